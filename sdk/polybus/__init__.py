@@ -1,0 +1,1 @@
+"""RPC and publish/subscribe over any protocol and any transport."""

@@ -1,0 +1,209 @@
+"""Body formats: how a value becomes the bytes of a message's body, and back.
+
+A body travels through the bus as bytes with a `BodyFormat`. It is written once, in the format that the first wire wants, and
+written again only where the next wire cannot carry that format. Protocols bring formats of their own (J.REP its marked
+values, uProtocol ``google.protobuf.Any``); the three here are shared.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Protocol
+
+import attrs
+import msgspec
+
+from .errors import BadRequest, EncodeError
+
+__all__ = ["JSON", "OCTETS", "TEXT", "BodyFormat", "JsonFormat", "OctetsFormat", "TextFormat", "check_json", "convert"]
+
+
+class BodyFormat(Protocol):
+    """One way of writing bodies.
+
+    Formats are compared by identity: two messages can share bytes when they share the format object.
+    """
+
+    @property
+    def content_type(self) -> str:
+        """The media type, for example ``application/json``."""
+
+    def encode(self, value: Any) -> bytes:
+        """The bytes of a value.
+
+        Raises:
+            EncodeError: The format cannot write it; the error names the path of the part that does not fit.
+        """
+
+    def decode(self, data: bytes) -> Any:
+        """The plain value of bytes that were checked on arrival.
+
+        Raises:
+            BadRequest: They do not decode.
+        """
+
+
+class JsonFormat:
+    """JSON as in RFC 8259, by msgspec: attrs classes, dataclasses, datetimes, enums and UUIDs are written as one expects."""
+
+    content_type = "application/json"
+
+    def __init__(self, depth: int = 128) -> None:
+        self._depth = depth
+        self._encode = msgspec.json.Encoder(enc_hook=_plain).encode
+        self._decode = msgspec.json.Decoder().decode
+
+    def encode(self, value: Any) -> bytes:
+        try:
+            data = self._encode(value)
+        except Exception as error:  # msgspec: TypeError, OverflowError, UnicodeEncodeError, RecursionError, whatever a hook raises
+            raise _explain(value, error) from error
+        # Shorter than that it cannot be too deep; NaN and Infinity are written as null, which would lose them silently.
+        if len(data) > 2 * self._depth and data.count(b"[") + data.count(b"{") > self._depth:
+            _check_depth(data, self._depth)
+        if b"null" in data:
+            _refuse_nan(value, "$")
+        return data
+
+    def decode(self, data: bytes) -> Any:
+        try:
+            return self._decode(data)
+        except (ValueError, RecursionError) as error:  # ValueError: msgspec's errors, and UnicodeDecodeError
+            raise BadRequest(f"the body is not JSON: {error}") from error
+
+
+class OctetsFormat:
+    """Bytes as they are."""
+
+    content_type = "application/octet-stream"
+
+    def encode(self, value: Any) -> bytes:
+        if isinstance(value, (bytes, bytearray, memoryview)):
+            return bytes(value)
+        raise EncodeError(f"this wire carries bytes here, not {type(value).__name__}")
+
+    def decode(self, data: bytes) -> Any:
+        return bytes(data)
+
+
+class TextFormat:
+    """UTF-8 text."""
+
+    content_type = "text/plain"
+
+    def encode(self, value: Any) -> bytes:
+        if not isinstance(value, str):
+            raise EncodeError(f"this wire carries text here, not {type(value).__name__}")
+        try:
+            return value.encode()
+        except UnicodeEncodeError as error:
+            raise EncodeError(f"lone surrogate at character {error.start}") from error
+
+    def decode(self, data: bytes) -> Any:
+        try:
+            return str(data, "utf-8")
+        except UnicodeDecodeError as error:
+            raise BadRequest(f"the body is not UTF-8 at byte {error.start}") from error
+
+
+def check_json(frame: bytes, depth: int = 128) -> None:
+    """The checks that every JSON wire makes on arrival, before anything is parsed.
+
+    Raises:
+        ValueError: Not UTF-8, or nested deeper than `depth`.
+    """
+    if not frame.isascii():
+        str(frame, "utf-8")  # UnicodeDecodeError is a ValueError
+    if len(frame) > 2 * depth and frame.count(b"[") + frame.count(b"{") > depth:
+        _check_depth(frame, depth)
+
+
+def convert(value: Any, target: Any) -> Any:
+    """A decoded body as an object of the wanted type.
+
+    attrs, dataclasses, msgspec structs, TypedDict, NamedTuple and all they contain are made by msgspec; pydantic models, where
+    pydantic is installed, by pydantic.
+
+    Raises:
+        ValueError: It does not fit; the text names the path and what was expected.
+    """
+    if target is Any:
+        return value
+    validate = getattr(target, "model_validate", None)
+    if validate is not None:
+        return validate(value)
+    return msgspec.convert(value, target, str_keys=True)
+
+
+def _plain(value: Any) -> Any:
+    """msgspec's hook for what it cannot write itself."""
+    dump = getattr(value, "model_dump", None)
+    if dump is not None:
+        return dump(mode="json")
+    if isinstance(value, (bytearray, memoryview)):
+        return bytes(value)
+    raise TypeError(f"{type(value).__name__} has no JSON form")
+
+
+def _check_depth(data: bytes, limit: int) -> None:
+    """Exact depth, outside strings."""
+    level = deepest = 0
+    inside = escaped = False
+    for byte in data:
+        if inside:
+            if escaped:
+                escaped = False
+            elif byte == 0x5C:
+                escaped = True
+            elif byte == 0x22:
+                inside = False
+        elif byte == 0x22:
+            inside = True
+        elif byte in b"[{":
+            level += 1
+            deepest = max(deepest, level)
+            if deepest > limit:
+                raise EncodeError(f"nested deeper than {limit} levels (limit: depth)")
+        elif byte in b"]}":
+            level -= 1
+
+
+def _items(value: Any, path: str) -> list[tuple[str, Any]]:
+    if isinstance(value, dict):
+        return [(f"{path}.{key}", item) for key, item in value.items()]
+    if isinstance(value, (list, tuple, set, frozenset)):
+        return [(f"{path}[{index}]", item) for index, item in enumerate(value)]
+    if attrs.has(type(value)):
+        return [(f"{path}.{a.name}", getattr(value, a.name, None)) for a in attrs.fields(type(value))]
+    return [(f"{path}.{name}", getattr(value, name, None)) for name in getattr(value, "__dataclass_fields__", ())]
+
+
+def _refuse_nan(value: Any, path: str, level: int = 0) -> None:
+    if isinstance(value, float):
+        if not math.isfinite(value):
+            raise EncodeError(f"{value} is no JSON number", path)
+    elif level < 200:
+        for where, item in _items(value, path):
+            _refuse_nan(item, where, level + 1)
+
+
+def _explain(value: Any, error: Exception) -> EncodeError:
+    """The deepest part of the value that cannot be written, as an error that names its path."""
+    path = "$"
+    for _ in range(200):
+        for where, item in _items(value, path):
+            try:
+                msgspec.json.encode(item, enc_hook=_plain)
+            except Exception:
+                path, value = where, item
+                break
+        else:
+            break
+    if isinstance(error, RecursionError):
+        return EncodeError("nested too deeply, or contains itself", "$")
+    return EncodeError(f"{type(value).__name__} cannot be written as JSON: {error}", path)
+
+
+JSON = JsonFormat()
+OCTETS = OctetsFormat()
+TEXT = TextFormat()

@@ -1,0 +1,126 @@
+"""The one vocabulary between the protocols and the bus."""
+
+from __future__ import annotations
+
+import enum
+from typing import TYPE_CHECKING, Any, Final
+
+from attrs import define, field
+
+from .body import JSON, BodyFormat
+from .errors import Code
+
+if TYPE_CHECKING:
+    from .peer import Peer
+
+__all__ = ["Kind", "Message"]
+
+
+class Kind(enum.Enum):
+    """What a message is for."""
+
+    REQUEST = "request"
+    RESPONSE = "response"
+    ERROR = "error"
+    PUBLISH = "publish"
+    SUBSCRIBE = "subscribe"
+    UNSUBSCRIBE = "unsubscribe"
+    NOTIFY = "notify"
+    CANCEL = "cancel"
+    OPEN = "open"
+    ITEM = "item"
+    CREDIT = "credit"
+    END = "end"
+    CONTROL = "control"
+
+
+class _Missing(enum.Enum):
+    MISSING = 0
+
+
+MISSING: Final = _Missing.MISSING
+
+
+# eq=False: messages are compared by identity, and stay hashable. Not frozen: frozen triples the cost of creation.
+@define(eq=False, slots=True, repr=False)
+class Message:
+    """One message, whichever wire it came from or goes to.
+
+    Attributes:
+        kind: What it is for.
+        subject: What it is about; ``int`` where the protocol numbers its actions. A pattern for subscribe and unsubscribe.
+        id: Ties an answer to its question. Opaque: only the session that made it knows its form.
+        raw: The body as bytes in `format`, or None while it exists only as a value.
+        format: How `raw` is written.
+        headers: Text to text, or None.
+        ttl: Seconds that the message had left when it was sent, or None for no deadline.
+        code: Of an error or an end.
+        reply_to: Where an answer is wanted, for wires that say so.
+        attributes: What only that wire knows. Of an error or an end: ``text``, ``reason``, ``detail``. Of an open: ``mode``
+            (``"stream"``, ``"channel"``, ``"tunnel"``), ``credit``, ``hops``. Of a credit: ``credit``.
+        peer: Who sent it.
+    """
+
+    kind: Kind
+    subject: str | int = ""
+    id: Any = None
+    raw: bytes | None = None
+    format: BodyFormat = JSON
+    headers: dict[str, str] | None = None
+    ttl: float | None = None
+    code: Code | None = None
+    reply_to: str | None = None
+    _attributes: dict[str, Any] | None = None
+    peer: Peer | Any = None
+    _value: Any = field(default=MISSING, alias="body")
+    _shared: Any = field(default=None, init=False)
+
+    @property
+    def attributes(self) -> dict[str, Any]:
+        """What only that wire knows; empty where there is nothing."""
+        if self._attributes is None:
+            self._attributes = {}
+        return self._attributes
+
+    @property
+    def body(self) -> Any:
+        """The body as plain values, decoded when first read; None where the message has none.
+
+        Raises:
+            BadRequest: The bytes do not decode.
+        """
+        value = self._value
+        if value is MISSING:
+            raw = self.raw
+            value = self._value = None if raw is None else self.format.decode(raw)
+        return value
+
+    @property
+    def has_body(self) -> bool:
+        """Whether there is a body at all (a body of null is one)."""
+        return self.raw is not None or self._value is not MISSING
+
+    def encoded(self, formats: tuple[BodyFormat, ...], choose: Any = None) -> bytes | None:
+        """The body as bytes in one of the formats of a wire, re-encoded only where it must be; None where there is none.
+
+        Args:
+            formats: What the wire can carry; the first is used when the body must be written anew and `choose` is None.
+            choose: ``choose(value)`` gives the format for a value.
+
+        Raises:
+            EncodeError: The value does not fit the format.
+            BadRequest: The bytes that must be translated do not decode.
+        """
+        if self.raw is not None and self.format in formats:
+            return self.raw
+        if not self.has_body:
+            return None
+        value = self.body
+        chosen = formats[0] if choose is None else choose(value)
+        self.raw = chosen.encode(value)
+        self.format = chosen
+        return self.raw
+
+    def __repr__(self) -> str:
+        size = len(self.raw) if self.raw is not None else 0
+        return f"<Message {self.kind.value} {self.subject!r} id={self.id!r} {size} bytes>"

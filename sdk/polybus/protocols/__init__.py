@@ -1,0 +1,1 @@
+"""The protocols: in each a pure codec and, on it, a session without I/O."""

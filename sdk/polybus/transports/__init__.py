@@ -1,0 +1,1 @@
+"""The transports: one connection each, carrying whole frames."""
