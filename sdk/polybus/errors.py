@@ -84,7 +84,16 @@ class BusError(Exception):
     """The root: `except BusError` catches whatever polybus itself raises."""
 
 
-class RequestError(BusError):
+class _ByCode(type):
+    """Makes ``RequestError(Code.NOT_FOUND)`` a `NotFound`."""
+
+    def __call__(cls, *args: Any, **kwargs: Any) -> Any:
+        if cls.__name__ == "RequestError" and cls.__module__ == __name__:
+            return _by_code(*args, **kwargs)
+        return super().__call__(*args, **kwargs)
+
+
+class RequestError(BusError, metaclass=_ByCode):
     """The peer (or the bus on its behalf) answered a request with an error.
 
     Raised in a handler it chooses the answer; received from a request it tells what the peer said. ``RequestError(code,
@@ -108,12 +117,6 @@ class RequestError(BusError):
     reason: str | None
     detail: Any
     subject: str | int | None
-
-    def __new__(cls, code: Code | int | str = Code.UNKNOWN, *args: Any, **kwargs: Any) -> RequestError:
-        if cls is RequestError:
-            chosen = class_of(as_code(code), kwargs.get("reason"))
-            return BusError.__new__(chosen)
-        return BusError.__new__(cls)
 
     def __init__(
         self, code: Code | int | str, text: str = "", *, reason: str | None = None, detail: Any = None
@@ -161,9 +164,6 @@ class _CodedError(RequestError):
     ) -> None:
         reason = reason if reason is not None else self.default_reason
         self._fill(self.default_code if code is None else as_code(code), text, reason, detail)
-
-    def __new__(cls, *args: Any, **kwargs: Any) -> RequestError:
-        return BusError.__new__(cls)
 
 
 class NoHandler(_CodedError):
@@ -260,11 +260,15 @@ def class_of(code: Code, reason: str | None) -> type[RequestError]:
     return _CLASSES.get(code, RemoteError)
 
 
+def _by_code(code: Code | int | str, text: str = "", *, reason: str | None = None, detail: Any = None) -> RequestError:
+    return make_request_error(as_code(code), text, reason=reason, detail=detail)
+
+
 def make_request_error(
     code: Code, text: str = "", *, reason: str | None = None, detail: Any = None
 ) -> RequestError:
     """A `RequestError` of the class that belongs to the code."""
-    error = BusError.__new__(class_of(code, reason))
+    error = class_of(code, reason).__new__(class_of(code, reason))
     error._fill(code, text, reason, detail)
     return error
 
