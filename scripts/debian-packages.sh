@@ -1,0 +1,40 @@
+#!/usr/bin/env bash
+# debian-packages.sh [python] [node]: installs what is missing of these, when run as root on a Debian;
+# anywhere else it prints what is missing. Does nothing, and asks no network, when nothing is missing.
+set -eu
+
+here="$(dirname "$0")"
+packages=()
+
+for part in "${@:-python}"; do
+    case "$part" in
+        python)
+            "$here/find-python.sh" >/dev/null 2>&1 || packages+=(python3 python3-venv)
+            ;;
+        node)
+            # Some builds of Node bring npm along, Debian's does not.
+            command -v node >/dev/null || packages+=(nodejs)
+            command -v npm >/dev/null || packages+=(npm)
+            ;;
+        *)
+            echo "debian-packages.sh: unknown part '$part' (python, node)" >&2
+            exit 2
+            ;;
+    esac
+done
+
+if [ "${#packages[@]}" -eq 0 ]; then
+    exit 0
+fi
+
+if [ "$(id -u)" -ne 0 ] || ! command -v apt-get >/dev/null; then
+    echo "missing here: ${packages[*]} (names of Debian packages; as root on a Debian they would be installed)" >&2
+    exit 0
+fi
+
+echo "installing ${packages[*]}"
+export DEBIAN_FRONTEND=noninteractive
+# Whoever cannot do without them says so next, in words of their own.
+if ! { apt-get update -qq && apt-get install -qq --yes --no-install-recommends "${packages[@]}" >/dev/null; }; then
+    echo "could not install ${packages[*]}" >&2
+fi

@@ -1,0 +1,24 @@
+#!/usr/bin/env bash
+# Prints a Python that can build the virtual environment: >= 3.11, with venv and ensurepip.
+# PYTHON=... decides, if set; else python3 before the newest of the versions that we test.
+set -eu
+
+seen=""
+for candidate in ${PYTHON:-python3 python3.14 python3.13 python3.12 python3.11}; do
+    # A name may be found and still not run: version managers leave such stubs behind.
+    if version="$("$candidate" -c 'import platform; print(platform.python_version())' 2>/dev/null)"; then
+        if ! "$candidate" -c 'import sys; sys.exit(sys.version_info < (3, 11))'; then
+            seen="$seen $candidate is $version;"
+        elif ! "$candidate" -c 'import ensurepip, venv' 2>/dev/null; then
+            seen="$seen $candidate is $version but lacks venv or ensurepip (Debian: python3-venv);"
+        else
+            # In an active virtual environment: the Python beneath it, as that environment may be the one to rebuild.
+            "$candidate" -c 'import sys; print(getattr(sys, "_base_executable", None) or sys.executable)'
+            exit 0
+        fi
+    fi
+done
+
+echo "polybus needs Python 3.11 or newer, with venv. Found:${seen:- none}" >&2
+echo "Install one, or name it: make PYTHON=/path/to/python3.12 ..." >&2
+exit 1

@@ -1,0 +1,22 @@
+"""What every test shares: the three event loops that polybus promises to run on."""
+
+from importlib.util import find_spec
+from typing import Any
+
+import pytest
+
+_without_uvloop = pytest.mark.skipif(find_spec("uvloop") is None, reason="uvloop is not installed")
+
+
+@pytest.fixture(
+    scope="module",  # as in anyio itself, so that a module may share an asynchronous fixture
+    params=[
+        pytest.param(("asyncio", {"use_uvloop": False}), id="asyncio"),
+        pytest.param(("asyncio", {"use_uvloop": True}), id="asyncio+uvloop", marks=_without_uvloop),
+        pytest.param(("trio", {}), id="trio"),
+    ],
+)
+def anyio_backend(request: pytest.FixtureRequest) -> tuple[str, dict[str, Any]]:
+    """Runs a test that is marked `anyio` once on each event loop."""
+    backend: tuple[str, dict[str, Any]] = request.param
+    return backend
