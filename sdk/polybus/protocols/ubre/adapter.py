@@ -1,0 +1,98 @@
+"""The options of the protocol, and what is made from them."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import ClassVar, Final, Literal, Self
+
+from attrs import field, fields, frozen
+
+from ...limits import Limits
+from ...plugins import Role
+from .codec import AnyCodec, UbreCodec
+from .codec_binary import BinaryCodec
+from .codec_json import JsonCodec
+from .session import UbreSession
+
+__all__ = ["Ubre"]
+
+_LIMITS: Final = Limits()
+_VALUES: Final[Mapping[str, tuple[str, ...]]] = {
+    "format": ("json", "binary", "any"),
+    "dialect": ("named", "spec"),
+    "body": ("json", "raw"),
+    "body_length": ("-1",),
+}
+
+
+def _known(adapter: Ubre, attribute: object, value: object) -> None:
+    name: str = attribute.name  # type: ignore[attr-defined]
+    if value is not None and str(value) not in _VALUES[name]:
+        raise ValueError(f"ubre: {name}={value!r} is not known; it is one of {', '.join(_VALUES[name])}")
+
+
+@frozen(kw_only=True)
+class Ubre:
+    """The UBRE protocol with its options.
+
+    Args:
+        format: How frames are written: ``json`` (text), ``binary``, or ``any``, which reads both and writes JSON.
+        dialect: How requests are written: ``named`` as the npm package does, ``spec`` as the document does. Both are read.
+        body: Of binary frames: ``json`` or ``raw`` bytes.
+        body_length: -1 writes binary bodies as "the rest of the frame"; None writes their length. Both are read.
+
+    Raises:
+        ValueError: A value is not known, or an option means nothing in this format.
+    """
+
+    name: ClassVar[str] = "ubre"
+
+    format: Literal["json", "binary", "any"] = field(default="json", validator=_known)
+    dialect: Literal["named", "spec"] = field(default="named", validator=_known)
+    body: Literal["json", "raw"] = field(default="json", validator=_known)
+    body_length: Literal[-1] | None = field(default=None, validator=_known)
+
+    def __attrs_post_init__(self) -> None:
+        if self.body == "raw" and self.format == "json":
+            raise ValueError("ubre: body=raw is for binary frames: set format=binary or format=any")
+        if self.body_length is not None and self.format != "binary":
+            raise ValueError("ubre: body_length=-1 is for written binary frames: set format=binary")
+
+    @property
+    def url_options(self) -> Mapping[str, str]:
+        """The options that differ from the defaults, as they stand in a URL's query."""
+        chosen = {attribute.name: getattr(self, attribute.name) for attribute in fields(Ubre)}
+        return {a.name: str(chosen[a.name]) for a in fields(Ubre) if chosen[a.name] != a.default}
+
+    @classmethod
+    def from_options(cls, options: Mapping[str, str]) -> Self:
+        """From a URL's query.
+
+        Raises:
+            ValueError: An option or its value is not known; the text lists those that are.
+        """
+        unknown = sorted(set(options) - set(_VALUES))
+        if unknown:
+            raise ValueError(f"ubre: unknown option {', '.join(unknown)}; known are {', '.join(_VALUES)}")
+        chosen: dict[str, object] = dict(options)
+        if options.get("body_length") == "-1":
+            chosen["body_length"] = -1
+        return cls(**chosen)  # type: ignore[arg-type]
+
+    def codec(self, limits: Limits = _LIMITS) -> UbreCodec:
+        """The codec; the same object for equal adapter and limits."""
+        return _codec(self, limits)
+
+    def session(self, role: Role, limits: Limits = _LIMITS, rng: random.Random | None = None) -> UbreSession:
+        """A session for one connection. Both roles speak alike; `rng` makes the random part of the ids."""
+        return UbreSession(_codec(self, limits), limits, random.SystemRandom() if rng is None else rng)
+
+
+@lru_cache(maxsize=64)
+def _codec(adapter: Ubre, limits: Limits) -> UbreCodec:
+    if adapter.format == "json":
+        return JsonCodec(limits, adapter.dialect)
+    binary = BinaryCodec(limits, adapter.dialect, adapter.body, adapter.body_length)
+    return binary if adapter.format == "binary" else AnyCodec(JsonCodec(limits, adapter.dialect), binary)

@@ -1,0 +1,132 @@
+"""What must hold of subjects, ids, headers and deadlines on this wire, in both directions.
+
+The readers test the usual case inline and come here for the rest: these functions say exactly what is wrong.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from ...errors import EncodeError, RemoteProtocolError
+
+__all__ = [
+    "MAX_INT",
+    "check_header_items",
+    "check_id",
+    "check_subject",
+    "fault_in_subject",
+    "foul_json",
+    "milliseconds",
+    "read_headers",
+    "read_ttl",
+    "refuse",
+]
+
+MAX_INT = 2**53
+"""Beyond it an integer does not survive a JavaScript peer."""
+
+_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
+_LINE = re.compile(r"[\r\n\x00]")
+
+
+def refuse(
+    text: str, reason: str = "malformed", answer_id: Any = None, close_code: int | None = None
+) -> RemoteProtocolError:
+    """The error for something that the peer should not have sent."""
+    return RemoteProtocolError(text, reason=reason, protocol="ubre", answer_id=answer_id, close_code=close_code)
+
+
+def foul_json(error: Exception, answer_id: Any = None) -> RemoteProtocolError:
+    """The error for bytes that failed to be JSON in a decoder or in `polybus.body.check_json`."""
+    if isinstance(error, (EncodeError, RecursionError)):
+        return refuse(f"the JSON is {error}" if isinstance(error, EncodeError) else "the JSON is too deep", "too_deep", answer_id)
+    return refuse(f"not the JSON of a message: {error}", "malformed", answer_id)
+
+
+def fault_in_subject(value: Any, limit: int) -> str | None:
+    """Why this is no subject (or pattern), or None: text, at most `limit` UTF-8 bytes, without control characters."""
+    if type(value) is not str:
+        return f"a subject is text here, not {type(value).__name__}"
+    if _CONTROL.search(value):
+        return f"control character in the subject {value[:40]!r}"
+    try:
+        size = len(value.encode())
+    except UnicodeEncodeError:
+        return "lone surrogate in the subject"
+    return f"a subject of {size} bytes is longer than {limit} (limit: subject)" if size > limit else None
+
+
+def check_subject(value: Any, limit: int, answer_id: Any = None, empty: bool = False) -> None:
+    """For subjects that came in.
+
+    Raises:
+        RemoteProtocolError: ``invalid_subject``.
+    """
+    fault = fault_in_subject(value, limit)
+    if fault is None and not value and not empty:
+        fault = "the subject is empty"
+    if fault is not None:
+        raise refuse(fault, "invalid_subject", answer_id)
+
+
+def check_id(value: Any, limit: int) -> None:
+    """Ids are text of 1 to `limit` UTF-8 bytes or whole numbers within 2^53.
+
+    Raises:
+        RemoteProtocolError: ``invalid_id``.
+    """
+    if type(value) is str:
+        if value and len(value.encode()) <= limit:
+            return
+        raise refuse(f"an id has 1 to {limit} bytes (limit: id)", "invalid_id")
+    if type(value) is int and -MAX_INT <= value <= MAX_INT:
+        return
+    shown = "an integer beyond 2^53" if type(value) is int else type(value).__name__
+    raise refuse(f"an id is text or a whole number within 2^53, not {shown}", "invalid_id")
+
+
+def check_header_items(headers: Any, limit: int) -> str | None:
+    """Why these are no headers, or None: text to text, no CR, LF or NUL, together at most `limit` UTF-8 bytes."""
+    if type(headers) is not dict:
+        return f"headers are an object, not {type(headers).__name__}"
+    size = 0
+    for name, value in headers.items():
+        if type(name) is not str or type(value) is not str or not name:
+            return "headers are text to text, and a name is not empty"
+        if _LINE.search(name) or _LINE.search(value):
+            return f"CR, LF or NUL in the header {name[:40]!r}"
+        size += len(name.encode("utf-8", "replace")) + len(value.encode("utf-8", "replace"))
+    return f"headers of {size} bytes are larger than {limit} (limit: headers)" if size > limit else None
+
+
+def read_headers(headers: Any, limit: int, answer_id: Any = None) -> dict[str, str] | None:
+    """Headers that came in; null counts as none.
+
+    Raises:
+        RemoteProtocolError: ``invalid_headers``.
+    """
+    if headers is None:
+        return None
+    fault = check_header_items(headers, limit)
+    if fault is not None:
+        raise refuse(fault, "invalid_headers", answer_id)
+    return headers  # type: ignore[no-any-return]
+
+
+def read_ttl(ttl: Any, answer_id: Any = None) -> float | None:
+    """Whole milliseconds that came in, as seconds; null counts as none.
+
+    Raises:
+        RemoteProtocolError: ``invalid_ttl``.
+    """
+    if ttl is None:
+        return None
+    if type(ttl) is not int or not 0 <= ttl <= MAX_INT:
+        raise refuse("ttl is a whole number of milliseconds, not below 0", "invalid_ttl", answer_id)
+    return ttl / 1000
+
+
+def milliseconds(ttl: float) -> int:
+    """Seconds as whole milliseconds, never below 0 or above 2^53."""
+    return int(min(max(0.0, ttl) * 1000 + 0.5, float(MAX_INT)))

@@ -1,0 +1,191 @@
+"""The members that both formats share: errors, deadlines, headers, and what opens and feeds a channel."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+from msgspec import UNSET, Raw, Struct
+
+from ...body import JSON, OCTETS
+from ...errors import Code, LocalProtocolError
+from ...limits import Limits
+from ...message import Kind, Message
+from .checks import MAX_INT, check_header_items, milliseconds, read_headers, read_ttl, refuse
+
+__all__ = ["NO_EXTRAS", "Extras", "body_is_octets", "credit", "end", "error", "extras_of", "opening"]
+
+NOT_FOUND = "NotFound"
+"""What npm ubre answers to a request that nobody handles."""
+
+_MODES = ("stream", "channel", "tunnel")
+_encode = msgspec.json.Encoder().encode
+
+
+class Extras(Struct, gc=False, kw_only=True):
+    """Members beside the verb, all optional, none checked yet. Binary frames carry them as a JSON object in the name."""
+
+    headers: Any = None
+    ttl: Any = None
+    code: Any = UNSET
+    text: Any = None
+    reason: Any = None
+    detail: Any = None
+    mode: Any = None
+    n: Any = 0
+    hops: Any = 0
+    spec: Any = False
+
+
+NO_EXTRAS = Extras()
+
+
+# -- reading -------------------------------------------------------------------------------------------------------------
+
+
+def error(id: Any, body: Any, extras: Extras, limits: Limits) -> Message:
+    """A fail.
+
+    Args:
+        id: Of the request, checked.
+        body: Decoded; None where there is none.
+        extras: What stood beside it.
+        limits: For the headers.
+
+    Raises:
+        RemoteProtocolError: ``invalid_headers``.
+    """
+    headers = read_headers(extras.headers, limits.headers)
+    if extras.code is UNSET:
+        code, attributes = _bare_error(body)
+    else:
+        code = _code(extras.code)
+        attributes = _failure(extras)
+        if extras.text is None:
+            attributes["text"] = body if isinstance(body, str) else ""
+        if extras.detail is None and not isinstance(body, str):
+            attributes["detail"] = body
+    return Message(Kind.ERROR, "", id, None, JSON, headers, None, code, None, attributes)
+
+
+def _bare_error(body: Any) -> tuple[Code, dict[str, Any]]:
+    """What a peer without codes meant. npm writes an Error as an object with ``name``, ``message``, ``stack``."""
+    if isinstance(body, str):
+        code = Code.UNIMPLEMENTED if body == NOT_FOUND else Code.UNKNOWN
+        return code, {"text": body, "reason": None, "detail": None}
+    message = body.get("message") if isinstance(body, dict) else None
+    text = message if isinstance(message, str) else ""
+    return Code.UNKNOWN, {"text": text, "reason": None, "detail": body}
+
+
+def _failure(extras: Extras) -> dict[str, Any]:
+    return {
+        "text": extras.text if isinstance(extras.text, str) else "",
+        "reason": extras.reason if isinstance(extras.reason, str) else None,
+        "detail": extras.detail,
+    }
+
+
+def _code(value: Any) -> Code:
+    """A code beyond those that we know, or no number at all, is UNKNOWN."""
+    return Code(value) if type(value) is int and 1 <= value <= 16 else Code.UNKNOWN
+
+
+def end(id: Any, extras: Extras) -> Message:
+    """The end of a channel: clean without a code (or with 0), otherwise an error."""
+    if extras.code is UNSET or (type(extras.code) is int and extras.code == 0):
+        return Message(Kind.END, "", id)
+    return Message(Kind.END, "", id, None, JSON, None, None, _code(extras.code), None, _failure(extras))
+
+
+def credit(id: Any, extras: Extras) -> Message:
+    """How many more items may be sent.
+
+    Raises:
+        RemoteProtocolError: ``malformed``: not a whole number above 0.
+    """
+    amount = _count(extras.n, "n")
+    if amount == 0:
+        raise refuse("a credit of 0 says nothing")
+    return Message(Kind.CREDIT, "", id, None, JSON, None, None, None, None, {"credit": amount})
+
+
+def opening(id: Any, subject: str, extras: Extras, limits: Limits) -> Message:
+    """An open, still without its body.
+
+    Raises:
+        RemoteProtocolError: ``malformed``, ``invalid_headers`` or ``invalid_ttl``, to be answered under `id`.
+    """
+    if extras.mode not in _MODES:
+        raise refuse(f"mode is one of {', '.join(_MODES)}", "malformed", id)
+    headers = read_headers(extras.headers, limits.headers, id)
+    ttl = read_ttl(extras.ttl, id)
+    attributes = {
+        "mode": extras.mode,
+        "credit": _count(extras.n, "n", id),
+        "hops": _count(extras.hops, "hops", id),
+    }
+    return Message(Kind.OPEN, subject, id, None, JSON, headers, ttl, None, None, attributes)
+
+
+def _count(value: Any, name: str, answer_id: Any = None) -> int:
+    if type(value) is not int or not 0 <= value <= MAX_INT:
+        raise refuse(f"{name} is a whole number, not below 0", "malformed", answer_id)
+    return value
+
+
+# -- writing -------------------------------------------------------------------------------------------------------------
+
+
+def body_is_octets(message: Message) -> bool:
+    """Whether the body of an item or open travels as bytes and not as JSON."""
+    if message.raw is not None:
+        return message.format is OCTETS
+    return message.has_body and isinstance(message.body, (bytes, bytearray, memoryview))
+
+
+def error_body(message: Message) -> str:
+    """The text that stands in the body of a fail, where any peer sees it."""
+    return NOT_FOUND if message.code is Code.UNIMPLEMENTED else _text(message)
+
+
+def extras_of(message: Message, limits: Limits, spec: bool = False) -> bytes:
+    """The members beside the verb as a JSON object, or ``b""`` where there are none.
+
+    Raises:
+        LocalProtocolError: The headers do not fit the wire.
+        EncodeError: The detail of an error is no JSON.
+    """
+    members: dict[str, Any] = {"spec": True} if spec else {}
+    kind = message.kind
+    if message.headers:
+        fault = check_header_items(message.headers, limits.headers)
+        if fault is not None:
+            raise LocalProtocolError(fault, protocol="ubre")
+        members["headers"] = message.headers
+    if message.ttl is not None and (kind is Kind.REQUEST or kind is Kind.NOTIFY or kind is Kind.OPEN):
+        members["ttl"] = milliseconds(message.ttl)
+    if kind is Kind.OPEN:
+        given = message.attributes
+        members.update(mode=given.get("mode", "channel"), n=given.get("credit", 0), hops=given.get("hops", 0))
+    elif kind is Kind.CREDIT:
+        members["n"] = message.attributes.get("credit", 0)
+    elif kind is Kind.ERROR or (kind is Kind.END and message.code):
+        _add_failure(members, message)
+    return _encode(members) if members else b""
+
+
+def _add_failure(members: dict[str, Any], message: Message) -> None:
+    code = Code.UNKNOWN if message.code is None else message.code
+    members["code"] = int(code)
+    if message.kind is Kind.END or code is Code.UNIMPLEMENTED:
+        members["text"] = _text(message)
+    reason, detail = message.attributes.get("reason"), message.attributes.get("detail")
+    if reason is not None:
+        members["reason"] = reason
+    if detail is not None:
+        members["detail"] = Raw(JSON.encode(detail))
+
+
+def _text(message: Message) -> str:
+    return str(message.attributes.get("text") or "")

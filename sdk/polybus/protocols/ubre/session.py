@@ -1,0 +1,133 @@
+"""One UBRE connection, without I/O. The protocol has no handshake, no heartbeat and no goodbye: what is left are ids."""
+
+from __future__ import annotations
+
+import random
+import string
+from typing import Any, Final
+
+from ...errors import Code, RemoteProtocolError, TooLarge
+from ...limits import Limits
+from ...message import JSON, Kind, Message
+from ...plugins import Capabilities, CloseWanted, Ready, Refused, SessionEvent
+from .checks import refuse
+from .codec import UbreCodec
+
+__all__ = ["UbreSession"]
+
+_ALPHABET: Final = string.ascii_letters + string.digits
+_TOKEN_LENGTH: Final = 10  # 62^10: 59 bits, so that peers behind one relay never meet and nobody guesses
+_CAPABILITIES: Final = Capabilities(patterns=False, shared_publish=True, announce="client")
+_READY: Final = Ready()
+_REQUEST, _NOTIFY, _OPEN = Kind.REQUEST, Kind.NOTIFY, Kind.OPEN
+_RESPONSE, _ERROR = Kind.RESPONSE, Kind.ERROR
+
+
+class UbreSession:
+    """Either end of a connection: both speak alike.
+
+    Ids of ours are ``<token>-<n>``. An answer to an id that was never given out is refused here (``unknown_id``); whether an
+    answer is late is known to the link, which has the table of what is pending.
+    """
+
+    __slots__ = ("_count", "_events", "_frames", "_max_frame", "_prefix", "_read", "_write", "codec")
+
+    capabilities: Final = _CAPABILITIES
+
+    def __init__(self, codec: UbreCodec, limits: Limits, rng: random.Random) -> None:
+        self.codec: Final = codec
+        self._read = codec.read
+        self._write = codec.write
+        self._max_frame = limits.message
+        self._prefix = "".join(rng.choices(_ALPHABET, k=_TOKEN_LENGTH)) + "-"
+        self._count = 0
+        self._events: list[Message | SessionEvent] = []
+        self._frames: list[bytes] = []
+
+    def start(self, now: float) -> None:
+        """There is no handshake: ready at once."""
+        self._events.append(_READY)
+
+    def receive(self, frame: bytes, now: float) -> None:
+        """One frame has come in. Never raises: a bad one becomes `Refused`, and is answered where it carried an id."""
+        try:
+            message = self._read(frame)
+            kind = message.kind
+            if kind is _RESPONSE or kind is _ERROR:
+                self._check_answer(message.id)
+            elif kind is _OPEN and str(message.id).startswith(self._prefix):
+                # Both ends name a channel by its opener's id: a peer must not open one under a name of ours.
+                raise refuse("an open under an id of this side", "invalid_id")
+        except RemoteProtocolError as error:
+            self._refuse(error)
+        else:
+            self._events.append(message)
+
+    def _check_answer(self, id: Any) -> None:
+        prefix = self._prefix
+        if type(id) is str and id.startswith(prefix):
+            number = id[len(prefix) :]
+            if number.isascii() and number.isdigit() and 0 < int(number) <= self._count:
+                return
+        raise refuse("an answer to an id that was never sent", "unknown_id")
+
+    def _refuse(self, error: RemoteProtocolError) -> None:
+        self._events.append(Refused(error))
+        if error.answer_id is not None:
+            attributes = {"text": error.text, "reason": error.reason}
+            code = Code.INVALID_ARGUMENT
+            answer = Message(_ERROR, "", error.answer_id, None, JSON, None, None, code, None, attributes)
+            self._frames.append(self._write(answer, error.answer_id))
+        if error.close_code is not None:
+            self._events.append(CloseWanted(error.close_code, error.reason, error))
+
+    def events(self) -> list[Message | SessionEvent]:
+        """What has happened since the last call, in order."""
+        events, self._events = self._events, []
+        return events
+
+    def send(self, message: Message, now: float, peer_key: Any = None) -> str | None:
+        """Queue a message. For a request, a notification or an open: its id, under which the answers will come.
+
+        `Message.id` is neither read nor set for those three.
+
+        Raises:
+            EncodeError: The body does not fit the wire.
+            Unsupported: The wire has no form for this kind of message.
+            LocalProtocolError: The subject, a header or the id does not fit the wire.
+            TooLarge: The frame would exceed `Limits.message`.
+        """
+        kind = message.kind
+        key = None
+        if kind is _REQUEST or kind is _NOTIFY or kind is _OPEN:
+            self._count = count = self._count + 1
+            key = self._prefix + str(count)
+            frame = self._write(message, key)
+        else:
+            frame = self._write(message, message.id)
+        if len(frame) > self._max_frame:
+            raise TooLarge(f"a frame of {len(frame)} bytes is larger than {self._max_frame} (limit: message)")
+        self._frames.append(frame)
+        return key
+
+    def forget(self, key: Any, now: float) -> None:
+        """Ids are never used again, so there is nothing to set aside."""
+
+    def frames_to_send(self) -> list[bytes]:
+        """Frames queued since the last call, in order."""
+        frames, self._frames = self._frames, []
+        return frames
+
+    def next_tick(self) -> float | None:
+        """Never: the protocol has no clock."""
+        return None
+
+    def tick(self, now: float) -> None:
+        """Time has passed; nothing depends on it."""
+
+    def close(self, code: int, reason: str, now: float, peer_key: Any = None) -> None:
+        """The protocol has no goodbye; the transport closes."""
+
+    def connection_lost(self, reason: str) -> None:
+        """Frames that were not taken yet are dropped."""
+        self._frames.clear()
