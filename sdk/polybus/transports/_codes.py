@@ -1,0 +1,40 @@
+"""Close codes: what is said when a connection ends, the same on every transport (RFC 6455, section 7.4)."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from ..errors import BusError, Forbidden, Unauthorized
+from ..plugins import Closed
+
+__all__ = ["MAX_REASON", "closed_by_peer", "code_for", "cut_reason", "text_of"]
+
+MAX_REASON: Final = 123
+"""Bytes of a closing reason: RFC 6455, section 5.5 gives a control frame 125 and the code takes two."""
+
+
+def code_for(error: BusError) -> int:
+    """The close code that tells a stranger why it is not let in."""
+    if isinstance(error, Unauthorized):
+        return 4401
+    return 4403 if isinstance(error, Forbidden) else 1013
+
+
+def text_of(error: BusError) -> str:
+    """What a stranger is told."""
+    return getattr(error, "text", None) or str(error)
+
+
+def closed_by_peer(code: int, reason: str) -> Closed:
+    """What a received close code means for those who wait on the connection."""
+    if code == 4401:
+        return Closed(code, reason, Unauthorized(reason))
+    if code == 4403:
+        return Closed(code, reason, Forbidden(reason))
+    return Closed(code, reason)
+
+
+def cut_reason(reason: str) -> bytes:
+    """A reason in UTF-8, cut between two characters where it does not fit a closing frame."""
+    data = reason.encode("utf-8", "replace")
+    return data if len(data) <= MAX_REASON else data[:MAX_REASON].decode("utf-8", "ignore").encode()

@@ -1,0 +1,159 @@
+"""Frames with a length in front, without I/O: the framing of tcp, tls and unix.
+
+A frame is four bytes of length, big-endian, and that many bytes. The length zero is a keep-alive. One length that no frame
+can have, `CLOSING`, begins our closing frame, so that a reason survives on TCP as it does on a WebSocket::
+
+    FF 43 4C 4F   code (uint16)   length of the reason (uint16, at most 123)   reason (UTF-8)
+
+It is the last thing that is sent. A peer that does not know it sees an impossible length and closes, as it should.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Final
+
+from ..plugins import Closed
+from ._codes import MAX_REASON, closed_by_peer, cut_reason
+
+__all__ = ["CLOSING", "KEEP_ALIVE", "LengthFramer", "closing_frame", "pack_length"]
+
+CLOSING: Final = 0xFF434C4F
+KEEP_ALIVE: Final = b"\0\0\0\0"
+
+_SMALL: Final = 4096
+_CLOSE: Final = struct.Struct("!IHH")
+_unpack_length = struct.Struct("!I").unpack_from
+pack_length = struct.Struct("!I").pack
+
+_HTTP: Final = (b"GET ", b"POST", b"HEAD", b"PUT ", b"DELE", b"OPTI", b"PATC", b"CONN", b"TRAC", b"PRI ", b"HTTP")
+
+
+def closing_frame(code: int, reason: str) -> bytes:
+    """The last frame of a connection."""
+    text = cut_reason(reason)
+    return _CLOSE.pack(CLOSING, code, len(text)) + text
+
+
+class LengthFramer:
+    """Cuts what comes in into frames.
+
+    Attributes:
+        ended: The peer's closing frame, once it has come.
+        broken: Why nothing more is taken from a peer that has sent something impossible.
+        keep_alives: How many have come in since somebody set it to zero.
+    """
+
+    __slots__ = ("_begun", "_head", "_limit", "_missing", "_parts", "_size", "broken", "ended", "keep_alives")
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._begun = False
+        # The first bytes of a length or of a closing frame.
+        self._head = b""
+        # A frame that has begun: its size, how much of it is missing, and what is there.
+        self._size = 0
+        self._missing = 0
+        self._parts: list[bytes | bytearray] | None = None
+        self.ended: Closed | None = None
+        self.broken: Closed | None = None
+        self.keep_alives = 0
+
+    @property
+    def partial(self) -> str:
+        """How much of the frame that has begun is there, for people; empty between two frames."""
+        if self._missing:
+            return f"{self._size - self._missing} of {self._size} bytes"
+        return f"{len(self._head)} of 4 bytes of a length" if self._head else ""
+
+    def feed(self, data: bytes) -> list[bytes]:
+        """The frames that this chunk completes."""
+        frames: list[bytes] = []
+        if self.ended is not None or self.broken is not None:
+            return frames
+        position = 0
+        if self._missing:
+            position = self._missing
+            if len(data) < position:
+                self._collect(data)
+                return frames
+            frames.append(self._complete(data[:position]))
+        elif self._head:
+            data = self._head + data
+            self._head = b""
+        size = len(data)
+        limit = self._limit
+        while size - position >= 4:
+            (length,) = _unpack_length(data, position)
+            start = position + 4
+            if 0 < length <= limit:
+                position = start + length
+                if position > size:
+                    self._begin(length, data[start:])
+                    return frames
+                frames.append(data[start:position])
+            elif length:
+                self._special(length, data[position:])
+                return frames
+            else:
+                self.keep_alives += 1
+                position = start
+        if position < size:
+            self._head = data[position:]
+        return frames
+
+    def _begin(self, size: int, data: bytes) -> None:
+        self._begun = True
+        self._size = self._missing = size
+        self._parts = []
+        if data:
+            self._collect(data)
+
+    def _collect(self, data: bytes) -> None:
+        """Keep a part. Small ones are put together, so that a frame in slices of one byte costs no object for each."""
+        self._missing -= len(data)
+        parts = self._parts
+        assert parts is not None
+        if len(data) >= _SMALL:
+            parts.append(data)
+        elif parts and isinstance(parts[-1], bytearray):
+            parts[-1] += data
+        else:
+            parts.append(bytearray(data))
+
+    def _complete(self, rest: bytes) -> bytes:
+        parts = self._parts
+        assert parts is not None
+        parts.append(rest)
+        self._parts = None
+        self._missing = 0
+        return b"".join(parts)
+
+    def _special(self, length: int, data: bytes) -> None:
+        """A length that no frame has."""
+        if length != CLOSING:
+            self.broken = Closed(1009, f"a frame of {length} bytes, the limit is {self._limit}{self._hint(data[:4])}")
+        elif len(data) < _CLOSE.size:
+            self._head = data
+        else:
+            self._closing(data)
+
+    def _closing(self, data: bytes) -> None:
+        _, code, length = _CLOSE.unpack_from(data)
+        end = _CLOSE.size + length
+        if length > MAX_REASON:
+            self.broken = Closed(1002, f"a closing frame with a reason of {length} bytes, the limit is {MAX_REASON}")
+        elif len(data) < end:
+            self._head = data
+        else:
+            self.ended = closed_by_peer(code, data[_CLOSE.size : end].decode("utf-8", "replace"))
+
+    def _hint(self, head: bytes) -> str:
+        """What a first length that is far too large really was."""
+        if self._begun:
+            return ""
+        if head in _HTTP:
+            return ": looks like HTTP, is the peer meant to speak ws:// or http://?"
+        if head[:2] == b"\x16\x03":
+            return ": looks like a TLS hello, is the peer meant to connect by tcp://, or this to serve tls://?"
+        return ""

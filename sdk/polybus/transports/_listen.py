@@ -1,0 +1,270 @@
+"""Listening: the accept loop, and the strangers who have knocked but are not let in yet."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import logging
+import os
+import socket
+import ssl
+from collections.abc import Callable, Coroutine
+from typing import TYPE_CHECKING, Any, Final
+
+import anyio
+
+from ..errors import BusError
+from ..plugins import Admission, Handshake, ListenOptions
+from ._sockets import address_of, unlink_if_ours
+from ._wire import Wire, call_later
+
+if TYPE_CHECKING:
+    from ._stream import StreamTransport
+
+__all__ = ["Arrival", "Listener"]
+
+logger = logging.getLogger("polybus.transports")
+
+_EXHAUSTED: Final = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
+_PAUSE: Final = 0.2
+"""Seconds between two attempts to accept when the process or the machine is out of sockets."""
+
+
+class Arrival:
+    """A stranger: the user of a wire from the moment it is accepted until it is let in or gone.
+
+    Subclasses speak the framing: `begin`, `say_no` and `let_in`. All of it is over after `Limits.handshake_timeout`.
+    """
+
+    __slots__ = ("_cancel_timer", "_knocked", "_over", "listener", "wire")
+
+    def __init__(self, listener: Listener, wire: Wire, knocked: bool, seconds: float) -> None:
+        self.listener = listener
+        self.wire = wire
+        self._knocked = knocked
+        # Decided: let in, refused or gone. What comes later is ignored.
+        self._over = False
+        self._cancel_timer = call_later(listener.options.host, max(seconds, 0), self._timed_out)
+
+    def begin(self) -> None:
+        """The wire is there: read, or ask for admission at once."""
+        raise NotImplementedError
+
+    def say_no(self, error: BusError) -> None:
+        """Write why not."""
+        raise NotImplementedError
+
+    def let_in(self, admission: Admission) -> StreamTransport:
+        """Write the welcome where there is one and make the transport."""
+        raise NotImplementedError
+
+    def ask(self, handshake: Handshake) -> None:
+        """Ask the bus, which may take its time; meanwhile nothing is read."""
+        self.wire.pause_reading()
+        self.listener.options.gate.admit(handshake, self._decided)
+
+    def refuse(self, error: BusError) -> None:
+        """Say no, and give the peer `Limits.close_timeout` to read it."""
+        if self._over:
+            return
+        self._over = True
+        self.say_no(error)
+        self._cancel_timer()
+        self._cancel_timer = call_later(
+            self.listener.options.host, self.listener.options.host.limits.close_timeout, self.wire.abort
+        )
+        self.wire.hang_up()
+
+    def _decided(self, outcome: Admission | BusError) -> None:
+        if self._over:
+            return
+        if isinstance(outcome, BusError):
+            self.refuse(outcome)
+            return
+        self._over = True
+        self._knocked = False
+        self._cancel_timer()
+        self.listener.forget(self)
+        transport = self.let_in(outcome)
+        self.wire.attach(transport)
+        self.listener.options.gate.opened(transport, outcome)
+
+    def _timed_out(self) -> None:
+        self._over = True
+        logger.info("%s: the handshake was not over in time", self.wire.address)
+        self.wire.abort()
+
+    @property
+    def undecided(self) -> bool:
+        return not self._over
+
+    # -- what the wire calls
+
+    def data_received(self, data: bytes) -> None:
+        """Thrown away, unless a handshake has something to read."""
+
+    def eof_received(self) -> None:
+        self._over = True
+        self.wire.hang_up()
+
+    def wire_lost(self, error: Exception | None) -> None:
+        self._over = True
+        self._cancel_timer()
+        self.listener.forget(self)
+        if self._knocked:
+            self._knocked = False
+            self.listener.options.gate.left(self.wire.address)
+
+    def pause_writing(self) -> None:
+        """What is written here is short."""
+
+    def resume_writing(self) -> None:
+        """What is written here is short."""
+
+
+ArrivalFactory = Callable[["Listener", Wire, bool, float], Arrival]
+
+
+class Listener:
+    """Bound sockets and the task that accepts from them, which belongs to the bus."""
+
+    def __init__(
+        self,
+        url: str,
+        options: ListenOptions,
+        sockets: list[socket.socket],
+        tls: ssl.SSLContext | None,
+        arrival: ArrivalFactory,
+    ) -> None:
+        self.url = url
+        self.options = options
+        self._sockets = sockets
+        self._tls = tls
+        self._arrival = arrival
+        self._arrivals: set[Arrival] = set()
+        self._path, self._inode = "", 0
+        if sockets[0].family not in (socket.AF_INET, socket.AF_INET6):
+            self._path = sockets[0].getsockname()
+            self._inode = os.stat(self._path).st_ino
+        self._scope = anyio.CancelScope()
+        self._released = anyio.Event()
+        self._alone = anyio.Event()
+        options.host.spawn(self._run)
+
+    async def aclose(self) -> None:
+        """Stop accepting and release the address; connections stay, those in the middle of their handshake are cut."""
+        self._scope.cancel()
+        for arrival in list(self._arrivals):
+            if arrival.undecided:
+                arrival.wire.abort()
+        await self._released.wait()
+
+    def forget(self, arrival: Arrival) -> None:
+        """It was let in or went away."""
+        self._arrivals.discard(arrival)
+        if not self._arrivals:
+            self._alone.set()
+
+    async def _run(self) -> None:
+        try:
+            with self._scope:
+                async with anyio.create_task_group() as group:
+                    for sock in self._sockets:
+                        group.start_soon(self._accept_from, sock)
+            self._release()
+            # Those who were told no may still be reading it; leaving the bus ends that too.
+            while self._arrivals:
+                self._alone = anyio.Event()
+                await self._alone.wait()
+        finally:
+            self._release()
+            for arrival in list(self._arrivals):
+                arrival.wire.abort()
+
+    def _release(self) -> None:
+        if self._released.is_set():
+            return
+        for sock in self._sockets:
+            sock.close()
+        if self._path:
+            unlink_if_ours(self._path, self._inode)
+        self._released.set()
+
+    async def _accept_from(self, sock: socket.socket) -> None:
+        accept = _acceptor(self.options.host.backend, sock)
+        told = False
+        while True:
+            try:
+                accepted, name = await accept()
+            except OSError as error:
+                # Anything else is the failure of one connection: somebody hung up before we came.
+                if error.errno in _EXHAUSTED:
+                    if not told:
+                        logger.error("%s: accepting pauses, the process is out of sockets (%s)", self.url, error.strerror)
+                        told = True
+                await anyio.sleep(_PAUSE)
+                continue
+            told = False
+            self.options.host.spawn(self._open, accepted, address_of(sock.family, name))
+
+    async def _open(self, sock: socket.socket, address: str) -> None:
+        """One connection, from accept to its handshake."""
+        host, gate = self.options.host, self.options.gate
+        deadline = host.time() + host.limits.handshake_timeout
+        refusal = gate.knock(address)
+        if refusal is not None and (self._tls is not None or len(self._arrivals) > host.limits.handshakes):
+            # A refusal is not worth a TLS handshake, nor a crowd of those who listen to theirs.
+            sock.close()
+            return
+        try:
+            wire = await self._wire(sock, address)
+        except BaseException as error:
+            if refusal is None:
+                gate.left(address)
+            if not isinstance(error, Exception):
+                raise
+            logger.info("%s: no connection: %s", address, error)
+            return
+        arrival = self._arrival(self, wire, refusal is None, deadline - host.time())
+        self._arrivals.add(arrival)
+        wire.attach(arrival)
+        if refusal is not None:
+            arrival.refuse(refusal)
+        else:
+            arrival.begin()
+
+    async def _wire(self, sock: socket.socket, address: str) -> Wire:
+        host = self.options.host
+        with anyio.fail_after(host.limits.handshake_timeout):
+            if host.backend == "asyncio":
+                from ._wire_asyncio import accept_wire
+
+                return await accept_wire(sock, address, self._tls, host.limits)
+            from ._wire_pump import accept_wire as accept_pump
+
+            return await accept_pump(sock, address, self._tls, host)
+
+
+def _acceptor(backend: str, sock: socket.socket) -> Callable[[], Coroutine[Any, Any, tuple[socket.socket, Any]]]:
+    """How this event loop accepts.
+
+    Not `loop.create_server`: of Python 3.11 and 3.12, out of file descriptors, it reports and re-arms itself once per entry of
+    the backlog, that is 2,048 times; and with TLS it would not let us knock before the handshake.
+    """
+    if backend == "asyncio":
+        import asyncio
+
+        loop = asyncio.get_running_loop()
+        return lambda: loop.sock_accept(sock)
+    import trio
+
+    trio_socket = trio.socket.from_stdlib_socket(sock)
+
+    async def accept() -> tuple[socket.socket, Any]:
+        accepted, name = await trio_socket.accept()
+        with contextlib.closing(accepted):
+            stdlib = socket.socket(fileno=accepted.detach())
+        stdlib.setblocking(False)
+        return stdlib, name
+
+    return accept

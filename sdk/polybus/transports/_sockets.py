@@ -1,0 +1,153 @@
+"""Sockets: their options, how their addresses are written, and binding."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import ipaddress
+import os
+import socket
+import stat
+from typing import Any, Final
+
+import anyio
+
+__all__ = ["BACKLOG", "address_of", "bind_tcp", "bind_unix", "is_loopback", "tune", "unlink_if_ours"]
+
+BACKLOG: Final = 2048
+"""Connections that the kernel holds until we accept them."""
+USER_TIMEOUT: Final = 20_000
+"""Milliseconds that the kernel waits for the peer to acknowledge data (RFC 5482). Linux alone would wait about 15 minutes."""
+
+
+def tune(sock: Any) -> None:
+    """Set what every stream socket of ours has: no Nagle, keep-alive, and an end to waiting for acknowledgements."""
+    if sock is None or sock.family not in (socket.AF_INET, socket.AF_INET6):
+        return
+    # A connection that is already gone refuses options; its loss is reported by the event loop.
+    with contextlib.suppress(OSError):
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        if hasattr(socket, "TCP_USER_TIMEOUT"):
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, USER_TIMEOUT)
+
+
+def address_of(family: int, name: Any) -> str:
+    """A socket's address as it stands in a URL: ``127.0.0.1:80``, ``[::1]:80``; a path for a Unix socket."""
+    if family == socket.AF_INET6:
+        return f"[{name[0]}]:{name[1]}"
+    if family == socket.AF_INET:
+        return f"{name[0]}:{name[1]}"
+    return f"unix:{os.fsdecode(name)}" if name else "unix:"
+
+
+def is_loopback(host: str) -> bool:
+    """Whether a host name or address is this machine's own."""
+    if host.lower().rstrip(".") == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host.partition("%")[0]).is_loopback
+    except ValueError:
+        return False
+
+
+async def bind_tcp(host: str, port: int) -> list[socket.socket]:
+    """Listening sockets on every address of a host, all with the same port; port 0 picks a free one.
+
+    Raises:
+        OSError: An address is taken or not ours.
+    """
+    found = await anyio.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    addresses = list(dict.fromkeys((family, address) for family, _, _, _, address in found))
+    for _ in range(10):
+        try:
+            return _bind_all(addresses, port)
+        except OSError as error:
+            # Port 0: the port that was free on the first address is taken on the second.
+            if port or error.errno != errno.EADDRINUSE:
+                raise
+    raise OSError(errno.EADDRINUSE, f"no port is free on all addresses of {host}")
+
+
+def _bind_all(addresses: list[tuple[Any, Any]], port: int) -> list[socket.socket]:
+    sockets: list[socket.socket] = []
+    missing: OSError | None = None
+    try:
+        for family, address in addresses:
+            try:
+                sock = _bind(family, (address[0], port, *address[2:]))
+            except OSError as error:
+                # "localhost" names ::1 also where the machine has no IPv6.
+                if error.errno not in (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT):
+                    raise
+                missing = error
+                continue
+            sockets.append(sock)
+            port = port or sock.getsockname()[1]
+    except BaseException:
+        for sock in sockets:
+            sock.close()
+        raise
+    if not sockets and missing is not None:
+        raise missing
+    return sockets
+
+
+def _bind(family: int, address: Any) -> socket.socket:
+    sock = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        sock.setblocking(False)
+        if os.name == "posix":
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if family == socket.AF_INET6:
+            sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        sock.bind(address)
+        sock.listen(BACKLOG)
+    except OSError as error:
+        sock.close()
+        raise OSError(error.errno, f"cannot listen on {address[0]} port {address[1]}: {error.strerror}") from None
+    except BaseException:
+        sock.close()
+        raise
+    return sock
+
+
+def bind_unix(path: str) -> socket.socket:
+    """A listening Unix socket. A socket file that nobody listens on any more is replaced.
+
+    Raises:
+        OSError: Somebody listens there, or the path cannot be used.
+    """
+    _remove_stale(path)
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        sock.setblocking(False)
+        sock.bind(path)
+        sock.listen(BACKLOG)
+    except OSError as error:
+        sock.close()
+        raise OSError(error.errno, f"cannot listen on {path}: {error.strerror or error}") from None
+    return sock
+
+
+def _remove_stale(path: str) -> None:
+    try:
+        if not stat.S_ISSOCK(os.stat(path).st_mode):
+            return
+    except OSError:
+        return
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        probe.setblocking(False)
+        try:
+            probe.connect(path)
+        except ConnectionRefusedError:
+            os.unlink(path)
+        except OSError:
+            return
+
+
+def unlink_if_ours(path: str, inode: int) -> None:
+    """Remove the file of a Unix socket, unless somebody else has put another one there."""
+    with contextlib.suppress(OSError):
+        if os.stat(path).st_ino == inode:
+            os.unlink(path)

@@ -1,0 +1,218 @@
+"""What all transports over a byte connection have in common: beginning, end, and the deadlines in between."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from ..errors import TooLarge
+from ..plugins import Closed
+from ._wire import Wire, call_later, closed_with
+
+if TYPE_CHECKING:
+    from ..plugins import Host, Receiver
+
+__all__ = ["State", "StreamTransport"]
+
+
+class State(enum.Enum):
+    """Where a connection is in its life."""
+
+    OPEN = 1
+    CLOSING = 2
+    """The last words are said; what still comes in is thrown away."""
+    LOST = 3
+
+
+class StreamTransport:
+    """A transport over a `Wire`. Subclasses bring the framing.
+
+    Liveness is judged in `tick`, about once a second, so that nothing has to be timed per frame: each limit may be exceeded
+    by one tick before it acts.
+    """
+
+    __slots__ = (
+        "_cancel_timer", "_early", "_frame_since", "_heard", "_heard_at", "_host", "_paused", "_receiver", "_state",
+        "_stuck_at", "_stuck_since", "_why", "_wire", "max_frame", "name",
+    )  # fmt: skip
+
+    hops = 0
+
+    def __init__(self, name: str, wire: Wire, host: Host) -> None:
+        self.name = name
+        self.max_frame = host.limits.message
+        self._wire = wire
+        self._host = host
+        self._state = State.OPEN
+        self._receiver: Receiver | None = None
+        # Frames that came in before `start`; None from then on.
+        self._early: list[bytes] | None = []
+        self._why: Closed | None = None
+        self._paused = False
+        self._cancel_timer: Callable[[], None] | None = None
+        # Liveness: whether something came in since the last tick, and when the last of it was noticed.
+        self._heard = True
+        self._heard_at = host.time()
+        self._frame_since: float | None = None
+        # Writing: how much the system had taken when progress was last seen, and since when there has been none.
+        self._stuck_at = 0
+        self._stuck_since: float | None = None
+
+    @property
+    def address(self) -> str:
+        """Of the other end, for people and logs."""
+        return self._wire.address
+
+    def start(self, receiver: Receiver) -> None:
+        """Deliver from now on, first what has already come in. Called once; the receiver is called from the next turn on."""
+        self._receiver = receiver
+        self._host.call_soon(self._begin)
+
+    def _begin(self) -> None:
+        receiver, early = self._receiver, self._early
+        self._early = None
+        assert receiver is not None
+        if early and self._state is not State.CLOSING:
+            receiver.frames_received(early)
+        if self._state is State.LOST:
+            receiver.closed(self._why or closed_with(None))
+            return
+        if self._paused:
+            receiver.pause_writing()
+        self._wire.resume_reading()
+
+    def write_backlog(self) -> int:
+        """Bytes handed over that the operating system has not taken yet."""
+        return self._wire.backlog()
+
+    def close(self, code: int = 1000, reason: str = "") -> None:
+        """Write what was sent, tell the peer, close; after `Limits.close_timeout` cut. `Receiver.closed` follows."""
+        if self._state is State.OPEN:
+            self._leave(Closed(code, reason))
+            self._say_goodbye(code, reason)
+
+    def abort(self, why: Closed) -> None:
+        """Cut at once. `Receiver.closed` follows with this reason."""
+        if self._state is not State.LOST:
+            self._state = State.CLOSING
+            self._why = why
+            self._wire.abort()
+
+    def tick(self, now: float) -> None:
+        """About once a second: keep-alives or pings, frame and write deadlines."""
+        if self._state is not State.OPEN:
+            return
+        if self._heard:
+            self._heard = False
+            self._heard_at = now
+        self._check_frame(now)
+        self._check_writing(now)
+        if self._state is State.OPEN:
+            self._check_silence(now)
+
+    # -- what subclasses bring
+
+    def send(self, frame: bytes) -> None:
+        """Hand over a frame without waiting. Frames of one turn of the event loop leave in one write. After the end: ignored.
+
+        Raises:
+            TooLarge: The frame is over `Limits.message`.
+        """
+        raise NotImplementedError
+
+    def data_received(self, data: bytes) -> None:
+        """A chunk has come in."""
+        raise NotImplementedError
+
+    def _say_goodbye(self, code: int, reason: str) -> None:
+        raise NotImplementedError
+
+    def _partial(self) -> str:
+        """How much of the frame that has begun is there; empty between two frames."""
+        raise NotImplementedError
+
+    def _check_silence(self, now: float) -> None:
+        raise NotImplementedError
+
+    # -- what they use
+
+    def _check_size(self, size: int) -> None:
+        """
+        Raises:
+            TooLarge: A frame is over `Limits.message`.
+        """
+        if size > self.max_frame:
+            raise TooLarge(f"a frame of {size} bytes, the limit is {self.max_frame}: raise Limits(message=...) on both sides")
+
+    def _deliver(self, frames: list[bytes]) -> None:
+        self._frame_since = None
+        if self._state is not State.OPEN:
+            return
+        if self._early is not None:
+            self._early += frames
+        elif self._receiver is not None:
+            self._receiver.frames_received(frames)
+
+    def _leave(self, why: Closed) -> None:
+        """From now on only the end is waited for, and not for long."""
+        self._state = State.CLOSING
+        self._why = why
+        self._cancel_timer = call_later(self._host, self._host.limits.close_timeout, self._wire.abort)
+
+    def _fail(self, code: int, reason: str) -> None:
+        """The peer broke a rule: tell it and go."""
+        self.close(code, reason)
+
+    def _check_frame(self, now: float) -> None:
+        partial = self._partial()
+        if not partial:
+            self._frame_since = None
+        elif self._frame_since is None:
+            self._frame_since = now
+        elif now - self._frame_since >= self._host.limits.frame_timeout:
+            seconds = self._host.limits.frame_timeout
+            self._fail(1002, f"a frame did not complete within {seconds:g} s: {partial}")
+
+    def _check_writing(self, now: float) -> None:
+        if not self._wire.backlog():
+            self._stuck_since = None
+            return
+        taken = self._wire.taken()
+        if self._stuck_since is None or taken != self._stuck_at:
+            self._stuck_since = now
+            self._stuck_at = taken
+        elif now - self._stuck_since >= self._host.limits.write_timeout:
+            seconds, backlog = self._host.limits.write_timeout, self._wire.backlog()
+            self.abort(Closed(1006, f"write stalled: the peer took nothing for {seconds:g} s, {backlog} bytes wait"))
+
+    # -- what the wire calls
+
+    def eof_received(self) -> None:
+        """The peer sends nothing more: there is nobody to talk to."""
+        if self._state is State.OPEN:
+            partial = self._partial()
+            self._leave(Closed(1006, f"truncated: {partial}") if partial else closed_with(None))
+        self._wire.hang_up()
+
+    def wire_lost(self, error: Exception | None) -> None:
+        if self._cancel_timer is not None:
+            self._cancel_timer()
+            self._cancel_timer = None
+        if self._why is None:
+            partial = self._partial()
+            why = closed_with(error)
+            self._why = Closed(why.code, f"truncated: {partial} ({why.reason})") if partial else why
+        self._state = State.LOST
+        if self._early is None and self._receiver is not None:
+            self._receiver.closed(self._why)
+
+    def pause_writing(self) -> None:
+        self._paused = True
+        if self._early is None and self._receiver is not None and self._state is State.OPEN:
+            self._receiver.pause_writing()
+
+    def resume_writing(self) -> None:
+        self._paused = False
+        if self._early is None and self._receiver is not None and self._state is State.OPEN:
+            self._receiver.resume_writing()

@@ -1,0 +1,68 @@
+"""The addresses in URLs of transports."""
+
+from __future__ import annotations
+
+from urllib.parse import unquote, urlsplit, urlunsplit
+
+from attrs import frozen
+
+from ._sockets import is_loopback
+
+__all__ = ["NetAddress", "host_port", "net_address", "unix_path"]
+
+
+@frozen
+class NetAddress:
+    """Where on a network."""
+
+    scheme: str
+    host: str
+    port: int
+    path: str
+    query: str
+
+    @property
+    def private(self) -> bool:
+        """Whether it can be reached from this machine only."""
+        return is_loopback(self.host)
+
+    def with_port(self, port: int) -> str:
+        """The URL with the real port."""
+        return urlunsplit((self.scheme, host_port(self.host, port), self.path, self.query, ""))
+
+
+def host_port(host: str, port: int) -> str:
+    """``example.org:80`` or ``[::1]:80``."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def net_address(url: str, default_port: int | None = None) -> NetAddress:
+    """The parts of a URL with host and port.
+
+    Raises:
+        ValueError: A part is missing or malformed.
+    """
+    parts = urlsplit(url)
+    try:
+        port = parts.port
+    except ValueError:
+        raise ValueError(f"{url}: the port is not a number from 0 to 65535") from None
+    if not parts.hostname:
+        raise ValueError(f"{url}: the host is missing, write for example {parts.scheme}://127.0.0.1:9000")
+    if port is None:
+        if default_port is None:
+            raise ValueError(f"{url}: the port is missing, write for example {parts.scheme}://{parts.hostname}:9000")
+        port = default_port
+    return NetAddress(parts.scheme, parts.hostname, port, parts.path, parts.query)
+
+
+def unix_path(url: str) -> str:
+    """The path of a Unix socket in a URL such as ``unix:///run/app.sock``.
+
+    Raises:
+        ValueError: There is none, or a host stands before it.
+    """
+    parts = urlsplit(url)
+    if parts.netloc or not parts.path:
+        raise ValueError(f"{url}: the path of the socket is missing, write three slashes, for example unix:///run/app.sock")
+    return unquote(parts.path)

@@ -1,0 +1,171 @@
+"""What a byte connection offers, whoever drives it.
+
+A **wire** is one established byte connection; a **wire user** is what stands on it: the handshake of a stranger at first, then
+the transport. There are two drivers: `_wire_asyncio` (callbacks) and `_wire_pump` (two tasks over any anyio byte stream).
+Bytes are written by the driver alone, so that no cancellation of user code can tear a frame.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import re
+import ssl
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+import anyio
+
+from ..plugins import Closed
+
+if TYPE_CHECKING:
+    from ..plugins import Host
+
+__all__ = [
+    "HIGH_WATER",
+    "LOW_WATER",
+    "Wire",
+    "WireUser",
+    "call_later",
+    "closed_with",
+    "plain_reason",
+]
+
+HIGH_WATER: Final = 64 * 1024
+"""Bytes that wait to be written above which the user is asked to pause."""
+LOW_WATER: Final = 16 * 1024
+"""Bytes below which it may go on."""
+
+
+class WireUser(Protocol):
+    """What a wire calls, always from the event loop and never from inside one of the wire's own methods, except for
+    `pause_writing`, which `Wire.write` may call."""
+
+    def data_received(self, data: bytes) -> None:
+        """A chunk has come in."""
+
+    def eof_received(self) -> None:
+        """The peer will send nothing more. The wire closes itself when what waits is written."""
+
+    def wire_lost(self, error: Exception | None) -> None:
+        """The last call. `error` is None after an orderly end."""
+
+    def pause_writing(self) -> None:
+        """More than `HIGH_WATER` bytes wait."""
+
+    def resume_writing(self) -> None:
+        """Less than `LOW_WATER` bytes wait."""
+
+
+class Wire(Protocol):
+    """One established byte connection. It begins paused and without a user."""
+
+    @property
+    def address(self) -> str:
+        """Of the other end: ``127.0.0.1:40123``, ``[::1]:40123``."""
+
+    def attach(self, user: WireUser) -> None:
+        """Who is called from now on; may change hands. A loss that has already happened is told in the next turn."""
+
+    def write(self, data: bytes) -> None:
+        """Hand over bytes; those of one turn of the event loop leave together. After the end: ignored."""
+
+    def backlog(self) -> int:
+        """Bytes that the operating system has not taken."""
+
+    def taken(self) -> int:
+        """Bytes that it has taken since the beginning."""
+
+    def pause_reading(self) -> None:
+        """Read nothing more; at most one chunk that was already read is kept back."""
+
+    def resume_reading(self) -> None:
+        """Go on reading, first with what was kept back."""
+
+    def hang_up(self) -> None:
+        """Write what waits, then close our half and read until the peer closes its own. The user sets the time limit.
+
+        Closing outright would lose the last words: a socket closed with unread input makes the kernel reset the connection,
+        and a reset destroys what the peer has not read yet.
+        """
+
+    def abort(self) -> None:
+        """Cut at once. `WireUser.wire_lost` follows."""
+
+    def tls_peer(self) -> Mapping[str, Any] | None:
+        """The verified certificate of the other end, where there is one."""
+
+
+def call_later(host: Host, delay: float, function: Callable[[], None]) -> Callable[[], None]:
+    """Call after `delay` seconds; what is returned cancels it."""
+    if host.backend == "asyncio":
+        return asyncio.get_running_loop().call_later(delay, function).cancel
+    scope = anyio.CancelScope()
+    host.spawn(_call_after, scope, delay, function)
+    return scope.cancel
+
+
+async def _call_after(scope: anyio.CancelScope, delay: float, function: Callable[[], None]) -> None:
+    with scope:
+        await anyio.sleep(delay)
+        function()
+
+
+def closed_with(error: Exception | None) -> Closed:
+    """How a connection ended that was lost without a word."""
+    if error is None:
+        return Closed(1006, "the peer closed the connection without a reason")
+    return Closed(1006, plain_reason(error))
+
+
+_REASONS: Final[Mapping[int, str]] = {
+    errno.ECONNREFUSED: "connection refused: nobody listens there",
+    errno.ECONNRESET: "connection reset by the peer",
+    errno.EPIPE: "the peer closed the connection",
+    errno.ETIMEDOUT: "timed out: no answer from the network",
+    errno.EHOSTUNREACH: "host unreachable",
+    errno.ENETUNREACH: "network unreachable",
+    errno.ENOENT: "no such file",
+    errno.EACCES: "permission denied",
+    errno.EMFILE: "too many open files in this process",
+}
+
+
+def plain_reason(error: BaseException) -> str:
+    """What went wrong, for people: without numbers, classes and stacks of causes."""
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return (
+            f"the server's certificate is not trusted ({error.verify_message}): name its authority with --ca, "
+            "or with tls=ssl.create_default_context(cafile=...)"
+        )
+    if isinstance(error, ssl.SSLError):
+        return f"the TLS handshake failed ({error.reason or error}): does the server speak TLS on this port?"
+    # gaierror is an OSError with numbers of its own.
+    if type(error).__name__ == "gaierror" or isinstance(error, UnicodeError):
+        return "name does not resolve"
+    numbers = _numbers(error)
+    for number in numbers:
+        if number in _REASONS:
+            return _REASONS[number]
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror.lower()
+    if isinstance(error, anyio.EndOfStream):
+        return "the peer closed the connection"
+    cause = error.__cause__
+    if cause is not None:
+        return plain_reason(cause)
+    return str(error) or type(error).__name__
+
+
+def _numbers(error: BaseException) -> list[int]:
+    """The error numbers of an `OSError`, also where an event loop has put several into the text of one."""
+    if isinstance(error, BaseExceptionGroup):
+        return [number for inner in error.exceptions for number in _numbers(inner)]
+    if not isinstance(error, OSError):
+        return []
+    if error.errno is not None:
+        return [error.errno]
+    found = [int(number) for number in re.findall(r"\[Errno (\d+)\]", str(error))]
+    if not found and error.__cause__ is not None:
+        return _numbers(error.__cause__)
+    return found

@@ -1,0 +1,275 @@
+"""The driver for every other event loop: two tasks that pump an anyio byte stream.
+
+One receive and one joined send per chunk, never per message: that is what makes it as fast as callbacks. The tasks belong to
+the bus, so no cancellation of user code reaches a send and tears a frame.
+"""
+
+from __future__ import annotations
+
+import socket
+import ssl
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Final
+
+import anyio
+from anyio.abc import ByteStream, SocketAttribute, SocketStream, UNIXSocketStream
+from anyio.streams.tls import TLSAttribute, TLSStream
+
+from ._sockets import address_of, tune
+from ._wire import HIGH_WATER, LOW_WATER
+
+if TYPE_CHECKING:
+    from ..plugins import Host
+    from ._wire import WireUser
+
+__all__ = ["PumpWire", "accept_wire", "dial_tcp", "dial_unix"]
+
+_READ_SIZE: Final = 64 * 1024
+_READ_MORE: Final = 256 * 1024
+"""After a read that was full. Not always: every read allocates what it asks for."""
+_WRITE_SIZE: Final = 64 * 1024
+"""What goes into one send, so that progress is seen while a large frame leaves over a slow line."""
+
+
+class PumpWire:
+    """A byte connection pumped by two tasks."""
+
+    def __init__(self, stream: ByteStream, host: Host, address: str = "") -> None:
+        self.address = address
+        self._stream = stream
+        self._host = host
+        self._user: WireUser | None = None
+        self._pending: list[bytes] = []
+        self._backlog = 0
+        self._taken = 0
+        self._full = False
+        self._something_to_write = anyio.Event()
+        self._may_read = anyio.Event()
+        # We write nothing more; all of it is written; the peer sends nothing more.
+        self._hung_up = False
+        self._all_written = False
+        self._eof = False
+        self._reading = anyio.CancelScope()
+        self._everything = anyio.CancelScope()
+        self._error: Exception | None = None
+        self._lost = False
+        host.spawn(self._run)
+
+    # -- the two tasks
+
+    async def _run(self) -> None:
+        try:
+            with self._everything:
+                async with anyio.create_task_group() as group:
+                    group.start_soon(self._write_all)
+                    await self._read_all()
+        finally:
+            with anyio.CancelScope(shield=True):
+                await anyio.aclose_forcefully(self._stream)
+            self._lose()
+
+    def _lose(self) -> None:
+        self._lost = True
+        self._pending.clear()
+        self._backlog = 0
+        if self._user is not None:
+            self._user.wire_lost(self._error)
+
+    async def _read_all(self) -> None:
+        size = _READ_SIZE
+        with self._reading:
+            while True:
+                if not self._may_read.is_set():
+                    await self._may_read.wait()
+                try:
+                    data = await self._stream.receive(size)
+                except (anyio.EndOfStream, OSError, anyio.BrokenResourceError, anyio.ClosedResourceError) as error:
+                    self._ended(error)
+                    return
+                size = _READ_MORE if len(data) == size else _READ_SIZE
+                if self._user is not None:
+                    self._user.data_received(data)
+
+    def _ended(self, error: Exception) -> None:
+        # A TLS peer that closes without its goodbye ends the connection like any other.
+        if isinstance(error, anyio.EndOfStream) or isinstance(error.__cause__, ssl.SSLEOFError):
+            self._eof = True
+            if self._user is not None:
+                self._user.eof_received()
+            self.hang_up()
+            if self._all_written:
+                self._everything.cancel()
+        else:
+            self._break(error)
+
+    def _break(self, error: Exception) -> None:
+        self._error = self._error or error
+        self._everything.cancel()
+
+    async def _write_all(self) -> None:
+        try:
+            while True:
+                while self._pending:
+                    await self._write_pending()
+                if self._hung_up:
+                    break
+                self._something_to_write = anyio.Event()
+                await self._something_to_write.wait()
+            await self._close_our_half()
+        except (OSError, anyio.BrokenResourceError, anyio.ClosedResourceError) as error:
+            self._break(error)
+
+    async def _write_pending(self) -> None:
+        pending, self._pending = self._pending, []
+        data = pending[0] if len(pending) == 1 else b"".join(pending)
+        if len(data) <= _WRITE_SIZE:
+            await self._stream.send(data)
+            self._count(len(data))
+            return
+        for start in range(0, len(data), _WRITE_SIZE):
+            part = data[start : start + _WRITE_SIZE]
+            await self._stream.send(part)
+            self._count(len(part))
+
+    def _count(self, size: int) -> None:
+        self._taken += size
+        self._backlog -= size
+        if self._full and self._backlog <= LOW_WATER:
+            self._full = False
+            if self._user is not None:
+                self._user.resume_writing()
+
+    async def _close_our_half(self) -> None:
+        """What waited is written: say that nothing more comes; the reader goes on until the peer says so too."""
+        if isinstance(self._stream, TLSStream):
+            # TLS has no half-close: its goodbye is exchanged by closing, and only one task may read.
+            self._reading.cancel()
+            with anyio.move_on_after(self._host.limits.close_timeout, shield=True), suppress(Exception):
+                await self._stream.aclose()
+            self._eof = True
+        elif not self._eof:
+            await self._stream.send_eof()
+        self._all_written = True
+        if self._eof:
+            self._everything.cancel()
+
+    # -- what the user calls
+
+    def attach(self, user: WireUser) -> None:
+        self._user = user
+        if self._lost:
+            self._host.call_soon(lambda: user.wire_lost(self._error))
+
+    def write(self, data: bytes) -> None:
+        if self._lost or self._hung_up or not data:
+            return
+        self._pending.append(data)
+        self._backlog += len(data)
+        self._something_to_write.set()
+        if self._backlog > HIGH_WATER and not self._full:
+            self._full = True
+            if self._user is not None:
+                self._user.pause_writing()
+
+    def backlog(self) -> int:
+        return self._backlog
+
+    def taken(self) -> int:
+        return self._taken
+
+    def pause_reading(self) -> None:
+        if self._may_read.is_set():
+            self._may_read = anyio.Event()
+
+    def resume_reading(self) -> None:
+        self._may_read.set()
+
+    def hang_up(self) -> None:
+        self._hung_up = True
+        self._something_to_write.set()
+        self._may_read.set()
+
+    def abort(self) -> None:
+        self._everything.cancel()
+
+    def tls_peer(self) -> Mapping[str, Any] | None:
+        return self._stream.extra(TLSAttribute.peer_certificate, None) or None
+
+
+class _OneSender(ByteStream):
+    """Lets the reader of a TLS stream answer the peer (a change of keys) while its writer is in the middle of a send."""
+
+    def __init__(self, stream: ByteStream) -> None:
+        self._stream = stream
+        self._turn = anyio.Lock()
+
+    async def receive(self, max_bytes: int = 65536) -> bytes:
+        return await self._stream.receive(max_bytes)
+
+    async def send(self, item: bytes) -> None:
+        async with self._turn:
+            await self._stream.send(item)
+
+    async def send_eof(self) -> None:
+        await self._stream.send_eof()
+
+    async def aclose(self) -> None:
+        await self._stream.aclose()
+
+    @property
+    def extra_attributes(self) -> Mapping[Any, Any]:
+        return self._stream.extra_attributes
+
+
+async def accept_wire(sock: socket.socket, address: str, tls: ssl.SSLContext | None, host: Host) -> PumpWire:
+    """A wire on an accepted socket, after the TLS handshake where there is one; the socket is closed on failure.
+
+    Raises:
+        OSError: The connection broke or the TLS handshake failed.
+    """
+    tune(sock)
+    stream: SocketStream | UNIXSocketStream
+    try:
+        if sock.family in (socket.AF_INET, socket.AF_INET6):
+            stream = await SocketStream.from_socket(sock)
+        else:
+            stream = await UNIXSocketStream.from_socket(sock)
+    except BaseException:
+        sock.close()
+        raise
+    return PumpWire(await _with_tls(stream, tls, server_side=True), host, address)
+
+
+async def dial_tcp(host: str, port: int, tls: ssl.SSLContext | None, bus: Host) -> PumpWire:
+    """A wire to a TCP address, after the TLS handshake where there is one.
+
+    Raises:
+        OSError: Nobody is there, or the TLS handshake failed.
+    """
+    stream = await anyio.connect_tcp(host, port)
+    sock = stream.extra(SocketAttribute.raw_socket)
+    tune(sock)
+    address = address_of(sock.family, stream.extra(SocketAttribute.remote_address))
+    return PumpWire(await _with_tls(stream, tls, hostname=host), bus, address)
+
+
+async def dial_unix(path: str, bus: Host) -> PumpWire:
+    """A wire to a Unix socket.
+
+    Raises:
+        OSError: Nobody is there.
+    """
+    return PumpWire(await anyio.connect_unix(path), bus, f"unix:{path}")
+
+
+async def _with_tls(
+    stream: ByteStream, tls: ssl.SSLContext | None, *, server_side: bool = False, hostname: str | None = None
+) -> ByteStream:
+    if tls is None:
+        return stream
+    try:
+        return await TLSStream.wrap(_OneSender(stream), server_side=server_side, hostname=hostname, ssl_context=tls)
+    except BaseException:
+        await anyio.aclose_forcefully(stream)
+        raise

@@ -1,0 +1,407 @@
+"""In-process connections, by name or as a pair of ends. They need no sockets and no threads.
+
+``memory://orders`` is served by name within one event loop: two loops in two threads do not meet. `pipe` makes two ends that
+belong to nobody else. A frame is handed over in the next turn of the event loop, with all others of this turn, so `send`
+never runs the other side's code. Both directions have water marks, as a socket has.
+"""
+
+from __future__ import annotations
+
+from http.cookies import CookieError, SimpleCookie
+from typing import TYPE_CHECKING, Final
+from urllib.parse import parse_qsl, urlsplit
+
+import anyio
+from anyio.lowlevel import RunVar
+from attrs import field, frozen
+
+from ..errors import BusError, ConnectFailed, Forbidden, LocalProtocolError, TooLarge, Unauthorized
+from ..plugins import Admission, Closed, DialOptions, Handshake, Host, ListenOptions, Receiver, Transport
+from ._codes import closed_by_peer, text_of
+
+if TYPE_CHECKING:
+    from ..plugins import Connector, Listening
+
+__all__ = ["Memory", "MemoryTransport", "PipeEnd", "pipe"]
+
+HIGH_BYTES: Final = 64 * 1024
+HIGH_FRAMES: Final = 256
+"""What may wait for the other side before `pause_writing`; `resume_writing` follows when it has taken everything."""
+
+# Per event loop: a module-level dictionary would let two loops in two threads call into each other.
+_served: RunVar[dict[str, MemoryListener]] = RunVar("polybus memory listeners")
+
+
+def _names() -> dict[str, MemoryListener]:
+    try:
+        return _served.get()
+    except LookupError:
+        names: dict[str, MemoryListener] = {}
+        _served.set(names)
+        return names
+
+
+class MemoryTransport:
+    """One end of an in-process connection."""
+
+    __slots__ = (
+        "_bytes", "_full", "_host", "_inbox", "_last", "_other", "_over", "_paused", "_receiver", "_scheduled", "address",
+        "max_frame",
+    )  # fmt: skip
+
+    name = "memory"
+    hops = 0
+
+    def __init__(self, host: Host, address: str) -> None:
+        self.address = address
+        self.max_frame = host.limits.message
+        self._host = host
+        self._other: MemoryTransport | None = None
+        self._receiver: Receiver | None = None
+        # What the other end has sent, and its size.
+        self._inbox: list[bytes] = []
+        self._bytes = 0
+        self._scheduled = False
+        # We have asked our own side to pause, because the other end's inbox is full.
+        self._paused = False
+        # Nothing more is sent or taken; `_last` is told when the inbox is empty.
+        self._over = False
+        self._last: Closed | None = None
+
+    def start(self, receiver: Receiver) -> None:
+        """Deliver from the next turn on, first what has already come in. Called once."""
+        self._receiver = receiver
+        self._schedule()
+
+    def send(self, frame: bytes) -> None:
+        """Hand over a frame without waiting. After the end: ignored.
+
+        Raises:
+            TooLarge: The frame is over `Limits.message`.
+        """
+        size = len(frame)
+        if size > self.max_frame:
+            raise TooLarge(f"a frame of {size} bytes, the limit is {self.max_frame}: raise Limits(message=...) on both sides")
+        other = self._other
+        if self._over or other is None or other._over:
+            return
+        if size > other.max_frame:
+            self._refused(other, size)
+            return
+        other._inbox.append(frame)
+        other._bytes += size
+        other._schedule()
+        if not self._paused and (other._bytes > HIGH_BYTES or len(other._inbox) > HIGH_FRAMES):
+            self._paused = True
+            if self._receiver is not None:
+                self._receiver.pause_writing()
+
+    def _refused(self, other: MemoryTransport, size: int) -> None:
+        """The other end's limit is lower than ours: it ends the connection, as a socket would."""
+        why = Closed(1009, f"a frame of {size} bytes, the limit is {other.max_frame}")
+        other._end(why)
+        self._end(why)
+
+    def write_backlog(self) -> int:
+        """Bytes that the other end has not taken yet."""
+        return 0 if self._other is None else self._other._bytes
+
+    def close(self, code: int = 1000, reason: str = "") -> None:
+        """End in order: what was sent still arrives, then the other end is told."""
+        if self._over:
+            return
+        if self._other is not None:
+            self._other._end(closed_by_peer(code, reason))
+        self._drop()
+        self._end(Closed(code, reason))
+
+    def abort(self, why: Closed) -> None:
+        """Cut: what has not arrived is lost."""
+        if self._over:
+            return
+        if self._other is not None and not self._other._over:
+            self._other._drop()
+            self._other._end(Closed(1006, "the peer cut the connection"))
+        self._drop()
+        self._end(why)
+
+    def tick(self, now: float) -> None:
+        """Nothing can go silent here."""
+
+    def _drop(self) -> None:
+        self._inbox = []
+        self._bytes = 0
+
+    def _end(self, why: Closed) -> None:
+        if not self._over:
+            self._over = True
+            self._last = why
+            self._schedule()
+
+    def _schedule(self) -> None:
+        if not self._scheduled and self._receiver is not None:
+            self._scheduled = True
+            self._host.call_soon(self._deliver)
+
+    def _deliver(self) -> None:
+        self._scheduled = False
+        receiver, frames = self._receiver, self._inbox
+        assert receiver is not None
+        if frames:
+            self._drop()
+            receiver.frames_received(frames)
+        # What they made our side do may have ended everything, or brought more.
+        if self._last is not None and not self._inbox:
+            last, self._last = self._last, None
+            receiver.closed(last)
+        other = self._other
+        if other is not None and other._paused:
+            other._paused = False
+            if not other._over and other._receiver is not None:
+                other._receiver.resume_writing()
+
+
+def _joined(one: Host, other: Host, address: str, other_address: str) -> tuple[MemoryTransport, MemoryTransport]:
+    left, right = MemoryTransport(one, address), MemoryTransport(other, other_address)
+    left._other, right._other = right, left
+    return left, right
+
+
+class MemoryListener:
+    """A name that is served."""
+
+    def __init__(self, url: str, options: ListenOptions, names: dict[str, MemoryListener] | None = None) -> None:
+        self.url = url
+        self.options = options
+        self._names = names
+
+    async def aclose(self) -> None:
+        """Nobody can connect any more; connections stay."""
+        if self._names is not None:
+            self._names.pop(_name(self.url), None)
+            self._names = None
+
+
+class _Knock:
+    """One attempt to be let in."""
+
+    def __init__(self, listener: MemoryListener, url: str, options: DialOptions) -> None:
+        self._listener = listener
+        self._url = url
+        self._dial = options
+        self._answered = anyio.Event()
+        self._given_up = False
+        self._end: MemoryTransport | None = None
+        self._error: BusError | None = None
+
+    async def result(self) -> MemoryTransport:
+        """Our end.
+
+        Raises:
+            ConnectFailed: The other side takes nobody now, or did not decide in time.
+            Unauthorized: It refuses who we are.
+            Forbidden: It does not let us in.
+        """
+        gate, address = self._listener.options.gate, self._url
+        error = gate.knock(address)
+        if error is not None:
+            raise self._refusal(error)
+        seconds = self._dial.host.limits.handshake_timeout
+        try:
+            gate.admit(self._handshake(), self._decided)
+            with anyio.move_on_after(seconds):
+                await self._answered.wait()
+        finally:
+            self._given_up = True
+            if self._end is None:
+                gate.left(address)
+        if self._error is not None:
+            raise self._refusal(self._error)
+        if self._end is None:
+            raise ConnectFailed(self._url, f"timed out after {seconds:g} s, waiting to be let in")
+        return self._end
+
+    def _decided(self, outcome: Admission | BusError) -> None:
+        if self._given_up or self._answered.is_set():
+            return
+        self._answered.set()
+        if isinstance(outcome, BusError):
+            self._error = outcome
+            return
+        server = self._listener.options
+        self._end, other = _joined(self._dial.host, server.host, self._listener.url, self._url)
+        server.gate.opened(other, outcome)
+
+    def _refusal(self, error: BusError) -> BusError:
+        """What a caller sees, the same as over a network: a new error, that has never been on the other side."""
+        text = text_of(error)
+        if isinstance(error, Unauthorized):
+            return Unauthorized(text)
+        return Forbidden(text) if isinstance(error, Forbidden) else ConnectFailed(self._url, text)
+
+    def _handshake(self) -> Handshake:
+        parts = urlsplit(self._url)
+        headers = {name.lower(): value for name, value in self._dial.headers.items()}
+        return Handshake(
+            protocol=self._listener.options.protocol,
+            transport="memory",
+            url=self._listener.url,
+            path=parts.path or "/",
+            query=dict(parse_qsl(parts.query, keep_blank_values=True)),
+            headers=headers,
+            cookies=_cookies(headers.get("cookie", "")),
+            origin=headers.get("origin"),
+            address=self._url,
+        )
+
+
+def _cookies(text: str) -> dict[str, str]:
+    try:
+        return {name: morsel.value for name, morsel in SimpleCookie(text).items()}
+    except CookieError:
+        return {}
+
+
+def _name(url: str) -> str:
+    """
+    Raises:
+        ValueError: The URL names nothing.
+    """
+    name = urlsplit(url).netloc
+    if not name:
+        raise ValueError(f"{url}: the name is missing, write for example memory://orders")
+    return name
+
+
+def _check_tls(options: DialOptions | ListenOptions) -> None:
+    if options.tls is not None:
+        raise LocalProtocolError("tls= given for memory://, which never leaves the process", protocol="memory")
+
+
+@frozen
+class MemoryConnector:
+    """Dials ``memory://name``."""
+
+    url: str
+    reconnects: bool = field(default=True, init=False)
+
+    async def connect(self, options: DialOptions) -> Transport:
+        """One attempt.
+
+        Raises:
+            ConnectFailed: Nobody serves that name in this event loop.
+            Unauthorized: The server refuses who we are.
+            Forbidden: The server does not let us in.
+        """
+        _check_tls(options)
+        listener = _names().get(_name(self.url))
+        if listener is None:
+            raise ConnectFailed(self.url, "nobody serves this name in this event loop")
+        return await _Knock(listener, self.url, options).result()
+
+
+class Memory:
+    """``memory://name``"""
+
+    name = "memory"
+
+    def connector(self, url: str) -> Connector:
+        """For an address without the protocol.
+
+        Raises:
+            ValueError: The name is missing.
+        """
+        _name(url)
+        return MemoryConnector(url)
+
+    def is_private(self, url: str) -> bool:
+        """Always: it never leaves the process."""
+        return True
+
+    async def listen(self, url: str, options: ListenOptions) -> Listening:
+        """Serve a name.
+
+        Raises:
+            OSError: The name is served already.
+            ValueError: The name is missing.
+        """
+        _check_tls(options)
+        names = _names()
+        name = _name(url)
+        if name in names:
+            raise OSError(f"cannot listen on {url}: the name is served already")
+        listener = names[name] = MemoryListener(url, options, names)
+        return listener
+
+
+class PipeEnd:
+    """One of two ends that belong together; each is used once, to connect or to serve."""
+
+    reconnects = False
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+        self._used = False
+        self._ready = anyio.Event()
+        self._listener: MemoryListener | None = None
+        # Both ends connect: the first to arrive leaves its half for the second.
+        self._half: MemoryTransport | None = None
+        self._other: PipeEnd = self
+
+    async def connect(self, options: DialOptions) -> Transport:
+        """Use this end as a client; waits at most `Limits.connect_timeout` for the other end to be used.
+
+        Raises:
+            ConnectFailed: The other end is not used, or this one was used before.
+            Unauthorized: The other end refuses who we are.
+            Forbidden: The other end does not let us in.
+        """
+        _check_tls(options)
+        self._use()
+        other = self._other
+        if other._half is not None:
+            mine = MemoryTransport(options.host, other.url)
+            mine._other, other._half._other = other._half, mine
+            self._ready.set()
+            return mine
+        if other._listener is None:
+            mine = self._half = MemoryTransport(options.host, other.url)
+            seconds = options.host.limits.connect_timeout
+            with anyio.move_on_after(seconds) as scope:
+                await other._ready.wait()
+            if scope.cancelled_caught:
+                raise ConnectFailed(self.url, f"timed out after {seconds:g} s: the other end of the pipe is not used")
+            if other._listener is None:
+                return mine
+        return await _Knock(other._listener, self.url, options).result()
+
+    async def listen(self, options: ListenOptions) -> Listening:
+        """Use this end as a server, of one connection.
+
+        Raises:
+            LocalProtocolError: This end was used before.
+        """
+        _check_tls(options)
+        self._use()
+        self._listener = MemoryListener(self.url, options)
+        self._ready.set()
+        return self._listener
+
+    def _use(self) -> None:
+        if self._used:
+            raise LocalProtocolError(f"this end of {self.url} was used before: make a new pipe()", protocol="memory")
+        self._used = True
+
+
+def pipe() -> tuple[PipeEnd, PipeEnd]:
+    """Two ends of an in-process connection, for ``connect(end)`` and ``bus.serve(end)``.
+
+    Example::
+
+        here, there = pipe()
+        async with server.serve(there), connect(here, protocol="ubre") as bus:
+            ...
+    """
+    one, other = PipeEnd("memory://pipe-a"), PipeEnd("memory://pipe-b")
+    one._other, other._other = other, one
+    return one, other

@@ -1,0 +1,274 @@
+"""TCP, TLS and Unix sockets: frames with a length in front.
+
+Liveness: a bare peer does not answer our keep-alives, so silence alone is not death here. After `Limits.ping_interval` of
+silence one is written all the same: if the peer or the way to it is gone, nobody acknowledges it, and the kernel ends the
+connection after 20 s (``TCP_USER_TIMEOUT``, Linux). A peer that is there but reads nothing is found by the write deadline.
+"""
+
+from __future__ import annotations
+
+import logging
+import ssl
+from typing import TYPE_CHECKING, Final
+
+from attrs import define, field
+
+from ..errors import BusError, LocalProtocolError
+from ..plugins import Admission, DialOptions, Handshake, Host, ListenOptions, Transport
+from ._codes import code_for, text_of
+from ._dial import dial_tcp, dial_unix
+from ._lengths import KEEP_ALIVE, LengthFramer, closing_frame, pack_length
+from ._listen import Arrival, Listener
+from ._sockets import bind_tcp, bind_unix
+from ._stream import State, StreamTransport
+from ._urls import net_address, unix_path
+from ._wire import Wire
+
+if TYPE_CHECKING:
+    from ..plugins import Closed, Connector, Listening
+
+__all__ = ["Tcp", "Tls", "Unix"]
+
+logger = logging.getLogger("polybus.transports")
+
+_LARGE: Final = 64 * 1024
+
+
+class TcpTransport(StreamTransport):
+    """One connection of length-prefixed frames."""
+
+    __slots__ = ("_flood_since", "_framer", "_kept_alive_at")
+
+    def __init__(self, name: str, wire: Wire, host: Host) -> None:
+        super().__init__(name, wire, host)
+        self._framer = LengthFramer(self.max_frame)
+        self._kept_alive_at = self._heard_at
+        self._flood_since = self._heard_at
+
+    def send(self, frame: bytes) -> None:
+        """Hand over a frame without waiting. Frames of one turn of the event loop leave in one write. After the end: ignored.
+
+        Raises:
+            TooLarge: The frame is over `Limits.message`.
+        """
+        size = len(frame)
+        if size > self.max_frame:
+            self._check_size(size)
+        if self._state is not State.OPEN:
+            return
+        if size < _LARGE:
+            self._wire.write(pack_length(size) + frame)
+        else:
+            self._wire.write(pack_length(size))
+            self._wire.write(frame)
+
+    def data_received(self, data: bytes) -> None:
+        self._heard = True
+        framer = self._framer
+        frames = framer.feed(data)
+        if frames:
+            self._deliver(frames)
+        if framer.ended is not None:
+            self._peer_left(framer.ended)
+        elif framer.broken is not None:
+            logger.warning("%s: %s", self.address, framer.broken.reason)
+            self._fail(framer.broken.code, framer.broken.reason)
+        elif framer.keep_alives > self._host.limits.empty_frames:
+            self._check_flood()
+
+    def _peer_left(self, why: Closed) -> None:
+        if self._state is State.OPEN:
+            self._leave(why)
+            self._wire.hang_up()
+
+    def _check_flood(self) -> None:
+        now = self._host.time()
+        if now - self._flood_since < 1:
+            self._fail(1008, f"more than {self._host.limits.empty_frames} empty frames in a second")
+        self._flood_since = now
+        self._framer.keep_alives = 0
+
+    def _say_goodbye(self, code: int, reason: str) -> None:
+        self._wire.write(closing_frame(code, reason))
+        self._wire.hang_up()
+
+    def _partial(self) -> str:
+        return self._framer.partial
+
+    def _check_silence(self, now: float) -> None:
+        if now - self._flood_since >= 1:
+            self._flood_since = now
+            self._framer.keep_alives = 0
+        last = max(self._heard_at, self._kept_alive_at)
+        if now - last >= self._host.limits.ping_interval:
+            self._kept_alive_at = now
+            self._wire.write(KEEP_ALIVE)
+
+
+class TcpArrival(Arrival):
+    """A stranger on tcp, tls or unix: there is nothing to read before it is let in."""
+
+    __slots__ = ()
+
+    def begin(self) -> None:
+        listener = self.listener
+        options = listener.options
+        self.ask(
+            Handshake(
+                protocol=options.protocol,
+                transport=_name(listener.url),
+                url=listener.url,
+                address=self.wire.address,
+                tls_peer=self.wire.tls_peer(),
+            )
+        )
+
+    def say_no(self, error: BusError) -> None:
+        self.wire.write(closing_frame(code_for(error), text_of(error)))
+
+    def let_in(self, admission: Admission) -> StreamTransport:
+        return TcpTransport(_name(self.listener.url), self.wire, self.listener.options.host)
+
+
+def _name(url: str) -> str:
+    return url.partition(":")[0]
+
+
+def _no_headers(options: DialOptions, name: str) -> None:
+    if options.headers:
+        raise LocalProtocolError(
+            f"{name} carries no headers ({', '.join(options.headers)}): use ws:// or wss://, or let the protocol identify you",
+            protocol=name,
+        )
+
+
+def _joined(wire: Wire, name: str, options: DialOptions) -> Transport:
+    transport = TcpTransport(name, wire, options.host)
+    wire.attach(transport)
+    return transport
+
+
+@define
+class TcpConnector:
+    """Dials ``tcp://host:port`` or ``tls://host:port``."""
+
+    url: str
+    reconnects: bool = field(default=True, init=False)
+    _default_tls: ssl.SSLContext | None = field(default=None, init=False)
+
+    async def connect(self, options: DialOptions) -> Transport:
+        """One attempt.
+
+        Raises:
+            ConnectFailed: With the address and the reason.
+            LocalProtocolError: Headers or TLS options for a connection that has none.
+        """
+        address = net_address(self.url)
+        _no_headers(options, address.scheme)
+        wire = await dial_tcp(self.url, address.host, address.port, self._tls(address.scheme, options), options.host)
+        return _joined(wire, address.scheme, options)
+
+    def _tls(self, scheme: str, options: DialOptions) -> ssl.SSLContext | None:
+        if scheme != "tls":
+            if options.tls is not None:
+                raise LocalProtocolError("tls= given for tcp://, which is not encrypted: use tls://", protocol=scheme)
+            return None
+        if options.tls is not None:
+            return options.tls
+        if self._default_tls is None:
+            # Verifies the server and its name; TLS 1.2 at least.
+            self._default_tls = ssl.create_default_context()
+        return self._default_tls
+
+
+@define
+class UnixConnector:
+    """Dials ``unix:///path``."""
+
+    url: str
+    reconnects: bool = field(default=True, init=False)
+
+    async def connect(self, options: DialOptions) -> Transport:
+        """One attempt.
+
+        Raises:
+            ConnectFailed: With the address and the reason.
+            LocalProtocolError: Headers or TLS options for a connection that has none.
+        """
+        _no_headers(options, "unix")
+        if options.tls is not None:
+            raise LocalProtocolError("tls= given for unix://, which never leaves the machine", protocol="unix")
+        return _joined(await dial_unix(self.url, unix_path(self.url), options.host), "unix", options)
+
+
+class Tcp:
+    """``tcp://host:port``"""
+
+    name = "tcp"
+
+    def connector(self, url: str) -> Connector:
+        """For an address without the protocol.
+
+        Raises:
+            ValueError: Host or port are missing.
+        """
+        net_address(url)
+        return TcpConnector(url)
+
+    def is_private(self, url: str) -> bool:
+        """Whether only this machine can reach that address."""
+        return net_address(url).private
+
+    async def listen(self, url: str, options: ListenOptions) -> Listening:
+        """Bind and accept.
+
+        Raises:
+            OSError: The address is taken or not ours.
+            ValueError: Host or port are missing.
+            LocalProtocolError: `tls` is given without need, or is missing.
+        """
+        address = net_address(url)
+        if (options.tls is None) == (self.name == "tls"):
+            raise LocalProtocolError(
+                "tls:// needs tls= with the server's certificate"
+                if self.name == "tls"
+                else "tls= given for tcp://: use tls://",
+                protocol=self.name,
+            )
+        sockets = await bind_tcp(address.host, address.port)
+        real = address.with_port(sockets[0].getsockname()[1])
+        return Listener(real, options, sockets, options.tls, TcpArrival)
+
+
+class Tls(Tcp):
+    """``tls://host:port``"""
+
+    name = "tls"
+
+
+class Unix:
+    """``unix:///path``"""
+
+    name = "unix"
+
+    def connector(self, url: str) -> Connector:
+        """For an address without the protocol.
+
+        Raises:
+            ValueError: The path is missing.
+        """
+        unix_path(url)
+        return UnixConnector(url)
+
+    def is_private(self, url: str) -> bool:
+        """Always: a Unix socket never leaves the machine."""
+        return True
+
+    async def listen(self, url: str, options: ListenOptions) -> Listening:
+        """Bind and accept. The file of a dead server is replaced, and removed again by `Listening.aclose`.
+
+        Raises:
+            OSError: The address is taken or not ours.
+            ValueError: The path is missing.
+        """
+        return Listener(url, options, [bind_unix(unix_path(url))], None, TcpArrival)

@@ -1,0 +1,243 @@
+"""What the tests of the transports stand on: a host, a gate and a receiver that write down what happens."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from typing import Any, Literal
+
+import anyio
+import anyio.abc
+
+from polybus import transports
+from polybus.errors import BusError
+from polybus.limits import Limits
+from polybus.plugins import (
+    Admission,
+    Closed,
+    Connector,
+    DialOptions,
+    Handshake,
+    Identity,
+    ListenOptions,
+    Transport,
+    TransportAdapter,
+)
+
+BOTH: frozenset[Literal["text", "binary"]] = frozenset({"text", "binary"})
+BOUND = 10.0
+"""Seconds within which everything awaited must happen; no test waits that long unless it fails."""
+
+
+def adapter_of(url: str) -> TransportAdapter:
+    """The transport of a URL."""
+    adapters: dict[str, str] = {
+        "memory": "Memory",
+        "tcp": "Tcp",
+        "tls": "Tls",
+        "unix": "Unix",
+        "ws": "WebSocket",
+        "wss": "SecureWebSocket",
+    }
+    adapter: TransportAdapter = getattr(transports, adapters[url.partition(":")[0]])()
+    return adapter
+
+
+class Host:
+    """A bus as far as transports see one. Its clock is real unless a test sets `offset`."""
+
+    def __init__(self, backend: Literal["asyncio", "trio"], group: anyio.abc.TaskGroup, limits: Limits) -> None:
+        self.backend = backend
+        self.limits = limits
+        self.offset = 0.0
+        self.tasks = 0
+        self.errors: list[BaseException] = []
+        self._group = group
+
+    def time(self) -> float:
+        return anyio.current_time() + self.offset
+
+    def call_soon(self, function: Callable[[], None]) -> None:
+        if self.backend == "asyncio":
+            import asyncio
+
+            asyncio.get_running_loop().call_soon(function)
+        else:
+            import trio
+
+            trio.lowlevel.current_trio_token().run_sync_soon(function)
+
+    def spawn(self, function: Callable[..., Awaitable[Any]], *args: Any) -> None:
+        self._group.start_soon(self._guarded, function, args)
+
+    async def _guarded(self, function: Callable[..., Awaitable[Any]], args: tuple[Any, ...]) -> None:
+        self.tasks += 1
+        try:
+            await function(*args)
+        except Exception as error:
+            logging.getLogger(__name__).exception("a task failed")
+            self.errors.append(error)
+        finally:
+            self.tasks -= 1
+
+
+@asynccontextmanager
+async def running(backend: Any, limits: Limits | None = None) -> AsyncIterator[Host]:
+    """A host; all that it spawned is cancelled at the end, and nothing may have failed."""
+    name = backend[0] if isinstance(backend, tuple) else backend
+    async with anyio.create_task_group() as group:
+        host = Host(name, group, limits or Limits())
+        yield host
+        group.cancel_scope.cancel()
+    assert host.errors == []
+    assert host.tasks == 0
+    await anyio.lowlevel.checkpoint()
+
+
+class Receiver:
+    """Writes down what a transport says."""
+
+    def __init__(self, transport: Transport, *, echo: bool = False) -> None:
+        self.transport = transport
+        self.frames: list[bytes] = []
+        self.why: Closed | None = None
+        self.paused = False
+        self.pauses = 0
+        self.echo = echo
+        self._changed = anyio.Event()
+
+    def frames_received(self, frames: Sequence[bytes]) -> None:
+        assert self.why is None
+        assert frames
+        self.frames += frames
+        if self.echo:
+            for frame in frames:
+                self.transport.send(frame)
+        self._wake()
+
+    def closed(self, why: Closed) -> None:
+        assert self.why is None, "closed is called once"
+        self.why = why
+        self._wake()
+
+    def pause_writing(self) -> None:
+        assert not self.paused
+        self.paused = True
+        self.pauses += 1
+        self._wake()
+
+    def resume_writing(self) -> None:
+        assert self.paused
+        self.paused = False
+        self._wake()
+
+    def _wake(self) -> None:
+        self._changed.set()
+        self._changed = anyio.Event()
+
+    async def until(self, condition: Callable[[], bool]) -> None:
+        with anyio.fail_after(BOUND):
+            while not condition():
+                await self._changed.wait()
+
+    async def received(self, count: int) -> list[bytes]:
+        await self.until(lambda: len(self.frames) >= count or self.why is not None)
+        assert len(self.frames) >= count, self.why
+        return self.frames
+
+    async def end(self) -> Closed:
+        await self.until(lambda: self.why is not None)
+        assert self.why is not None
+        return self.why
+
+
+class Gate:
+    """Lets everybody in, or whom `decide` lets in, and writes down who came."""
+
+    def __init__(self, host: Host, *, echo: bool = False) -> None:
+        self.host = host
+        self.echo = echo
+        self.refusal_at_the_door: BusError | None = None
+        self.refusal: BusError | None = None
+        self.patient = False
+        """Let nobody in before `decide_now`."""
+        self.knocks = 0
+        self.gone = 0
+        self.handshakes: list[Handshake] = []
+        self.receivers: list[Receiver] = []
+        self.waiting: list[Callable[[Admission | BusError], None]] = []
+        self._changed = anyio.Event()
+
+    def knock(self, address: str) -> BusError | None:
+        assert address
+        self.knocks += 1
+        return self.refusal_at_the_door
+
+    def left(self, address: str) -> None:
+        self.gone += 1
+        self._wake()
+
+    def admit(self, handshake: Handshake, decided: Callable[[Admission | BusError], None]) -> None:
+        self.handshakes.append(handshake)
+        if self.patient:
+            self.waiting.append(decided)
+        else:
+            decided(self.refusal or Admission(Identity("somebody"), handshake))
+        self._wake()
+
+    def opened(self, transport: Transport, admission: Admission) -> None:
+        receiver = Receiver(transport, echo=self.echo)
+        self.receivers.append(receiver)
+        transport.start(receiver)
+        self._wake()
+
+    def _wake(self) -> None:
+        self._changed.set()
+        self._changed = anyio.Event()
+
+    async def until(self, condition: Callable[[], bool]) -> None:
+        with anyio.fail_after(BOUND):
+            while not condition():
+                await self._changed.wait()
+
+    async def peer(self, index: int = 0) -> Receiver:
+        await self.until(lambda: len(self.receivers) > index)
+        return self.receivers[index]
+
+
+class Server:
+    """A listener with its gate."""
+
+    def __init__(self, url: str, gate: Gate, aclose: Callable[[], Awaitable[None]]) -> None:
+        self.url = url
+        self.gate = gate
+        self.aclose = aclose
+
+    @property
+    def port(self) -> int:
+        return int(self.url.partition("://")[2].partition("/")[0].rpartition(":")[2])
+
+
+@asynccontextmanager
+async def serving(host: Host, url: str, *, echo: bool = False, **options: Any) -> AsyncIterator[Server]:
+    """A listener on a URL."""
+    gate = Gate(host, echo=echo)
+    chosen: dict[str, Any] = {"reads": BOTH, "writes": "binary", "subprotocol": "test.v1", **options}
+    listening = await adapter_of(url).listen(url, ListenOptions(host=host, gate=gate, protocol="test", **chosen))
+    try:
+        yield Server(listening.url, gate, listening.aclose)
+    finally:
+        with anyio.CancelScope(shield=True):
+            await listening.aclose()
+
+
+async def dial(host: Host, to: str | Connector, **options: Any) -> Receiver:
+    """A started connection."""
+    chosen: dict[str, Any] = {"reads": BOTH, "writes": "binary", "subprotocol": "test.v1", **options}
+    connector = adapter_of(to).connector(to) if isinstance(to, str) else to
+    with anyio.fail_after(BOUND):
+        transport = await connector.connect(DialOptions(host=host, **chosen))
+    receiver = Receiver(transport)
+    transport.start(receiver)
+    return receiver
