@@ -1,1 +1,104 @@
-"""RPC and publish/subscribe over any protocol and any transport."""
+"""RPC and publish/subscribe over any protocol and any transport.
+
+``connect`` opens a link and gives a `Bus`; ``Bus().serve(url)`` accepts links. See the documentation for the rest.
+"""
+
+from ._connect import connect
+from .bus import Bus
+from .channel import Channel
+from .connecting import Backoff
+from .context import Context
+from .errors import (
+    AmbiguousRoute,
+    BadReply,
+    BadRequest,
+    BusError,
+    Code,
+    Conflict,
+    ConnectFailed,
+    DeadlineExceeded,
+    Disconnected,
+    EncodeError,
+    Forbidden,
+    LocalProtocolError,
+    NoHandler,
+    NotFound,
+    ProtocolError,
+    QueueFull,
+    RemoteError,
+    RemoteProtocolError,
+    RequestCancelled,
+    RequestError,
+    ReservedSubject,
+    SlowConsumer,
+    TooLarge,
+    TooManyRequests,
+    Unauthorized,
+    Unavailable,
+    Unsupported,
+)
+from .limits import Limits
+from .message import Kind, Message
+from .peer import Peer
+from .plugins import Handshake, Identity
+from .reply import Reply
+from .router import Router
+from .running import run
+from .serving import Listener
+from .stats import Stats
+from .subjects import Subject
+from .subscription import Subscription
+
+__all__ = [
+    "AmbiguousRoute",
+    "Backoff",
+    "BadReply",
+    "BadRequest",
+    "Bus",
+    "BusError",
+    "Channel",
+    "Code",
+    "Conflict",
+    "ConnectFailed",
+    "Context",
+    "DeadlineExceeded",
+    "Disconnected",
+    "EncodeError",
+    "Forbidden",
+    "Handshake",
+    "Identity",
+    "Kind",
+    "Limits",
+    "Listener",
+    "LocalProtocolError",
+    "Message",
+    "NoHandler",
+    "NotFound",
+    "Peer",
+    "ProtocolError",
+    "QueueFull",
+    "RemoteError",
+    "RemoteProtocolError",
+    "Reply",
+    "RequestCancelled",
+    "RequestError",
+    "ReservedSubject",
+    "Router",
+    "SlowConsumer",
+    "Stats",
+    "Subject",
+    "Subscription",
+    "TooLarge",
+    "TooManyRequests",
+    "Unauthorized",
+    "Unavailable",
+    "Unsupported",
+    "connect",
+    "run",
+]
+
+for _name in __all__:
+    _object = globals()[_name]
+    if getattr(_object, "__module__", "").startswith("polybus."):
+        _object.__module__ = "polybus"
+del _name, _object

@@ -88,7 +88,7 @@ class _ByCode(type):
     """Makes ``RequestError(Code.NOT_FOUND)`` a `NotFound`."""
 
     def __call__(cls, *args: Any, **kwargs: Any) -> Any:
-        if cls.__name__ == "RequestError" and cls.__module__ == __name__:
+        if cls is RequestError:
             return _by_code(*args, **kwargs)
         return super().__call__(*args, **kwargs)
 

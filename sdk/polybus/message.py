@@ -73,7 +73,7 @@ class Message:
     _attributes: dict[str, Any] | None = None
     peer: Peer | Any = None
     _value: Any = field(default=MISSING, alias="body")
-    _shared: Any = field(default=None, init=False)
+    _shared: dict[Any, bytes] | None = field(default=None, init=False)
 
     @property
     def attributes(self) -> dict[str, Any]:
@@ -117,9 +117,22 @@ class Message:
             return None
         value = self.body
         chosen = formats[0] if choose is None else choose(value)
-        self.raw = chosen.encode(value)
-        self.format = chosen
-        return self.raw
+        if self.raw is None:
+            self.raw, self.format = chosen.encode(value), chosen
+            return self.raw
+        # A second wire with another format: remembered beside the first, for the next peer of that wire.
+        shared = self.shared
+        again = shared.get(chosen)
+        if again is None:
+            again = shared[chosen] = chosen.encode(value)
+        return again
+
+    @property
+    def shared(self) -> dict[Any, bytes]:
+        """What was made of this message once for several peers: frames by codec, bodies by format."""
+        if self._shared is None:
+            self._shared = {}
+        return self._shared
 
     def __repr__(self) -> str:
         size = len(self.raw) if self.raw is not None else 0

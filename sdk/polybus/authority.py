@@ -1,0 +1,101 @@
+"""Who may do what: the application's `authenticate` and `authorize`, plain or async; what raises, refuses."""
+
+from __future__ import annotations
+
+import inspect
+import logging
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from .errors import BusError, Forbidden, RequestError, Unauthorized
+from .plugins import Admission, Handshake, Identity
+
+if TYPE_CHECKING:
+    from .peer import Peer
+
+__all__ = ["Authenticate", "Authorize", "Authority"]
+
+logger = logging.getLogger("polybus.security")
+
+Authenticate: TypeAlias = Callable[[Handshake], Any]
+"""``authenticate(handshake)`` gives any identity, or `Identity`; None refuses."""
+Authorize: TypeAlias = "Callable[[Peer, str, str | int], bool | Awaitable[bool]]"
+"""``authorize(peer, verb, subject)``; False refuses."""
+
+_REMEMBERED = 1024
+
+
+class Authority:
+    """Asks the two hooks and never lets their failure through."""
+
+    def __init__(self, authenticate: Authenticate | None, authorize: Authorize | None) -> None:
+        self.authenticate = authenticate
+        self.authorize = authorize
+
+    async def admit(self, handshake: Handshake) -> Admission | BusError:
+        """Whether a stranger may come in, and as whom."""
+        if self.authenticate is None:
+            return Admission(Identity(), handshake)
+        try:
+            identity = self.authenticate(handshake)
+            if inspect.isawaitable(identity):
+                identity = await identity
+        except RequestError as error:
+            return error if isinstance(error, (Unauthorized, Forbidden)) else Unauthorized("not authenticated")
+        except Exception:
+            logger.exception("polybus: authenticate failed, which refuses the connection")
+            return Unauthorized("not authenticated")
+        if identity is None:
+            return Unauthorized("not authenticated")
+        if not isinstance(identity, Identity):
+            identity = Identity(identity, key=identity if isinstance(identity, str) else None)
+        return Admission(identity, handshake)
+
+    def asks(self, peer: Peer, verb: str, subject: str | int) -> bool | Awaitable[bool]:
+        """The answer of `authorize`, or something to await for it."""
+        assert self.authorize is not None
+        try:
+            return self.authorize(peer, verb, subject)
+        except Exception:
+            logger.exception("polybus: authorize(%r, %r, %r) failed, which refuses", peer, verb, subject)
+            return False
+
+    async def answer(self, allowed: bool | Awaitable[bool]) -> bool:
+        """The same, awaited."""
+        if isinstance(allowed, bool):
+            return allowed
+        if not inspect.isawaitable(allowed):
+            return bool(allowed)
+        try:
+            return bool(await allowed)
+        except Exception:
+            logger.exception("polybus: authorize failed, which refuses")
+            return False
+
+    async def may(self, peer: Peer, verb: str, subject: str | int) -> bool:
+        """Whether the peer may."""
+        return self.authorize is None or await self.answer(self.asks(peer, verb, subject))
+
+    def may_receive(self, peer: Peer, subject: str | int) -> bool | Awaitable[bool]:
+        """Whether a concrete subject may be sent to a peer; remembered per peer and subject."""
+        known = peer._allowed
+        if known is None:
+            known = peer._allowed = {}
+        allowed = known.get(subject)
+        if allowed is None:
+            answer = self.asks(peer, "deliver", subject)
+            if inspect.isawaitable(answer):
+                return self._remember_later(known, subject, answer)
+            allowed = self.remember(known, subject, bool(answer))
+        return allowed
+
+    async def _remember_later(self, known: dict[str | int, bool], subject: str | int, answer: Awaitable[bool]) -> bool:
+        return self.remember(known, subject, await self.answer(answer))
+
+    @staticmethod
+    def remember(known: dict[str | int, bool], subject: str | int, allowed: bool) -> bool:
+        """Keep an answer, in bounded memory."""
+        if len(known) >= _REMEMBERED:
+            known.clear()
+        known[subject] = allowed
+        return allowed

@@ -1,0 +1,922 @@
+"""The bus: one symmetric object for clients, servers and everything between."""
+
+from __future__ import annotations
+
+import logging
+import math
+import secrets
+import weakref
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from contextlib import AbstractAsyncContextManager
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self, TypeAlias, TypeVar, overload
+
+import anyio
+import anyio.to_thread
+
+from .authority import Authenticate, Authority, Authorize
+from .calls import Call, ChannelCall, LocalAnswer
+from .channel import CREDIT, Channel, LocalPort, Opening, encode_local
+from .connecting import Backoff, Connecting, Headers
+from .context import Context, current_deadline
+from .distribution import Distribution
+from .errors import AmbiguousRoute, BusError, Code, DeadlineExceeded, LocalProtocolError, NoHandler, QueueFull, RequestError, Unsupported
+from .events import BusEvent, HandlerFailed
+from .headers import check_headers
+from .limits import Limits
+from .link import Link, State
+from .message import Kind, Message
+from .plugins import Closed
+from .reply import Reply
+from .router import Listen, Router, WhenFull, check_queue
+from .runtime import Runtime
+from .serving import Listener, Serving
+from .stats import Counters, Stats
+from .subjects import Subject, check_pattern, check_subject, matches, resolve
+from .subscription import HandlerInbox, Subscription
+
+if TYPE_CHECKING:
+    import ssl
+
+    from .handlers import Handler
+    from .peer import Peer
+    from .plugins import Connector, ProtocolAdapter
+
+__all__ = ["Bus", "Middleware"]
+
+In = TypeVar("In")
+Out = TypeVar("Out")
+T = TypeVar("T")
+
+AnySubject: TypeAlias = "str | int | Subject[Any, Any]"
+Middleware: TypeAlias = Callable[[Message, Context, Callable[[Message], Any]], Any]
+Lifespan: TypeAlias = "Callable[[Bus], AbstractAsyncContextManager[Any]]"
+
+logger = logging.getLogger("polybus")
+
+_EVENTS = 1000
+_CHECKED = 4096
+_THREADS = 40
+
+
+class Bus(Router):
+    """Handlers, subscriptions and any number of links. A client is a bus with one link, a server a bus with many.
+
+    A bus runs while it is entered: ``async with bus:``; `connect`, `serve` and `testing.pair` enter it too. Entering is
+    counted; the last one out drains. Afterwards it may be entered again, in another event loop too; handlers stay.
+
+    Args:
+        limits: Sizes and times; see `Limits`.
+        authenticate: ``authenticate(handshake)`` decides who a stranger is; None refuses. Without it everybody may come in.
+        authorize: ``authorize(peer, verb, subject)`` decides what a peer may do. Without it everything.
+        lifespan: ``lifespan(bus)`` is an async context manager run inside the entered bus; what it yields is ``ctx.state``.
+        debug: Send the text of unexpected exceptions to the asker. Never in production.
+    """
+
+    def __init__(
+        self,
+        *,
+        limits: Limits | None = None,
+        authenticate: Authenticate | None = None,
+        authorize: Authorize | None = None,
+        lifespan: Lifespan | None = None,
+        debug: bool = False,
+    ) -> None:
+        super().__init__()
+        self.limits = limits if limits is not None else Limits()
+        self.debug = debug
+        self.ready = False
+        """Whether new requests are taken: True while entered and not draining."""
+        self.state: Any = None
+        """What the lifespan yielded."""
+        self._authority = Authority(authenticate, authorize)
+        self._authorize = authorize
+        self._lifespan = lifespan
+        self._entered = 0
+        self._entering: anyio.Lock | None = None
+        self._runtime: Runtime | None = None
+        self._context_of_lifespan: AbstractAsyncContextManager[Any] | None = None
+        self._distribution = Distribution(self)
+        self._deliver = self._distribution.deliver
+        self._inboxes: list[HandlerInbox] = []
+        self._subscriptions: dict[Subscription, None] = {}
+        self._listeners: dict[Listener, None] = {}
+        self._middleware: list[Middleware] = []
+        self._counters = Counters()
+        self._streams: weakref.WeakSet[_Events] = weakref.WeakSet()
+        self._local_calls: dict[Reply[Any], Call] = {}
+        self._checked: set[str | int] = set()
+        self._opened: list[Link] = []
+        self._id = secrets.token_hex(4)
+        self._closed_event: anyio.Event | None = None
+        self._threads: anyio.CapacityLimiter | None = None
+
+    # -- life ------------------------------------------------------------------------------------------------------------
+
+    async def __aenter__(self) -> Self:
+        await self._enter()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._leave(drain=error is None)
+
+    async def _enter(self) -> None:
+        self._entered += 1
+        if self._runtime is not None:
+            return
+        runtime = self._runtime = Runtime(self.limits)
+        self._closed_event = anyio.Event()
+        self._threads = anyio.CapacityLimiter(_THREADS)
+        await runtime.open()
+        for listen in self._listens:
+            self._start_listen(listen)
+        self.ready = True
+        if self._lifespan is not None:
+            manager = self._lifespan(self)
+            try:
+                self.state = await manager.__aenter__()
+            except BaseException:
+                await self._leave(drain=False)
+                raise
+            self._context_of_lifespan = manager
+
+    async def _leave(self, *, drain: bool) -> None:
+        if self._entered == 0:
+            return  # closed meanwhile
+        self._entered -= 1
+        if self._entered == 0:
+            with anyio.CancelScope(shield=True):
+                if drain:
+                    await self.drain()
+                await self._shut()
+
+    async def drain(self, timeout: float = 20.0) -> None:
+        """Stop taking requests, let running handlers finish, tell the peers, write what waits, close the links.
+
+        Args:
+            timeout: Seconds for all of it; what still runs then is cut.
+        """
+        runtime = self._runtime
+        if runtime is None:
+            return
+        self.ready = False
+        with anyio.move_on_after(timeout):
+            await self._settled(lambda: not runtime.running and not self._local_calls and not runtime.crowded)
+            await self._settled(lambda: not any(inbox._pumps or len(inbox) for inbox in self._inboxes))
+            await self._settled(lambda: not any(link.outbox and link.state is State.UP for link in runtime.links))
+        for link in list(runtime.links):
+            link.close(1001 if not link.opened else 1000, "the bus is leaving")
+        with anyio.move_on_after(self.limits.close_timeout + 1):
+            await self._settled(lambda: not runtime.links)
+
+    async def aclose(self) -> None:
+        """Leave at once, whoever has entered: links are closed, handlers cancelled. May be called at any time, repeatedly."""
+        if self._runtime is not None:
+            self._entered = 0
+            with anyio.CancelScope(shield=True):
+                await self._shut()
+
+    async def wait_closed(self) -> None:
+        """Wait until the bus has been left.
+
+        Raises:
+            LocalProtocolError: It is not entered.
+        """
+        self._running  # noqa: B018  # raises when the bus is not entered
+        assert self._closed_event is not None
+        await self._closed_event.wait()
+
+    async def _settled(self, done: Callable[[], bool]) -> None:
+        """Wait for a condition that turns true in some turn of the loop."""
+        pause = 0.0
+        while not done():
+            await anyio.sleep(pause)
+            pause = min(pause + 0.001, 0.02)
+
+    async def _shut(self) -> None:
+        runtime = self._runtime
+        if runtime is None:
+            return
+        self.ready = False
+        manager, self._context_of_lifespan = self._context_of_lifespan, None
+        try:
+            if manager is not None:
+                await manager.__aexit__(None, None, None)
+        finally:
+            for listener in list(self._listeners):
+                await listener._listening.aclose()
+            for link in list(runtime.links):
+                link.close(1001, "the bus was closed")
+            with anyio.move_on_after(self.limits.close_timeout + 1):
+                await self._settled(lambda: not runtime.links)
+            for link in list(runtime.links):
+                link.abort(Closed(1001, "the bus was closed"))
+            for call in list(self._local_calls.values()):
+                call.stop()
+            for subscription in list(self._subscriptions):
+                subscription.fail(None)
+            await runtime.close()
+            self._end()
+
+    def _end(self) -> None:
+        for inbox in self._inboxes:
+            inbox.clear()
+            self._distribution.local.remove(inbox.pattern, inbox)
+            self._distribution.unwant(inbox.pattern)
+        self._inboxes.clear()
+        self._listeners.clear()
+        self._opened.clear()
+        self._distribution.upstream = ()
+        self._runtime = None
+        self.state = None
+        for stream in list(self._streams):
+            stream.close()
+        if self._closed_event is not None:
+            self._closed_event.set()
+
+    @property
+    def _running(self) -> Runtime:
+        runtime = self._runtime
+        if runtime is None:
+            raise LocalProtocolError("this bus is not running: enter it first, with `async with bus:`, connect() or bus.serve()")
+        return runtime
+
+    def _now(self) -> float:
+        return self._running.time()
+
+    # -- links -----------------------------------------------------------------------------------------------------------
+
+    def connect(
+        self,
+        target: str | Connector,
+        *,
+        protocol: str | ProtocolAdapter | None = None,
+        serves: Iterable[str | int] = (),
+        headers: Headers = None,
+        tls: ssl.SSLContext | None = None,
+        backoff: Backoff | None = None,
+        wait: float = 0.0,
+    ) -> AbstractAsyncContextManager[Peer]:
+        """Add a link to this bus; the async context manager yields the `Peer` at the other end.
+
+        Args: as `polybus.connect`.
+
+        Raises:
+            ValueError: The URL or an option is wrong.
+            ConnectFailed: (on entering) With the address and the reason.
+            Unauthorized, Forbidden: (on entering) The server refuses us.
+        """
+        return Connecting(
+            self,
+            target,
+            protocol=protocol,
+            serves=serves,
+            headers=headers,
+            tls=tls,
+            backoff=backoff,
+            wait=wait,
+            gives_bus=False,
+        )
+
+    def serve(
+        self,
+        target: str | Any,
+        *,
+        protocol: str | ProtocolAdapter | None = None,
+        origins: Iterable[str] = (),
+        hosts: Iterable[str] = (),
+        tls: ssl.SSLContext | None = None,
+        when_full: str = "drop_oldest",
+        insecure: bool = False,
+    ) -> AbstractAsyncContextManager[Listener]:
+        """Accept links at an address; the async context manager yields the `Listener`.
+
+        Args:
+            target: A URL such as ``ubre+ws://127.0.0.1:8000/bus``, or a transport object. Port 0 takes a free port.
+            protocol: For a transport object: name or adapter.
+            origins: Web origins whose pages may connect, besides those of the same host and port.
+            hosts: Further ``Host`` values of a loopback server, behind a proxy.
+            tls: For ``tls`` and ``wss``: a server-side context.
+            when_full: What happens to publications for a peer whose outbox is full: ``drop_oldest``, ``drop_newest``,
+                ``disconnect``.
+            insecure: Allow an address that other machines can reach although everybody is let in.
+
+        Raises:
+            ValueError: The URL or an option is wrong.
+            LocalProtocolError: An open address without `authenticate`.
+            OSError: (on entering) The address cannot be bound.
+        """
+        return Serving(
+            self,
+            target,
+            protocol=protocol,
+            origins=origins,
+            hosts=hosts,
+            tls=tls,
+            when_full=when_full,
+            insecure=insecure,
+        )
+
+    @property
+    def peers(self) -> list[Peer]:
+        """Everybody linked to this bus."""
+        return [peer for link in self._runtime.links for peer in link.peers] if self._runtime is not None else []
+
+    def peers_of(self, key: str) -> list[Peer]:
+        """The peers of one identity (its `Identity.key`)."""
+        return [peer for peer in self.peers if peer.identity_key == key]
+
+    def _link_up(self, link: Link) -> None:
+        session = link.session
+        if link.opened:
+            if link not in self._opened:
+                self._opened.append(link)
+            if session is not None and not session.capabilities.many_peers and link.peer is not None:
+                self._distribution.upstream = tuple(dict.fromkeys((*self._distribution.upstream, link.peer)))
+        self._distribution.restore(link)
+
+    def _link_gone(self, link: Link, why: Closed) -> None:
+        if link in self._opened:
+            self._opened.remove(link)
+            self._distribution.upstream = tuple(p for p in self._distribution.upstream if p._link is not link)
+            if not self._opened and not self._listeners and why.code != 1000:
+                failed = link._disconnected(sent=False)
+                for subscription in list(self._subscriptions):
+                    subscription.fail(failed)
+        for listener in self._listeners:
+            listener._gate.gone(link)
+
+    async def _announced(self, link: Link) -> None:
+        """Wait until a new link knows of what this bus has subscribed to."""
+        if self._distribution._interest and (peer := link.peer) is not None and peer._extended is not False:
+            try:
+                await peer.hello()
+            except BusError:
+                return
+
+    async def _close_link(self, link: Link, *, drain: bool, code: int = 1000) -> None:
+        if drain:
+            with anyio.move_on_after(self.limits.close_timeout):
+                await self._settled(lambda: not link.outbox or link.state is not State.UP)
+        link.close(code, "leaving")
+        with anyio.move_on_after(self.limits.close_timeout + 1):
+            await self._settled(lambda: link.state is State.CLOSED)
+        link.abort(Closed(code, "leaving"))
+
+    # -- requests --------------------------------------------------------------------------------------------------------
+
+    @overload
+    def request(
+        self,
+        subject: Subject[In, Out],
+        body: In = ...,
+        *,
+        timeout: float = ...,
+        to: Peer | None = ...,
+        headers: Mapping[str, str] | None = ...,
+    ) -> Reply[Out]: ...
+    @overload
+    def request(
+        self,
+        subject: str | int,
+        body: Any = ...,
+        *,
+        timeout: float = ...,
+        returns: type[T],
+        to: Peer | None = ...,
+        headers: Mapping[str, str] | None = ...,
+    ) -> Reply[T]: ...
+    @overload
+    def request(
+        self,
+        subject: str | int,
+        body: Any = ...,
+        *,
+        timeout: float = ...,
+        returns: Any = ...,
+        to: Peer | None = ...,
+        headers: Mapping[str, str] | None = ...,
+    ) -> Reply[Any]: ...
+    def request(
+        self,
+        subject: AnySubject,
+        body: Any = None,
+        *,
+        timeout: float = 30.0,
+        returns: Any = Any,
+        to: Peer | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> Reply[Any]:
+        """Ask for something. Queues the request at once, never waits; await the `Reply`.
+
+        It goes to this bus's own handler if it has one for the subject, else to the only link that this bus opened, else to the
+        opened link whose ``serves=`` matches.
+
+        Args:
+            subject: What is asked.
+            body: Anything that the wire can carry.
+            timeout: Seconds until `DeadlineExceeded`; travels with the request where the wire can say it.
+            returns: The type that the answer is converted to.
+            to: The peer to ask.
+            headers: Text to text.
+
+        Raises:
+            EncodeError: The body cannot be written; the error names the path.
+            NoHandler: There is no link to ask, and no handler here.
+            AmbiguousRoute: Several links could be asked.
+            Unsupported: The wire cannot carry this.
+            ReservedSubject, LocalProtocolError: The subject or a header is not the application's to use.
+        """
+        if subject.__class__ is not str:
+            subject, returns = resolve(subject, returns)
+        if subject not in self._checked:
+            self._check_subject(subject)  # type: ignore[arg-type]  # resolved above
+        checked = None if headers is None else self._headers(headers)
+        if to is None:
+            if subject in self._handlers:
+                return self._request_here(subject, body, timeout, returns, checked)  # type: ignore[arg-type]
+            to = self._route(subject)  # type: ignore[arg-type]
+        return to._request(Kind.REQUEST, subject, body, timeout, returns, checked)  # type: ignore[arg-type]
+
+    def _route(self, subject: str | int) -> Peer:
+        opened = self._opened
+        if len(opened) == 1 and opened[0]._peer is not None:
+            return opened[0]._peer
+        self._running  # noqa: B018  # the better error, where the bus is not entered
+        if not opened:
+            raise NoHandler(f"nobody to ask for {subject!r}: this bus has no handler for it and opened no link (to= asks a peer)")
+        links = [link for link in opened if any(matches(pattern, subject) for pattern in link.serves)]
+        if not links or links[0].peer is None:
+            urls = ", ".join(link.url for link in opened)
+            raise AmbiguousRoute(f"several links could take {subject!r} ({urls}): say to=, or connect with serves=")
+        return links[0].peer
+
+    def _request_here(
+        self, subject: str | int, body: Any, timeout: float, returns: Any, headers: dict[str, str] | None
+    ) -> Reply[Any]:
+        runtime = self._running
+        now = runtime.time()
+        deadline = now + timeout
+        reply: Reply[Any] = Reply(runtime.loop, subject, returns, now, deadline)
+        raw, body_format = encode_local(body) if body is not None else (None, encode_local(None)[1])
+        message = Message(Kind.REQUEST, subject, reply, raw, body_format, headers, timeout)
+        handler = self._handlers[subject]
+        if handler.style in ("stream", "channel"):
+            reply._fail(RequestError(Code.INVALID_ARGUMENT, f"{subject!r} is a {handler.style}: use bus.{handler.style}()"))
+            return reply
+        call = Call(self, LocalAnswer(self, reply), None, handler, message, deadline)
+        reply._abandon = lambda _: call.stop()
+        reply.sent = True
+        self._local_calls[reply] = call
+        runtime.workers.submit(call)
+        runtime.watch(self, deadline)
+        return reply
+
+    def _expire(self, now: float) -> float:
+        """The local requests' part of `Runtime._sweep`."""
+        due = math.inf
+        for call in list(self._local_calls.values()):
+            if call.deadline <= now:
+                reply = call.message.id
+                reply._fail(DeadlineExceeded(reply.subject, now - reply.started, "local"))
+                call.stop()
+            else:
+                due = min(due, call.deadline)
+        return due
+
+    def _ttl(self, now: float, deadline: float) -> float | None:
+        """Seconds that go on the wire: what `timeout`, the enclosing scope and the current handler leave."""
+        inherited = current_deadline.get()
+        if inherited is not None and inherited < deadline:
+            deadline = inherited
+        scope = anyio.current_effective_deadline()
+        if scope < deadline:
+            deadline = scope
+        return None if deadline == math.inf else max(0.0, deadline - now)
+
+    async def notify(
+        self, subject: AnySubject, body: Any = None, *, headers: Mapping[str, str] | None = None, to: Peer | None = None
+    ) -> None:
+        """Tell one handler, without an answer; routed like a request.
+
+        Raises:
+            EncodeError: The body cannot be written.
+            QueueFull: The outbox is full.
+            NoHandler, AmbiguousRoute, Unsupported, ReservedSubject, LocalProtocolError: As `request`.
+        """
+        name, _ = resolve(subject, Any)
+        self._check_subject(name)
+        checked = self._headers(headers)
+        if to is None and name in self._handlers:
+            self._request_here(name, body, 30.0, Any, checked)
+            return
+        peer = to if to is not None else self._route(name)
+        link = peer._link
+        message = Message(Kind.NOTIFY, name, None, None, link.format, checked)
+        if body is not None:
+            message.format = chosen = link.format_for(body, name)
+            message.raw = chosen.encode(body)
+        deadline = self._running.time() + 30.0
+        while not link.publish(message, peer, deadline):
+            if not await link.room(len(message.raw or b""), deadline):
+                raise QueueFull(f"no room in the outbox to {peer.address}")
+
+    # -- publications ----------------------------------------------------------------------------------------------------
+
+    async def publish(
+        self,
+        subject: AnySubject,
+        body: Any = None,
+        *,
+        headers: Mapping[str, str] | None = None,
+        to: Peer | Iterable[Peer] | None = None,
+        timeout: float = 30.0,
+    ) -> None:
+        """Publish: every matching subscription gets it once, the bus's own and those of every linked peer.
+
+        On links that this bus opened it is always sent. When this returns, it has been handed to the transports or waits in an
+        outbox: that is no receipt.
+
+        Args:
+            to: One peer or several: only they get it.
+            timeout: Seconds to wait for room, and to live in the outbox of a link that is down.
+
+        Raises:
+            EncodeError: The body cannot be written.
+            QueueFull: No room in time, in some queue or outbox; the others got it.
+            ReservedSubject, LocalProtocolError: The subject or a header is not the application's to use.
+        """
+        runtime = self._runtime
+        if runtime is None:
+            runtime = self._running
+        message = self._publication(subject, body, headers)
+        distribution = self._distribution
+        deadline = runtime.time() + timeout
+        if to is not None:
+            peers = (to,) if not isinstance(to, Iterable) else tuple(to)
+            await distribution.publish(message, peers, (), deadline)
+            return
+        inboxes = distribution.local.match(message.subject)
+        peers = distribution.targets(message.subject)
+        if not inboxes and len(peers) == 1 and peers[0]._link.flowing and peers[0]._link.opened:
+            peers[0]._link.publish(message, peers[0], deadline)
+            return
+        await distribution.publish(message, peers, inboxes, deadline)
+
+    def publish_nowait(
+        self,
+        subject: AnySubject,
+        body: Any = None,
+        *,
+        headers: Mapping[str, str] | None = None,
+        to: Peer | Iterable[Peer] | None = None,
+        timeout: float = 30.0,
+    ) -> None:
+        """`publish` without waiting.
+
+        Raises:
+            QueueFull: No room in some queue or outbox; the others got it.
+            EncodeError, ReservedSubject, LocalProtocolError: As `publish`.
+        """
+        runtime = self._running
+        message = self._publication(subject, body, headers)
+        distribution = self._distribution
+        deadline = runtime.time() + timeout
+        if to is not None:
+            peers = (to,) if not isinstance(to, Iterable) else tuple(to)
+            distribution.publish_nowait(message, peers, (), deadline)
+            return
+        inboxes = distribution.local.match(message.subject)
+        distribution.publish_nowait(message, distribution.targets(message.subject), inboxes, deadline)
+
+    def _publication(self, subject: AnySubject, body: Any, headers: Mapping[str, str] | None) -> Message:
+        if subject.__class__ is not str:
+            subject, _ = resolve(subject, Any)
+        if subject not in self._checked:
+            self._check_subject(subject)  # type: ignore[arg-type]  # resolved above
+        checked = None if headers is None else self._headers(headers)
+        if body is None:
+            return Message(Kind.PUBLISH, subject, headers=checked)  # type: ignore[arg-type]
+        opened = self._opened
+        body_format = opened[0].format_for(body, subject) if len(opened) == 1 else None  # type: ignore[arg-type]
+        if body_format is not None:
+            return Message(Kind.PUBLISH, subject, None, body_format.encode(body), body_format, checked)  # type: ignore[arg-type]
+        raw, body_format = encode_local(body)
+        return Message(Kind.PUBLISH, subject, None, raw, body_format, checked)  # type: ignore[arg-type]
+
+    def subscribe(
+        self,
+        pattern: AnySubject,
+        *,
+        returns: Any = Any,
+        queue: int = 1000,
+        when_full: WhenFull = "block",
+        local: bool = True,
+    ) -> Subscription:
+        """Receive publications: ``async with bus.subscribe("news.*") as news: async for message in news: ...``
+
+        Entering returns when the links that are up know of it.
+
+        Args:
+            pattern: ``*`` one token, ``>`` the rest.
+            returns: The type that bodies are converted to; those that do not fit are skipped and counted.
+            queue: Publications that wait to be read.
+            when_full: What happens to one more; see `WhenFull`.
+            local: Take the bus's own publications too.
+
+        Raises:
+            LocalProtocolError: The pattern is not valid.
+            ReservedSubject: It begins with ``_polybus.``.
+            ValueError: The queue or the policy is not possible.
+            Unsupported: (on entering) A bare peer matches exact subjects only.
+            Forbidden: (on entering) The peer refused.
+        """
+        name, returns = resolve(pattern, returns)
+        if isinstance(pattern, Subject):
+            returns = pattern.takes if returns is pattern.returns else returns
+        check_pattern(name, self.limits.subject)
+        check_queue(queue, when_full)
+        return Subscription(self, name, returns, queue, when_full, local)
+
+    def relay(self, pattern: str | int) -> None:
+        """Pass matching publications of peers on to the other peers that subscribed. Off by default: sessions are isolated.
+
+        Raises:
+            LocalProtocolError, ReservedSubject: The pattern is not valid.
+        """
+        check_pattern(pattern, self.limits.subject)
+        self._distribution.relay(pattern)
+        if self._runtime is not None:
+            self._runtime.spawn(self._distribution.announce, pattern)
+
+    async def _subscribe(self, subscription: Subscription) -> None:
+        self._running  # noqa: B018  # raises when the bus is not entered
+        self._subscriptions[subscription] = None
+        self._distribution.local.add(subscription.pattern, subscription)
+        self._distribution.want(subscription.pattern)
+        await self._distribution.announce(subscription.pattern)
+
+    def _unsubscribe(self, subscription: Subscription) -> None:
+        if subscription in self._subscriptions:
+            del self._subscriptions[subscription]
+            self._distribution.local.remove(subscription.pattern, subscription)
+            self._distribution.unwant(subscription.pattern)
+
+    def _add_listen(self, listen: Listen) -> None:
+        super()._add_listen(listen)
+        if self._runtime is not None:
+            inbox = self._start_listen(listen)
+            self._runtime.spawn(self._distribution.announce, inbox.pattern)
+
+    def _start_listen(self, listen: Listen) -> HandlerInbox:
+        inbox = HandlerInbox(self, self._running, listen)
+        self._inboxes.append(inbox)
+        self._distribution.local.add(inbox.pattern, inbox)
+        self._distribution.want(inbox.pattern)
+        return inbox
+
+    def _peer_subscribed(self, peer: Peer, pattern: str | int) -> None:
+        self._distribution.remote.add(pattern, peer)
+
+    def _peer_unsubscribed(self, peer: Peer, pattern: str | int) -> None:
+        self._distribution.remote.remove(pattern, peer)
+
+    def _forget_patterns(self, peer: Peer) -> None:
+        for pattern in peer.patterns or ():
+            self._distribution.remote.remove(pattern, peer)
+        peer.patterns = None
+
+    def _too_many_subscriptions(self, peer: Peer, pattern: str | int) -> None:
+        logger.warning("polybus: %r wants more than %d subscriptions; %.100r refused", peer, self.limits.subscriptions, pattern)
+
+    # -- streams and channels --------------------------------------------------------------------------------------------
+
+    def stream(
+        self,
+        subject: AnySubject,
+        body: Any = None,
+        *,
+        returns: Any = Any,
+        timeout: float | None = None,
+        to: Peer | None = None,
+    ) -> Opening[Any, Any]:
+        """Ask for many answers: ``async with bus.stream("log.tail", {"n": 10}) as lines: async for line in lines: ...``
+
+        Flow controlled by credits. Leaving the block stops the remote handler.
+
+        Raises:
+            NoHandler, AmbiguousRoute: As `request`.
+            Unsupported: (on entering) The peer is not one of ours.
+            RequestError: (by iterating) The handler failed, or answers requests only (`BadRequest`).
+            Disconnected: (by iterating) The link broke.
+        """
+        name, returns = resolve(subject, returns)
+        return Opening(lambda: self._open(name, body, "stream", timeout, returns, to), half_closed=True)
+
+    def channel(
+        self,
+        subject: AnySubject,
+        *,
+        sends: Any = Any,
+        receives: Any = Any,
+        timeout: float | None = None,
+        to: Peer | None = None,
+    ) -> Opening[Any, Any]:
+        """Open a conversation: ``async with bus.channel("chat") as ch: await ch.send(...); async for item in ch: ...``
+
+        Raises:
+            As `stream`.
+        """
+        name, receives = resolve(subject, receives)
+        return Opening(lambda: self._open(name, None, "channel", timeout, receives, to), half_closed=False)
+
+    async def _open(
+        self, subject: str | int, body: Any, mode: str, timeout: float | None, receives: Any, to: Peer | None
+    ) -> Channel[Any, Any]:
+        self._check_subject(subject)
+        if to is None and subject in self._handlers:
+            return self._open_here(subject, body, mode, receives)
+        peer = to if to is not None else self._route(subject)
+        session = peer._link.session
+        if session is not None and not session.capabilities.extensions:
+            raise Unsupported(f"{peer.protocol} cannot carry a {mode}")
+        return (await peer._open(subject, body, mode, timeout)).typed(receives, Any)
+
+    def _open_here(self, subject: str | int, body: Any, mode: str, receives: Any) -> Channel[Any, Any]:
+        runtime = self._running
+        handler = self._handlers[subject]
+        if handler.style != mode:
+            raise RequestError(Code.INVALID_ARGUMENT, f"{subject!r} does not answer {mode}")
+        port = LocalPort(runtime.loop)
+        near: Channel[Any, Any] = Channel(runtime.loop, port, subject, CREDIT)
+        far: Channel[Any, Any] = Channel(runtime.loop, port, subject, CREDIT)
+        port.ends = (near, far)
+        far._receiving = mode != "stream"
+        raw, body_format = encode_local(body) if body is not None else (None, encode_local(None)[1])
+        message = Message(Kind.OPEN, subject, near, raw, body_format)
+        reply: Reply[Any] = Reply(runtime.loop, subject, Any, runtime.time(), math.inf)
+        reply._state = 1
+        call = ChannelCall(self, LocalAnswer(self, reply), None, handler, message, math.inf, far)
+        self._local_calls[reply] = call
+        runtime.workers.submit(call)
+        return near.typed(receives, Any)
+
+    # -- running handlers ------------------------------------------------------------------------------------------------
+
+    def use(self, middleware: Middleware) -> Middleware:
+        """Run around every handler: ``async def middleware(message, ctx, call_next): return await call_next(message)``.
+
+        The first one used is the outermost. May be used as a decorator.
+        """
+        self._middleware.append(middleware)
+        return middleware
+
+    async def _execute(self, handler: Handler, message: Message, deadline: float | None) -> Any:
+        if not self._middleware:
+            return await self._call(handler, message, deadline)
+
+        async def step(index: int, current: Message) -> Any:
+            if index == len(self._middleware):
+                return await self._call(handler, current, deadline)
+            context = Context(self, current, deadline)
+            return await self._middleware[index](current, context, lambda following: step(index + 1, following))
+
+        return await step(0, message)
+
+    async def _call(self, handler: Handler, message: Message, deadline: float | None) -> Any:
+        if handler.style == "async":
+            return await handler.invoke(self, message, deadline)
+        if handler.style == "inline":
+            return handler.invoke(self, message, deadline)
+        return await self._call_in_thread(handler, message, deadline)
+
+    async def _call_in_thread(self, handler: Handler, message: Message, deadline: float | None) -> Any:
+        arguments = handler.arguments(self, message, deadline)
+        for name, value in arguments.items():
+            if isinstance(value, Context):
+                from .sync import BlockingContext
+
+                arguments[name] = BlockingContext(self, message, deadline)
+        return await anyio.to_thread.run_sync(
+            lambda: handler.function(**arguments), abandon_on_cancel=True, limiter=self._threads
+        )
+
+    def _cancelling(self, scope: anyio.CancelScope | None) -> bool:
+        """Whether a cancellation that a handler let through is ours (and must go on)."""
+        runtime = self._runtime
+        if runtime is None or runtime.closing or runtime.backend == "trio" or (scope is not None and scope.cancel_called):
+            return True
+        import asyncio
+
+        task = asyncio.current_task()
+        return task is not None and task.cancelling() > 0
+
+    def _publication_failed(self, message: Message, error: Exception) -> None:
+        event = HandlerFailed(peer=message.peer, subject=message.subject, error_id=secrets.token_hex(4), error=error)
+        self._failed(event)
+
+    def _failed(self, event: HandlerFailed) -> None:
+        self._counters.failed += 1
+        logger.error(
+            "polybus: handler of %.200r failed [%s]: %s", event.subject, event.error_id, event.error, exc_info=event.error
+        )
+        self._emit(event)
+
+    # -- authority -------------------------------------------------------------------------------------------------------
+
+    def _asks(self, peer: Peer, verb: str, subject: str | int) -> Any:
+        return self._authority.asks(peer, verb, subject)
+
+    async def _allowed(self, allowed: Any) -> bool:
+        return await self._authority.answer(allowed)
+
+    async def _may(self, peer: Peer, verb: str, subject: str | int) -> bool:
+        return await self._authority.may(peer, verb, subject)
+
+    # -- watching --------------------------------------------------------------------------------------------------------
+
+    def stats(self) -> Stats:
+        """A snapshot of what the bus has done and has to do."""
+        runtime, counters = self._runtime, self._counters
+        links = list(runtime.links) if runtime is not None else []
+        peers = [peer for link in links for peer in link.peers]
+        return Stats(
+            links=len(links),
+            peers=len(peers),
+            pending=sum(len(peer.pending) + len(peer._unsent or ()) for peer in peers) + len(self._local_calls),
+            running=runtime.running if runtime is not None else 0,
+            waiting=sum(len(peer.waiting or ()) for peer in peers),
+            queued=sum(len(link.outbox) for link in links if link.outbox is not None),
+            sent=counters.sent,
+            received=counters.received,
+            dropped=counters.dropped,
+            late=counters.late,
+            malformed=counters.malformed,
+            refused=counters.refused,
+            failed=counters.failed,
+            reconnects=counters.reconnects,
+        )
+
+    def events(self) -> AsyncIterator[BusEvent]:
+        """What happens from now on, as it happens; the oldest of 1,000 unread events give way to new ones."""
+        stream = _Events(self)
+        self._streams.add(stream)
+        return stream
+
+    def _emit(self, event: BusEvent) -> None:
+        if self._streams:
+            for stream in list(self._streams):
+                stream.put(event)
+
+    # -- small things ----------------------------------------------------------------------------------------------------
+
+    def _check_subject(self, subject: str | int) -> None:
+        if subject not in self._checked:
+            check_subject(subject, self.limits.subject)
+            if len(self._checked) >= _CHECKED:
+                self._checked.clear()
+            self._checked.add(subject)
+
+    def _headers(self, headers: Mapping[str, str] | None) -> dict[str, str] | None:
+        return None if headers is None else check_headers(headers, self.limits.headers)
+
+    def _waiter(self) -> Any:
+        return self._running.loop.waiter()
+
+    def _wake(self, waiter: Any) -> None:
+        if self._runtime is not None:
+            self._runtime.loop.wake(waiter)
+
+
+class _Events(AsyncIterator[BusEvent]):
+    """One reader of a bus's events."""
+
+    def __init__(self, bus: Bus) -> None:
+        self._bus = bus
+        self._queue: deque[BusEvent] = deque(maxlen=_EVENTS)
+        self._waiter: Any = None
+        self._closed = False
+
+    def put(self, event: BusEvent) -> None:
+        self._queue.append(event)
+        self._wake()
+
+    def close(self) -> None:
+        self._closed = True
+        self._wake()
+
+    def _wake(self) -> None:
+        waiter, self._waiter = self._waiter, None
+        if waiter is not None:
+            self._bus._wake(waiter)
+
+    async def __anext__(self) -> BusEvent:
+        while not self._queue:
+            if self._closed:
+                raise StopAsyncIteration
+            self._waiter = self._bus._waiter()
+            await self._waiter
+        return self._queue.popleft()

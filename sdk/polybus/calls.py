@@ -1,0 +1,213 @@
+"""One request while its handler runs: from the queue of the workers to the answer."""
+
+from __future__ import annotations
+
+import logging
+import math
+import secrets
+from collections.abc import Coroutine
+from typing import TYPE_CHECKING, Any
+
+import anyio
+
+from .channel import Channel, encode_local
+from .context import current_deadline
+from .errors import Code, Disconnected, Forbidden, RequestError
+from .events import HandlerFailed
+from .message import Kind, Message
+
+if TYPE_CHECKING:
+    from .bus import Bus
+    from .handlers import Handler
+    from .peer import Peer
+
+__all__ = ["Answer", "Call", "ChannelCall", "failure"]
+
+logger = logging.getLogger("polybus.handlers")
+
+
+class Answer:
+    """Where the outcome of a call goes: to a peer, or to a `Reply` of this very bus."""
+
+    __slots__ = ()
+
+    def answer(self, call: Call, value: Any) -> None:
+        """The handler returned."""
+        raise NotImplementedError
+
+    def refuse(self, call: Call, code: Code, text: str, reason: str | None, detail: Any) -> None:
+        """The handler raised, or was not run."""
+        raise NotImplementedError
+
+    def finished(self, call: Call) -> None:
+        """The call is over, answered or not."""
+        raise NotImplementedError
+
+
+class Call:
+    """A request on its way through a handler. A `workers.Job`."""
+
+    __slots__ = ("bus", "deadline", "ended", "handler", "message", "origin", "peer", "scope", "started")
+
+    def __init__(
+        self, bus: Bus, origin: Answer, peer: Peer | None, handler: Handler, message: Message, deadline: float
+    ) -> None:
+        self.bus = bus
+        self.origin = origin
+        self.peer = peer
+        self.handler = handler
+        self.message = message
+        self.deadline = deadline
+        self.scope: anyio.CancelScope | None = None
+        self.started = False
+        self.ended = False
+
+    def run(self) -> Coroutine[Any, Any, None] | None:
+        if self.ended:
+            return None
+        self.started = True
+        return self._run()
+
+    async def _run(self) -> None:
+        bus, message, handler, deadline = self.bus, self.message, self.handler, self.deadline
+        timed = deadline != math.inf
+        token = current_deadline.set(deadline) if timed else None
+        try:
+            if bus._authorize is not None and self.peer is not None:
+                await self._authorized(bus, "request")
+            if handler.style == "async" and not bus._middleware:
+                result = await handler.invoke(bus, message, deadline if timed else None)
+            else:
+                result = await bus._execute(handler, message, deadline if timed else None)
+            if not self.ended:
+                self.origin.answer(self, result)
+        except Exception as error:
+            if not self.ended:
+                self.origin.refuse(self, *failure(error, bus, message))
+        except anyio.get_cancelled_exc_class():
+            if not self.ended and not bus._cancelling(self.scope):
+                # The handler let a cancellation of its own making escape.
+                self.origin.refuse(self, *failure(RuntimeError("the handler was cancelled from inside"), bus, message))
+            else:
+                raise
+        finally:
+            if token is not None:
+                current_deadline.reset(token)
+            self.end()
+
+    async def _authorized(self, bus: Bus, verb: str) -> None:
+        peer = self.peer
+        assert peer is not None
+        if not await bus._may(peer, verb, self.message.subject):
+            raise Forbidden(f"{verb} on {self.message.subject!r} is not allowed to this peer")
+
+    def end(self) -> None:
+        """Give up the place, once."""
+        if not self.ended:
+            self.ended = True
+            self.origin.finished(self)
+
+    def stop(self) -> None:
+        """Nobody waits for the answer any more: stop the handler, answer nothing."""
+        if not self.ended:
+            scope = self.scope
+            self.end()
+            if scope is not None:
+                scope.cancel()
+
+    def expire(self) -> None:
+        """The deadline has passed: say so, and stop the handler."""
+        if not self.ended:
+            self.origin.refuse(self, Code.DEADLINE_EXCEEDED, "the deadline passed before the handler answered", None, None)
+            self.stop()
+
+
+class ChannelCall(Call):
+    """A stream or channel while its handler runs."""
+
+    __slots__ = ("channel",)
+
+    def __init__(
+        self, bus: Bus, origin: Answer, peer: Peer | None, handler: Handler, message: Message, deadline: float, channel: Any
+    ) -> None:
+        super().__init__(bus, origin, peer, handler, message, deadline)
+        self.channel: Channel[Any, Any] = channel
+        channel.on_end = self.stop
+
+    async def _run(self) -> None:
+        bus, channel = self.bus, self.channel
+        deadline = None if self.deadline == math.inf else self.deadline
+        token = current_deadline.set(deadline)
+        try:
+            if bus._authorize is not None and self.peer is not None:
+                await self._authorized(bus, self.message.attributes.get("mode", "stream"))
+            outcome = self.handler.invoke(bus, self.message, deadline, channel)
+            if self.handler.style == "stream":
+                await self._stream(outcome, channel)
+            else:
+                await outcome
+            channel._receiving = False
+            await channel.send_eof()
+        except Exception as error:
+            if channel.failed is None:
+                code, text, reason, detail = failure(error, bus, self.message)
+                channel.abort(code, text, reason, detail)
+        finally:
+            current_deadline.reset(token)
+            self.end()
+
+    async def _stream(self, items: Any, channel: Channel[Any, Any]) -> None:
+        try:
+            async for item in items:
+                await channel.send(item)
+        finally:
+            # A generator's clean-up may await: let it, for a bounded time, even when we are cancelled.
+            with anyio.CancelScope(shield=True, deadline=anyio.current_time() + 5):
+                await items.aclose()
+
+    def expire(self) -> None:
+        if not self.ended:
+            self.channel.abort(Code.DEADLINE_EXCEEDED, "the deadline passed before the stream ended")
+            self.stop()
+
+    def stop(self) -> None:
+        self.channel.on_end = None
+        super().stop()
+
+
+def failure(error: Exception, bus: Bus, message: Message) -> tuple[Code, str, str | None, Any]:
+    """What the asker learns of an exception: what a `RequestError` says, else a fixed text and an id for the log."""
+    if isinstance(error, RequestError) and not error.received:
+        return error.code, error.text, error.reason, error.detail
+    error_id = secrets.token_hex(4)
+    bus._failed(HandlerFailed(peer=message.peer, subject=message.subject, error_id=error_id, error=error))
+    text = f"internal error {error_id}"
+    if bus.debug:
+        text = f"{text}: {type(error).__name__}: {error}"
+    return Code.INTERNAL, text, None, None
+
+
+class LocalAnswer(Answer):
+    """The asker is on the same bus."""
+
+    __slots__ = ("bus", "reply")
+
+    def __init__(self, bus: Bus, reply: Any) -> None:
+        self.bus = bus
+        self.reply = reply
+
+    def answer(self, call: Call, value: Any) -> None:
+        raw, body_format = encode_local(value)
+        self.reply._resolve(Message(Kind.RESPONSE, call.message.subject, None, raw, body_format))
+
+    def refuse(self, call: Call, code: Code, text: str, reason: str | None, detail: Any) -> None:
+        message = Message(
+            Kind.ERROR, call.message.subject, code=code, attributes={"text": text, "reason": reason, "detail": detail}
+        )
+        self.reply._reject(message, self.bus._now())
+
+    def finished(self, call: Call) -> None:
+        self.bus._local_calls.pop(self.reply, None)
+        if not self.reply.done():
+            self.reply._fail(Disconnected("the bus was left", "this bus", True))
+

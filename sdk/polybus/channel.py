@@ -1,0 +1,278 @@
+"""Streams and channels: many items in both directions, held back by credits.
+
+One side opens a channel on a subject; from then on each side may send as many items as the other has granted, and ends its half
+with `end`. A stream is a channel whose opener sends nothing; a tunnel is one whose items are frames. The wire forms of open,
+item, credit and end belong to the protocols; what they mean is here, once.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Generic, Protocol, Self, TypeVar, cast
+
+from .body import JSON, OCTETS, BodyFormat, convert
+from .errors import BadReply, BusError, Code, LocalProtocolError, TooManyRequests
+from .message import Kind, Message
+from .reply import error_of
+
+if TYPE_CHECKING:
+    from ._loop import Loop
+
+__all__ = ["CREDIT", "Channel", "ChannelPort"]
+
+Receives = TypeVar("Receives")
+Sends = TypeVar("Sends")
+
+CREDIT = 64
+"""Items that a side grants before it has read any."""
+
+
+class ChannelPort(Protocol):
+    """What a channel writes to: a link's peer, or the other end in the same process."""
+
+    def channel_send(self, channel: Channel[Any, Any], kind: Kind, value: Any, code: Code | None, facts: dict[str, Any]) -> None:
+        """Write an item, a credit or an end."""
+
+    def channel_done(self, channel: Channel[Any, Any]) -> None:
+        """Both halves have ended."""
+
+
+class Channel(Generic[Receives, Sends]):
+    """One end: iterate over what comes in, `send` what goes out, `send_eof` when there is no more to send.
+
+    The types are from the holder's view: ``Channel[In, Out]`` in a handler iterates ``In`` and sends ``Out``; the one who
+    opened it holds a ``Channel[Out, In]``.
+    """
+
+    def __init__(self, loop: Loop, port: ChannelPort, subject: str | int, credit: int, *, window: int = CREDIT) -> None:
+        self._loop = loop
+        self._port = port
+        self.subject = subject
+        self.id: Any = None
+        """The id that the session gave it; opaque."""
+        self._credit = credit
+        self._granted = window
+        self._window = window
+        self._consumed = 0
+        self._items: deque[Message] = deque()
+        self._receives: Any = Any
+        self._sending = True
+        self._receiving = True
+        self._done = False
+        self._error: BusError | None = None
+        self._readers: list[Any] = []
+        self._writers: list[Any] = []
+        self.on_end: Callable[[], None] | None = None
+        """Called when the other side aborts: the handler's scope is cancelled by it."""
+
+    def typed(self, receives: Any, sends: Any) -> Channel[Any, Any]:
+        """Set the type of incoming items."""
+        self._receives = receives
+        return self
+
+    # -- sending ---------------------------------------------------------------------------------------------------------
+
+    async def send(self, item: Sends) -> None:
+        """Send one item; waits while the other side has granted no credit.
+
+        Raises:
+            LocalProtocolError: After `send_eof`.
+            EncodeError: The wire cannot carry the item.
+            RequestError: The other side ended the channel with this error.
+            Disconnected: The link broke.
+        """
+        while self._credit <= 0 and self._error is None and self._sending:
+            waiter = self._loop.waiter()
+            self._writers.append(waiter)
+            try:
+                await waiter
+            finally:
+                if waiter in self._writers:
+                    self._writers.remove(waiter)
+        if self._error is not None:
+            raise self._error.with_traceback(None)
+        if not self._sending:
+            raise LocalProtocolError("this half of the channel has ended: no send after send_eof, or after the other side left")
+        self._port.channel_send(self, Kind.ITEM, item, None, {})
+        self._credit -= 1
+
+    async def send_eof(self) -> None:
+        """Say that nothing more will be sent. The other direction goes on."""
+        self._finish_sending()
+
+    def _finish_sending(self) -> None:
+        if self._sending:
+            self._sending = False
+            if self._error is None:
+                self._port.channel_send(self, Kind.END, None, None, {})
+            self._maybe_done()
+
+    def abort(self, code: Code, text: str = "", reason: str | None = None, detail: Any = None) -> None:
+        """End both halves with an error; the other side's waiting calls raise it."""
+        if self._done:
+            return
+        self._port.channel_send(self, Kind.END, None, code, {"text": text, "reason": reason, "detail": detail})
+        self._sending = self._receiving = False
+        self._items.clear()
+        self._wake()
+        self._maybe_done()
+
+    # -- receiving -------------------------------------------------------------------------------------------------------
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Receives:
+        while not self._items:
+            if self._error is not None:
+                raise self._error.with_traceback(None)
+            if not self._receiving:
+                raise StopAsyncIteration
+            waiter = self._loop.waiter()
+            self._readers.append(waiter)
+            try:
+                await waiter
+            finally:
+                if waiter in self._readers:
+                    self._readers.remove(waiter)
+        message = self._items.popleft()
+        self._grant()
+        try:
+            return cast(Receives, convert(message.body, self._receives))
+        except (ValueError, TypeError) as error:
+            raise BadReply(f"an item of {self.subject!r} does not fit: {error}") from error
+
+    def _grant(self) -> None:
+        """Tell the sender of room, in portions of a quarter of the window."""
+        self._consumed += 1
+        if self._receiving and self._consumed * 4 >= self._window:
+            self._port.channel_send(self, Kind.CREDIT, None, None, {"credit": self._consumed})
+            self._granted += self._consumed
+            self._consumed = 0
+
+    # -- what the other side says ----------------------------------------------------------------------------------------
+
+    def received_item(self, message: Message) -> None:
+        """An item has come in."""
+        if not self._receiving:
+            return
+        if self._granted <= 0:
+            self.abort(Code.RESOURCE_EXHAUSTED, f"more items than the credit of {self._window} allows")
+            self._break(TooManyRequests(f"the peer sent more items on {self.subject!r} than it was granted"))
+            return
+        self._granted -= 1
+        self._items.append(message)
+        self._wake_one(self._readers)
+
+    def received_credit(self, count: Any) -> None:
+        """The other side has room for more."""
+        if isinstance(count, int) and 0 < count <= 1 << 31:
+            self._credit = min(self._credit + count, 1 << 31)
+            for _ in range(min(count, len(self._writers))):
+                self._wake_one(self._writers)
+
+    def received_end(self, message: Message) -> None:
+        """The other half has ended, or the whole channel has failed."""
+        if message.code is None or message.code is Code.OK:
+            self._receiving = False
+            self._wake()
+            self._maybe_done()
+        else:
+            self._break(error_of(message, self.subject, 0.0))
+
+    def lost(self, error: BusError) -> None:
+        """The link broke or the bus was left."""
+        if not self._done:
+            self._break(error)
+
+    def _break(self, error: BusError) -> None:
+        if self._error is None:
+            self._error = error
+        self._sending = self._receiving = False
+        self._wake()
+        self._maybe_done()
+        if self.on_end is not None:
+            self.on_end()
+
+    def _maybe_done(self) -> None:
+        if not (self._sending or self._receiving or self._done):
+            self._done = True
+            self._port.channel_done(self)
+
+    @property
+    def failed(self) -> BusError | None:
+        """What broke the channel, if anything."""
+        return self._error
+
+    def _wake_one(self, waiters: list[Any]) -> None:
+        if waiters:
+            self._loop.wake(waiters.pop(0))
+
+    def _wake(self) -> None:
+        for waiters in (self._readers, self._writers):
+            while waiters:
+                self._loop.wake(waiters.pop())
+
+    # -- the opener's block ----------------------------------------------------------------------------------------------
+
+    def leave(self) -> None:
+        """Leave the channel: what is still open is cancelled at the other side."""
+        if not self._done:
+            if self._receiving:
+                self.abort(Code.CANCELLED, "the other side left the channel")
+            else:
+                self._finish_sending()
+
+
+class Opening(Generic[Receives, Sends]):
+    """The async context manager behind `stream` and `channel`: opens on entering, leaves on leaving."""
+
+    def __init__(self, open_channel: Callable[[], Any], half_closed: bool) -> None:
+        self._open = open_channel
+        self._half_closed = half_closed
+        self._channel: Channel[Receives, Sends] | None = None
+
+    async def __aenter__(self) -> Channel[Receives, Sends]:
+        channel = self._channel = await self._open()
+        if self._half_closed:
+            # The open itself said so (a stream): nothing is written for it.
+            channel._sending = False
+        return channel
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._channel is not None:
+            self._channel.leave()
+
+
+class LocalPort:
+    """Joins two channels of one process; items are encoded all the same, so that both ends see what a wire would give."""
+
+    def __init__(self, loop: Loop) -> None:
+        self._loop = loop
+        self.ends: tuple[Channel[Any, Any], ...] = ()
+
+    def channel_send(self, channel: Channel[Any, Any], kind: Kind, value: Any, code: Code | None, facts: dict[str, Any]) -> None:
+        other = self.ends[1] if channel is self.ends[0] else self.ends[0]
+        if kind is Kind.CREDIT:
+            count = facts["credit"]
+            self._loop.call_soon(lambda: other.received_credit(count))
+            return
+        raw, body_format = encode_local(value) if kind is Kind.ITEM else (None, JSON)
+        message = Message(kind, channel.subject, None, raw, body_format, code=code, attributes=facts)
+        receive = other.received_item if kind is Kind.ITEM else other.received_end
+        self._loop.call_soon(lambda: receive(message))
+
+    def channel_done(self, channel: Channel[Any, Any]) -> None:
+        """Nothing is kept for local channels."""
+
+
+def encode_local(value: Any) -> tuple[bytes, BodyFormat]:
+    """A body for a handler in the same process: bytes stay bytes, the rest is JSON."""
+    if isinstance(value, (bytes, bytearray, memoryview)):
+        return OCTETS.encode(value), OCTETS
+    return JSON.encode(value), JSON
+

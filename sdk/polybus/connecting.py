@@ -1,0 +1,239 @@
+"""Opening links: the first connect, and coming back after a loss."""
+
+from __future__ import annotations
+
+import inspect
+import random
+from collections.abc import Callable, Iterable, Mapping
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import anyio
+from attrs import field, frozen
+from attrs.validators import ge, gt
+
+from .errors import ConnectFailed, Disconnected, Forbidden, RequestError, Unauthorized
+from .events import LinkRetrying
+from .link import Link, State
+from .plugins import Closed, Connector, DialOptions, ProtocolAdapter
+from .urls import find_protocol, find_transport, split_url
+
+if TYPE_CHECKING:
+    import ssl
+
+    from .bus import Bus
+
+__all__ = ["Backoff", "Connecting", "Headers"]
+
+Headers: TypeAlias = "Mapping[str, str] | Callable[[], Any] | None"
+"""Headers for the handshake, or a plain or async function that gives them, called before every attempt."""
+
+
+@frozen
+class Backoff:
+    """How long to wait before the next attempt: exponential, capped, with full jitter.
+
+    Args:
+        initial: Seconds, the bound of the first wait.
+        maximum: Seconds, the bound of every wait.
+        attempts: How many in a row before the link is given up; None for no end.
+        factor: By how much the bound grows.
+        jitter: Wait a random part of the bound (spreads a crowd of clients); False waits all of it.
+
+    Raises:
+        ValueError: A negative time or a factor below 1.
+    """
+
+    initial: float = field(default=0.25, validator=gt(0))
+    maximum: float = field(default=30.0, validator=gt(0))
+    attempts: int | None = None
+    factor: float = field(default=2.0, validator=ge(1))
+    jitter: bool = True
+
+    def delay(self, attempt: int, rng: Callable[[], float] = random.random) -> float:
+        """Seconds before attempt number `attempt` (from 0)."""
+        bound = min(self.maximum, self.initial * self.factor ** min(attempt, 64))
+        return bound * rng() if self.jitter else bound
+
+
+class Connecting:
+    """The async context manager behind `connect` and `Bus.connect`."""
+
+    def __init__(
+        self,
+        bus: Bus,
+        target: str | Connector,
+        *,
+        protocol: str | ProtocolAdapter | None,
+        serves: Iterable[str | int],
+        headers: Headers,
+        tls: ssl.SSLContext | None,
+        backoff: Backoff | None,
+        wait: float,
+        gives_bus: bool,
+    ) -> None:
+        self._bus = bus
+        self._adapter, self._connector = resolve_target(target, protocol)
+        self._serves = (serves,) if isinstance(serves, (str, int)) else tuple(serves)
+        self._headers = headers
+        self._tls = tls
+        self._backoff = backoff if backoff is not None else Backoff()
+        self._wait = wait
+        self._gives_bus = gives_bus
+        self._link: Link | None = None
+
+    async def __aenter__(self) -> Any:
+        bus = self._bus
+        await bus._enter()
+        try:
+            link = self._link = Link(
+                bus,
+                bus._running,
+                self._adapter,
+                f"{self._adapter.name}+{self._connector.url}",
+                opened=True,
+                serves=self._serves,
+            )
+            await self._first(link)
+            await bus._announced(link)
+        except BaseException:
+            if self._link is not None:
+                self._link.abort(Closed(1000, "the connect was given up"))
+            with anyio.CancelScope(shield=True):
+                await bus._leave(drain=False)
+            raise
+        return bus if self._gives_bus else link.peer
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        link, bus = self._link, self._bus
+        assert link is not None
+        if bus._entered > 1:
+            with anyio.CancelScope(shield=True):
+                await bus._close_link(link, drain=error is None)
+        await bus._leave(drain=error is None)
+
+    # -- attempts --------------------------------------------------------------------------------------------------------
+
+    async def _first(self, link: Link) -> None:
+        """The first connect fails fast; `wait` retries it that long."""
+        time = self._bus._running.time
+        until = time() + self._wait
+        attempt = 0
+        while True:
+            try:
+                await self._attempt(link)
+                break
+            except ConnectFailed as error:
+                delay = self._backoff.delay(attempt)
+                if time() + delay >= until:
+                    raise
+                attempt += 1
+                self._bus._emit(LinkRetrying(url=link.url, attempt=attempt, delay=delay, reason=error.reason))
+                await anyio.sleep(delay)
+        link.on_down = lambda why: self._down(link, why)
+        if link.state is State.DOWN or link.state is State.CLOSED:
+            raise ConnectFailed(link.url, "the connection ended at once")
+
+    async def _attempt(self, link: Link) -> None:
+        runtime = self._bus._running
+        codec = self._adapter.codec(runtime.limits)
+        options = DialOptions(
+            host=runtime,
+            reads=codec.reads,
+            writes=codec.writes,
+            subprotocol=self._adapter.name,
+            headers=await self._current_headers(),
+            tls=self._tls,
+        )
+        transport = await self._connector.connect(options)
+        # From here the link owns the connection. Ready may come at once, or after the protocol's own handshake.
+        ready = anyio.Event()
+        outcome: list[Closed] = []
+
+        def down(why: Closed) -> None:
+            outcome.append(why)
+            ready.set()
+
+        link.on_up, link.on_down = ready.set, down
+        try:
+            link.attach(transport)
+            with anyio.move_on_after(runtime.limits.handshake_timeout):
+                await ready.wait()
+        finally:
+            link.on_up = link.on_down = None
+            if not ready.is_set():
+                transport.abort(Closed(1006, "the handshake did not complete"))
+        if outcome:
+            raise self._failure(link, outcome[0])
+        if not ready.is_set():
+            seconds = runtime.limits.handshake_timeout
+            raise ConnectFailed(link.url, f"the {self._adapter.name} handshake did not complete in {seconds:g} s")
+
+    @staticmethod
+    def _failure(link: Link, why: Closed) -> Exception:
+        if why.error is not None:
+            return why.error
+        return ConnectFailed(link.url, why.reason or f"closed with code {why.code}")
+
+    async def _current_headers(self) -> Mapping[str, str]:
+        headers = self._headers
+        if callable(headers):
+            headers = headers()
+            if inspect.isawaitable(headers):
+                headers = await headers
+        return headers or {}
+
+    # -- coming back -----------------------------------------------------------------------------------------------------
+
+    def _down(self, link: Link, why: Closed) -> None:
+        """The link's connection is gone."""
+        if link.state is State.DOWN:
+            if self._connector.reconnects:
+                self._bus._running.spawn(self._come_back, link, why)
+            else:
+                link.abort(why)
+
+    async def _come_back(self, link: Link, why: Closed) -> None:
+        bus = self._bus
+        reason = why.reason
+        attempts = self._backoff.attempts
+        attempt = 0
+        while attempts is None or attempt < attempts:
+            delay = self._backoff.delay(attempt)
+            bus._emit(LinkRetrying(peer=link.peer, url=link.url, attempt=attempt + 1, delay=delay, reason=reason))
+            await anyio.sleep(delay)
+            if link.state is State.CLOSED:
+                return
+            try:
+                await self._attempt(link)
+            except (Unauthorized, Forbidden) as error:
+                link.abort(Closed(4401, str(error), error))
+                return
+            except (ConnectFailed, Disconnected, RequestError) as error:
+                reason = getattr(error, "reason", None) or str(error)
+                attempt += 1
+                continue
+            bus._counters.reconnects += 1
+            link.on_down = lambda gone: self._down(link, gone)
+            if link.state is State.DOWN:  # lost again before we could look
+                self._down(link, Closed(1006, "lost again"))
+            return
+        link.abort(Closed(1006, f"given up after {attempt} attempts: {reason}"))
+
+
+def resolve_target(target: str | Connector, protocol: str | ProtocolAdapter | None) -> tuple[ProtocolAdapter, Connector]:
+    """Protocol and connector of what `connect` was given.
+
+    Raises:
+        ValueError: The URL is not of the form ``<protocol>+<transport>://<address>``, or one of its parts is unknown.
+    """
+    if isinstance(target, str):
+        parts = split_url(target)
+        adapter = find_protocol(protocol or parts.protocol, parts.options)
+        return adapter, find_transport(parts.transport).connector(parts.address)
+    if protocol is None:
+        raise ValueError("connect() with a transport object needs protocol=, for example protocol='ubre'")
+    return find_protocol(protocol, {}), target
+

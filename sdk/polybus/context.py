@@ -1,0 +1,64 @@
+"""What a handler may know besides its body."""
+
+from __future__ import annotations
+
+import contextvars
+import logging
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .bus import Bus
+    from .message import Message
+    from .peer import Peer
+
+__all__ = ["Context"]
+
+logger = logging.getLogger("polybus.handlers")
+
+
+class Context:
+    """Injected into a handler that annotates a parameter with `Context`.
+
+    Attributes:
+        message: The message being handled.
+        deadline: Monotonic time of the event loop at which the asker gives up, or None.
+    """
+
+    __slots__ = ("_bus", "deadline", "message")
+
+    def __init__(self, bus: Bus, message: Message, deadline: float | None = None) -> None:
+        self._bus = bus
+        self.message = message
+        self.deadline = deadline
+
+    @property
+    def bus(self) -> Any:
+        """The bus that the handler runs on; in a `def` handler its blocking twin."""
+        return self._bus
+
+    @property
+    def peer(self) -> Peer | None:
+        """Who sent the message; None when it came from this bus itself."""
+        peer: Peer | None = self.message.peer
+        return peer
+
+    @property
+    def identity(self) -> Any:
+        """Who the peer is: what `authenticate` gave, or None."""
+        peer = self.peer
+        return None if peer is None else peer.identity
+
+    @property
+    def state(self) -> Any:
+        """What the bus's lifespan yielded."""
+        return self._bus.state
+
+    @property
+    def log(self) -> logging.LoggerAdapter[logging.Logger]:
+        """A logger that knows the subject and the peer."""
+        extra = {"subject": self.message.subject, "peer": getattr(self.peer, "id", None)}
+        return logging.LoggerAdapter(logger, extra)
+
+
+current_deadline: contextvars.ContextVar[float | None] = contextvars.ContextVar("polybus_deadline", default=None)
+"""The deadline of the request whose handler runs here: a nested request passes it on."""

@@ -1,0 +1,253 @@
+"""Who gets a publication: local subscriptions, linked peers, relays. One object per bus."""
+
+from __future__ import annotations
+
+import inspect
+import logging
+from collections.abc import Awaitable, Iterable
+from typing import TYPE_CHECKING, Any
+
+from .errors import BusError, Disconnected, Forbidden, QueueFull, Unsupported
+from .headers import VIA
+from .message import Kind, Message
+from .subjects import SubjectIndex, is_pattern, wire_pattern
+
+if TYPE_CHECKING:
+    from .bus import Bus
+    from .link import Link
+    from .peer import Peer
+    from .subscription import Inbox
+
+__all__ = ["Distribution"]
+
+logger = logging.getLogger("polybus")
+
+_HINTS = 256
+
+
+class Distribution:
+    """Local inboxes, remote interest, relays, and what has been told to other buses."""
+
+    def __init__(self, bus: Bus) -> None:
+        self._bus = bus
+        self.local: SubjectIndex[Inbox] = SubjectIndex()
+        self.remote: SubjectIndex[Peer] = SubjectIndex()
+        self.relays: SubjectIndex[str | int] = SubjectIndex()
+        self._interest: dict[str | int, int] = {}
+        self._hinted: set[str | int] = set()
+        self.upstream: tuple[Peer, ...] = ()
+        """Peers of point-to-point links that this bus opened: they get every publication."""
+
+    # -- local and remote interest ---------------------------------------------------------------------------------------
+
+    def want(self, pattern: str | int) -> None:
+        """Count one more interest of this bus."""
+        pattern = wire_pattern(pattern)
+        self._interest[pattern] = self._interest.get(pattern, 0) + 1
+
+    def unwant(self, pattern: str | int) -> None:
+        """Take one interest back; the last one is told to the links."""
+        pattern = wire_pattern(pattern)
+        left = self._interest.get(pattern, 0) - 1
+        if left > 0:
+            self._interest[pattern] = left
+            return
+        self._interest.pop(pattern, None)
+        for peer in self._told():
+            if peer._extended or not is_pattern(pattern):
+                peer._link.answer(Message(Kind.UNSUBSCRIBE, pattern), peer)
+
+    def _told(self) -> list[Peer]:
+        """Peers that are told of this bus's subscriptions."""
+        runtime = self._bus._runtime
+        links = runtime.links if runtime is not None else ()
+        return [peer for link in links if link.state.value == "up" and _announces(link) for peer in link.peers]
+
+    async def announce(self, pattern: str | int) -> None:
+        """Tell the links that are up, and wait until they know.
+
+        Raises:
+            Unsupported: A bare peer cannot match patterns.
+            Forbidden: The peer refused.
+        """
+        pattern = wire_pattern(pattern)
+        for peer in self._told():
+            try:
+                await self._announce_to(peer, pattern)
+            except Disconnected:
+                continue  # the link is restored with all interest when it comes back
+
+    async def _announce_to(self, peer: Peer, pattern: str | int) -> None:
+        if not self._understands(peer, pattern) and not await peer.extended():
+            raise Unsupported(
+                f"{peer!r} is not a polybus peer and matches exact subjects only: subscribe to those instead of {pattern!r}"
+            )
+        link = peer._link
+        if link.session is None or not (link.session.capabilities.subscribe or peer._extended):
+            return
+        link.answer(Message(Kind.SUBSCRIBE, pattern), peer)
+        if peer._extended is not False and link.opened and pattern in await peer.hello([pattern]):
+            raise Forbidden(f"{peer!r} does not let us subscribe to {pattern!r}")
+
+    @staticmethod
+    def _understands(peer: Peer, pattern: str | int) -> bool:
+        session = peer._link.session
+        return not is_pattern(pattern) or bool(peer._extended) or (session is not None and session.capabilities.patterns)
+
+    def restore(self, link: Link) -> None:
+        """A link is up: tell it of all interest, before any other traffic."""
+        if not _announces(link):
+            return
+        for peer in link.peers:
+            later = []
+            for pattern in self._interest:
+                if self._understands(peer, pattern):
+                    link.write(Message(Kind.SUBSCRIBE, pattern), peer)
+                else:
+                    later.append(pattern)
+            if later:
+                link.runtime.spawn(self._restore_patterns, peer, later)
+
+    async def _restore_patterns(self, peer: Peer, patterns: Iterable[str | int]) -> None:
+        try:
+            if not await peer.extended():
+                logger.warning("polybus: %r matches exact subjects only; it does not hear of %s", peer, ", ".join(map(repr, patterns)))
+                return
+        except BusError:
+            return
+        for pattern in patterns:
+            peer._link.answer(Message(Kind.SUBSCRIBE, pattern), peer)
+
+    def relay(self, pattern: str | int) -> None:
+        """Pass publications of peers on to other peers that subscribed."""
+        self.relays.add(pattern, pattern)
+        self.want(pattern)
+
+    # -- publications of this bus ----------------------------------------------------------------------------------------
+
+    def targets(self, subject: str | int) -> tuple[Peer, ...]:
+        """The peers that a publication of this bus goes to."""
+        matched = self.remote.match(subject)
+        if not matched:
+            return self.upstream
+        if not self.upstream:
+            return matched
+        return tuple(dict.fromkeys((*self.upstream, *matched)))
+
+    async def publish(self, message: Message, peers: Iterable[Peer], inboxes: Iterable[Inbox], deadline: float) -> None:
+        """Deliver to all, waiting for room where that is the policy.
+
+        Raises:
+            QueueFull: A queue or outbox had no room until the deadline. The others have got the publication.
+        """
+        full: list[str] = []
+        for inbox in inboxes:
+            if inbox.local:
+                if inbox.full and not await inbox.room(deadline):
+                    full.append(f"the queue of {inbox.pattern!r} ({inbox.queue})")
+                else:
+                    inbox.offer(message, None)
+        for peer in peers:
+            if await self._permitted(peer, message) and not await self._send(message, peer, deadline):
+                full.append(f"the outbox to {peer.address}")
+        if full:
+            raise QueueFull(f"no room in time in {', '.join(full)}")
+
+    async def _permitted(self, peer: Peer, message: Message) -> bool:
+        if self._bus._authorize is None or peer._link.opened:
+            return True
+        allowed = self._bus._authority.may_receive(peer, message.subject)
+        return bool(await allowed) if inspect.isawaitable(allowed) else bool(allowed)
+
+    async def _send(self, message: Message, peer: Peer, deadline: float) -> bool:
+        link = peer._link
+        while not link.publish(message, peer, deadline):
+            if not link.opened:
+                return True  # dropped or cut by the policy of the listener, and counted
+            if not await link.room(len(message.raw or b""), deadline):
+                return False
+        return True
+
+    def publish_nowait(self, message: Message, peers: Iterable[Peer], inboxes: Iterable[Inbox], deadline: float) -> None:
+        """The same without waiting.
+
+        Raises:
+            QueueFull: There was no room somewhere; the others have got the publication.
+        """
+        full: list[str] = []
+        for inbox in inboxes:
+            if inbox.local:
+                if inbox.full:
+                    full.append(f"the queue of {inbox.pattern!r} ({inbox.queue})")
+                else:
+                    inbox.offer(message, None)
+        for peer in peers:
+            if not self._send_nowait(message, peer, deadline):
+                full.append(f"the outbox to {peer.address}")
+        if full:
+            raise QueueFull(f"no room in {', '.join(full)}")
+
+    def _send_nowait(self, message: Message, peer: Peer, deadline: float) -> bool:
+        link = peer._link
+        if self._bus._authorize is not None and not link.opened:
+            allowed = self._bus._authority.may_receive(peer, message.subject)
+            if inspect.isawaitable(allowed):
+                link.runtime.spawn(self._send_if, allowed, message, peer, deadline)
+                return True
+            if not allowed:
+                return True
+        return link.publish(message, peer, deadline) or not link.opened
+
+    async def _send_if(self, allowed: Awaitable[bool], message: Message, peer: Peer, deadline: float) -> None:
+        if await allowed:
+            peer._link.publish(message, peer, deadline)
+
+    # -- publications of peers -------------------------------------------------------------------------------------------
+
+    def deliver(self, message: Message, peer: Peer) -> None:
+        """A publication has come in: to this bus's own subscriptions, and on to others only where a relay says so."""
+        subject = message.subject
+        link = peer._link
+        for inbox in self.local.match(subject):
+            inbox.offer(message, link)
+        if len(self.relays) and self.relays.match(subject):
+            self._relay(message, peer)
+        elif len(self.remote) and subject not in self._hinted:
+            self._hint(subject, peer)
+
+    def _relay(self, message: Message, source: Peer) -> None:
+        own = self._bus._id
+        via = (message.headers or {}).get(VIA, "")
+        passed = via.split(",") if via else []
+        if own in passed or len(passed) >= source._link.runtime.limits.hops:
+            return
+        on = Message(Kind.PUBLISH, message.subject, None, message.raw, message.format)
+        on.headers = {**(message.headers or {}), VIA: ",".join([*passed, own])}
+        if message.raw is None and message.has_body:
+            on._value = message.body
+        deadline = source._link.runtime.time() + 30.0
+        for peer in self.targets(message.subject):
+            if peer is not source:
+                try:
+                    if not self._send_nowait(on, peer, deadline):
+                        self._bus._counters.dropped += 1
+                except BusError as error:
+                    self._bus._counters.dropped += 1
+                    logger.warning("polybus: %r could not be relayed to %r: %s", message.subject, peer, error)
+
+    def _hint(self, subject: str | int, source: Peer) -> None:
+        others: list[Any] = [peer for peer in self.remote.match(subject) if peer is not source]
+        if others and len(self._hinted) < _HINTS:
+            self._hinted.add(subject)
+            logger.info(
+                "polybus: %r published %.100r, which %d other peers subscribed to; sessions are isolated: bus.relay(%.100r) passes it on",
+                source,
+                subject,
+                len(others),
+                subject,
+            )
+
+
+def _announces(link: Link) -> bool:
+    session = link.session
+    return session is not None and (link.opened or session.capabilities.announce == "both")

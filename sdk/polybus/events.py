@@ -1,0 +1,96 @@
+"""What a bus reports about itself: `async for event in bus.events()`."""
+
+from __future__ import annotations
+
+import datetime
+from typing import TYPE_CHECKING, Any
+
+from attrs import field, frozen
+
+if TYPE_CHECKING:
+    from .peer import Peer
+
+__all__ = [
+    "BusEvent",
+    "DeadLettered",
+    "FrameRefused",
+    "HandlerFailed",
+    "LinkDown",
+    "LinkRetrying",
+    "LinkUp",
+    "PeerSlow",
+]
+
+
+def _now() -> datetime.datetime:
+    return datetime.datetime.now(datetime.UTC)
+
+
+@frozen(kw_only=True)
+class BusEvent:
+    """What all events have: when (aware, UTC) and about whom."""
+
+    peer: Peer | None = None
+    at: datetime.datetime = field(factory=_now)
+
+
+@frozen(kw_only=True)
+class LinkUp(BusEvent):
+    """A link carries traffic; its subscriptions have been restored."""
+
+    url: str = ""
+    again: bool = False
+    """Whether it had been up before."""
+
+
+@frozen(kw_only=True)
+class LinkDown(BusEvent):
+    """A link has ended."""
+
+    url: str = ""
+    code: int = 1006
+    reason: str = ""
+
+
+@frozen(kw_only=True)
+class LinkRetrying(BusEvent):
+    """An attempt to connect again failed, or is about to be made after `delay` seconds."""
+
+    url: str = ""
+    attempt: int = 0
+    delay: float = 0.0
+    reason: str = ""
+
+
+@frozen(kw_only=True)
+class PeerSlow(BusEvent):
+    """A peer does not keep up: publications to it are being dropped, or its link is ended."""
+
+    policy: str = ""
+    dropped: int = 0
+
+
+@frozen(kw_only=True)
+class HandlerFailed(BusEvent):
+    """A handler raised something that it did not mean as an answer."""
+
+    subject: str | int = ""
+    error_id: str = ""
+    error: BaseException | None = None
+
+
+@frozen(kw_only=True)
+class DeadLettered(BusEvent):
+    """A message could not be delivered to anybody."""
+
+    subject: str | int = ""
+    reason: str = ""
+    message: Any = None
+
+
+@frozen(kw_only=True)
+class FrameRefused(BusEvent):
+    """A malformed frame or message was dropped."""
+
+    reason: str = ""
+    text: str = ""

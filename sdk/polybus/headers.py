@@ -1,0 +1,47 @@
+"""Headers that an application may set."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from .errors import LocalProtocolError, ReservedSubject
+
+__all__ = ["VIA", "check_headers"]
+
+VIA = "polybus-via"
+"""The buses that relayed a publication, so that none does it twice."""
+
+# Fields of some wire: on that wire a header of this name would be taken for the field (J.REP message parts; CloudEvents and
+# uProtocol attributes). They are refused on every protocol, so that a program does not break when its protocol changes.
+_RESERVED = frozenset(
+    "tosubject commandtype replyto errorto sessionid value errormessage additionaldetails throwable methodparms "
+    "priorityprocessing subjectslist capabilitiesflags reason "
+    "specversion id source type sink datacontenttype dataschema subject time data data_base64 "
+    "hash priority ttl reqid commstatus plevel permission_level".split()
+)
+_NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
+_BAD_VALUE = re.compile(r"[\x00\r\n]")
+
+
+def check_headers(headers: Mapping[str, str], limit: int) -> dict[str, str]:
+    """The headers as a dict of their own.
+
+    Raises:
+        LocalProtocolError: Not text to text, a name that is no token (RFC 9110 section 5.6.2), a line break in a value, or more
+            than `limit` bytes.
+        ReservedSubject: A name that is a field of some wire, or begins with ``polybus-``.
+    """
+    size = 0
+    for name, value in headers.items():
+        if not isinstance(name, str) or not isinstance(value, str):
+            raise LocalProtocolError(f"header {name!r}: names and values are text, not {type(value).__name__}")
+        if not _NAME.fullmatch(name) or _BAD_VALUE.search(value):
+            raise LocalProtocolError(f"header {name!r}: a name is a token, a value has no line breaks")
+        lower = name.lower()
+        if lower in _RESERVED or lower.startswith("polybus-"):
+            raise ReservedSubject(f"header {name!r} is a field of some protocol: choose another name, for example 'x-{lower}'")
+        size += len(name) + len(value.encode("utf-8", "surrogatepass")) + 4
+    if size > limit:
+        raise LocalProtocolError(f"headers of {size} bytes: the limit is {limit} (Limits.headers)")
+    return dict(headers)

@@ -1,0 +1,342 @@
+"""What a peer sends: each kind of message has its function here.
+
+Nothing in this module waits. A handler is started through the workers; replies and control go past the handlers.
+"""
+
+from __future__ import annotations
+
+import inspect
+import math
+from collections import deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from .calls import Call, ChannelCall
+from .channel import CREDIT, Channel
+from .errors import Code
+from .message import Kind, Message
+from .subjects import RESERVED_PREFIX, check_pattern, wire_pattern
+
+if TYPE_CHECKING:
+    from .peer import Peer
+
+__all__ = ["next_call", "receive"]
+
+REQUEST, RESPONSE, ERROR, PUBLISH = Kind.REQUEST, Kind.RESPONSE, Kind.ERROR, Kind.PUBLISH
+
+
+def receive(peer: Peer, message: Message, now: float) -> None:
+    """A message has come from a peer."""
+    bus = peer._link.bus
+    bus._counters.received += 1
+    kind = message.kind
+    if kind is RESPONSE:
+        reply = peer.pending.pop(message.id, None)
+        if reply is not None:
+            reply._resolve(message)
+        else:
+            bus._counters.late += 1
+    elif kind is REQUEST:
+        _request(peer, message, now)
+    elif kind is PUBLISH and bus._authorize is None:
+        bus._deliver(message, peer)
+    else:
+        _OTHERS[kind](peer, message, now)
+
+
+def _error(peer: Peer, message: Message, now: float) -> None:
+    reply = peer.pending.pop(message.id, None)
+    if reply is not None:
+        reply._reject(message, now)
+    elif peer.channels is not None and (channel := peer.channels.get(message.id)) is not None:
+        channel.received_end(message)  # an open that was refused in the protocol's own words
+    else:
+        peer._link.bus._counters.late += 1
+
+
+# -- requests ------------------------------------------------------------------------------------------------------------
+
+
+def _request(peer: Peer, message: Message, now: float) -> None:
+    link = peer._link
+    bus, runtime = link.bus, link.runtime
+    calls = peer.calls
+    if calls is None:
+        calls = peer.calls = {}
+    elif message.id in calls:
+        peer.send_error(message, Code.ALREADY_EXISTS, "this id is still in flight: ids must be unique", "duplicate_id")
+        bus._counters.malformed += 1
+        return
+    handler = bus._handlers.get(message.subject)
+    if handler is None or not bus.ready:
+        _unhandled(peer, message, handler is None)
+        return
+    if handler.style in ("stream", "channel"):
+        peer.send_error(message, Code.INVALID_ARGUMENT, f"{message.subject!r} is a {handler.style}: use bus.{handler.style}()")
+        return
+    ttl = message.ttl
+    call = Call(bus, peer, peer, handler, message, math.inf if ttl is None else now + ttl)
+    if ttl is not None and ttl <= 0:
+        peer.send_error(message, Code.DEADLINE_EXCEEDED, "the deadline had passed on arrival")
+        return
+    calls[message.id] = call
+    admit(peer, call)
+    if call.deadline < peer._due:
+        peer._watch(call.deadline)
+
+
+def admit(peer: Peer, call: Call) -> None:
+    """Start a call, or let it wait for its turn, or refuse it."""
+    runtime = peer._link.runtime
+    limits = runtime.limits
+    waiting = peer.waiting
+    if not waiting and len(peer.calls or ()) <= limits.running and runtime.running < limits.total_running:
+        runtime.running += 1
+        runtime.workers.submit(call)
+        return
+    if waiting is None:
+        waiting = peer.waiting = deque()
+    if len(waiting) >= limits.waiting:
+        if peer.calls is not None:
+            peer.calls.pop(call.message.id, None)
+        call.ended = True
+        peer._link.bus._counters.refused += 1
+        text = f"{limits.running} requests run and {limits.waiting} wait (Limits.running, waiting): try again later"
+        call.origin.refuse(call, Code.RESOURCE_EXHAUSTED, text, "too_many_requests", None)
+        return
+    waiting.append(call)
+    runtime.crowded[peer] = None
+
+
+def next_call(peer: Peer) -> None:
+    """A place became free: start who waits, this peer's first, then others'."""
+    runtime = peer._link.runtime
+    if not runtime.crowded:
+        return
+    for crowded in (peer, *runtime.crowded) if peer in runtime.crowded else tuple(runtime.crowded):
+        if runtime.running >= runtime.limits.total_running:
+            return
+        waiting = crowded.waiting
+        if waiting and crowded.calls is not None and len(crowded.calls) - len(waiting) < runtime.limits.running:
+            call = waiting.popleft()
+            runtime.running += 1
+            runtime.workers.submit(call)
+        if not crowded.waiting:
+            runtime.crowded.pop(crowded, None)
+        else:  # the next one gets its turn first, the next time
+            runtime.crowded[crowded] = runtime.crowded.pop(crowded, None)
+
+
+def _unhandled(peer: Peer, message: Message, unknown: bool) -> None:
+    subject = message.subject
+    if isinstance(subject, str) and subject.startswith(RESERVED_PREFIX):
+        _hello(peer, message)
+    elif unknown:
+        peer._link.bus._counters.refused += 1
+        peer.send_error(message, Code.UNIMPLEMENTED, f"nobody handles {subject!r} here")
+    else:
+        peer._link.bus._counters.refused += 1
+        peer.send_error(message, Code.UNAVAILABLE, "this bus is draining: ask another, or later")
+
+
+def _hello(peer: Peer, message: Message) -> None:
+    """The peer is one of ours (or pretends to be, which harms only itself)."""
+    if message.subject != "_polybus.hello":
+        peer.send_error(message, Code.UNIMPLEMENTED, f"{message.subject!r} is not known to this version of polybus")
+        return
+    peer._extended = True
+    body = message.body
+    confirm = body.get("confirm") if isinstance(body, dict) else None
+    answer: dict[str, Any] = {"v": 1}
+    if isinstance(confirm, list):
+        answer["refused"] = [p for p in confirm[:1024] if isinstance(p, (str, int)) and p not in (peer.patterns or ())]
+    peer.answer(Call(peer._link.bus, peer, peer, None, message, math.inf), answer)  # type: ignore[arg-type]  # no handler
+
+
+def _notify(peer: Peer, message: Message, now: float) -> None:
+    bus = peer._link.bus
+    handler = bus._handlers.get(message.subject)
+    if handler is None or not bus.ready or handler.style in ("stream", "channel"):
+        bus._counters.refused += 1
+        return
+    call = Call(bus, peer, peer, handler, message, math.inf)
+    peer.calls = peer.calls if peer.calls is not None else {}
+    message.id = call  # unique, and never written
+    peer.calls[call] = call
+    admit(peer, call)
+
+
+def _cancel(peer: Peer, message: Message, now: float) -> None:
+    call = peer.calls.get(message.id) if peer.calls else None
+    if call is not None:
+        call.stop()
+
+
+# -- publications and subscriptions --------------------------------------------------------------------------------------
+
+
+def _gated(act: Callable[[Peer, Message], None], verb: str) -> Callable[[Peer, Message, float], None]:
+    """Ask `authorize` first. While an asynchronous answer is out, what follows from this peer waits behind it, in order."""
+
+    def gate(peer: Peer, message: Message, now: float) -> None:
+        bus = peer._link.bus
+        if bus._authorize is None:
+            act(peer, message)
+            return
+        if peer.undecided is not None:
+            _queue_undecided(peer, message)
+            return
+        allowed = bus._asks(peer, verb, message.subject)
+        if inspect.isawaitable(allowed):
+            peer.undecided = deque()
+            peer._link.runtime.spawn(_decide, peer, message, allowed)
+        elif allowed:
+            act(peer, message)
+        else:
+            bus._counters.refused += 1
+
+    return gate
+
+
+def _queue_undecided(peer: Peer, message: Message) -> None:
+    assert peer.undecided is not None
+    if len(peer.undecided) < peer._link.runtime.limits.waiting:
+        peer.undecided.append(message)
+    else:
+        peer._link.bus._counters.dropped += 1
+
+
+async def _decide(peer: Peer, message: Message | None, allowed: Any) -> None:
+    bus = peer._link.bus
+    while message is not None:
+        verb, act = _VERBS[message.kind]
+        if await bus._allowed(allowed):
+            act(peer, message)
+        else:
+            bus._counters.refused += 1
+        waiting = peer.undecided
+        message = waiting.popleft() if waiting else None
+        if message is not None:
+            verb = _VERBS[message.kind][0]
+            allowed = bus._asks(peer, verb, message.subject)
+    peer.undecided = None
+
+
+def _publish(peer: Peer, message: Message) -> None:
+    peer._link.bus._deliver(message, peer)
+
+
+def _subscribe(peer: Peer, message: Message) -> None:
+    link = peer._link
+    pattern = wire_pattern(message.subject)
+    try:
+        check_pattern(pattern, link.runtime.limits.subject)
+    except Exception as error:
+        link.refused("invalid_subject", str(error), link.runtime.time())
+        return
+    patterns = peer.patterns
+    if patterns is None:
+        patterns = peer.patterns = {}
+    if pattern in patterns:
+        return
+    if len(patterns) >= link.runtime.limits.subscriptions:
+        link.bus._counters.refused += 1
+        link.bus._too_many_subscriptions(peer, pattern)
+        return
+    patterns[pattern] = pattern
+    link.bus._peer_subscribed(peer, pattern)
+
+
+def _unsubscribe(peer: Peer, message: Message) -> None:
+    pattern = wire_pattern(message.subject)
+    if peer.patterns is not None and peer.patterns.pop(pattern, None) is not None:
+        peer._link.bus._peer_unsubscribed(peer, pattern)
+
+
+# -- channels ------------------------------------------------------------------------------------------------------------
+
+
+def _open(peer: Peer, message: Message, now: float) -> None:
+    link = peer._link
+    bus, limits = link.bus, link.runtime.limits
+    mode = message.attributes.get("mode", "stream")
+    handler = bus._handlers.get(message.subject)
+    channels = peer.channels = peer.channels if peer.channels is not None else {}
+    problem: tuple[Code, str] | None = None
+    if message.id in channels:
+        problem = Code.ALREADY_EXISTS, "this id is still in flight: ids must be unique"
+    elif handler is None:
+        problem = Code.UNIMPLEMENTED, f"nobody handles {message.subject!r} here"
+    elif not bus.ready:
+        problem = Code.UNAVAILABLE, "this bus is draining: ask another, or later"
+    elif handler.style != mode:
+        kind = handler.style if handler.style in ("stream", "channel") else "request"
+        problem = Code.INVALID_ARGUMENT, f"{message.subject!r} answers {kind}, not {mode}: use bus.{kind}()"
+    elif len(channels) >= 2 * limits.channels or len(peer.calls or ()) >= limits.running + limits.waiting:
+        problem = Code.RESOURCE_EXHAUSTED, f"{len(channels)} channels are open (Limits.channels)"
+    if problem is not None or handler is None:
+        assert problem is not None
+        bus._counters.refused += 1
+        peer.send_error(message, *problem, kind=Kind.END)
+        return
+    credit = message.attributes.get("credit")
+    channel: Channel[Any, Any] = Channel(
+        link.runtime.loop, peer, message.subject, credit if isinstance(credit, int) and credit > 0 else CREDIT
+    )
+    channel.id = message.id
+    channel._receiving = mode != "stream"
+    channels[message.id] = channel
+    deadline = math.inf if message.ttl is None else now + message.ttl
+    call = ChannelCall(bus, peer, peer, handler, message, deadline, channel)
+    peer.calls = peer.calls if peer.calls is not None else {}
+    peer.calls[message.id] = call
+    if mode != "stream":
+        peer.channel_send(channel, Kind.CREDIT, None, None, {"credit": CREDIT})
+    admit(peer, call)
+    if deadline < peer._due:
+        peer._watch(deadline)
+
+
+def _item(peer: Peer, message: Message, now: float) -> None:
+    channel = peer.channels.get(message.id) if peer.channels else None
+    if channel is not None:
+        channel.received_item(message)
+    else:
+        peer._link.bus._counters.late += 1
+
+
+def _credit(peer: Peer, message: Message, now: float) -> None:
+    channel = peer.channels.get(message.id) if peer.channels else None
+    if channel is not None:
+        channel.received_credit(message.attributes.get("credit"))
+
+
+def _end(peer: Peer, message: Message, now: float) -> None:
+    channel = peer.channels.get(message.id) if peer.channels else None
+    if channel is not None:
+        channel.received_end(message)
+
+
+def _control(peer: Peer, message: Message, now: float) -> None:
+    """Whatever a session reports for the record only."""
+
+
+_VERBS: dict[Kind, tuple[str, Callable[[Peer, Message], None]]] = {
+    Kind.PUBLISH: ("publish", _publish),
+    Kind.SUBSCRIBE: ("subscribe", _subscribe),
+    Kind.UNSUBSCRIBE: ("subscribe", _unsubscribe),
+}
+
+_OTHERS: dict[Kind, Callable[[Peer, Message, float], None]] = {
+    Kind.ERROR: _error,
+    Kind.PUBLISH: _gated(_publish, "publish"),
+    Kind.SUBSCRIBE: _gated(_subscribe, "subscribe"),
+    Kind.UNSUBSCRIBE: _gated(_unsubscribe, "subscribe"),
+    Kind.NOTIFY: _notify,
+    Kind.CANCEL: _cancel,
+    Kind.OPEN: _open,
+    Kind.ITEM: _item,
+    Kind.CREDIT: _credit,
+    Kind.END: _end,
+    Kind.CONTROL: _control,
+}

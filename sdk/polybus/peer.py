@@ -1,0 +1,469 @@
+"""Whoever is at the other end of a link: the verbs towards it, and what is kept for it."""
+
+from __future__ import annotations
+
+import datetime
+import math
+import secrets
+from collections import deque
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, TypeVar, overload
+
+from . import incoming
+from .calls import Answer, Call
+from .channel import CREDIT, Channel, Opening
+from .errors import (
+    BusError,
+    Code,
+    DeadlineExceeded,
+    Disconnected,
+    EncodeError,
+    LocalProtocolError,
+    RequestCancelled,
+    TooManyRequests,
+    Unsupported,
+)
+from .message import Kind, Message
+from .reply import Reply
+from .subjects import Subject, resolve
+
+if TYPE_CHECKING:
+    from .link import Link
+    from .plugins import Identity
+
+__all__ = ["Peer"]
+
+In = TypeVar("In")
+Out = TypeVar("Out")
+T = TypeVar("T")
+
+HELLO = "_polybus.hello"
+HELLO_TIMEOUT = 1.0
+"""Seconds of silence after which a peer counts as bare."""
+
+
+class Peer(Answer):
+    """One peer: a connection's other end, or one of many behind a broker.
+
+    Attributes:
+        id: Random text, for logs and for telling peers apart.
+        connected_at: When the link came up (aware, UTC).
+    """
+
+    __slots__ = (
+        "__weakref__",
+        "_allowed",
+        "_due",
+        "_extended",
+        "_hello",
+        "_id",
+        "_identity",
+        "_link",
+        "_unsent",
+        "_where",
+        "calls",
+        "channels",
+        "connected_at",
+        "key",
+        "patterns",
+        "pending",
+        "undecided",
+        "waiting",
+    )
+
+    def __init__(self, link: Link, key: Any, identity: Identity, where: str = "") -> None:
+        self._link = link
+        self._identity = identity
+        self._where = where
+        self._id: str | None = None
+        self.key = key
+        """How the session names this peer, where it has many."""
+        self.connected_at = datetime.datetime.now(datetime.UTC)
+        self.pending: dict[Any, Reply[Any]] = {}
+        """Requests that were written and wait for their answer."""
+        self.calls: dict[Any, Call] | None = None
+        """Requests of this peer whose handlers run or wait, by their id."""
+        self.waiting: deque[Call] | None = None
+        self.patterns: dict[str | int, str | int] | None = None
+        """What the peer has subscribed to."""
+        self.channels: dict[Any, Channel[Any, Any]] | None = None
+        self.undecided: deque[Message] | None = None
+        """Messages that wait for an asynchronous `authorize`."""
+        self._unsent: dict[Reply[Any], None] | None = None
+        self._allowed: dict[str | int, bool] | None = None
+        self._due = math.inf
+        self._extended: bool | None = None
+        self._hello: Reply[Any] | None = None
+
+    # -- who it is -------------------------------------------------------------------------------------------------------
+
+    @property
+    def id(self) -> str:
+        """Random text that tells peers apart."""
+        if self._id is None:
+            self._id = secrets.token_hex(6)
+        return self._id
+
+    @property
+    def identity(self) -> Any:
+        """What `authenticate` gave."""
+        return self._identity.value
+
+    @property
+    def identity_key(self) -> str | None:
+        """The key under which `Bus.peers_of` finds it."""
+        return self._identity.key
+
+    @property
+    def address(self) -> str:
+        """Network address, as far as the transport knows it."""
+        return self._where or self._link.address
+
+    @property
+    def protocol(self) -> str:
+        """Name of the protocol."""
+        return self._link.adapter.name
+
+    @property
+    def transport(self) -> str:
+        """Name of the transport; empty while there is no connection."""
+        return self._link.transport.name if self._link.transport is not None else ""
+
+    @property
+    def connected(self) -> bool:
+        """Whether the link is up."""
+        return self._link.state.value == "up"
+
+    def __repr__(self) -> str:
+        return f"<Peer {self.id} {self.protocol}+{self.transport} {self.address}>"
+
+    async def aclose(self, reason: str = "") -> None:
+        """Send the peer away. Returns when it has been told, without waiting for it.
+
+        Args:
+            reason: Shown to the peer where the wire can.
+        """
+        link = self._link
+        if self.key is None:
+            link.close(1000, reason)
+        elif link.session is not None:
+            link.session.close(1000, reason, link.runtime.time(), self.key)
+            link.flush()
+
+    # -- the verbs -------------------------------------------------------------------------------------------------------
+
+    @overload
+    def request(
+        self,
+        subject: Subject[In, Out],
+        body: In = ...,
+        *,
+        timeout: float = ...,
+        headers: Mapping[str, str] | None = ...,
+    ) -> Reply[Out]: ...
+    @overload
+    def request(
+        self,
+        subject: str | int,
+        body: Any = ...,
+        *,
+        timeout: float = ...,
+        returns: type[T],
+        headers: Mapping[str, str] | None = ...,
+    ) -> Reply[T]: ...
+    @overload
+    def request(
+        self,
+        subject: str | int,
+        body: Any = ...,
+        *,
+        timeout: float = ...,
+        returns: Any = ...,
+        headers: Mapping[str, str] | None = ...,
+    ) -> Reply[Any]: ...
+    def request(
+        self,
+        subject: str | int | Subject[Any, Any],
+        body: Any = None,
+        *,
+        timeout: float = 30.0,
+        returns: Any = Any,
+        headers: Mapping[str, str] | None = None,
+    ) -> Reply[Any]:
+        """Ask this peer. See `Bus.request`.
+
+        Raises:
+            EncodeError: The body cannot be written; the error names the path.
+            Unsupported: The wire cannot carry this.
+            ReservedSubject, LocalProtocolError: The subject or a header is not the application's to use.
+        """
+        name, returns = resolve(subject, returns)
+        bus = self._link.bus
+        bus._check_subject(name)
+        return self._request(Kind.REQUEST, name, body, timeout, returns, bus._headers(headers))
+
+    def _request(
+        self, kind: Kind, subject: str | int, body: Any, timeout: float, returns: Any, headers: dict[str, str] | None
+    ) -> Reply[Any]:
+        link = self._link
+        runtime = link.runtime
+        now = runtime.time()
+        bus = link.bus
+        deadline = now + timeout
+        ttl = bus._ttl(now, deadline)
+        reply: Reply[Any] = Reply(runtime.loop, subject, returns, now, deadline)
+        message = Message(kind, subject, None, None, link.format, headers, ttl)
+        if body is not None:
+            message.format = chosen = link.format_for(body, subject)
+            message.raw = chosen.encode(body)
+        reply._abandon = self._abandoned
+        link.request(message, reply, self)
+        if deadline < self._due:
+            self._watch(deadline)
+        return reply
+
+    async def publish(
+        self,
+        subject: str | int | Subject[Any, Any],
+        body: Any = None,
+        *,
+        headers: Mapping[str, str] | None = None,
+        timeout: float = 30.0,
+    ) -> None:
+        """Publish to this peer alone. See `Bus.publish`.
+
+        Raises:
+            EncodeError: The body cannot be written.
+            QueueFull: There was no room in the outbox for `timeout` seconds.
+        """
+        await self._link.bus.publish(subject, body, headers=headers, to=self, timeout=timeout)
+
+    async def notify(
+        self, subject: str | int | Subject[Any, Any], body: Any = None, *, headers: Mapping[str, str] | None = None
+    ) -> None:
+        """Tell this peer's handler, without an answer. See `Bus.notify`.
+
+        Raises:
+            EncodeError: The body cannot be written.
+            QueueFull: The outbox is full.
+        """
+        await self._link.bus.notify(subject, body, headers=headers, to=self)
+
+    def stream(
+        self, subject: str | int | Subject[Any, Any], body: Any = None, *, returns: Any = Any, timeout: float | None = None
+    ) -> Opening[Any, Any]:
+        """Ask this peer for a stream. See `Bus.stream`."""
+        return self._link.bus.stream(subject, body, returns=returns, timeout=timeout, to=self)
+
+    def channel(
+        self, subject: str | int | Subject[Any, Any], *, sends: Any = Any, receives: Any = Any, timeout: float | None = None
+    ) -> Opening[Any, Any]:
+        """Open a channel to this peer. See `Bus.channel`."""
+        return self._link.bus.channel(subject, sends=sends, receives=receives, timeout=timeout, to=self)
+
+    # -- extensions between our own buses --------------------------------------------------------------------------------
+
+    async def extended(self) -> bool:
+        """Whether the peer is one of ours and speaks the extensions; asked once per link, when first needed.
+
+        Raises:
+            Disconnected: The link broke meanwhile.
+        """
+        if self._extended is None:
+            await self.hello()
+        return bool(self._extended)
+
+    async def hello(self, confirm: list[str | int] | None = None) -> list[str | int]:
+        """Ask the peer who it is. Also a barrier: what was written before has been handled when this returns.
+
+        Args:
+            confirm: Patterns that were just subscribed.
+
+        Returns:
+            Those of `confirm` that the peer refused.
+        """
+        try:
+            body = {"v": 1, "confirm": confirm} if confirm else {"v": 1}
+            answer = await self._request(Kind.REQUEST, HELLO, body, HELLO_TIMEOUT, Any, None)
+        except (Disconnected, RequestCancelled):
+            raise
+        except (BusError, ConnectionError):
+            if self._extended is None:
+                self._extended = False
+            return []
+        self._extended = isinstance(answer, dict) and answer.get("v") == 1
+        refused = answer.get("refused", []) if isinstance(answer, dict) else []
+        return refused if isinstance(refused, list) else []
+
+    async def _open(self, subject: str | int, body: Any, mode: str, timeout: float | None) -> Channel[Any, Any]:
+        if not await self.extended():
+            raise Unsupported(f"{self!r} is not a polybus peer: it can carry requests, but no {mode}")
+        link = self._link
+        now = link.runtime.time()
+        channels = self.channels = self.channels if self.channels is not None else {}
+        if len(channels) >= 2 * link.runtime.limits.channels:
+            raise TooManyRequests(f"{len(channels)} channels are open on this peer (Limits.channels)")
+        channel: Channel[Any, Any] = Channel(link.runtime.loop, self, subject, 0)
+        hops = link.transport.hops if link.transport is not None else 0
+        facts = {"mode": mode, "credit": CREDIT, "hops": hops}
+        message = Message(Kind.OPEN, subject, None, None, link.format, None, link.bus._ttl(now, now + timeout if timeout else math.inf))
+        message._attributes = facts
+        if body is not None:
+            message.format = chosen = link.format_for(body, subject)
+            message.raw = chosen.encode(body)
+        if link.state.value != "up":
+            raise Disconnected("the link is down", self.address, False)
+        channel.id = link.write(message, self)
+        channels[channel.id] = channel
+        return channel
+
+    def channel_send(self, channel: Channel[Any, Any], kind: Kind, value: Any, code: Code | None, facts: dict[str, Any]) -> None:
+        """A channel's port: write an item, a credit or an end."""
+        link = self._link
+        message = Message(kind, channel.subject, channel.id, None, link.format, code=code)
+        if facts:
+            message._attributes = facts
+        if kind is Kind.ITEM:
+            message.format = chosen = link.format_for(value, channel.subject)
+            message.raw = chosen.encode(value)
+        link.answer(message, self)
+
+    def channel_done(self, channel: Channel[Any, Any]) -> None:
+        """A channel's port: it is over."""
+        if self.channels is not None:
+            self.channels.pop(channel.id, None)
+
+    # -- calls.Answer: outcomes of this peer's requests ------------------------------------------------------------------
+
+    def answer(self, call: Call, value: Any) -> None:
+        message = call.message
+        if message.kind is not Kind.REQUEST:
+            return
+        link = self._link
+        response = Message(Kind.RESPONSE, message.subject, message.id, None, link.format)
+        response.reply_to = message.reply_to
+        if value is not None:
+            response.format = chosen = link.format_for(value, message.subject)
+            response.raw = chosen.encode(value)
+        link.answer(response, self)
+
+    def refuse(self, call: Call, code: Code, text: str, reason: str | None, detail: Any) -> None:
+        if call.message.kind is Kind.REQUEST:
+            self.send_error(call.message, code, text, reason, detail)
+
+    def send_error(
+        self, message: Message, code: Code, text: str, reason: str | None = None, detail: Any = None, kind: Kind = Kind.ERROR
+    ) -> None:
+        """Answer a message with an error."""
+        facts = {"text": text, "reason": reason, "detail": detail}
+        error = Message(kind, message.subject, message.id, code=code, attributes=facts)
+        error.reply_to = message.reply_to
+        try:
+            self._link.answer(error, self)
+        except EncodeError:
+            facts["detail"] = None
+            self._link.answer(error, self)
+        except LocalProtocolError:
+            self._link.bus._counters.dropped += 1
+
+    def finished(self, call: Call) -> None:
+        link = self._link
+        if self.calls is not None and self.calls.get(call.message.id) is call:
+            del self.calls[call.message.id]
+        if call.started or self.waiting is None or call not in self.waiting:
+            link.runtime.running -= 1
+            incoming.next_call(self)
+        else:
+            self.waiting.remove(call)
+
+    # -- deadlines and endings -------------------------------------------------------------------------------------------
+
+    def _watch(self, deadline: float) -> None:
+        self._due = deadline
+        self._link.runtime.watch(self, deadline)
+
+    def _expire(self, now: float) -> float:
+        """End what is past its deadline. The earliest deadline that remains."""
+        due = math.inf
+        for reply in [*self.pending.values(), *(self._unsent or ())]:
+            if reply.deadline <= now:
+                self._timed_out(reply, now)
+            else:
+                due = min(due, reply.deadline)
+        for call in list(self.calls.values()) if self.calls else ():
+            if call.deadline <= now:
+                call.expire()
+            else:
+                due = min(due, call.deadline)
+        self._due = due
+        return due
+
+    def _timed_out(self, reply: Reply[Any], now: float) -> None:
+        if reply.sent or self.connected:
+            reply._fail(DeadlineExceeded(reply.subject, now - reply.started, "local"))
+        else:
+            reply._fail(Disconnected("it did not come back within the timeout", self.address, False))
+        if reply._abandon is not None:
+            reply._abandon(reply)
+
+    def _unsent_reply(self, reply: Reply[Any]) -> None:
+        self._unsent = self._unsent if self._unsent is not None else {}
+        self._unsent[reply] = None
+
+    def _sending(self, reply: Reply[Any]) -> None:
+        """A reply leaves the outbox."""
+        if self._unsent is not None:
+            self._unsent.pop(reply, None)
+        reply._abandon = self._abandoned
+
+    def _abandoned(self, reply: Reply[Any]) -> None:
+        """Nobody waits for this answer any more."""
+        if self._unsent is not None:
+            self._unsent.pop(reply, None)
+        if reply.key is None or self.pending.pop(reply.key, None) is None:
+            return
+        link = self._link
+        if link.session is None:
+            return
+        link.session.forget(reply.key, link.runtime.time())
+        if self._extended is None and link.session.capabilities.extensions and reply.subject != HELLO:
+            link.runtime.spawn(self._cancel_when_known, reply.key, reply.subject)
+        elif self._extended:
+            self._send_cancel(reply.key, reply.subject)
+
+    async def _cancel_when_known(self, key: Any, subject: str | int) -> None:
+        try:
+            if await self.extended():
+                self._send_cancel(key, subject)
+        except BusError:
+            return
+
+    def _send_cancel(self, key: Any, subject: str | int) -> None:
+        self._link.answer(Message(Kind.CANCEL, subject, key), self)
+
+    def _lost(self, reason: str, *, going_on: bool, error: BusError | None = None) -> None:
+        """The connection is gone: end what was in flight. With `going_on` the link will come back."""
+        failed = error if error is not None else Disconnected(reason, self.address, True)
+        pending, self.pending = self.pending, {}
+        for reply in pending.values():
+            reply._fail(failed)
+        waiting, self.waiting = self.waiting, None
+        for call in waiting or ():
+            call.ended = True  # never started, so nothing is to be given back
+        self._link.runtime.crowded.pop(self, None)
+        for call in list(self.calls.values()) if self.calls else ():
+            call.stop()
+        for channel in list(self.channels.values()) if self.channels else ():
+            channel.lost(failed)
+        self.calls = self.channels = self.undecided = None
+        self._link.bus._forget_patterns(self)
+        if not going_on:
+            for reply in list(self._unsent or ()):
+                reply._fail(error if error is not None else Disconnected(reason, self.address, False))
+            self._unsent = None
+            self._link.runtime.timed.pop(self, None)
+            self._extended = None
+
+    def _receive(self, message: Message, now: float) -> None:
+        incoming.receive(self, message, now)
+

@@ -1,0 +1,199 @@
+"""The future of one request."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from .body import convert
+from .errors import BadReply, BusError, Code, DeadlineExceeded, RequestCancelled, make_request_error
+
+if TYPE_CHECKING:
+    from ._loop import Loop
+    from .message import Message
+
+__all__ = ["Reply"]
+
+T = TypeVar("T")
+
+_PENDING, _ANSWERED, _FAILED = 0, 1, 2
+
+
+class Reply(Generic[T]):
+    """What `Bus.request` returns: await it, any number of times and from any task.
+
+    Awaiting gives the answer's body as the type that ``returns=`` asked for.
+
+    Raises:
+        RequestError: (by awaiting) The peer said no; the subclass tells why.
+        DeadlineExceeded: (by awaiting) No answer within ``timeout``, or the peer gave up.
+        Disconnected: (by awaiting) The link broke; ``sent`` tells whether the request was written.
+        BadReply: (by awaiting) The answer does not fit ``returns``.
+        QueueFull: (by awaiting) The outbox of the link is full.
+        RequestCancelled: (by awaiting) The request was cancelled.
+    """
+
+    __slots__ = (
+        "_abandon",
+        "_error",
+        "_loop",
+        "_returns",
+        "_state",
+        "_value",
+        "_waiters",
+        "deadline",
+        "key",
+        "message",
+        "sent",
+        "started",
+        "subject",
+    )
+
+    def __init__(self, loop: Loop, subject: str | int, returns: Any, started: float, deadline: float) -> None:
+        self._loop = loop
+        self._returns = returns
+        self._state = _PENDING
+        self._value: Any = None
+        self._error: BusError | None = None
+        self._waiters: Any = None  # None, one waiter, or a list of them
+        self._abandon: Any = None
+        self.subject = subject
+        self.started = started
+        self.deadline = deadline
+        self.sent = False
+        self.key: Any = None
+        self.message: Message | None = None
+        """The answer as it came, once it is there."""
+
+    def done(self) -> bool:
+        """Whether the request has ended, well or not."""
+        return self._state != _PENDING
+
+    def cancel(self) -> bool:
+        """Give the request up: awaiting raises `RequestCancelled`, and the remote handler is stopped where the wire can.
+
+        Returns:
+            False if it had already ended.
+        """
+        if self._state != _PENDING:
+            return False
+        self._fail(RequestCancelled(f"the request to {self.subject!r} was cancelled"))
+        if self._abandon is not None:
+            self._abandon(self)
+        return True
+
+    async def wait(self) -> T:
+        """The same as awaiting the reply, as a coroutine function's result: for task groups.
+
+        Raises:
+            BusError: As awaiting does.
+        """
+        return await self
+
+    def __await__(self) -> Generator[Any, Any, T]:
+        if self._state == _PENDING:
+            waiter = self._loop.waiter()
+            held = self._waiters
+            if held is None:
+                self._waiters = waiter
+            elif isinstance(held, list):
+                held.append(waiter)
+            else:
+                self._waiters = [held, waiter]
+            try:
+                yield from waiter.__await__()
+            except BaseException:
+                self._left(waiter)
+                raise
+        return self._result()
+
+    def _result(self) -> T:
+        if self._state == _FAILED:
+            error = self._error
+            assert error is not None
+            # Each await gets a fresh traceback on the one error object.
+            raise error.with_traceback(None)
+        if self._returns is Any or self.message is None:
+            return self._value  # type: ignore[no-any-return]
+        return self._converted()
+
+    def _converted(self) -> T:
+        try:
+            self._value = convert(self._value, self._returns)
+        except (ValueError, TypeError) as error:
+            self._error = BadReply(f"the answer to {self.subject!r} is not a {_name(self._returns)}: {error}")
+            self._state = _FAILED
+            raise self._error from error
+        self._returns = Any
+        return self._value  # type: ignore[no-any-return]
+
+    def _left(self, waiter: Any) -> None:
+        """A waiter was cancelled; when it was the last, the request is cancelled."""
+        held = self._waiters
+        if isinstance(held, list):
+            held.remove(waiter)
+            if held:
+                return
+        self._waiters = None
+        self.cancel()
+
+    # -- the link's side -------------------------------------------------------------------------------------------------
+
+    def _resolve(self, message: Message) -> None:
+        if self._state != _PENDING:
+            return
+        self.message = message
+        try:
+            self._value = message.body
+        except BusError as error:
+            self._error = BadReply(f"the answer to {self.subject!r} does not decode: {error}")
+            self._state = _FAILED
+        else:
+            self._state = _ANSWERED
+        self._wake()
+
+    def _reject(self, message: Message, now: float) -> None:
+        if self._state == _PENDING:
+            self.message = message
+            self._fail(error_of(message, self.subject, now - self.started))
+
+    def _fail(self, error: BusError) -> None:
+        if self._state == _PENDING:
+            self._error = error
+            self._state = _FAILED
+            self._wake()
+
+    def _wake(self) -> None:
+        held, self._waiters = self._waiters, None
+        if held is None:
+            return
+        wake = self._loop.wake
+        if isinstance(held, list):
+            for waiter in held:
+                wake(waiter)
+        else:
+            wake(held)
+
+    def __repr__(self) -> str:
+        state = ("pending", "answered", "failed")[self._state]
+        return f"<Reply {self.subject!r} {state}>"
+
+
+def error_of(message: Message, subject: str | int, elapsed: float) -> BusError:
+    """The exception that an error message stands for."""
+    code = message.code if message.code is not None else Code.UNKNOWN
+    if code is Code.DEADLINE_EXCEEDED:
+        return DeadlineExceeded(subject, elapsed, "remote")
+    if code is Code.OK:
+        code = Code.UNKNOWN
+    facts = message.attributes
+    error = make_request_error(
+        code, str(facts.get("text") or ""), reason=facts.get("reason"), detail=facts.get("detail")
+    )
+    error.subject = subject
+    error._received = True
+    return error
+
+
+def _name(target: Any) -> str:
+    return getattr(target, "__name__", None) or str(target)

@@ -1,0 +1,133 @@
+"""Registering handlers: what `Bus` and `Router` share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Literal, TypeAlias, TypeVar
+
+from attrs import frozen
+
+from .handlers import Handler, plan
+from .subjects import Subject, check_pattern, check_subject
+
+__all__ = ["Listen", "Router", "WhenFull"]
+
+F = TypeVar("F", bound=Callable[..., Any])
+WhenFull: TypeAlias = Literal["block", "drop_oldest", "drop_newest", "latest"]
+"""What a full queue does with one more publication."""
+
+POLICIES = ("block", "drop_oldest", "drop_newest", "latest")
+
+
+@frozen
+class Listen:
+    """A registered `on` handler."""
+
+    handler: Handler
+    queue: int
+    when_full: WhenFull
+    concurrency: int
+
+
+class Router:
+    """A group of handlers that a bus includes, perhaps under a prefix: `bus.include(router, prefix="user.")`."""
+
+    def __init__(self) -> None:
+        self._handlers: dict[str | int, Handler] = {}
+        self._listens: list[Listen] = []
+
+    def handle(self, subject: str | int | Subject[Any, Any], *, inline: bool = False) -> Callable[[F], F]:
+        """Register a function that answers requests to a subject.
+
+        A coroutine function is awaited; a plain function runs in a worker thread, or in place with ``inline=True``; an async
+        generator answers `stream`; a function with a `Channel` parameter answers `channel`.
+
+        Args:
+            subject: One subject, or `Subject`.
+            inline: Call a plain function on the event loop.
+
+        Raises:
+            TypeError: The signature cannot be filled, or the subject has a handler already.
+            LocalProtocolError: The subject is not valid.
+            ReservedSubject: The subject is ours.
+        """
+        name = subject.name if isinstance(subject, Subject) else subject
+        check_subject(name)
+
+        def register(function: F) -> F:
+            self._add_handler(plan(name, function, inline=inline))
+            return function
+
+        return register
+
+    def on(
+        self,
+        pattern: str | int | Subject[Any, Any],
+        *,
+        queue: int = 1000,
+        when_full: WhenFull = "block",
+        concurrency: int = 1,
+        inline: bool = False,
+    ) -> Callable[[F], F]:
+        """Register a function that receives the publications of a pattern, one at a time and in order.
+
+        Args:
+            pattern: ``*`` one token, ``>`` the rest, ``{name}`` one token handed over by that name.
+            queue: Publications that wait for the function.
+            when_full: What happens to one more.
+            concurrency: Above 1: that many at the same time, and no order.
+            inline: Call a plain function on the event loop.
+
+        Raises:
+            TypeError: The signature cannot be filled.
+            ValueError: A queue or concurrency below 1, or an unknown policy.
+            LocalProtocolError: The pattern is not valid.
+        """
+        name = pattern.name if isinstance(pattern, Subject) else pattern
+        check_pattern(name)
+        check_queue(queue, when_full)
+        if concurrency < 1:
+            raise ValueError(f"concurrency={concurrency}: at least 1")
+
+        def register(function: F) -> F:
+            self._add_listen(Listen(plan(name, function, inline=inline, publication=True), queue, when_full, concurrency))
+            return function
+
+        return register
+
+    def include(self, router: Router, *, prefix: str = "") -> None:
+        """Take over all handlers of another router, with their subjects prefixed.
+
+        Raises:
+            TypeError: A subject has a handler already, or a prefix would be put before an ``int``.
+        """
+        for handler in router._handlers.values():
+            self._add_handler(_moved(handler, prefix))
+        for listen in router._listens:
+            moved = _moved(listen.handler, prefix, publication=True)
+            self._add_listen(Listen(moved, listen.queue, listen.when_full, listen.concurrency))
+
+    def _add_handler(self, handler: Handler) -> None:
+        old = self._handlers.get(handler.subject)
+        if old is not None:
+            raise TypeError(f"{handler.name}: {handler.subject!r} is already handled by {old.name}")
+        self._handlers[handler.subject] = handler
+
+    def _add_listen(self, listen: Listen) -> None:
+        self._listens.append(listen)
+
+
+def check_queue(queue: int, when_full: str) -> None:
+    """Raise ValueError for a queue that cannot be."""
+    if queue < 1:
+        raise ValueError(f"queue={queue}: at least 1")
+    if when_full not in POLICIES:
+        raise ValueError(f"when_full={when_full!r}: one of {', '.join(POLICIES)}")
+
+
+def _moved(handler: Handler, prefix: str, publication: bool = False) -> Handler:
+    if not prefix:
+        return handler
+    if isinstance(handler.subject, int):
+        raise TypeError(f"{handler.name}: a prefix cannot be put before the number {handler.subject}")
+    return plan(prefix + handler.subject, handler.function, inline=handler.style == "inline", publication=publication)

@@ -1,0 +1,167 @@
+"""What a bus has while it is entered: a task group, workers, one timer, one housekeeping task."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import logging
+import math
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any, Literal, Protocol
+
+import anyio
+import anyio.abc
+
+from ._loop import running_loop
+from .workers import Workers
+
+if TYPE_CHECKING:
+    from .limits import Limits
+    from .link import Link
+    from .peer import Peer
+
+__all__ = ["Runtime"]
+
+logger = logging.getLogger("polybus")
+
+class Timed(Protocol):
+    """Something with deadlines."""
+
+    def _expire(self, now: float) -> float: ...
+
+
+_PRECISION = 0.01
+"""Seconds by which a deadline may fire late, so that one timer serves many."""
+
+
+class Runtime:
+    """The running half of a bus. Made anew each time the bus is entered; implements `plugins.Host` for transports."""
+
+    def __init__(self, limits: Limits) -> None:
+        self.loop = running_loop()
+        self.limits = limits
+        self.backend: Literal["asyncio", "trio"] = self.loop.backend
+        self.time = self.loop.time
+        self.call_soon = self.loop.call_soon
+        self.workers = Workers(self.loop, self.spawn)
+        self.links: dict[Link, None] = {}
+        self.timed: dict[Timed, None] = {}
+        """Who has a request or a handler with a deadline."""
+        self.crowded: dict[Peer, None] = {}
+        """Peers with requests that wait for a place."""
+        self.buffered = 0
+        """Bytes in all outboxes and held-back queues."""
+        self.running = 0
+        """Requests whose handlers run."""
+        self._armed = math.inf
+        self._alarm: Any = None
+        self._context = contextvars.copy_context()
+        self._owner: asyncio.Task[None] | None = None
+        self._stop = anyio.Event()
+        self._finished = anyio.Event()
+        self.closing = False
+
+    # -- life ------------------------------------------------------------------------------------------------------------
+
+    async def open(self) -> None:
+        """Start the task group, in a task of its own: so a bus may be entered in one task and left in another."""
+        started = anyio.Event()
+        if self.backend == "asyncio":
+            self._owner = asyncio.get_running_loop().create_task(self._own(started), name="polybus")
+        else:
+            import trio
+
+            trio.lowlevel.spawn_system_task(self._own, started, name="polybus")
+        await started.wait()
+        self.spawn(self._keep_time)
+        self.spawn(self._keep_house)
+
+    async def _own(self, started: anyio.Event) -> None:
+        try:
+            async with anyio.create_task_group() as self._group:
+                started.set()
+                await self._stop.wait()
+                self._group.cancel_scope.cancel()
+        finally:
+            self.closing = True
+            self._finished.set()
+
+    async def close(self) -> None:
+        """Cancel and await every task. Bounded by what tasks do in their own shielded clean-up."""
+        self.closing = True
+        self._stop.set()
+        with anyio.CancelScope(shield=True):
+            await self._finished.wait()
+            if self._owner is not None:
+                await asyncio.wait([self._owner])
+        self._owner = None
+
+    def spawn(self, function: Callable[..., Awaitable[Any]], *args: Any) -> None:
+        """Run a coroutine function as a task of the bus, in the context in which the bus was entered. Errors are logged."""
+        if not self.closing:
+            self._context.run(self._group.start_soon, self._guard, function, args)
+
+    async def _guard(self, function: Callable[..., Awaitable[Any]], args: tuple[Any, ...]) -> None:
+        try:
+            await function(*args)
+        except Exception:
+            logger.exception("polybus: a background task failed (%s); the bus goes on", getattr(function, "__qualname__", function))
+
+    # -- deadlines -------------------------------------------------------------------------------------------------------
+
+    def arm(self, when: float) -> None:
+        """Make sure that `_sweep` runs soon after `when`."""
+        if when < self._armed - _PRECISION:
+            self._armed = when
+            if self._alarm is not None:
+                self.loop.wake(self._alarm)
+
+    def watch(self, owner: Timed, deadline: float) -> None:
+        """Have `owner._expire` called soon after a deadline."""
+        self.timed[owner] = None
+        self.arm(deadline)
+
+    async def _keep_time(self) -> None:
+        while True:
+            self._alarm = self.loop.waiter()
+            delay = self._armed - self.time()
+            if delay > 0:
+                with anyio.move_on_after(delay + _PRECISION / 2):
+                    await self._alarm
+            if self._armed <= self.time():
+                self._sweep()
+
+    def _sweep(self) -> None:
+        """End what is past its deadline, and arm the timer for the earliest of the rest."""
+        now = self.time()
+        self._armed = math.inf
+        nearest = math.inf
+        for owner in list(self.timed):
+            due = owner._expire(now)
+            if due == math.inf:
+                self.timed.pop(owner, None)
+            else:
+                nearest = min(nearest, due)
+        self.arm(nearest)
+
+    # -- housekeeping ----------------------------------------------------------------------------------------------------
+
+    def _pace(self) -> float:
+        limits = self.limits
+        shortest = min(
+            limits.ping_interval,
+            limits.ping_timeout,
+            limits.write_timeout,
+            limits.frame_timeout,
+            limits.close_timeout,
+            limits.handshake_timeout,
+        )
+        return max(0.01, min(1.0, shortest / 4))
+
+    async def _keep_house(self) -> None:
+        pace = self._pace()
+        while True:
+            await anyio.sleep(pace)
+            now = self.time()
+            for link in list(self.links):
+                link.tick(now)

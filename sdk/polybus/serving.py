@@ -1,0 +1,214 @@
+"""Accepting links: the gate that transports ask, and the listener that users hold."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+import anyio
+
+from .connecting import resolve_target
+from .errors import BusError, LocalProtocolError, TooManyRequests, Unavailable
+from .link import Link
+from .plugins import Admission, Handshake, ListenOptions, Listening, ProtocolAdapter, Transport
+from .urls import find_protocol, find_transport, join_url, split_url
+
+if TYPE_CHECKING:
+    import ssl
+
+    from .bus import Bus
+    from .peer import Peer
+
+__all__ = ["BusGate", "Listener", "Serving"]
+
+logger = logging.getLogger("polybus.security")
+
+WHEN_FULL = ("drop_oldest", "drop_newest", "disconnect")
+
+
+class BusGate:
+    """Who may come in: limits first, then `authenticate`. Implements `plugins.Gate`."""
+
+    def __init__(self, bus: Bus, adapter: ProtocolAdapter, url: str, when_full: str) -> None:
+        self._bus = bus
+        self._adapter = adapter
+        self.url = url
+        self._when_full = when_full
+        self._knocking = 0
+        self._inside: dict[str, int] = {}
+        self.links: dict[Link, str] = {}
+        self.open = True
+
+    def knock(self, address: str) -> BusError | None:
+        """Count a newcomer, or say why it has to stay outside."""
+        limits = self._bus.limits
+        if not (self.open and self._bus.ready):
+            return Unavailable("this server is shutting down")
+        if self._knocking >= limits.handshakes:
+            return TooManyRequests(f"{self._knocking} handshakes are under way (Limits.handshakes)")
+        if len(self._bus._running.links) >= limits.peers:
+            return TooManyRequests(f"{limits.peers} connections are open (Limits.peers)")
+        if self._inside.get(_host(address), 0) >= limits.peers_per_address:
+            return TooManyRequests(f"{limits.peers_per_address} connections from {_host(address)} (Limits.peers_per_address)")
+        self._knocking += 1
+        self._count(address, 1)
+        return None
+
+    def left(self, address: str) -> None:
+        """A newcomer gave up before it was let in."""
+        self._knocking -= 1
+        self._count(address, -1)
+
+    def admit(self, handshake: Handshake, decided: Callable[[Admission | BusError], None]) -> None:
+        """Ask `authenticate`; at once where there is none."""
+        authority = self._bus._authority
+        if authority.authenticate is None:
+            from .plugins import Identity
+
+            decided(Admission(Identity(), handshake))
+        else:
+            self._bus._running.spawn(self._ask, handshake, decided)
+
+    async def _ask(self, handshake: Handshake, decided: Callable[[Admission | BusError], None]) -> None:
+        decided(await self._bus._authority.admit(handshake))
+
+    def opened(self, transport: Transport, admission: Admission) -> None:
+        """A newcomer is in."""
+        self._knocking -= 1
+        link = Link(
+            self._bus,
+            self._bus._running,
+            self._adapter,
+            self.url,
+            opened=False,
+            when_full=self._when_full,
+            identity=admission.identity,
+            handshake=admission.handshake,
+        )
+        self.links[link] = _host(transport.address)
+        link.attach(transport)
+
+    def gone(self, link: Link) -> None:
+        """A link has ended."""
+        host = self.links.pop(link, None)
+        if host is not None:
+            self._count(host, -1)
+
+    def _count(self, address: str, step: int) -> None:
+        host = _host(address)
+        left = self._inside.get(host, 0) + step
+        if left > 0:
+            self._inside[host] = left
+        else:
+            self._inside.pop(host, None)
+
+
+class Listener:
+    """A bound address of a bus."""
+
+    def __init__(self, gate: BusGate, listening: Listening, url: str) -> None:
+        self._gate = gate
+        self._listening = listening
+        self.url = url
+        """The real, connectable URL, with its options."""
+
+    @property
+    def peers(self) -> list[Peer]:
+        """Who is connected through this listener."""
+        return [peer for link in self._gate.links for peer in link.peers]
+
+    def __repr__(self) -> str:
+        return f"<Listener {self.url} {len(self._gate.links)} links>"
+
+
+class Serving:
+    """The async context manager behind `Bus.serve`."""
+
+    def __init__(
+        self,
+        bus: Bus,
+        target: Any,
+        *,
+        protocol: str | ProtocolAdapter | None,
+        origins: Iterable[str],
+        hosts: Iterable[str],
+        tls: ssl.SSLContext | None,
+        when_full: str,
+        insecure: bool,
+    ) -> None:
+        if when_full not in WHEN_FULL:
+            raise ValueError(f"when_full={when_full!r}: one of {', '.join(WHEN_FULL)}")
+        self._bus = bus
+        self._origins = (origins,) if isinstance(origins, str) else tuple(origins)
+        self._hosts = (hosts,) if isinstance(hosts, str) else tuple(hosts)
+        self._tls = tls
+        self._when_full = when_full
+        self._transport: Any
+        if isinstance(target, str):
+            parts = split_url(target)
+            self._adapter = find_protocol(protocol or parts.protocol, parts.options)
+            self._transport, self._address = find_transport(parts.transport), parts.address
+            if not (insecure or bus._authority.authenticate or self._transport.is_private(self._address)):
+                raise LocalProtocolError(
+                    f"{target} can be reached from other machines and the bus lets everybody in: pass Bus(authenticate=...), "
+                    "or bind to 127.0.0.1, or say insecure=True"
+                )
+        else:
+            self._adapter, self._transport = resolve_target(target, protocol)
+            self._address = target.url
+        self._listener: Listener | None = None
+
+    async def __aenter__(self) -> Listener:
+        bus = self._bus
+        await bus._enter()
+        try:
+            gate = BusGate(bus, self._adapter, "", self._when_full)
+            codec = self._adapter.codec(bus.limits)
+            options = ListenOptions(
+                host=bus._running,
+                gate=gate,
+                protocol=self._adapter.name,
+                reads=codec.reads,
+                writes=codec.writes,
+                subprotocol=self._adapter.name,
+                origins=self._origins,
+                hosts=self._hosts,
+                tls=self._tls,
+            )
+            listening = await self._transport.listen(self._address, options)
+            gate.url = join_url(self._adapter, listening.url)
+            self._listener = Listener(gate, listening, gate.url)
+            bus._listeners[self._listener] = None
+        except BaseException:
+            with anyio.CancelScope(shield=True):
+                await bus._leave(drain=False)
+            raise
+        return self._listener
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        bus, listener = self._bus, self._listener
+        assert listener is not None
+        with anyio.CancelScope(shield=True):
+            if bus._runtime is not None:
+                await self._stop(listener, drain=error is None)
+            await bus._leave(drain=error is None)
+
+    async def _stop(self, listener: Listener, *, drain: bool) -> None:
+        bus = self._bus
+        listener._gate.open = False
+        if bus._entered == 1 and drain:
+            await bus.drain()  # the last one out: everybody is told, and handlers may finish
+        bus._listeners.pop(listener, None)
+        await listener._listening.aclose()
+        for link in list(listener._gate.links):
+            await bus._close_link(link, drain=drain, code=1001)
+
+
+def _host(address: str) -> str:
+    """The address without its port."""
+    host, _, _ = address.rpartition(":")
+    return host or address

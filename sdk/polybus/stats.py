@@ -1,0 +1,58 @@
+"""Counters and their snapshot."""
+
+from __future__ import annotations
+
+from attrs import define, frozen
+
+__all__ = ["Counters", "Stats"]
+
+
+@define(slots=True, eq=False)
+class Counters:
+    """What a bus counts while it runs; never reset."""
+
+    sent: int = 0
+    received: int = 0
+    dropped: int = 0
+    late: int = 0
+    malformed: int = 0
+    refused: int = 0
+    failed: int = 0
+    reconnects: int = 0
+
+
+@frozen(kw_only=True)
+class Stats:
+    """A snapshot of a bus: `Bus.stats()`.
+
+    Attributes:
+        links: Connections, up or coming back.
+        peers: Peers on them.
+        pending: Requests of ours that wait for their answer.
+        running: Requests of others whose handlers run.
+        waiting: Requests of others that wait for a place.
+        queued: Messages in all outboxes.
+        sent: Messages given to a connection.
+        received: Messages that came in.
+        dropped: Publications dropped by a policy, or skipped because they did not fit.
+        late: Answers that nobody waited for any more.
+        malformed: Frames and messages that broke a rule of the wire.
+        refused: Requests and subscriptions that were not allowed, not known, or too many.
+        failed: Handlers that raised what they did not mean as an answer.
+        reconnects: Links that came back.
+    """
+
+    links: int
+    peers: int
+    pending: int
+    running: int
+    waiting: int
+    queued: int
+    sent: int
+    received: int
+    dropped: int
+    late: int
+    malformed: int
+    refused: int
+    failed: int
+    reconnects: int

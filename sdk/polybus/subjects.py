@@ -1,0 +1,237 @@
+"""Subjects, patterns, and the index that finds who wants a subject.
+
+Subjects are dotted text (``news.today``) or, where a protocol numbers its actions, ``int``. In a pattern ``*`` stands for one
+token, ``>`` at the end for one or more, ``{name}`` for one token that is handed over under that name. A pattern with a ``/``
+is a URI pattern, which the uProtocol adapter matches.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import Any, Generic, TypeVar, overload
+
+from attrs import field, frozen
+
+from .errors import LocalProtocolError, ReservedSubject
+
+__all__ = ["Subject", "SubjectIndex", "captures", "check_pattern", "check_subject", "is_pattern", "matches", "wire_pattern"]
+
+In = TypeVar("In")
+Out = TypeVar("Out")
+T = TypeVar("T")
+
+RESERVED_PREFIX = "_polybus."
+_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
+_NAMED = re.compile(r"\{([A-Za-z_][A-Za-z0-9_]*)\}")
+_CACHE_SIZE = 4096
+
+
+@frozen
+class Subject(Generic[In, Out]):
+    """A subject with the types of what is asked and what is answered, accepted wherever a subject is.
+
+    ``GET_USER = Subject("user.get", GetUser, User)`` makes ``bus.request(GET_USER, GetUser(7))`` a ``Reply[User]``.
+    """
+
+    name: str | int
+    takes: type[In] = field(default=Any)  # type: ignore[assignment]  # Any stands for "whatever"
+    returns: type[Out] = field(default=Any)  # type: ignore[assignment]
+
+
+def check_subject(subject: str | int, limit: int = 1024) -> None:
+    """Whether an application may send to a subject.
+
+    Raises:
+        LocalProtocolError: Empty, too long, with control characters, a wildcard token, or not text or a number.
+        ReservedSubject: It begins with ``_polybus.``, which is ours.
+    """
+    _check_text(subject, limit, "subject")
+    if isinstance(subject, str) and is_pattern(subject):
+        raise LocalProtocolError(f"subject {subject!r} is a pattern: only subscriptions take wildcards")
+
+
+def check_pattern(pattern: str | int, limit: int = 1024) -> None:
+    """Whether a pattern may be subscribed to.
+
+    Raises:
+        LocalProtocolError: Empty, too long, with control characters or empty tokens, or ``>`` before the end.
+        ReservedSubject: It begins with ``_polybus.``.
+    """
+    _check_text(pattern, limit, "pattern")
+    if isinstance(pattern, int) or "/" in pattern:
+        return
+    tokens = pattern.split(".")
+    if ">" in tokens[:-1]:
+        raise LocalProtocolError(f"pattern {pattern!r}: '>' stands for the rest and can only be the last token")
+
+
+def _check_text(subject: str | int, limit: int, what: str) -> None:
+    if isinstance(subject, int) and not isinstance(subject, bool):
+        if not 0 <= subject <= 0xFFFF_FFFF:
+            raise LocalProtocolError(f"{what} {subject} is not an action id: 0 to 0xFFFFFFFF")
+        return
+    if not isinstance(subject, str):
+        raise LocalProtocolError(f"a {what} is text or a number, not {type(subject).__name__}")
+    if not subject:
+        raise LocalProtocolError(f"an empty {what}")
+    size = len(subject) if subject.isascii() else len(subject.encode("utf-8", "surrogatepass"))
+    if size > limit:
+        raise LocalProtocolError(f"{what} of {size} bytes: the limit is {limit} (Limits.subject)")
+    if _CONTROL.search(subject):
+        raise LocalProtocolError(f"{what} {subject!r} contains control characters")
+    if not subject.isascii():
+        try:
+            subject.encode()
+        except UnicodeEncodeError:
+            raise LocalProtocolError(f"{what} {subject!r} contains a lone surrogate") from None
+    if subject.startswith(RESERVED_PREFIX):
+        raise ReservedSubject(f"{subject!r}: subjects that begin with {RESERVED_PREFIX!r} belong to polybus")
+
+
+def is_pattern(text: str | int) -> bool:
+    """Whether a subscription text has wildcards."""
+    if isinstance(text, int) or not ("*" in text or ">" in text or "{" in text):
+        return False
+    return any(token in ("*", ">") or _NAMED.fullmatch(token) for token in text.split("."))
+
+
+def wire_pattern(pattern: str | int) -> str | int:
+    """The pattern as other buses know it: names become ``*``."""
+    if isinstance(pattern, int) or "{" not in pattern:
+        return pattern
+    return ".".join("*" if _NAMED.fullmatch(token) else token for token in pattern.split("."))
+
+
+def captures(pattern: str | int) -> dict[str, int]:
+    """The names in a pattern and the positions of their tokens."""
+    if isinstance(pattern, int):
+        return {}
+    found = {}
+    for position, token in enumerate(pattern.split(".")):
+        named = _NAMED.fullmatch(token)
+        if named:
+            found[named[1]] = position
+    return found
+
+
+def matches(pattern: str | int, subject: str | int) -> bool:
+    """Whether one pattern matches one subject; for a set of patterns use `SubjectIndex`."""
+    if isinstance(pattern, int) or isinstance(subject, int):
+        return pattern == subject
+    want, have = wire_pattern(pattern), subject.split(".")
+    tokens = str(want).split(".")
+    if tokens[-1] == ">":
+        return len(have) >= len(tokens) and _tokens_match(tokens[:-1], have)
+    return len(have) == len(tokens) and _tokens_match(tokens, have)
+
+
+def _tokens_match(tokens: Iterable[str], have: Iterable[str]) -> bool:
+    return all(token in ("*", got) for token, got in zip(tokens, have, strict=False))
+
+
+class _Node(Generic[T]):
+    __slots__ = ("children", "here", "rest")
+
+    def __init__(self) -> None:
+        self.children: dict[str, _Node[T]] = {}
+        self.here: dict[T, int] = {}
+        self.rest: dict[T, int] = {}
+
+    @property
+    def empty(self) -> bool:
+        return not (self.children or self.here or self.rest)
+
+
+class SubjectIndex(Generic[T]):
+    """From a subject to all items whose pattern matches, each once. A trie, with a bounded memory of recent answers.
+
+    Adding and removing cost the length of the pattern; a look-up of a subject seen since the last change is one dict access.
+    """
+
+    __slots__ = ("_cache", "_exact", "_root", "_size")
+
+    def __init__(self) -> None:
+        self._exact: dict[str | int, dict[T, int]] = {}
+        self._root: _Node[T] = _Node()
+        self._cache: dict[str | int, tuple[T, ...]] = {}
+        self._size = 0
+
+    def __len__(self) -> int:
+        return self._size
+
+    def add(self, pattern: str | int, item: T) -> None:
+        """Count one more interest of `item` in `pattern`."""
+        self._change(pattern, item, 1)
+
+    def remove(self, pattern: str | int, item: T) -> None:
+        """Take one interest back; unknown ones are ignored."""
+        self._change(pattern, item, -1)
+
+    def match(self, subject: str | int) -> tuple[T, ...]:
+        """All items whose pattern matches."""
+        found = self._cache.get(subject)
+        if found is None:
+            found = self._cache_miss(subject)
+        return found
+
+    def _cache_miss(self, subject: str | int) -> tuple[T, ...]:
+        items: dict[T, int] = dict(self._exact.get(subject, ()))
+        if isinstance(subject, str) and not self._root.empty:
+            _collect(self._root, subject.split("."), 0, items)
+        if len(self._cache) >= _CACHE_SIZE:
+            self._cache.clear()
+        found = self._cache[subject] = tuple(items)
+        return found
+
+    def _change(self, pattern: str | int, item: T, step: int) -> None:
+        if self._cache:
+            self._cache.clear()
+        if not is_pattern(pattern):
+            holders = self._exact.setdefault(pattern, {})
+            self._size += _count(holders, item, step)
+            if not holders:
+                del self._exact[pattern]
+            return
+        tokens = str(wire_pattern(pattern)).split(".")
+        path = [self._root]
+        tail = tokens[-1] == ">"
+        for token in tokens[:-1] if tail else tokens:
+            path.append(path[-1].children.setdefault(token, _Node()))
+        self._size += _count(path[-1].rest if tail else path[-1].here, item, step)
+        for parent, token in zip(reversed(path[:-1]), reversed(tokens[: len(path) - 1]), strict=True):
+            if not parent.children[token].empty:
+                break
+            del parent.children[token]
+
+
+def _count(holders: dict[T, int], item: T, step: int) -> int:
+    before = holders.get(item, 0)
+    after = before + step
+    if after > 0:
+        holders[item] = after
+    else:
+        holders.pop(item, None)
+    return (after > 0) - (before > 0)
+
+
+def _collect(node: _Node[T], tokens: list[str], at: int, into: dict[T, int]) -> None:
+    if at < len(tokens):
+        into.update(node.rest)
+        for token in (tokens[at], "*"):
+            child = node.children.get(token)
+            if child is not None:
+                _collect(child, tokens, at + 1, into)
+    else:
+        into.update(node.here)
+
+
+@overload
+def resolve(subject: Subject[In, Out], returns: Any) -> tuple[str | int, Any]: ...
+@overload
+def resolve(subject: str | int, returns: Any) -> tuple[str | int, Any]: ...
+def resolve(subject: str | int | Subject[Any, Any], returns: Any) -> tuple[str | int, Any]:
+    """The bare subject, and the type that is wanted back."""
+    if isinstance(subject, Subject):
+        return subject.name, subject.returns if returns is Any else returns
+    return subject, returns

@@ -1,0 +1,304 @@
+"""Where publications end: subscriptions that are iterated over, and the queues of `on` handlers."""
+
+from __future__ import annotations
+
+import contextvars
+import copy
+import math
+from collections import deque
+from collections.abc import Coroutine
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+import anyio
+
+from .body import convert
+from .errors import BusError, LocalProtocolError, SlowConsumer
+from .events import HandlerFailed
+from .plugins import Closed
+
+if TYPE_CHECKING:
+    from .bus import Bus
+    from .handlers import Handler
+    from .link import Link
+    from .message import Message
+    from .router import Listen, WhenFull
+    from .runtime import Runtime
+
+__all__ = ["HandlerInbox", "Inbox", "Subscription"]
+
+_OVERHEAD = 200
+
+
+class Inbox:
+    """A bounded queue of publications with a policy for one more.
+
+    Of a full ``block`` queue, publishers in this process are held back; what arrives over a link is kept beyond the size and
+    charged to that link, which ends when it holds back more than `Limits.queue_bytes`.
+    """
+
+    __slots__ = ("_bus", "_overflow", "_queue", "_room", "dropped", "local", "pattern", "queue", "when_full")
+
+    def __init__(self, bus: Bus, pattern: str | int, queue: int, when_full: WhenFull, local: bool) -> None:
+        self._bus = bus
+        self.pattern = pattern
+        self.queue = queue
+        self.when_full = when_full
+        self.local = local
+        """Whether the bus's own publications are taken too."""
+        self.dropped = 0
+        self._queue: deque[Message] = deque()
+        self._overflow: deque[tuple[Link, int]] | None = None
+        self._room: list[Any] | None = None
+
+    def __len__(self) -> int:
+        return len(self._queue)
+
+    def offer(self, message: Message, link: Link | None) -> None:
+        """Take a publication; `link` is None when this process published it (and has waited for room)."""
+        if len(self._queue) >= self.queue:
+            if self.when_full == "block":
+                if link is not None and not self._hold(message, link):
+                    return
+            elif not self._displace(message):
+                return
+        self._queue.append(message)
+        self._arrived()
+
+    def _arrived(self) -> None:
+        raise NotImplementedError
+
+    def _displace(self, message: Message) -> bool:
+        self.dropped += 1
+        self._bus._counters.dropped += 1
+        if self.when_full == "drop_newest":
+            return False
+        queue = self._queue
+        if self.when_full == "latest":
+            for old in queue:
+                if old.subject == message.subject:
+                    queue.remove(old)
+                    return True
+        queue.popleft()
+        return True
+
+    def _hold(self, message: Message, link: Link) -> bool:
+        size = _OVERHEAD + (len(message.raw) if message.raw is not None else 0)
+        limits = link.runtime.limits
+        if link.held + size > limits.queue_bytes or link.runtime.buffered + size > limits.total_bytes:
+            text = (
+                f"{self.pattern!r} is read too slowly: {len(self._queue)} publications wait (queue={self.queue}) and "
+                f"{link.held} bytes of {link.address} are held back (Limits.queue_bytes); read faster, or choose when_full="
+            )
+            self._overrun(SlowConsumer(text))
+            link.abort(Closed(1013, "a subscription of this side is read too slowly"))
+            return False
+        link.held += size
+        link.runtime.buffered += size
+        if self._overflow is None:
+            self._overflow = deque()
+        self._overflow.append((link, size))
+        return True
+
+    def _overrun(self, error: SlowConsumer) -> None:
+        raise NotImplementedError
+
+    def take(self) -> Message:
+        """The oldest publication."""
+        message = self._queue.popleft()
+        if self._overflow:
+            link, size = self._overflow.popleft()
+            link.held -= size
+            link.runtime.buffered -= size
+        if self._room and len(self._queue) < self.queue:
+            self._bus._wake(self._room.pop(0))
+        return message
+
+    @property
+    def full(self) -> bool:
+        """Whether a publisher of this process has to wait."""
+        return self.when_full == "block" and len(self._queue) >= self.queue
+
+    async def room(self, deadline: float) -> bool:
+        """Wait until there is room. False when the deadline passed."""
+        while self.full:
+            waiter = self._bus._waiter()
+            self._room = self._room if self._room is not None else []
+            self._room.append(waiter)
+            with anyio.move_on_at(deadline) as scope:
+                await waiter
+            if scope.cancelled_caught:
+                return False
+        return True
+
+    def clear(self) -> None:
+        """Forget what waits, and let publishers go on."""
+        self._queue.clear()
+        while self._overflow:
+            link, size = self._overflow.popleft()
+            link.held -= size
+            link.runtime.buffered -= size
+        while self._room:
+            self._bus._wake(self._room.pop())
+
+
+class Subscription(Inbox):
+    """What `Bus.subscribe` returns: ``async with`` it, then iterate over it.
+
+    Iteration gives a `Message` each; with ``returns=`` its body is of that type, and one that does not fit is skipped and
+    counted in `skipped`.
+
+    Raises:
+        SlowConsumer: (by iterating) It was read too slowly and its link was ended.
+        Disconnected, Unauthorized, Forbidden: (by iterating) The bus's only link is gone for good.
+    """
+
+    __slots__ = ("_active", "_error", "_readers", "_returns", "skipped")
+
+    def __init__(
+        self, bus: Bus, pattern: str | int, returns: Any, queue: int, when_full: WhenFull, local: bool
+    ) -> None:
+        super().__init__(bus, pattern, queue, when_full, local)
+        self._returns = returns
+        self._readers: deque[Any] = deque()
+        self._active = False
+        self._error: BusError | None = None
+        self.skipped = 0
+
+    async def __aenter__(self) -> Self:
+        if self._active:
+            raise LocalProtocolError("this subscription is entered already: make another one")
+        self._active = True
+        try:
+            await self._bus._subscribe(self)
+        except BaseException:
+            self._leave()
+            raise
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._leave()
+
+    def _leave(self) -> None:
+        if self._active:
+            self._active = False
+            self._bus._unsubscribe(self)
+            self.clear()
+            self._wake_all()
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Message:
+        while True:
+            while not self._queue:
+                if self._error is not None:
+                    raise self._error.with_traceback(None)
+                if not self._active:
+                    raise StopAsyncIteration
+                waiter = self._bus._waiter()
+                self._readers.append(waiter)
+                try:
+                    await waiter
+                except BaseException:
+                    if waiter in self._readers:
+                        self._readers.remove(waiter)
+                    elif self._queue:  # woken and cancelled in one turn: the message is another reader's
+                        self._arrived()
+                    raise
+            message = self.take()
+            if self._returns is Any:
+                return message
+            try:
+                body = convert(message.body, self._returns)
+            except (ValueError, TypeError, BusError):
+                self.skipped += 1
+                self._bus._counters.dropped += 1
+                continue
+            typed = copy.copy(message)  # other subscriptions share the message
+            typed._value = body
+            return typed
+
+    def _arrived(self) -> None:
+        if self._readers:
+            self._bus._wake(self._readers.popleft())
+
+    def _overrun(self, error: SlowConsumer) -> None:
+        self.fail(error)
+
+    def fail(self, error: BusError | None) -> None:
+        """End the subscription; with None orderly."""
+        self._error = self._error or error
+        self._leave()
+
+    def _wake_all(self) -> None:
+        while self._readers:
+            self._bus._wake(self._readers.popleft())
+
+
+class HandlerInbox(Inbox):
+    """The queue of one `on` handler while the bus is entered."""
+
+    __slots__ = ("_concurrency", "_handler", "_pumps", "_runtime")
+
+    def __init__(self, bus: Bus, runtime: Runtime, listen: Listen) -> None:
+        super().__init__(bus, listen.handler.subject, listen.queue, listen.when_full, True)
+        self._runtime = runtime
+        self._handler = listen.handler
+        self._concurrency = listen.concurrency
+        self._pumps = 0
+
+    def _arrived(self) -> None:
+        if self._pumps < self._concurrency:
+            self._pumps += 1
+            self._runtime.workers.submit(_Pump(self))
+
+    def _overrun(self, error: SlowConsumer) -> None:
+        self._bus._failed(HandlerFailed(subject=self.pattern, error=error))
+
+
+class _Pump:
+    """Runs the handler for one publication after the other, as long as some wait. A `workers.Job`."""
+
+    __slots__ = ("_inbox", "scope")
+
+    def __init__(self, inbox: HandlerInbox) -> None:
+        self._inbox = inbox
+        self.scope: anyio.CancelScope | None = None
+
+    def run(self) -> Coroutine[Any, Any, None]:
+        return self._run()
+
+    async def _run(self) -> None:
+        inbox = self._inbox
+        bus, handler, queue = inbox._bus, inbox._handler, inbox._queue
+        plain = _plain_function(handler, bus)
+        baseline = contextvars.copy_context()
+        try:
+            while queue:
+                message = inbox.take()
+                try:
+                    if plain is not None:
+                        await plain(message.body)
+                    else:
+                        await bus._execute(handler, message, None)
+                except Exception as error:
+                    bus._publication_failed(message, error)
+                if contextvars.copy_context() != baseline:
+                    break  # the handler changed context variables: the next message gets a fresh worker
+        finally:
+            inbox._pumps -= 1
+            if queue:
+                inbox._arrived()
+
+    @property
+    def deadline(self) -> float:
+        """Publications have none."""
+        return math.inf
+
+
+def _plain_function(handler: Handler, bus: Bus) -> Any:
+    """The coroutine function, where a call needs nothing but the body."""
+    return handler.function if handler.plain and handler.style == "async" and not bus._middleware else None

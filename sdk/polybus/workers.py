@@ -1,0 +1,150 @@
+"""The worker pool: coroutine handlers run on a few real tasks.
+
+A worker runs one job after the other; as long as handlers do not wait, that costs no task switch per message. When a handler
+suspends, its worker waits with it and a spare takes the rest of the queue. Handlers so run inside a real task, where timeouts,
+task groups and `current_task` work (started by hand from a callback they do not).
+"""
+
+from __future__ import annotations
+
+import contextvars
+import logging
+from collections import deque
+from collections.abc import Callable, Coroutine, Generator
+from typing import TYPE_CHECKING, Any, Protocol
+
+import anyio
+
+if TYPE_CHECKING:
+    from ._loop import Loop
+
+__all__ = ["Job", "Workers"]
+
+logger = logging.getLogger("polybus")
+
+_MAX_IDLE = 64
+
+
+class Job(Protocol):
+    """Something for a worker to do."""
+
+    scope: anyio.CancelScope | None
+    """While it waits: cancel this to stop it."""
+
+    def run(self) -> Coroutine[Any, Any, None] | None:
+        """The coroutine to run, or None if there is nothing to do any more."""
+
+
+class Workers:
+    """Runs jobs in the order of submission, each until its first suspension before the next begins."""
+
+    def __init__(self, loop: Loop, spawn: Callable[..., None]) -> None:
+        self._loop = loop
+        self._spawn = spawn
+        self._ready: deque[Job] = deque()
+        self._idle: list[Any] = []
+        self._taken = False
+        """Whether a worker that is awake will look at the queue."""
+
+    def submit(self, job: Job) -> None:
+        """Queue a job."""
+        self._ready.append(job)
+        if not self._taken:
+            self._summon()
+
+    def _summon(self) -> None:
+        self._taken = True
+        if self._idle:
+            self._loop.wake(self._idle.pop())
+        else:
+            self._spawn(self._work)
+
+    async def _work(self) -> None:
+        baseline = contextvars.copy_context()
+        with anyio.CancelScope() as scope:
+            while await self._drain(scope, baseline) and len(self._idle) < _MAX_IDLE:
+                waiter = self._loop.waiter()
+                self._idle.append(waiter)
+                try:
+                    await waiter
+                except BaseException:
+                    if waiter in self._idle:
+                        self._idle.remove(waiter)
+                    else:  # woken and cancelled in one turn: somebody else must take the queue
+                        self._taken = False
+                    raise
+        # A cancelled worker is gone for good; its queue is not.
+        if self._ready and not self._taken:
+            self._summon()
+
+    async def _drain(self, scope: anyio.CancelScope, baseline: contextvars.Context) -> bool:
+        """Take jobs until there are none or another worker has taken over. Whether this worker may go on."""
+        ready = self._ready
+        while ready:
+            coroutine = (job := ready.popleft()).run()
+            if coroutine is None:
+                continue
+            step = _Step(coroutine, job, scope, self)
+            try:
+                await step
+            except BaseException:
+                if not step.suspended:
+                    self._taken = False
+                raise
+            finally:
+                job.scope = None
+            if scope.cancel_called or contextvars.copy_context() != baseline:
+                if not step.suspended:
+                    self._taken = False
+                return False
+            if step.suspended:
+                if self._taken:
+                    return True
+                self._taken = True
+        self._taken = False
+        return True
+
+    def _suspended(self) -> None:
+        """The job of the awake worker waits: hand the queue on."""
+        self._taken = False
+        if self._ready:
+            self._summon()
+
+
+class _Step:
+    """Awaits a coroutine, and tells when it suspends for the first time."""
+
+    __slots__ = ("_coroutine", "_job", "_scope", "_workers", "suspended")
+
+    def __init__(self, coroutine: Coroutine[Any, Any, None], job: Job, scope: anyio.CancelScope, workers: Workers) -> None:
+        self._coroutine = coroutine
+        self._job = job
+        self._scope = scope
+        self._workers = workers
+        self.suspended = False
+
+    def __await__(self) -> Generator[Any, Any, None]:
+        coroutine = self._coroutine
+        try:
+            yielded = coroutine.send(None)
+        except StopIteration:
+            return
+        self.suspended = True
+        self._job.scope = self._scope
+        self._workers._suspended()
+        while True:
+            try:
+                value = yield yielded
+            except GeneratorExit:
+                coroutine.close()
+                raise
+            except BaseException as error:
+                try:
+                    yielded = coroutine.throw(error)
+                except StopIteration:
+                    return
+            else:
+                try:
+                    yielded = coroutine.send(value)
+                except StopIteration:
+                    return
