@@ -1,0 +1,163 @@
+"""What runs in the child processes: ``python -m bench.child ROLE SYSTEM ...``; answers are lines of JSON on stdout."""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import json
+import os
+import statistics
+import sys
+import threading
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from time import perf_counter, process_time
+from typing import Any
+
+from .processes import cpu_seconds
+from .systems import SYSTEMS
+from .systems._base import Client, Laps, System
+from .workloads import WORKLOADS, Workload
+
+__all__ = ["main"]
+
+
+def say(**answer: Any) -> None:
+    print(json.dumps(answer), flush=True)
+
+
+def leave_with_parent() -> threading.Event:
+    """Ends this process when the parent closes the pipe, however the parent ended; the event is set by its first line."""
+    told = threading.Event()
+
+    def watch() -> None:
+        while sys.stdin.buffer.readline():
+            told.set()
+        os._exit(0)
+
+    threading.Thread(target=watch, daemon=True).start()
+    return told
+
+
+@contextmanager
+def profiled(path: str) -> Iterator[None]:
+    """Writes a profile of the block where a path is given."""
+    if not path:
+        yield
+        return
+    import cProfile
+
+    profile = cProfile.Profile()
+    profile.enable()
+    try:
+        yield
+    finally:
+        profile.disable()
+        profile.dump_stats(path)
+
+
+def run_server(system: System, arguments: argparse.Namespace) -> None:
+    driver = system.load()
+
+    async def main() -> None:
+        await driver.serve(system.options, lambda url: say(url=url))
+
+    if arguments.profile:
+        import signal
+
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+    with profiled(arguments.profile):
+        system.run(main)
+
+
+def run_client(system: System, arguments: argparse.Namespace) -> None:
+    driver, workload = system.load(), WORKLOADS[arguments.workload]
+
+    async def main() -> None:
+        async with driver.connect(system.options, arguments.url, workload.size) as client:
+            run = load_of(client, workload)
+            await run(arguments.warmup)
+            gc.collect()
+            with profiled(arguments.profile):
+                say(**await metered(run, arguments.seconds, arguments.server))
+
+    system.run(main)
+
+
+def load_of(client: Client, workload: Workload) -> Callable[[float], Awaitable[Laps]]:
+    if workload.kind == "publish":
+        return client.publications
+    return lambda seconds: client.requests(workload.in_flight, seconds)
+
+
+async def metered(run: Callable[[float], Awaitable[Laps]], seconds: float, server: int) -> dict[str, Any]:
+    server_cpu, client_cpu, started = cpu_seconds(server), process_time(), perf_counter()
+    laps = await run(seconds)
+    result: dict[str, Any] = {
+        "count": laps.count,
+        "seconds": perf_counter() - started,
+        "client_cpu": process_time() - client_cpu,
+        "server_cpu": cpu_seconds(server) - server_cpu,
+    }
+    if len(laps.seconds) > 1:
+        centiles = statistics.quantiles(laps.seconds, n=100)
+        result |= {"p50": centiles[49], "p99": centiles[98]}
+    return result
+
+
+def run_fan(system: System, arguments: argparse.Namespace) -> None:
+    from .light import fan_out
+
+    wire, connections = system.load().light(system.options), WORKLOADS[arguments.workload].connections
+    say(**fan_out(wire, arguments.url, connections, arguments.deliveries, arguments.server))
+
+
+def run_idle(system: System, arguments: argparse.Namespace) -> None:
+    from .light import open_idle
+
+    wire, connections = system.load().light(system.options), WORKLOADS[arguments.workload].connections
+    say(ready=True)
+    arguments.told.wait()
+    opened = open_idle(wire, arguments.url, connections)
+    say(opened=len(opened))
+    threading.Event().wait()
+
+
+ROLES = {"server": run_server, "client": run_client, "fan": run_fan, "idle": run_idle}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="bench.child")
+    parser.add_argument("role", choices=ROLES)
+    parser.add_argument("system", choices=SYSTEMS)
+    parser.add_argument("--workload", choices=WORKLOADS, default="W2_64")
+    parser.add_argument("--url", default="")
+    parser.add_argument("--server", type=int, default=0, metavar="PID")
+    parser.add_argument("--seconds", type=float, default=1.0)
+    parser.add_argument("--warmup", type=float, default=0.3)
+    parser.add_argument("--deliveries", type=int, default=30_000)
+    parser.add_argument("--profile", default="", metavar="FILE")
+    arguments = parser.parse_args()
+    arguments.told = leave_with_parent()
+    raise_file_limit()
+    try:
+        ROLES[arguments.role](SYSTEMS[arguments.system], arguments)
+    except Exception as error:
+        say(error=f"{type(error).__name__}: {error}")
+        raise
+
+
+def raise_file_limit() -> None:
+    """Thousands of connections need more descriptors than many systems give at first."""
+    try:
+        import resource
+    except ImportError:
+        return
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = 16_384 if hard == resource.RLIM_INFINITY else min(16_384, hard)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+
+
+if __name__ == "__main__":
+    main()

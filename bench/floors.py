@@ -1,0 +1,102 @@
+"""What must hold, what we want, and how generous the gate is."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from attrs import frozen
+
+from .results import Row
+from .systems import MAIN
+
+__all__ = ["FLOORS", "GATE", "GOALS", "Floor", "floor_of", "goal_of"]
+
+
+@frozen(kw_only=True)
+class Floor:
+    """A bound on one figure of one row; with `beside`, on its ratio to the same figure of another system."""
+
+    workload: str
+    system: str = MAIN
+    figure: str = "ratio"
+    at_least: float | None = None
+    at_most: float | None = None
+    beside: str = ""
+
+    def value(self, rows: Sequence[Row]) -> float | None:
+        """The figure, or None where it was not measured."""
+        found = {row.system: row for row in rows if row.workload == self.workload and row.measured}
+        if self.system not in found:
+            return None
+        value = found[self.system].median(self.figure)
+        if self.beside:
+            other = found[self.beside].median(self.figure) if self.beside in found else 0.0
+            return value / other if other else None
+        return value
+
+    def holds(self, value: float) -> bool:
+        above = self.at_least is None or value >= self.at_least
+        return above and (self.at_most is None or value <= self.at_most)
+
+    def __str__(self) -> str:
+        bound = f">= {self.at_least:g}" if self.at_least is not None else f"<= {self.at_most:g}"
+        return f"{bound} x {self.beside.partition('@')[0]}" if self.beside else bound
+
+
+FLOORS = (
+    Floor(workload="W1_awake", at_least=0.45),
+    Floor(workload="W2_64", at_least=0.45),
+    Floor(workload="W2_256", at_least=0.60),
+    Floor(workload="W3_64", at_least=2.0),
+    Floor(workload="W4_100", at_least=0.90),
+    Floor(workload="W4_1000", at_least=0.90),
+    Floor(workload="W5", figure="pss_kib", at_most=5),
+    Floor(workload="W5_5000", figure="pss_kib", at_most=5),
+    Floor(workload="W5", system="ubre-ws@asyncio", figure="pss_kib", at_most=12),
+    Floor(workload="W5_5000", system="ubre-ws@asyncio", figure="pss_kib", at_most=12),
+    Floor(workload="W2_64", system="ubre-ws@asyncio", figure="rate", at_least=1.2, beside="websockets@asyncio"),
+    Floor(workload="W7", system="import polybus", figure="cpu_ms", at_most=100),
+)
+
+_TCP, _UVLOOP, _BINARY = MAIN, "ubre-tcp@uvloop", "ubre-binary-tcp@uvloop"
+_WS = "ubre-ws@asyncio"
+
+GOALS: Mapping[tuple[str, str], float] = {
+    ("W1_awake", _TCP): 0.60,
+    ("W1", _TCP): 0.90,
+    ("W2_64", _TCP): 0.60,
+    ("W2_64", _UVLOOP): 0.65,
+    ("W2_64", _BINARY): 0.95,
+    ("W2_256", _TCP): 0.75,
+    ("W2_256", _UVLOOP): 0.85,
+    ("W2_256", _BINARY): 1.3,
+    ("W3_64", _TCP): 2.6,
+    ("W3_64", _BINARY): 6.0,
+    ("W3_4k", _TCP): 0.90,
+    ("W3_4k", _BINARY): 1.6,
+    ("W4_100", _TCP): 0.97,
+    ("W4_1000", _TCP): 0.97,
+    ("W5", _TCP): 4,
+    ("W5", _WS): 8,
+    ("W6", _TCP): 0.90,
+    ("W6", _BINARY): 2.5,
+}
+"""Ratios to R, and KiB for W5: further than the floors, and nothing fails for them."""
+
+# Processor time per message is what other load on the machine changes least: one of a hundred CI runs must not fail by chance.
+# `cpu_ratio` is that of R divided by ours, so smaller is worse.
+GATE = (
+    Floor(workload="W2_64", figure="cpu_ratio", at_least=0.27),
+    Floor(workload="W3_64", figure="cpu_ratio", at_least=0.50),
+)
+
+
+def floor_of(row: Row) -> Floor | None:
+    for floor in FLOORS:
+        if (floor.workload, floor.system) == (row.workload, row.system):
+            return floor
+    return None
+
+
+def goal_of(row: Row) -> float | None:
+    return GOALS.get((row.workload, row.system))

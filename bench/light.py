@@ -1,0 +1,114 @@
+"""Raw sockets that connect, subscribe and count bytes: as little work as possible beside the server that is measured."""
+
+from __future__ import annotations
+
+import selectors
+import socket
+from time import perf_counter, process_time, sleep
+from typing import Any
+
+from .processes import cpu_seconds
+from .systems._base import LightWire
+from .systems._frames import split_address
+
+__all__ = ["fan_out", "open_idle"]
+
+_TIMEOUT = 60.0
+_ONE_BY_ONE = 0.3
+
+
+def open_idle(wire: LightWire, url: str, connections: int) -> list[socket.socket]:
+    """Opens that many connections, through their handshake."""
+    return [_open(wire, url) for _ in range(connections)]
+
+
+def _open(wire: LightWire, url: str) -> socket.socket:
+    address = split_address(url)
+    connection = socket.create_connection(address, timeout=10)
+    if greeting := wire.greeting(f"{address[0]}:{address[1]}"):
+        connection.sendall(greeting)
+        answer = b""
+        while not answer.endswith(b"\r\n\r\n"):
+            # Byte for byte at the end of the head, as frames may follow it.
+            piece = connection.recv(1)
+            if not piece:
+                raise ConnectionError(f"the server refused: {answer[:60]!r}")
+            answer += piece
+        if b" 101 " not in answer.partition(b"\r\n")[0]:
+            raise ConnectionError(f"the server refused: {answer[:60]!r}")
+    return connection
+
+
+class FanOut:
+    """Subscribed connections, and one more that asks for the publications."""
+
+    def __init__(self, wire: LightWire, url: str, connections: int) -> None:
+        self.wire = wire
+        self.control = _open(wire, url)
+        self.selector = selectors.DefaultSelector()
+        self.connections = connections
+        for _ in range(connections):
+            connection = _open(wire, url)
+            connection.sendall(wire.subscribe())
+            connection.setblocking(False)
+            self.selector.register(connection, selectors.EVENT_READ, [connection.recv, 0])
+        self.frame_size = self._settle()
+
+    def _settle(self) -> int:
+        """Publishes until every connection has received a publication, and gives its size."""
+        end = perf_counter() + _TIMEOUT
+        while perf_counter() < end:
+            self._forget()
+            self.burst(1)
+            self._receive(until_quiet=_ONE_BY_ONE)
+            sizes = {key.data[1] for key in self.selector.get_map().values()}
+            if len(sizes) == 1 and 0 not in sizes:
+                return int(sizes.pop())
+            sleep(0.1)
+        raise TimeoutError("some connections received nothing")
+
+    def _forget(self) -> None:
+        for key in self.selector.get_map().values():
+            key.data[1] = 0
+
+    def burst(self, count: int) -> None:
+        self.control.sendall(self.wire.burst(count))
+
+    def _receive(self, *, until_quiet: float, expected: float = float("inf")) -> int:
+        total, select = 0, self.selector.select
+        while total < expected and (ready := select(until_quiet)):
+            for key, _ in ready:
+                data = key.data
+                size = len(data[0](65536))
+                if not size:
+                    raise ConnectionError("the server closed a connection")
+                data[1] += size
+                total += size
+        return total
+
+    def measure(self, count: int) -> float:
+        """Seconds from asking for `count` publications until every connection has all of them."""
+        self._forget()
+        started = perf_counter()
+        self.burst(count)
+        expected = count * self.frame_size * self.connections
+        total = self._receive(until_quiet=_TIMEOUT, expected=expected)
+        seconds = perf_counter() - started
+        if total != expected:
+            raise RuntimeError(f"{total} of {expected} bytes arrived")
+        return seconds
+
+
+def fan_out(wire: LightWire, url: str, connections: int, deliveries: int, server: int) -> dict[str, Any]:
+    """One burst of `deliveries` in all, after a shorter one that is not counted."""
+    clients = FanOut(wire, url, connections)
+    count = max(1, deliveries // connections)
+    clients.measure(max(1, count // 3))
+    server_cpu, client_cpu = cpu_seconds(server), process_time()
+    seconds = clients.measure(count)
+    return {
+        "count": count * connections,
+        "seconds": seconds,
+        "client_cpu": process_time() - client_cpu,
+        "server_cpu": cpu_seconds(server) - server_cpu,
+    }

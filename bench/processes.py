@@ -1,0 +1,136 @@
+"""The processes of the benchmark: started with a pipe, stopped by their own id, and their processor time."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import psutil
+
+__all__ = ["Child", "ChildFailed", "available_cores", "child", "cpu_seconds", "memory", "spinners", "start"]
+
+_START_TIMEOUT = 30.0
+_STOP_TIMEOUT = 5.0
+# Children import `bench` and run the interpreter that runs the harness, wherever they were started.
+_PYTHON = [sys.executable, "-m"]
+
+_SPIN = """
+import os, sys
+os.nice(19)
+if hasattr(os, "sched_setaffinity"):
+    os.sched_setaffinity(0, {int(sys.argv[1])})
+parent = os.getppid()
+while os.getppid() == parent:
+    for _ in range(1_000_000):
+        pass
+"""
+
+
+class ChildFailed(Exception):
+    """A child process ended, or said nothing in time."""
+
+
+class Child:
+    """A running child, which answers with one line of JSON at a time."""
+
+    def __init__(self, process: subprocess.Popen[bytes], what: str) -> None:
+        self.process = process
+        self.what = what
+        self._buffer = b""
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid
+
+    def answer(self, timeout: float = _START_TIMEOUT) -> dict[str, Any]:
+        """The next line.
+
+        Raises:
+            ChildFailed: There is none in time.
+        """
+        assert self.process.stdout is not None
+        descriptor, end = self.process.stdout.fileno(), time.monotonic() + timeout
+        while b"\n" not in self._buffer:
+            if not select.select([descriptor], [], [], max(0.0, end - time.monotonic()))[0]:
+                raise ChildFailed(f"{self.what} said nothing for {timeout:.0f} s")
+            chunk = os.read(descriptor, 65536)
+            if not chunk:
+                raise ChildFailed(f"{self.what} ended with status {self.process.wait(_STOP_TIMEOUT)}")
+            self._buffer += chunk
+        line, _, self._buffer = self._buffer.partition(b"\n")
+        answer: dict[str, Any] = json.loads(line)
+        if "error" in answer:
+            raise ChildFailed(f"{self.what}: {answer['error']}")
+        return answer
+
+    def tell(self, word: str) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.write(word.encode() + b"\n")
+        self.process.stdin.flush()
+
+    def stop(self) -> None:
+        """Ends this process, and no other, within a few seconds."""
+        for pipe in (self.process.stdin, self.process.stdout):
+            if pipe is not None:
+                pipe.close()
+        if self.process.poll() is None:
+            self.process.terminate()
+        try:
+            self.process.wait(_STOP_TIMEOUT)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait(_STOP_TIMEOUT)
+
+
+def start(command: Sequence[str], what: str) -> Child:
+    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    return Child(process, what)
+
+
+@contextmanager
+def child(role: str, *arguments: str) -> Iterator[Child]:
+    """A process that plays `role` in `bench.child`; it is gone after the block."""
+    running = start([*_PYTHON, "bench.child", role, *arguments], " ".join([role, *arguments[:1]]))
+    try:
+        yield running
+    finally:
+        running.stop()
+
+
+@contextmanager
+def spinners() -> Iterator[None]:
+    """Keeps every core awake with a process that yields to all others."""
+    with ExitStack() as stack:
+        for core in available_cores():
+            spinner = start([sys.executable, "-c", _SPIN, str(core)], "spinner")
+            stack.callback(spinner.stop)
+        time.sleep(0.2)
+        yield
+
+
+def available_cores() -> list[int]:
+    if hasattr(os, "sched_getaffinity"):
+        return sorted(os.sched_getaffinity(0))
+    return list(range(os.cpu_count() or 1))
+
+
+def cpu_seconds(pid: int) -> float:
+    """Processor time of all threads of a process, to the nanosecond where the system can say it."""
+    if sys.platform == "linux":
+        # clock_getcpuclockid(3), which Python has for threads only: the complement of the id, and 2 for "scheduler time".
+        return time.clock_gettime((~pid << 3) | 2)
+    times = psutil.Process(pid).cpu_times()
+    return times.user + times.system
+
+
+def memory(pid: int) -> tuple[float, float]:
+    """What a process has for itself, in bytes: with its share of shared pages (0 where that is unknown), and without."""
+    info = psutil.Process(pid).memory_full_info()
+    return float(getattr(info, "pss", 0)), float(info.uss)

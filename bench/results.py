@@ -1,0 +1,71 @@
+"""What was measured: samples, and the medians that the table is made of."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from statistics import median
+from typing import Any
+
+from attrs import asdict, field, frozen
+
+__all__ = ["Row", "Sample"]
+
+
+@frozen(kw_only=True)
+class Sample:
+    """One run of one system in one round. `ratio` and `cpu_ratio` compare it with the raw peer right before and after it."""
+
+    rate: float = 0.0
+    client_us: float = 0.0
+    server_us: float = 0.0
+    p50_us: float = 0.0
+    p99_us: float = 0.0
+    ratio: float = 0.0
+    cpu_ratio: float = 0.0
+
+    @property
+    def cpu_us(self) -> float:
+        return self.client_us + self.server_us
+
+    @classmethod
+    def of(cls, run: dict[str, Any]) -> Sample:
+        """From the line that a client printed."""
+        count = run["count"]
+        return cls(
+            rate=count / run["seconds"],
+            client_us=run["client_cpu"] / count * 1e6,
+            server_us=run["server_cpu"] / count * 1e6,
+            p50_us=run.get("p50", 0.0) * 1e6,
+            p99_us=run.get("p99", 0.0) * 1e6,
+        )
+
+
+@frozen(kw_only=True)
+class Row:
+    """One system at one workload."""
+
+    workload: str
+    system: str
+    samples: list[Sample] = field(factory=list)
+    values: dict[str, float] = field(factory=dict)
+    """Figures of the workloads that have no rate: memory and start-up."""
+    error: str = ""
+
+    def median(self, name: str) -> float:
+        if name in self.values:
+            return self.values[name]
+        return _median(getattr(sample, name) for sample in self.samples)
+
+    @property
+    def measured(self) -> bool:
+        return bool(self.samples or self.values)
+
+    def as_dict(self) -> dict[str, Any]:
+        names = ["rate", "ratio", "cpu_ratio", "client_us", "server_us", "p50_us", "p99_us"]
+        medians = {name: self.median(name) for name in names} if self.samples else dict(self.values)
+        return {**asdict(self), "median": medians}
+
+
+def _median(values: Iterable[float]) -> float:
+    present = [value for value in values if value]
+    return median(present) if present else 0.0

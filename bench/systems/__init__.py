@@ -1,0 +1,50 @@
+"""The systems that are measured, each with its driver in a module of this folder.
+
+To add a peer, write a module with `serve`, `connect` and `light` (see `_base.Driver`) and name it here.
+"""
+
+from __future__ import annotations
+
+from ._base import System
+
+__all__ = ["CEILING", "MAIN", "REFERENCE", "SYSTEMS"]
+
+_REQUESTS = frozenset({"W1", "W1_awake", "W2_64", "W2_256", "W6"})
+_ONE_WAY = frozenset({"W3_64", "W3_4k"})
+_FAN_OUT = frozenset({"W4_100", "W4_1000"})
+_IDLE = frozenset({"W5", "W5_5000"})
+_ALL = _REQUESTS | _ONE_WAY | _FAN_OUT | _IDLE
+
+REFERENCE = "R@asyncio"
+CEILING = "F@asyncio"
+MAIN = "ubre-tcp@asyncio"
+
+
+def _systems() -> dict[str, System]:
+    systems = [
+        System(name="R", loop="asyncio", driver="raw", workloads=_ALL, note="limit"),
+        System(name="R", loop="uvloop", driver="raw", workloads=_ALL, note="limit"),
+        System(name="F", loop="asyncio", driver="futures", workloads=_REQUESTS | _ONE_WAY, note="limit"),
+        System(name="F", loop="uvloop", driver="futures", workloads=_REQUESTS | _ONE_WAY, note="limit"),
+        System(name="websockets", loop="asyncio", driver="bare_websockets", workloads=_ALL, note="bare echo"),
+    ]
+    for loop in ("asyncio", "uvloop", "trio"):
+        systems += [
+            _ours("ubre-tcp", loop, _ALL, url="ubre+tcp://127.0.0.1:0", body="json"),
+            _ours(
+                "ubre-binary-tcp",
+                loop,
+                _REQUESTS | _ONE_WAY,
+                url="ubre+tcp://127.0.0.1:0?format=binary&body=raw",
+                body="bytes",
+            ),
+            _ours("ubre-ws", loop, _ALL, url="ubre+ws://127.0.0.1:0/bus", body="json"),
+        ]
+    return {system.key: system for system in systems}
+
+
+def _ours(name: str, loop: str, workloads: frozenset[str], **options: str) -> System:
+    return System(name=name, loop=loop, driver="ours", workloads=workloads, options=options, note="polybus")
+
+
+SYSTEMS = _systems()

@@ -1,0 +1,112 @@
+"""The asyncio API of ``websockets``, without anything on top: an echo, a counter, and its own broadcast."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
+from time import perf_counter
+from typing import Any
+
+from websockets.asyncio.client import ClientConnection
+from websockets.asyncio.client import connect as open_connection
+from websockets.asyncio.server import ServerConnection, broadcast
+from websockets.asyncio.server import serve as open_server
+from websockets.exceptions import ConnectionClosed
+
+from ._base import Client, Laps, LightWire, json_text
+from ._frames import BACKLOG
+from ._websocket import WebSocketWire
+
+__all__ = ["connect", "light", "serve"]
+
+_subscribed: set[ServerConnection] = set()
+
+
+async def _handle(connection: ServerConnection) -> None:
+    with suppress(ConnectionClosed):
+        await _answer(connection)
+
+
+async def _answer(connection: ServerConnection) -> None:
+    count = 0
+    async for message in connection:
+        if len(message) > 32:
+            if connection.request is not None and connection.request.path == "/count":
+                count += 1
+            else:
+                await connection.send(message)
+        elif message == "?":
+            await connection.send(str(count))
+        elif message == "subscribe":
+            _subscribed.add(connection)
+        elif message.startswith("burst "):  # type: ignore[arg-type]  # only text is sent here
+            text = json_text(64).decode()
+            for _ in range(int(message[6:])):
+                broadcast(_subscribed, text)
+
+
+class WebSocketClient(Client):
+    def __init__(self, connection: ClientConnection, counter: ClientConnection, size: int) -> None:
+        super().__init__(size)
+        self.connection = connection
+        self.counter = counter
+        self.body = json_text(size).decode()
+
+    async def request(self) -> object:
+        await self.connection.send(self.body)
+        return await self.connection.recv()
+
+    async def requests(self, in_flight: int, seconds: float) -> Laps:
+        if in_flight == 1:
+            return await self._serial(seconds)
+        # Replies come in order, so one task may send and receive for all that are in flight.
+        send, receive, body, count = self.connection.send, self.connection.recv, self.body, 0
+        for _ in range(in_flight):
+            await send(body)
+        end = perf_counter() + seconds
+        while perf_counter() < end:
+            await receive()
+            await send(body)
+            count += 1
+        for _ in range(in_flight):
+            await receive()
+        return Laps(count + in_flight)
+
+    async def publish(self) -> None:
+        await self.counter.send(self.body)
+
+    async def counted(self, total: int) -> None:
+        await self.counter.send("?")
+        count = int(await self.counter.recv())
+        if count != total:
+            raise RuntimeError(f"{total - count} of {total} messages were lost")
+
+
+async def serve(options: dict[str, Any], ready: Callable[[str], None]) -> None:
+    async with open_server(
+        _handle, "127.0.0.1", 0, compression=None, max_size=None, ping_interval=None, backlog=BACKLOG
+    ) as server:
+        host, port = server.sockets[0].getsockname()[:2]
+        ready(f"ws://{host}:{port}")
+        await server.serve_forever()
+
+
+@asynccontextmanager
+async def connect(options: dict[str, Any], url: str, size: int) -> AsyncIterator[Client]:
+    async with (
+        open_connection(url + "/echo", compression=None, max_size=None, ping_interval=None) as connection,
+        open_connection(url + "/count", compression=None, max_size=None, ping_interval=None) as counter,
+    ):
+        yield WebSocketClient(connection, counter, size)
+
+
+class BareWire(WebSocketWire):
+    def subscribe(self) -> bytes:
+        return self.frame(b"subscribe")
+
+    def burst(self, count: int) -> bytes:
+        return self.frame(b"burst %d" % count)
+
+
+def light(options: dict[str, Any]) -> LightWire:
+    return BareWire()
