@@ -11,9 +11,7 @@ from attrs import field, fields, frozen
 
 from ...limits import Limits
 from ...plugins import Role
-from .codec import AnyCodec, UbreCodec
-from .codec_binary import BinaryCodec
-from .codec_json import JsonCodec
+from .codec import UbreCodec, any_codec, binary_codec, json_codec
 from .session import UbreSession
 
 __all__ = ["Ubre"]
@@ -92,7 +90,9 @@ class Ubre:
 
 @lru_cache(maxsize=64)
 def _codec(adapter: Ubre, limits: Limits) -> UbreCodec:
+    spec, raw = adapter.dialect == "spec", adapter.body == "raw"
     if adapter.format == "json":
-        return JsonCodec(limits, adapter.dialect)
-    binary = BinaryCodec(limits, adapter.dialect, adapter.body, adapter.body_length)
-    return binary if adapter.format == "binary" else AnyCodec(JsonCodec(limits, adapter.dialect), binary)
+        return json_codec(limits, spec)
+    if adapter.format == "binary":
+        return binary_codec(limits, spec, raw, to_the_end=adapter.body_length == -1)
+    return any_codec(limits, spec, raw)

@@ -8,19 +8,20 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from ...errors import EncodeError, RemoteProtocolError
+from ...errors import EncodeError, LocalProtocolError, RemoteProtocolError
 
 __all__ = [
     "MAX_INT",
     "check_header_items",
     "check_id",
+    "check_local_subject",
     "check_subject",
-    "fault_in_subject",
     "foul_json",
     "milliseconds",
     "read_headers",
     "read_ttl",
     "refuse",
+    "unencodable",
 ]
 
 MAX_INT = 2**53
@@ -30,17 +31,15 @@ _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 _LINE = re.compile(r"[\r\n\x00]")
 
 
-def refuse(
-    text: str, reason: str = "malformed", answer_id: Any = None, close_code: int | None = None
-) -> RemoteProtocolError:
+def refuse(text: str, reason: str = "malformed", answer_id: Any = None, close_code: int | None = None) -> RemoteProtocolError:
     """The error for something that the peer should not have sent."""
     return RemoteProtocolError(text, reason=reason, protocol="ubre", answer_id=answer_id, close_code=close_code)
 
 
 def foul_json(error: Exception, answer_id: Any = None) -> RemoteProtocolError:
     """The error for bytes that failed to be JSON in a decoder or in `polybus.body.check_json`."""
-    if isinstance(error, (EncodeError, RecursionError)):
-        return refuse(f"the JSON is {error}" if isinstance(error, EncodeError) else "the JSON is too deep", "too_deep", answer_id)
+    if isinstance(error, (EncodeError, RecursionError)):  # check_json says EncodeError of what is too deep
+        return refuse("nested too deeply (limit: depth)", "too_deep", answer_id)
     return refuse(f"not the JSON of a message: {error}", "malformed", answer_id)
 
 
@@ -130,3 +129,20 @@ def read_ttl(ttl: Any, answer_id: Any = None) -> float | None:
 def milliseconds(ttl: float) -> int:
     """Seconds as whole milliseconds, never below 0 or above 2^53."""
     return int(min(max(0.0, ttl) * 1000 + 0.5, float(MAX_INT)))
+
+
+def check_local_subject(value: Any, limit: int) -> str:
+    """A subject that goes out; it may be empty.
+
+    Raises:
+        LocalProtocolError: It does not fit the wire.
+    """
+    fault = fault_in_subject(value, limit)
+    if fault is not None:
+        raise LocalProtocolError(fault, protocol="ubre")
+    return str(value)
+
+
+def unencodable(error: UnicodeEncodeError) -> EncodeError:
+    """The error for text that is no Unicode."""
+    return EncodeError(f"lone surrogate at character {error.start} of {error.object[:40]!r}")

@@ -1,45 +1,44 @@
-"""What the codecs of this protocol have in common, and the one that reads both formats."""
+"""A codec: a reader and a writer. The options of the protocol choose which."""
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from typing import Any, Literal
+from collections.abc import Callable, Sequence
+from typing import Any, Final, Literal
 
-from ...body import BodyFormat
-from ...errors import EncodeError, LocalProtocolError, RemoteProtocolError, Unsupported
+from attrs import frozen
+
+from ...body import JSON, OCTETS, BodyFormat
+from ...errors import RemoteProtocolError, Unsupported
 from ...limits import Limits
 from ...message import Message
-from .checks import fault_in_subject
+from .binary_reader import BinaryReader
+from .binary_writer import BinaryWriter
+from .json_reader import JsonReader
+from .json_writer import JsonWriter
 
-__all__ = ["AnyCodec", "UbreCodec"]
+__all__ = ["UbreCodec", "any_codec", "binary_codec", "json_codec"]
+
+_TEXT: Final[frozenset[Literal["text", "binary"]]] = frozenset(("text",))
+_BINARY: Final[frozenset[Literal["text", "binary"]]] = frozenset(("binary",))
 
 
-class UbreCodec(ABC):
-    """One message a frame. `read` and `write` are what the session uses; `decode` and `encode` are the plugin's interface."""
+@frozen(eq=False, kw_only=True)
+class UbreCodec:
+    """One message a frame. `read` and `write` are what the session uses; `decode` and `encode` are the plugin's interface.
 
+    Attributes:
+        read: The message of a frame. Raises `RemoteProtocolError`, nothing else.
+        write: The frame of a message under an id (`Message.id` is not looked at). Raises as `encode`.
+        reads: Kinds of frames that are read.
+        writes: The kind of frames that are written.
+        formats: Body formats on this wire. The first is that of ordinary bodies; items and opens carry both.
+    """
+
+    read: Callable[[bytes], Message]
+    write: Callable[[Message, Any], bytes]
     reads: frozenset[Literal["text", "binary"]]
     writes: Literal["text", "binary"]
-    formats: tuple[BodyFormat, ...]
-    limits: Limits
-
-    @abstractmethod
-    def read(self, frame: bytes) -> Message:
-        """The message of a frame.
-
-        Raises:
-            RemoteProtocolError: It is none, or a bad one.
-        """
-
-    @abstractmethod
-    def write(self, message: Message, id: Any) -> bytes:
-        """The frame of a message, under this id (`Message.id` is not looked at).
-
-        Raises:
-            EncodeError: A body does not fit the wire.
-            Unsupported: The wire has no form for this kind of message.
-            LocalProtocolError: A subject, a header or the id does not fit the wire.
-        """
+    formats: tuple[BodyFormat, ...] = (JSON, OCTETS)
 
     def format_for(self, value: Any, subject: str | int) -> BodyFormat:
         """The format in which a value is written to a subject: always the first."""
@@ -66,38 +65,27 @@ class UbreCodec(ABC):
         return self.write(messages[0], messages[0].id)
 
 
-class AnyCodec(UbreCodec):
+def json_codec(limits: Limits, spec: bool) -> UbreCodec:
+    """``format=json``."""
+    return UbreCodec(read=JsonReader(limits).read, write=JsonWriter(limits, spec).write, reads=_TEXT, writes="text")
+
+
+def binary_codec(limits: Limits, spec: bool, raw: bool, to_the_end: bool) -> UbreCodec:
+    """``format=binary``."""
+    return UbreCodec(
+        read=BinaryReader(limits, raw).read,
+        write=BinaryWriter(limits, spec, raw, to_the_end).write,
+        reads=_BINARY,
+        writes="binary",
+        formats=(OCTETS, JSON) if raw else (JSON, OCTETS),
+    )
+
+
+def any_codec(limits: Limits, spec: bool, raw: bool) -> UbreCodec:
     """``format=any``: reads both formats, told apart by the first byte, and writes JSON."""
+    read_json, read_binary = JsonReader(limits).read, BinaryReader(limits, raw).read
 
-    reads = frozenset(("text", "binary"))
-    writes: Literal["text", "binary"] = "text"
+    def read(frame: bytes) -> Message:
+        return read_json(frame) if frame[:1] in b"{ \t\r\n" else read_binary(frame)
 
-    def __init__(self, json: UbreCodec, binary: UbreCodec) -> None:
-        self.limits = json.limits
-        self.formats = json.formats
-        self._write_json = json.write
-        self._read_json = json.read
-        self._read_binary = binary.read
-
-    def read(self, frame: bytes) -> Message:
-        return self._read_json(frame) if frame[:1] in b"{ \t\r\n" else self._read_binary(frame)
-
-    def write(self, message: Message, id: Any) -> bytes:
-        return self._write_json(message, id)
-
-
-def check_local_subject(value: Any, limit: int) -> str:
-    """A subject that goes out; it may be empty.
-
-    Raises:
-        LocalProtocolError: It does not fit the wire.
-    """
-    fault = fault_in_subject(value, limit)
-    if fault is not None:
-        raise LocalProtocolError(fault, protocol="ubre")
-    return str(value)
-
-
-def unencodable(error: UnicodeEncodeError) -> EncodeError:
-    """The error for text that is no Unicode."""
-    return EncodeError(f"lone surrogate at character {error.start} of {error.object[:40]!r}")
+    return UbreCodec(read=read, write=JsonWriter(limits, spec).write, reads=_TEXT | _BINARY, writes="text")

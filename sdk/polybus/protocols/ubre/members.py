@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, Final
 
 import msgspec
 from msgspec import UNSET, Raw, Struct
@@ -13,7 +14,7 @@ from ...limits import Limits
 from ...message import Kind, Message
 from .checks import MAX_INT, check_header_items, milliseconds, read_headers, read_ttl, refuse
 
-__all__ = ["NO_EXTRAS", "Extras", "body_is_octets", "credit", "end", "error", "extras_of", "opening"]
+__all__ = ["NO_EXTRAS", "Extras", "body_is_octets", "credit", "end", "error", "error_body", "extras_of", "opening"]
 
 NOT_FOUND = "NotFound"
 """What npm ubre answers to a request that nobody handles."""
@@ -157,29 +158,46 @@ def extras_of(message: Message, limits: Limits, spec: bool = False) -> bytes:
         EncodeError: The detail of an error is no JSON.
     """
     members: dict[str, Any] = {"spec": True} if spec else {}
-    kind = message.kind
     if message.headers:
         fault = check_header_items(message.headers, limits.headers)
         if fault is not None:
             raise LocalProtocolError(fault, protocol="ubre")
         members["headers"] = message.headers
-    if message.ttl is not None and (kind is Kind.REQUEST or kind is Kind.NOTIFY or kind is Kind.OPEN):
-        members["ttl"] = milliseconds(message.ttl)
-    if kind is Kind.OPEN:
-        given = message.attributes
-        members.update(mode=given.get("mode", "channel"), n=given.get("credit", 0), hops=given.get("hops", 0))
-    elif kind is Kind.CREDIT:
-        members["n"] = message.attributes.get("credit", 0)
-    elif kind is Kind.ERROR or (kind is Kind.END and message.code):
-        _add_failure(members, message)
+    add = _ADD.get(message.kind)
+    if add is not None:
+        add(members, message)
     return _encode(members) if members else b""
 
 
-def _add_failure(members: dict[str, Any], message: Message) -> None:
-    code = Code.UNKNOWN if message.code is None else message.code
-    members["code"] = int(code)
-    if message.kind is Kind.END or code is Code.UNIMPLEMENTED:
+def _add_ttl(members: dict[str, Any], message: Message) -> None:
+    if message.ttl is not None:
+        members["ttl"] = milliseconds(message.ttl)
+
+
+def _add_opening(members: dict[str, Any], message: Message) -> None:
+    _add_ttl(members, message)
+    given = message.attributes
+    members.update(mode=given.get("mode", "channel"), n=given.get("credit", 0), hops=given.get("hops", 0))
+
+
+def _add_credit(members: dict[str, Any], message: Message) -> None:
+    members["n"] = message.attributes.get("credit", 0)
+
+
+def _add_end(members: dict[str, Any], message: Message) -> None:
+    if message.code:  # None and OK are a clean end
         members["text"] = _text(message)
+        _add_failure(members, message)
+
+
+def _add_error(members: dict[str, Any], message: Message) -> None:
+    if message.code is Code.UNIMPLEMENTED:  # the body holds "NotFound"
+        members["text"] = _text(message)
+    _add_failure(members, message)
+
+
+def _add_failure(members: dict[str, Any], message: Message) -> None:
+    members["code"] = int(Code.UNKNOWN if message.code is None else message.code)
     reason, detail = message.attributes.get("reason"), message.attributes.get("detail")
     if reason is not None:
         members["reason"] = reason
@@ -189,3 +207,13 @@ def _add_failure(members: dict[str, Any], message: Message) -> None:
 
 def _text(message: Message) -> str:
     return str(message.attributes.get("text") or "")
+
+
+_ADD: Final[Mapping[Kind, Callable[[dict[str, Any], Message], None]]] = {
+    Kind.REQUEST: _add_ttl,
+    Kind.NOTIFY: _add_ttl,
+    Kind.OPEN: _add_opening,
+    Kind.CREDIT: _add_credit,
+    Kind.END: _add_end,
+    Kind.ERROR: _add_error,
+}

@@ -6,9 +6,10 @@ import random
 import string
 from typing import Any, Final
 
+from ...body import JSON
 from ...errors import Code, RemoteProtocolError, TooLarge
 from ...limits import Limits
-from ...message import JSON, Kind, Message
+from ...message import Kind, Message
 from ...plugins import Capabilities, CloseWanted, Ready, Refused, SessionEvent
 from .checks import refuse
 from .codec import UbreCodec
@@ -17,6 +18,7 @@ __all__ = ["UbreSession"]
 
 _ALPHABET: Final = string.ascii_letters + string.digits
 _TOKEN_LENGTH: Final = 10  # 62^10: 59 bits, so that peers behind one relay never meet and nobody guesses
+_PREFIX_LENGTH: Final = _TOKEN_LENGTH + 1
 _CAPABILITIES: Final = Capabilities(patterns=False, shared_publish=True, announce="client")
 _READY: Final = Ready()
 _REQUEST, _NOTIFY, _OPEN = Kind.REQUEST, Kind.NOTIFY, Kind.OPEN
@@ -54,22 +56,20 @@ class UbreSession:
             message = self._read(frame)
             kind = message.kind
             if kind is _RESPONSE or kind is _ERROR:
-                self._check_answer(message.id)
+                id = message.id
+                if type(id) is not str or not id.startswith(self._prefix):
+                    raise refuse("an answer to an id that is not of this side", "unknown_id")
+                if not 0 < int(id[_PREFIX_LENGTH:]) <= self._count:
+                    raise refuse("an answer to an id that was never sent", "unknown_id")
             elif kind is _OPEN and str(message.id).startswith(self._prefix):
                 # Both ends name a channel by its opener's id: a peer must not open one under a name of ours.
                 raise refuse("an open under an id of this side", "invalid_id")
         except RemoteProtocolError as error:
             self._refuse(error)
+        except ValueError:  # of int()
+            self._refuse(refuse("an answer to an id that was never sent", "unknown_id"))
         else:
             self._events.append(message)
-
-    def _check_answer(self, id: Any) -> None:
-        prefix = self._prefix
-        if type(id) is str and id.startswith(prefix):
-            number = id[len(prefix) :]
-            if number.isascii() and number.isdigit() and 0 < int(number) <= self._count:
-                return
-        raise refuse("an answer to an id that was never sent", "unknown_id")
 
     def _refuse(self, error: RemoteProtocolError) -> None:
         self._events.append(Refused(error))
