@@ -5,41 +5,42 @@ from __future__ import annotations
 import logging
 import math
 import secrets
-import weakref
-from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, TypeAlias, TypeVar, overload
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, overload
 
 import anyio
 import anyio.to_thread
 
 from .authority import Authenticate, Authority, Authorize
-from .calls import Call, ChannelCall, LocalAnswer
-from .channel import CREDIT, Channel, LocalPort, Opening, encode_local
+from .channel import Channel, Opening, encode_local
 from .connecting import Backoff, Connecting, Headers
-from .context import Context, current_deadline
-from .distribution import Distribution
-from .errors import AmbiguousRoute, BusError, Code, DeadlineExceeded, LocalProtocolError, NoHandler, QueueFull, RequestError, Unsupported
-from .events import BusEvent, HandlerFailed
+from .context import current_deadline
+from .errors import (
+    AmbiguousRoute,
+    BusError,
+    NoHandler,
+    QueueFull,
+    Unsupported,
+)
+from .events import BusEvent
+from .execution import Middleware
 from .headers import check_headers
+from .life import Life, Lifespan
 from .limits import Limits
 from .link import Link, State
 from .message import Kind, Message
 from .plugins import Closed
 from .reply import Reply
-from .router import Listen, Router, WhenFull, check_queue
-from .runtime import Runtime
+from .router import Listen, WhenFull, check_queue
 from .serving import Listener, Serving
 from .stats import Counters, Stats
 from .subjects import Subject, check_pattern, check_subject, matches, resolve
-from .subscription import HandlerInbox, Subscription
+from .subscription import Subscription
 
 if TYPE_CHECKING:
     import ssl
 
-    from .handlers import Handler
     from .peer import Peer
     from .plugins import Connector, ProtocolAdapter
 
@@ -50,17 +51,13 @@ Out = TypeVar("Out")
 T = TypeVar("T")
 
 AnySubject: TypeAlias = "str | int | Subject[Any, Any]"
-Middleware: TypeAlias = Callable[[Message, Context, Callable[[Message], Any]], Any]
-Lifespan: TypeAlias = "Callable[[Bus], AbstractAsyncContextManager[Any]]"
 
 logger = logging.getLogger("polybus")
 
-_EVENTS = 1000
 _CHECKED = 4096
-_THREADS = 40
 
 
-class Bus(Router):
+class Bus(Life):
     """Handlers, subscriptions and any number of links. A client is a bus with one link, a server a bus with many.
 
     A bus runs while it is entered: ``async with bus:``; `connect`, `serve` and `testing.pair` enter it too. Entering is
@@ -83,169 +80,15 @@ class Bus(Router):
         lifespan: Lifespan | None = None,
         debug: bool = False,
     ) -> None:
-        super().__init__()
-        self.limits = limits if limits is not None else Limits()
+        super().__init__(self, limits, lifespan)
         self.debug = debug
-        self.ready = False
-        """Whether new requests are taken: True while entered and not draining."""
-        self.state: Any = None
-        """What the lifespan yielded."""
         self._authority = Authority(authenticate, authorize)
         self._authorize = authorize
-        self._lifespan = lifespan
-        self._entered = 0
-        self._entering: anyio.Lock | None = None
-        self._runtime: Runtime | None = None
-        self._context_of_lifespan: AbstractAsyncContextManager[Any] | None = None
-        self._distribution = Distribution(self)
         self._deliver = self._distribution.deliver
-        self._inboxes: list[HandlerInbox] = []
-        self._subscriptions: dict[Subscription, None] = {}
-        self._listeners: dict[Listener, None] = {}
-        self._middleware: list[Middleware] = []
         self._counters = Counters()
-        self._streams: weakref.WeakSet[_Events] = weakref.WeakSet()
-        self._local_calls: dict[Reply[Any], Call] = {}
+        self._emit = self._events.emit
         self._checked: set[str | int] = set()
-        self._opened: list[Link] = []
         self._id = secrets.token_hex(4)
-        self._closed_event: anyio.Event | None = None
-        self._threads: anyio.CapacityLimiter | None = None
-
-    # -- life ------------------------------------------------------------------------------------------------------------
-
-    async def __aenter__(self) -> Self:
-        await self._enter()
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self._leave(drain=error is None)
-
-    async def _enter(self) -> None:
-        self._entered += 1
-        if self._runtime is not None:
-            return
-        runtime = self._runtime = Runtime(self.limits)
-        self._closed_event = anyio.Event()
-        self._threads = anyio.CapacityLimiter(_THREADS)
-        await runtime.open()
-        for listen in self._listens:
-            self._start_listen(listen)
-        self.ready = True
-        if self._lifespan is not None:
-            manager = self._lifespan(self)
-            try:
-                self.state = await manager.__aenter__()
-            except BaseException:
-                await self._leave(drain=False)
-                raise
-            self._context_of_lifespan = manager
-
-    async def _leave(self, *, drain: bool) -> None:
-        if self._entered == 0:
-            return  # closed meanwhile
-        self._entered -= 1
-        if self._entered == 0:
-            with anyio.CancelScope(shield=True):
-                if drain:
-                    await self.drain()
-                await self._shut()
-
-    async def drain(self, timeout: float = 20.0) -> None:
-        """Stop taking requests, let running handlers finish, tell the peers, write what waits, close the links.
-
-        Args:
-            timeout: Seconds for all of it; what still runs then is cut.
-        """
-        runtime = self._runtime
-        if runtime is None:
-            return
-        self.ready = False
-        with anyio.move_on_after(timeout):
-            await self._settled(lambda: not runtime.running and not self._local_calls and not runtime.crowded)
-            await self._settled(lambda: not any(inbox._pumps or len(inbox) for inbox in self._inboxes))
-            await self._settled(lambda: not any(link.outbox and link.state is State.UP for link in runtime.links))
-        for link in list(runtime.links):
-            link.close(1001 if not link.opened else 1000, "the bus is leaving")
-        with anyio.move_on_after(self.limits.close_timeout + 1):
-            await self._settled(lambda: not runtime.links)
-
-    async def aclose(self) -> None:
-        """Leave at once, whoever has entered: links are closed, handlers cancelled. May be called at any time, repeatedly."""
-        if self._runtime is not None:
-            self._entered = 0
-            with anyio.CancelScope(shield=True):
-                await self._shut()
-
-    async def wait_closed(self) -> None:
-        """Wait until the bus has been left.
-
-        Raises:
-            LocalProtocolError: It is not entered.
-        """
-        self._running  # noqa: B018  # raises when the bus is not entered
-        assert self._closed_event is not None
-        await self._closed_event.wait()
-
-    async def _settled(self, done: Callable[[], bool]) -> None:
-        """Wait for a condition that turns true in some turn of the loop."""
-        pause = 0.0
-        while not done():
-            await anyio.sleep(pause)
-            pause = min(pause + 0.001, 0.02)
-
-    async def _shut(self) -> None:
-        runtime = self._runtime
-        if runtime is None:
-            return
-        self.ready = False
-        manager, self._context_of_lifespan = self._context_of_lifespan, None
-        try:
-            if manager is not None:
-                await manager.__aexit__(None, None, None)
-        finally:
-            for listener in list(self._listeners):
-                await listener._listening.aclose()
-            for link in list(runtime.links):
-                link.close(1001, "the bus was closed")
-            with anyio.move_on_after(self.limits.close_timeout + 1):
-                await self._settled(lambda: not runtime.links)
-            for link in list(runtime.links):
-                link.abort(Closed(1001, "the bus was closed"))
-            for call in list(self._local_calls.values()):
-                call.stop()
-            for subscription in list(self._subscriptions):
-                subscription.fail(None)
-            await runtime.close()
-            self._end()
-
-    def _end(self) -> None:
-        for inbox in self._inboxes:
-            inbox.clear()
-            self._distribution.local.remove(inbox.pattern, inbox)
-            self._distribution.unwant(inbox.pattern)
-        self._inboxes.clear()
-        self._listeners.clear()
-        self._opened.clear()
-        self._distribution.upstream = ()
-        self._runtime = None
-        self.state = None
-        for stream in list(self._streams):
-            stream.close()
-        if self._closed_event is not None:
-            self._closed_event.set()
-
-    @property
-    def _running(self) -> Runtime:
-        runtime = self._runtime
-        if runtime is None:
-            raise LocalProtocolError("this bus is not running: enter it first, with `async with bus:`, connect() or bus.serve()")
-        return runtime
-
-    def _now(self) -> float:
-        return self._running.time()
 
     # -- links -----------------------------------------------------------------------------------------------------------
 
@@ -437,7 +280,7 @@ class Bus(Router):
         checked = None if headers is None else self._headers(headers)
         if to is None:
             if subject in self._handlers:
-                return self._request_here(subject, body, timeout, returns, checked)  # type: ignore[arg-type]
+                return self._loopback.request(subject, body, timeout, returns, checked)  # type: ignore[arg-type]
             to = self._route(subject)  # type: ignore[arg-type]
         return to._request(Kind.REQUEST, subject, body, timeout, returns, checked)  # type: ignore[arg-type]
 
@@ -453,39 +296,6 @@ class Bus(Router):
             urls = ", ".join(link.url for link in opened)
             raise AmbiguousRoute(f"several links could take {subject!r} ({urls}): say to=, or connect with serves=")
         return links[0].peer
-
-    def _request_here(
-        self, subject: str | int, body: Any, timeout: float, returns: Any, headers: dict[str, str] | None
-    ) -> Reply[Any]:
-        runtime = self._running
-        now = runtime.time()
-        deadline = now + timeout
-        reply: Reply[Any] = Reply(runtime.loop, subject, returns, now, deadline)
-        raw, body_format = encode_local(body) if body is not None else (None, encode_local(None)[1])
-        message = Message(Kind.REQUEST, subject, reply, raw, body_format, headers, timeout)
-        handler = self._handlers[subject]
-        if handler.style in ("stream", "channel"):
-            reply._fail(RequestError(Code.INVALID_ARGUMENT, f"{subject!r} is a {handler.style}: use bus.{handler.style}()"))
-            return reply
-        call = Call(self, LocalAnswer(self, reply), None, handler, message, deadline)
-        reply._abandon = lambda _: call.stop()
-        reply.sent = True
-        self._local_calls[reply] = call
-        runtime.workers.submit(call)
-        runtime.watch(self, deadline)
-        return reply
-
-    def _expire(self, now: float) -> float:
-        """The local requests' part of `Runtime._sweep`."""
-        due = math.inf
-        for call in list(self._local_calls.values()):
-            if call.deadline <= now:
-                reply = call.message.id
-                reply._fail(DeadlineExceeded(reply.subject, now - reply.started, "local"))
-                call.stop()
-            else:
-                due = min(due, call.deadline)
-        return due
 
     def _ttl(self, now: float, deadline: float) -> float | None:
         """Seconds that go on the wire: what `timeout`, the enclosing scope and the current handler leave."""
@@ -511,7 +321,7 @@ class Bus(Router):
         self._check_subject(name)
         checked = self._headers(headers)
         if to is None and name in self._handlers:
-            self._request_here(name, body, 30.0, Any, checked)
+            self._loopback.request(name, body, 30.0, Any, checked)
             return
         peer = to if to is not None else self._route(name)
         link = peer._link
@@ -671,13 +481,6 @@ class Bus(Router):
             inbox = self._start_listen(listen)
             self._runtime.spawn(self._distribution.announce, inbox.pattern)
 
-    def _start_listen(self, listen: Listen) -> HandlerInbox:
-        inbox = HandlerInbox(self, self._running, listen)
-        self._inboxes.append(inbox)
-        self._distribution.local.add(inbox.pattern, inbox)
-        self._distribution.want(inbox.pattern)
-        return inbox
-
     def _peer_subscribed(self, peer: Peer, pattern: str | int) -> None:
         self._distribution.remote.add(pattern, peer)
 
@@ -738,31 +541,12 @@ class Bus(Router):
     ) -> Channel[Any, Any]:
         self._check_subject(subject)
         if to is None and subject in self._handlers:
-            return self._open_here(subject, body, mode, receives)
+            return self._loopback.open(subject, body, mode, receives)
         peer = to if to is not None else self._route(subject)
         session = peer._link.session
         if session is not None and not session.capabilities.extensions:
             raise Unsupported(f"{peer.protocol} cannot carry a {mode}")
         return (await peer._open(subject, body, mode, timeout)).typed(receives, Any)
-
-    def _open_here(self, subject: str | int, body: Any, mode: str, receives: Any) -> Channel[Any, Any]:
-        runtime = self._running
-        handler = self._handlers[subject]
-        if handler.style != mode:
-            raise RequestError(Code.INVALID_ARGUMENT, f"{subject!r} does not answer {mode}")
-        port = LocalPort(runtime.loop)
-        near: Channel[Any, Any] = Channel(runtime.loop, port, subject, CREDIT)
-        far: Channel[Any, Any] = Channel(runtime.loop, port, subject, CREDIT)
-        port.ends = (near, far)
-        far._receiving = mode != "stream"
-        raw, body_format = encode_local(body) if body is not None else (None, encode_local(None)[1])
-        message = Message(Kind.OPEN, subject, near, raw, body_format)
-        reply: Reply[Any] = Reply(runtime.loop, subject, Any, runtime.time(), math.inf)
-        reply._state = 1
-        call = ChannelCall(self, LocalAnswer(self, reply), None, handler, message, math.inf, far)
-        self._local_calls[reply] = call
-        runtime.workers.submit(call)
-        return near.typed(receives, Any)
 
     # -- running handlers ------------------------------------------------------------------------------------------------
 
@@ -771,59 +555,8 @@ class Bus(Router):
 
         The first one used is the outermost. May be used as a decorator.
         """
-        self._middleware.append(middleware)
+        self._execution.middleware.append(middleware)
         return middleware
-
-    async def _execute(self, handler: Handler, message: Message, deadline: float | None) -> Any:
-        if not self._middleware:
-            return await self._call(handler, message, deadline)
-
-        async def step(index: int, current: Message) -> Any:
-            if index == len(self._middleware):
-                return await self._call(handler, current, deadline)
-            context = Context(self, current, deadline)
-            return await self._middleware[index](current, context, lambda following: step(index + 1, following))
-
-        return await step(0, message)
-
-    async def _call(self, handler: Handler, message: Message, deadline: float | None) -> Any:
-        if handler.style == "async":
-            return await handler.invoke(self, message, deadline)
-        if handler.style == "inline":
-            return handler.invoke(self, message, deadline)
-        return await self._call_in_thread(handler, message, deadline)
-
-    async def _call_in_thread(self, handler: Handler, message: Message, deadline: float | None) -> Any:
-        arguments = handler.arguments(self, message, deadline)
-        for name, value in arguments.items():
-            if isinstance(value, Context):
-                from .sync import BlockingContext
-
-                arguments[name] = BlockingContext(self, message, deadline)
-        return await anyio.to_thread.run_sync(
-            lambda: handler.function(**arguments), abandon_on_cancel=True, limiter=self._threads
-        )
-
-    def _cancelling(self, scope: anyio.CancelScope | None) -> bool:
-        """Whether a cancellation that a handler let through is ours (and must go on)."""
-        runtime = self._runtime
-        if runtime is None or runtime.closing or runtime.backend == "trio" or (scope is not None and scope.cancel_called):
-            return True
-        import asyncio
-
-        task = asyncio.current_task()
-        return task is not None and task.cancelling() > 0
-
-    def _publication_failed(self, message: Message, error: Exception) -> None:
-        event = HandlerFailed(peer=message.peer, subject=message.subject, error_id=secrets.token_hex(4), error=error)
-        self._failed(event)
-
-    def _failed(self, event: HandlerFailed) -> None:
-        self._counters.failed += 1
-        logger.error(
-            "polybus: handler of %.200r failed [%s]: %s", event.subject, event.error_id, event.error, exc_info=event.error
-        )
-        self._emit(event)
 
     # -- authority -------------------------------------------------------------------------------------------------------
 
@@ -846,7 +579,7 @@ class Bus(Router):
         return Stats(
             links=len(links),
             peers=len(peers),
-            pending=sum(len(peer.pending) + len(peer._unsent or ()) for peer in peers) + len(self._local_calls),
+            pending=sum(len(peer.pending) + len(peer._unsent or ()) for peer in peers) + len(self._loopback.calls),
             running=runtime.running if runtime is not None else 0,
             waiting=sum(len(peer.waiting or ()) for peer in peers),
             queued=sum(len(link.outbox) for link in links if link.outbox is not None),
@@ -862,14 +595,7 @@ class Bus(Router):
 
     def events(self) -> AsyncIterator[BusEvent]:
         """What happens from now on, as it happens; the oldest of 1,000 unread events give way to new ones."""
-        stream = _Events(self)
-        self._streams.add(stream)
-        return stream
-
-    def _emit(self, event: BusEvent) -> None:
-        if self._streams:
-            for stream in list(self._streams):
-                stream.put(event)
+        return self._events.stream()
 
     # -- small things ----------------------------------------------------------------------------------------------------
 
@@ -889,34 +615,3 @@ class Bus(Router):
     def _wake(self, waiter: Any) -> None:
         if self._runtime is not None:
             self._runtime.loop.wake(waiter)
-
-
-class _Events(AsyncIterator[BusEvent]):
-    """One reader of a bus's events."""
-
-    def __init__(self, bus: Bus) -> None:
-        self._bus = bus
-        self._queue: deque[BusEvent] = deque(maxlen=_EVENTS)
-        self._waiter: Any = None
-        self._closed = False
-
-    def put(self, event: BusEvent) -> None:
-        self._queue.append(event)
-        self._wake()
-
-    def close(self) -> None:
-        self._closed = True
-        self._wake()
-
-    def _wake(self) -> None:
-        waiter, self._waiter = self._waiter, None
-        if waiter is not None:
-            self._bus._wake(waiter)
-
-    async def __anext__(self) -> BusEvent:
-        while not self._queue:
-            if self._closed:
-                raise StopAsyncIteration
-            self._waiter = self._bus._waiter()
-            await self._waiter
-        return self._queue.popleft()

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 import anyio
 
-from .channel import Channel, encode_local
+from .channel import Channel
 from .context import current_deadline
-from .errors import Code, Disconnected, Forbidden, RequestError
+from .errors import Code, Forbidden, RequestError
 from .events import HandlerFailed
-from .message import Kind, Message
+from .message import Message
 
 if TYPE_CHECKING:
     from .bus import Bus
@@ -75,17 +75,17 @@ class Call:
         try:
             if bus._authorize is not None and self.peer is not None:
                 await self._authorized(bus, "request")
-            if handler.style == "async" and not bus._middleware:
+            if handler.style == "async" and not bus._execution.middleware:
                 result = await handler.invoke(bus, message, deadline if timed else None)
             else:
-                result = await bus._execute(handler, message, deadline if timed else None)
+                result = await bus._execution.run(handler, message, deadline if timed else None)
             if not self.ended:
                 self.origin.answer(self, result)
         except Exception as error:
             if not self.ended:
                 self.origin.refuse(self, *failure(error, bus, message))
         except anyio.get_cancelled_exc_class():
-            if not self.ended and not bus._cancelling(self.scope):
+            if not self.ended and not bus._execution.cancelling(self.scope):
                 # The handler let a cancellation of its own making escape.
                 self.origin.refuse(self, *failure(RuntimeError("the handler was cancelled from inside"), bus, message))
             else:
@@ -180,34 +180,8 @@ def failure(error: Exception, bus: Bus, message: Message) -> tuple[Code, str, st
     if isinstance(error, RequestError) and not error.received:
         return error.code, error.text, error.reason, error.detail
     error_id = secrets.token_hex(4)
-    bus._failed(HandlerFailed(peer=message.peer, subject=message.subject, error_id=error_id, error=error))
+    bus._execution.failed(HandlerFailed(peer=message.peer, subject=message.subject, error_id=error_id, error=error))
     text = f"internal error {error_id}"
     if bus.debug:
         text = f"{text}: {type(error).__name__}: {error}"
     return Code.INTERNAL, text, None, None
-
-
-class LocalAnswer(Answer):
-    """The asker is on the same bus."""
-
-    __slots__ = ("bus", "reply")
-
-    def __init__(self, bus: Bus, reply: Any) -> None:
-        self.bus = bus
-        self.reply = reply
-
-    def answer(self, call: Call, value: Any) -> None:
-        raw, body_format = encode_local(value)
-        self.reply._resolve(Message(Kind.RESPONSE, call.message.subject, None, raw, body_format))
-
-    def refuse(self, call: Call, code: Code, text: str, reason: str | None, detail: Any) -> None:
-        message = Message(
-            Kind.ERROR, call.message.subject, code=code, attributes={"text": text, "reason": reason, "detail": detail}
-        )
-        self.reply._reject(message, self.bus._now())
-
-    def finished(self, call: Call) -> None:
-        self.bus._local_calls.pop(self.reply, None)
-        if not self.reply.done():
-            self.reply._fail(Disconnected("the bus was left", "this bus", True))
-

@@ -59,7 +59,7 @@ def _error(peer: Peer, message: Message, now: float) -> None:
 
 def _request(peer: Peer, message: Message, now: float) -> None:
     link = peer._link
-    bus, runtime = link.bus, link.runtime
+    bus = link.bus
     calls = peer.calls
     if calls is None:
         calls = peer.calls = {}

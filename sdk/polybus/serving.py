@@ -12,7 +12,7 @@ import anyio
 from .connecting import resolve_target
 from .errors import BusError, LocalProtocolError, TooManyRequests, Unavailable
 from .link import Link
-from .plugins import Admission, Handshake, ListenOptions, Listening, ProtocolAdapter, Transport
+from .plugins import Admission, Handshake, Listening, ListenOptions, ProtocolAdapter, Transport
 from .urls import find_protocol, find_transport, join_url, split_url
 
 if TYPE_CHECKING:

@@ -256,7 +256,7 @@ class HandlerInbox(Inbox):
             self._runtime.workers.submit(_Pump(self))
 
     def _overrun(self, error: SlowConsumer) -> None:
-        self._bus._failed(HandlerFailed(subject=self.pattern, error=error))
+        self._bus._execution.failed(HandlerFailed(subject=self.pattern, error=error))
 
 
 class _Pump:
@@ -283,9 +283,9 @@ class _Pump:
                     if plain is not None:
                         await plain(message.body)
                     else:
-                        await bus._execute(handler, message, None)
+                        await bus._execution.run(handler, message, None)
                 except Exception as error:
-                    bus._publication_failed(message, error)
+                    bus._execution.publication_failed(message, error)
                 if contextvars.copy_context() != baseline:
                     break  # the handler changed context variables: the next message gets a fresh worker
         finally:
@@ -301,4 +301,4 @@ class _Pump:
 
 def _plain_function(handler: Handler, bus: Bus) -> Any:
     """The coroutine function, where a call needs nothing but the body."""
-    return handler.function if handler.plain and handler.style == "async" and not bus._middleware else None
+    return handler.function if handler.plain and handler.style == "async" and not bus._execution.middleware else None

@@ -1,0 +1,97 @@
+"""Running one handler: middleware around it, threads for plain functions, and what becomes of its failure."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import anyio
+import anyio.to_thread
+
+from .context import Context
+from .events import HandlerFailed
+from .message import Message
+
+if TYPE_CHECKING:
+    from .bus import Bus
+    from .handlers import Handler
+
+__all__ = ["Execution", "Middleware"]
+
+Middleware: TypeAlias = Callable[[Message, Context, Callable[[Message], Any]], Any]
+"""``async def middleware(message, ctx, call_next)``; ``await call_next(message)`` gives the result."""
+
+logger = logging.getLogger("polybus")
+
+_THREADS = 40
+
+
+class Execution:
+    """How handlers of one bus run."""
+
+    def __init__(self, bus: Bus) -> None:
+        self._bus = bus
+        self.middleware: list[Middleware] = []
+        self._threads: anyio.CapacityLimiter | None = None
+
+    def start(self) -> None:
+        """The bus is entered: a limiter belongs to one event loop."""
+        self._threads = anyio.CapacityLimiter(_THREADS)
+
+    async def run(self, handler: Handler, message: Message, deadline: float | None) -> Any:
+        """The handler's result, through all middleware.
+
+        Raises:
+            Exception: Whatever the handler or a middleware raises.
+        """
+        if not self.middleware:
+            return await self._call(handler, message, deadline)
+
+        async def step(index: int, current: Message) -> Any:
+            if index == len(self.middleware):
+                return await self._call(handler, current, deadline)
+            context = Context(self._bus, current, deadline)
+            return await self.middleware[index](current, context, lambda following: step(index + 1, following))
+
+        return await step(0, message)
+
+    async def _call(self, handler: Handler, message: Message, deadline: float | None) -> Any:
+        if handler.style == "async":
+            return await handler.invoke(self._bus, message, deadline)
+        if handler.style == "inline":
+            return handler.invoke(self._bus, message, deadline)
+        return await self._call_in_thread(handler, message, deadline)
+
+    async def _call_in_thread(self, handler: Handler, message: Message, deadline: float | None) -> Any:
+        arguments = handler.arguments(self._bus, message, deadline)
+        for name, value in arguments.items():
+            if isinstance(value, Context):
+                from .sync import BlockingContext
+
+                arguments[name] = BlockingContext(self._bus, message, deadline)
+        return await anyio.to_thread.run_sync(
+            lambda: handler.function(**arguments), abandon_on_cancel=True, limiter=self._threads
+        )
+
+    def cancelling(self, scope: anyio.CancelScope | None) -> bool:
+        """Whether a cancellation that a handler let through is ours (and must go on)."""
+        runtime = self._bus._runtime
+        if runtime is None or runtime.closing or runtime.backend == "trio" or (scope is not None and scope.cancel_called):
+            return True
+        task = asyncio.current_task()
+        return task is not None and task.cancelling() > 0
+
+    def publication_failed(self, message: Message, error: Exception) -> None:
+        """An `on` handler raised: nobody is to be told, so it is logged and counted."""
+        self.failed(HandlerFailed(peer=message.peer, subject=message.subject, error_id=secrets.token_hex(4), error=error))
+
+    def failed(self, event: HandlerFailed) -> None:
+        """Log, count and report a handler's failure."""
+        self._bus._counters.failed += 1
+        logger.error(
+            "polybus: handler of %.200r failed [%s]: %r", event.subject, event.error_id, event.error, exc_info=event.error
+        )
+        self._bus._emit(event)

@@ -1,0 +1,108 @@
+"""Requests and channels whose handler is on the same bus: no link, but the same rules."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+from .calls import Answer, Call, ChannelCall
+from .channel import CREDIT, Channel, LocalPort, encode_local
+from .errors import Code, DeadlineExceeded, Disconnected, RequestError
+from .message import Kind, Message
+from .reply import Reply
+
+if TYPE_CHECKING:
+    from .bus import Bus
+
+__all__ = ["Loopback"]
+
+
+class Loopback:
+    """The bus asking itself. Bodies are encoded all the same, so that a handler sees what a wire would give."""
+
+    def __init__(self, bus: Bus) -> None:
+        self._bus = bus
+        self.calls: dict[Reply[Any], Call] = {}
+
+    def request(
+        self, subject: str | int, body: Any, timeout: float, returns: Any, headers: dict[str, str] | None
+    ) -> Reply[Any]:
+        runtime = self._bus._running
+        now = runtime.time()
+        deadline = now + timeout
+        reply: Reply[Any] = Reply(runtime.loop, subject, returns, now, deadline)
+        raw, body_format = encode_local(body) if body is not None else (None, encode_local(None)[1])
+        message = Message(Kind.REQUEST, subject, reply, raw, body_format, headers, timeout)
+        handler = self._bus._handlers[subject]
+        if handler.style in ("stream", "channel"):
+            reply._fail(RequestError(Code.INVALID_ARGUMENT, f"{subject!r} is a {handler.style}: use bus.{handler.style}()"))
+            return reply
+        call = Call(self._bus, LocalAnswer(self, reply), None, handler, message, deadline)
+        reply._abandon = lambda _: call.stop()
+        reply.sent = True
+        self.calls[reply] = call
+        runtime.workers.submit(call)
+        runtime.watch(self, deadline)
+        return reply
+
+    def _expire(self, now: float) -> float:
+        """The local requests' part of `Runtime._sweep`."""
+        due = math.inf
+        for call in list(self.calls.values()):
+            if call.deadline <= now:
+                reply = call.message.id
+                reply._fail(DeadlineExceeded(reply.subject, now - reply.started, "local"))
+                call.stop()
+            else:
+                due = min(due, call.deadline)
+        return due
+
+    def open(self, subject: str | int, body: Any, mode: str, receives: Any) -> Channel[Any, Any]:
+        runtime = self._bus._running
+        handler = self._bus._handlers[subject]
+        if handler.style != mode:
+            raise RequestError(Code.INVALID_ARGUMENT, f"{subject!r} does not answer {mode}")
+        port = LocalPort(runtime.loop)
+        near: Channel[Any, Any] = Channel(runtime.loop, port, subject, CREDIT)
+        far: Channel[Any, Any] = Channel(runtime.loop, port, subject, CREDIT)
+        port.ends = (near, far)
+        far._receiving = mode != "stream"
+        raw, body_format = encode_local(body) if body is not None else (None, encode_local(None)[1])
+        message = Message(Kind.OPEN, subject, near, raw, body_format)
+        reply: Reply[Any] = Reply(runtime.loop, subject, Any, runtime.time(), math.inf)
+        reply._state = 1
+        call = ChannelCall(self._bus, LocalAnswer(self, reply), None, handler, message, math.inf, far)
+        self.calls[reply] = call
+        runtime.workers.submit(call)
+        return near.typed(receives, Any)
+
+    def stop(self) -> None:
+        """The bus is left."""
+        for call in list(self.calls.values()):
+            call.stop()
+
+
+class LocalAnswer(Answer):
+    """The asker is on the same bus."""
+
+    __slots__ = ("_loopback", "reply")
+
+    def __init__(self, loopback: Loopback, reply: Reply[Any]) -> None:
+        self._loopback = loopback
+        self.reply = reply
+
+    def answer(self, call: Call, value: Any) -> None:
+        raw, body_format = encode_local(value)
+        self.reply._resolve(Message(Kind.RESPONSE, call.message.subject, None, raw, body_format))
+
+    def refuse(self, call: Call, code: Code, text: str, reason: str | None, detail: Any) -> None:
+        message = Message(
+            Kind.ERROR, call.message.subject, code=code, attributes={"text": text, "reason": reason, "detail": detail}
+        )
+        self.reply._reject(message, self._loopback._bus._running.time())
+
+    def finished(self, call: Call) -> None:
+        self._loopback.calls.pop(self.reply, None)
+        if not self.reply.done():
+            self.reply._fail(Disconnected("the bus was left", "this bus", True))
+
