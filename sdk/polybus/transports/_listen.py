@@ -33,7 +33,7 @@ _PAUSE: Final = 0.2
 class Arrival:
     """A stranger: the user of a wire from the moment it is accepted until it is let in or gone.
 
-    Subclasses speak the framing: `begin`, `say_no` and `let_in`. All of it is over after `Limits.handshake_timeout`.
+    Subclasses speak the framing: `begin`, `no` and `let_in`. All of it is over after `Limits.handshake_timeout`.
     """
 
     __slots__ = ("_cancel_timer", "_knocked", "_over", "listener", "wire")
@@ -50,8 +50,8 @@ class Arrival:
         """The wire is there: read, or ask for admission at once."""
         raise NotImplementedError
 
-    def say_no(self, error: BusError) -> None:
-        """Write why not."""
+    def no(self, error: BusError) -> bytes:
+        """What is written to somebody who is not let in."""
         raise NotImplementedError
 
     def let_in(self, admission: Admission) -> StreamTransport:
@@ -64,15 +64,18 @@ class Arrival:
         self.listener.options.gate.admit(handshake, self._decided)
 
     def refuse(self, error: BusError) -> None:
-        """Say no, and give the peer `Limits.close_timeout` to read it."""
+        """Say no."""
+        self.turn_away(self.no(error))
+
+    def turn_away(self, last_words: bytes) -> None:
+        """Write this, give the peer `Limits.close_timeout` to read it, and close."""
         if self._over:
             return
         self._over = True
-        self.say_no(error)
+        host = self.listener.options.host
         self._cancel_timer()
-        self._cancel_timer = call_later(
-            self.listener.options.host, self.listener.options.host.limits.close_timeout, self.wire.abort
-        )
+        self._cancel_timer = call_later(host, host.limits.close_timeout, self.wire.abort)
+        self.wire.write(last_words)
         self.wire.hang_up()
 
     def _decided(self, outcome: Admission | BusError) -> None:

@@ -123,8 +123,8 @@ class TcpArrival(Arrival):
             )
         )
 
-    def say_no(self, error: BusError) -> None:
-        self.wire.write(closing_frame(code_for(error), text_of(error)))
+    def no(self, error: BusError) -> bytes:
+        return closing_frame(code_for(error), text_of(error))
 
     def let_in(self, admission: Admission) -> StreamTransport:
         return TcpTransport(_name(self.listener.url), self.wire, self.listener.options.host)

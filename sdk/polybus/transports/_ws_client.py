@@ -1,0 +1,178 @@
+"""The client's half of a WebSocket handshake (RFC 6455, section 4.1)."""
+
+from __future__ import annotations
+
+import ssl
+from typing import TYPE_CHECKING, Final
+from urllib.parse import urlsplit
+
+import anyio
+from websockets.client import ClientProtocol
+from websockets.exceptions import InvalidMessage
+from websockets.http11 import Request, Response
+from websockets.typing import Subprotocol
+from websockets.uri import parse_uri
+
+from ..errors import BusError, ConnectFailed, Forbidden, LocalProtocolError, Unauthorized
+from ._dial import bounded, dial_tcp
+from ._urls import net_address
+from ._ws_frames import WebSocketFramer
+from ._ws_transport import WebSocketTransport
+
+if TYPE_CHECKING:
+    from ..plugins import DialOptions
+    from ._wire import Wire
+
+__all__ = ["open_websocket"]
+
+_END: Final = b"\r\n\r\n"
+_MAX_HEAD: Final = 64 * 1024
+_MAX_TEXT: Final = 300
+_RESERVED: Final = ("upgrade", "connection", "content-length", "transfer-encoding")
+
+
+async def open_websocket(url: str, tls: ssl.SSLContext | None, options: DialOptions) -> WebSocketTransport:
+    """Connect and upgrade.
+
+    Raises:
+        ConnectFailed: With the address and the reason.
+        Unauthorized: The server answered 401.
+        Forbidden: The server answered 403.
+        LocalProtocolError: A header that belongs to the handshake itself.
+    """
+    core, request = _request(url, options)
+    address = net_address(url, 443 if tls is not None else 80)
+    wire = await dial_tcp(url, address.host, address.port, tls, options.host)
+    answer = _Answer(core, wire)
+    try:
+        wire.attach(answer)
+        wire.write(request.serialize())
+        wire.resume_reading()
+        with bounded(url, options.host.limits.handshake_timeout, "waiting for the answer to the upgrade"):
+            await answer.complete.wait()
+        if not answer.accepted:
+            raise answer.failure(url)
+    except BaseException:
+        wire.abort()
+        raise
+    framer = WebSocketFramer(server=False, limit=options.host.limits.message, reads=options.reads, writes=options.writes)
+    transport = WebSocketTransport(urlsplit(url).scheme, wire, options.host, framer)
+    wire.attach(transport)
+    if answer.rest:
+        transport.data_received(bytes(answer.rest))
+    if answer.eof:
+        transport.eof_received()
+    return transport
+
+
+def _request(url: str, options: DialOptions) -> tuple[ClientProtocol, Request]:
+    """
+    Raises:
+        LocalProtocolError: A header that belongs to the handshake itself, or is no header at all.
+    """
+    offers = [Subprotocol(options.subprotocol)] if options.subprotocol else None
+    core = ClientProtocol(parse_uri(url), subprotocols=offers)
+    request = core.connect()
+    for name, value in options.headers.items():
+        lower = name.lower()
+        if lower in _RESERVED or lower.startswith("sec-websocket-"):
+            raise LocalProtocolError(f"the header {name} belongs to the WebSocket handshake itself", protocol="ws")
+        if lower in ("host", "authorization"):
+            request.headers.pop(name, None)
+        try:
+            request.headers[name] = value
+        except ValueError as error:
+            raise LocalProtocolError(f"the header {name!r} cannot be sent: {error}", protocol="ws") from None
+    return core, request
+
+
+class _Answer:
+    """The user of the wire until the server has answered."""
+
+    def __init__(self, core: ClientProtocol, wire: Wire) -> None:
+        self.complete = anyio.Event()
+        self.accepted = False
+        self.rest = bytearray()
+        """What came after the answer is already WebSocket."""
+        self.eof = False
+        self._core = core
+        self._wire = wire
+        self._head_over = False
+        self._response: Response | None = None
+        self._lost: Exception | None = None
+
+    def data_received(self, data: bytes) -> None:
+        if self._head_over:
+            # The body of a refusal, or the first frames.
+            if self.accepted:
+                self.rest += data
+            elif not self.complete.is_set():
+                self._feed(data)
+            return
+        self.rest += data
+        end = self.rest.find(_END)
+        if end >= 0 or len(self.rest) > _MAX_HEAD:
+            head = bytes(self.rest[: end + len(_END)] if end >= 0 else self.rest)
+            del self.rest[: len(head)]
+            self._head_over = True
+            self._feed(head)
+            if self.rest and not self.accepted and not self.complete.is_set():
+                self._feed(bytes(self.rest))
+
+    def _feed(self, data: bytes) -> None:
+        self._core.receive_data(data)
+        self._look()
+
+    def _look(self) -> None:
+        for event in self._core.events_received():
+            if isinstance(event, Response):
+                self._response = event
+                self.accepted = self._core.handshake_exc is None
+        if self.accepted:
+            self._wire.pause_reading()
+        if self._response is not None or self._core.handshake_exc is not None:
+            self.complete.set()
+
+    def eof_received(self) -> None:
+        self.eof = True
+        if not self.complete.is_set():
+            if not self._head_over:
+                self._core.receive_data(bytes(self.rest))
+            self._core.receive_eof()
+            self._look()
+            self.complete.set()
+
+    def wire_lost(self, error: Exception | None) -> None:
+        self._lost = error
+        self.eof = True
+        self.complete.set()
+
+    def pause_writing(self) -> None:
+        """A request is short."""
+
+    def resume_writing(self) -> None:
+        """A request is short."""
+
+    def failure(self, url: str) -> BusError:
+        """Why there is no connection."""
+        response, error = self._response, self._core.handshake_exc
+        if response is not None and response.status_code != 101:
+            return _refusal(url, response)
+        if isinstance(error, InvalidMessage) and not isinstance(error.__cause__, EOFError):
+            return ConnectFailed(
+                url, "the server does not answer in HTTP: is it a WebSocket server, and ws:// not wss:// or tcp://?"
+            )
+        if error is not None and response is not None:
+            return ConnectFailed(url, f"the server's answer to the upgrade is wrong: {error}")
+        return ConnectFailed(url, "the server closed the connection during the handshake")
+
+
+def _refusal(url: str, response: Response) -> BusError:
+    text = bytes(response.body).decode("utf-8", "replace").strip()
+    text = text if len(text) <= _MAX_TEXT else f"{text[:_MAX_TEXT]}..."
+    if response.status_code == 401:
+        return Unauthorized(text)
+    if response.status_code == 403:
+        return Forbidden(text)
+    reason = f"the server answered {response.status_code} {response.reason_phrase}".rstrip()
+    return ConnectFailed(url, f"{reason}: {text}" if text else reason)

@@ -1,0 +1,315 @@
+"""WebSocket framing without I/O (RFC 6455, section 5).
+
+Nearly all traffic is unfragmented data frames, and those are cut out here. Everything else (control frames, fragments, every
+kind of mistake) goes, frame by frame, through the sans-I/O core of the `websockets` library, which is made when it is first
+needed and dropped when it has nothing more in hand: an idle connection holds none.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import struct
+from collections.abc import Set as AbstractSet
+from typing import Final, Literal
+
+from websockets.exceptions import PayloadTooBig
+from websockets.frames import CloseCode, Frame, Opcode
+from websockets.protocol import CLIENT, OPEN, SERVER, Protocol
+
+from ..plugins import Closed
+from ._codes import closed_by_peer, cut_reason
+
+try:
+    from websockets.speedups import apply_mask
+except ImportError:
+    from websockets.utils import apply_mask
+
+__all__ = ["MAX_FRAGMENTS", "WebSocketFramer"]
+
+MAX_FRAGMENTS: Final = 4096
+"""Of one message. Each costs an object, however small it is."""
+
+_TEXT: Final = 0x81
+_BINARY: Final = 0x82
+_FIRST: Final = {"text": _TEXT, "binary": _BINARY}
+_SMALL: Final = 4096
+_KEYS: Final = 512
+"""Bytes of masking keys drawn at a time: a system call for each frame would be a tenth of its cost."""
+
+# At WARNING at least: at DEBUG the library would log what is in the frames.
+_core_logger = logging.getLogger("polybus.transports.websocket_core")
+_core_logger.setLevel(logging.WARNING)
+
+_pack_16 = struct.Struct("!BBH").pack
+_pack_64 = struct.Struct("!BBQ").pack
+_unpack_64 = struct.Struct("!Q").unpack_from
+
+
+class WebSocketFramer:
+    """One side of a connection after its handshake.
+
+    Attributes:
+        out: What must be written now: answers to pings, closing frames. The user takes it and empties it.
+        ended: What the peer's closing frame said, once it has come.
+        broken: Which rule the peer broke; the closing frame that tells it so is in `out`.
+    """
+
+    __slots__ = (
+        "_core", "_first", "_fragments", "_head", "_key", "_keys", "_kinds", "_limit", "_missing", "_owed", "_parts", "_server",
+        "_size", "_text", "broken", "ended", "out",
+    )  # fmt: skip
+
+    def __init__(
+        self, *, server: bool, limit: int, reads: AbstractSet[Literal["text", "binary"]], writes: Literal["text", "binary"]
+    ) -> None:
+        self._server = server
+        self._limit = limit
+        self._kinds = (_TEXT if "text" in reads else 0, _BINARY if "binary" in reads else 0)
+        self._first = _FIRST[writes]
+        self._keys = bytearray()
+        # The beginning of a frame whose header is not complete.
+        self._head = b""
+        # A data frame that has begun: its size, what is missing and what is there, its key and whether it is text.
+        self._size = 0
+        self._missing = 0
+        self._parts: list[bytes | bytearray] | None = None
+        self._key = b""
+        self._text = False
+        # The library's core while it has something in hand, and how many bytes of a frame it still has to get.
+        self._core: Protocol | None = None
+        self._owed = 0
+        self._fragments: list[bytes] | None = None
+        self.out: list[bytes] | None = None
+        self.ended: Closed | None = None
+        self.broken: Closed | None = None
+
+    @property
+    def partial(self) -> str:
+        """How much of the message that has begun is there, for people; empty between two messages."""
+        if self._missing:
+            return f"{self._size - self._missing} of {self._size} bytes"
+        if self._owed:
+            return f"{self._owed} bytes of a frame are missing"
+        if self._fragments is not None:
+            return f"{len(self._fragments)} fragments without a last one"
+        return f"{len(self._head)} bytes of a header" if self._head else ""
+
+    # -- reading
+
+    def feed(self, data: bytes) -> list[bytes]:
+        """The messages that this chunk completes."""
+        frames: list[bytes] = []
+        position = 0
+        if self.ended is not None or self.broken is not None:
+            return frames
+        if self._missing:
+            position = self._missing
+            if len(data) < position:
+                self._collect(data)
+                return frames
+            self._complete(data[:position], frames)
+        elif self._owed:
+            position = min(self._owed, len(data))
+            self._owed -= position
+            self._by_core(data[:position], frames)
+        elif self._head:
+            data = self._head + data
+            self._head = b""
+        return self._cut(data, position, frames)
+
+    def _cut(self, data: bytes, position: int, frames: list[bytes]) -> list[bytes]:
+        size = len(data)
+        limit = self._limit
+        kinds = self._kinds
+        server = self._server
+        while size - position >= 2 and self.ended is None and self.broken is None:
+            first, second = data[position], data[position + 1]
+            length = second & 0x7F
+            start = position + 2
+            if length == 126:
+                if size - start < 2:
+                    break
+                length = data[start] << 8 | data[start + 1]
+                start += 2
+            elif length == 127:
+                if size - start < 8:
+                    break
+                (length,) = _unpack_64(data, start)
+                start += 8
+            masked = second > 0x7F
+            if masked:
+                start += 4
+            end = start + length
+            if first in kinds and masked == server and length <= limit and self._core is None:
+                if start > size:
+                    break
+                if end > size:
+                    self._begin(first, length, data[start - 4 : start], data[start:])
+                    return frames
+                frame = data[start:end]
+                if masked:
+                    frame = apply_mask(frame, data[start - 4 : start])
+                if first == _TEXT and not frame.isascii() and not self._is_utf8(frame):
+                    return frames
+                frames.append(frame)
+                position = end
+            else:
+                position = self._aside(data, position, end, frames)
+        if position < size:
+            self._head = data[position:]
+        return frames
+
+    def _begin(self, first: int, size: int, key: bytes, data: bytes) -> None:
+        self._text = first == _TEXT
+        self._key = key
+        self._size = self._missing = size
+        self._parts = []
+        if data:
+            self._collect(data)
+
+    def _collect(self, data: bytes) -> None:
+        """Keep a part. Small ones are put together, so that a frame in slices of one byte costs no object for each."""
+        self._missing -= len(data)
+        parts = self._parts
+        assert parts is not None
+        if len(data) >= _SMALL:
+            parts.append(data)
+        elif parts and isinstance(parts[-1], bytearray):
+            parts[-1] += data
+        else:
+            parts.append(bytearray(data))
+
+    def _complete(self, rest: bytes, frames: list[bytes]) -> None:
+        parts = self._parts
+        assert parts is not None
+        parts.append(rest)
+        self._parts = None
+        self._missing = 0
+        frame = b"".join(parts)
+        if self._server:
+            frame = apply_mask(frame, self._key)
+        if not self._text or self._is_utf8(frame):
+            frames.append(frame)
+
+    def _is_utf8(self, frame: bytes) -> bool:
+        """Section 8.1: text that is not UTF-8 ends the connection."""
+        if frame.isascii():
+            return True
+        try:
+            frame.decode()
+        except UnicodeDecodeError as error:
+            self.fail(1007, f"text that is not UTF-8: {error.reason} at byte {error.start}")
+            return False
+        return True
+
+    # -- everything but plain data frames
+
+    def _aside(self, data: bytes, position: int, end: int, frames: list[bytes]) -> int:
+        """Hand one frame, or what there is of it, to the core; how far that is."""
+        first = data[position]
+        if first in (_TEXT, _BINARY) and first not in self._kinds:
+            self._wrong_kind(first)
+            return len(data)
+        reached = min(end, len(data))
+        self._owed = end - reached
+        self._by_core(data[position:reached], frames)
+        return reached
+
+    def _wrong_kind(self, first: int) -> None:
+        kind, other = ("text", "binary") if first & 0x0F == Opcode.TEXT else ("binary", "text")
+        self.fail(1003, f"a {kind} frame, but only {other} frames are read here")
+
+    def _by_core(self, data: bytes, frames: list[bytes]) -> None:
+        core = self._the_core()
+        core.receive_data(data)
+        for event in core.events_received():
+            assert isinstance(event, Frame)
+            if event.opcode in (Opcode.TEXT, Opcode.BINARY, Opcode.CONT) and self.broken is None:
+                self._fragment(event, frames)
+        self._take_output(core)
+        if core.parser_exc is not None:
+            self._broke(core, core.parser_exc)
+        elif core.close_rcvd is not None:
+            # 1005 stands for an empty closing frame, which is an orderly end.
+            code = 1000 if core.close_rcvd.code == CloseCode.NO_STATUS_RCVD else int(core.close_rcvd.code)
+            self.ended = closed_by_peer(code, core.close_rcvd.reason)
+        elif not self._owed and core.current_size is None and core.state is OPEN:
+            self._core = None
+
+    def _broke(self, core: Protocol, error: Exception) -> None:
+        if self.broken is not None:
+            return
+        code = 1002
+        if isinstance(error, UnicodeDecodeError):
+            code = 1007
+        elif isinstance(error, PayloadTooBig):
+            code = 1009
+        reason = core.close_sent.reason if core.close_sent is not None else ""
+        self.broken = Closed(code, reason or str(error))
+
+    def _the_core(self) -> Protocol:
+        if self._core is None:
+            self._core = Protocol(SERVER if self._server else CLIENT, state=OPEN, max_size=self._limit, logger=_core_logger)
+        return self._core
+
+    def _take_output(self, core: Protocol) -> None:
+        output = [data for data in core.data_to_send() if data]
+        if output:
+            self.out = [*(self.out or ()), *output]
+
+    def _fragment(self, frame: Frame, frames: list[bytes]) -> None:
+        if frame.opcode is not Opcode.CONT:
+            if frame.opcode | 0x80 not in self._kinds:
+                self._wrong_kind(frame.opcode)
+                return
+            self._text = frame.opcode is Opcode.TEXT
+            self._fragments = []
+        parts = self._fragments
+        assert parts is not None
+        parts.append(bytes(frame.data))
+        if frame.fin:
+            self._fragments = None
+            message = b"".join(parts)
+            if not self._text or self._is_utf8(message):
+                frames.append(message)
+        elif len(parts) >= MAX_FRAGMENTS:
+            self.fail(1009, f"too many fragments: {len(parts)} and no end")
+
+    # -- writing
+
+    def encode(self, frame: bytes) -> tuple[bytes, bytes]:
+        """A message as header and payload."""
+        size = len(frame)
+        mask = 0 if self._server else 0x80
+        if size < 126:
+            header = bytes((self._first, size | mask))
+        elif size < 65536:
+            header = _pack_16(self._first, 126 | mask, size)
+        else:
+            header = _pack_64(self._first, 127 | mask, size)
+        if self._server:
+            return header, frame
+        if not self._keys:
+            self._keys += os.urandom(_KEYS)
+        key = bytes(self._keys[-4:])
+        del self._keys[-4:]
+        return header + key, apply_mask(frame, key)
+
+    def ping(self) -> bytes:
+        """A question for a sign of life (section 5.5.2)."""
+        return bytes((0x89, 0)) if self._server else bytes((0x89, 0x80)) + os.urandom(4)
+
+    def close(self, code: int, reason: str) -> None:
+        """Put our closing frame into `out` (section 5.5.1)."""
+        core = self._the_core()
+        if core.state is OPEN:
+            core.send_close(code, cut_reason(reason).decode())
+            self._take_output(core)
+
+    def fail(self, code: int, reason: str) -> None:
+        """The peer broke a rule (section 7.1.7): put the closing frame that says so into `out`, and read nothing more."""
+        core = self._the_core()
+        core.fail(code, cut_reason(reason).decode())
+        self._take_output(core)
+        self.broken = self.broken or Closed(code, reason)

@@ -1,0 +1,149 @@
+"""Who may open a WebSocket here: Host, Origin and sub-protocol, as pure functions.
+
+A browser lets any page open a WebSocket to any server and sends the user's cookies along, so the server must look at Origin
+(CWE-1385). A page can also give its own host name the address 127.0.0.1 (DNS rebinding): then Origin and Host agree, and
+only Host shows that the page is a stranger to a server on the loopback address.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from http import HTTPStatus
+from http.cookies import CookieError, SimpleCookie
+from urllib.parse import parse_qsl, unquote, urlsplit
+
+from attrs import frozen
+
+from ._sockets import is_loopback
+
+__all__ = ["Door", "Turned", "cookies_of", "query_of"]
+
+_TOKEN = "polybus.token."
+
+
+class Turned(Exception):
+    """A request is turned away with an HTTP status and a text that says what was seen and which option would change it."""
+
+    def __init__(self, status: HTTPStatus, text: str) -> None:
+        self.status = status
+        self.text = text
+        super().__init__(status, text)
+
+
+@frozen(kw_only=True)
+class Door:
+    """The rules of one listener."""
+
+    path: str
+    tls: bool
+    loopback: bool
+    subprotocol: str
+    origins: tuple[str, ...] = ()
+    hosts: tuple[str, ...] = ()
+
+    def check_path(self, path: str) -> None:
+        """
+        Raises:
+            Turned: 404, another path is served here.
+        """
+        if unquote(path or "/") != unquote(self.path or "/"):
+            raise Turned(HTTPStatus.NOT_FOUND, f"nothing is served at {_shown(path)}, only at {self.path or '/'}")
+
+    def check_host(self, host: str | None) -> None:
+        """
+        Raises:
+            Turned: 421, a name that a loopback server does not answer to; 400, none at all.
+        """
+        if not host:
+            raise Turned(HTTPStatus.BAD_REQUEST, "the Host header is missing")
+        name, _ = self._host_port(host)
+        if not self.loopback or is_loopback(name):
+            return
+        for known in self.hosts:
+            if known.lower() in (host.lower(), name):
+                return
+        if any(urlsplit(origin).hostname == name for origin in self.origins):
+            return
+        raise Turned(
+            HTTPStatus.MISDIRECTED_REQUEST,
+            f"Host {_shown(host)} is not a name of this server, which listens on a loopback address: "
+            f"serve(..., hosts=[{_shown(host)}]) would answer to it",
+        )
+
+    def check_origin(self, origin: str | None, host: str) -> None:
+        """
+        Raises:
+            Turned: 403, a page of another site.
+        """
+        if origin is None or origin in self.origins:
+            return
+        parts = urlsplit(origin)
+        try:
+            port = parts.port or (443 if parts.scheme == "https" else 80)
+        except ValueError:
+            port = -1
+        if parts.scheme == ("https" if self.tls else "http") and (parts.hostname, port) == self._host_port(host):
+            return
+        raise Turned(
+            HTTPStatus.FORBIDDEN,
+            f"Origin {_shown(origin)} may not connect here: serve(..., origins=[{_shown(origin)}]) would let it in",
+        )
+
+    def choose(self, offers: Sequence[str]) -> tuple[str | None, str | None]:
+        """The sub-protocol to answer with, and the token that came along in the offers.
+
+        Raises:
+            Turned: 400, nothing in common.
+        """
+        tokens = [offer for offer in offers if offer.startswith(_TOKEN)]
+        token = tokens[0].removeprefix(_TOKEN) if tokens else None
+        if not offers:
+            return None, None
+        if self.subprotocol in offers:
+            return self.subprotocol, token
+        if len(tokens) == len(offers):
+            # A browser ends the connection when none of its offers is taken.
+            return tokens[0], token
+        others = ", ".join(_shown(offer) for offer in offers if not offer.startswith(_TOKEN))
+        raise Turned(
+            HTTPStatus.BAD_REQUEST,
+            f"no common sub-protocol: offered {others}, spoken here {self.subprotocol or 'none'}",
+        )
+
+    def _host_port(self, host: str) -> tuple[str, int]:
+        """
+        Raises:
+            Turned: 400, this is no host.
+        """
+        try:
+            parts = urlsplit(f"//{host}")
+            port = parts.port or (443 if self.tls else 80)
+        except ValueError:
+            raise Turned(HTTPStatus.BAD_REQUEST, f"Host {_shown(host)} is malformed") from None
+        if not parts.hostname or parts.path or parts.query or parts.username is not None:
+            raise Turned(HTTPStatus.BAD_REQUEST, f"Host {_shown(host)} is malformed")
+        return parts.hostname, port
+
+
+def _shown(text: str) -> str:
+    return repr(text[:200])
+
+
+def query_of(text: str) -> dict[str, str]:
+    """The fields of a query, the last of each name.
+
+    Raises:
+        Turned: 400, too many fields.
+    """
+    try:
+        return dict(parse_qsl(text, keep_blank_values=True, max_num_fields=200))
+    except ValueError:
+        raise Turned(HTTPStatus.BAD_REQUEST, "too many fields in the query") from None
+
+
+def cookies_of(text: str) -> dict[str, str]:
+    """The cookies of a header; none where it is malformed."""
+    try:
+        return {name: morsel.value for name, morsel in SimpleCookie(text).items()}
+    except CookieError:
+        return {}

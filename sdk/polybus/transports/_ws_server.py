@@ -1,0 +1,168 @@
+"""The server's half of a WebSocket handshake (RFC 6455, section 4.2)."""
+
+from __future__ import annotations
+
+from http import HTTPStatus
+from urllib.parse import urlsplit
+
+from websockets.datastructures import Headers, MultipleValuesError
+from websockets.exceptions import InvalidHeader
+from websockets.headers import parse_subprotocol
+from websockets.http11 import Request, Response
+from websockets.server import ServerProtocol
+
+from ..errors import BusError, Forbidden, Unauthorized
+from ..plugins import Admission, Handshake
+from ._codes import text_of
+from ._listen import Arrival, Listener
+from ._stream import StreamTransport
+from ._wire import Wire
+from ._ws_frames import WebSocketFramer
+from ._ws_policy import Door, Turned, cookies_of, query_of
+from ._ws_transport import WebSocketTransport
+
+__all__ = ["WebSocketArrival"]
+
+_LINE = 8192
+_END = b"\r\n\r\n"
+
+
+class WebSocketArrival(Arrival):
+    """A stranger on ws or wss, until its upgrade is answered."""
+
+    __slots__ = ("_door", "_head", "_welcome")
+
+    def __init__(self, listener: Listener, wire: Wire, knocked: bool, seconds: float, *, door: Door) -> None:
+        super().__init__(listener, wire, knocked, seconds)
+        self._door = door
+        self._head = bytearray()
+        # The answer 101, ready to be written when the bus lets the peer in.
+        self._welcome = b""
+
+    def begin(self) -> None:
+        self.wire.resume_reading()
+
+    def data_received(self, data: bytes) -> None:
+        if self._over:
+            return
+        seen = len(self._head)
+        self._head += data
+        if self._welcome:
+            # Reading pauses while the bus decides; this is the chunk that was under way.
+            return
+        end = self._head.find(_END, max(0, seen - len(_END) + 1))
+        limit = _LINE + self.listener.options.host.limits.headers
+        if end >= 0 or len(self._head) > limit:
+            head = bytes(self._head[: end + len(_END)] if end >= 0 else self._head)
+            # What comes after the request is already WebSocket.
+            del self._head[: len(head)]
+            self._answer(head, too_long=end < 0 or len(head) > limit)
+
+    def _answer(self, head: bytes, too_long: bool) -> None:
+        core = ServerProtocol()
+        core.receive_data(head)
+        requests = core.events_received()
+        output = b"".join(core.data_to_send())
+        if output:
+            # The library found that a line is too long (414) or that there are too many (431).
+            self.turn_away(output)
+        elif too_long:
+            self.turn_away(_response(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, "the request is too long"))
+        elif not requests or not isinstance(requests[0], Request):
+            self.turn_away(_response(HTTPStatus.BAD_REQUEST, "this is not an HTTP/1.1 request"))
+        else:
+            try:
+                self.ask(self._handshake(core, requests[0]))
+            except Turned as turned:
+                self.turn_away(_response(turned.status, turned.text))
+
+    def _handshake(self, core: ServerProtocol, request: Request) -> Handshake:
+        """Check the request and prepare the answer.
+
+        Raises:
+            Turned: The request breaks a rule of this listener.
+        """
+        door, headers = self._door, request.headers
+        host, origin = _single(headers, "Host"), _single(headers, "Origin")
+        door.check_host(host)
+        door.check_origin(origin, host or "")
+        target = urlsplit(request.path)
+        door.check_path(target.path)
+        response = core.accept(request)
+        if response.status_code != HTTPStatus.SWITCHING_PROTOCOLS:
+            raise Turned(HTTPStatus(response.status_code), bytes(response.body).decode().strip())
+        chosen, token = door.choose(_offers(headers))
+        if chosen is not None:
+            response.headers["Sec-WebSocket-Protocol"] = chosen
+        self._welcome = response.serialize()
+        shown = {name.lower(): ", ".join(headers.get_all(name)) for name in headers}
+        if token is not None:
+            shown.setdefault("authorization", f"Bearer {token}")
+        options = self.listener.options
+        return Handshake(
+            protocol=options.protocol,
+            transport="wss" if door.tls else "ws",
+            url=self.listener.url,
+            path=target.path or "/",
+            query=query_of(target.query),
+            headers=shown,
+            cookies=cookies_of("; ".join(headers.get_all("Cookie"))),
+            origin=origin,
+            address=self.wire.address,
+            tls_peer=self.wire.tls_peer(),
+        )
+
+    def no(self, error: BusError) -> bytes:
+        if isinstance(error, Unauthorized):
+            status = HTTPStatus.UNAUTHORIZED
+        elif isinstance(error, Forbidden):
+            status = HTTPStatus.FORBIDDEN
+        else:
+            status = HTTPStatus.SERVICE_UNAVAILABLE
+        return _response(status, text_of(error))
+
+    def let_in(self, admission: Admission) -> StreamTransport:
+        options = self.listener.options
+        self.wire.write(self._welcome)
+        framer = WebSocketFramer(server=True, limit=options.host.limits.message, reads=options.reads, writes=options.writes)
+        transport = WebSocketTransport("wss" if self._door.tls else "ws", self.wire, options.host, framer)
+        if self._head:
+            transport.data_received(bytes(self._head))
+        return transport
+
+
+def _single(headers: Headers, name: str) -> str | None:
+    """
+    Raises:
+        Turned: 400, the header is there more than once.
+    """
+    try:
+        return headers.get(name)
+    except MultipleValuesError:
+        raise Turned(HTTPStatus.BAD_REQUEST, f"more than one {name} header") from None
+
+
+def _offers(headers: Headers) -> list[str]:
+    """
+    Raises:
+        Turned: 400, the header is malformed.
+    """
+    try:
+        return [offer for value in headers.get_all("Sec-WebSocket-Protocol") for offer in parse_subprotocol(value)]
+    except InvalidHeader as error:
+        raise Turned(HTTPStatus.BAD_REQUEST, str(error)) from None
+
+
+def _response(status: HTTPStatus, text: str) -> bytes:
+    body = f"{text}\n".encode("utf-8", "replace")
+    headers = Headers()
+    headers["Connection"] = "close"
+    headers["Content-Length"] = str(len(body))
+    headers["Content-Type"] = "text/plain; charset=utf-8"
+    if status is HTTPStatus.UNAUTHORIZED:
+        headers["WWW-Authenticate"] = "Bearer"
+    elif status is HTTPStatus.UPGRADE_REQUIRED:
+        headers["Upgrade"] = "websocket"
+    elif status is HTTPStatus.METHOD_NOT_ALLOWED:
+        headers["Allow"] = "GET"
+    return Response(status.value, status.phrase, headers, body).serialize()

@@ -1,0 +1,113 @@
+"""A WebSocket after its handshake."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Final
+
+from ..plugins import Closed
+from ._stream import State, StreamTransport
+
+if TYPE_CHECKING:
+    from ..plugins import Host
+    from ._wire import Wire
+    from ._ws_frames import WebSocketFramer
+
+__all__ = ["WebSocketTransport"]
+
+logger = logging.getLogger("polybus.transports")
+
+_LARGE: Final = 64 * 1024
+
+
+class WebSocketTransport(StreamTransport):
+    """One connection of WebSocket messages.
+
+    After `Limits.ping_interval` of silence the peer is asked for a sign of life; without any for `Limits.ping_timeout` the
+    connection is cut. The clock runs even when the ping cannot leave because the peer reads nothing.
+    """
+
+    __slots__ = ("_framer", "_pinged_at")
+
+    def __init__(self, name: str, wire: Wire, host: Host, framer: WebSocketFramer) -> None:
+        super().__init__(name, wire, host)
+        self._framer = framer
+        self._pinged_at: float | None = None
+
+    def send(self, frame: bytes) -> None:
+        """Hand over a frame without waiting. Frames of one turn of the event loop leave in one write. After the end: ignored.
+
+        Raises:
+            TooLarge: The frame is over `Limits.message`.
+        """
+        if len(frame) > self.max_frame:
+            self._check_size(len(frame))
+        if self._state is not State.OPEN:
+            return
+        header, payload = self._framer.encode(frame)
+        if len(payload) < _LARGE:
+            self._wire.write(header + payload)
+        else:
+            self._wire.write(header)
+            self._wire.write(payload)
+
+    def data_received(self, data: bytes) -> None:
+        self._heard = True
+        framer = self._framer
+        frames = framer.feed(data)
+        if framer.out:
+            self._write_out()
+        if frames:
+            self._deliver(frames)
+        if framer.ended is not None:
+            self._peer_left(framer.ended)
+        elif framer.broken is not None:
+            self._peer_broke(framer.broken)
+
+    def _write_out(self) -> None:
+        out, self._framer.out = self._framer.out, None
+        for data in out or ():
+            self._wire.write(data)
+
+    def _peer_left(self, why: Closed) -> None:
+        """Its closing frame is here, ours is written: end the TCP connection (RFC 6455, section 7.1.1)."""
+        if self._state is State.OPEN:
+            self._leave(why)
+        self._wire.hang_up()
+
+    def _peer_broke(self, why: Closed) -> None:
+        if self._state is State.OPEN:
+            logger.warning("%s: %s", self.address, why.reason)
+            self._leave(why)
+        self._wire.hang_up()
+
+    def _say_goodbye(self, code: int, reason: str) -> None:
+        # The TCP connection ends when the peer's closing frame comes, or with the time for closing.
+        self._framer.close(_sayable(code), reason)
+        self._write_out()
+
+    def _fail(self, code: int, reason: str) -> None:
+        self._framer.fail(code, reason)
+        self._write_out()
+        self._peer_broke(Closed(code, reason))
+
+    def _partial(self) -> str:
+        return self._framer.partial
+
+    def _check_silence(self, now: float) -> None:
+        limits = self._host.limits
+        if self._pinged_at is not None:
+            if self._heard_at >= self._pinged_at:
+                self._pinged_at = None
+            elif now - self._pinged_at >= limits.ping_timeout:
+                self.abort(Closed(1006, f"no answer to ping within {limits.ping_timeout:g} s"))
+        elif now - self._heard_at >= limits.ping_interval:
+            self._pinged_at = now
+            self._wire.write(self._framer.ping())
+
+
+def _sayable(code: int) -> int:
+    """Some codes only describe what happened and must not be sent (RFC 6455, section 7.4.1)."""
+    if 3000 <= code < 5000 or (1000 <= code < 1015 and code not in (1004, 1005, 1006)):
+        return code
+    return 1000

@@ -1,0 +1,129 @@
+"""WebSockets: ``ws://host/path`` and ``wss://host/path``.
+
+The library `websockets` is loaded when the first connection or listener is made. Compression is off: it costs memory for each
+connection, and a message of 1 KiB may stand for 1 MiB.
+"""
+
+from __future__ import annotations
+
+import functools
+import ssl
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+
+from attrs import define, field
+
+from ..errors import LocalProtocolError
+from ..plugins import DialOptions, ListenOptions, Transport
+from ._sockets import bind_tcp, is_loopback
+from ._urls import NetAddress, net_address
+
+if TYPE_CHECKING:
+    from ..plugins import Connector, Listening
+
+__all__ = ["SecureWebSocket", "WebSocket"]
+
+
+@define
+class WebSocketConnector:
+    """Dials ``ws://host/path`` or ``wss://host/path``."""
+
+    url: str
+    reconnects: bool = field(default=True, init=False)
+    _default_tls: ssl.SSLContext | None = field(default=None, init=False)
+
+    async def connect(self, options: DialOptions) -> Transport:
+        """One attempt.
+
+        Raises:
+            ConnectFailed: With the address and the reason.
+            Unauthorized: The server answered 401.
+            Forbidden: The server answered 403.
+            LocalProtocolError: A header that belongs to the handshake itself, or TLS options without TLS.
+        """
+        from ._ws_client import open_websocket
+
+        return await open_websocket(self.url, self._tls(options), options)
+
+    def _tls(self, options: DialOptions) -> ssl.SSLContext | None:
+        if urlsplit(self.url).scheme != "wss":
+            if options.tls is not None:
+                raise LocalProtocolError("tls= given for ws://, which is not encrypted: use wss://", protocol="ws")
+            return None
+        if options.tls is not None:
+            return options.tls
+        if self._default_tls is None:
+            # Verifies the server and its name; TLS 1.2 at least.
+            self._default_tls = ssl.create_default_context()
+        return self._default_tls
+
+
+class WebSocket:
+    """``ws://host:port/path``"""
+
+    name = "ws"
+    _port = 80
+
+    def connector(self, url: str) -> Connector:
+        """For an address without the protocol.
+
+        Raises:
+            ValueError: The host is missing.
+        """
+        self._address(url)
+        return WebSocketConnector(url)
+
+    def is_private(self, url: str) -> bool:
+        """Whether only this machine can reach that address."""
+        return self._address(url).private
+
+    async def listen(self, url: str, options: ListenOptions) -> Listening:
+        """Bind and accept.
+
+        Raises:
+            OSError: The address is taken or not ours.
+            ValueError: The host is missing, or something in `origins` is no origin.
+            LocalProtocolError: `tls` is given without need, or is missing.
+        """
+        from ._listen import Listener
+        from ._ws_policy import Door
+        from ._ws_server import WebSocketArrival
+
+        address = self._address(url)
+        secure = self.name == "wss"
+        if (options.tls is None) == secure:
+            text = "wss:// needs tls= with the server's certificate" if secure else "tls= given for ws://: use wss://"
+            raise LocalProtocolError(text, protocol=self.name)
+        _check_origins(options.origins)
+        sockets = await bind_tcp(address.host, address.port)
+        door = Door(
+            path=address.path,
+            tls=secure,
+            loopback=all(is_loopback(sock.getsockname()[0]) for sock in sockets),
+            subprotocol=options.subprotocol,
+            origins=options.origins,
+            hosts=options.hosts,
+        )
+        real = address.with_port(sockets[0].getsockname()[1])
+        return Listener(real, options, sockets, options.tls, functools.partial(WebSocketArrival, door=door))
+
+    def _address(self, url: str) -> NetAddress:
+        return net_address(url, self._port)
+
+
+class SecureWebSocket(WebSocket):
+    """``wss://host:port/path``"""
+
+    name = "wss"
+    _port = 443
+
+
+def _check_origins(origins: tuple[str, ...]) -> None:
+    """
+    Raises:
+        ValueError: What no browser would ever send.
+    """
+    for origin in origins:
+        parts = urlsplit(origin)
+        if origin != "null" and (not parts.scheme or not parts.hostname or parts.path or parts.query):
+            raise ValueError(f"origins: {origin!r} is no origin, write for example 'https://example.org', without a path")
