@@ -13,9 +13,11 @@ import anyio
 import anyio.to_thread
 
 from .authority import Authenticate, Authority, Authorize
+from .body import JSON
 from .channel import Channel, Opening, encode_local
 from .connecting import Backoff, Connecting, Headers
 from .context import current_deadline
+from .distribution import Route
 from .errors import (
     AmbiguousRoute,
     BusError,
@@ -55,6 +57,7 @@ AnySubject: TypeAlias = "str | int | Subject[Any, Any]"
 logger = logging.getLogger("polybus")
 
 _CHECKED = 4096
+_PUBLISH = Kind.PUBLISH
 
 
 class Bus(Life):
@@ -359,22 +362,17 @@ class Bus(Life):
             QueueFull: No room in time, in some queue or outbox; the others got it.
             ReservedSubject, LocalProtocolError: The subject or a header is not the application's to use.
         """
-        runtime = self._runtime
-        if runtime is None:
-            runtime = self._running
-        message = self._publication(subject, body, headers)
-        distribution = self._distribution
-        deadline = runtime.time() + timeout
-        if to is not None:
-            peers = (to,) if not isinstance(to, Iterable) else tuple(to)
-            await distribution.publish(message, peers, (), deadline)
+        route, message = self._publication(subject, body, headers)
+        sole = route.sole
+        if to is None and sole is not None and sole._link.flowing:
+            sole._link.publish_alone(message, sole)
             return
-        inboxes = distribution.local.match(message.subject)
-        peers = distribution.targets(message.subject)
-        if not inboxes and len(peers) == 1 and peers[0]._link.flowing and peers[0]._link.opened:
-            peers[0]._link.publish(message, peers[0], deadline)
-            return
-        await distribution.publish(message, peers, inboxes, deadline)
+        deadline = self._running.time() + timeout
+        if to is None:
+            await self._distribution.publish(message, route.peers, route.inboxes, deadline)
+        else:
+            peers = tuple(to) if isinstance(to, Iterable) else (to,)
+            await self._distribution.publish(message, peers, (), deadline)
 
     def publish_nowait(
         self,
@@ -391,31 +389,28 @@ class Bus(Life):
             QueueFull: No room in some queue or outbox; the others got it.
             EncodeError, ReservedSubject, LocalProtocolError: As `publish`.
         """
-        runtime = self._running
-        message = self._publication(subject, body, headers)
-        distribution = self._distribution
-        deadline = runtime.time() + timeout
-        if to is not None:
-            peers = (to,) if not isinstance(to, Iterable) else tuple(to)
-            distribution.publish_nowait(message, peers, (), deadline)
-            return
-        inboxes = distribution.local.match(message.subject)
-        distribution.publish_nowait(message, distribution.targets(message.subject), inboxes, deadline)
+        route, message = self._publication(subject, body, headers)
+        deadline = self._running.time() + timeout
+        if to is None:
+            self._distribution.publish_nowait(message, route.peers, route.inboxes, deadline)
+        else:
+            peers = tuple(to) if isinstance(to, Iterable) else (to,)
+            self._distribution.publish_nowait(message, peers, (), deadline)
 
-    def _publication(self, subject: AnySubject, body: Any, headers: Mapping[str, str] | None) -> Message:
-        if subject.__class__ is not str:
-            subject, _ = resolve(subject, Any)
-        if subject not in self._checked:
-            self._check_subject(subject)  # type: ignore[arg-type]  # resolved above
+    def _publication(self, subject: AnySubject, body: Any, headers: Mapping[str, str] | None) -> tuple[Route, Message]:
+        name = subject.name if isinstance(subject, Subject) else subject
+        route = self._distribution.routes.get(name)
+        if route is None:
+            route = self._distribution.route(name)
         checked = None if headers is None else self._headers(headers)
         if body is None:
-            return Message(Kind.PUBLISH, subject, headers=checked)  # type: ignore[arg-type]
-        opened = self._opened
-        body_format = opened[0].format_for(body, subject) if len(opened) == 1 else None  # type: ignore[arg-type]
-        if body_format is not None:
-            return Message(Kind.PUBLISH, subject, None, body_format.encode(body), body_format, checked)  # type: ignore[arg-type]
+            return route, Message(_PUBLISH, name, None, None, JSON, checked)
+        sole = route.sole
+        if sole is not None:
+            body_format = sole._link.format_for(body, name)
+            return route, Message(_PUBLISH, name, None, body_format.encode(body), body_format, checked)
         raw, body_format = encode_local(body)
-        return Message(Kind.PUBLISH, subject, None, raw, body_format, checked)  # type: ignore[arg-type]
+        return route, Message(_PUBLISH, name, None, raw, body_format, checked)
 
     def subscribe(
         self,
@@ -444,9 +439,9 @@ class Bus(Life):
             Unsupported: (on entering) A bare peer matches exact subjects only.
             Forbidden: (on entering) The peer refused.
         """
-        name, returns = resolve(pattern, returns)
-        if isinstance(pattern, Subject):
-            returns = pattern.takes if returns is pattern.returns else returns
+        name = pattern.name if isinstance(pattern, Subject) else pattern
+        if isinstance(pattern, Subject) and returns is Any:
+            returns = pattern.takes
         check_pattern(name, self.limits.subject)
         check_queue(queue, when_full)
         return Subscription(self, name, returns, queue, when_full, local)

@@ -23,6 +23,19 @@ __all__ = ["Distribution"]
 logger = logging.getLogger("polybus")
 
 _HINTS = 256
+_ROUTES = 4096
+
+
+class Route:
+    """Where publications of one subject go; remembered until anybody's interest changes."""
+
+    __slots__ = ("inboxes", "peers", "sole")
+
+    def __init__(self, inboxes: tuple[Inbox, ...], peers: tuple[Peer, ...]) -> None:
+        self.inboxes = inboxes
+        self.peers = peers
+        # The commonest case has a short way: one link, opened by this bus, and nobody here.
+        self.sole = peers[0] if len(peers) == 1 and not inboxes and peers[0]._link.opened else None
 
 
 class Distribution:
@@ -35,8 +48,34 @@ class Distribution:
         self.relays: SubjectIndex[str | int] = SubjectIndex()
         self._interest: dict[str | int, int] = {}
         self._hinted: set[str | int] = set()
-        self.upstream: tuple[Peer, ...] = ()
+        self._upstream: tuple[Peer, ...] = ()
+        self.routes: dict[str | int, Route] = {}
+        """Recent answers of `route`."""
+        for index in (self.local, self.remote):
+            index.changed = self.routes.clear
+
+    @property
+    def upstream(self) -> tuple[Peer, ...]:
         """Peers of point-to-point links that this bus opened: they get every publication."""
+        return self._upstream
+
+    @upstream.setter
+    def upstream(self, peers: tuple[Peer, ...]) -> None:
+        self._upstream = peers
+        self.routes.clear()
+
+    def route(self, subject: str | int) -> Route:
+        """Where publications of a subject go.
+
+        Raises:
+            LocalProtocolError, ReservedSubject: An application must not publish to it, or the bus is not entered.
+        """
+        self._bus._running  # noqa: B018  # raises when the bus is not entered
+        self._bus._check_subject(subject)
+        if len(self.routes) >= _ROUTES:
+            self.routes.clear()
+        route = self.routes[subject] = Route(self.local.match(subject), self.targets(subject))
+        return route
 
     # -- local and remote interest ---------------------------------------------------------------------------------------
 
@@ -210,9 +249,9 @@ class Distribution:
         link = peer._link
         for inbox in self.local.match(subject):
             inbox.offer(message, link)
-        if len(self.relays) and self.relays.match(subject):
+        if self.relays.size and self.relays.match(subject):
             self._relay(message, peer)
-        elif len(self.remote) and subject not in self._hinted:
+        elif self.remote.size and subject not in self._hinted:
             self._hint(subject, peer)
 
     def _relay(self, message: Message, source: Peer) -> None:

@@ -6,6 +6,7 @@ Nothing in this module waits. A handler is started through the workers; replies 
 from __future__ import annotations
 
 import inspect
+import logging
 import math
 from collections import deque
 from collections.abc import Callable
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from .calls import Call, ChannelCall
 from .channel import CREDIT, Channel
-from .errors import Code
+from .errors import BusError, Code
 from .message import Kind, Message
 from .subjects import RESERVED_PREFIX, check_pattern, wire_pattern
 
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
     from .peer import Peer
 
 __all__ = ["next_call", "receive"]
+
+logger = logging.getLogger("polybus")
 
 REQUEST, RESPONSE, ERROR, PUBLISH = Kind.REQUEST, Kind.RESPONSE, Kind.ERROR, Kind.PUBLISH
 
@@ -143,7 +146,13 @@ def _hello(peer: Peer, message: Message) -> None:
     """The peer is one of ours (or pretends to be, which harms only itself)."""
     if message.subject != "_polybus.hello":
         peer.send_error(message, Code.UNIMPLEMENTED, f"{message.subject!r} is not known to this version of polybus")
-        return
+    elif peer.undecided is not None:
+        _queue_undecided(peer, message)  # it is a barrier: what was written before it is decided first
+    else:
+        _answer_hello(peer, message)
+
+
+def _answer_hello(peer: Peer, message: Message) -> None:
     peer._extended = True
     body = message.body
     confirm = body.get("confirm") if isinstance(body, dict) else None
@@ -207,19 +216,30 @@ def _queue_undecided(peer: Peer, message: Message) -> None:
 
 
 async def _decide(peer: Peer, message: Message | None, allowed: Any) -> None:
+    """Wait for `authorize`, then do what waited behind the answer, as far as no further answer is needed."""
     bus = peer._link.bus
     while message is not None:
-        verb, act = _VERBS[message.kind]
-        if await bus._allowed(allowed):
-            act(peer, message)
-        else:
-            bus._counters.refused += 1
-        waiting = peer.undecided
-        message = waiting.popleft() if waiting else None
+        granted = await bus._allowed(allowed)
+        if peer.undecided is None:
+            return  # the peer has gone meanwhile
+        _decided(peer, message, granted)
+        message = peer.undecided.popleft() if peer.undecided else None
+        while message is not None and message.kind is REQUEST:
+            _answer_hello(peer, message)
+            message = peer.undecided.popleft() if peer.undecided else None
         if message is not None:
-            verb = _VERBS[message.kind][0]
-            allowed = bus._asks(peer, verb, message.subject)
+            allowed = bus._asks(peer, _VERBS[message.kind][0], message.subject)
     peer.undecided = None
+
+
+def _decided(peer: Peer, message: Message, granted: bool) -> None:
+    if granted:
+        try:
+            _VERBS[message.kind][1](peer, message)
+        except BusError:
+            logger.exception("polybus: %r from %r was dropped", message, peer)
+    else:
+        peer._link.bus._counters.refused += 1
 
 
 def _publish(peer: Peer, message: Message) -> None:

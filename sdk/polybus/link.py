@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import anyio
 
+from . import incoming
 from .errors import BusError, Disconnected, QueueFull, RequestError, TooLarge, Unauthorized
 from .events import FrameRefused, LinkDown, LinkUp, PeerSlow
 from .message import Message
@@ -24,7 +25,7 @@ from .plugins import Closed, CloseWanted, Handshake, Identity, PeerClosed, PeerO
 
 if TYPE_CHECKING:
     from .bus import Bus
-    from .plugins import ProtocolAdapter, Role, Session, Transport
+    from .plugins import Codec, ProtocolAdapter, Role, Session, Transport
     from .reply import Reply
     from .runtime import Runtime
 
@@ -69,6 +70,7 @@ class Link:
         "runtime",
         "serves",
         "session",
+        "shared",
         "slow",
         "state",
         "transport",
@@ -102,6 +104,8 @@ class Link:
         self.state = State.CONNECTING
         self.session: Session | None = None
         self.transport: Transport | None = None
+        self.shared: Codec | None = None
+        """The codec, where a publication has the same frame on all its sessions."""
         self.outbox: Outbox | None = None
         self.paused = False
         self.flowing = False
@@ -164,6 +168,7 @@ class Link:
         assert self.session is not None
         if self._peer is None and not self.session.capabilities.many_peers:
             self._peer = Peer(self, None, self.identity or Identity())
+        self.shared = self.session.codec if self.session.capabilities.shared_publish else None
         self.state = State.UP
         again, self.was_up = self.was_up, True
         self.bus._link_up(self)
@@ -191,7 +196,12 @@ class Link:
         """Cut the connection."""
         self._closing = self._closing or why
         if self.transport is not None and self.state in (State.UP, State.CONNECTING):
+            # Nothing more of what has already come in is looked at, and nothing more is written.
             self.flowing = False
+            self.paused = True
+            if self.session is not None:
+                self.session.connection_lost(why.reason)
+                self.session = None
             self.transport.abort(why)
         else:
             self._ended(why)
@@ -229,6 +239,7 @@ class Link:
     def _take_events(self, now: float) -> None:
         session = self.session
         assert session is not None
+        receive = incoming.receive
         for event in session.events():
             if event.__class__ is Message:
                 peer = self._peer
@@ -237,7 +248,7 @@ class Link:
                     if peer is None:
                         continue  # the peer was sent away, or has never been opened
                 event.peer = peer
-                peer._receive(event, now)
+                receive(peer, event, now)
             else:
                 self._session_event(event, now)
             if self.session is not session:
@@ -305,9 +316,9 @@ class Link:
         session = self.session
         if self.flowing and session is not None:
             self.bus._counters.sent += 1
-            if session.capabilities.shared_publish:
+            codec = self.shared
+            if codec is not None:
                 shared = message.shared
-                codec = session.codec
                 frame = shared.get(codec)
                 if frame is None:
                     frame = self._shared_frame(message, codec)
@@ -318,12 +329,26 @@ class Link:
             return True
         return self._wait(message, peer, None, deadline, droppable=True)
 
+    def publish_alone(self, message: Message, peer: Peer) -> None:
+        """`publish` for a link that is flowing and a publication that goes nowhere else: nothing is kept for others."""
+        codec = self.shared
+        if codec is None:
+            self.write(message, peer)
+            return
+        frame = codec.encode((message,))
+        if len(frame) > self.runtime.limits.message:
+            raise self._too_large(frame)
+        self.bus._counters.sent += 1
+        self.transport.send(frame)  # type: ignore[union-attr]  # a flowing link has a transport
+
+    def _too_large(self, frame: bytes) -> TooLarge:
+        return TooLarge(f"a publication of {len(frame)} bytes: the limit is {self.runtime.limits.message} (Limits.message)")
+
     def _shared_frame(self, message: Message, codec: Any) -> bytes:
-        frame = message.shared[codec] = codec.encode([message])
-        limit = self.runtime.limits.message
-        if len(frame) > limit:
-            del message.shared[codec]
-            raise TooLarge(f"a publication of {len(frame)} bytes: the limit is {limit} (Limits.message)")
+        frame: bytes = codec.encode((message,))
+        if len(frame) > self.runtime.limits.message:
+            raise self._too_large(frame)
+        message.shared[codec] = frame
         return frame
 
     def request(self, message: Message, reply: Reply[Any], peer: Peer) -> None:

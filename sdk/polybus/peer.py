@@ -463,7 +463,3 @@ class Peer(Answer):
             self._unsent = None
             self._link.runtime.timed.pop(self, None)
             self._extended = None
-
-    def _receive(self, message: Message, now: float) -> None:
-        incoming.receive(self, message, now)
-

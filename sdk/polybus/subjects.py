@@ -8,7 +8,7 @@ is a URI pattern, which the uProtocol adapter matches.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any, Generic, TypeVar, overload
 
 from attrs import field, frozen
@@ -149,16 +149,16 @@ class SubjectIndex(Generic[T]):
     Adding and removing cost the length of the pattern; a look-up of a subject seen since the last change is one dict access.
     """
 
-    __slots__ = ("_cache", "_exact", "_root", "_size")
+    __slots__ = ("_cache", "_exact", "_root", "changed", "size")
 
     def __init__(self) -> None:
         self._exact: dict[str | int, dict[T, int]] = {}
         self._root: _Node[T] = _Node()
         self._cache: dict[str | int, tuple[T, ...]] = {}
-        self._size = 0
-
-    def __len__(self) -> int:
-        return self._size
+        self.size = 0
+        """How many (pattern, item) pairs it holds."""
+        self.changed: Callable[[], None] = _nothing
+        """Called after every change."""
 
     def add(self, pattern: str | int, item: T) -> None:
         """Count one more interest of `item` in `pattern`."""
@@ -187,9 +187,10 @@ class SubjectIndex(Generic[T]):
     def _change(self, pattern: str | int, item: T, step: int) -> None:
         if self._cache:
             self._cache.clear()
+        self.changed()
         if not is_pattern(pattern):
             holders = self._exact.setdefault(pattern, {})
-            self._size += _count(holders, item, step)
+            self.size += _count(holders, item, step)
             if not holders:
                 del self._exact[pattern]
             return
@@ -198,11 +199,15 @@ class SubjectIndex(Generic[T]):
         tail = tokens[-1] == ">"
         for token in tokens[:-1] if tail else tokens:
             path.append(path[-1].children.setdefault(token, _Node()))
-        self._size += _count(path[-1].rest if tail else path[-1].here, item, step)
+        self.size += _count(path[-1].rest if tail else path[-1].here, item, step)
         for parent, token in zip(reversed(path[:-1]), reversed(tokens[: len(path) - 1]), strict=True):
             if not parent.children[token].empty:
                 break
             del parent.children[token]
+
+
+def _nothing() -> None:
+    """Nobody listens to changes."""
 
 
 def _count(holders: dict[T, int], item: T, step: int) -> int:
