@@ -7,6 +7,8 @@ import logging
 from collections.abc import Awaitable, Iterable
 from typing import TYPE_CHECKING, Any
 
+import anyio.lowlevel
+
 from .errors import BusError, Disconnected, Forbidden, QueueFull, Unsupported
 from .headers import VIA
 from .message import Kind, Message
@@ -186,11 +188,21 @@ class Distribution:
                     full.append(f"the queue of {inbox.pattern!r} ({inbox.queue})")
                 else:
                     inbox.offer(message, None)
+        slow, catching_up = False, False
         for peer in peers:
             if await self._permitted(peer, message) and not await self._send(message, peer, deadline):
                 full.append(f"the outbox to {peer.address}")
+            link = peer._link
+            if not link.flowing:
+                slow = True
+                catching_up = catching_up or not link.slow
+        if slow:
+            message.forget_shared()
         if full:
             raise QueueFull(f"no room in time in {', '.join(full)}")
+        if catching_up:
+            # A publisher in a loop must let the event loop write, or it overruns peers that do read.
+            await anyio.lowlevel.checkpoint()
 
     async def _permitted(self, peer: Peer, message: Message) -> bool:
         if self._bus._authorize is None or peer._link.opened:
@@ -223,6 +235,7 @@ class Distribution:
         for peer in peers:
             if not self._send_nowait(message, peer, deadline):
                 full.append(f"the outbox to {peer.address}")
+        message.forget_shared()
         if full:
             raise QueueFull(f"no room in {', '.join(full)}")
 
@@ -273,6 +286,7 @@ class Distribution:
                 except BusError as error:
                     self._bus._counters.dropped += 1
                     logger.warning("polybus: %r could not be relayed to %r: %s", message.subject, peer, error)
+        on.forget_shared()
 
     def _hint(self, subject: str | int, source: Peer) -> None:
         others: list[Any] = [peer for peer in self.remote.match(subject) if peer is not source]

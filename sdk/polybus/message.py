@@ -134,6 +134,10 @@ class Message:
             self._shared = {}
         return self._shared
 
+    def forget_shared(self) -> None:
+        """All have been served who could be at once: those who wait shall not hold the message twice."""
+        self._shared = None
+
     def __repr__(self) -> str:
         size = len(self.raw) if self.raw is not None else 0
         return f"<Message {self.kind.value} {self.subject!r} id={self.id!r} {size} bytes>"
