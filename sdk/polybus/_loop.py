@@ -33,6 +33,10 @@ class AsyncioLoop:
     backend: Literal["asyncio", "trio"] = "asyncio"
     __slots__ = ("call_soon", "time", "waiter")
 
+    call_soon: Callable[..., Any]
+    time: Callable[[], float]
+    waiter: Callable[[], Awaitable[Any]]
+
     def __init__(self) -> None:
         loop = asyncio.get_running_loop()
         self.time = loop.time
@@ -50,6 +54,9 @@ class TrioLoop:
 
     backend: Literal["asyncio", "trio"] = "trio"
     __slots__ = ("_token", "time", "waiter")
+
+    time: Callable[[], float]
+    waiter: Callable[[], Awaitable[Any]]
 
     def __init__(self) -> None:
         import trio
@@ -92,7 +99,8 @@ class _TrioWaiter:
             self._task = None
             return trio.lowlevel.Abort.SUCCEEDED
 
-        yield from trio.lowlevel.wait_task_rescheduled(abort).__await__()
+        parked = trio.lowlevel.wait_task_rescheduled(abort)  # noqa: ASYNC105  # awaited in the next line, as a generator must
+        yield from parked.__await__()
 
 
 def running_loop() -> Loop:

@@ -62,8 +62,6 @@ class Authority:
 
     async def answer(self, allowed: bool | Awaitable[bool]) -> bool:
         """The same, awaited."""
-        if isinstance(allowed, bool):
-            return allowed
         if not inspect.isawaitable(allowed):
             return bool(allowed)
         try:

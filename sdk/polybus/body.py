@@ -56,7 +56,9 @@ class JsonFormat:
     def encode(self, value: Any) -> bytes:
         try:
             data = self._encode(value)
-        except Exception as error:  # msgspec: TypeError, OverflowError, UnicodeEncodeError, RecursionError, whatever a hook raises
+        except (
+            Exception
+        ) as error:  # msgspec: TypeError, OverflowError, UnicodeEncodeError, RecursionError, whatever a hook raises
             raise _explain(value, error) from error
         # Shorter than that it cannot be too deep; NaN and Infinity are written as null, which would lose them silently.
         if len(data) > 2 * self._depth and data.count(b"[") + data.count(b"{") > self._depth:

@@ -279,13 +279,13 @@ class Bus(Life):
         if subject.__class__ is not str:
             subject, returns = resolve(subject, returns)
         if subject not in self._checked:
-            self._check_subject(subject)  # type: ignore[arg-type]  # resolved above
+            self._check_subject(subject)
         checked = None if headers is None else self._headers(headers)
         if to is None:
             if subject in self._handlers:
-                return self._loopback.request(subject, body, timeout, returns, checked)  # type: ignore[arg-type]
-            to = self._route(subject)  # type: ignore[arg-type]
-        return to._request(Kind.REQUEST, subject, body, timeout, returns, checked)  # type: ignore[arg-type]
+                return self._loopback.request(subject, body, timeout, returns, checked)
+            to = self._route(subject)
+        return to._request(Kind.REQUEST, subject, body, timeout, returns, checked)
 
     def _route(self, subject: str | int) -> Peer:
         opened = self._opened
@@ -293,7 +293,7 @@ class Bus(Life):
             return opened[0]._peer
         self._running  # noqa: B018  # the better error, where the bus is not entered
         if not opened:
-            raise NoHandler(f"nobody to ask for {subject!r}: this bus has no handler for it and opened no link (to= asks a peer)")
+            raise NoHandler(f"nobody to ask for {subject!r}: no handler here, and no link opened by this bus (to= asks a peer)")
         links = [link for link in opened if any(matches(pattern, subject) for pattern in link.serves)]
         if not links or links[0].peer is None:
             urls = ", ".join(link.url for link in opened)
@@ -324,7 +324,7 @@ class Bus(Life):
         self._check_subject(name)
         checked = self._headers(headers)
         if to is None and name in self._handlers:
-            self._loopback.request(name, body, 30.0, Any, checked)
+            _ = self._loopback.request(name, body, 30.0, Any, checked)
             return
         peer = to if to is not None else self._route(name)
         link = peer._link

@@ -32,7 +32,9 @@ CREDIT = 64
 class ChannelPort(Protocol):
     """What a channel writes to: a link's peer, or the other end in the same process."""
 
-    def channel_send(self, channel: Channel[Any, Any], kind: Kind, value: Any, code: Code | None, facts: dict[str, Any]) -> None:
+    def channel_send(
+        self, channel: Channel[Any, Any], kind: Kind, value: Any, code: Code | None, facts: dict[str, Any]
+    ) -> None:
         """Write an item, a credit or an end."""
 
     def channel_done(self, channel: Channel[Any, Any]) -> None:
@@ -235,7 +237,8 @@ class Opening(Generic[Receives, Sends]):
         self._channel: Channel[Receives, Sends] | None = None
 
     async def __aenter__(self) -> Channel[Receives, Sends]:
-        channel = self._channel = await self._open()
+        channel: Channel[Receives, Sends] = await self._open()
+        self._channel = channel
         if self._half_closed:
             # The open itself said so (a stream): nothing is written for it.
             channel._sending = False
@@ -255,7 +258,9 @@ class LocalPort:
         self._loop = loop
         self.ends: tuple[Channel[Any, Any], ...] = ()
 
-    def channel_send(self, channel: Channel[Any, Any], kind: Kind, value: Any, code: Code | None, facts: dict[str, Any]) -> None:
+    def channel_send(
+        self, channel: Channel[Any, Any], kind: Kind, value: Any, code: Code | None, facts: dict[str, Any]
+    ) -> None:
         other = self.ends[1] if channel is self.ends[0] else self.ends[0]
         if kind is Kind.CREDIT:
             count = facts["credit"]
@@ -275,4 +280,3 @@ def encode_local(value: Any) -> tuple[bytes, BodyFormat]:
     if isinstance(value, (bytes, bytearray, memoryview)):
         return OCTETS.encode(value), OCTETS
     return JSON.encode(value), JSON
-

@@ -236,4 +236,3 @@ def resolve_target(target: str | Connector, protocol: str | ProtocolAdapter | No
     if protocol is None:
         raise ValueError("connect() with a transport object needs protocol=, for example protocol='ubre'")
     return find_protocol(protocol, {}), target
-

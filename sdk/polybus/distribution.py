@@ -152,7 +152,9 @@ class Distribution:
     async def _restore_patterns(self, peer: Peer, patterns: Iterable[str | int]) -> None:
         try:
             if not await peer.extended():
-                logger.warning("polybus: %r matches exact subjects only; it does not hear of %s", peer, ", ".join(map(repr, patterns)))
+                logger.warning(
+                    "polybus: %r matches exact subjects only; it does not hear of %s", peer, ", ".join(map(repr, patterns))
+                )
                 return
         except BusError:
             return
@@ -232,9 +234,7 @@ class Distribution:
                     full.append(f"the queue of {inbox.pattern!r} ({inbox.queue})")
                 else:
                     inbox.offer(message, None)
-        for peer in peers:
-            if not self._send_nowait(message, peer, deadline):
-                full.append(f"the outbox to {peer.address}")
+        full += [f"the outbox to {peer.address}" for peer in peers if not self._send_nowait(message, peer, deadline)]
         message.forget_shared()
         if full:
             raise QueueFull(f"no room in {', '.join(full)}")
@@ -293,7 +293,7 @@ class Distribution:
         if others and len(self._hinted) < _HINTS:
             self._hinted.add(subject)
             logger.info(
-                "polybus: %r published %.100r, which %d other peers subscribed to; sessions are isolated: bus.relay(%.100r) passes it on",
+                "polybus: %r published %.100r, which %d other peers subscribed to; bus.relay(%.100r) would pass it on",
                 source,
                 subject,
                 len(others),

@@ -118,9 +118,7 @@ class RequestError(BusError, metaclass=_ByCode):
     detail: Any
     subject: str | int | None
 
-    def __init__(
-        self, code: Code | int | str, text: str = "", *, reason: str | None = None, detail: Any = None
-    ) -> None:
+    def __init__(self, code: Code | int | str, text: str = "", *, reason: str | None = None, detail: Any = None) -> None:
         self._fill(as_code(code), text, reason, detail)
 
     def _fill(self, code: Code, text: str, reason: str | None, detail: Any) -> None:
@@ -159,9 +157,7 @@ class RequestError(BusError, metaclass=_ByCode):
 class _CodedError(RequestError):
     """A subclass with a code of its own, which takes the text alone: ``Forbidden("not yours")``."""
 
-    def __init__(
-        self, text: str = "", *, code: Code | None = None, reason: str | None = None, detail: Any = None
-    ) -> None:
+    def __init__(self, text: str = "", *, code: Code | None = None, reason: str | None = None, detail: Any = None) -> None:
         reason = reason if reason is not None else self.default_reason
         self._fill(self.default_code if code is None else as_code(code), text, reason, detail)
 
@@ -264,9 +260,7 @@ def _by_code(code: Code | int | str, text: str = "", *, reason: str | None = Non
     return make_request_error(as_code(code), text, reason=reason, detail=detail)
 
 
-def make_request_error(
-    code: Code, text: str = "", *, reason: str | None = None, detail: Any = None
-) -> RequestError:
+def make_request_error(code: Code, text: str = "", *, reason: str | None = None, detail: Any = None) -> RequestError:
     """A `RequestError` of the class that belongs to the code."""
     error = class_of(code, reason).__new__(class_of(code, reason))
     error._fill(code, text, reason, detail)

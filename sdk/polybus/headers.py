@@ -24,6 +24,11 @@ _NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
 _BAD_VALUE = re.compile(r"[\x00\r\n]")
 
 
+def _check_text(name: object, value: object) -> None:
+    if not (isinstance(name, str) and isinstance(value, str)):
+        raise LocalProtocolError(f"header {name!r}: names and values are text, not {type(value).__name__}")
+
+
 def check_headers(headers: Mapping[str, str], limit: int) -> dict[str, str]:
     """The headers as a dict of their own.
 
@@ -34,8 +39,7 @@ def check_headers(headers: Mapping[str, str], limit: int) -> dict[str, str]:
     """
     size = 0
     for name, value in headers.items():
-        if not isinstance(name, str) or not isinstance(value, str):
-            raise LocalProtocolError(f"header {name!r}: names and values are text, not {type(value).__name__}")
+        _check_text(name, value)
         if not _NAME.fullmatch(name) or _BAD_VALUE.search(value):
             raise LocalProtocolError(f"header {name!r}: a name is a token, a value has no line breaks")
         lower = name.lower()

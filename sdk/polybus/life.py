@@ -181,7 +181,9 @@ class Life(Router):
     def _running(self) -> Runtime:
         runtime = self._runtime
         if runtime is None:
-            raise LocalProtocolError("this bus is not running: enter it first, with `async with bus:`, connect() or bus.serve()")
+            raise LocalProtocolError(
+                "this bus is not running: enter it first, with `async with bus:`, connect() or bus.serve()"
+            )
         return runtime
 
     def _start_listen(self, listen: Listen) -> HandlerInbox:

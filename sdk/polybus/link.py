@@ -409,7 +409,12 @@ class Link:
             return False
         outbox.add(entry)
         if reply is not None:
-            reply._abandon = lambda _reply: (outbox.drop(entry), peer._abandoned(_reply))
+
+            def abandon(abandoned: Reply[Any]) -> None:
+                outbox.drop(entry)
+                peer._abandoned(abandoned)
+
+            reply._abandon = abandon
         return True
 
     def _make_room(self, outbox: Outbox, entry: Waiting) -> bool:

@@ -105,4 +105,3 @@ class LocalAnswer(Answer):
         self._loopback.calls.pop(self.reply, None)
         if not self.reply.done():
             self.reply._fail(Disconnected("the bus was left", "this bus", True))
-

@@ -306,7 +306,9 @@ class Peer(Answer):
         channel: Channel[Any, Any] = Channel(link.runtime.loop, self, subject, 0)
         hops = link.transport.hops if link.transport is not None else 0
         facts = {"mode": mode, "credit": CREDIT, "hops": hops}
-        message = Message(Kind.OPEN, subject, None, None, link.format, None, link.bus._ttl(now, now + timeout if timeout else math.inf))
+        message = Message(
+            Kind.OPEN, subject, None, None, link.format, None, link.bus._ttl(now, now + timeout if timeout else math.inf)
+        )
         message._attributes = facts
         if body is not None:
             message.format = chosen = link.format_for(body, subject)
@@ -317,7 +319,9 @@ class Peer(Answer):
         channels[channel.id] = channel
         return channel
 
-    def channel_send(self, channel: Channel[Any, Any], kind: Kind, value: Any, code: Code | None, facts: dict[str, Any]) -> None:
+    def channel_send(
+        self, channel: Channel[Any, Any], kind: Kind, value: Any, code: Code | None, facts: dict[str, Any]
+    ) -> None:
         """A channel's port: write an item, a credit or an end."""
         link = self._link
         message = Message(kind, channel.subject, channel.id, None, link.format, code=code)

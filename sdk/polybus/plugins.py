@@ -300,7 +300,7 @@ class Transport(Protocol):
         """Deliver from now on, first what has already come in. Called once."""
 
     def send(self, frame: bytes) -> None:
-        """Hand over a frame without waiting. Frames of one turn of the event loop leave in one write. After the end: ignored."""
+        """Hand over a frame without waiting; those of one turn of the event loop leave in one write. After the end: ignored."""
 
     def write_backlog(self) -> int:
         """Bytes handed over that the operating system has not taken yet."""

@@ -187,9 +187,7 @@ def error_of(message: Message, subject: str | int, elapsed: float) -> BusError:
     if code is Code.OK:
         code = Code.UNKNOWN
     facts = message.attributes
-    error = make_request_error(
-        code, str(facts.get("text") or ""), reason=facts.get("reason"), detail=facts.get("detail")
-    )
+    error = make_request_error(code, str(facts.get("text") or ""), reason=facts.get("reason"), detail=facts.get("detail"))
     error.subject = subject
     error._received = True
     return error

@@ -117,11 +117,12 @@ class _Probe:
                 request = await stream.receive(4096)
                 path = (request.split(b" ", 2) + [b"", b""])[1]
                 ready = self.ready and self._bus.ready
-                status = {b"/livez": "200 OK", b"/readyz": "200 OK" if ready else "503 Service Unavailable"}.get(path, "404 Not Found")
-                text = f"{status}\n"
-                await stream.send(
-                    f"HTTP/1.1 {status}\r\ncontent-type: text/plain\r\ncontent-length: {len(text)}\r\nconnection: close\r\n\r\n{text}".encode()
+                status = {b"/livez": "200 OK", b"/readyz": "200 OK" if ready else "503 Service Unavailable"}.get(
+                    path, "404 Not Found"
                 )
+                text = f"{status}\n"
+                head = f"HTTP/1.1 {status}\r\ncontent-type: text/plain\r\ncontent-length: {len(text)}\r\nconnection: close\r\n\r\n"
+                await stream.send(f"{head}{text}".encode())
 
     async def aclose(self) -> None:
         """Stop answering."""

@@ -24,6 +24,7 @@ __all__ = ["Runtime"]
 
 logger = logging.getLogger("polybus")
 
+
 class Timed(Protocol):
     """Something with deadlines."""
 
@@ -99,13 +100,14 @@ class Runtime:
     def spawn(self, function: Callable[..., Awaitable[Any]], *args: Any) -> None:
         """Run a coroutine function as a task of the bus, in the context in which the bus was entered. Errors are logged."""
         if not self.closing:
-            self._context.run(self._group.start_soon, self._guard, function, args)
+            _ = self._context.run(self._group.start_soon, self._guard, function, args)
 
     async def _guard(self, function: Callable[..., Awaitable[Any]], args: tuple[Any, ...]) -> None:
         try:
             await function(*args)
         except Exception:
-            logger.exception("polybus: a background task failed (%s); the bus goes on", getattr(function, "__qualname__", function))
+            name = getattr(function, "__qualname__", function)
+            logger.exception("polybus: a background task failed (%s); the bus goes on", name)
 
     # -- deadlines -------------------------------------------------------------------------------------------------------
 

@@ -155,9 +155,7 @@ class Subscription(Inbox):
 
     __slots__ = ("_active", "_error", "_readers", "_returns", "skipped")
 
-    def __init__(
-        self, bus: Bus, pattern: str | int, returns: Any, queue: int, when_full: WhenFull, local: bool
-    ) -> None:
+    def __init__(self, bus: Bus, pattern: str | int, returns: Any, queue: int, when_full: WhenFull, local: bool) -> None:
         super().__init__(bus, pattern, queue, when_full, local)
         self._returns = returns
         self._readers: deque[Any] = deque()

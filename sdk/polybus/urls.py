@@ -46,7 +46,9 @@ def split_url(url: str) -> SplitUrl:
     scheme, found, rest = url.partition("://")
     protocol, plus, transport = scheme.partition("+")
     if not (found and plus and protocol and transport):
-        raise ValueError(f"{url!r} is no bus URL: it has the form protocol+transport://address, for example ubre+ws://127.0.0.1:8000/bus")
+        raise ValueError(
+            f"{url!r} is no bus URL: it has the form protocol+transport://address, for example ubre+ws://127.0.0.1:8000/bus"
+        )
     parts = urlsplit(f"{transport}://{rest}")
     if parts.fragment:
         raise ValueError(f"{url!r}: a bus URL has no fragment (#{parts.fragment})")
@@ -54,7 +56,9 @@ def split_url(url: str) -> SplitUrl:
         _ = parts.port
     except ValueError as error:
         raise ValueError(f"{url!r}: {error}") from None
-    return SplitUrl(protocol, transport, urlunsplit(parts._replace(query="")), dict(parse_qsl(parts.query, keep_blank_values=True)))
+    return SplitUrl(
+        protocol, transport, urlunsplit(parts._replace(query="")), dict(parse_qsl(parts.query, keep_blank_values=True))
+    )
 
 
 def join_url(protocol: ProtocolAdapter, address: str) -> str:
