@@ -143,14 +143,13 @@ class BinaryReader:
         return error(id, self._fail_body(body), extras, self._limits)
 
     def _fail_body(self, body: bytes | None) -> Any:
+        """Whatever the peer says, the request has failed: what is no JSON is taken as text."""
         if not body:
             return None
-        if not self._raw:
-            return self._value(body)
         try:
-            return str(body, "utf-8")
-        except UnicodeDecodeError:
-            return body
+            return str(body, "utf-8") if self._raw else self._value(body)
+        except (RemoteProtocolError, UnicodeDecodeError):
+            return str(body, "utf-8", "replace")
 
     def _subscribe(self, name: str, body: bytes | None) -> Message:
         check_subject(name, self._limits.subject)
