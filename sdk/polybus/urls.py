@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from functools import cache
 from importlib import import_module, metadata
 from typing import TYPE_CHECKING, Any, cast
-from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
+from urllib.parse import parse_qsl, urlencode, urlsplit
 
 from attrs import frozen
 
@@ -56,9 +56,9 @@ def split_url(url: str) -> SplitUrl:
         _ = parts.port
     except ValueError as error:
         raise ValueError(f"{url!r}: {error}") from None
-    return SplitUrl(
-        protocol, transport, urlunsplit(parts._replace(query="")), dict(parse_qsl(parts.query, keep_blank_values=True))
-    )
+    # Not `urlunsplit`: it makes unix:/path of unix:///path.
+    address = f"{transport}://{rest.partition('?')[0]}"
+    return SplitUrl(protocol, transport, address, dict(parse_qsl(parts.query, keep_blank_values=True)))
 
 
 def join_url(protocol: ProtocolAdapter, address: str) -> str:
