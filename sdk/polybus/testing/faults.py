@@ -1,0 +1,206 @@
+"""Bad connections that a seed repeats: frames lost, doubled or late, and cuts."""
+
+from __future__ import annotations
+
+import random
+from collections import deque
+from collections.abc import Callable, Sequence
+from functools import partial
+
+import anyio
+from attrs import field, frozen
+from attrs.validators import ge, gt, le, optional
+
+from ..plugins import Closed, Connector, DialOptions, Host, Receiver, Transport
+
+__all__ = ["Faults"]
+
+_share = [ge(0.0), le(1.0)]
+
+
+@frozen(kw_only=True)
+class Faults:
+    """How a connection misbehaves, counted in frames of both directions. Equal seeds give equal faults.
+
+    Frames of one direction never overtake each other: no transport re-orders.
+
+    Args:
+        seed: Chooses which frames are hit.
+        drop: Share of the frames that are lost, 0 to 1.
+        duplicate: Share of the frames that arrive twice.
+        delay: Seconds of the event loop's clock by which a frame is late at most; how much is drawn for each.
+        cut_after: Each connection is cut when it has carried that many frames.
+
+    Raises:
+        ValueError: A share outside 0 to 1, a negative delay, or no frame before the cut.
+    """
+
+    seed: int = 0
+    drop: float = field(default=0.0, validator=_share)
+    duplicate: float = field(default=0.0, validator=_share)
+    delay: float = field(default=0.0, validator=ge(0.0))
+    cut_after: int | None = field(default=None, validator=optional(gt(0)))
+
+    def around(self, connector: Connector) -> Connector:
+        """A connector whose connections have these faults, each its own share of the seed."""
+        return _FaultyConnector(self, connector)
+
+
+class _FaultyConnector:
+    def __init__(self, faults: Faults, inner: Connector) -> None:
+        self._faults = faults
+        self._inner = inner
+        self._connections = 0
+
+    @property
+    def url(self) -> str:
+        return self._inner.url
+
+    @property
+    def reconnects(self) -> bool:
+        return self._inner.reconnects
+
+    async def connect(self, options: DialOptions) -> Transport:
+        transport = await self._inner.connect(options)
+        self._connections += 1
+        return _FaultyTransport(self._faults, transport, options.host, f"{self._faults.seed}/{self._connections}")
+
+
+class _FaultyTransport:
+    """Stands between a link and its transport, in both directions: a `Transport` to the one, a `Receiver` to the other."""
+
+    def __init__(self, faults: Faults, inner: Transport, host: Host, seed: str) -> None:
+        self._faults = faults
+        self._inner = inner
+        self._receiver: Receiver | None = None
+        self._carried = 0
+        self._cut = False
+        self._out = _Direction(faults, host, random.Random(f"{seed}/out"), inner.send)
+        self._in = _Direction(faults, host, random.Random(f"{seed}/in"), self._arrive)
+
+    # -- as a transport --------------------------------------------------------------------------------------------------
+
+    @property
+    def name(self) -> str:
+        return self._inner.name
+
+    @property
+    def max_frame(self) -> int:
+        return self._inner.max_frame
+
+    @property
+    def hops(self) -> int:
+        return self._inner.hops
+
+    @property
+    def address(self) -> str:
+        return self._inner.address
+
+    def start(self, receiver: Receiver) -> None:
+        self._receiver = receiver
+        self._inner.start(self)
+
+    def send(self, frame: bytes) -> None:
+        self._carry(self._out, frame)
+
+    def write_backlog(self) -> int:
+        return self._inner.write_backlog() + self._out.waiting_bytes
+
+    def close(self, code: int = 1000, reason: str = "") -> None:
+        self._out.then(partial(self._inner.close, code, reason))
+
+    def abort(self, why: Closed) -> None:
+        self._out.forget()
+        self._in.forget()
+        self._inner.abort(why)
+
+    def tick(self, now: float) -> None:
+        self._inner.tick(now)
+
+    # -- as a receiver ---------------------------------------------------------------------------------------------------
+
+    def frames_received(self, frames: Sequence[bytes]) -> None:
+        for frame in frames:
+            self._carry(self._in, frame)
+
+    def closed(self, why: Closed) -> None:
+        assert self._receiver is not None
+        self._out.forget()
+        self._in.then(partial(self._receiver.closed, why))
+
+    def pause_writing(self) -> None:
+        assert self._receiver is not None
+        self._receiver.pause_writing()
+
+    def resume_writing(self) -> None:
+        assert self._receiver is not None
+        self._receiver.resume_writing()
+
+    # -- both ------------------------------------------------------------------------------------------------------------
+
+    def _carry(self, direction: _Direction, frame: bytes) -> None:
+        if self._cut:
+            return
+        self._carried += 1
+        direction.carry(frame)
+        if self._carried == self._faults.cut_after:
+            self._cut = True
+            self.abort(Closed(1006, f"cut by Faults(cut_after={self._carried})"))
+
+    def _arrive(self, frame: bytes) -> None:
+        assert self._receiver is not None
+        self._receiver.frames_received([frame])
+
+
+class _Direction:
+    """Frames on their way, in order."""
+
+    def __init__(self, faults: Faults, host: Host, rng: random.Random, deliver: Callable[[bytes], None]) -> None:
+        self._faults = faults
+        self._host = host
+        self._random = rng.random
+        self._deliver = deliver
+        self._late: deque[tuple[float, int, Callable[[], None]]] = deque()
+        self._busy = False
+        self.waiting_bytes = 0
+
+    def carry(self, frame: bytes) -> None:
+        """Deliver a frame, as the faults will have it."""
+        # All three are drawn for every frame, so that one kind of fault does not move the others.
+        lost, doubled, late = self._random(), self._random(), self._random()
+        if lost < self._faults.drop:
+            return
+        for _ in range(2 if doubled < self._faults.duplicate else 1):
+            self._add(late * self._faults.delay, len(frame), partial(self._deliver, frame))
+
+    def then(self, act: Callable[[], None]) -> None:
+        """Do something after all frames."""
+        self._add(0.0, 0, act)
+
+    def forget(self) -> None:
+        """What is under way is lost."""
+        self._late.clear()
+        self.waiting_bytes = 0
+
+    def _add(self, delay: float, size: int, act: Callable[[], None]) -> None:
+        if not self._late and not self._busy and delay == 0:
+            act()
+            return
+        self._late.append((self._host.time() + delay, size, act))
+        self.waiting_bytes += size
+        if not self._busy:
+            self._busy = True
+            self._host.spawn(self._deliver_late)
+
+    async def _deliver_late(self) -> None:
+        try:
+            while self._late:
+                due, size, act = self._late[0]
+                if due > self._host.time():
+                    await anyio.sleep(due - self._host.time())
+                    continue  # all may have been forgotten meanwhile
+                self._late.popleft()
+                self.waiting_bytes -= size
+                act()
+        finally:
+            self._busy = False

@@ -1,0 +1,114 @@
+"""Two buses in one process, joined by the real codec over the in-memory transport."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+from attrs import evolve, frozen
+
+from .._connect import connect
+from ..bus import Bus
+from ..connecting import Backoff
+from ..errors import BusError
+from ..plugins import (
+    Admission,
+    Connector,
+    DialOptions,
+    Gate,
+    Handshake,
+    Identity,
+    Listening,
+    ListenOptions,
+    ProtocolAdapter,
+    Transport,
+)
+from ..transports.memory import Memory
+from .faults import Faults
+
+__all__ = ["pair"]
+
+_BACKOFF = Backoff(initial=0.001, maximum=0.02)
+"""A test does not want to wait for a link that comes back."""
+
+
+@asynccontextmanager
+async def pair(
+    bus: Bus,
+    *,
+    protocol: str | ProtocolAdapter = "ubre",
+    client: Bus | None = None,
+    identity: Any = None,
+    faults: Faults | None = None,
+    reconnect: bool = False,
+) -> AsyncIterator[Bus]:
+    """Join a client to a bus: ``async with pair(bus) as client: assert await client.request("user.get", 7) == ...``
+
+    Both are entered. The exceptions are those of the real transports.
+
+    Args:
+        bus: The server's side, with the handlers under test.
+        protocol: Name or adapter.
+        client: The client's side; a new bus by default.
+        identity: Who the client is to the server, past `authenticate`: anything, or an `Identity`. None asks `authenticate`.
+        faults: How the connection misbehaves.
+        reconnect: Whether the link comes back after a loss.
+
+    Raises:
+        ConnectFailed: (on entering) The faults did not let the connection stand.
+        Unauthorized, Forbidden: (on entering) `authenticate` refuses.
+    """
+    meeting = _Meeting(identity, reconnect)
+    dialled = meeting if faults is None else faults.around(meeting)
+    async with (
+        bus.serve(meeting, protocol=protocol),
+        connect(dialled, protocol=protocol, bus=client, backoff=_BACKOFF) as joined,
+    ):
+        yield joined
+
+
+class _Meeting:
+    """One in-memory address that nobody else knows: the server's side listens, the client's connects."""
+
+    def __init__(self, identity: Any, reconnects: bool) -> None:
+        self.url = f"memory://pair-{secrets.token_hex(4)}"
+        self.reconnects = reconnects
+        self._identity = identity
+        self._connector: Connector = Memory().connector(self.url)
+
+    async def listen(self, options: ListenOptions) -> Listening:
+        if self._identity is not None:
+            options = evolve(options, gate=_Known(options.gate, _identity(self._identity)))
+        return await Memory().listen(self.url, options)
+
+    async def connect(self, options: DialOptions) -> Transport:
+        return await self._connector.connect(options)
+
+
+def _identity(value: Any) -> Identity:
+    """As `authenticate`'s answer would be taken."""
+    if isinstance(value, Identity):
+        return value
+    return Identity(value, key=value if isinstance(value, str) else None)
+
+
+@frozen
+class _Known:
+    """A gate that asks nobody who the stranger is."""
+
+    _gate: Gate
+    _who: Identity
+
+    def knock(self, address: str) -> BusError | None:
+        return self._gate.knock(address)
+
+    def left(self, address: str) -> None:
+        self._gate.left(address)
+
+    def admit(self, handshake: Handshake, decided: Callable[[Admission | BusError], None]) -> None:
+        decided(Admission(self._who, handshake))
+
+    def opened(self, transport: Transport, admission: Admission) -> None:
+        self._gate.opened(transport, admission)
