@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 __all__ = ["BusGate", "Listener", "Serving"]
 
-logger = logging.getLogger("polybus.security")
+logger: logging.Logger = logging.getLogger("polybus.security")
 
 WHEN_FULL = ("drop_oldest", "drop_newest", "disconnect")
 
@@ -34,12 +34,12 @@ class BusGate:
     def __init__(self, bus: Bus, adapter: ProtocolAdapter, url: str, when_full: str) -> None:
         self._bus = bus
         self._adapter = adapter
-        self.url = url
+        self.url: str = url
         self._when_full = when_full
         self._knocking = 0
         self._inside: dict[str, int] = {}
         self.links: dict[Link, str] = {}
-        self.open = True
+        self.open: bool = True
 
     def knock(self, address: str) -> BusError | None:
         """Count a newcomer, or say why it has to stay outside."""
@@ -111,7 +111,7 @@ class Listener:
     def __init__(self, gate: BusGate, listening: Listening, url: str) -> None:
         self._gate = gate
         self._listening = listening
-        self.url = url
+        self.url: str = url
         """The real, connectable URL, with its options."""
 
     @property
@@ -149,15 +149,16 @@ class Serving:
         if isinstance(target, str):
             parts = split_url(target)
             self._adapter = find_protocol(protocol or parts.protocol, parts.options)
-            self._transport, self._address = find_transport(parts.transport), parts.address
-            if not (insecure or bus._authority.authenticate or self._transport.is_private(self._address)):
+            self._transport = find_transport(parts.transport)
+            self._address: str | None = parts.address
+            if not (insecure or bus._authority.authenticate or self._transport.is_private(parts.address)):
                 raise LocalProtocolError(
                     f"{target} can be reached from other machines and the bus lets everybody in: pass Bus(authenticate=...), "
                     "or bind to 127.0.0.1, or say insecure=True"
                 )
         else:
             self._adapter, self._transport = resolve_target(target, protocol)
-            self._address = target.url
+            self._address = None  # a transport object knows where it listens
         self._listener: Listener | None = None
 
     async def __aenter__(self) -> Listener:
@@ -177,7 +178,7 @@ class Serving:
                 hosts=self._hosts,
                 tls=self._tls,
             )
-            listening = await self._transport.listen(self._address, options)
+            listening = await self._listen(options)
             gate.url = join_url(self._adapter, listening.url)
             self._listener = Listener(gate, listening, gate.url)
             bus._listeners[self._listener] = None
@@ -196,6 +197,11 @@ class Serving:
             if bus._runtime is not None:
                 await self._stop(listener, drain=error is None)
             await bus._leave(drain=error is None)
+
+    async def _listen(self, options: ListenOptions) -> Listening:
+        where = () if self._address is None else (self._address,)
+        listening: Listening = await self._transport.listen(*where, options)
+        return listening
 
     async def _stop(self, listener: Listener, *, drain: bool) -> None:
         bus = self._bus
