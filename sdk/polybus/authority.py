@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Authenticate", "Authorize", "Authority"]
 
-logger = logging.getLogger("polybus.security")
+logger: logging.Logger = logging.getLogger("polybus.security")
 
 Authenticate: TypeAlias = Callable[[Handshake], Any]
 """``authenticate(handshake)`` gives any identity, or `Identity`; None refuses."""
@@ -29,8 +29,8 @@ class Authority:
     """Asks the two hooks and never lets their failure through."""
 
     def __init__(self, authenticate: Authenticate | None, authorize: Authorize | None) -> None:
-        self.authenticate = authenticate
-        self.authorize = authorize
+        self.authenticate: Authenticate | None = authenticate
+        self.authorize: Authorize | None = authorize
 
     async def admit(self, handshake: Handshake) -> Admission | BusError:
         """Whether a stranger may come in, and as whom."""

@@ -54,7 +54,7 @@ T = TypeVar("T")
 
 AnySubject: TypeAlias = "str | int | Subject[Any, Any]"
 
-logger = logging.getLogger("polybus")
+logger: logging.Logger = logging.getLogger("polybus")
 
 _CHECKED = 4096
 _PUBLISH = Kind.PUBLISH
@@ -84,7 +84,7 @@ class Bus(Life):
         debug: bool = False,
     ) -> None:
         super().__init__(self, limits, lifespan)
-        self.debug = debug
+        self.debug: bool = debug
         self._authority = Authority(authenticate, authorize)
         self._authorize = authorize
         self._deliver = self._distribution.deliver

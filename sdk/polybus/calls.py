@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Answer", "Call", "ChannelCall", "failure"]
 
-logger = logging.getLogger("polybus.handlers")
+logger: logging.Logger = logging.getLogger("polybus.handlers")
 
 
 class Answer:
@@ -52,15 +52,15 @@ class Call:
     def __init__(
         self, bus: Bus, origin: Answer, peer: Peer | None, handler: Handler, message: Message, deadline: float
     ) -> None:
-        self.bus = bus
-        self.origin = origin
-        self.peer = peer
-        self.handler = handler
-        self.message = message
-        self.deadline = deadline
+        self.bus: Bus = bus
+        self.origin: Answer = origin
+        self.peer: Peer | None = peer
+        self.handler: Handler = handler
+        self.message: Message = message
+        self.deadline: float = deadline
         self.scope: anyio.CancelScope | None = None
-        self.started = False
-        self.ended = False
+        self.started: bool = False
+        self.ended: bool = False
 
     def run(self) -> Coroutine[Any, Any, None] | None:
         if self.ended:

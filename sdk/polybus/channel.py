@@ -51,7 +51,7 @@ class Channel(Generic[Receives, Sends]):
     def __init__(self, loop: Loop, port: ChannelPort, subject: str | int, credit: int, *, window: int = CREDIT) -> None:
         self._loop = loop
         self._port = port
-        self.subject = subject
+        self.subject: str | int = subject
         self.id: Any = None
         """The id that the session gave it; opaque."""
         self._credit = credit

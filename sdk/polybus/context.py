@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Context"]
 
-logger = logging.getLogger("polybus.handlers")
+logger: logging.Logger = logging.getLogger("polybus.handlers")
 
 
 class Context:
@@ -28,8 +28,8 @@ class Context:
 
     def __init__(self, bus: Bus, message: Message, deadline: float | None = None) -> None:
         self._bus = bus
-        self.message = message
-        self.deadline = deadline
+        self.message: Message = message
+        self.deadline: float | None = deadline
 
     @property
     def bus(self) -> Any:

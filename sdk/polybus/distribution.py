@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Distribution"]
 
-logger = logging.getLogger("polybus")
+logger: logging.Logger = logging.getLogger("polybus")
 
 _HINTS = 256
 _ROUTES = 4096
@@ -34,10 +34,10 @@ class Route:
     __slots__ = ("inboxes", "peers", "sole")
 
     def __init__(self, inboxes: tuple[Inbox, ...], peers: tuple[Peer, ...]) -> None:
-        self.inboxes = inboxes
-        self.peers = peers
+        self.inboxes: tuple[Inbox, ...] = inboxes
+        self.peers: tuple[Peer, ...] = peers
         # The commonest case has a short way: one link, opened by this bus, and nobody here.
-        self.sole = peers[0] if len(peers) == 1 and not inboxes and peers[0]._link.opened else None
+        self.sole: Peer | None = peers[0] if len(peers) == 1 and not inboxes and peers[0]._link.opened else None
 
 
 class Distribution:

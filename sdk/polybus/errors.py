@@ -279,9 +279,9 @@ class DeadlineExceeded(BusError, TimeoutError):
     def __init__(
         self, subject: str | int | None = None, elapsed: float = 0.0, where: Literal["local", "remote"] = "local"
     ) -> None:
-        self.subject = subject
-        self.elapsed = elapsed
-        self.where = where
+        self.subject: str | int | None = subject
+        self.elapsed: float = elapsed
+        self.where: Literal['local', 'remote'] = where
         super().__init__(subject, elapsed, where)
 
     def __str__(self) -> str:
@@ -299,9 +299,9 @@ class Disconnected(BusError, ConnectionError):
     """
 
     def __init__(self, reason: str = "", peer: str = "", sent: bool = False) -> None:
-        self.reason = reason
-        self.peer = peer
-        self.sent = sent
+        self.reason: str = reason
+        self.peer: str = peer
+        self.sent: bool = sent
         super().__init__(reason, peer, sent)
 
     def __str__(self) -> str:
@@ -318,8 +318,8 @@ class ConnectFailed(BusError, ConnectionError):
     """
 
     def __init__(self, url: str, reason: str) -> None:
-        self.url = url
-        self.reason = reason
+        self.url: str = url
+        self.reason: str = reason
         super().__init__(url, reason)
 
     def __str__(self) -> str:
@@ -336,10 +336,10 @@ class ProtocolError(BusError):
     """
 
     def __init__(self, text: str, *, protocol: str = "", offset: int | None = None, frame: bytes = b"") -> None:
-        self.text = text
-        self.protocol = protocol
-        self.offset = offset
-        self.frame = frame[:200]
+        self.text: str = text
+        self.protocol: str = protocol
+        self.offset: int | None = offset
+        self.frame: bytes = frame[:200]
         super().__init__(text)
 
     def __str__(self) -> str:
@@ -374,9 +374,9 @@ class RemoteProtocolError(ProtocolError):
         close_code: int | None = None,
     ) -> None:
         super().__init__(text, protocol=protocol, offset=offset, frame=frame)
-        self.reason = reason
-        self.answer_id = answer_id
-        self.close_code = close_code
+        self.reason: str = reason
+        self.answer_id: Any = answer_id
+        self.close_code: int | None = close_code
 
 
 class EncodeError(BusError, ValueError):
@@ -387,8 +387,8 @@ class EncodeError(BusError, ValueError):
     """
 
     def __init__(self, text: str, path: str = "$") -> None:
-        self.text = text
-        self.path = path
+        self.text: str = text
+        self.path: str = path
         super().__init__(text, path)
 
     def __str__(self) -> str:

@@ -24,7 +24,7 @@ __all__ = ["Execution", "Middleware"]
 Middleware: TypeAlias = Callable[[Message, Context, Callable[[Message], Any]], Any]
 """``async def middleware(message, ctx, call_next)``; ``await call_next(message)`` gives the result."""
 
-logger = logging.getLogger("polybus")
+logger: logging.Logger = logging.getLogger("polybus")
 
 _THREADS = 40
 

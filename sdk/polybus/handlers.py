@@ -37,13 +37,13 @@ class Handler:
     __slots__ = ("_makers", "body_name", "body_type", "function", "plain", "style", "subject")
 
     def __init__(self, subject: str | int, function: Callable[..., Any], style: Style) -> None:
-        self.subject = subject
-        self.function = function
+        self.subject: str | int = subject
+        self.function: Callable[..., Any] = function
         self.style: Style = style
         self.body_name: str | None = None
         self.body_type: Any = Any
         self._makers: list[tuple[str, Callable[..., Any]]] = []
-        self.plain = False
+        self.plain: bool = False
         """Whether the one argument is the body as it came: the fast path."""
 
     @property

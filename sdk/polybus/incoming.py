@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 __all__ = ["next_call", "receive"]
 
-logger = logging.getLogger("polybus")
+logger: logging.Logger = logging.getLogger("polybus")
 
 REQUEST, RESPONSE, ERROR, PUBLISH = Kind.REQUEST, Kind.RESPONSE, Kind.ERROR, Kind.PUBLISH
 

@@ -36,8 +36,8 @@ class Life(Router):
 
     def __init__(self, bus: Bus, limits: Limits | None, lifespan: Lifespan | None) -> None:
         super().__init__()
-        self.limits = limits if limits is not None else Limits()
-        self.ready = False
+        self.limits: Limits = limits if limits is not None else Limits()
+        self.ready: bool = False
         """Whether new requests are taken: True while entered and not draining."""
         self.state: Any = None
         """What the lifespan yielded."""

@@ -24,6 +24,7 @@ from .peer import Peer
 from .plugins import Closed, CloseWanted, Handshake, Identity, PeerClosed, PeerOpened, Ready, Refused
 
 if TYPE_CHECKING:
+    from .body import BodyFormat
     from .bus import Bus
     from .plugins import Codec, ProtocolAdapter, Role, Session, Transport
     from .reply import Reply
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Link", "State"]
 
-logger = logging.getLogger("polybus.link")
+logger: logging.Logger = logging.getLogger("polybus.link")
 
 
 class State(enum.Enum):
@@ -92,29 +93,29 @@ class Link:
         identity: Identity | None = None,
         handshake: Handshake | None = None,
     ) -> None:
-        self.bus = bus
-        self.runtime = runtime
-        self.adapter = adapter
-        self.url = url
-        self.opened = opened
-        self.serves = serves
-        self.when_full = when_full
-        self.identity = identity
-        self.handshake = handshake
-        self.state = State.CONNECTING
+        self.bus: Bus = bus
+        self.runtime: Runtime = runtime
+        self.adapter: ProtocolAdapter = adapter
+        self.url: str = url
+        self.opened: bool = opened
+        self.serves: tuple[str | int, ...] = serves
+        self.when_full: str = when_full
+        self.identity: Identity | None = identity
+        self.handshake: Handshake | None = handshake
+        self.state: State = State.CONNECTING
         self.session: Session | None = None
         self.transport: Transport | None = None
         self.shared: Codec | None = None
         """The codec, where a publication has the same frame on all its sessions."""
         self.outbox: Outbox | None = None
-        self.paused = False
-        self.flowing = False
+        self.paused: bool = False
+        self.flowing: bool = False
         """Up, not paused, and nothing waits: messages go straight to the session."""
-        self.held = 0
+        self.held: int = 0
         """Bytes of publications from this link that full `block` subscriptions hold back."""
-        self.slow = 0
+        self.slow: int = 0
         """Publications dropped since the peer was last keeping up."""
-        self.was_up = False
+        self.was_up: bool = False
         self.on_up: Callable[[], None] | None = None
         self.on_down: Callable[[Closed], None] | None = None
         self._peer: Peer | None = None
@@ -124,8 +125,8 @@ class Link:
         self._bad_since = 0.0
         self._closing: Closed | None = None
         codec = adapter.codec(runtime.limits)
-        self.format = codec.formats[0]
-        self.format_for = codec.format_for
+        self.format: BodyFormat = codec.formats[0]
+        self.format_for: Callable[[Any, str | int], BodyFormat] = codec.format_for
         self.expires = _expiry(identity, runtime)
         runtime.links[self] = None
 

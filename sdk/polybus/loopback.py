@@ -89,7 +89,7 @@ class LocalAnswer(Answer):
 
     def __init__(self, loopback: Loopback, reply: Reply[Any]) -> None:
         self._loopback = loopback
-        self.reply = reply
+        self.reply: Reply[Any] = reply
 
     def answer(self, call: Call, value: Any) -> None:
         raw, body_format = encode_local(value)

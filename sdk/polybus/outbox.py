@@ -25,11 +25,11 @@ class Waiting:
 
     def __init__(self, message: Message, peer: Peer, reply: Reply[Any] | None, deadline: float, droppable: bool) -> None:
         self.message: Message | None = message
-        self.peer = peer
-        self.reply = reply
-        self.deadline = deadline
-        self.droppable = droppable
-        self.size = _OVERHEAD + (len(message.raw) if message.raw is not None else 0)
+        self.peer: Peer = peer
+        self.reply: Reply[Any] | None = reply
+        self.deadline: float = deadline
+        self.droppable: bool = droppable
+        self.size: int = _OVERHEAD + (len(message.raw) if message.raw is not None else 0)
 
 
 class Outbox:

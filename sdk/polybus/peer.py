@@ -76,9 +76,9 @@ class Peer(Answer):
         self._identity = identity
         self._where = where
         self._id: str | None = None
-        self.key = key
+        self.key: Any = key
         """How the session names this peer, where it has many."""
-        self.connected_at = datetime.datetime.now(datetime.UTC)
+        self.connected_at: datetime.datetime = datetime.datetime.now(datetime.UTC)
         self.pending: dict[Any, Reply[Any]] = {}
         """Requests that were written and wait for their answer."""
         self.calls: dict[Any, Call] | None = None

@@ -57,10 +57,10 @@ class Reply(Generic[T]):
         self._error: BusError | None = None
         self._waiters: Any = None  # None, one waiter, or a list of them
         self._abandon: Any = None
-        self.subject = subject
-        self.started = started
-        self.deadline = deadline
-        self.sent = False
+        self.subject: str | int = subject
+        self.started: float = started
+        self.deadline: float = deadline
+        self.sent: bool = False
         self.key: Any = None
         self.message: Message | None = None
         """The answer as it came, once it is there."""

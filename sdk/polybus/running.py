@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 __all__ = ["run"]
 
-logger = logging.getLogger("polybus")
+logger: logging.Logger = logging.getLogger("polybus")
 
 
 def run(
@@ -94,7 +94,7 @@ class _Probe:
     def __init__(self, bus: Bus) -> None:
         self._bus = bus
         self._listener: Any = None
-        self.ready = True
+        self.ready: bool = True
 
     async def listen(self, url: str) -> None:
         """Bind.
@@ -121,7 +121,8 @@ class _Probe:
                     path, "404 Not Found"
                 )
                 text = f"{status}\n"
-                head = f"HTTP/1.1 {status}\r\ncontent-type: text/plain\r\ncontent-length: {len(text)}\r\nconnection: close\r\n\r\n"
+                fields = f"content-type: text/plain\r\ncontent-length: {len(text)}\r\nconnection: close"
+                head = f"HTTP/1.1 {status}\r\n{fields}\r\n\r\n"
                 await stream.send(f"{head}{text}".encode())
 
     async def aclose(self) -> None:

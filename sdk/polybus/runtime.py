@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 import anyio
 import anyio.abc
 
-from ._loop import running_loop
+from ._loop import Loop, running_loop
 from .workers import Workers
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Runtime"]
 
-logger = logging.getLogger("polybus")
+logger: logging.Logger = logging.getLogger("polybus")
 
 
 class Timed(Protocol):
@@ -39,20 +39,20 @@ class Runtime:
     """The running half of a bus. Made anew each time the bus is entered; implements `plugins.Host` for transports."""
 
     def __init__(self, limits: Limits) -> None:
-        self.loop = running_loop()
-        self.limits = limits
+        self.loop: Loop = running_loop()
+        self.limits: Limits = limits
         self.backend: Literal["asyncio", "trio"] = self.loop.backend
-        self.time = self.loop.time
-        self.call_soon = self.loop.call_soon
-        self.workers = Workers(self.loop, self.spawn)
+        self.time: Callable[[], float] = self.loop.time
+        self.call_soon: Callable[..., Any] = self.loop.call_soon
+        self.workers: Workers = Workers(self.loop, self.spawn)
         self.links: dict[Link, None] = {}
         self.timed: dict[Timed, None] = {}
         """Who has a request or a handler with a deadline."""
         self.crowded: dict[Peer, None] = {}
         """Peers with requests that wait for a place."""
-        self.buffered = 0
+        self.buffered: int = 0
         """Bytes in all outboxes and held-back queues."""
-        self.running = 0
+        self.running: int = 0
         """Requests whose handlers run."""
         self._armed = math.inf
         self._alarm: Any = None
@@ -60,7 +60,7 @@ class Runtime:
         self._owner: asyncio.Task[None] | None = None
         self._stop = anyio.Event()
         self._finished = anyio.Event()
-        self.closing = False
+        self.closing: bool = False
 
     # -- life ------------------------------------------------------------------------------------------------------------
 

@@ -155,7 +155,7 @@ class SubjectIndex(Generic[T]):
         self._exact: dict[str | int, dict[T, int]] = {}
         self._root: _Node[T] = _Node()
         self._cache: dict[str | int, tuple[T, ...]] = {}
-        self.size = 0
+        self.size: int = 0
         """How many (pattern, item) pairs it holds."""
         self.changed: Callable[[], None] = _nothing
         """Called after every change."""

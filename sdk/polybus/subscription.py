@@ -41,12 +41,12 @@ class Inbox:
 
     def __init__(self, bus: Bus, pattern: str | int, queue: int, when_full: WhenFull, local: bool) -> None:
         self._bus = bus
-        self.pattern = pattern
-        self.queue = queue
-        self.when_full = when_full
-        self.local = local
+        self.pattern: str | int = pattern
+        self.queue: int = queue
+        self.when_full: WhenFull = when_full
+        self.local: bool = local
         """Whether the bus's own publications are taken too."""
-        self.dropped = 0
+        self.dropped: int = 0
         self._queue: deque[Message] = deque()
         self._overflow: deque[tuple[Link, int]] | None = None
         self._room: list[Any] | None = None
@@ -161,7 +161,7 @@ class Subscription(Inbox):
         self._readers: deque[Any] = deque()
         self._active = False
         self._error: BusError | None = None
-        self.skipped = 0
+        self.skipped: int = 0
 
     async def __aenter__(self) -> Self:
         if self._active:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import cache
-from importlib import import_module, metadata
+from importlib import import_module
 from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 __all__ = ["SplitUrl", "find_protocol", "find_transport", "join_url", "split_url"]
 
-# Ours are known without a look at the installed distributions, which costs some ten milliseconds and does not exist in a zip.
+# Ours are known without a look at the installed distributions.
 _PROTOCOLS = {"ubre": "polybus.protocols.ubre:Ubre"}
 _TRANSPORTS = {
     "memory": "polybus.transports.memory:Memory",
@@ -95,6 +95,9 @@ def _load(group: str, name: str) -> Any:
     if name in known:
         module, _, attribute = known[name].partition(":")
         return getattr(import_module(module), attribute)
+    # Costs some ten milliseconds, and does not exist in a zip: only names that are not ours need it.
+    from importlib import metadata
+
     installed = {entry.name: entry for entry in metadata.entry_points(group=f"polybus.{group}")}
     if name not in installed:
         choices = ", ".join(sorted({*known, *installed}))

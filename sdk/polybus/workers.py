@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Job", "Workers"]
 
-logger = logging.getLogger("polybus")
+logger: logging.Logger = logging.getLogger("polybus")
 
 _MAX_IDLE = 64
 
@@ -121,7 +121,7 @@ class _Step:
         self._job = job
         self._scope = scope
         self._workers = workers
-        self.suspended = False
+        self.suspended: bool = False
 
     def __await__(self) -> Generator[Any, Any, None]:
         coroutine = self._coroutine
