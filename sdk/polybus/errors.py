@@ -202,7 +202,7 @@ class TooLarge(_CodedError):
     """A message above the size limit (RESOURCE_EXHAUSTED, reason ``too_large``)."""
 
     default_code = Code.RESOURCE_EXHAUSTED
-    default_reason = "too_large"
+    default_reason: str | None = "too_large"
 
 
 class TooManyRequests(_CodedError):
