@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from ..plugins import Host
 
 __all__ = [
+    "BURST",
     "HIGH_WATER",
     "LOW_WATER",
     "Wire",
@@ -31,9 +32,12 @@ __all__ = [
     "plain_reason",
 ]
 
-HIGH_WATER: Final = 64 * 1024
+BURST: Final = 4 * 1024
+"""Bytes that are written before the turn of the event loop ends, so that both ends work at the same time."""
+
+HIGH_WATER: Final = 32 * 1024
 """Bytes that wait to be written above which the user is asked to pause."""
-LOW_WATER: Final = 16 * 1024
+LOW_WATER: Final = 8 * 1024
 """Bytes below which it may go on."""
 
 
