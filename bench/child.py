@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import argparse
+import cProfile
 import gc
 import json
 import os
+import signal
 import statistics
 import sys
 import threading
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
-from time import perf_counter, process_time
 from typing import Any
 
-from .processes import cpu_seconds
+from .meter import Meter
 from .systems import SYSTEMS
 from .systems._base import Client, Laps, System
 from .workloads import WORKLOADS, Workload
@@ -41,33 +42,35 @@ def leave_with_parent() -> threading.Event:
 
 @contextmanager
 def profiled(path: str) -> Iterator[None]:
-    """Writes a profile of the block where a path is given."""
+    """Writes a profile of the block where a path is given; also when the process is told to end within the block."""
     if not path:
         yield
         return
-    import cProfile
-
     profile = cProfile.Profile()
-    profile.enable()
-    try:
-        yield
-    finally:
+
+    def finish() -> None:
         profile.disable()
         profile.dump_stats(path)
+
+    def leave(*_: object) -> None:
+        finish()
+        os._exit(0)
+
+    signal.signal(signal.SIGTERM, leave)
+    profile.enable()
+    yield
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    finish()
 
 
 def run_server(system: System, arguments: argparse.Namespace) -> None:
     driver = system.load()
 
     async def main() -> None:
-        await driver.serve(system.options, lambda url: say(url=url))
+        with profiled(arguments.profile):
+            await driver.serve(system.options, lambda url: say(url=url))
 
-    if arguments.profile:
-        import signal
-
-        signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
-    with profiled(arguments.profile):
-        system.run(main)
+    system.run(main)
 
 
 def run_client(system: System, arguments: argparse.Namespace) -> None:
@@ -79,7 +82,8 @@ def run_client(system: System, arguments: argparse.Namespace) -> None:
             await run(arguments.warmup)
             gc.collect()
             with profiled(arguments.profile):
-                say(**await metered(run, arguments.seconds, arguments.server))
+                result = await metered(run, arguments.seconds, arguments.server)
+            say(**result)
 
     system.run(main)
 
@@ -91,14 +95,9 @@ def load_of(client: Client, workload: Workload) -> Callable[[float], Awaitable[L
 
 
 async def metered(run: Callable[[float], Awaitable[Laps]], seconds: float, server: int) -> dict[str, Any]:
-    server_cpu, client_cpu, started = cpu_seconds(server), process_time(), perf_counter()
+    meter = Meter(server)
     laps = await run(seconds)
-    result: dict[str, Any] = {
-        "count": laps.count,
-        "seconds": perf_counter() - started,
-        "client_cpu": process_time() - client_cpu,
-        "server_cpu": cpu_seconds(server) - server_cpu,
-    }
+    result: dict[str, Any] = meter.read(laps.count)
     if len(laps.seconds) > 1:
         centiles = statistics.quantiles(laps.seconds, n=100)
         result |= {"p50": centiles[49], "p99": centiles[98]}

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import selectors
 import socket
-from time import perf_counter, process_time, sleep
-from typing import Any
+from time import perf_counter, sleep
 
-from .processes import cpu_seconds
+from .meter import Meter
 from .systems._base import LightWire
 from .systems._frames import split_address
 
@@ -86,29 +85,21 @@ class FanOut:
                 total += size
         return total
 
-    def measure(self, count: int) -> float:
-        """Seconds from asking for `count` publications until every connection has all of them."""
+    def measure(self, count: int) -> None:
+        """Asks for `count` publications and returns when every connection has all of them."""
         self._forget()
-        started = perf_counter()
         self.burst(count)
         expected = count * self.frame_size * self.connections
         total = self._receive(until_quiet=_TIMEOUT, expected=expected)
-        seconds = perf_counter() - started
         if total != expected:
             raise RuntimeError(f"{total} of {expected} bytes arrived")
-        return seconds
 
 
-def fan_out(wire: LightWire, url: str, connections: int, deliveries: int, server: int) -> dict[str, Any]:
+def fan_out(wire: LightWire, url: str, connections: int, deliveries: int, server: int) -> dict[str, float]:
     """One burst of `deliveries` in all, after a shorter one that is not counted."""
     clients = FanOut(wire, url, connections)
     count = max(1, deliveries // connections)
     clients.measure(max(1, count // 3))
-    server_cpu, client_cpu = cpu_seconds(server), process_time()
-    seconds = clients.measure(count)
-    return {
-        "count": count * connections,
-        "seconds": seconds,
-        "client_cpu": process_time() - client_cpu,
-        "server_cpu": cpu_seconds(server) - server_cpu,
-    }
+    meter = Meter(server)
+    clients.measure(count)
+    return meter.read(count * connections)

@@ -10,11 +10,12 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from tempfile import TemporaryFile
 from typing import Any
 
 import psutil
 
-__all__ = ["Child", "ChildFailed", "available_cores", "child", "cpu_seconds", "memory", "spinners", "start"]
+__all__ = ["Child", "ChildFailed", "available_cores", "child", "cpu_seconds", "machine_seconds", "memory", "spinners"]
 
 _START_TIMEOUT = 30.0
 _STOP_TIMEOUT = 5.0
@@ -40,9 +41,11 @@ class ChildFailed(Exception):
 class Child:
     """A running child, which answers with one line of JSON at a time."""
 
-    def __init__(self, process: subprocess.Popen[bytes], what: str) -> None:
-        self.process = process
+    def __init__(self, command: Sequence[str], what: str) -> None:
         self.what = what
+        # A file, as nobody reads along: a pipe would fill and stop the child.
+        self._errors = TemporaryFile()
+        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors)
         self._buffer = b""
 
     @property
@@ -59,16 +62,23 @@ class Child:
         descriptor, end = self.process.stdout.fileno(), time.monotonic() + timeout
         while b"\n" not in self._buffer:
             if not select.select([descriptor], [], [], max(0.0, end - time.monotonic()))[0]:
-                raise ChildFailed(f"{self.what} said nothing for {timeout:.0f} s")
+                raise ChildFailed(f"{self.what} said nothing for {timeout:.0f} s; {self.last_words()}")
             chunk = os.read(descriptor, 65536)
             if not chunk:
-                raise ChildFailed(f"{self.what} ended with status {self.process.wait(_STOP_TIMEOUT)}")
+                status = self.process.wait(_STOP_TIMEOUT)
+                raise ChildFailed(f"{self.what} ended with status {status}: {self.last_words()}")
             self._buffer += chunk
         line, _, self._buffer = self._buffer.partition(b"\n")
         answer: dict[str, Any] = json.loads(line)
         if "error" in answer:
             raise ChildFailed(f"{self.what}: {answer['error']}")
         return answer
+
+    def last_words(self) -> str:
+        """The last line that it wrote to stderr."""
+        self._errors.seek(0)
+        lines = self._errors.read().decode(errors="replace").strip().splitlines()
+        return lines[-1][:300] if lines else ""
 
     def tell(self, word: str) -> None:
         assert self.process.stdin is not None
@@ -77,9 +87,6 @@ class Child:
 
     def stop(self) -> None:
         """Ends this process, and no other, within a few seconds."""
-        for pipe in (self.process.stdin, self.process.stdout):
-            if pipe is not None:
-                pipe.close()
         if self.process.poll() is None:
             self.process.terminate()
         try:
@@ -87,17 +94,16 @@ class Child:
         except subprocess.TimeoutExpired:
             self.process.kill()
             self.process.wait(_STOP_TIMEOUT)
-
-
-def start(command: Sequence[str], what: str) -> Child:
-    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-    return Child(process, what)
+        for pipe in (self.process.stdin, self.process.stdout):
+            if pipe is not None:
+                pipe.close()
+        self._errors.close()
 
 
 @contextmanager
 def child(role: str, *arguments: str) -> Iterator[Child]:
     """A process that plays `role` in `bench.child`; it is gone after the block."""
-    running = start([*_PYTHON, "bench.child", role, *arguments], " ".join([role, *arguments[:1]]))
+    running = Child([*_PYTHON, "bench.child", role, *arguments], " ".join([role, *arguments[:1]]))
     try:
         yield running
     finally:
@@ -109,7 +115,7 @@ def spinners() -> Iterator[None]:
     """Keeps every core awake with a process that yields to all others."""
     with ExitStack() as stack:
         for core in available_cores():
-            spinner = start([sys.executable, "-c", _SPIN, str(core)], "spinner")
+            spinner = Child([sys.executable, "-c", _SPIN, str(core)], "spinner")
             stack.callback(spinner.stop)
         time.sleep(0.2)
         yield
@@ -128,6 +134,13 @@ def cpu_seconds(pid: int) -> float:
         return time.clock_gettime((~pid << 3) | 2)
     times = psutil.Process(pid).cpu_times()
     return times.user + times.system
+
+
+def machine_seconds() -> float:
+    """Processor time of everything on the machine, but not of what runs at low priority, as the spinners do."""
+    times = psutil.cpu_times()
+    idle = times.idle + getattr(times, "iowait", 0.0)
+    return float(sum(times) - idle - times.nice - getattr(times, "guest", 0.0) - getattr(times, "guest_nice", 0.0))
 
 
 def memory(pid: int) -> tuple[float, float]:

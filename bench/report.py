@@ -79,6 +79,9 @@ def workload_lines(workload: Workload, rows: Sequence[Row]) -> list[str]:
     table = [[title for title, _ in columns]]
     table += [[cell(row) for _, cell in columns] for row in rows if row.measured]
     lines = ["", f"{workload.name}: {workload.title}", *_aligned(table)]
+    samples = [sample for row in rows for sample in row.samples]
+    if disturbed := sum(sample.disturbed for sample in samples):
+        lines.append(f"  disturbed by other processes: {disturbed} of {len(samples)} samples")
     return lines + [f"  {row.system} failed: {row.error}" for row in rows if row.error]
 
 

@@ -10,10 +10,16 @@ from attrs import asdict, field, frozen
 
 __all__ = ["Row", "Sample"]
 
+_QUIET = 0.15
+
 
 @frozen(kw_only=True)
 class Sample:
-    """One run of one system in one round. `ratio` and `cpu_ratio` compare it with the raw peer right before and after it."""
+    """One run of one system in one round.
+
+    `ratio` and `cpu_ratio` compare it with the raw peer right before and after it. `others` is how many cores were busy with
+    something else during these runs: where that is much, rates say little.
+    """
 
     rate: float = 0.0
     client_us: float = 0.0
@@ -22,6 +28,11 @@ class Sample:
     p99_us: float = 0.0
     ratio: float = 0.0
     cpu_ratio: float = 0.0
+    others: float = 0.0
+
+    @property
+    def disturbed(self) -> bool:
+        return self.others > _QUIET
 
     @property
     def cpu_us(self) -> float:
@@ -37,6 +48,7 @@ class Sample:
             server_us=run["server_cpu"] / count * 1e6,
             p50_us=run.get("p50", 0.0) * 1e6,
             p99_us=run.get("p99", 0.0) * 1e6,
+            others=run["others"],
         )
 
 
@@ -52,9 +64,11 @@ class Row:
     error: str = ""
 
     def median(self, name: str) -> float:
+        """Of the samples that nothing disturbed, if there are such."""
         if name in self.values:
             return self.values[name]
-        return _median(getattr(sample, name) for sample in self.samples)
+        quiet = [sample for sample in self.samples if not sample.disturbed]
+        return _median(getattr(sample, name) for sample in quiet or self.samples)
 
     @property
     def measured(self) -> bool:

@@ -70,7 +70,8 @@ def compared(sample: Sample, near: Sequence[Sample]) -> Sample:
     """The sample with its ratios to the raw samples of the same moment."""
     rate = sum(raw.rate for raw in near) / len(near)
     cpu_us = sum(raw.cpu_us for raw in near) / len(near)
-    return evolve(sample, ratio=sample.rate / rate, cpu_ratio=cpu_us / sample.cpu_us)
+    others = max(run.others for run in (sample, *near))
+    return evolve(sample, ratio=sample.rate / rate, cpu_ratio=cpu_us / sample.cpu_us, others=others)
 
 
 def _sample(workload: Workload, system: System, plan: Plan, rows: dict[str, Row]) -> Sample | None:
