@@ -359,6 +359,7 @@ class RemoteProtocolError(ProtocolError):
         reason: A short word for counters and the quarantine of recorded traffic: ``malformed``, ``too_deep``, ``truncated``,
             ``invalid_subject``, ``invalid_id``, ``ambiguous``, ``unknown_verb``, ``too_large``, ...
         answer_id: The id under which the peer can be told, where the message had one; else None.
+        reply_id: The id of our own request that this malformed message was meant to answer: nobody need wait for it any more.
         close_code: A WebSocket close code when the connection must end at once; None when only this message is refused.
     """
 
@@ -371,9 +372,11 @@ class RemoteProtocolError(ProtocolError):
         offset: int | None = None,
         frame: bytes = b"",
         answer_id: Any = None,
+        reply_id: Any = None,
         close_code: int | None = None,
     ) -> None:
         super().__init__(text, protocol=protocol, offset=offset, frame=frame)
+        self.reply_id: Any = reply_id
         self.reason: str = reason
         self.answer_id: Any = answer_id
         self.close_code: int | None = close_code

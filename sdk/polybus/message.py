@@ -92,7 +92,9 @@ class Message:
         value = self._value
         if value is MISSING:
             raw = self.raw
-            value = self._value = None if raw is None else self.format.decode(raw)
+            if raw is None:
+                return None  # not kept: a body of null is another thing than no body
+            value = self._value = self.format.decode(raw)
         return value
 
     @property

@@ -13,12 +13,14 @@ from . import incoming
 from .calls import Answer, Call
 from .channel import CREDIT, Channel, Opening
 from .errors import (
+    BadReply,
     BusError,
     Code,
     DeadlineExceeded,
     Disconnected,
     EncodeError,
     LocalProtocolError,
+    RemoteProtocolError,
     RequestCancelled,
     TooManyRequests,
     Unsupported,
@@ -441,6 +443,12 @@ class Peer(Answer):
                 self._send_cancel(key, subject)
         except BusError:
             return
+
+    def answered_badly(self, error: RemoteProtocolError) -> None:
+        """The answer to one of our requests was malformed."""
+        reply = self.pending.pop(error.reply_id, None)
+        if reply is not None:
+            reply._fail(BadReply(f"the answer to {reply.subject!r} is malformed: {error.text}"))
 
     def _send_cancel(self, key: Any, subject: str | int) -> None:
         self._link.answer(Message(Kind.CANCEL, subject, key), self)

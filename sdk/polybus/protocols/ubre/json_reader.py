@@ -164,12 +164,17 @@ class JsonReader:
         if type(id) is not str or not 0 < len(id) <= self._short_id:
             check_id(id, self._limits.id)
         message = Message(_RESPONSE, "", id)
-        if fields.headers is not None:
-            message.headers = read_headers(fields.headers, self._limits.headers)
-        raw = bytes(fields.body)
-        if raw:
-            message._value = _decode(raw)
-            message.raw = raw
+        try:
+            if fields.headers is not None:
+                message.headers = read_headers(fields.headers, self._limits.headers)
+            raw = bytes(fields.body)
+            if raw:
+                message._value = _decode(raw)
+                message.raw = raw
+        except (ValueError, RecursionError, RemoteProtocolError) as error:
+            refused = error if isinstance(error, RemoteProtocolError) else foul_json(error)
+            refused.reply_id = id
+            raise refused from error
         return message
 
     def _item(self, fields: Item) -> Message:
