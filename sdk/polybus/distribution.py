@@ -26,6 +26,8 @@ logger: logging.Logger = logging.getLogger("polybus")
 
 _HINTS = 256
 _ROUTES = 4096
+_TURNS = 4
+"""Of the event loop, until whoever can write has written: one to wake the writers, one to write, one to hear of it."""
 
 
 class Route:
@@ -190,20 +192,29 @@ class Distribution:
                     full.append(f"the queue of {inbox.pattern!r} ({inbox.queue})")
                 else:
                     inbox.offer(message, None)
-        slow, catching_up = False, False
+        slow = False
+        catching_up: list[Link] = []
         for peer in peers:
             if await self._permitted(peer, message) and not await self._send(message, peer, deadline):
                 full.append(f"the outbox to {peer.address}")
             link = peer._link
             if not link.flowing:
                 slow = True
-                catching_up = catching_up or not link.slow
+                if not link.slow:
+                    catching_up.append(link)
         if slow:
             message.forget_shared()
         if full:
             raise QueueFull(f"no room in time in {', '.join(full)}")
         if catching_up:
-            # A publisher in a loop must let the event loop write, or it overruns peers that do read.
+            await self._let_write(catching_up)
+
+    @staticmethod
+    async def _let_write(links: list[Link]) -> None:
+        """A publisher in a loop must let the event loop write, or it overruns peers that do read."""
+        for _ in range(_TURNS):
+            if all(link.flowing or link.slow for link in links):
+                return
             await anyio.lowlevel.checkpoint()
 
     async def _permitted(self, peer: Peer, message: Message) -> bool:

@@ -44,7 +44,7 @@ class Limits:
     pending: int = field(default=65_536, validator=gt(0))
     """Requests to one peer that wait for their answer; more raise `QueueFull`."""
     total_bytes: int = field(default=256 * _MIB, validator=gt(0))
-    """All outboxes and held-back messages of the bus together."""
+    """All outboxes, stuck connections and held-back messages of the bus together."""
     total_running: int = field(default=1024, validator=gt(0))
     """Requests that run at the same time on the whole bus."""
     peers: int = field(default=10_000, validator=gt(0))

@@ -75,6 +75,7 @@ class Link:
         "slow",
         "state",
         "transport",
+        "unwritten",
         "url",
         "was_up",
         "when_full",
@@ -115,6 +116,8 @@ class Link:
         """Bytes of publications from this link that full `block` subscriptions hold back."""
         self.slow: int = 0
         """Publications dropped since the peer was last keeping up."""
+        self.unwritten: int = 0
+        """Bytes that the connection held when it last asked for a pause."""
         self.was_up: bool = False
         self.on_up: Callable[[], None] | None = None
         self.on_down: Callable[[Closed], None] | None = None
@@ -223,12 +226,19 @@ class Link:
     def pause_writing(self) -> None:
         self.paused = True
         self.flowing = False
+        self._charge(self.transport.write_backlog() if self.transport is not None else 0)
 
     def resume_writing(self) -> None:
         self.paused = False
+        self._charge(0)
         if self.slow:
             self.slow = 0
         self._drain_outbox()
+
+    def _charge(self, size: int) -> None:
+        """What a stuck connection holds counts in `Limits.total_bytes` like what waits for it."""
+        self.runtime.buffered += size - self.unwritten
+        self.unwritten = size
 
     def closed(self, why: Closed) -> None:
         if self._closing is not None and why.error is None:
@@ -512,6 +522,7 @@ class Link:
         returns = self.opened and self.on_down is not None and self._closing is None and why.error is None
         self.state = State.DOWN if returns else State.CLOSED
         self.flowing = False
+        self._charge(0)
         self._closing = None if returns else why
         session, self.session = self.session, None
         if session is not None:

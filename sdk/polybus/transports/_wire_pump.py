@@ -121,14 +121,17 @@ class PumpWire:
             self._break(error)
 
     async def _write_pending(self) -> None:
-        pending, self._pending = self._pending, []
+        pending = self._pending
         data = pending[0] if len(pending) == 1 else b"".join(pending)
+        # A stalled peer keeps us here: nothing may be held twice meanwhile.
+        self._pending = pending = []
         if len(data) <= _WRITE_SIZE:
             await self._stream.send(data)
             self._count(len(data))
             return
+        view = memoryview(data)
         for start in range(0, len(data), _WRITE_SIZE):
-            part = data[start : start + _WRITE_SIZE]
+            part = view[start : start + _WRITE_SIZE]
             await self._stream.send(part)
             self._count(len(part))
 
