@@ -1,0 +1,26 @@
+"""The command `polybus`. typer and rich, the extra ``cli``, are imported nowhere else in polybus."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+__all__ = ["main"]
+
+_NEEDED = ("typer", "rich")
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the command and exit: 0 success, 1 the peer said no or was not there, 2 wrong usage.
+
+    Args:
+        arguments: Those of the command line when None.
+    """
+    try:
+        from .app import run
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.partition(".")[0] not in _NEEDED:
+            raise
+        print(f"polybus: the command needs {' and '.join(_NEEDED)}: pip install 'polybus[cli]'", file=sys.stderr)
+        sys.exit(2)
+    sys.exit(run(sys.argv[1:] if arguments is None else list(arguments)))

@@ -1,0 +1,5 @@
+"""``python -m polybus.cli``"""
+
+from . import main
+
+main()

@@ -1,0 +1,73 @@
+"""The commands, and how every one of them ends."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from importlib.metadata import PackageNotFoundError, version
+
+import typer
+
+from .client import publish, request, subscribe
+from .demo import demo
+from .problems import describe, say
+from .serve import serve
+
+__all__ = ["app", "run"]
+
+app = typer.Typer(
+    name="polybus",
+    help="RPC and publish/subscribe over any protocol and any transport.",
+    no_args_is_help=False,
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.command()(demo)
+app.command()(serve)
+app.command()(request)
+app.command()(publish)
+app.command()(subscribe)
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        try:
+            typer.echo(version("polybus"))
+        except PackageNotFoundError:
+            typer.echo("not installed, run from its source")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    show_version: bool = typer.Option(
+        False, "--version", callback=_show_version, is_eager=True, help="Show the version and exit."
+    ),
+) -> None:
+    """RPC and publish/subscribe over any protocol and any transport."""
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Run a command line.
+
+    Returns:
+        The exit status. What went wrong has been said in one line on stderr.
+    """
+    command = typer.main.get_command(app)
+    try:
+        outcome = command.main(args=list(arguments), prog_name="polybus", standalone_mode=False)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # Whoever read our output has gone (`| head`). Python would complain once more while it shuts down.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except KeyboardInterrupt:
+        return 130
+    except Exception as error:
+        text, status = describe(error)
+        say(text)
+        return status
+    return outcome if isinstance(outcome, int) else 0

@@ -1,0 +1,120 @@
+"""`polybus request`, `publish` and `subscribe`."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from functools import partial
+from typing import Annotated, Any
+
+import anyio
+import typer
+
+from .. import Bus, Message
+from .options import Body, Ca, Header, Json, Url, Wait, connecting, json_line, parse_body
+
+__all__ = ["publish", "request", "subscribe"]
+
+SubjectArgument = Annotated[str, typer.Argument(metavar="SUBJECT", help="What it is about, for example user.get")]
+
+
+def request(
+    url: Url,
+    subject: SubjectArgument,
+    body: Body = None,
+    timeout: Annotated[float, typer.Option(metavar="S", min=0, help="Seconds to wait for the answer.")] = 30.0,
+    as_json: Json = False,
+    header: Header = None,
+    ca: Ca = None,
+    wait: Wait = 0.0,
+) -> None:
+    """Ask for something and print the answer, as JSON."""
+    value = parse_body(body)
+
+    async def ask() -> Any:
+        async with connecting(url, header, ca, wait) as bus:
+            return await bus.request(subject, value, timeout=timeout)
+
+    answer = anyio.run(ask)
+    if sys.stdout.isatty() and not as_json:
+        from rich.console import Console
+
+        Console().print_json(json_line(answer))
+    else:
+        print(json_line(answer), flush=True)
+
+
+def publish(
+    url: Url,
+    subject: SubjectArgument,
+    body: Body = None,
+    header: Header = None,
+    ca: Ca = None,
+    wait: Wait = 0.0,
+) -> None:
+    """Publish something. Whether anybody hears it is not known."""
+    value = parse_body(body)
+
+    async def tell() -> None:
+        async with connecting(url, header, ca, wait) as bus:
+            await bus.publish(subject, value)
+
+    anyio.run(tell)
+
+
+def subscribe(
+    url: Url,
+    pattern: Annotated[str, typer.Argument(metavar="PATTERN", help="* stands for one token, > for the rest: news.*")],
+    as_json: Json = False,
+    count: Annotated[int, typer.Option(metavar="N", min=0, help="Leave after so many; 0 goes on until it is interrupted.")] = 0,
+    header: Header = None,
+    ca: Ca = None,
+    wait: Wait = 0.0,
+) -> None:
+    """Print what is published, one line of JSON each."""
+    show = partial(_show, pretty=sys.stdout.isatty() and not as_json)
+
+    async def listen() -> None:
+        async with connecting(url, header, ca, wait) as bus, anyio.create_task_group() as group:
+            group.start_soon(_until_signal, group.cancel_scope)
+            await _print_publications(bus, pattern, count, show)
+            group.cancel_scope.cancel()
+
+    _unwrapped(listen)
+
+
+async def _print_publications(bus: Bus, pattern: str, count: int, show: Any) -> None:
+    left = count
+    async with bus.subscribe(pattern) as publications:
+        async for message in publications:
+            show(message)
+            left -= 1
+            if left == 0:
+                return
+
+
+async def _until_signal(scope: anyio.CancelScope) -> None:
+    with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
+        async for _ in signals:
+            scope.cancel()
+            return
+
+
+def _unwrapped(function: Any) -> None:
+    """A task group wraps what fails in it; a command has one thing that can fail."""
+    try:
+        anyio.run(function)
+    except BaseExceptionGroup as group:
+        error: BaseException = group
+        while isinstance(error, BaseExceptionGroup):
+            error = error.exceptions[0]
+        raise error from None
+
+
+def _show(message: Message, *, pretty: bool) -> None:
+    if pretty:
+        from rich.console import Console
+
+        Console(soft_wrap=True).print(f"[bold]{message.subject}[/bold]", json_line(message.body), markup=True)
+    else:
+        print(json_line({"subject": message.subject, "body": message.body, "headers": message.headers or {}}), flush=True)

@@ -1,0 +1,171 @@
+"""`polybus demo`: the live view and the summary. What is shown comes from `polybus.demo`."""
+
+from __future__ import annotations
+
+import sys
+from time import perf_counter
+from typing import Annotated, Any
+
+import anyio
+import typer
+from rich.console import Console, Group
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from ..demo.backend import SABOTAGE
+from ..demo.parts import all_rows, chosen_rows
+from ..demo.play import Outcome, RowRun, play
+from .options import json_line
+from .problems import UsageError
+
+__all__ = ["demo"]
+
+_MARKS: dict[Outcome, tuple[str, str]] = {
+    "waiting": ("·", "dim"),
+    "running": ("…", "yellow"),
+    "ok": ("✓", "green"),
+    "failed": ("✗", "bold red"),
+    "not here": ("–", "dim"),
+}
+
+
+def demo(
+    only: Annotated[
+        str,
+        typer.Option(
+            metavar="WORDS", help="Transports, protocols or variants, with commas: tcp,unix or binary,tcp", show_default=False
+        ),
+    ] = "",
+    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON and nothing else.")] = False,
+    sabotage: Annotated[str, typer.Option(hidden=True)] = "",
+) -> None:
+    """A small plant in several processes, over every protocol and transport. Status 1 if any step did not hold."""
+    if sabotage and sabotage not in SABOTAGE:
+        raise UsageError(f"--sabotage {sabotage!r}: one of {', '.join(SABOTAGE)}")
+    runs = [RowRun.of(row) for row in chosen_rows(all_rows(), only.split(","))]
+    begin = perf_counter()
+    if as_json:
+        anyio.run(play, runs, sabotage)
+        print(json_line(_result(runs, perf_counter() - begin), pretty=True), flush=True)
+    else:
+        _play_live(runs, sabotage, begin)
+    if not all(run.ok for run in runs):
+        raise typer.Exit(1)
+
+
+def _play_live(runs: list[RowRun], sabotage: str, begin: float) -> None:
+    console = Console()
+    if console.is_terminal:
+        view = Live(get_renderable=lambda: _progress(runs), console=console, refresh_per_second=10, transient=True)
+        with view:
+            anyio.run(play, runs, sabotage)
+    else:
+        anyio.run(play, runs, sabotage)
+    console.print(_summary(runs))
+    for line in _remarks(runs):
+        console.print(line, highlight=False, soft_wrap=True)
+    console.print(_verdict(runs, perf_counter() - begin))
+
+
+def _steps(runs: list[RowRun]) -> list[str]:
+    return list(dict.fromkeys(name for run in runs for name in run.steps))
+
+
+def _marks(run: RowRun, names: list[str]) -> list[Text]:
+    cells = []
+    for name in names:
+        step = run.steps.get(name)
+        outcome: Outcome = "not here" if step is None or run.not_here else step.outcome
+        cells.append(Text(*_MARKS[outcome]))
+    return cells
+
+
+def _table(names: list[str], *further: str) -> Table:
+    table = Table(box=None, padding=(0, 1), pad_edge=False)
+    table.add_column("", no_wrap=True)
+    for number, _ in enumerate(names, start=1):
+        table.add_column(str(number), justify="right")
+    for name in further:
+        table.add_column(name, justify="right", no_wrap=True)
+    return table
+
+
+def _legend(names: list[str]) -> Text:
+    return Text(", ".join(f"{number} {name}" for number, name in enumerate(names, start=1)), style="dim")
+
+
+def _progress(runs: list[RowRun]) -> Group:
+    names = _steps(runs)
+    table = _table(names)
+    for run in runs:
+        table.add_row(run.row.name, *_marks(run, names))
+    now = [f"{run.row.name}: {step.name}" for run in runs for step in run.steps.values() if step.outcome == "running"]
+    return Group(table, _legend(names), Text(", ".join(now) or "starting processes", overflow="ellipsis", no_wrap=True))
+
+
+def _summary(runs: list[RowRun]) -> Table:
+    names = _steps(runs)
+    table = _table(names, "sent", "received", "seconds")
+    for run in runs:
+        numbers = (str(run.sent), str(run.received), f"{run.seconds:.1f}") if not run.not_here else ("", "", "")
+        table.add_row(run.row.name, *_marks(run, names), *numbers)
+    return table
+
+
+def _remarks(runs: list[RowRun]) -> list[Text]:
+    lines = []
+    names = _steps(runs)
+    good = [run for run in runs if run.ok and not run.not_here]
+    for run in sorted(good, key=lambda run: run.row.transport == "memory")[:1]:
+        lines.append(Text(f"\nWhat was seen over {run.row.name}:", style="bold"))
+        for name, step in run.steps.items():
+            lines.append(Text(f"{names.index(name) + 1:3} {name:16} {step.seconds * 1000:5.0f} ms  {step.detail}"))
+        lines.append(Text(""))
+    if not good:
+        lines.append(_legend(names))
+    for run in runs:
+        if run.not_here:
+            lines.append(Text(f"{run.row.name}: not possible here: {run.not_here}", style="yellow"))
+        if run.trouble:
+            lines.append(Text(f"{run.row.name}: {run.trouble}", style="red"))
+        failed = [step for step in run.steps.values() if step.outcome == "failed"]
+        lines += [Text(f"{run.row.name}: {step.name}: {step.detail}", style="red") for step in failed]
+    return lines
+
+
+def _verdict(runs: list[RowRun], seconds: float) -> Text:
+    steps = [step for run in runs for step in run.steps.values() if not run.not_here]
+    held = sum(step.outcome == "ok" for step in steps)
+    good = all(run.ok for run in runs)
+    played = sum(not run.not_here for run in runs)
+    text = f"{held} of {len(steps)} steps held over {played} wires in {seconds:.1f} s"
+    return Text(text, style="bold green" if good else "bold red")
+
+
+def _result(runs: list[RowRun], seconds: float) -> dict[str, Any]:
+    return {
+        "ok": all(run.ok for run in runs),
+        "seconds": round(seconds, 3),
+        "python": sys.version.split()[0],
+        "rows": [_row_result(run) for run in runs],
+    }
+
+
+def _row_result(run: RowRun) -> dict[str, Any]:
+    return {
+        "name": run.row.name,
+        "protocol": run.row.protocol,
+        "variant": run.row.variant,
+        "transport": run.row.transport,
+        "ok": run.ok,
+        "not_here": run.not_here or None,
+        "trouble": run.trouble or None,
+        "sent": run.sent,
+        "received": run.received,
+        "seconds": round(run.seconds, 3),
+        "steps": [
+            {"name": step.name, "outcome": step.outcome, "detail": step.detail, "seconds": round(step.seconds, 3)}
+            for step in run.steps.values()
+        ],
+    }

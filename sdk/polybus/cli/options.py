@@ -1,0 +1,86 @@
+"""Options that several commands share, and what is made of them."""
+
+from __future__ import annotations
+
+import json
+import ssl
+import sys
+from contextlib import AbstractAsyncContextManager
+from pathlib import Path
+from typing import Annotated, Any, TypeAlias
+
+import msgspec
+import typer
+
+from .. import Bus, connect
+from .problems import UsageError
+
+__all__ = ["Body", "Ca", "Header", "Json", "Url", "Wait", "connecting", "json_line", "parse_body"]
+
+Url: TypeAlias = Annotated[
+    str, typer.Argument(metavar="URL", help="protocol+transport://address, for example ubre+ws://127.0.0.1:8000/bus")
+]
+Body: TypeAlias = Annotated[
+    str | None, typer.Argument(metavar="[BODY]", help="JSON; - reads it from stdin.", show_default=False)
+]
+Header: TypeAlias = Annotated[
+    list[str] | None,
+    typer.Option(metavar="'K: V'", help="A header of the handshake; may be given several times.", show_default=False),
+]
+Ca: TypeAlias = Annotated[
+    Path | None, typer.Option(metavar="FILE", help="Certificates of the authorities to trust, in PEM.", show_default=False)
+]
+Wait: TypeAlias = Annotated[float, typer.Option(metavar="S", min=0, help="Go on trying to connect for so many seconds.")]
+Json: TypeAlias = Annotated[bool, typer.Option("--json", help="One line of JSON each, for machines, even on a terminal.")]
+
+
+def connecting(url: str, header: list[str] | None, ca: Path | None, wait: float) -> AbstractAsyncContextManager[Bus]:
+    """The connection that a command wants.
+
+    Raises:
+        UsageError: A header or the certificate file cannot be used.
+        ValueError: The URL is wrong.
+    """
+    return connect(url, headers=_headers(header), tls=_trust(ca), wait=wait)
+
+
+def _headers(given: list[str] | None) -> dict[str, str] | None:
+    headers = {}
+    for text in given or ():
+        name, colon, value = text.partition(":")
+        if not (colon and name.strip()):
+            raise UsageError(f"--header {text!r}: of the form 'name: value'")
+        headers[name.strip()] = value.strip()
+    return headers or None
+
+
+def _trust(ca: Path | None) -> ssl.SSLContext | None:
+    if ca is None:
+        return None
+    try:
+        return ssl.create_default_context(cafile=str(ca))
+    except (OSError, ssl.SSLError) as error:
+        raise UsageError(f"--ca {ca}: {error.strerror or error}; it must hold certificates in PEM") from None
+
+
+def parse_body(text: str | None) -> Any:
+    """The value of a BODY.
+
+    Raises:
+        UsageError: It is no JSON.
+    """
+    if text is None:
+        return None
+    if text == "-":
+        text = sys.stdin.read()
+    try:
+        return json.loads(text)
+    except ValueError as error:
+        hint = """; text needs its own quotes: '"like this"'""" if text[:1].isalpha() else ""
+        raise UsageError(f"BODY is not JSON: {error}{hint}") from None
+
+
+def json_line(value: Any, *, pretty: bool = False) -> str:
+    """JSON; bytes are base64."""
+    line = msgspec.json.encode(value)
+    return (msgspec.json.format(line, indent=2) if pretty else line).decode()

@@ -1,0 +1,109 @@
+"""`polybus serve`"""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import ssl
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from .. import Bus, LocalProtocolError, run
+from .problems import UsageError
+
+__all__ = ["load_bus", "serve"]
+
+
+def serve(
+    app: Annotated[str, typer.Argument(metavar="APP", help="module:bus, imported from the current folder.")],
+    urls: Annotated[
+        list[str],
+        typer.Argument(metavar="URL...", help="Where, for example ubre+ws://127.0.0.1:8000/bus; port 0 takes a free one."),
+    ],
+    origin: Annotated[
+        list[str] | None,
+        typer.Option(metavar="O", help="A web origin whose pages may connect; several are possible.", show_default=False),
+    ] = None,
+    relay: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="PATTERN", help="Pass such publications on to other clients; several are possible.", show_default=False
+        ),
+    ] = None,
+    insecure: Annotated[
+        bool, typer.Option("--insecure", help="Let everybody in although other machines can reach the address.")
+    ] = False,
+    cert: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="For tls and wss: the certificate, in PEM.", show_default=False)
+    ] = None,
+    key: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Its private key, where it is in a file of its own.", show_default=False)
+    ] = None,
+    health: Annotated[
+        str | None,
+        typer.Option(
+            metavar="URL", help="Answer /livez and /readyz there, for example http://127.0.0.1:8081", show_default=False
+        ),
+    ] = None,
+    drain: Annotated[float, typer.Option(metavar="S", min=0, help="Seconds that running handlers get after SIGTERM.")] = 20.0,
+) -> None:
+    """Serve a bus until SIGINT or SIGTERM, then let running handlers finish."""
+    logging.basicConfig(format="%(levelname)s %(name)s: %(message)s")
+    bus = load_bus(app)
+    for pattern in relay or ():
+        bus.relay(pattern)
+    options: dict[str, Any] = {"origins": tuple(origin or ()), "insecure": insecure}
+    if cert is not None:
+        options["tls"] = _certificate(cert, key)
+    elif key is not None:
+        raise UsageError("--key without --cert: name the certificate too")
+    try:
+        run(bus, *urls, drain=drain, health=health, **options)
+    except LocalProtocolError as error:
+        raise UsageError(str(error).replace("insecure=True", "--insecure").replace("tls=", "--cert FILE")) from None
+
+
+def _certificate(cert: Path, key: Path | None) -> ssl.SSLContext:
+    tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    try:
+        tls.load_cert_chain(cert, key)
+    except (OSError, ssl.SSLError) as error:
+        raise UsageError(
+            f"--cert {cert}: {error.strerror or error}; certificate and key must be in PEM and belong together"
+        ) from None
+    return tls
+
+
+def load_bus(app: str) -> Bus:
+    """The bus that ``module:name`` names, imported with the current folder first.
+
+    Raises:
+        UsageError: It cannot be imported, or is no bus.
+    """
+    module_name, colon, name = app.partition(":")
+    if not (colon and module_name and name):
+        raise UsageError(f"{app!r} is not of the form module:bus, for example app:bus")
+    folder = str(Path.cwd())
+    if folder not in sys.path:
+        sys.path.insert(0, folder)
+    try:
+        found: Any = importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        if error.name is not None and (module_name == error.name or module_name.startswith(f"{error.name}.")):
+            raise UsageError(
+                f"there is no module {module_name!r} in {folder}: run the command where {module_name}.py is"
+            ) from None
+        raise UsageError(f"{module_name} cannot be imported: {error}; install what it needs") from None
+    except (Exception, SystemExit) as error:
+        raise UsageError(f"{module_name} cannot be imported: {type(error).__name__}: {error}") from None
+    module = found
+    for part in name.split("."):
+        found = getattr(found, part, None)
+    if not isinstance(found, Bus):
+        buses = [f"{module_name}:{key}" for key, value in vars(module).items() if isinstance(value, Bus)]
+        choice = f"; there is {', '.join(buses)}" if buses else "; write for example bus = Bus() there"
+        raise UsageError(f"{app} is no Bus{choice}")
+    return found

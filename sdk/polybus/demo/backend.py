@@ -1,0 +1,213 @@
+"""The plant's back end: a server. ``python -m polybus.demo.backend URL [--tls CERTIFICATE KEY]``"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import os
+import secrets
+import ssl
+from collections.abc import AsyncIterator
+
+import anyio
+
+from .. import Bus, Channel, Context, Limits, NotFound, Peer, Unavailable, run
+from ..events import HandlerFailed
+from .children import leave_with_parent
+from .vocabulary import (
+    FLOOD,
+    LEVEL,
+    SECRET,
+    Announcement,
+    Counters,
+    Flood,
+    GetLevel,
+    Level,
+    Reading,
+    SensorStatus,
+    Tail,
+)
+
+__all__ = ["OUTBOX", "SABOTAGE", "Backend"]
+
+OUTBOX = 256
+"""Messages that the back end keeps for a peer that does not read; later ones push out the oldest."""
+
+SABOTAGE = {
+    "lies": "tanks are reported with a wrong level",
+    "leaks": "errors carry the text of the exception",
+    "stubborn": "the slow report cannot be cancelled",
+    "open": "everybody may do everything",
+    "gaps": "streams leave out an item",
+    "sinks": "nothing is passed on to other clients",
+}
+"""How the back end can be made to misbehave, to see the demo fail."""
+
+
+class Backend:
+    """The handlers of the plant and what they count."""
+
+    def __init__(self, sabotage: str = "") -> None:
+        self.sabotage = sabotage
+        self.instance = f"{os.getpid()}-{secrets.token_hex(4)}"
+        self.started = 0
+        self.cancelled = 0
+        self.readings = 0
+        self.last_reading = 0
+        self.failures: list[str] = []
+        self.sensors: Peer | None = None
+        self.bus = bus = Bus(
+            limits=Limits(outbox=OUTBOX),
+            authorize=None if sabotage == "open" else self._authorize,
+            debug=sabotage == "leaks",
+        )
+        self._events = bus.events()
+        if sabotage != "sinks":
+            bus.relay("reading.>")
+        bus.handle(LEVEL)(self.level)
+        bus.handle("history.tail")(self.tail)
+        bus.handle("batch.mix")(self.mix)
+        bus.handle("batch.break")(self.break_down)
+        bus.handle("report.slow")(self.slow_report)
+        bus.handle("report.last")(self.last_report)
+        bus.handle("admin.open_vault")(self.open_vault)
+        bus.handle(FLOOD)(self.flood)
+        bus.handle("plant.announce")(self.announce)
+        bus.handle("plant.counters")(self.counters)
+        bus.handle("sensors.sign_on")(self.sign_on)
+        bus.handle("sensors.status")(self.sensor_status)
+        bus.handle("sensors.calibrate")(self.calibrate)
+        bus.on("reading.{sensor}")(self.reading)
+
+    @staticmethod
+    def _authorize(peer: Peer, verb: str, subject: str | int) -> bool:
+        return not str(subject).startswith("admin.")
+
+    # -- tanks and batches -----------------------------------------------------------------------------------------------
+
+    async def level(self, query: GetLevel) -> Level:
+        """A request with a typed answer."""
+        if query.tank > 99:
+            raise NotFound(f"there is no tank {query.tank}")
+        litres = query.tank * 10.5
+        return Level(query.tank, -litres if self.sabotage == "lies" else litres)
+
+    async def tail(self, query: Tail) -> AsyncIterator[Reading]:
+        """A stream."""
+        for number in range(query.count):
+            if not (self.sabotage == "gaps" and number == 7):
+                yield Reading(query.sensor, number, math.sin(number))
+
+    async def mix(self, doses: Channel[float, float]) -> None:
+        """A channel: each dose is answered with the sum so far, the end with the sum of all."""
+        total = 0.0
+        async for dose in doses:
+            total += dose
+            await doses.send(total)
+        await doses.send(total)
+
+    async def break_down(self) -> None:
+        """A handler that fails."""
+        raise RuntimeError(SECRET)
+
+    async def slow_report(self) -> str:
+        """A handler that takes longer than anybody waits."""
+        self.started += 1
+        try:
+            with anyio.CancelScope(shield=self.sabotage == "stubborn"):
+                await anyio.sleep(60)
+        except anyio.get_cancelled_exc_class():
+            self.cancelled += 1
+            raise
+        return "too late"
+
+    async def last_report(self, ctx: Context) -> str:
+        """A handler that runs while the plant closes."""
+        self.started += 1
+        while ctx.bus.ready:  # noqa: ASYNC110  # there is no event for it
+            await anyio.sleep(0.01)
+        await anyio.sleep(0.2)
+        return "all tanks closed"
+
+    async def open_vault(self) -> str:
+        """What the console may not ask for."""
+        return SECRET
+
+    # -- publications ----------------------------------------------------------------------------------------------------
+
+    async def reading(self, sensor: str, body: Reading) -> None:
+        """The sensors publish."""
+        self.readings += 1
+        self.last_reading = body.number
+
+    async def announce(self, text: str) -> None:
+        """Tell everybody, and tell those who may know the secret."""
+        await self.bus.publish("admin.announcement", SECRET)
+        await self.bus.publish("plant.announcement", Announcement(text, self.instance))
+
+    async def flood(self, query: Flood) -> int:
+        """Publish much at once."""
+        filler = "x" * query.size
+        for number in range(query.count):
+            await self.bus.publish("flood.water", {"number": number, "filler": filler})
+        return query.count
+
+    # -- sensors: clients that are asked back ----------------------------------------------------------------------------
+
+    async def sign_on(self, ctx: Context) -> bool:
+        """The sensors say who they are."""
+        self.sensors = ctx.peer
+        return True
+
+    async def calibrate(self, offset: float) -> float:
+        """Asks a client."""
+        return await self._sensors.request("calibrate", offset, timeout=5, returns=float)
+
+    async def sensor_status(self) -> SensorStatus:
+        """Asks a client."""
+        return await self._sensors.request("status", timeout=5, returns=SensorStatus)
+
+    @property
+    def _sensors(self) -> Peer:
+        if self.sensors is None:
+            raise Unavailable("the sensors have not signed on yet")
+        return self.sensors
+
+    # -- itself ----------------------------------------------------------------------------------------------------------
+
+    async def counters(self) -> Counters:
+        """What it knows of itself, with the ids of failures as a log would have them."""
+        with anyio.move_on_after(0):  # only what has happened by now
+            async for event in self._events:
+                if isinstance(event, HandlerFailed):
+                    self.failures.append(event.error_id)
+        stats = self.bus.stats()
+        return Counters(
+            self.instance,
+            self.started,
+            self.cancelled,
+            self.readings,
+            self.last_reading,
+            stats.dropped,
+            stats.queued,
+            self.failures,
+        )
+
+
+def main() -> None:
+    """The process."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("url")
+    parser.add_argument("--tls", nargs=2, metavar=("CERTIFICATE", "KEY"))
+    parser.add_argument("--sabotage", default="", choices=["", *SABOTAGE])
+    arguments = parser.parse_args()
+    tls = None
+    if arguments.tls:
+        tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+        tls.load_cert_chain(*arguments.tls)
+    leave_with_parent()
+    run(Backend(arguments.sabotage).bus, arguments.url, drain=5.0, tls=tls)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,110 @@
+"""Processes of the demo: started, asked, stopped and killed by their own pid."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import anyio
+import anyio.abc
+from anyio.streams.buffered import BufferedByteReceiveStream
+
+__all__ = ["Child", "DemoError", "leave_with_parent"]
+
+_START = 10.0
+_END = 5.0
+_LINE = 4096
+
+
+class DemoError(Exception):
+    """Something could not be set up: not the fault of the step that is shown."""
+
+
+class Child:
+    """One process: ``python -m polybus.demo.<role> ...``. Its first line says that it is ready. It ends with its parent."""
+
+    def __init__(self, role: str, *arguments: str, log: Path) -> None:
+        self.role = role
+        self._arguments = arguments
+        self._log = log
+        self._process: anyio.abc.Process | None = None
+
+    async def start(self) -> str:
+        """Start it, and wait until it is ready.
+
+        Returns:
+            Its first line.
+
+        Raises:
+            DemoError: It ended or said nothing in time; with the end of what it wrote.
+        """
+        command = [sys.executable, "-m", f"polybus.demo.{self.role}", *self._arguments]
+        with self._log.open("ab") as log:
+            self._process = await anyio.open_process(
+                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, start_new_session=os.name == "posix"
+            )
+        assert self._process.stdout is not None
+        with anyio.move_on_after(_START):
+            try:
+                line = await BufferedByteReceiveStream(self._process.stdout).receive_until(b"\n", _LINE)
+            except (anyio.EndOfStream, anyio.IncompleteRead, anyio.DelimiterNotFound):
+                pass
+            else:
+                return line.decode(errors="replace").strip()
+        log_tail = self._log.read_text(errors="replace").strip().splitlines()[-3:]
+        raise DemoError(f"the {self.role} process did not start: {' | '.join(log_tail) or 'it said nothing'}")
+
+    @property
+    def pid(self) -> int:
+        """Of the process, while it runs."""
+        assert self._process is not None
+        return self._process.pid
+
+    def send(self, number: int) -> None:
+        """Send a signal to this process and to no other."""
+        if self._process is not None and self._process.returncode is None:
+            self._process.send_signal(signal.Signals(number))
+
+    async def ended(self) -> int:
+        """Wait for its end.
+
+        Returns:
+            The exit status; negative after a signal.
+        """
+        assert self._process is not None
+        return await self._process.wait()
+
+    async def kill(self) -> None:
+        """End it without a word."""
+        if self._process is not None:
+            self.send(getattr(signal, "SIGKILL", signal.SIGTERM))
+            await self.ended()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        with anyio.CancelScope(shield=True), anyio.move_on_after(_END):
+            await self.kill()
+            if self._process is not None:
+                await self._process.aclose()
+
+
+def leave_with_parent() -> None:
+    """End this process when the parent's end of stdin is closed, however the parent ended."""
+
+    def watch() -> None:
+        # Not through sys.stdin: its lock, held by a daemon thread, would abort the interpreter's shutdown.
+        while os.read(0, _LINE):
+            pass
+        os._exit(3)
+
+    threading.Thread(target=watch, daemon=True, name="leave with parent").start()

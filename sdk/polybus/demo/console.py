@@ -1,0 +1,326 @@
+"""The operator's console: a client that goes through the steps over one wire and checks what comes of each.
+
+Nothing here depends on the protocol: a part whose protocol carries less passes the names of the steps that it can play.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, TypeVar
+
+import anyio
+from attrs import define
+
+from .. import (
+    Backoff,
+    Bus,
+    BusError,
+    Code,
+    DeadlineExceeded,
+    Disconnected,
+    Forbidden,
+    Message,
+    NoHandler,
+    NotFound,
+    RemoteError,
+    Reply,
+    RequestError,
+    Subscription,
+    Unavailable,
+    connect,
+)
+from .backend import OUTBOX
+from .plants import Plant, make_plant
+from .play import NotHere, RowRun, Workshop, check
+from .vocabulary import FLOOD, LEVEL, SECRET, Announcement, Counters, Flood, GetLevel, Level, Reading, SensorStatus, Tail
+
+__all__ = ["STEPS", "Console", "play_row"]
+
+T = TypeVar("T")
+
+BACKOFF = Backoff(initial=0.05, maximum=0.4)
+PATIENCE = 4.0
+"""Seconds in which something that must happen at the other side has to be seen."""
+
+REQUESTS = 64
+ITEMS = 500
+QUEUE = 20
+BATCH = Flood(50, 4096)
+MOST_BATCHES = 400
+MUST_DROP = 100
+
+
+@define
+class Console:
+    """One client, what it subscribes to, and the plant that it looks at."""
+
+    bus: Bus
+    plant: Plant
+
+    async def counters(self) -> Counters:
+        """What the back end says of itself."""
+        return await self.bus.request("plant.counters", timeout=PATIENCE, returns=Counters)
+
+    async def until(self, holds: Callable[[Counters], bool], text: str) -> Counters:
+        """Ask the back end until its counters are so."""
+        with anyio.move_on_after(PATIENCE):
+            while True:
+                counters = await self.counters()
+                if holds(counters):
+                    return counters
+                await anyio.sleep(0.005)
+        check(False, text)
+        raise AssertionError
+
+    # -- requests --------------------------------------------------------------------------------------------------------
+
+    async def requests(self) -> str:
+        """Many requests at once; each gets the answer to its own question, as an object of the right type."""
+        replies = [self.bus.request(LEVEL, GetLevel(tank), timeout=PATIENCE) for tank in range(REQUESTS)]
+        levels = [await reply for reply in reversed(replies)][::-1]
+        expected = [Level(tank, tank * 10.5) for tank in range(REQUESTS)]
+        wrong = next(((want, have) for want, have in zip(expected, levels, strict=True) if want != have), None)
+        check(wrong is None, f"expected {wrong and wrong[0]}, got {wrong and wrong[1]}")
+        error = await _raised(NotFound, self.bus.request(LEVEL, GetLevel(100), timeout=PATIENCE))
+        check(error.text == "there is no tank 100", f"the text of NotFound is {error.text!r}")
+        return f"{REQUESTS} typed answers, awaited in reverse order; tank 100 is NotFound"
+
+    async def ask_back(self) -> str:
+        """The server asks one of its clients, while it answers another."""
+        answer = await self.bus.request("sensors.calibrate", 1.25, timeout=PATIENCE, returns=float)
+        check(answer == 2.5, f"calibrating with 1.25 gave {answer}, not 2.5")
+        return "console -> back end -> sensors and back"
+
+    # -- publications ----------------------------------------------------------------------------------------------------
+
+    async def publications(self) -> str:
+        """The sensors publish to the back end, which passes on to whoever subscribed: to each what it asked for, in order."""
+        async with connect(self.plant.url, tls=self.plant.tls, backoff=BACKOFF) as second:
+            async with (
+                self.bus.subscribe("reading.*", returns=Reading) as all_readings,
+                second.subscribe("reading.temperature", returns=Reading) as temperatures,
+            ):
+                both = await _take(all_readings, 12)
+                one = await _take(temperatures, 6)
+        check({message.subject for message in both} == {"reading.temperature", "reading.pressure"}, "a sensor is missing")
+        check({message.subject for message in one} == {"reading.temperature"}, "more than the pattern allows")
+        for sensor in ("temperature", "pressure"):
+            numbers = [message.body.number for message in both if message.body.sensor == sensor]
+            check(numbers == list(range(numbers[0], numbers[0] + len(numbers))), f"{sensor}: a gap in {numbers}")
+        return "2 subscribers; 12 and 6 readings, none missing, none foreign"
+
+    async def slow_consumer(self) -> str:
+        """Who does not keep up loses the oldest and no more; everybody else gets everything; no memory grows."""
+        async with self.bus.subscribe("flood.>", queue=QUEUE, when_full="drop_oldest") as unread:
+            await self.bus.request(FLOOD, Flood(200, 10), timeout=PATIENCE)
+            kept = [message.body["number"] for message in await _take(unread, QUEUE)]
+        check(kept == list(range(200 - QUEUE, 200)), f"a queue of {QUEUE} kept {kept}")
+        check(unread.dropped == 200 - QUEUE, f"{unread.dropped} counted as dropped")
+        try:
+            return f"queue of {QUEUE}: {unread.dropped} of 200 dropped; {await self._stalled_process()}"
+        except NotHere as error:
+            return f"queue of {QUEUE}: {unread.dropped} of 200 dropped ({error})"
+
+    async def _stalled_process(self) -> str:
+        before, had = await self.counters(), await self._sensor_status()
+        self.plant.stall_sensors()
+        published, most = 0, 0
+        try:
+            async with self.bus.subscribe("flood.>", queue=BATCH.count) as everything:
+                for _ in range(MOST_BATCHES):
+                    published += await self.bus.request(FLOOD, BATCH, timeout=PATIENCE)
+                    numbers = [message.body["number"] for message in await _take(everything, BATCH.count)]
+                    check(numbers == list(range(BATCH.count)), "another subscriber missed something")
+                    now = await self.counters()
+                    most = max(most, now.queued)
+                    if now.dropped - before.dropped >= MUST_DROP:
+                        break
+        finally:
+            self.plant.wake_sensors()
+        check(now.dropped - before.dropped >= MUST_DROP, f"{published * BATCH.size >> 20} MiB for a stopped process were kept")
+        check(most <= OUTBOX, f"{most} messages were kept, {OUTBOX} are allowed")
+        # The question to the sensors takes a place in the full outbox itself: counted afterwards.
+        got = dropped = 0
+        with anyio.move_on_after(PATIENCE):
+            while got + dropped != published:
+                got = (await self._sensor_status()).floods - had.floods
+                dropped = (await self.counters()).dropped - before.dropped
+        check(got + dropped == published, f"published {published}, dropped {dropped}, but the stopped process got {got}")
+        return f"process stopped: of {published} it got {got}, {dropped} were dropped and counted"
+
+    async def _sensor_status(self) -> SensorStatus:
+        return await self.bus.request("sensors.status", timeout=PATIENCE, returns=SensorStatus)
+
+    # -- streams and channels --------------------------------------------------------------------------------------------
+
+    async def stream(self) -> str:
+        """Many answers, in order, faster than they are read; and one that is left half way."""
+        async with self.bus.stream("history.tail", Tail("pressure", ITEMS), returns=Reading) as readings:
+            numbers = [reading.number async for reading in readings]
+        check(numbers == list(range(ITEMS)), f"{len(numbers)} items of {ITEMS}, or not in order")
+        async with self.bus.stream("history.tail", Tail("pressure", 1_000_000), returns=Reading) as readings:
+            async for reading in readings:
+                if reading.number == 9:
+                    break
+        return f"{ITEMS} readings in order; left another of 1,000,000 after 10"
+
+    async def channel(self) -> str:
+        """Both sides send as they like, and each says when it has no more."""
+        async with self.bus.channel("batch.mix", sends=float, receives=float) as mixing:
+            totals = []
+            for dose in (1.0, 2.5, 4.0):
+                await mixing.send(dose)
+                totals.append(await anext(mixing))
+            await mixing.send_eof()
+            rest = [total async for total in mixing]
+        check(totals == [1.0, 3.5, 7.5], f"the sums were {totals}")
+        check(rest == [7.5], f"after the end came {rest}")
+        return "3 doses, 3 sums, and the last word after our end"
+
+    # -- when it does not work -------------------------------------------------------------------------------------------
+
+    async def failing_handler(self) -> str:
+        """The asker gets an error id that the back end knows, and nothing else of the exception."""
+        error = await _raised(RemoteError, self.bus.request("batch.break", timeout=PATIENCE))
+        check(error.code is Code.INTERNAL, f"the code is {error.code.name}")
+        shown = f"{error!s} {error!r} {error.detail!r} {error.reason!r}"
+        check(SECRET not in shown and "RuntimeError" not in shown, f"the answer leaks: {error}")
+        known = (await self.counters()).failures
+        check(known and known[-1] in error.text, f"{error.text!r} does not name the failure {known[-1:]}")
+        return f"INTERNAL with id {known[-1]}, known to the back end; nothing leaked"
+
+    async def no_handler(self) -> str:
+        """A question that nobody answers fails at once."""
+        error = await _raised(NoHandler, self.bus.request("tank.paint", timeout=60))
+        return f"answered at once: {error.code.name}"
+
+    async def deadline(self) -> str:
+        """The asker stops waiting in time, and the handler stops too."""
+        before = await self.counters()
+        error = await _raised(DeadlineExceeded, self.bus.request("report.slow", timeout=0.2))
+        check(error.elapsed < PATIENCE, f"it took {error.elapsed:.2f} s in place of 0.2 s")
+        await self.until(
+            lambda now: now.cancelled == before.cancelled + 1 and now.started == before.started + 1,
+            "the handler was not cancelled",
+        )
+        return "gave up after 0.2 s; the handler was cancelled"
+
+    async def forbidden(self) -> str:
+        """`authorize` decides about each request, and about each publication even of a wildcard."""
+        error = await _raised(Forbidden, self.bus.request("admin.open_vault", timeout=PATIENCE))
+        check(SECRET not in str(error), "the refusal tells the secret")
+        async with self.bus.subscribe(">") as everything:
+            await self.bus.request("plant.announce", "shift ends", timeout=PATIENCE)
+            async for message in everything:
+                check(not str(message.subject).startswith("admin."), f"{message.subject} was delivered")
+                if message.subject == "plant.announcement":
+                    break
+        return "the request was refused; of '>' only what is allowed came"
+
+    async def reconnect(self) -> str:
+        """The server is killed and started again: what was asked fails at once, subscriptions come back by themselves."""
+        before = await self.counters()
+        reconnects = self.bus.stats().reconnects
+        async with (
+            self.bus.subscribe("plant.announcement", returns=Announcement) as announcements,
+            self.bus.subscribe("reading.*", returns=Reading, queue=QUEUE, when_full="drop_oldest") as readings,
+        ):
+            pending: Reply[object] = self.bus.request("report.slow", timeout=60)
+            await self.until(lambda now: now.started == before.started + 1, "the handler did not start")
+            how = await self.plant.kill()
+            error = await _raised(Disconnected, pending)
+            check(error.sent, "the lost request is called unsent")
+            await self.plant.restart()
+            after = await self.counters()  # waits in the outbox until the link is back
+            check(after.instance != before.instance, "the old back end still answers")
+            # More than one is no fault: the socket of a dying process may take a connection for a moment.
+            check(self.bus.stats().reconnects > reconnects, "no reconnect was counted")
+            for text in ("first", "second"):
+                await self.bus.request("plant.announce", text, timeout=PATIENCE)
+            heard = [message.body for message in await _take(announcements, 2)]
+            check(
+                heard == [Announcement(text, after.instance) for text in ("first", "second")],
+                f"after the restart came {heard}",
+            )
+            first = await self.until(lambda now: now.readings > 0, "the sensors did not come back")
+            while (await _take(readings, 1))[0].body.number < first.last_reading:
+                pass
+        return f"{how}; pending request: Disconnected; subscriptions are back, publications flow, none twice"
+
+    async def drain(self) -> str:
+        """The back end leaves in order: it finishes what it has begun and takes nothing new."""
+        before = await self.counters()
+        last = self.bus.request("report.last", timeout=PATIENCE)
+        await self.until(lambda now: now.started == before.started + 1, "the handler did not start")
+        self.plant.drain()
+        refused = False
+        while not (refused or last.done()):
+            try:
+                await self.bus.request(LEVEL, GetLevel(1), timeout=PATIENCE)
+            except Unavailable:
+                refused = True
+            await anyio.sleep(0.005)
+        answer = await last
+        check(refused, "new requests were still taken")
+        check(answer == "all tanks closed", f"the running handler answered {answer!r}")
+        return f"new request: Unavailable; the running one was answered; {await self.plant.left()}"
+
+
+STEPS: Mapping[str, Callable[[Console], Awaitable[str]]] = {
+    "requests": Console.requests,
+    "publications": Console.publications,
+    "stream": Console.stream,
+    "channel": Console.channel,
+    "ask back": Console.ask_back,
+    "failing handler": Console.failing_handler,
+    "no handler": Console.no_handler,
+    "deadline": Console.deadline,
+    "forbidden": Console.forbidden,
+    "slow consumer": Console.slow_consumer,
+    "reconnect": Console.reconnect,
+    "drain": Console.drain,
+}
+"""In the order in which they are played; the last two end the back end."""
+
+
+def play_row(transport: str, template: str) -> Callable[[RowRun, Workshop], Awaitable[None]]:
+    """How to play a row: `template` makes the URL of an address, ``ubre+{address}?format=binary``."""
+
+    async def run(row: RowRun, workshop: Workshop) -> None:
+        async with make_plant(transport, template, row.row.name, workshop) as plant:
+            async with connect(plant.url, tls=plant.tls, backoff=BACKOFF) as bus:
+                console = Console(bus, plant)
+                for name in row.row.steps:
+                    await row.step(name, _bound(STEPS[name], console))
+                row.sent, row.received = bus.stats().sent, bus.stats().received
+
+    return run
+
+
+def _bound(step: Callable[[Console], Awaitable[str]], console: Console) -> Callable[[], Awaitable[str]]:
+    return lambda: step(console)
+
+
+async def _raised(kind: type[T], reply: Awaitable[Any]) -> T:
+    """The exception that a request has to end in."""
+    try:
+        answer = await reply
+    except kind as error:  # type: ignore[misc]  # always called with exceptions
+        return error  # type: ignore[no-any-return]
+    except (BusError, RequestError) as error:
+        check(False, f"expected {kind.__name__}, got {type(error).__name__}: {error}")
+    else:
+        check(False, f"expected {kind.__name__}, got the answer {answer!r:.80}")
+    raise AssertionError
+
+
+async def _take(subscription: Subscription, count: int) -> list[Message]:
+    """The next publications."""
+    taken: list[Message] = []
+    with anyio.move_on_after(PATIENCE):
+        async for message in subscription:
+            taken.append(message)
+            if len(taken) == count:
+                return taken
+    check(False, f"{len(taken)} of {count} publications of {subscription.pattern!r} came in {PATIENCE:g} s")
+    raise AssertionError

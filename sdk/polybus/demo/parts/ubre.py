@@ -1,0 +1,28 @@
+"""UBRE in all its forms, over every transport that carries its frames."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ..console import STEPS, play_row
+from ..play import Row
+
+__all__ = ["PART", "UbrePart"]
+
+VARIANTS = {"json": "", "spec": "?dialect=spec", "binary": "?format=binary"}
+TRANSPORTS = ("memory", "tcp", "tls", "unix", "ws", "wss")
+
+
+class UbrePart:
+    """JSON in both dialects, and binary."""
+
+    def rows(self) -> Sequence[Row]:
+        """Variants times transports."""
+        return [
+            Row("ubre", variant, transport, tuple(STEPS), play_row(transport, f"ubre+{{address}}{query}"))
+            for transport in TRANSPORTS
+            for variant, query in VARIANTS.items()
+        ]
+
+
+PART = UbrePart()

@@ -1,0 +1,98 @@
+"""What the plant's processes say to each other."""
+
+from __future__ import annotations
+
+from attrs import frozen
+
+from ..subjects import Subject
+
+__all__ = [
+    "FLOOD",
+    "LEVEL",
+    "SECRET",
+    "Announcement",
+    "Counters",
+    "Flood",
+    "GetLevel",
+    "Level",
+    "Reading",
+    "SensorStatus",
+    "Tail",
+]
+
+SECRET = "the vault opens with 4711"
+"""In the text of an exception and in a publication that the console may not see."""
+
+
+@frozen
+class GetLevel:
+    """The console asks for a tank."""
+
+    tank: int
+
+
+@frozen
+class Level:
+    """What is in a tank."""
+
+    tank: int
+    litres: float
+
+
+@frozen
+class Reading:
+    """A sensor publishes it, numbered without gaps."""
+
+    sensor: str
+    number: int
+    value: float
+
+
+@frozen
+class Tail:
+    """Asks for a stream of the last readings."""
+
+    sensor: str
+    count: int
+
+
+@frozen
+class Flood:
+    """Asks the back end to publish that much at once."""
+
+    count: int
+    size: int
+
+
+@frozen
+class Announcement:
+    """The back end tells everybody."""
+
+    text: str
+    instance: str
+
+
+@frozen
+class SensorStatus:
+    """What the sensors have seen."""
+
+    floods: int
+    last_reading: int
+
+
+@frozen
+class Counters:
+    """What the back end knows of itself. `instance` is another one after each start."""
+
+    instance: str
+    started: int
+    cancelled: int
+    readings: int
+    last_reading: int
+    dropped: int
+    queued: int
+    failures: list[str]
+
+
+LEVEL = Subject("tank.level", GetLevel, Level)
+FLOOD = Subject("plant.flood", Flood, int)
