@@ -333,7 +333,12 @@ class Bus(Life):
             message.format = chosen = link.format_for(body, name)
             message.raw = chosen.encode(body)
         deadline = self._running.time() + 30.0
-        while not link.publish(message, peer, deadline):
+        while True:
+            if link.flowing:
+                link.write(message, peer)  # not `publish`: a notification has an id of its own, its frame is not shared
+                return
+            if link.publish(message, peer, deadline):
+                return
             if not await link.room(len(message.raw or b""), deadline):
                 raise QueueFull(f"no room in the outbox to {peer.address}")
 
