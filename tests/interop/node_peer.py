@@ -1,0 +1,156 @@
+"""A peer made of npm ubre in a Node process of its own, which does what it is told."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from pathlib import Path
+from typing import Any, NoReturn
+
+import anyio
+import pytest
+from anyio.abc import Process
+from anyio.streams.buffered import BufferedByteReceiveStream
+
+__all__ = ["BODIES", "BOUND", "NodePeer", "Rejected", "node_client", "node_server", "require_node"]
+
+BOUND = 20.0
+"""Seconds within which everything awaited must happen; no test waits that long unless it fails."""
+
+BODIES: list[Any] = [
+    {"id": 7, "tags": ["a", None, True, 1.5]},
+    [],
+    {},
+    'text with "quotes", \u2028 and \U0001f600',
+    0,
+    -1.25,
+    2**53 - 1,
+    False,
+    "",
+]
+"""What goes there and back unchanged, whoever sends it."""
+
+_FOLDER = Path(__file__).parent / "node"
+_LONGEST_LINE = 1024 * 1024
+
+
+def require_node() -> None:
+    """Skip the test where Node or its packages are not installed; in CI that is a failure."""
+    if shutil.which("node") is None:
+        _missing("node is not installed")
+    for package in ("ubre", "ws", "ws8"):
+        if not (_FOLDER / "node_modules" / package).is_dir():
+            _missing(f"the npm package {package} is not installed: make peers")
+
+
+def _missing(text: str) -> NoReturn:
+    if os.environ.get("POLYBUS_CI"):
+        pytest.fail(text, pytrace=False)
+    pytest.skip(text)
+
+
+class Rejected(Exception):
+    """The promise behind a command was rejected."""
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+        super().__init__(value)
+
+
+class NodePeer:
+    """One Node process; see ``node/peer.mjs`` for its commands."""
+
+    def __init__(self, process: Process) -> None:
+        self._process = process
+        assert process.stdin is not None and process.stdout is not None
+        self._commands = process.stdin
+        self._lines = BufferedByteReceiveStream(process.stdout)
+        self._reading = anyio.Lock()
+        self._number = 0
+        self._outcomes: dict[int, dict[str, Any]] = {}
+        self._events: list[dict[str, Any]] = []
+        self.port = 0
+
+    @property
+    def url(self) -> str:
+        """Where a server listens."""
+        return f"ubre+ws://127.0.0.1:{self.port}/"
+
+    async def tell(self, command: str, **facts: Any) -> Any:
+        """Give a command and wait for what comes of it.
+
+        Raises:
+            Rejected: The promise was rejected.
+        """
+        self._number = number = self._number + 1
+        await self._commands.send(json.dumps({"n": number, "command": command, **facts}).encode() + b"\n")
+        with anyio.fail_after(BOUND):
+            while number not in self._outcomes:
+                await self._read(lambda: number in self._outcomes)
+        outcome = self._outcomes.pop(number)
+        if "error" in outcome:
+            raise Rejected(outcome["error"])
+        return outcome["value"]
+
+    async def event(self, name: str) -> dict[str, Any]:
+        """Wait for the next event of a name that has not been taken yet."""
+        with anyio.fail_after(BOUND):
+            while True:
+                for event in self._events:
+                    if event["event"] == name:
+                        self._events.remove(event)
+                        return event
+                seen = len(self._events)
+                await self._read(lambda: len(self._events) > seen)  # noqa: B023  # called before `seen` changes
+
+    async def _read(self, done: Callable[[], bool]) -> None:
+        """One line; of several tasks that wait, one reads for all."""
+        async with self._reading:
+            if done():
+                return
+            try:
+                line = json.loads(await self._lines.receive_until(b"\n", _LONGEST_LINE))
+            except (anyio.IncompleteRead, anyio.EndOfStream):
+                raise AssertionError("the Node process has ended; its words are above") from None
+        if "event" in line:
+            self._events.append(line)
+        else:
+            self._outcomes[line["n"]] = line
+
+    async def kill(self) -> None:
+        """As `kill -9`."""
+        if self._process.returncode is None:
+            self._process.kill()
+        with anyio.fail_after(BOUND):
+            await self._process.wait()
+
+
+@asynccontextmanager
+async def _running(*arguments: str) -> AsyncIterator[NodePeer]:
+    process = await anyio.open_process(["node", "peer.mjs", *arguments], cwd=_FOLDER, stderr=None)
+    peer = NodePeer(process)
+    try:
+        peer.port = (await peer.event("ready")).get("port", 0)
+        yield peer
+    finally:
+        with anyio.CancelScope(shield=True):
+            await peer.kill()
+            await process.aclose()
+
+
+def node_client(ws: str, url: str) -> AbstractAsyncContextManager[NodePeer]:
+    """A client of our server, connected when the block is entered.
+
+    Args:
+        ws: Which package carries it: ``ws7`` or ``ws8``.
+        url: Of our listener.
+    """
+    return _running("client", ws, url.removeprefix("ubre+"))
+
+
+def node_server(ws: str, port: int = 0) -> AbstractAsyncContextManager[NodePeer]:
+    """A server for our client, listening when the block is entered."""
+    return _running("server", ws, str(port))
