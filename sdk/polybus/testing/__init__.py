@@ -1,10 +1,30 @@
-"""For the tests of programs that use polybus.
+"""For the tests of programs that use polybus, and of protocols and transports made for it.
 
 `pair` joins two buses in one process through the real codec; `Faults` makes the connection between them bad in a way that a
-seed repeats.
+seed repeats. `protocol_suite` and `transport_suite` are our own contract suite, for the plugins of others; they need pytest.
 """
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
 
 from .faults import Faults
 from .pairing import pair
 
-__all__ = ["Faults", "pair"]
+if TYPE_CHECKING:
+    from .contract import protocol_suite as protocol_suite
+    from .contract import transport_suite as transport_suite
+
+__all__ = ["Faults", "pair", "protocol_suite", "transport_suite"]
+
+
+def __getattr__(name: str) -> Any:
+    """Loads the suites when they are first asked for: an application's tests may not run under pytest."""
+    if name not in ("protocol_suite", "transport_suite"):
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    import pytest
+
+    pytest.register_assert_rewrite(f"{__name__}.contract")  # failures that show both sides
+    from . import contract
+
+    return getattr(contract, name)

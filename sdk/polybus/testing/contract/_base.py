@@ -1,0 +1,143 @@
+"""What the tests of the contract stand on."""
+
+from __future__ import annotations
+
+import functools
+import secrets
+import tempfile
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from pathlib import Path
+from typing import Any, ClassVar, TypeAlias, TypeVar
+
+import anyio
+import pytest
+
+from ..._connect import connect
+from ...bus import Bus
+from ...connecting import Backoff
+from ...plugins import Capabilities, ProtocolAdapter
+from ...serving import Listener
+
+__all__ = ["BOUND", "Contract", "Dial", "Ground", "eventually", "needs", "suite"]
+
+Test = TypeVar("Test", bound=Callable[..., Any])
+Dial: TypeAlias = Callable[..., AbstractAsyncContextManager[Bus]]
+"""``dial(bus=None)``: one more client."""
+Ground: TypeAlias = Callable[[], AbstractAsyncContextManager[str]]
+"""A fresh address without the protocol, for as long as it is entered."""
+
+BOUND = 5.0
+"""Seconds within which a test must end; none takes that long unless it fails."""
+
+
+def needs(*capabilities: str) -> Callable[[Test], Test]:
+    """Leave a test out where the wire does not have these of `Capabilities`."""
+
+    def mark(test: Test) -> Test:
+        test.__dict__["needs"] = capabilities
+        return test
+
+    return mark
+
+
+async def eventually(condition: Callable[[], Any]) -> None:
+    """Wait until something holds that no event tells of."""
+    while not condition():
+        await anyio.sleep(0.001)
+
+
+def _bounded(test: Callable[..., Awaitable[None]]) -> Callable[..., Awaitable[None]]:
+    @functools.wraps(test)
+    async def within(*args: Any, **kwargs: Any) -> None:
+        with anyio.fail_after(BOUND):
+            await test(*args, **kwargs)
+
+    return within
+
+
+class Contract:
+    """One protocol on one transport."""
+
+    make: ClassVar[Callable[[], ProtocolAdapter]]
+    ground: ClassVar[Ground]
+    subject: ClassVar[Callable[[str], Any]]
+    """From the dotted subjects that the tests use to those of the protocol."""
+
+    @property
+    def adapter(self) -> ProtocolAdapter:
+        """The protocol under test."""
+        return type(self).make()
+
+    @asynccontextmanager
+    async def serving(self, bus: Bus, **options: Any) -> AsyncIterator[tuple[Listener, Dial]]:
+        """Serve a bus; what is given besides the listener opens clients to it."""
+        adapter = self.adapter
+        async with type(self).ground() as address, bus.serve(f"{adapter.name}+{address}", protocol=adapter, **options) as listener:
+            url = listener.url.partition("?")[0]  # the options are the adapter's
+
+            def dial(client: Bus | None = None, **more: Any) -> AbstractAsyncContextManager[Bus]:
+                return connect(url, protocol=adapter, bus=client, backoff=Backoff(initial=0.001, maximum=0.02), **more)
+
+            yield listener, dial
+
+    @asynccontextmanager
+    async def joined(self, bus: Bus, client: Bus | None = None) -> AsyncIterator[Bus]:
+        """A server and one client."""
+        async with self.serving(bus) as (_, dial), dial(client) as joined:
+            await eventually(lambda: bus.peers)  # where nothing is said at first, the client may be done before the server
+            yield joined
+
+
+@asynccontextmanager
+async def _memory() -> AsyncIterator[str]:
+    yield f"memory://contract-{secrets.token_hex(4)}"
+
+
+@asynccontextmanager
+async def _unix() -> AsyncIterator[str]:
+    # A short path: the operating system allows some hundred bytes.
+    with tempfile.TemporaryDirectory(prefix="bus") as folder:
+        yield f"unix://{Path(folder) / 's'}"
+
+
+def ground_of(transport: str) -> Ground:
+    """The usual ground of a transport's name; an address is taken as it is."""
+    if transport == "memory":
+        return _memory
+    if transport == "unix":
+        return _unix
+    address = transport if "://" in transport else f"{transport}://127.0.0.1:0"
+
+    @asynccontextmanager
+    async def fixed() -> AsyncIterator[str]:
+        yield address
+
+    return fixed
+
+
+def suite(
+    name: str,
+    parts: Iterable[type],
+    members: Mapping[str, Any],
+    capabilities: Capabilities | None,
+    skip: Mapping[str, str],
+) -> type[Any]:
+    """A class with the tests of all parts, each bounded in time; without those that the wire cannot do."""
+    made: dict[str, Any] = {**members, "__test__": True}
+    unknown = set(skip)
+    for part in parts:
+        for key, test in vars(part).items():
+            if not key.startswith("test_"):
+                continue
+            unknown.discard(key)
+            if capabilities is not None and not all(getattr(capabilities, want) for want in getattr(test, "needs", ())):
+                made[key] = None  # pytest collects no test of this name
+            elif key in skip:
+                made[key] = pytest.mark.skip(reason=skip[key])(_bounded(test))
+            else:
+                made[key] = _bounded(test)
+    if unknown:
+        raise ValueError(f"skip= names no tests of the suite: {', '.join(sorted(unknown))}")
+    cls: type[Any] = pytest.mark.anyio(type(name, tuple(parts), made))
+    return cls

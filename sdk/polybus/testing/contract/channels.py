@@ -1,0 +1,320 @@
+"""Streams and channels over a link."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import anyio
+import attrs
+import pytest
+
+from ...bus import Bus
+from ...channel import Channel
+from ...context import Context
+from ...errors import BadReply, BadRequest, Code, Disconnected, LocalProtocolError, NoHandler, NotFound, RemoteError, RequestError
+from ._base import Contract, eventually, needs
+
+__all__ = ["ChannelContract"]
+
+
+@attrs.frozen
+class Line:
+    """A typed item."""
+
+    number: int
+
+
+class ChannelContract(Contract):
+    """`stream` and `channel`, which need the extensions between our own buses."""
+
+    @needs("extensions")
+    async def test_a_stream_gives_every_item_in_order_and_then_ends(self) -> None:
+        bus, subject = Bus(), self.subject("lines")
+
+        @bus.handle(subject)
+        async def lines(body: int) -> AsyncIterator[Any]:
+            for number in range(body):
+                yield {"number": number}
+
+        async with self.joined(bus) as client:
+            for count in (0, 1, 500):
+                async with client.stream(subject, count, returns=Line) as items:
+                    assert [line async for line in items] == [Line(n) for n in range(count)]
+            await eventually(lambda: bus.stats().running == 0)
+
+    @needs("extensions")
+    async def test_an_item_may_be_bytes_or_null(self) -> None:
+        bus, subject = Bus(), self.subject("items")
+        sent: list[Any] = [b"\x00\xff", b"", None, "text", {"a": 1}]
+
+        @bus.handle(subject)
+        async def items() -> AsyncIterator[Any]:
+            for item in sent:
+                yield item
+
+        async with self.joined(bus) as client, client.stream(subject) as got:
+            first = await anext(got)
+            rest = [item async for item in got]
+            # JSON has no bytes: an item that stays bytes or one in base64 are both what a wire may do.
+            assert first in (b"\x00\xff", "AP8=")
+            assert rest[1:] == [None, "text", {"a": 1}]
+
+    @needs("extensions")
+    async def test_an_item_that_does_not_fit_is_a_bad_reply(self) -> None:
+        bus, subject = Bus(), self.subject("lines")
+
+        @bus.handle(subject)
+        async def lines() -> AsyncIterator[Any]:
+            yield {"number": "one"}
+
+        async with self.joined(bus) as client, client.stream(subject, returns=Line) as items:
+            with pytest.raises(BadReply, match=r"\$\.number"):
+                await anext(items)
+
+    @needs("extensions")
+    async def test_a_slow_reader_holds_the_sender_back(self) -> None:
+        bus, subject = Bus(), self.subject("fast")
+        made: list[int] = []
+
+        @bus.handle(subject)
+        async def fast() -> AsyncIterator[int]:
+            for number in range(1000):
+                made.append(number)
+                yield number
+
+        async with self.joined(bus) as client, client.stream(subject) as items:
+            assert await anext(items) == 0
+            await anyio.wait_all_tasks_blocked()
+            held_at = len(made)
+            assert held_at < 200
+            assert [item async for item in items] == list(range(1, 1000))
+            assert len(made) == 1000
+
+    @needs("extensions")
+    async def test_leaving_a_stream_stops_the_handler_and_runs_its_clean_up(self) -> None:
+        bus, subject = Bus(), self.subject("endless")
+        cleaned = anyio.Event()
+
+        @bus.handle(subject)
+        async def endless() -> AsyncIterator[int]:
+            try:
+                number = 0
+                while True:
+                    yield number
+                    number += 1
+            finally:
+                await anyio.lowlevel.checkpoint()
+                cleaned.set()
+
+        async with self.joined(bus) as client:
+            async with client.stream(subject) as items:
+                assert [await anext(items) for _ in range(3)] == [0, 1, 2]
+            await cleaned.wait()
+            await eventually(lambda: bus.stats().running == 0)
+
+    @needs("extensions")
+    async def test_leaving_a_stream_stops_a_handler_that_waits_between_items(self) -> None:
+        bus, subject = Bus(), self.subject("endless")
+        cleaned = anyio.Event()
+
+        @bus.handle(subject)
+        async def endless() -> AsyncIterator[int]:
+            try:
+                yield 1
+                await anyio.sleep_forever()
+            finally:
+                cleaned.set()
+
+        async with self.joined(bus) as client:
+            async with client.stream(subject) as items:
+                assert await anext(items) == 1
+            await cleaned.wait()
+
+    @needs("extensions")
+    async def test_a_stream_that_fails_gives_its_items_first_and_then_the_error(self) -> None:
+        bus, subject = Bus(), self.subject("fails")
+
+        @bus.handle(subject)
+        async def fails(body: bool) -> AsyncIterator[int]:
+            yield 1
+            yield 2
+            raise NotFound("no more") if body else ValueError("secret")
+
+        async with self.joined(bus) as client:
+            for chosen, kind in ((True, NotFound), (False, RemoteError)):
+                got: list[int] = []
+                with pytest.raises(kind) as caught:
+                    async with client.stream(subject, chosen) as items:
+                        async for item in items:
+                            got.append(item)
+                assert got == [1, 2]
+                assert "secret" not in str(caught.value)
+
+    @needs("extensions")
+    async def test_a_stream_that_nobody_handles_is_no_handler(self) -> None:
+        async with self.joined(Bus()) as client:
+            with pytest.raises(NoHandler):
+                async with client.stream(self.subject("nobody")) as items:
+                    await anext(items)
+
+    @needs("extensions")
+    async def test_a_request_to_a_stream_and_a_stream_from_a_request_are_bad_requests_at_once(self) -> None:
+        bus, lines, one, talk = Bus(), self.subject("lines"), self.subject("one"), self.subject("talk")
+
+        @bus.handle(lines)
+        async def many() -> AsyncIterator[int]:
+            yield 1
+
+        @bus.handle(one)
+        async def single() -> int:
+            return 1
+
+        @bus.handle(talk)
+        async def converse(ch: Channel[Any, Any]) -> None:
+            pass
+
+        async with self.joined(bus) as client:
+            for subject in (lines, talk):
+                with pytest.raises(BadRequest, match="use bus"):
+                    await client.request(subject)
+            for subject in (one, talk):
+                with pytest.raises(BadRequest):
+                    async with client.stream(subject) as items:
+                        await anext(items)
+            for subject in (one, lines):
+                with pytest.raises(BadRequest):
+                    async with client.channel(subject) as ch:
+                        await anext(ch)
+
+    @needs("extensions")
+    async def test_a_channel_carries_both_halves_and_their_ends(self) -> None:
+        bus, subject = Bus(), self.subject("talk")
+
+        @bus.handle(subject)
+        async def double(ch: Channel[int, int]) -> None:
+            total = 0
+            async for number in ch:
+                total += number
+                await ch.send(number * 2)
+            await ch.send(total)
+
+        async with self.joined(bus) as client, client.channel(subject, receives=int) as ch:
+            for number in range(300):
+                await ch.send(number)
+                assert await anext(ch) == number * 2
+            await ch.send_eof()
+            assert [item async for item in ch] == [sum(range(300))]
+            with pytest.raises(LocalProtocolError):
+                await ch.send(1)
+
+    @needs("extensions")
+    async def test_an_item_that_does_not_fit_ends_a_channel_with_bad_request(self) -> None:
+        bus, subject = Bus(), self.subject("talk")
+
+        @bus.handle(subject)
+        async def take(ch: Channel[Line, int]) -> None:
+            async for line in ch:
+                await ch.send(line.number)
+
+        async with self.joined(bus) as client, client.channel(subject) as ch:
+            await ch.send({"number": 1})
+            assert await anext(ch) == 1
+            await ch.send({"number": "two"})
+            with pytest.raises(RequestError):
+                await anext(ch)
+
+    @needs("extensions")
+    async def test_a_slow_handler_holds_the_channel_s_opener_back(self) -> None:
+        bus, subject = Bus(), self.subject("talk")
+        go = anyio.Event()
+
+        @bus.handle(subject)
+        async def slow(ch: Channel[int, int]) -> None:
+            await go.wait()
+            await ch.send(sum([number async for number in ch]))
+
+        async with self.joined(bus) as client, client.channel(subject) as ch:
+            sent: list[int] = []
+
+            async def send() -> None:
+                for number in range(1000):
+                    await ch.send(number)
+                    sent.append(number)
+                await ch.send_eof()
+
+            async with anyio.create_task_group() as group:
+                group.start_soon(send)
+                await eventually(lambda: sent)
+                await anyio.wait_all_tasks_blocked()
+                assert len(sent) < 200
+                go.set()
+            assert await anext(ch) == sum(range(1000))
+
+    @needs("extensions")
+    async def test_aborting_a_channel_stops_the_handler_with_the_error(self) -> None:
+        bus, subject = Bus(), self.subject("talk")
+        stopped = anyio.Event()
+
+        @bus.handle(subject)
+        async def wait(ch: Channel[int, int]) -> None:
+            await ch.send(1)
+            try:
+                async for _ in ch:
+                    pass
+            finally:
+                stopped.set()
+
+        async with self.joined(bus) as client, client.channel(subject) as ch:
+            assert await anext(ch) == 1
+            ch.abort(Code.ABORTED, "changed my mind")
+            await stopped.wait()
+
+    @needs("extensions")
+    async def test_a_channel_handler_that_fails_ends_both_halves(self) -> None:
+        bus, subject = Bus(), self.subject("talk")
+
+        @bus.handle(subject)
+        async def fail(ch: Channel[int, int]) -> None:
+            await anext(ch)
+            raise NotFound("nothing here")
+
+        async with self.joined(bus) as client, client.channel(subject) as ch:
+            await ch.send(1)
+            with pytest.raises(NotFound, match="nothing here"):
+                await anext(ch)
+            with pytest.raises(NotFound):
+                await ch.send(2)
+
+    @needs("extensions")
+    async def test_a_lost_link_ends_channels_on_both_sides(self) -> None:
+        bus, subject = Bus(), self.subject("talk")
+        stopped = anyio.Event()
+
+        @bus.handle(subject)
+        async def wait(ch: Channel[int, int], ctx: Context) -> None:
+            await ch.send(1)
+            try:
+                await anyio.sleep_forever()
+            finally:
+                stopped.set()
+
+        async with self.joined(bus) as client, client.channel(subject) as ch:
+            assert await anext(ch) == 1
+            await bus.peers[0].aclose("enough")
+            with pytest.raises(Disconnected):
+                await anext(ch)
+            await stopped.wait()
+
+    @needs("extensions")
+    async def test_a_peer_that_dialled_in_can_be_asked_for_a_stream(self) -> None:
+        bus, client, subject = Bus(), Bus(), self.subject("lines")
+
+        @client.handle(subject)
+        async def lines() -> AsyncIterator[int]:
+            for number in range(3):
+                yield number
+
+        async with self.joined(bus, client):
+            async with bus.peers[0].stream(subject) as items:
+                assert [item async for item in items] == [0, 1, 2]

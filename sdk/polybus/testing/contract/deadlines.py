@@ -1,0 +1,197 @@
+"""Deadlines and cancellation: every request ends, and what nobody waits for is stopped."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import anyio
+import pytest
+
+from ...bus import Bus
+from ...context import Context
+from ...errors import DeadlineExceeded, RequestCancelled
+from ._base import Contract, eventually, needs
+
+__all__ = ["DeadlineContract"]
+
+
+class _Endless:
+    """A handler that only a cancellation ends."""
+
+    def __init__(self, bus: Bus, subject: Any) -> None:
+        self.started = anyio.Event()
+        self.stopped = anyio.Event()
+        bus.handle(subject)(self.run)
+
+    async def run(self) -> None:
+        self.started.set()
+        try:
+            await anyio.sleep_forever()
+        finally:
+            self.stopped.set()
+
+
+class DeadlineContract(Contract):
+    """`timeout=`, scopes, and `Reply.cancel`."""
+
+    async def test_a_deadline_ends_the_request_and_the_handler(self) -> None:
+        bus, subject = Bus(), self.subject("endless")
+        handler = _Endless(bus, subject)
+        async with self.joined(bus) as client:
+            with pytest.raises(DeadlineExceeded) as caught:
+                await client.request(subject, timeout=0.05)
+            assert caught.value.subject == subject
+            assert isinstance(caught.value, TimeoutError)
+            await handler.stopped.wait()
+            await eventually(lambda: client.stats().pending == 0)
+            await eventually(lambda: bus.stats().running == 0)
+
+    @needs("deadlines")
+    async def test_the_deadline_travels_with_the_request(self) -> None:
+        bus, subject = Bus(), self.subject("ttl")
+
+        @bus.handle(subject)
+        async def ttl(ctx: Context) -> Any:
+            assert ctx.deadline is not None
+            return [ctx.message.ttl, ctx.deadline - anyio.current_time()]
+
+        async with self.joined(bus) as client:
+            ttl_, left = await client.request(subject, timeout=4)
+            assert 0 < left <= ttl_ <= 4
+
+    @needs("deadlines")
+    async def test_an_enclosing_scope_sets_the_deadline_on_the_wire(self) -> None:
+        bus, subject = Bus(), self.subject("ttl")
+
+        @bus.handle(subject)
+        async def ttl(ctx: Context) -> Any:
+            return ctx.message.ttl
+
+        async with self.joined(bus) as client:
+            with anyio.move_on_after(3):
+                assert 0 < await client.request(subject, timeout=30) <= 3
+
+    async def test_an_enclosing_scope_fires_itself_and_stops_the_handler(self) -> None:
+        bus, subject = Bus(), self.subject("endless")
+        handler = _Endless(bus, subject)
+        async with self.joined(bus) as client:
+            with anyio.move_on_after(0.05) as scope:
+                await client.request(subject)
+            assert scope.cancelled_caught
+            await handler.stopped.wait()
+            await eventually(lambda: client.stats().pending == 0)
+
+    @needs("deadlines")
+    async def test_a_nested_request_inherits_the_deadline_of_the_handler(self) -> None:
+        bus, client = Bus(), Bus()
+        outer, inner = self.subject("outer"), self.subject("inner")
+
+        @client.handle(inner)
+        async def left(ctx: Context) -> Any:
+            return ctx.message.ttl
+
+        @bus.handle(outer)
+        async def ask(ctx: Context) -> Any:
+            assert ctx.peer is not None
+            return await ctx.peer.request(inner, timeout=1000)
+
+        async with self.joined(bus, client):
+            assert 0 < await client.request(outer, timeout=4) <= 4
+
+    @needs("extensions")
+    async def test_cancelling_a_reply_stops_the_handler(self) -> None:
+        bus, subject = Bus(), self.subject("endless")
+        handler = _Endless(bus, subject)
+        async with self.joined(bus) as client:
+            reply = client.request(subject)
+            await handler.started.wait()
+            assert reply.cancel()
+            assert reply.done()
+            assert not reply.cancel()
+            for _ in range(2):
+                with pytest.raises(RequestCancelled):
+                    await reply
+            await handler.stopped.wait()
+            await eventually(lambda: client.stats().pending == 0)
+
+    async def test_cancelling_an_answered_reply_changes_nothing(self) -> None:
+        bus, subject = Bus(), self.subject("echo")
+
+        @bus.handle(subject)
+        async def echo(body: Any) -> Any:
+            return body
+
+        async with self.joined(bus) as client:
+            reply = client.request(subject, 7)
+            assert await reply == 7
+            assert not reply.cancel()
+            assert await reply == 7
+
+    @needs("extensions")
+    async def test_the_last_waiter_that_is_cancelled_cancels_the_request(self) -> None:
+        bus, subject = Bus(), self.subject("endless")
+        handler = _Endless(bus, subject)
+        async with self.joined(bus) as client:
+            reply = client.request(subject)
+            async with anyio.create_task_group() as group:
+                for _ in range(2):
+                    group.start_soon(reply.wait)
+                await handler.started.wait()
+                await anyio.wait_all_tasks_blocked()
+                group.cancel_scope.cancel()
+            assert reply.done()
+            with pytest.raises(RequestCancelled):
+                await reply
+            await handler.stopped.wait()
+
+    async def test_one_of_two_waiters_that_is_cancelled_leaves_the_request_alone(self) -> None:
+        bus, subject = Bus(), self.subject("slow")
+        go = anyio.Event()
+
+        @bus.handle(subject)
+        async def slow() -> int:
+            await go.wait()
+            return 7
+
+        async with self.joined(bus) as client:
+            reply = client.request(subject)
+            answers: list[int] = []
+
+            async def stay() -> None:
+                answers.append(await reply)
+
+            async def leave(scope: anyio.CancelScope) -> None:
+                with scope:
+                    await reply
+
+            async with anyio.create_task_group() as group:
+                scope = anyio.CancelScope()
+                group.start_soon(stay)
+                group.start_soon(leave, scope)
+                await anyio.wait_all_tasks_blocked()
+                scope.cancel()
+                await anyio.wait_all_tasks_blocked()
+                assert not reply.done()
+                go.set()
+            assert answers == [7]
+
+    async def test_an_answer_after_its_time_is_counted_and_harms_nobody(self) -> None:
+        bus, subject = Bus(), self.subject("stubborn")
+        go = anyio.Event()
+
+        @bus.handle(subject)
+        async def stubborn(body: str) -> str:
+            if body == "late":
+                with anyio.CancelScope(shield=True):
+                    await go.wait()
+            return body
+
+        async with self.joined(bus) as client:
+            reply = client.request(subject, "late")
+            other = client.request(subject, "other")
+            assert await other == "other"
+            reply.cancel()
+            go.set()
+            assert await client.request(subject, "next") == "next"
+            with pytest.raises(RequestCancelled):
+                await reply

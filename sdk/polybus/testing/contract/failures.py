@@ -1,0 +1,182 @@
+"""What the asker learns when it goes wrong."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from ...bus import Bus
+from ...context import Context
+from ...errors import (
+    BadRequest,
+    Code,
+    Conflict,
+    DeadlineExceeded,
+    Forbidden,
+    NoHandler,
+    NotFound,
+    RemoteError,
+    RequestError,
+    TooLarge,
+    TooManyRequests,
+    Unauthorized,
+    Unavailable,
+)
+from ...events import HandlerFailed
+from ._base import Contract
+
+__all__ = ["FailureContract"]
+
+CLASSES: dict[tuple[Code, str | None], type[RequestError]] = {
+    (Code.CANCELLED, None): RemoteError,
+    (Code.UNKNOWN, None): RemoteError,
+    (Code.INVALID_ARGUMENT, "odd"): BadRequest,
+    (Code.NOT_FOUND, "no_such_user"): NotFound,
+    (Code.ALREADY_EXISTS, None): Conflict,
+    (Code.PERMISSION_DENIED, None): Forbidden,
+    (Code.UNAUTHENTICATED, None): Unauthorized,
+    (Code.RESOURCE_EXHAUSTED, "quota"): TooManyRequests,
+    (Code.RESOURCE_EXHAUSTED, "too_large"): TooLarge,
+    (Code.FAILED_PRECONDITION, None): Conflict,
+    (Code.ABORTED, None): Conflict,
+    (Code.OUT_OF_RANGE, None): RemoteError,
+    (Code.UNIMPLEMENTED, None): NoHandler,
+    (Code.INTERNAL, None): RemoteError,
+    (Code.UNAVAILABLE, None): Unavailable,
+    (Code.DATA_LOSS, "bit_rot"): RemoteError,
+}
+
+
+class FailureContract(Contract):
+    """Errors over the wire."""
+
+    async def test_an_unexpected_exception_is_internal_with_an_id_and_nothing_of_its_text(self) -> None:
+        bus, subject = Bus(), self.subject("fail")
+
+        @bus.handle(subject)
+        async def fail() -> None:
+            raise ValueError("the password is hunter2")
+
+        async with self.joined(bus) as client:
+            with pytest.raises(RemoteError) as caught:
+                await client.request(subject, timeout=1000)
+        error = caught.value
+        assert error.code is Code.INTERNAL
+        assert error.subject == subject
+        assert "hunter2" not in str(error) + repr(error) + repr(error.detail)
+        assert "ValueError" not in str(error)
+
+    async def test_the_id_that_the_asker_sees_is_in_the_log(self, caplog: pytest.LogCaptureFixture) -> None:
+        bus, subject = Bus(), self.subject("fail")
+
+        @bus.handle(subject)
+        async def fail() -> None:
+            raise ValueError("for the log only")
+
+        async with self.joined(bus) as client:
+            events = bus.events()
+            with pytest.raises(RemoteError) as caught:
+                await client.request(subject)
+            async for event in events:
+                if isinstance(event, HandlerFailed):
+                    break
+        assert event.error_id
+        assert event.error_id in str(caught.value)
+        assert event.error_id in caplog.text
+        assert "for the log only" in caplog.text
+        assert bus.stats().failed == 1
+
+    async def test_with_debug_the_text_is_sent(self) -> None:
+        bus, subject = Bus(debug=True), self.subject("fail")
+
+        @bus.handle(subject)
+        async def fail() -> None:
+            raise ValueError("quite helpful")
+
+        async with self.joined(bus) as client:
+            with pytest.raises(RemoteError, match="ValueError: quite helpful"):
+                await client.request(subject)
+
+    async def test_a_chosen_error_keeps_class_code_text_reason_and_detail(self) -> None:
+        bus, subject = Bus(), self.subject("fail")
+        detail = {"field": "name", "values": [1, None, "ü"]}
+
+        @bus.handle(subject)
+        async def fail(body: Any) -> None:
+            raise RequestError(Code(body[0]), "not this time", reason=body[1], detail=detail)
+
+        async with self.joined(bus) as client:
+            for (code, reason), kind in CLASSES.items():
+                with pytest.raises(RequestError) as caught:
+                    await client.request(subject, [int(code), reason])
+                error = caught.value
+                assert type(error) is kind
+                assert (error.code, error.text, error.reason, error.detail) == (code, "not this time", reason, detail)
+                assert error.subject == subject
+        assert bus.stats().failed == 0
+
+    async def test_a_deadline_that_the_peer_reports_is_a_remote_one(self) -> None:
+        bus, subject = Bus(), self.subject("fail")
+
+        @bus.handle(subject)
+        async def fail() -> None:
+            raise RequestError(Code.DEADLINE_EXCEEDED, "the database did not answer")
+
+        async with self.joined(bus) as client:
+            with pytest.raises(DeadlineExceeded) as caught:
+                await client.request(subject)
+            assert caught.value.where == "remote"
+            assert caught.value.subject == subject
+
+    async def test_an_error_received_from_elsewhere_does_not_leak_upward_unless_relayed(self) -> None:
+        bus, client = Bus(), Bus()
+        outer, inner = self.subject("outer"), self.subject("inner")
+
+        @client.handle(inner)
+        async def fail() -> None:
+            raise NotFound("there is no user 7", reason="no_user")
+
+        @bus.handle(outer)
+        async def ask(body: bool, ctx: Context) -> None:
+            assert ctx.peer is not None
+            try:
+                await ctx.peer.request(inner)
+            except RequestError as error:
+                if body:
+                    raise error.relay() from None
+                raise
+
+        async with self.joined(bus, client):
+            with pytest.raises(RequestError) as caught:
+                await client.request(outer, False)
+            assert type(caught.value) is RemoteError
+            assert caught.value.code is Code.INTERNAL
+            assert "user 7" not in str(caught.value)
+            with pytest.raises(NotFound, match="there is no user 7") as relayed:
+                await client.request(outer, True)
+            assert relayed.value.reason == "no_user"
+
+    async def test_an_answer_that_cannot_be_written_is_internal(self) -> None:
+        bus, subject = Bus(), self.subject("odd")
+
+        @bus.handle(subject)
+        async def odd() -> Any:
+            return {"value": object()}
+
+        async with self.joined(bus) as client:
+            with pytest.raises(RemoteError) as caught:
+                await client.request(subject, timeout=1000)
+            assert caught.value.code is Code.INTERNAL
+
+    async def test_a_detail_that_cannot_be_written_is_left_out(self) -> None:
+        bus, subject = Bus(), self.subject("odd")
+
+        @bus.handle(subject)
+        async def odd() -> None:
+            raise Conflict("twice", detail=object())
+
+        async with self.joined(bus) as client:
+            with pytest.raises(Conflict, match="twice") as caught:
+                await client.request(subject, timeout=1000)
+            assert caught.value.detail is None

@@ -1,0 +1,207 @@
+"""Publications and subscriptions over a link."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import anyio
+
+from ...bus import Bus
+from ...context import Context
+from ...message import Message
+from ...subscription import Subscription
+from ._base import Contract, needs
+
+__all__ = ["PublicationContract"]
+
+
+async def _take(subscription: Subscription, count: int) -> list[Any]:
+    """The bodies of the next publications."""
+    return [(await anext(subscription)).body for _ in range(count)]
+
+
+def _barrier(bus: Bus, subject: Any) -> None:
+    """A request to it returns when everything that was written before has been handled."""
+
+    @bus.handle(subject)
+    async def barrier() -> None:
+        pass
+
+
+class PublicationContract(Contract):
+    """`publish`, `subscribe` and `on`."""
+
+    @needs("publish")
+    async def test_what_a_client_publishes_reaches_the_server_in_order(self) -> None:
+        bus, subject = Bus(), self.subject("news.today")
+        async with self.joined(bus) as client, bus.subscribe(subject) as news:
+            for number in range(100):
+                await client.publish(subject, number)
+            assert await _take(news, 100) == list(range(100))
+
+    @needs("publish", "subscribe")
+    async def test_what_a_server_publishes_reaches_the_subscribed_client_in_order(self) -> None:
+        bus, subject, other = Bus(), self.subject("news.today"), self.subject("news.other")
+        async with self.joined(bus) as client, client.subscribe(subject) as news:
+            for number in range(100):
+                await bus.publish(other, "not for us")
+                await bus.publish(subject, number)
+            assert await _take(news, 100) == list(range(100))
+
+    @needs("publish", "subscribe")
+    async def test_a_message_carries_subject_body_and_peer(self) -> None:
+        bus, subject = Bus(), self.subject("news.today")
+        async with self.joined(bus) as client, client.subscribe(subject) as news:
+            await bus.publish(subject, {"title": "ü"})
+            message = await anext(news)
+            assert isinstance(message, Message)
+            assert (message.subject, message.body) == (subject, {"title": "ü"})
+            assert message.peer is client.peers[0]
+
+    @needs("publish", "subscribe", "headers")
+    async def test_headers_of_a_publication_arrive(self) -> None:
+        bus, subject = Bus(), self.subject("news.today")
+        async with self.joined(bus) as client, client.subscribe(subject) as news:
+            await bus.publish(subject, 1, headers={"x-kind": "flash"})
+            assert (await anext(news)).headers == {"x-kind": "flash"}
+
+    @needs("publish", "subscribe", "extensions")
+    async def test_wildcards_match_over_a_link(self) -> None:
+        bus = Bus()
+        names = ["news", "news.today", "news.today.late", "old.today"]
+        matching = {
+            "news.*": ["news.today"],
+            "news.>": ["news.today", "news.today.late"],
+            "*.today": ["news.today", "old.today"],
+            "{kind}.today": ["news.today", "old.today"],
+            ">": names,
+        }
+        async with self.joined(bus) as client:
+            for pattern, wanted in matching.items():
+                async with client.subscribe(self.subject(pattern)) as news:
+                    for name in names:
+                        await bus.publish(self.subject(name), name)
+                    assert await _take(news, len(wanted)) == wanted
+                    await bus.publish(self.subject(wanted[0]), "last")
+                    assert await _take(news, 1) == ["last"]
+
+    @needs("publish", "subscribe", "extensions")
+    async def test_overlapping_subscriptions_get_it_once_each(self) -> None:
+        bus, subject = Bus(), self.subject("news.today")
+        async with (
+            self.joined(bus) as client,
+            client.subscribe(self.subject("news.*")) as one,
+            client.subscribe(self.subject("news.>")) as two,
+            client.subscribe(subject) as three,
+            client.subscribe(subject) as four,
+        ):
+            for number in range(3):
+                await bus.publish(subject, number)
+            for subscription in (one, two, three, four):
+                assert await _take(subscription, 3) == [0, 1, 2]
+                assert len(subscription) == 0
+
+    @needs("publish", "subscribe")
+    async def test_nothing_comes_after_unsubscribing(self) -> None:
+        bus, subject, barrier = Bus(), self.subject("news.today"), self.subject("barrier")
+        _barrier(bus, barrier)
+        async with self.joined(bus) as client:
+            async with client.subscribe(subject) as first, client.subscribe(subject) as second:
+                await bus.publish(subject, 1)
+                assert await _take(first, 1) == await _take(second, 1) == [1]
+            await client.request(barrier)
+            before = client.stats().received
+            await bus.publish(subject, 2)
+            await client.request(barrier)
+            assert client.stats().received == before + 1  # the barrier's answer, and nothing else
+
+    @needs("publish", "subscribe")
+    async def test_leaving_one_of_two_equal_subscriptions_keeps_the_other(self) -> None:
+        bus, subject = Bus(), self.subject("news.today")
+        async with self.joined(bus) as client, client.subscribe(subject) as stays:
+            async with client.subscribe(subject):
+                pass
+            await bus.publish(subject, 1)
+            assert await _take(stays, 1) == [1]
+
+    @needs("publish", "subscribe")
+    async def test_a_bus_s_own_subscription_and_its_link_both_get_a_publication_once(self) -> None:
+        bus, subject = Bus(), self.subject("news.today")
+        async with self.joined(bus) as client, bus.subscribe(subject) as here, client.subscribe(subject) as there:
+            await bus.publish(subject, 1)
+            await bus.publish(subject, 2)
+            assert await _take(here, 2) == await _take(there, 2) == [1, 2]
+
+    @needs("publish")
+    async def test_without_local_the_bus_s_own_publications_are_left_out(self) -> None:
+        bus, subject = Bus(), self.subject("news.today")
+        async with self.joined(bus) as client, bus.subscribe(subject, local=False) as news:
+            await bus.publish(subject, "own")
+            await client.publish(subject, "theirs")
+            assert await _take(news, 1) == ["theirs"]
+
+    @needs("publish")
+    async def test_an_on_handler_takes_publications_one_at_a_time_and_in_order(self) -> None:
+        bus, subject = Bus(), self.subject("news.today")
+        log: list[Any] = []
+        done = anyio.Event()
+
+        @bus.on(subject)
+        async def on_news(body: int, ctx: Context) -> None:
+            log.append(("in", body))
+            await anyio.lowlevel.checkpoint()
+            log.append(("out", body))
+            if body == 49:
+                done.set()
+
+        async with self.joined(bus) as client:
+            for number in range(50):
+                await client.publish(subject, number)
+            await done.wait()
+        assert log == [(step, number) for number in range(50) for step in ("in", "out")]
+
+    @needs("publish", "subscribe")
+    async def test_sessions_are_isolated_without_a_relay(self) -> None:
+        bus, subject, barrier = Bus(), self.subject("chat.room"), self.subject("barrier")
+        _barrier(bus, barrier)
+        async with self.serving(bus) as (_, dial), dial() as ann, dial() as bob:
+            async with bob.subscribe(subject) as room, bus.subscribe(subject) as here:
+                await ann.publish(subject, "hello")
+                assert await _take(here, 1) == ["hello"]
+                await bob.request(barrier)
+                assert len(room) == 0
+
+    @needs("publish", "subscribe", "extensions")
+    async def test_a_relay_passes_publications_on_to_others_once_and_not_back(self) -> None:
+        bus, subject, barrier = Bus(), self.subject("chat.room"), self.subject("barrier")
+        _barrier(bus, barrier)
+        bus.relay(self.subject("chat.>"))
+        async with self.serving(bus) as (_, dial), dial() as ann, dial() as bob, bob.subscribe(subject) as room:
+            async with ann.subscribe(subject, local=False) as own:
+                await ann.publish(subject, "hello")
+                assert await _take(room, 1) == ["hello"]
+                await ann.request(barrier)
+                await bob.request(barrier)
+                assert len(own) == len(room) == 0
+
+    @needs("publish", "subscribe")
+    async def test_a_publication_to_one_peer_reaches_only_that_one(self) -> None:
+        bus, subject, barrier = Bus(), self.subject("news.today"), self.subject("barrier")
+        _barrier(bus, barrier)
+        async with self.serving(bus) as (_, dial), dial() as ann, dial() as bob:
+            async with ann.subscribe(subject) as hers, bob.subscribe(subject) as his:
+                await ann.request(barrier)
+                await bob.request(barrier)
+                first, second = bus.peers
+                await bus.publish(subject, 1, to=first)
+                await bus.publish(subject, 2, to=[first, second])
+                await first.publish(subject, 3)
+                await ann.request(barrier)
+                await bob.request(barrier)
+                got = sorted([[message.body for message in _ready(one)] for one in (hers, his)])
+                assert got == [[1, 2, 3], [2]]
+
+
+def _ready(subscription: Subscription) -> list[Message]:
+    """What waits to be read."""
+    return [subscription.take() for _ in range(len(subscription))]

@@ -1,0 +1,343 @@
+"""Questions and answers."""
+
+from __future__ import annotations
+
+import dataclasses
+from importlib.util import find_spec
+from typing import Any, NamedTuple, TypedDict
+
+import anyio
+import attrs
+import msgspec
+import pytest
+
+from ...bus import Bus
+from ...context import Context
+from ...errors import BadReply, BadRequest, EncodeError, NoHandler, TooLarge
+from ...reply import Reply
+from ._base import Contract, needs
+
+__all__ = ["RequestContract"]
+
+BODIES: tuple[Any, ...] = (
+    None,
+    True,
+    False,
+    0,
+    -1,
+    2**53,
+    1.5,
+    -1e-300,
+    "",
+    "text",
+    'quotes " and \\ backslashes / and \u2028 lines',
+    "grüße \u4f60\u597d \U0001f600 \x00 \x7f",
+    [],
+    [1, [2, [3, [None]]]],
+    {},
+    {"a": {"b": {"c": [True, None, "x"]}}, "": 0, "\U0001f600": "key"},
+    [{"id": number, "name": str(number)} for number in range(200)],
+)
+ROOM = 2048
+"""Bytes of a largest frame that ids, subject and envelope may take."""
+
+
+@attrs.frozen
+class AttrsUser:
+    """A typed body."""
+
+    id: int
+    name: str
+
+
+@dataclasses.dataclass(frozen=True)
+class DataUser:
+    """A typed body."""
+
+    id: int
+    name: str
+
+
+class StructUser(msgspec.Struct, frozen=True):
+    """A typed body."""
+
+    id: int
+    name: str
+
+
+class TupleUser(NamedTuple):
+    """A typed body, written as an array."""
+
+    id: int
+    name: str
+
+
+class DictUser(TypedDict):
+    """A typed body."""
+
+    id: int
+    name: str
+
+
+def _pydantic_user() -> Any:
+    from pydantic import create_model
+
+    return create_model("ModelUser", id=(int, ...), name=(str, ...))
+
+
+def _users() -> list[tuple[Any, Any]]:
+    """Types and a value of each."""
+    kinds: list[tuple[Any, Any]] = [(kind, kind(id=7, name="Ann")) for kind in (AttrsUser, DataUser, StructUser, TupleUser)]
+    kinds.append((DictUser, {"id": 7, "name": "Ann"}))
+    kinds.append((list[AttrsUser], [AttrsUser(7, "Ann"), AttrsUser(8, "Bob")]))
+    if find_spec("pydantic") is not None:
+        model = _pydantic_user()
+        kinds.append((model, model(id=7, name="Ann")))
+    return kinds
+
+
+class RequestContract(Contract):
+    """`request` and `handle`."""
+
+    async def test_a_body_comes_back_as_it_went(self) -> None:
+        bus, subject = Bus(), self.subject("echo")
+
+        @bus.handle(subject)
+        async def echo(body: Any) -> Any:
+            return body
+
+        async with self.joined(bus) as client:
+            for body in BODIES:
+                assert await client.request(subject, body) == body
+
+    async def test_a_handler_without_a_body_and_without_a_result_answers_null(self) -> None:
+        bus, subject = Bus(), self.subject("nothing")
+
+        @bus.handle(subject)
+        async def nothing() -> None:
+            pass
+
+        async with self.joined(bus) as client:
+            assert await client.request(subject) is None
+
+    async def test_a_body_just_below_the_limit_arrives(self) -> None:
+        bus, subject = Bus(), self.subject("echo")
+
+        @bus.handle(subject)
+        async def echo(body: Any) -> Any:
+            return body
+
+        async with self.joined(bus) as client:
+            large = "x" * (bus.limits.message - ROOM)
+            assert await client.request(subject, large) == large
+
+    async def test_a_question_above_the_limit_is_too_large_and_the_link_lives(self) -> None:
+        bus, subject = Bus(), self.subject("echo")
+
+        @bus.handle(subject)
+        async def echo(body: Any) -> Any:
+            return body
+
+        async with self.joined(bus) as client:
+            with pytest.raises(TooLarge, match=str(bus.limits.message)):
+                await client.request(subject, "x" * bus.limits.message)
+            assert await client.request(subject, "small") == "small"
+            assert client.stats().pending == 0
+
+    async def test_an_answer_above_the_limit_is_too_large_and_the_link_lives(self) -> None:
+        bus, subject = Bus(), self.subject("grow")
+
+        @bus.handle(subject)
+        async def grow(body: int) -> str:
+            return "x" * body
+
+        async with self.joined(bus) as client:
+            with pytest.raises(TooLarge):
+                await client.request(subject, bus.limits.message)
+            assert await client.request(subject, 3) == "xxx"
+
+    async def test_a_typed_reply_is_an_object_of_that_type(self) -> None:
+        bus, subject = Bus(), self.subject("user")
+
+        @bus.handle(subject)
+        async def user(body: Any) -> Any:
+            return body
+
+        async with self.joined(bus) as client:
+            for kind, value in _users():
+                reply: Reply[Any] = client.request(subject, value, returns=kind)
+                answer = await reply
+                assert answer == value
+                assert type(answer) is type(value)
+                assert await reply is answer
+
+    async def test_a_typed_handler_gets_an_object_of_that_type(self) -> None:
+        bus = Bus()
+        got: list[Any] = []
+
+        users = _users()
+        for number, (kind, _) in enumerate(users):
+
+            async def handler(body: Any) -> None:
+                got.append(body)
+
+            handler.__annotations__["body"] = kind
+            bus.handle(self.subject(f"user.{number}"))(handler)
+        async with self.joined(bus) as client:
+            for number, (_, value) in enumerate(users):
+                await client.request(self.subject(f"user.{number}"), value)
+                assert got[-1] == value
+                assert type(got[-1]) is type(value)
+
+    async def test_a_reply_that_does_not_fit_is_a_bad_reply_with_the_path(self) -> None:
+        bus, subject = Bus(), self.subject("user")
+
+        @bus.handle(subject)
+        async def user() -> Any:
+            return [{"id": 7, "name": "Ann"}, {"id": "seven", "name": "Bob"}]
+
+        async with self.joined(bus) as client:
+            reply = client.request(subject, returns=list[AttrsUser])
+            for _ in range(2):
+                with pytest.raises(BadReply, match=r"\$\[1\]\.id"):
+                    await reply
+
+    async def test_a_question_that_does_not_fit_is_a_bad_request_with_the_path(self) -> None:
+        bus, subject = Bus(), self.subject("user")
+        called: list[Any] = []
+
+        @bus.handle(subject)
+        async def user(body: AttrsUser) -> None:
+            called.append(body)
+
+        async with self.joined(bus) as client:
+            with pytest.raises(BadRequest, match=r"\$\.id"):
+                await client.request(subject, {"id": "seven", "name": "Ann"})
+        assert not called
+
+    async def test_what_cannot_be_written_is_raised_by_the_call_with_the_path(self) -> None:
+        bus, subject = Bus(), self.subject("echo")
+        async with self.joined(bus) as client:
+            with pytest.raises(EncodeError) as caught:
+                client.request(subject, {"items": [1, {"price": object()}]})
+            assert caught.value.path == "$.items[1].price"
+            with pytest.raises(EncodeError) as caught:
+                client.request(subject, {"prices": [1.0, float("nan")]})
+            assert caught.value.path == "$.prices[1]"
+            assert client.stats().pending == 0
+
+    async def test_no_handler_is_said_at_once(self) -> None:
+        bus = Bus()
+        async with self.joined(bus) as client:
+            with pytest.raises(NoHandler):
+                await client.request(self.subject("nobody"), timeout=1000)
+
+    async def test_a_reply_can_be_awaited_again_and_by_several_tasks(self) -> None:
+        bus, subject = Bus(), self.subject("slow")
+        go = anyio.Event()
+
+        @bus.handle(subject)
+        async def slow() -> list[int]:
+            await go.wait()
+            return [7]
+
+        async with self.joined(bus) as client:
+            reply = client.request(subject)
+            answers: list[Any] = []
+
+            async def ask() -> None:
+                answers.append(await reply.wait())
+
+            async with anyio.create_task_group() as group:
+                for _ in range(3):
+                    group.start_soon(ask)
+                await anyio.wait_all_tasks_blocked()
+                assert not reply.done()
+                go.set()
+            assert answers == [[7]] * 3
+            assert reply.done()
+            assert await reply == [7]
+            assert reply.message is not None
+
+    async def test_replies_can_be_awaited_in_any_order_and_answers_come_in_any_order(self) -> None:
+        bus, subject = Bus(), self.subject("wait")
+        gates = [anyio.Event() for _ in range(10)]
+
+        @bus.handle(subject)
+        async def wait(body: int) -> int:
+            await gates[body].wait()
+            return body
+
+        async with self.joined(bus) as client:
+            replies = [client.request(subject, number) for number in range(10)]
+            for number in (7, 0, 9, 3):
+                gates[number].set()
+                assert await replies[number] == number
+            assert not replies[1].done()
+            for gate in gates:
+                gate.set()
+            assert [await reply for reply in replies] == list(range(10))
+
+    async def test_a_thousand_requests_in_flight_each_get_their_own_answer(self) -> None:
+        bus, subject = Bus(), self.subject("square")
+
+        @bus.handle(subject)
+        async def square(body: int) -> int:
+            if body % 3:
+                await anyio.lowlevel.checkpoint()
+            return body * body
+
+        async with self.joined(bus) as client:
+            replies = [client.request(subject, number) for number in range(1000)]
+            assert [await reply for reply in reversed(replies)] == [n * n for n in reversed(range(1000))]
+            assert client.stats().pending == 0
+            assert bus.stats().running == bus.stats().waiting == 0
+
+    async def test_both_sides_may_ask_at_the_same_time(self) -> None:
+        bus, client = Bus(), Bus()
+        there, here = self.subject("there"), self.subject("here")
+
+        @bus.handle(there)
+        async def ask_back(body: int, ctx: Context) -> Any:
+            assert ctx.peer is not None
+            return [body, await ctx.peer.request(here, body + 1)]
+
+        @client.handle(here)
+        async def answer(body: int) -> int:
+            return body * 10
+
+        async with self.joined(bus, client):
+            assert [await reply for reply in [client.request(there, n) for n in range(50)]] == [
+                [n, (n + 1) * 10] for n in range(50)
+            ]
+
+    @needs("headers")
+    async def test_headers_arrive(self) -> None:
+        bus, subject = Bus(), self.subject("headers")
+
+        @bus.handle(subject)
+        async def headers(ctx: Context) -> Any:
+            return ctx.message.headers
+
+        async with self.joined(bus) as client:
+            sent = {"x-trace": "äöü 1", "traceparent": "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"}
+            assert await client.request(subject, headers=sent) == sent
+
+    @needs("extensions")
+    async def test_a_notification_reaches_the_handler_and_has_no_answer(self) -> None:
+        bus, subject = Bus(), self.subject("told")
+        told: list[Any] = []
+        heard = anyio.Event()
+
+        @bus.handle(subject)
+        async def tell(body: Any) -> str:
+            told.append(body)
+            heard.set()
+            return "nobody reads this"
+
+        async with self.joined(bus) as client:
+            await client.notify(subject, {"n": 1})
+            await heard.wait()
+            assert told == [{"n": 1}]
+            await client.notify(self.subject("nobody"), 1)  # has no outcome
+            assert client.stats().pending == 0

@@ -1,0 +1,282 @@
+"""The contract of a transport."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from typing import Any, ClassVar
+
+import anyio
+import pytest
+from attrs import define, field
+
+from ...bus import Bus
+from ...errors import BusError, ConnectFailed, Forbidden, TooLarge, Unauthorized
+from ...plugins import Admission, Closed, DialOptions, Handshake, Host, Identity, Listening, ListenOptions, Transport, TransportAdapter
+from ._base import Ground, ground_of, suite
+
+__all__ = ["transport_suite"]
+
+_BOTH: Any = frozenset({"text", "binary"})
+
+
+@define(eq=False)
+class Recorder:
+    """A receiver that keeps what it is told."""
+
+    transport: Transport
+    frames: list[bytes] = field(factory=list)
+    why: Closed | None = None
+    paused: bool = False
+    pauses: int = 0
+    _news: anyio.Event = field(factory=anyio.Event)
+
+    def frames_received(self, frames: Sequence[bytes]) -> None:
+        assert self.why is None, "frames after closed()"
+        self.frames += frames
+        self._tell()
+
+    def closed(self, why: Closed) -> None:
+        assert self.why is None, "closed() is called once"
+        self.why = why
+        self._tell()
+
+    def pause_writing(self) -> None:
+        assert not self.paused
+        self.paused, self.pauses = True, self.pauses + 1
+        self._tell()
+
+    def resume_writing(self) -> None:
+        assert self.paused
+        self.paused = False
+        self._tell()
+
+    def _tell(self) -> None:
+        self._news.set()
+        self._news = anyio.Event()
+
+    async def until(self, condition: Callable[[], Any]) -> None:
+        """Wait until what was told makes something true."""
+        while not condition():
+            await self._news.wait()
+
+    async def received(self, count: int) -> list[bytes]:
+        """So many frames."""
+        await self.until(lambda: len(self.frames) >= count or self.why is not None)
+        assert len(self.frames) >= count, self.why
+        return self.frames
+
+    async def ended(self) -> Closed:
+        """How it ended."""
+        await self.until(lambda: self.why is not None)
+        assert self.why is not None
+        return self.why
+
+
+@define(eq=False)
+class Door:
+    """A gate that lets everybody in, or nobody."""
+
+    at_the_door: BusError | None = None
+    refusal: BusError | None = None
+    knocks: int = 0
+    gone: int = 0
+    inside: list[Recorder] = field(factory=list)
+    handshakes: list[Handshake] = field(factory=list)
+    _news: anyio.Event = field(factory=anyio.Event)
+
+    def knock(self, address: str) -> BusError | None:
+        self.knocks += 1
+        return self.at_the_door
+
+    def left(self, address: str) -> None:
+        self.gone += 1
+
+    def admit(self, handshake: Handshake, decided: Callable[[Admission | BusError], None]) -> None:
+        self.handshakes.append(handshake)
+        decided(self.refusal or Admission(Identity("somebody"), handshake))
+
+    def opened(self, transport: Transport, admission: Admission) -> None:
+        assert admission.identity.value == "somebody"
+        self.inside.append(Recorder(transport))
+        transport.start(self.inside[-1])
+        self._news.set()
+
+    async def came(self) -> Recorder:
+        """The first that came in."""
+        await self._news.wait()
+        return self.inside[0]
+
+
+class TransportContract:
+    """One transport."""
+
+    make: ClassVar[Callable[[], TransportAdapter]]
+    ground: ClassVar[Ground]
+
+    @asynccontextmanager
+    async def listening(self, door: Door) -> AsyncIterator[tuple[Host, Listening]]:
+        """A listener, and the host that runs it."""
+        async with type(self).ground() as address, Bus() as bus:
+            host: Host = bus._running
+            options = ListenOptions(host=host, gate=door, protocol="test", reads=_BOTH, writes="binary", subprotocol="test")
+            listening = await type(self).make().listen(address, options)
+            try:
+                yield host, listening
+            finally:
+                with anyio.CancelScope(shield=True):
+                    await listening.aclose()
+                    for recorder in door.inside:
+                        recorder.transport.abort(Closed(1006, "the test is over"))
+                        await recorder.ended()
+
+    async def dial(self, host: Host, listening: Listening) -> Recorder:
+        """A started connection."""
+        options = DialOptions(host=host, reads=_BOTH, writes="binary", subprotocol="test")
+        recorder = Recorder(await type(self).make().connector(listening.url).connect(options))
+        recorder.transport.start(recorder)
+        return recorder
+
+    @asynccontextmanager
+    async def joined(self) -> AsyncIterator[tuple[Recorder, Recorder]]:
+        """Both ends of a connection."""
+        door = Door()
+        async with self.listening(door) as (host, listening):
+            here = await self.dial(host, listening)
+            try:
+                yield here, await door.came()
+            finally:
+                with anyio.CancelScope(shield=True):
+                    here.transport.abort(Closed(1006, "the test is over"))
+                    await here.ended()
+
+    async def test_frames_of_all_sizes_arrive_whole_and_in_order_both_ways(self) -> None:
+        async with self.joined() as (here, there):
+            largest = here.transport.max_frame
+            frames = [bytes([number]) * size for number, size in enumerate((1, 2, 125, 126, 65_535, 65_536, largest, 3))]
+            for one, other in ((here, there), (there, here)):
+                for frame in frames:
+                    one.transport.send(frame)
+                assert await other.received(len(frames)) == frames
+
+    async def test_many_frames_of_one_turn_arrive_in_order(self) -> None:
+        async with self.joined() as (here, there):
+            frames = [b"%d" % number for number in range(2000)]
+            for frame in frames:
+                here.transport.send(frame)
+            assert await there.received(2000) == frames
+
+    async def test_both_ends_say_what_they_are(self) -> None:
+        async with self.joined() as (here, there):
+            assert here.transport.name == there.transport.name == type(self).make().name  # type: ignore[attr-defined]
+            assert here.transport.address
+            assert here.transport.max_frame > 0
+            assert here.transport.hops >= 0
+            assert here.transport.write_backlog() == 0
+
+    async def test_a_frame_above_the_limit_is_refused_by_send_and_the_connection_lives(self) -> None:
+        async with self.joined() as (here, there):
+            with pytest.raises(TooLarge):
+                here.transport.send(b"x" * (here.transport.max_frame + 1))
+            here.transport.send(b"next")
+            assert await there.received(1) == [b"next"]
+
+    async def test_send_calls_nobody_before_the_next_turn(self) -> None:
+        async with self.joined() as (here, there):
+            here.transport.send(b"one")
+            assert there.frames == []
+            here.transport.close(1000, "")
+            assert here.why is None
+
+    async def test_what_was_sent_before_close_arrives_and_the_other_side_is_told(self) -> None:
+        async with self.joined() as (here, there):
+            frames = [b"%d" % number for number in range(100)]
+            for frame in frames:
+                here.transport.send(frame)
+            here.transport.close(1001, "going home")
+            here.transport.close(1000, "twice is nothing")
+            await there.ended()
+            assert there.frames == frames
+            assert (await here.ended()).code == 1001
+            here.transport.send(b"ignored")
+
+    async def test_an_abort_ends_both_sides_with_its_reason_on_this_one(self) -> None:
+        async with self.joined() as (here, there):
+            here.transport.abort(Closed(1006, "enough"))
+            assert await here.ended() == Closed(1006, "enough")
+            assert (await there.ended()).code != 1000
+
+    async def test_a_side_that_sends_more_than_can_be_written_is_paused_and_resumed(self) -> None:
+        async with self.joined() as (here, there):
+            block, count = b"x" * 60_000, 0
+            while not here.paused and count < 2000:
+                here.transport.send(block)
+                count += 1
+            assert here.paused, "120 MB were taken in one turn"
+            assert here.transport.write_backlog() > 0
+            await here.until(lambda: not here.paused)
+            assert len(await there.received(count)) == count
+
+    async def test_refusals_are_of_the_same_class_on_every_transport(self) -> None:
+        expected: list[tuple[str, BusError, type[BusError]]] = [
+            ("refusal", Unauthorized("who are you"), Unauthorized),
+            ("refusal", Forbidden("not you"), Forbidden),
+        ]
+        for attribute, error, kind in expected:
+            door = Door(**{attribute: error})
+            async with self.listening(door) as (host, listening):
+                # A transport whose connections say nothing at first refuses by closing.
+                with pytest.raises(kind):
+                    here = await self.dial(host, listening)
+                    raise (await here.ended()).error or AssertionError("closed without an error")
+                assert door.inside == []
+
+    async def test_nobody_to_dial_is_connect_failed_with_the_address(self) -> None:
+        async with self.listening(Door()) as (host, listening):
+            url = listening.url
+            await listening.aclose()
+            with pytest.raises(ConnectFailed) as caught:
+                await self.dial(host, listening)
+            assert caught.value.url == url
+            assert caught.value.reason
+
+    async def test_connections_outlive_their_listener(self) -> None:
+        door = Door()
+        async with self.listening(door) as (host, listening):
+            here = await self.dial(host, listening)
+            there = await door.came()
+            await listening.aclose()
+            here.transport.send(b"still here")
+            assert await there.received(1) == [b"still here"]
+            here.transport.close()
+            await here.ended()
+
+    async def test_an_address_in_use_is_an_os_error(self) -> None:
+        async with self.listening(Door()) as (host, listening):
+            options = ListenOptions(host=host, gate=Door(), protocol="test", reads=_BOTH, writes="binary", subprotocol="test")
+            with pytest.raises(OSError, match=r"."):
+                await type(self).make().listen(listening.url, options)
+
+
+def transport_suite(
+    make: Callable[[], TransportAdapter],
+    address: str | Ground,
+    *,
+    skip: Mapping[str, str] | None = None,
+) -> type[Any]:
+    """Tests for a transport: ``TestMine = transport_suite(MyTransport, "mine://127.0.0.1:0")`` in a test module.
+
+    They are marked ``anyio``: pytest's fixture ``anyio_backend`` chooses the event loops. Each test is bounded in time.
+
+    Args:
+        make: The transport's class, or a function that gives the adapter.
+        address: Where to listen, without the protocol, as often as the suite likes; or an async context manager function that
+            yields a fresh address.
+        skip: Names of tests that the transport cannot pass, with the reason.
+
+    Raises:
+        ValueError: `skip` names something that is no test of the suite.
+    """
+    ground = ground_of(address) if isinstance(address, str) else address
+    members = {"make": staticmethod(make), "ground": staticmethod(ground)}
+    return suite("TransportSuite", (TransportContract,), members, None, skip or {})
