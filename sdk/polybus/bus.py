@@ -189,11 +189,20 @@ class Bus(Life):
             self._opened.remove(link)
             self._distribution.upstream = tuple(p for p in self._distribution.upstream if p._link is not link)
             if not self._opened and not self._listeners and why.code != 1000:
-                failed = link._disconnected(sent=False)
+                failed = self._running.gone = link._disconnected(sent=False)
                 for subscription in list(self._subscriptions):
                     subscription.fail(failed)
         for listener in self._listeners:
             listener._gate.gone(link)
+
+    def _check_gone(self) -> None:
+        """
+        Raises:
+            BusError: The last link that this bus opened is gone for good, and it serves nobody: why.
+        """
+        gone = self._running.gone
+        if gone is not None and not self._opened and not self._listeners:
+            raise gone.with_traceback(None)
 
     async def _announced(self, link: Link) -> None:
         """Wait until a new link knows of what this bus has subscribed to."""
@@ -291,7 +300,7 @@ class Bus(Life):
         opened = self._opened
         if len(opened) == 1 and opened[0]._peer is not None:
             return opened[0]._peer
-        self._running  # noqa: B018  # the better error, where the bus is not entered
+        self._check_gone()  # the better errors: of this, and where the bus is not entered
         if not opened:
             raise NoHandler(f"nobody to ask for {subject!r}: no handler here, and no link opened by this bus (to= asks a peer)")
         links = [link for link in opened if any(matches(pattern, subject) for pattern in link.serves)]
@@ -463,7 +472,7 @@ class Bus(Life):
             self._runtime.spawn(self._distribution.announce, pattern)
 
     async def _subscribe(self, subscription: Subscription) -> None:
-        self._running  # noqa: B018  # raises when the bus is not entered
+        self._check_gone()  # raises when the bus is not entered, too
         self._subscriptions[subscription] = None
         self._distribution.local.add(subscription.pattern, subscription)
         self._distribution.want(subscription.pattern)

@@ -73,12 +73,16 @@ class Distribution:
 
         Raises:
             LocalProtocolError, ReservedSubject: An application must not publish to it, or the bus is not entered.
+            Disconnected, Unauthorized, Forbidden: The bus's only link is gone for good.
         """
         self._bus._running  # noqa: B018  # raises when the bus is not entered
         self._bus._check_subject(subject)
         if len(self.routes) >= _ROUTES:
             self.routes.clear()
-        route = self.routes[subject] = Route(self.local.match(subject), self.targets(subject))
+        route = Route(self.local.match(subject), self.targets(subject))
+        if not route.inboxes and not route.peers:
+            self._bus._check_gone()
+        self.routes[subject] = route
         return route
 
     # -- local and remote interest ---------------------------------------------------------------------------------------

@@ -16,6 +16,7 @@ from ._loop import Loop, running_loop
 from .workers import Workers
 
 if TYPE_CHECKING:
+    from .errors import BusError
     from .limits import Limits
     from .link import Link
     from .peer import Peer
@@ -52,6 +53,8 @@ class Runtime:
         """Peers with requests that wait for a place."""
         self.buffered: int = 0
         """Bytes in all outboxes and held-back queues."""
+        self.gone: BusError | None = None
+        """Why the last link that this bus opened is gone for good."""
         self.running: int = 0
         """Requests whose handlers run."""
         self._armed = math.inf
