@@ -126,9 +126,10 @@ class Connecting:
                 await self._attempt(link)
                 break
             except ConnectFailed as error:
-                delay = self._backoff.delay(attempt)
-                if time() + delay >= until:
+                left = until - time()
+                if left <= 0:
                     raise
+                delay = min(self._backoff.delay(attempt), left)  # the last attempt is made when the time is up
                 attempt += 1
                 self._bus._emit(LinkRetrying(url=link.url, attempt=attempt, delay=delay, reason=error.reason))
                 await anyio.sleep(delay)
