@@ -189,7 +189,7 @@ class Bus(Life):
             self._opened.remove(link)
             self._distribution.upstream = tuple(p for p in self._distribution.upstream if p._link is not link)
             if not self._opened and not self._listeners and why.code != 1000:
-                failed = self._running.gone = link._disconnected(sent=False)
+                failed = link.runtime.gone = link._disconnected(sent=False)
                 for subscription in list(self._subscriptions):
                     subscription.fail(failed)
         for listener in self._listeners:
