@@ -12,7 +12,7 @@ from typing import Annotated, Any, TypeAlias
 import msgspec
 import typer
 
-from .. import Bus, connect
+from .. import Backoff, Bus, connect
 from .problems import UsageError
 
 __all__ = ["Body", "Ca", "Header", "Json", "Url", "Wait", "connecting", "json_line", "parse_body"]
@@ -34,6 +34,10 @@ Wait: TypeAlias = Annotated[float, typer.Option(metavar="S", min=0, help="Go on 
 Json: TypeAlias = Annotated[bool, typer.Option("--json", help="One line of JSON each, for machines, even on a terminal.")]
 
 
+_IMPATIENT = Backoff(maximum=1.0)
+"""Somebody sits before the screen."""
+
+
 def connecting(url: str, header: list[str] | None, ca: Path | None, wait: float) -> AbstractAsyncContextManager[Bus]:
     """The connection that a command wants.
 
@@ -41,7 +45,7 @@ def connecting(url: str, header: list[str] | None, ca: Path | None, wait: float)
         UsageError: A header or the certificate file cannot be used.
         ValueError: The URL is wrong.
     """
-    return connect(url, headers=_headers(header), tls=_trust(ca), wait=wait)
+    return connect(url, headers=_headers(header), tls=_trust(ca), wait=wait, backoff=_IMPATIENT)
 
 
 def _headers(given: list[str] | None) -> dict[str, str] | None:

@@ -61,7 +61,7 @@ def _of_click(error: Exception) -> str:
 
 
 def _nobody_there(reason: str) -> bool:
-    return any(word in reason for word in ("refused", "nobody", "No such file", "timed out"))
+    return any(word in reason.lower() for word in ("refused", "nobody", "no such file", "timed out"))
 
 
 def _next_step(error: BusError) -> str:

@@ -114,8 +114,10 @@ class Backend:
         """A handler that takes longer than anybody waits."""
         self.started += 1
         try:
-            with anyio.CancelScope(shield=self.sabotage == "stubborn"):
-                await anyio.sleep(60)
+            if self.sabotage == "stubborn":
+                with anyio.CancelScope(shield=True):
+                    await anyio.sleep(5)
+            await anyio.sleep(60)
         except anyio.get_cancelled_exc_class():
             self.cancelled += 1
             raise
