@@ -176,13 +176,16 @@ class Bus(Life):
         return [peer for peer in self.peers if peer.identity_key == key]
 
     def _link_up(self, link: Link) -> None:
-        session = link.session
         if link.opened:
             if link not in self._opened:
                 self._opened.append(link)
-            if session is not None and not session.capabilities.many_peers and link.peer is not None:
+            if link.peer is not None:
                 self._distribution.upstream = tuple(dict.fromkeys((*self._distribution.upstream, link.peer)))
         self._distribution.restore(link)
+
+    def _peer_up(self, peer: Peer) -> None:
+        """One of many peers on a link is there."""
+        self._distribution.met(peer)
 
     def _link_gone(self, link: Link, why: Closed) -> None:
         if link in self._opened:
@@ -491,6 +494,7 @@ class Bus(Life):
             self._runtime.spawn(self._distribution.announce, inbox.pattern)
 
     def _peer_subscribed(self, peer: Peer, pattern: str | int) -> None:
+        self._distribution.not_bare(peer)
         self._distribution.remote.add(pattern, peer)
 
     def _peer_unsubscribed(self, peer: Peer, pattern: str | int) -> None:
@@ -500,6 +504,7 @@ class Bus(Life):
         for pattern in peer.patterns or ():
             self._distribution.remote.remove(pattern, peer)
         peer.patterns = None
+        self._distribution.not_bare(peer)
 
     def _too_many_subscriptions(self, peer: Peer, pattern: str | int) -> None:
         logger.warning("polybus: %r wants more than %d subscriptions; %.100r refused", peer, self.limits.subscriptions, pattern)

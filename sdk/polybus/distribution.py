@@ -39,7 +39,7 @@ class Route:
         self.inboxes: tuple[Inbox, ...] = inboxes
         self.peers: tuple[Peer, ...] = peers
         # The commonest case has a short way: one link, opened by this bus, and nobody here.
-        self.sole: Peer | None = peers[0] if len(peers) == 1 and not inboxes and peers[0]._link.opened else None
+        self.sole: Peer | None = peers[0] if len(peers) == 1 and not inboxes and peers[0]._link.upstream else None
 
 
 class Distribution:
@@ -53,6 +53,8 @@ class Distribution:
         self._interest: dict[str | int, int] = {}
         self._hinted: set[str | int] = set()
         self._upstream: tuple[Peer, ...] = ()
+        self._bare: dict[Peer, None] = {}
+        """Peers on wires without subscriptions that have not shown to be ours: they get every publication."""
         self.routes: dict[str | int, Route] = {}
         """Recent answers of `route`."""
         for index in (self.local, self.remote):
@@ -101,7 +103,7 @@ class Distribution:
             return
         self._interest.pop(pattern, None)
         for peer in self._told():
-            if peer._extended or not is_pattern(pattern):
+            if self._understands(peer, pattern):
                 peer._link.answer(Message(Kind.UNSUBSCRIBE, pattern), peer)
 
     def _told(self) -> list[Peer]:
@@ -125,42 +127,62 @@ class Distribution:
                 continue  # the link is restored with all interest when it comes back
 
     async def _announce_to(self, peer: Peer, pattern: str | int) -> None:
+        link = peer._link
         if not self._understands(peer, pattern) and not await peer.extended():
+            if link.session is not None and not link.session.capabilities.subscribe:
+                return  # it sends everything
             raise Unsupported(
                 f"{peer!r} is not a polybus peer and matches exact subjects only: subscribe to those instead of {pattern!r}"
             )
-        link = peer._link
-        if link.session is None or not (link.session.capabilities.subscribe or peer._extended):
-            return
         link.answer(Message(Kind.SUBSCRIBE, pattern), peer)
-        if peer._extended is not False and link.opened and pattern in await peer.hello([pattern]):
+        if peer._extended is not False and link.upstream and pattern in await peer.hello([pattern]):
+            if peer._answers_only:
+                raise Unsupported(f"{peer!r} only answers on this connection: it sends no publications")
             raise Forbidden(f"{peer!r} does not let us subscribe to {pattern!r}")
 
     @staticmethod
     def _understands(peer: Peer, pattern: str | int) -> bool:
+        """Whether a subscription can be written without asking the peer who it is."""
         session = peer._link.session
-        return not is_pattern(pattern) or bool(peer._extended) or (session is not None and session.capabilities.patterns)
+        if peer._extended or session is None:
+            return True
+        return session.capabilities.subscribe and (session.capabilities.patterns or not is_pattern(pattern))
 
     def restore(self, link: Link) -> None:
         """A link is up: tell it of all interest, before any other traffic."""
+        for peer in link.peers:
+            self.met(peer)
+
+    def met(self, peer: Peer) -> None:
+        """A peer is there: tell it of all interest, before any other traffic."""
+        link = peer._link
+        if not link.upstream and link.initiates and link.session is not None and not link.session.capabilities.subscribe:
+            self._bare[peer] = None
+            self.routes.clear()
         if not _announces(link):
             return
-        for peer in link.peers:
-            later = []
-            for pattern in self._interest:
-                if self._understands(peer, pattern):
-                    link.write(Message(Kind.SUBSCRIBE, pattern), peer)
-                else:
-                    later.append(pattern)
-            if later:
-                link.runtime.spawn(self._restore_patterns, peer, later)
+        later = []
+        for pattern in self._interest:
+            if self._understands(peer, pattern):
+                link.write(Message(Kind.SUBSCRIBE, pattern), peer)
+            else:
+                later.append(pattern)
+        if later:
+            link.runtime.spawn(self._restore_patterns, peer, later)
+
+    def not_bare(self, peer: Peer) -> None:
+        """A peer has shown to be ours, or has gone."""
+        if peer in self._bare:
+            del self._bare[peer]
+            self.routes.clear()
 
     async def _restore_patterns(self, peer: Peer, patterns: Iterable[str | int]) -> None:
+        session = peer._link.session
         try:
             if not await peer.extended():
-                logger.warning(
-                    "polybus: %r matches exact subjects only; it does not hear of %s", peer, ", ".join(map(repr, patterns))
-                )
+                if session is not None and session.capabilities.subscribe:
+                    names = ", ".join(map(repr, patterns))
+                    logger.warning("polybus: %r matches exact subjects only; it does not hear of %s", peer, names)
                 return
         except BusError:
             return
@@ -177,6 +199,8 @@ class Distribution:
     def targets(self, subject: str | int) -> tuple[Peer, ...]:
         """The peers that a publication of this bus goes to."""
         matched = self.remote.match(subject)
+        if self._bare:
+            matched = (*matched, *self._bare)
         if not matched:
             return self.upstream
         if not self.upstream:
@@ -222,7 +246,7 @@ class Distribution:
             await anyio.lowlevel.checkpoint()
 
     async def _permitted(self, peer: Peer, message: Message) -> bool:
-        if self._bus._authorize is None or peer._link.opened:
+        if self._bus._authorize is None or peer._link.upstream:
             return True
         allowed = self._bus._authority.may_receive(peer, message.subject)
         return bool(await allowed) if inspect.isawaitable(allowed) else bool(allowed)
@@ -230,7 +254,7 @@ class Distribution:
     async def _send(self, message: Message, peer: Peer, deadline: float) -> bool:
         link = peer._link
         while not link.publish(message, peer, deadline):
-            if not link.opened:
+            if not link.upstream:
                 return True  # dropped or cut by the policy of the listener, and counted
             if not await link.room(len(message.raw or b""), deadline):
                 return False
@@ -256,14 +280,14 @@ class Distribution:
 
     def _send_nowait(self, message: Message, peer: Peer, deadline: float) -> bool:
         link = peer._link
-        if self._bus._authorize is not None and not link.opened:
+        if self._bus._authorize is not None and not link.upstream:
             allowed = self._bus._authority.may_receive(peer, message.subject)
             if inspect.isawaitable(allowed):
                 link.runtime.spawn(self._send_if, allowed, message, peer, deadline)
                 return True
             if not allowed:
                 return True
-        return link.publish(message, peer, deadline) or not link.opened
+        return link.publish(message, peer, deadline) or not link.upstream
 
     async def _send_if(self, allowed: Awaitable[bool], message: Message, peer: Peer, deadline: float) -> None:
         if await allowed:
@@ -318,4 +342,4 @@ class Distribution:
 
 def _announces(link: Link) -> bool:
     session = link.session
-    return session is not None and (link.opened or session.capabilities.announce == "both")
+    return session is not None and (link.upstream or session.capabilities.announce == "both")

@@ -154,9 +154,10 @@ def _hello(peer: Peer, message: Message) -> None:
 
 def _answer_hello(peer: Peer, message: Message) -> None:
     peer._extended = True
+    peer._link.bus._distribution.not_bare(peer)
     body = message.body
     confirm = body.get("confirm") if isinstance(body, dict) else None
-    answer: dict[str, Any] = {"v": 1}
+    answer: dict[str, Any] = {"v": 1} if peer._link.initiates else {"v": 1, "answers_only": True}
     if isinstance(confirm, list):
         answer["refused"] = [p for p in confirm[:1024] if isinstance(p, (str, int)) and p not in (peer.patterns or ())]
     peer.answer(Call(peer._link.bus, peer, peer, None, message, math.inf), answer)  # type: ignore[arg-type]  # no handler
@@ -165,7 +166,9 @@ def _answer_hello(peer: Peer, message: Message) -> None:
 def _notify(peer: Peer, message: Message, now: float) -> None:
     bus = peer._link.bus
     handler = bus._handlers.get(message.subject)
-    if handler is None or not bus.ready or handler.style in ("stream", "channel"):
+    if handler is None:
+        return  # as for a publication that nobody hears: nobody asked for an answer, so nobody is refused one
+    if not bus.ready or handler.style in ("stream", "channel"):
         bus._counters.refused += 1
         return
     call = Call(bus, peer, peer, handler, message, math.inf)
@@ -259,9 +262,10 @@ def _subscribe(peer: Peer, message: Message) -> None:
         patterns = peer.patterns = {}
     if pattern in patterns:
         return
-    if len(patterns) >= link.runtime.limits.subscriptions:
+    if len(patterns) >= link.runtime.limits.subscriptions or not link.initiates:
         link.bus._counters.refused += 1
-        link.bus._too_many_subscriptions(peer, pattern)
+        if link.initiates:
+            link.bus._too_many_subscriptions(peer, pattern)
         return
     patterns[pattern] = pattern
     link.bus._peer_subscribed(peer, pattern)

@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any
 import anyio
 
 from . import incoming
-from .errors import BusError, Disconnected, QueueFull, RequestError, TooLarge, Unauthorized
+from .crowd import Crowd
+from .errors import BusError, Disconnected, Forbidden, QueueFull, RequestError, TooLarge, Unauthorized, Unsupported
 from .events import FrameRefused, LinkDown, LinkUp, PeerSlow
 from .message import Message
 from .outbox import Outbox, Waiting
@@ -52,10 +53,12 @@ class Link:
         "_bad_since",
         "_closing",
         "_peer",
-        "_peers",
         "_room",
+        "_since",
+        "_wanted",
         "adapter",
         "bus",
+        "crowd",
         "expires",
         "flowing",
         "format",
@@ -63,6 +66,7 @@ class Link:
         "handshake",
         "held",
         "identity",
+        "initiates",
         "on_down",
         "on_up",
         "opened",
@@ -122,11 +126,16 @@ class Link:
         self.on_up: Callable[[], None] | None = None
         self.on_down: Callable[[Closed], None] | None = None
         self._peer: Peer | None = None
-        self._peers: dict[Any, Peer] | None = None
+        self.crowd: Crowd | None = None
+        """The peers of a connection that carries many."""
+        self.initiates: bool = True
+        """Whether this side may begin requests and publications."""
         self._room: list[Any] | None = None
         self._bad = 0
         self._bad_since = 0.0
         self._closing: Closed | None = None
+        self._wanted = False  # it was the session that wanted the connection closed, not this bus
+        self._since = 0.0
         codec = adapter.codec(runtime.limits)
         self.format: BodyFormat = codec.formats[0]
         self.format_for: Callable[[Any, str | int], BodyFormat] = codec.format_for
@@ -143,9 +152,14 @@ class Link:
     @property
     def peers(self) -> list[Peer]:
         """All peers."""
-        if self._peers:
-            return list(self._peers.values())
+        if self.crowd is not None:
+            return list(self.crowd.peers.values())
         return [self._peer] if self._peer is not None else []
+
+    @property
+    def upstream(self) -> bool:
+        """Whether there is one peer and this bus has dialled it: a server of ours, not clients behind a broker."""
+        return self.opened and self.crowd is None
 
     @property
     def address(self) -> str:
@@ -162,6 +176,8 @@ class Link:
         self.transport = transport
         self.paused = False
         self._closing = None
+        self._wanted = False
+        self._since = now
         self.state = State.CONNECTING
         self.session.start(now)
         transport.start(self)
@@ -170,9 +186,13 @@ class Link:
 
     def _ready(self) -> None:
         assert self.session is not None
-        if self._peer is None and not self.session.capabilities.many_peers:
+        capabilities = self.session.capabilities
+        if capabilities.many_peers:
+            self.crowd = self.crowd or Crowd(self)
+        elif self._peer is None:
             self._peer = Peer(self, None, self.identity or Identity())
-        self.shared = self.session.codec if self.session.capabilities.shared_publish else None
+        self.shared = self.session.codec if capabilities.shared_publish else None
+        self.initiates = capabilities.initiates and getattr(self.transport, "initiates", True)
         self.state = State.UP
         again, self.was_up = self.was_up, True
         self.bus._link_up(self)
@@ -187,7 +207,7 @@ class Link:
         if self.state is State.CLOSED:
             return
         self._closing = self._closing or Closed(code, reason)
-        self.flowing = False
+        self._wanted = self.flowing = False
         transport, session = self.transport, self.session
         if transport is None or session is None or self.state is State.DOWN:
             self._ended(Closed(code, reason))
@@ -199,6 +219,7 @@ class Link:
     def abort(self, why: Closed) -> None:
         """Cut the connection."""
         self._closing = self._closing or why
+        self._wanted = False
         if self.transport is not None and self.state in (State.UP, State.CONNECTING):
             # Nothing more of what has already come in is looked at, and nothing more is written.
             self.flowing = False
@@ -253,11 +274,11 @@ class Link:
         receive = incoming.receive
         for event in session.events():
             if event.__class__ is Message:
-                peer = self._peer
-                if peer is None:
-                    peer = self._peers.get(event.peer) if self._peers else None
-                    if peer is None:
-                        continue  # the peer was sent away, or has never been opened
+                peer = self._peer or self._peer_of(event.peer)
+                if peer is None:  # it was sent away, has never been opened, or waits to be let in
+                    if self.crowd is not None:
+                        self.crowd.hold(event)
+                    continue
                 event.peer = peer
                 receive(peer, event, now)
             else:
@@ -265,21 +286,39 @@ class Link:
             if self.session is not session:
                 return
 
+    def _peer_of(self, key: Any) -> Peer | None:
+        if self.crowd is None:
+            return self._peer
+        return self.crowd.peers.get(key)
+
+    def receive_all(self, messages: list[Message]) -> None:
+        """What one of many has said before it was let in."""
+        now = self.runtime.time()
+        for message in messages:
+            peer = self._peer_of(message.peer)
+            if peer is not None:
+                message.peer = peer
+                incoming.receive(peer, message, now)
+        self.flush()
+
     def _session_event(self, event: Any, now: float) -> None:
         if isinstance(event, Ready):
             self._ready()
         elif isinstance(event, Refused):
             self.refused(event.error.reason, str(event.error), now)
+            if event.error.reply_id is not None and (peer := self._peer_of(event.peer_key)) is not None:
+                peer.answered_badly(event.error)
         elif isinstance(event, PeerOpened):
-            self._peers = self._peers if self._peers is not None else {}
-            peer = self._peers[event.key] = Peer(self, event.key, Identity(key=str(event.key)), event.address)
-            self.bus._emit(LinkUp(peer=peer, url=self.url))
+            if self.crowd is not None:
+                self.crowd.opened(event, now)
         elif isinstance(event, PeerClosed):
-            if self._peers and (gone := self._peers.pop(event.key, None)) is not None:
-                gone._lost(event.reason, going_on=False)
+            if self.crowd is not None:
+                self.crowd.closed(event.key, event.reason)
         elif isinstance(event, CloseWanted):
             self.flush()
-            self._closing = self._closing or Closed(event.code, event.reason, event.error)
+            if self._closing is None:
+                self._closing = Closed(event.code, event.reason, event.error)
+                self._wanted = True
             self.flowing = False
             if self.transport is not None:
                 self.transport.close(event.code, event.reason)
@@ -338,7 +377,16 @@ class Link:
                 session.send(message, self.runtime.time(), peer.key)
                 self.flush()
             return True
+        self.check_initiates(peer)
         return self._wait(message, peer, None, deadline, droppable=True)
+
+    def check_initiates(self, peer: Peer) -> None:
+        """
+        Raises:
+            Unsupported: This side may only answer (a plain HTTP server).
+        """
+        if not self.initiates:
+            raise Unsupported(f"{peer!r} can only be answered: on this connection its server begins nothing")
 
     def publish_alone(self, message: Message, peer: Peer) -> None:
         """`publish` for a link that is flowing and a publication that goes nowhere else: nothing is kept for others."""
@@ -369,6 +417,7 @@ class Link:
             EncodeError, Unsupported, LocalProtocolError: Misuse; anything else fails the reply.
         """
         if not self.flowing:
+            self.check_initiates(peer)
             if self.state is State.CLOSED or self._closing is not None:
                 reply._fail(self._disconnected(sent=False))
             elif self._wait(message, peer, reply, reply.deadline, droppable=False):
@@ -385,7 +434,7 @@ class Link:
             return
         try:
             key = self.session.send(message, self.runtime.time(), peer.key)  # type: ignore[union-attr]
-        except (RequestError, QueueFull) as error:
+        except (RequestError, QueueFull, Disconnected) as error:
             reply._fail(error)
             return
         self.bus._counters.sent += 1
@@ -432,7 +481,7 @@ class Link:
         self.bus._counters.dropped += outbox.drop_expired(self.runtime.time())
         if outbox.has_room(entry.size):
             return True
-        if self.opened and entry.droppable:
+        if self.upstream and entry.droppable:
             return False  # the publisher waits, or is told
         if entry.droppable and self.when_full == "drop_newest":
             self._dropped()
@@ -453,7 +502,8 @@ class Link:
             self.bus._emit(PeerSlow(peer=self._peer, policy=self.when_full, dropped=1))
 
     def _update_flow(self) -> None:
-        self.flowing = self.state is State.UP and not self.paused and not self.outbox and self._closing is None
+        ready = self.state is State.UP and not self.paused and not self.outbox and self._closing is None
+        self.flowing = ready and self.initiates
 
     def _drain_outbox(self) -> None:
         """Write what waits, as far as the connection takes it."""
@@ -476,6 +526,8 @@ class Link:
         if reply is not None:
             if reply.done():
                 return
+            if message.ttl is not None:  # part of it has passed here
+                message.ttl = max(0.0, message.ttl - (now - reply.started))
             peer._sending(reply)
             try:
                 self._send_request(message, reply, peer)
@@ -519,7 +571,8 @@ class Link:
         if self.state is State.CLOSED:
             return
         before = self.state
-        returns = self.opened and self.on_down is not None and self._closing is None and why.error is None
+        final = isinstance(why.error, (Unauthorized, Forbidden)) or (self._closing is not None and not self._wanted)
+        returns = self.opened and self.on_down is not None and not final
         self.state = State.DOWN if returns else State.CLOSED
         self.flowing = False
         self._charge(0)
@@ -527,8 +580,10 @@ class Link:
         session, self.session = self.session, None
         if session is not None:
             session.connection_lost(why.reason)
-        for peer in self.peers:
-            peer._lost(why.reason, going_on=returns, error=why.error)
+        if self.crowd is not None:
+            self.crowd.lost(why.reason, why.error)
+        if self._peer is not None:
+            self._peer._lost(why.reason, going_on=returns, error=why.error)
         if not returns:
             self._finish(why)
         if before is State.UP or before is State.CONNECTING:
@@ -558,6 +613,9 @@ class Link:
             self.close(4401, "the identity has expired: authenticate again")
         if transport is not None and self.state is not State.DOWN:
             transport.tick(now)
+        limit = self.runtime.limits.handshake_timeout
+        if self.state is State.CONNECTING and not self.opened and now - self._since > limit:
+            self.abort(Closed(1002, f"the {self.adapter.name} handshake did not complete in {limit:g} s"))
         if session is not None and self.session is session:
             due = session.next_tick()
             if due is not None and due <= now:

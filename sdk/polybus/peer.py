@@ -55,6 +55,7 @@ class Peer(Answer):
     __slots__ = (
         "__weakref__",
         "_allowed",
+        "_answers_only",
         "_due",
         "_extended",
         "_hello",
@@ -95,6 +96,7 @@ class Peer(Answer):
         self._allowed: dict[str | int, bool] | None = None
         self._due = math.inf
         self._extended: bool | None = None
+        self._answers_only = False
         self._hello: Reply[Any] | None = None
 
     # -- who it is -------------------------------------------------------------------------------------------------------
@@ -133,8 +135,9 @@ class Peer(Answer):
 
     @property
     def connected(self) -> bool:
-        """Whether the link is up."""
-        return self._link.state.value == "up"
+        """Whether the link is up, and the peer there."""
+        link = self._link
+        return link.state.value == "up" and (self.key is None or link.crowd is None or link.crowd.peers.get(self.key) is self)
 
     def __repr__(self) -> str:
         return f"<Peer {self.id} {self.protocol}+{self.transport} {self.address}>"
@@ -148,9 +151,12 @@ class Peer(Answer):
         link = self._link
         if self.key is None:
             link.close(1000, reason)
-        elif link.session is not None:
-            link.session.close(1000, reason, link.runtime.time(), self.key)
+        elif link.session is not None and self.connected:
+            now = link.runtime.time()
+            link.session.close(1000, reason, now, self.key)
             link.flush()
+            if link.crowd is not None:
+                link.crowd.closed(self.key, reason)
 
     # -- the verbs -------------------------------------------------------------------------------------------------------
 
@@ -294,12 +300,15 @@ class Peer(Answer):
                 self._extended = False
             return []
         self._extended = isinstance(answer, dict) and answer.get("v") == 1
+        self._answers_only = isinstance(answer, dict) and answer.get("answers_only") is True
         refused = answer.get("refused", []) if isinstance(answer, dict) else []
         return refused if isinstance(refused, list) else []
 
     async def _open(self, subject: str | int, body: Any, mode: str, timeout: float | None) -> Channel[Any, Any]:
         if not await self.extended():
             raise Unsupported(f"{self!r} is not a polybus peer: it can carry requests, but no {mode}")
+        if self._answers_only:
+            raise Unsupported(f"{self!r} only answers on this connection: it can carry requests, but no {mode}")
         link = self._link
         now = link.runtime.time()
         channels = self.channels = self.channels if self.channels is not None else {}
@@ -315,8 +324,9 @@ class Peer(Answer):
         if body is not None:
             message.format = chosen = link.format_for(body, subject)
             message.raw = chosen.encode(body)
-        if link.state.value != "up":
+        if not self.connected:
             raise Disconnected("the link is down", self.address, False)
+        link.check_initiates(self)
         channel.id = link.write(message, self)
         channels[channel.id] = channel
         return channel
@@ -336,8 +346,10 @@ class Peer(Answer):
 
     def channel_done(self, channel: Channel[Any, Any]) -> None:
         """A channel's port: it is over."""
-        if self.channels is not None:
-            self.channels.pop(channel.id, None)
+        if self.channels is not None and self.channels.pop(channel.id, None) is not None:
+            session = self._link.session
+            if session is not None:
+                session.forget(channel.id, self._link.runtime.time())
 
     # -- calls.Answer: outcomes of this peer's requests ------------------------------------------------------------------
 
