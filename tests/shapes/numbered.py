@@ -1,0 +1,266 @@
+"""A wire of 16-bit ids and numbered actions, direct or with many clients on one connection behind a broker (as CSB).
+
+Eight bytes in front of the payload: kind and encoding (four bits each), result, id, action; behind a broker four bytes with the
+number of the client come first. Texts as subjects and the extensions travel on reserved actions.
+"""
+
+from __future__ import annotations
+
+import random
+import struct
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from typing import Any, ClassVar, Final, Literal, Self
+
+from attrs import frozen
+
+from polybus.body import JSON, OCTETS, BodyFormat
+from polybus.errors import Disconnected, LocalProtocolError, QueueFull, RemoteProtocolError, Unsupported
+from polybus.limits import Limits
+from polybus.message import Kind, Message
+from polybus.plugins import Capabilities, PeerClosed, PeerOpened, Role
+
+from .common import ShapeAdapter, ShapeSession, dump, facts_of, failed, load
+
+REQUEST, RESPONSE, CONNECTED, CLOSED, CLOSE = 1, 2, 0xD, 0xE, 0xF
+BINARY, TEXT_JSON = 0, 2
+HELLO: Final = 0xFFFF0000
+NAMED: Final = {Kind.SUBSCRIBE: 0xFFFF0001, Kind.UNSUBSCRIBE: 0xFFFF0002, Kind.PUBLISH: 0xFFFF0003, Kind.REQUEST: 0xFFFF0004}
+CHANNEL: Final = {
+    Kind.CANCEL: 0xFFFF0005,
+    Kind.OPEN: 0xFFFF0006,
+    Kind.ITEM: 0xFFFF0007,
+    Kind.CREDIT: 0xFFFF0008,
+    Kind.END: 0xFFFF0009,
+}
+_NAMED_KINDS: Final = {action: kind for kind, action in NAMED.items()}
+_CHANNEL_KINDS: Final = {action: kind for kind, action in CHANNEL.items()}
+QUARANTINE: Final = 60.0
+SILENT: Final = 30.0
+"""Seconds after which the id of a request whose answer nobody waits for is free again."""
+
+
+@frozen
+class Own:
+    """A key of ours. The serial number keeps it apart from a later one with the same id."""
+
+    client: int
+    id: int
+    serial: int
+
+
+@frozen
+class Theirs:
+    """What names a request or open of the peer. `action` is echoed in the answer."""
+
+    client: int
+    id: int
+    action: int
+
+
+@frozen(eq=False)
+class NumberedCodec:
+    limits: Limits
+    wrapped: bool
+    formats: tuple[BodyFormat, ...] = (JSON, OCTETS)
+    reads: frozenset[Literal["text", "binary"]] = frozenset(("binary",))
+    writes: Literal["text", "binary"] = "binary"
+
+    def format_for(self, value: Any, subject: str | int) -> BodyFormat:
+        return OCTETS if isinstance(value, (bytes, bytearray, memoryview)) else JSON
+
+    def decode(self, frame: bytes) -> Sequence[Message | RemoteProtocolError]:
+        head = ">IBBHI" if self.wrapped else ">BBHI"
+        try:
+            *client, first, result, id, action = struct.unpack_from(head, frame)
+            payload = frame[struct.calcsize(head) :]
+            message = self._message(client[0] if client else 0, first >> 4, first & 15, result, id, action, payload)
+        except (struct.error, UnicodeDecodeError) as error:
+            raise RemoteProtocolError(str(error), reason="truncated") from error
+        message.peer = client[0] if client else None
+        return [message]
+
+    def _message(self, client: int, kind: int, encoding: int, result: int, id: int, action: int, data: bytes) -> Message:
+        body_format = OCTETS if encoding == BINARY else JSON
+        if kind in (CONNECTED, CLOSED):
+            return Message(Kind.CONTROL, kind)
+        if kind == RESPONSE:
+            if result == 0:
+                return Message(Kind.RESPONSE, action, (client, id), data or None, body_format)
+            return failed(Kind.ERROR, (client, id), load(data))
+        if kind != REQUEST:
+            raise RemoteProtocolError(f"kind {kind} is not known", reason="unknown_verb")
+        theirs = Theirs(client, id, action)
+        if action in _CHANNEL_KINDS:
+            return self._of_channel(_CHANNEL_KINDS[action], client, theirs, body_format, data)
+        subject: str | int = action
+        if action in _NAMED_KINDS:
+            (size,) = struct.unpack_from(">H", data)
+            subject, data = str(data[2 : 2 + size], "utf-8"), data[2 + size :]
+        elif action == HELLO:
+            subject = "_polybus.hello"
+        return Message(_NAMED_KINDS.get(action, Kind.REQUEST), subject, theirs, data or None, body_format)
+
+    def _of_channel(self, kind: Kind, client: int, theirs: Theirs, body_format: BodyFormat, data: bytes) -> Message:
+        of_sender, reference, size = struct.unpack_from(">?HI", data)
+        facts, raw = load(data[7 : 7 + size]), data[7 + size :] or None
+        facts = facts if isinstance(facts, dict) else {}
+        id = Theirs(client, reference, CHANNEL[Kind.OPEN]) if of_sender else (client, reference)
+        if kind is Kind.CANCEL:
+            id = Theirs(client, reference, facts.get("action", -1))
+        if kind is Kind.END and facts:
+            return failed(kind, id, facts)
+        return Message(kind, str(facts.pop("subject", "")), id, raw, body_format, attributes=facts)
+
+    def encode(self, messages: Sequence[Message]) -> bytes:
+        (message,) = messages
+        kind, id, data = message.kind, message.id, message.encoded(self.formats) or b""
+        first, result, action = REQUEST, 0, message.subject
+        if message.headers:
+            raise Unsupported("numbered carries no headers")
+        if kind in (Kind.RESPONSE, Kind.ERROR):
+            first, action, result = RESPONSE, id.action, int(message.code or 0)
+            data = dump(facts_of(message)) if kind is Kind.ERROR else data
+        elif kind in CHANNEL:
+            facts = facts_of(message) if message.code else {**message.attributes, "subject": message.subject}
+            if kind is Kind.CANCEL:
+                facts = {"action": message.subject if isinstance(message.subject, int) else NAMED[Kind.REQUEST]}
+            text = dump(facts) if kind is not Kind.END or message.code else b"{}"
+            data = struct.pack(">?HI", isinstance(id, Own), id.id, len(text)) + text + data
+            action = CHANNEL[kind]
+        elif kind is Kind.CONTROL:
+            first, action = CLOSE, 0
+        elif action == "_polybus.hello":
+            action = HELLO
+        elif isinstance(action, str):
+            name = action.encode()
+            action, data = NAMED[Kind.REQUEST if kind is Kind.NOTIFY else kind], struct.pack(">H", len(name)) + name + data
+        elif kind not in (Kind.REQUEST, Kind.NOTIFY) or not 0 <= action < HELLO:
+            raise LocalProtocolError(f"{kind.value} on action {action}: only requests go to numbers, below 0xFFFF0000")
+        encoding = BINARY if message.format is OCTETS and kind is not Kind.ERROR else TEXT_JSON
+        number = id.id if kind not in CHANNEL and kind is not Kind.CONTROL else 0
+        head = struct.pack(">BBHI", first << 4 | encoding, result, number, action)
+        return (struct.pack(">I", id.client) if self.wrapped else b"") + head + data
+
+
+class NumberedSession(ShapeSession):
+    def __init__(self, codec: NumberedCodec, ids: int, rng: random.Random | None) -> None:
+        super().__init__(codec.limits, rng)
+        self.codec = codec
+        self.capabilities = Capabilities(
+            patterns=False, numbers=True, headers=False, deadlines=False, many_peers=codec.wrapped, announce="client"
+        )
+        self._ids = ids
+        self._serial = 0
+        self._own: dict[int, dict[int, Own]] = {} if codec.wrapped else {0: {}}
+        self._free_at: dict[Own, float] = {}
+        """Ids in use that nobody waits for, and when they are free at the latest."""
+
+    def receive(self, frame: bytes, now: float) -> None:
+        try:
+            for message in self.codec.decode(frame):
+                assert isinstance(message, Message)
+                self._received(message, message.peer if isinstance(message.peer, int) else 0)
+        except RemoteProtocolError as error:
+            self.refuse(error)
+
+    def _received(self, message: Message, client: int) -> None:
+        kind = message.kind
+        if kind is Kind.CONTROL:
+            self._client(client, message.subject == CONNECTED)
+            return
+        own = self._own.get(client)
+        if own is None:
+            raise RemoteProtocolError(f"client {client} is not connected", reason="unknown_peer")
+        if kind in (Kind.RESPONSE, Kind.ERROR) or (kind in CHANNEL and isinstance(message.id, tuple)):
+            key = own.get(message.id[1])
+            if key is None:
+                raise RemoteProtocolError("an answer to an id that is not pending", reason="unknown_id")
+            if kind in (Kind.RESPONSE, Kind.ERROR):
+                del own[key.id]
+                if key in self._free_at:
+                    del self._free_at[key]  # late, or an answer that nobody asked for
+            message.id = key
+        elif kind in NAMED and kind is not Kind.REQUEST:
+            self.queue(self.codec.encode([Message(Kind.RESPONSE, "", message.id)]))
+        self._events.append(message)
+
+    def _client(self, client: int, connected: bool) -> None:
+        if connected:
+            self._own[client] = {}
+            self._events.append(PeerOpened(client, f"client {client}"))
+        elif (own := self._own.pop(client, None)) is not None:
+            for key in own.values():
+                self._free_at.pop(key, None)
+            self._events.append(PeerClosed(client, "the client has gone"))
+
+    def send(self, message: Message, now: float, peer_key: Any = None) -> Own | None:
+        kind, client = message.kind, peer_key or 0
+        if client not in self._own:
+            raise Disconnected("the client has gone", f"client {client}", False)
+        copy = Message(kind, message.subject, message.id, message.raw, message.format, message.headers, code=message.code)
+        copy._attributes, copy._value = message._attributes, message._value
+        if kind in (Kind.RESPONSE, Kind.ERROR, Kind.ITEM, Kind.CREDIT, Kind.END):
+            self.queue(self.codec.encode([copy]))
+            return None
+        if kind is Kind.CANCEL:
+            own = self._own.get(client, {})
+            if own.get(message.id.id) == message.id:  # else its answer has come, and the id may be another's by now
+                self.queue(self.codec.encode([copy]))
+            return None
+        key = copy.id = self._allocate(client, now)
+        self.queue(self.codec.encode([copy]))
+        self._own[client][key.id] = key
+        if kind in (Kind.REQUEST, Kind.OPEN):
+            return key
+        self._free_at[key] = now + SILENT  # answered all the same; nobody waits
+        return None
+
+    def _allocate(self, client: int, now: float) -> Own:
+        used = self._own.get(client, {})
+        if len(used) >= self._ids:
+            self.tick(now)
+        if len(used) >= self._ids:
+            raise QueueFull(f"all {self._ids} message ids are taken")
+        while True:
+            self._serial += 1
+            if (id := self._serial % self._ids) not in used:
+                return Own(client, id, self._serial)
+
+    def forget(self, key: Any, now: float) -> None:
+        if isinstance(key, Own) and self._own.get(key.client, {}).get(key.id) == key:
+            self._free_at[key] = now + QUARANTINE
+
+    def next_tick(self) -> float | None:
+        return min(self._free_at.values(), default=None)
+
+    def tick(self, now: float) -> None:
+        for key in [key for key, when in self._free_at.items() if when <= now]:
+            del self._free_at[key]
+            self._own[key.client].pop(key.id, None)
+
+    def close(self, code: int, reason: str, now: float, peer_key: Any = None) -> None:
+        if self._own.pop(peer_key, None) is not None:
+            self.queue(self.codec.encode([Message(Kind.CONTROL, CLOSE, Theirs(peer_key, 0, 0))]))
+
+
+@frozen(kw_only=True)
+class Numbered(ShapeAdapter):
+    """`side` is ``direct`` or ``server``, behind a broker; `ids` how many there are."""
+
+    name: ClassVar[str] = "numbered"
+    side: str = "direct"
+    ids: int = 65_536
+
+    @classmethod
+    def from_options(cls, options: Mapping[str, str]) -> Self:
+        return cls(side=options.get("side", "direct"), ids=int(options.get("ids", "65536")))
+
+    def codec(self, limits: Limits = Limits()) -> NumberedCodec:  # noqa: B008  # immutable
+        return _codec(limits, self.side == "server")
+
+    def session(self, role: Role, limits: Limits = Limits(), rng: random.Random | None = None) -> NumberedSession:  # noqa: B008
+        return NumberedSession(self.codec(limits), self.ids, rng)
+
+
+_codec = lru_cache(NumberedCodec)

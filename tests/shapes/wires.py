@@ -1,0 +1,229 @@
+"""Connections for these tests, in memory: ends that hand each frame to a function, a broker, and HTTP-like exchanges."""
+
+from __future__ import annotations
+
+import struct
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+from polybus.plugins import Admission, Closed, DialOptions, Handshake, Host, ListenOptions, Receiver, Transport
+
+
+class End:
+    """One end of a connection: what is sent goes to `carry`, in a later turn of the event loop; so does the end to `gone`."""
+
+    name = "double"
+    hops = 0
+    address = "double"
+
+    def __init__(self, host: Host, carry: Callable[[bytes], None], gone: Callable[[Closed], None]) -> None:
+        self.host = host
+        self.max_frame = host.limits.message
+        self._carry = carry
+        self._gone = gone
+        self._receiver: Receiver | None = None
+        self._early: list[bytes] = []
+        self._over = False
+
+    def start(self, receiver: Receiver) -> None:
+        self._receiver = receiver
+        early, self._early = self._early, []
+        if early:
+            self.host.call_soon(lambda: receiver.frames_received(early))
+
+    def send(self, frame: bytes) -> None:
+        if not self._over:
+            self.host.call_soon(lambda: self._carry(frame))
+
+    def deliver(self, frame: bytes) -> None:
+        """A frame from the other side."""
+        if self._receiver is None:
+            self._early.append(frame)
+        elif not self._over:
+            self._receiver.frames_received([frame])
+
+    def write_backlog(self) -> int:
+        return 0
+
+    def close(self, code: int = 1000, reason: str = "") -> None:
+        self.abort(Closed(code, reason))
+
+    def abort(self, why: Closed) -> None:
+        if not self._over:
+            self.lost(why)
+            self.host.call_soon(lambda: self._gone(why))
+
+    def lost(self, why: Closed) -> None:
+        """The other side is gone."""
+        if not self._over:
+            self._over = True
+            receiver = self._receiver
+            if receiver is not None:
+                self.host.call_soon(lambda: receiver.closed(why))
+
+    def tick(self, now: float) -> None:
+        """Nothing can go silent here."""
+
+
+class Dial:
+    """A connector that makes an `End`."""
+
+    reconnects = False
+    url = "double://"
+
+    def __init__(self, make: Callable[[DialOptions], Transport], *, reconnects: bool = False) -> None:
+        self._make = make
+        self.reconnects = reconnects
+
+    async def connect(self, options: DialOptions) -> Transport:
+        return self._make(options)
+
+
+class Broker:
+    """Multiplexes clients over one connection to a server, with `numbered`'s headers. It never looks into a payload."""
+
+    OPENED, CLOSED, CLOSE = 0xD0, 0xE0, 0xF0
+
+    def __init__(self) -> None:
+        self.server: End | None = None
+        self.clients: dict[int, End | Callable[[bytes], None]] = {}
+        self.next_id = 100
+        self.sent_away: list[int] = []
+
+    def for_server(self) -> Dial:
+        return Dial(self._server, reconnects=True)
+
+    def for_client(self) -> Dial:
+        return Dial(self._client)
+
+    def _server(self, options: DialOptions) -> Transport:
+        self.server = End(options.host, self.from_server, lambda why: None)
+        for client in self.clients:
+            self._control(client, self.OPENED)
+        return self.server
+
+    def _client(self, options: DialOptions) -> Transport:
+        number = self.next_id
+        end = End(options.host, lambda frame: self.from_client(number, frame), lambda why: self.leave(number))
+        self.enter(end)
+        return end
+
+    def enter(self, client: End | Callable[[bytes], None]) -> int:
+        """A client has come: an end, or a function that takes what is sent to it."""
+        number, self.next_id = self.next_id, self.next_id + 1
+        self.clients[number] = client
+        self._control(number, self.OPENED)
+        return number
+
+    def leave(self, number: int) -> None:
+        """A client has gone."""
+        if self.clients.pop(number, None) is not None:
+            self._control(number, self.CLOSED)
+
+    def from_client(self, number: int, frame: bytes) -> None:
+        if self.server is not None and number in self.clients:
+            self.server.deliver(struct.pack(">I", number) + frame)
+
+    def from_server(self, frame: bytes) -> None:
+        number, kind = struct.unpack_from(">IB", frame)
+        client = self.clients.get(number)
+        if kind == self.CLOSE:
+            self.sent_away.append(number)
+            self.leave(number)
+            if isinstance(client, End):
+                client.lost(Closed(1000, "sent away"))
+        elif isinstance(client, End):
+            client.deliver(frame[4:])
+        elif client is not None:
+            client(frame[4:])
+
+    def cut(self) -> None:
+        """The connection to the server breaks, and with it go all clients."""
+        server, self.server = self.server, None
+        self.clients.clear()
+        if server is not None:
+            server.lost(Closed(1006, "cut"))
+
+    def _control(self, number: int, kind: int) -> None:
+        if self.server is not None:
+            self.server.deliver(struct.pack(">IBBHI", number, kind, 0, 0, 0))
+
+
+class Exchanged(bytes):
+    """A frame that belongs to an exchange: transport and session of such a wire agree on this, the link passes it on."""
+
+    exchange: int
+
+    @classmethod
+    def of(cls, frame: bytes, exchange: int) -> Exchanged:
+        made = cls(frame)
+        made.exchange = exchange
+        return made
+
+
+class ServerEnd(End):
+    """The server's end: a frame leaves as the answer of its exchange, or, where the client polls, on a poll."""
+
+    def __init__(self, *args: Any, polls: bool) -> None:
+        super().__init__(*args)
+        self.initiates = polls
+        """For the link: without polls this end may only answer."""
+
+
+class Exchanges:
+    """A place where a server answers exchanges: each client frame opens one. Without `polls` nothing else ever goes back."""
+
+    url = "exchanges://"
+    reconnects = False
+
+    def __init__(self, *, polls: bool) -> None:
+        self.polls = polls
+        self.options: ListenOptions | None = None
+        self.stray: list[bytes] = []
+        """Frames of the server that no exchange could take."""
+        self.exchanges = 0
+
+    async def listen(self, options: ListenOptions) -> Exchanges:
+        self.options = options
+        return self
+
+    async def aclose(self) -> None:
+        self.options = None
+
+    async def connect(self, options: DialOptions) -> Transport:
+        assert self.options is not None
+        gate = self.options.gate
+        open_exchanges: set[int] = set()
+        waiting: deque[bytes] = deque()
+
+        def request(frame: bytes) -> None:
+            self.exchanges += 1
+            open_exchanges.add(self.exchanges)
+            server.deliver(Exchanged.of(frame, self.exchanges))
+            poll()
+
+        def answer(frame: bytes) -> None:
+            exchange = getattr(frame, "exchange", None)
+            if exchange in open_exchanges:
+                open_exchanges.discard(exchange)
+                client.deliver(bytes(frame))
+            elif self.polls:
+                waiting.append(frame)
+                poll()
+            else:
+                self.stray.append(frame)
+
+        def poll() -> None:
+            while self.polls and waiting:
+                client.deliver(bytes(waiting.popleft()))
+
+        client = End(options.host, request, lambda why: server.lost(why))
+        server = ServerEnd(self.options.host, answer, lambda why: client.lost(why), polls=self.polls)
+        handshake = Handshake(protocol=self.options.protocol, transport="exchanges")
+        assert gate.knock("double") is None
+        decided: list[Any] = []
+        gate.admit(handshake, decided.append)
+        assert isinstance(decided[0], Admission)
+        gate.opened(server, decided[0])
+        return client
