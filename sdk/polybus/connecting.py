@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import logging
 import random
 from collections.abc import Callable, Iterable, Mapping
 from types import TracebackType
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
     from .bus import Bus
 
 __all__ = ["Backoff", "Connecting", "Headers"]
+
+logger: logging.Logger = logging.getLogger("polybus")
 
 Headers: TypeAlias = "Mapping[str, str] | Callable[[], Any] | None"
 """Headers for the handshake, or a plain or async function that gives them, called before every attempt."""
@@ -52,8 +55,12 @@ class Backoff:
 
     def delay(self, attempt: int, rng: Callable[[], float] = random.random) -> float:
         """Seconds before attempt number `attempt` (from 0)."""
-        bound = min(self.maximum, self.initial * self.factor ** min(attempt, 64))
+        bound = self.bound(attempt)
         return bound * rng() if self.jitter else bound
+
+    def bound(self, attempt: int) -> float:
+        """The longest that `delay` can be."""
+        return float(min(self.maximum, self.initial * self.factor ** min(attempt, 64)))
 
 
 class Connecting:
@@ -81,6 +88,9 @@ class Connecting:
         self._wait = wait
         self._gives_bus = gives_bus
         self._link: Link | None = None
+        self._failures = 0
+        """Attempts in a row that did not give a link that lasted."""
+        self._up_since = 0.0
 
     async def __aenter__(self) -> Any:
         bus = self._bus
@@ -94,6 +104,7 @@ class Connecting:
                 opened=True,
                 serves=self._serves,
             )
+            link.renews = callable(self._headers)
             await self._first(link)
             await bus._announced(link)
         except BaseException:
@@ -133,9 +144,9 @@ class Connecting:
                 attempt += 1
                 self._bus._emit(LinkRetrying(url=link.url, attempt=attempt, delay=delay, reason=error.reason))
                 await anyio.sleep(delay)
-        link.on_down = lambda why: self._down(link, why)
         if link.state is State.DOWN or link.state is State.CLOSED:
             raise ConnectFailed(link.url, "the connection ended at once")
+        self._established(link)
 
     async def _attempt(self, link: Link) -> None:
         runtime = self._bus._running
@@ -200,10 +211,12 @@ class Connecting:
         bus = self._bus
         reason = why.reason
         attempts = self._backoff.attempts
-        attempt = 0
-        while attempts is None or attempt < attempts:
-            delay = self._backoff.delay(attempt)
-            bus._emit(LinkRetrying(peer=link.peer, url=link.url, attempt=attempt + 1, delay=delay, reason=reason))
+        if bus._running.time() - self._up_since > self._backoff.bound(self._failures):
+            self._failures = 0  # a link that ends as soon as it is up counts as a failure, or the pauses would never grow
+        while attempts is None or self._failures < attempts:
+            delay = self._backoff.delay(self._failures)
+            self._failures += 1
+            bus._emit(LinkRetrying(peer=link.peer, url=link.url, attempt=self._failures, delay=delay, reason=reason))
             await anyio.sleep(delay)
             if link.state is State.CLOSED:
                 return
@@ -214,14 +227,21 @@ class Connecting:
                 return
             except (ConnectFailed, Disconnected, RequestError) as error:
                 reason = getattr(error, "reason", None) or str(error)
-                attempt += 1
+                continue
+            except Exception as error:
+                logger.exception("polybus: an attempt to connect to %s failed on this side; it will be tried again", link.url)
+                reason = repr(error)
                 continue
             bus._counters.reconnects += 1
-            link.on_down = lambda gone: self._down(link, gone)
-            if link.state is State.DOWN:  # lost again before we could look
-                self._down(link, Closed(1006, "lost again"))
+            self._established(link)
             return
-        link.abort(Closed(1006, f"given up after {attempt} attempts: {reason}"))
+        link.abort(Closed(1006, f"given up after {self._failures} attempts: {reason}"))
+
+    def _established(self, link: Link) -> None:
+        self._up_since = self._bus._running.time()
+        link.on_down = lambda why: self._down(link, why)
+        if link.state is State.DOWN:  # lost again before we could look
+            self._down(link, Closed(1006, "lost again"))
 
 
 def resolve_target(target: str | Connector, protocol: str | ProtocolAdapter | None) -> tuple[ProtocolAdapter, Connector]:

@@ -72,6 +72,7 @@ class Link:
         "opened",
         "outbox",
         "paused",
+        "renews",
         "runtime",
         "serves",
         "session",
@@ -123,6 +124,8 @@ class Link:
         self.unwritten: int = 0
         """Bytes that the connection held when it last asked for a pause."""
         self.was_up: bool = False
+        self.renews: bool = False
+        """Whether every attempt asks for credentials anew."""
         self.on_up: Callable[[], None] | None = None
         self.on_down: Callable[[Closed], None] | None = None
         self._peer: Peer | None = None
@@ -571,7 +574,10 @@ class Link:
         if self.state is State.CLOSED:
             return
         before = self.state
-        final = isinstance(why.error, (Unauthorized, Forbidden)) or (self._closing is not None and not self._wanted)
+        # An identity that expires is no refusal where the next attempt brings a new one.
+        renewed = self.renews and self.was_up and isinstance(why.error, Unauthorized)
+        refused = isinstance(why.error, (Unauthorized, Forbidden)) and not renewed
+        final = refused or (self._closing is not None and not self._wanted)
         returns = self.opened and self.on_down is not None and not final
         self.state = State.DOWN if returns else State.CLOSED
         self.flowing = False
