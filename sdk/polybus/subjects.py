@@ -2,7 +2,7 @@
 
 Subjects are dotted text (``news.today``) or, where a protocol numbers its actions, ``int``. In a pattern ``*`` stands for one
 token, ``>`` at the end for one or more, ``{name}`` for one token that is handed over under that name. A pattern with a ``/``
-is a URI pattern, which the uProtocol adapter matches.
+is a URI pattern (uProtocol): its tokens are the segments between the slashes, with ``*`` and ``>`` alike.
 """
 
 from __future__ import annotations
@@ -59,9 +59,9 @@ def check_pattern(pattern: str | int, limit: int = 1024) -> None:
         ReservedSubject: It begins with ``_polybus.``.
     """
     _check_text(pattern, limit, "pattern")
-    if isinstance(pattern, int) or "/" in pattern:
+    if isinstance(pattern, int):
         return
-    tokens = pattern.split(".")
+    tokens = pattern.split("/" if "/" in pattern else ".")
     if ">" in tokens[:-1]:
         raise LocalProtocolError(f"pattern {pattern!r}: '>' stands for the rest and can only be the last token")
 
@@ -93,19 +93,21 @@ def is_pattern(text: str | int) -> bool:
     """Whether a subscription text has wildcards."""
     if isinstance(text, int) or not ("*" in text or ">" in text or "{" in text):
         return False
+    if "/" in text:
+        return not {"*", ">"}.isdisjoint(text.split("/"))
     return any(token in ("*", ">") or _NAMED.fullmatch(token) for token in text.split("."))
 
 
 def wire_pattern(pattern: str | int) -> str | int:
     """The pattern as other buses know it: names become ``*``."""
-    if isinstance(pattern, int) or "{" not in pattern:
+    if isinstance(pattern, int) or "{" not in pattern or "/" in pattern:
         return pattern
     return ".".join("*" if _NAMED.fullmatch(token) else token for token in pattern.split("."))
 
 
 def captures(pattern: str | int) -> dict[str, int]:
     """The names in a pattern and the positions of their tokens."""
-    if isinstance(pattern, int):
+    if isinstance(pattern, int) or "/" in pattern:
         return {}
     found = {}
     for position, token in enumerate(pattern.split(".")):
@@ -119,8 +121,8 @@ def matches(pattern: str | int, subject: str | int) -> bool:
     """Whether one pattern matches one subject; for a set of patterns use `SubjectIndex`."""
     if isinstance(pattern, int) or isinstance(subject, int):
         return pattern == subject
-    want, have = wire_pattern(pattern), subject.split(".")
-    tokens = str(want).split(".")
+    between = "/" if "/" in pattern else "."
+    tokens, have = str(wire_pattern(pattern)).split(between), subject.split(between)
     if tokens[-1] == ">":
         return len(have) >= len(tokens) and _tokens_match(tokens[:-1], have)
     return len(have) == len(tokens) and _tokens_match(tokens, have)
@@ -149,11 +151,12 @@ class SubjectIndex(Generic[T]):
     Adding and removing cost the length of the pattern; a look-up of a subject seen since the last change is one dict access.
     """
 
-    __slots__ = ("_cache", "_exact", "_root", "changed", "size")
+    __slots__ = ("_cache", "_exact", "_root", "_uris", "changed", "size")
 
     def __init__(self) -> None:
         self._exact: dict[str | int, dict[T, int]] = {}
         self._root: _Node[T] = _Node()
+        self._uris: _Node[T] = _Node()
         self._cache: dict[str | int, tuple[T, ...]] = {}
         self.size: int = 0
         """How many (pattern, item) pairs it holds."""
@@ -179,6 +182,8 @@ class SubjectIndex(Generic[T]):
         items: dict[T, int] = dict(self._exact.get(subject, ()))
         if isinstance(subject, str) and not self._root.empty:
             _collect(self._root, subject.split("."), 0, items)
+        if isinstance(subject, str) and not self._uris.empty:
+            _collect(self._uris, subject.split("/"), 0, items)
         if len(self._cache) >= _CACHE_SIZE:
             self._cache.clear()
         found = self._cache[subject] = tuple(items)
@@ -194,8 +199,9 @@ class SubjectIndex(Generic[T]):
             if not holders:
                 del self._exact[pattern]
             return
-        tokens = str(wire_pattern(pattern)).split(".")
-        path = [self._root]
+        uri = "/" in str(pattern)
+        tokens = str(wire_pattern(pattern)).split("/" if uri else ".")
+        path = [self._uris if uri else self._root]
         tail = tokens[-1] == ">"
         for token in tokens[:-1] if tail else tokens:
             path.append(path[-1].children.setdefault(token, _Node()))
