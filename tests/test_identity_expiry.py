@@ -1,0 +1,68 @@
+"""What happens when an identity expires while its link is up."""
+
+import datetime
+from collections.abc import Mapping
+
+import anyio
+import pytest
+
+from polybus import Backoff, Bus, Context, Handshake, Identity, Unauthorized, connect
+from polybus.events import LinkUp
+
+pytestmark = pytest.mark.anyio
+
+SOON = datetime.timedelta(milliseconds=200)
+QUICK = Backoff(0.01, 0.05)
+
+
+def short_lived(handshake: Handshake) -> Identity | None:
+    token = handshake.headers.get("authorization")
+    return Identity(token, key=token, expires_at=datetime.datetime.now(datetime.UTC) + SOON) if token else None
+
+
+def make_server() -> Bus:
+    bus = Bus(authenticate=short_lived)
+
+    @bus.handle("who")
+    async def who(body: object, ctx: Context) -> str:
+        return str(ctx.identity)
+
+    return bus
+
+
+async def test_a_client_whose_headers_are_a_function_comes_back_with_a_new_token() -> None:
+    tokens: list[str] = []
+
+    def headers() -> Mapping[str, str]:
+        tokens.append(f"token-{len(tokens) + 1}")
+        return {"authorization": tokens[-1]}
+
+    with anyio.fail_after(10):
+        async with make_server().serve("ubre+ws://127.0.0.1:0/bus") as listener:
+            async with connect(listener.url, headers=headers, backoff=QUICK) as bus:
+                events = bus.events()
+                assert await bus.request("who") == "token-1"
+                async for event in events:
+                    if isinstance(event, LinkUp) and event.again:
+                        break
+                assert await bus.request("who") == tokens[-1] != "token-1"
+
+
+async def test_a_client_with_a_fixed_token_is_told_and_does_not_come_back() -> None:
+    with anyio.fail_after(10):
+        async with make_server().serve("ubre+ws://127.0.0.1:0/bus") as listener:
+            async with connect(listener.url, headers={"authorization": "fixed"}, backoff=QUICK) as bus:
+                async with bus.subscribe("news") as news:
+                    with pytest.raises(Unauthorized, match="expired"):
+                        await anext(aiter(news))
+                with pytest.raises(Unauthorized, match="expired"):
+                    await bus.request("who")
+                assert bus.stats().reconnects == 0
+
+
+async def test_without_a_token_the_first_connect_is_refused() -> None:
+    with anyio.fail_after(10):
+        async with make_server().serve("ubre+ws://127.0.0.1:0/bus") as listener:
+            with pytest.raises(Unauthorized):
+                async with connect(listener.url, backoff=QUICK):
+                    pytest.fail("nobody let us in")
