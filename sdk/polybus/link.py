@@ -10,6 +10,7 @@ from __future__ import annotations
 import datetime
 import enum
 import logging
+import math
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -556,6 +557,14 @@ class Link:
             self._room.append(waiter)
             await waiter
         return not scope.cancelled_caught
+
+    async def room_for_answer(self) -> None:
+        """Let the answer of a handler wait as long as too many others do: it keeps the handler's place meanwhile.
+
+        So a peer that reads gets all it has asked for, however much that is. One that does not read ends at `write_timeout`.
+        """
+        while self.state is State.UP and self.outbox is not None and not self.outbox.takes_answers:
+            await self.room(0, math.inf)
 
     def _outbox_state(self) -> str:
         outbox = self.outbox

@@ -35,7 +35,7 @@ class Waiting:
 class Outbox:
     """A queue of `Waiting`, with its own limits and a share in the bus's `total_bytes`."""
 
-    __slots__ = ("_bytes", "_count", "_droppable", "_entries", "_limits", "_runtime")
+    __slots__ = ("_bytes", "_count", "_droppable", "_entries", "_kept", "_kept_bytes", "_limits", "_runtime")
 
     def __init__(self, limits: Limits, runtime: Runtime) -> None:
         self._limits = limits
@@ -44,6 +44,9 @@ class Outbox:
         self._droppable: deque[Waiting] = deque()
         self._count = 0
         self._bytes = 0
+        # What must not be dropped: requests, answers, items, control.
+        self._kept = 0
+        self._kept_bytes = 0
 
     def __len__(self) -> int:
         return self._count
@@ -64,11 +67,26 @@ class Outbox:
             and self._runtime.buffered + size <= limits.total_bytes
         )
 
+    @property
+    def takes_answers(self) -> bool:
+        """Whether an answer should be added now, or had better wait: half is left to what cannot wait."""
+        if self._count == 0:
+            return True
+        limits = self._limits
+        return (
+            2 * self._kept < limits.outbox
+            and 2 * self._kept_bytes < limits.outbox_bytes
+            and self._runtime.buffered < limits.total_bytes
+        )
+
     def add(self, entry: Waiting) -> None:
         """Queue, without a look at the limits."""
         self._entries.append(entry)
         if entry.droppable:
             self._droppable.append(entry)
+        else:
+            self._kept += 1
+            self._kept_bytes += entry.size
         self._count += 1
         self._bytes += entry.size
         self._runtime.buffered += entry.size
@@ -119,6 +137,9 @@ class Outbox:
     def _release(self, entry: Waiting) -> None:
         self._count -= 1
         self._bytes -= entry.size
+        if not entry.droppable:
+            self._kept -= 1
+            self._kept_bytes -= entry.size
         self._runtime.buffered -= entry.size
 
     def _compact(self) -> None:

@@ -28,6 +28,8 @@ __all__ = ["PumpWire", "accept_wire", "dial_tcp", "dial_unix"]
 _READ_SIZE: Final = 64 * 1024
 _READ_MORE: Final = 256 * 1024
 """After a read that was full. Not always: every read allocates what it asks for."""
+_READ_FULL: Final = 4 * 1024
+"""While much waits to be written."""
 _WRITE_SIZE: Final = 64 * 1024
 """What goes into one send, so that progress is seen while a large frame leaves over a slow line."""
 
@@ -87,7 +89,11 @@ class PumpWire:
                 except (anyio.EndOfStream, OSError, anyio.BrokenResourceError, anyio.ClosedResourceError) as error:
                     self._ended(error)
                     return
-                size = _READ_MORE if len(data) == size else _READ_SIZE
+                if self._full:
+                    # Not more per turn than can be answered, or the answers pile up although the peer reads them.
+                    size = _READ_FULL
+                else:
+                    size = _READ_MORE if len(data) == size else _READ_SIZE
                 if self._user is not None:
                     self._user.data_received(data)
 
