@@ -17,7 +17,7 @@ from .errors import ConnectFailed, Disconnected, Forbidden, RequestError, Unauth
 from .events import LinkRetrying
 from .link import Link, State
 from .plugins import Closed, Connector, DialOptions, ProtocolAdapter
-from .urls import find_protocol, find_transport, split_url
+from .urls import find_protocol, resolve_url
 
 if TYPE_CHECKING:
     import ssl
@@ -185,7 +185,7 @@ class Connecting:
 
     @staticmethod
     def _failure(link: Link, why: Closed) -> Exception:
-        if why.error is not None:
+        if isinstance(why.error, (Unauthorized, Forbidden)):
             return why.error
         return ConnectFailed(link.url, why.reason or f"closed with code {why.code}")
 
@@ -251,9 +251,8 @@ def resolve_target(target: str | Connector, protocol: str | ProtocolAdapter | No
         ValueError: The URL is not of the form ``<protocol>+<transport>://<address>``, or one of its parts is unknown.
     """
     if isinstance(target, str):
-        parts = split_url(target)
-        adapter = find_protocol(protocol or parts.protocol, parts.options)
-        return adapter, find_transport(parts.transport).connector(parts.address)
+        adapter, transport, address = resolve_url(target, protocol)
+        return adapter, transport.connector(address)
     if protocol is None:
         raise ValueError("connect() with a transport object needs protocol=, for example protocol='ubre'")
     return find_protocol(protocol, {}), target

@@ -13,7 +13,7 @@ from .connecting import resolve_target
 from .errors import BusError, LocalProtocolError, TooManyRequests, Unavailable
 from .link import Link
 from .plugins import Admission, Handshake, Listening, ListenOptions, ProtocolAdapter, Transport
-from .urls import find_protocol, find_transport, join_url, split_url
+from .urls import join_url, resolve_url
 
 if TYPE_CHECKING:
     import ssl
@@ -147,11 +147,9 @@ class Serving:
         self._when_full = when_full
         self._transport: Any
         if isinstance(target, str):
-            parts = split_url(target)
-            self._adapter = find_protocol(protocol or parts.protocol, parts.options)
-            self._transport = find_transport(parts.transport)
-            self._address: str | None = parts.address
-            if not (insecure or bus._authority.authenticate or self._transport.is_private(parts.address)):
+            self._address: str | None
+            self._adapter, self._transport, self._address = resolve_url(target, protocol)
+            if not (insecure or bus._authority.authenticate or self._transport.is_private(self._address)):
                 raise LocalProtocolError(
                     f"{target} can be reached from other machines and the bus lets everybody in: pass Bus(authenticate=...), "
                     "or bind to 127.0.0.1, or say insecure=True"

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from functools import cache
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
-from attrs import frozen
+from attrs import fields_dict, frozen, has
 
 if TYPE_CHECKING:
     from .plugins import ProtocolAdapter, TransportAdapter
 
-__all__ = ["SplitUrl", "find_protocol", "find_transport", "join_url", "split_url"]
+__all__ = ["SplitUrl", "find_protocol", "find_transport", "join_url", "resolve_url", "split_url"]
 
 # Ours are known without a look at the installed distributions.
 _PROTOCOLS = {"ubre": "polybus.protocols.ubre:Ubre"}
@@ -27,9 +27,13 @@ _TRANSPORTS = {
 }
 
 
+_WITH_QUERY = frozenset({"memory", "ws", "wss", "http", "https"})
+"""Transports whose handshake has a query; those of others say ``carries_query = True``."""
+
+
 @frozen
 class SplitUrl:
-    """A URL in its parts: the address keeps its scheme (``ws://host/path``) and the query members that are no options."""
+    """A URL in its parts: the address keeps its scheme (``ws://host/path``), the query is apart."""
 
     protocol: str
     transport: str
@@ -61,10 +65,41 @@ def split_url(url: str) -> SplitUrl:
     return SplitUrl(protocol, transport, address, dict(parse_qsl(parts.query, keep_blank_values=True)))
 
 
+def resolve_url(url: str, protocol: str | ProtocolAdapter | None = None) -> tuple[ProtocolAdapter, TransportAdapter, str]:
+    """Protocol, transport, and the address for it: what a URL means.
+
+    Members of the query that are no options of the protocol stay with the address where the transport shows them to the server
+    (`Handshake.query`): WebSocket, HTTP, memory.
+
+    Args:
+        url: ``<protocol>+<transport>://<address>``
+        protocol: Instead of the one in the URL, for example an adapter with options that no URL can say.
+
+    Raises:
+        ValueError: Malformed; a protocol or transport that is not installed; an option that nobody knows.
+    """
+    parts = split_url(url)
+    transport = find_transport(parts.transport)
+    options, rest = dict(parts.options), dict[str, str]()
+    if parts.transport in _WITH_QUERY or getattr(transport, "carries_query", False):
+        known = _option_names(protocol or parts.protocol)
+        if known is not None:
+            rest = {name: options.pop(name) for name in parts.options if name not in known}
+    adapter = find_protocol(protocol or parts.protocol, options)
+    return adapter, transport, f"{parts.address}?{urlencode(rest)}" if rest else parts.address
+
+
+def _option_names(protocol: str | ProtocolAdapter) -> Collection[str] | None:
+    """The members of a query that belong to a protocol: what it says itself, else its attrs fields, else all (None)."""
+    kind: Any = _load("protocols", protocol) if isinstance(protocol, str) else type(protocol)
+    names: Collection[str] | None = getattr(kind, "option_names", None)
+    return tuple(fields_dict(kind)) if names is None and has(kind) else names
+
+
 def join_url(protocol: ProtocolAdapter, address: str) -> str:
     """The URL of a protocol at a real address, with the options that differ from the defaults."""
     query = urlencode(protocol.url_options)
-    return f"{protocol.name}+{address}{'?' + query if query else ''}"
+    return f"{protocol.name}+{address}{'&' if '?' in address else '?'}{query}" if query else f"{protocol.name}+{address}"
 
 
 def find_protocol(protocol: str | ProtocolAdapter, options: Mapping[str, str]) -> ProtocolAdapter:
