@@ -83,7 +83,8 @@ class Capabilities:
     shared_publish: bool = False
     """A publication's frame is the same on every session of this codec, so fan-out encodes it once."""
     initiates: bool = True
-    """This side may begin requests and publications (a plain HTTP server, for example, may not)."""
+    """This side may begin requests and publications. Where that depends on the connection (a plain HTTP server only answers),
+    the transport says it: see `Transport`."""
 
 
 class Codec(Protocol):
@@ -128,7 +129,10 @@ class Ready:
 
 @frozen
 class PeerOpened:
-    """A peer appeared on a connection that carries many. `key` is how the session names it in `Message.peer`."""
+    """A peer appeared on a connection that carries many, after `Ready`. `key` is how the session names it in `Message.peer`.
+
+    It is a stranger like any other: `Bus(authenticate=...)` is asked, with `params` in the handshake.
+    """
 
     key: Any
     address: str = ""
@@ -153,7 +157,10 @@ class Refused:
 
 @frozen
 class CloseWanted:
-    """The session wants the connection closed, with a WebSocket close code and a reason."""
+    """The session wants the connection closed, with a WebSocket close code and a reason.
+
+    A link that was opened comes back after it, unless `error` is a refusal.
+    """
 
     code: int
     reason: str
@@ -194,16 +201,24 @@ class Session(Protocol):
         `Message.id` must be set for everything that belongs to an earlier message (response, error, cancel, item, credit,
         end): to the id of the request or open, or to the key that `send` gave for it.
 
+        Keys are hashable, differ from the ids of what the peer has opened, and are never given twice: a cancel may be sent for
+        a key after `forget`, when its id on the wire already belongs to another request. The message is not changed: it may
+        go to other peers too.
+
         Raises:
             EncodeError: The body does not fit the wire.
             Unsupported: The wire has no form for this kind of message.
             LocalProtocolError: A subject does not fit the wire.
             TooLarge: The frame would exceed `Limits.message`.
             QueueFull: No id is free.
+            Disconnected: The peer of `peer_key` has gone.
         """
 
     def forget(self, key: Any, now: float) -> None:
-        """Nobody waits for the answer to `key` any more (deadline, cancel). The session may quarantine the id."""
+        """Nobody waits for the answer to `key` any more (deadline, cancel), or the channel with this key or id is over.
+
+        The session may quarantine the id.
+        """
 
     def frames_to_send(self) -> list[bytes]:
         """Frames queued since the last call, in order."""
@@ -215,7 +230,10 @@ class Session(Protocol):
         """Time has passed."""
 
     def close(self, code: int, reason: str, now: float, peer_key: Any = None) -> None:
-        """Queue whatever the protocol says when it leaves (or, with `peer_key`, when it sends one of many peers away)."""
+        """Queue whatever the protocol says when it leaves (or, with `peer_key`, when it sends one of many peers away).
+
+        A peer that was sent away counts as gone at once; `PeerClosed` for it may follow or not.
+        """
 
     def connection_lost(self, reason: str) -> None:
         """The connection is gone; nothing will be written any more."""
@@ -235,6 +253,9 @@ class ProtocolAdapter(Protocol):
     @classmethod
     def from_options(cls, options: Mapping[str, str]) -> Self:
         """From a URL's query.
+
+        On transports whose handshake shows a query to the server, only the members that are options come here: those in the
+        class's ``option_names`` (any collection of names), if it has that, else those named as its attrs fields.
 
         Raises:
             ValueError: An option or its value is not known; the text lists those that are.
@@ -278,7 +299,13 @@ class Receiver(Protocol):
 
 
 class Transport(Protocol):
-    """One established connection that carries whole frames."""
+    """One established connection that carries whole frames.
+
+    A transport whose end may only answer has ``initiates = False``; requests and publications are then `Unsupported`.
+
+    Frames are handed on as they are, in both directions. So a session and a transport that know each other may mark them: a
+    subclass of ``bytes`` can say in which exchange a frame came, and in which one its answer leaves.
+    """
 
     @property
     def name(self) -> str:
