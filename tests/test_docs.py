@@ -1,0 +1,114 @@
+"""Programs in the README and in docs/ are complete, and are run.
+
+A block ```` ```python ```` is a program. One whose first line is a comment with a file name (``# app.py``) is kept under that
+name, so that later blocks of the page can import it; a ``test_*.py`` is run by pytest. A block that cannot be run says so, and
+why: ```` ```python no-run needs a broker ````. A block ```` ```text ```` right after a program is what it prints.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from attrs import frozen
+
+ROOT = Path(__file__).resolve().parent.parent
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+
+FENCE = re.compile(r"^```(?P<info>[^\n`]*)\n(?P<text>.*?)^```[ ]*$(?:\s*^```text\n(?P<prints>.*?)^```[ ]*$)?", re.M | re.S)
+FILE_NAME = re.compile(r"# ([\w-]+\.py)$")
+NOT_RUN = "no-run"
+
+
+@frozen
+class Program:
+    """One block."""
+
+    info: str
+    text: str
+    prints: str | None
+    line: int
+
+    @property
+    def words(self) -> list[str]:
+        return self.info.split()
+
+    @property
+    def is_python(self) -> bool:
+        return self.words[:1] == ["python"]
+
+    @property
+    def runs(self) -> bool:
+        return self.is_python and NOT_RUN not in self.words
+
+    @property
+    def file_name(self) -> str:
+        named = FILE_NAME.match(self.text.partition("\n")[0])
+        return named[1] if named else f"line_{self.line}.py"
+
+
+def programs(page: str) -> list[Program]:
+    return [
+        Program(found["info"].strip(), found["text"], found["prints"], page.count("\n", 0, found.start()) + 1)
+        for found in FENCE.finditer(page)
+    ]
+
+
+def with_programs() -> list[Path]:
+    return [page for page in PAGES if any(program.runs for program in programs(page.read_text()))]
+
+
+@pytest.mark.parametrize("page", with_programs(), ids=lambda page: str(page.relative_to(ROOT)))
+def test_the_programs_of_a_page_run(page: Path, tmp_path: Path) -> None:
+    for program in programs(page.read_text()):
+        if program.runs:
+            run(program, tmp_path, f"{page.relative_to(ROOT)}:{program.line}")
+
+
+def run(program: Program, folder: Path, where: str) -> None:
+    (folder / program.file_name).write_text(program.text)
+    under_pytest = program.file_name.startswith("test_")
+    command = [
+        sys.executable,
+        "-W",
+        "error",
+        *(["-m", "pytest", "-q", "-p", "no:asyncio"] if under_pytest else []),
+        program.file_name,
+    ]
+    ended = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=60, check=False)
+    assert ended.returncode == 0, f"{where}\n{ended.stdout}{ended.stderr}"
+    assert ended.stderr == "", where
+    if program.prints is not None:
+        assert ended.stdout == program.prints, where
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_a_program_that_is_not_run_says_why(page: Path) -> None:
+    for program in programs(page.read_text()):
+        if program.is_python and not program.runs:
+            assert program.words[1] == NOT_RUN, f"{page.name}:{program.line}"
+            assert len(program.words) > 2, f"{page.name}:{program.line}: no-run without a reason"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_within_the_repository_lead_somewhere(page: Path) -> None:
+    targets = re.findall(r"\]\((?!https?:|mailto:|#)([^)#\s]+)", page.read_text())
+    assert [target for target in targets if not (page.parent / target).exists()] == []
+
+
+def test_the_readme_shows_a_program_of_ten_lines_and_two_commands() -> None:
+    readme = (ROOT / "README.md").read_text()
+    first = next(program for program in programs(readme) if program.runs)
+    assert len([line for line in first.text.splitlines() if line.strip()]) <= 10
+    assert "make demo" in readme
+    assert "make test" in readme
+
+
+def test_blocks_are_told_apart() -> None:
+    page = "```python\nprint(1)\n```\n\n```text\n1\n```\n\n```python no-run needs a broker\nx\n```\n\n```sh\nmake\n```\n"
+    found = programs(page)
+    assert [(program.runs, program.prints) for program in found] == [(True, "1\n"), (False, None), (False, None)]
+    assert Program("python", "# app.py\nx = 1\n", None, 1).file_name == "app.py"
