@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 import anyio
 import anyio.abc
+import anyio.lowlevel
 
 from polybus import transports
 from polybus.errors import BusError
@@ -44,6 +45,12 @@ def adapter_of(url: str) -> TransportAdapter:
     return adapter
 
 
+def in_chunks(data: bytes, cuts: list[int]) -> list[bytes]:
+    """The bytes, cut at these places."""
+    edges = sorted({min(cut, len(data)) for cut in cuts} | {0, len(data)})
+    return [data[start:end] for start, end in zip(edges, edges[1:], strict=False)]
+
+
 class Host:
     """A bus as far as transports see one. Its clock is real unless a test sets `offset`."""
 
@@ -53,6 +60,7 @@ class Host:
         self.offset = 0.0
         self.tasks = 0
         self.errors: list[BaseException] = []
+        self.receivers: list[Receiver] = []
         self._group = group
 
     def time(self) -> float:
@@ -89,6 +97,10 @@ async def running(backend: Any, limits: Limits | None = None) -> AsyncIterator[H
     async with anyio.create_task_group() as group:
         host = Host(name, group, limits or Limits())
         yield host
+        for receiver in host.receivers:
+            receiver.transport.abort(Closed(1006, "the test is over"))
+        for receiver in host.receivers:
+            await receiver.end()
         group.cancel_scope.cancel()
     assert host.errors == []
     assert host.tasks == 0
@@ -162,6 +174,8 @@ class Gate:
         self.refusal: BusError | None = None
         self.patient = False
         """Let nobody in before `decide_now`."""
+        self.late = False
+        """Leave it to the test to start the transports."""
         self.knocks = 0
         self.gone = 0
         self.handshakes: list[Handshake] = []
@@ -189,7 +203,9 @@ class Gate:
     def opened(self, transport: Transport, admission: Admission) -> None:
         receiver = Receiver(transport, echo=self.echo)
         self.receivers.append(receiver)
-        transport.start(receiver)
+        self.host.receivers.append(receiver)
+        if not self.late:
+            transport.start(receiver)
         self._wake()
 
     def _wake(self) -> None:
@@ -239,5 +255,67 @@ async def dial(host: Host, to: str | Connector, **options: Any) -> Receiver:
     with anyio.fail_after(BOUND):
         transport = await connector.connect(DialOptions(host=host, **chosen))
     receiver = Receiver(transport)
+    host.receivers.append(receiver)
     transport.start(receiver)
     return receiver
+
+
+class Raw:
+    """A peer that speaks bytes."""
+
+    def __init__(self, stream: anyio.abc.ByteStream) -> None:
+        self.stream = stream
+        self.seen = b""
+
+    async def send(self, data: bytes) -> None:
+        with anyio.fail_after(BOUND):
+            await self.stream.send(data)
+
+    async def until(self, ending: bytes) -> bytes:
+        """Everything up to these bytes; what comes after them is kept."""
+        with anyio.fail_after(BOUND):
+            while ending not in self.seen:
+                self.seen += await self.stream.receive()
+        head, _, self.seen = self.seen.partition(ending)
+        return head + ending
+
+    async def exactly(self, count: int) -> bytes:
+        with anyio.fail_after(BOUND):
+            while len(self.seen) < count:
+                self.seen += await self.stream.receive()
+        data, self.seen = self.seen[:count], self.seen[count:]
+        return data
+
+    async def rest(self) -> bytes:
+        """Everything until the server closes."""
+        with anyio.fail_after(BOUND):
+            while True:
+                try:
+                    self.seen += await self.stream.receive()
+                except (anyio.EndOfStream, anyio.BrokenResourceError):
+                    return self.seen
+
+
+@asynccontextmanager
+async def raw_peer(server: Server) -> AsyncIterator[Raw]:
+    """A bare TCP connection to a listener."""
+    stream = await anyio.connect_tcp("127.0.0.1", server.port)
+    try:
+        yield Raw(stream)
+    finally:
+        await anyio.aclose_forcefully(stream)
+
+
+@asynccontextmanager
+async def raw_server(answer: Callable[[Raw], Awaitable[None]]) -> AsyncIterator[int]:
+    """A bare TCP server; gives its port."""
+    listener = await anyio.create_tcp_listener(local_host="127.0.0.1")
+
+    async def serve(stream: anyio.abc.ByteStream) -> None:
+        async with stream:
+            await answer(Raw(stream))
+
+    async with listener, anyio.create_task_group() as group:
+        group.start_soon(listener.serve, serve)
+        yield listener.extra(anyio.abc.SocketAttribute.local_port)
+        group.cancel_scope.cancel()

@@ -12,11 +12,12 @@ from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, Final
 
 import anyio
+import anyio.lowlevel
 
 from ..errors import BusError
 from ..plugins import Admission, Handshake, ListenOptions
 from ._sockets import address_of, unlink_if_ours
-from ._wire import Wire, call_later
+from ._wire import Wire, call_later, plain_reason
 
 if TYPE_CHECKING:
     from ._stream import StreamTransport
@@ -25,9 +26,9 @@ __all__ = ["Arrival", "Listener"]
 
 logger = logging.getLogger("polybus.transports")
 
-_EXHAUSTED: Final = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
+_HARMLESS: Final = (errno.ECONNABORTED, errno.EPROTO, errno.EINTR)
 _PAUSE: Final = 0.2
-"""Seconds between two attempts to accept when the process or the machine is out of sockets."""
+"""Seconds between two attempts to accept when the process is out of file descriptors: the socket stays readable then."""
 
 
 class Arrival:
@@ -200,15 +201,18 @@ class Listener:
             try:
                 accepted, name = await accept()
             except OSError as error:
-                # Anything else is the failure of one connection: somebody hung up before we came.
-                if error.errno in _EXHAUSTED:
-                    if not told:
-                        logger.error("%s: accepting pauses, the process is out of sockets (%s)", self.url, error.strerror)
-                        told = True
+                if error.errno in _HARMLESS:
+                    # Somebody hung up before we came.
+                    continue
+                if not told:
+                    logger.error("%s: accepting pauses: %s", self.url, plain_reason(error))
+                    told = True
                 await anyio.sleep(_PAUSE)
                 continue
             told = False
             self.options.host.spawn(self._open, accepted, address_of(sock.family, name))
+            # asyncio does not suspend while more connections wait, and there may be thousands.
+            await anyio.lowlevel.checkpoint()
 
     async def _open(self, sock: socket.socket, address: str) -> None:
         """One connection, from accept to its handshake."""

@@ -33,8 +33,8 @@ class StreamTransport:
     """
 
     __slots__ = (
-        "_cancel_timer", "_early", "_frame_since", "_heard", "_heard_at", "_host", "_paused", "_receiver", "_state",
-        "_stuck_at", "_stuck_since", "_why", "_wire", "max_frame", "name",
+        "_cancel_timer", "_early", "_flood_since", "_frame_since", "_heard", "_heard_at", "_host", "_paused", "_receiver",
+        "_state", "_stuck_at", "_stuck_since", "_why", "_wire", "max_frame", "name",
     )  # fmt: skip
 
     hops = 0
@@ -55,6 +55,7 @@ class StreamTransport:
         self._heard = True
         self._heard_at = host.time()
         self._frame_since: float | None = None
+        self._flood_since = self._heard_at
         # Writing: how much the system had taken when progress was last seen, and since when there has been none.
         self._stuck_at = 0
         self._stuck_since: float | None = None
@@ -106,6 +107,9 @@ class StreamTransport:
         if self._heard:
             self._heard = False
             self._heard_at = now
+        if now - self._flood_since >= 1:
+            self._flood_since = now
+            self._calm()
         self._check_frame(now)
         self._check_writing(now)
         if self._state is State.OPEN:
@@ -135,6 +139,10 @@ class StreamTransport:
     def _check_silence(self, now: float) -> None:
         raise NotImplementedError
 
+    def _calm(self) -> None:
+        """Count the frames without content from zero again."""
+        raise NotImplementedError
+
     # -- what they use
 
     def _check_size(self, size: int) -> None:
@@ -158,11 +166,20 @@ class StreamTransport:
         """From now on only the end is waited for, and not for long."""
         self._state = State.CLOSING
         self._why = why
+        self._wire.resume_reading()
         self._cancel_timer = call_later(self._host, self._host.limits.close_timeout, self._wire.abort)
 
     def _fail(self, code: int, reason: str) -> None:
         """The peer broke a rule: tell it and go."""
         self.close(code, reason)
+
+    def _check_flood(self) -> None:
+        """More than `Limits.empty_frames` without content have come in since they were last counted from zero."""
+        now = self._host.time()
+        if now - self._flood_since < 1:
+            self._fail(1008, f"more than {self._host.limits.empty_frames} empty frames in a second")
+        self._flood_since = now
+        self._calm()
 
     def _check_frame(self, now: float) -> None:
         partial = self._partial()

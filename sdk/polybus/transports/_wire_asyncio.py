@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 from anyio.lowlevel import RunVar
 
 from ._sockets import address_of, tune
-from ._wire import HIGH_WATER
+from ._wire import BURST, HIGH_WATER, LOW_WATER
 
 if TYPE_CHECKING:
     from ..limits import Limits
@@ -68,6 +68,7 @@ class AsyncioWire(asyncio.BufferedProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
+        self._transport.set_write_buffer_limits(HIGH_WATER, LOW_WATER)
         tune(transport.get_extra_info("socket"))
 
     def get_buffer(self, sizehint: int) -> memoryview:
@@ -81,10 +82,12 @@ class AsyncioWire(asyncio.BufferedProtocol):
             self._stash = [*(self._stash or ()), data]
             return
         self._corked = True
-        user.data_received(data)
-        self._corked = False
-        if self._pending:
-            self._flush()
+        try:
+            user.data_received(data)
+        finally:
+            self._corked = False
+            if self._pending:
+                self._flush()
 
     def eof_received(self) -> bool:
         user = self._user
@@ -130,8 +133,9 @@ class AsyncioWire(asyncio.BufferedProtocol):
                 self._loop.call_soon(self._flush)
         self._pending.append(data)
         self._queued += len(data)
-        # Not kept until the end of the turn: the transport must see it to ask for a pause.
-        if self._queued >= HIGH_WATER:
+        # Not kept until the end of the turn: so the peer works on the first part of a burst while we make the rest, and the
+        # transport sees it and can ask for a pause.
+        if self._queued >= BURST:
             self._flush()
 
     def _flush(self) -> None:
@@ -187,7 +191,11 @@ class AsyncioWire(asyncio.BufferedProtocol):
         if self._lost is not None or transport is None:
             return
         if transport.can_write_eof():
-            transport.write_eof()
+            try:
+                transport.write_eof()
+            except OSError:  # the peer is gone, and the loop has not heard of it yet
+                transport.abort()
+                return
             self.resume_reading()
         else:
             # TLS: asyncio itself reads on until the peer's own goodbye.

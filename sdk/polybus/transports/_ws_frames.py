@@ -52,12 +52,13 @@ class WebSocketFramer:
     Attributes:
         out: What must be written now: answers to pings, closing frames. The user takes it and empties it.
         ended: What the peer's closing frame said, once it has come.
+        controls: How many pings and pongs have come in since somebody set it to zero.
         broken: Which rule the peer broke; the closing frame that tells it so is in `out`.
     """
 
     __slots__ = (
         "_core", "_first", "_fragments", "_head", "_key", "_keys", "_kinds", "_limit", "_missing", "_owed", "_parts", "_server",
-        "_size", "_text", "broken", "ended", "out",
+        "_size", "_text", "broken", "controls", "ended", "out",
     )  # fmt: skip
 
     def __init__(
@@ -65,7 +66,7 @@ class WebSocketFramer:
     ) -> None:
         self._server = server
         self._limit = limit
-        self._kinds = (_TEXT if "text" in reads else 0, _BINARY if "binary" in reads else 0)
+        self._kinds = (_TEXT if "text" in reads else -1, _BINARY if "binary" in reads else -1)
         self._first = _FIRST[writes]
         self._keys = bytearray()
         # The beginning of a frame whose header is not complete.
@@ -80,6 +81,7 @@ class WebSocketFramer:
         self._core: Protocol | None = None
         self._owed = 0
         self._fragments: list[bytes] | None = None
+        self.controls = 0
         self.out: list[bytes] | None = None
         self.ended: Closed | None = None
         self.broken: Closed | None = None
@@ -225,7 +227,9 @@ class WebSocketFramer:
         core.receive_data(data)
         for event in core.events_received():
             assert isinstance(event, Frame)
-            if event.opcode in (Opcode.TEXT, Opcode.BINARY, Opcode.CONT) and self.broken is None:
+            if event.opcode in (Opcode.PING, Opcode.PONG):
+                self.controls += 1
+            elif event.opcode is not Opcode.CLOSE and self.broken is None:
                 self._fragment(event, frames)
         self._take_output(core)
         if core.parser_exc is not None:

@@ -56,6 +56,9 @@ class WebSocketTransport(StreamTransport):
         framer = self._framer
         frames = framer.feed(data)
         if framer.out:
+            # To a peer that does not read, pongs are not piled up (RFC 6455, section 5.5.3 lets us answer only the last ping).
+            if self._paused and framer.ended is None and framer.broken is None:
+                framer.out = None
             self._write_out()
         if frames:
             self._deliver(frames)
@@ -63,6 +66,8 @@ class WebSocketTransport(StreamTransport):
             self._peer_left(framer.ended)
         elif framer.broken is not None:
             self._peer_broke(framer.broken)
+        elif framer.controls > self._host.limits.empty_frames:
+            self._check_flood()
 
     def _write_out(self) -> None:
         out, self._framer.out = self._framer.out, None
@@ -90,6 +95,9 @@ class WebSocketTransport(StreamTransport):
         self._framer.fail(code, reason)
         self._write_out()
         self._peer_broke(Closed(code, reason))
+
+    def _calm(self) -> None:
+        self._framer.controls = 0
 
     def _partial(self) -> str:
         return self._framer.partial

@@ -211,6 +211,10 @@ class _Knock:
             gate.admit(self._handshake(), self._decided)
             with anyio.move_on_after(seconds):
                 await self._answered.wait()
+        except BaseException:
+            if self._end is not None:
+                self._end.abort(Closed(1006, "the connecting side gave up"))
+            raise
         finally:
             self._given_up = True
             if self._end is None:
@@ -365,15 +369,24 @@ class PipeEnd:
             self._ready.set()
             return mine
         if other._listener is None:
-            mine = self._half = MemoryTransport(options.host, other.url)
-            seconds = options.host.limits.connect_timeout
-            with anyio.move_on_after(seconds) as scope:
-                await other._ready.wait()
-            if scope.cancelled_caught:
-                raise ConnectFailed(self.url, f"timed out after {seconds:g} s: the other end of the pipe is not used")
-            if other._listener is None:
-                return mine
+            self._half = MemoryTransport(options.host, other.url)
+            try:
+                await self._wait_for(other, options.host.limits.connect_timeout)
+                if other._listener is None:
+                    return self._half
+            finally:
+                self._half = None
         return await _Knock(other._listener, self.url, options).result()
+
+    async def _wait_for(self, other: PipeEnd, seconds: float) -> None:
+        """
+        Raises:
+            ConnectFailed: The other end was not used in time.
+        """
+        with anyio.move_on_after(seconds) as scope:
+            await other._ready.wait()
+        if scope.cancelled_caught:
+            raise ConnectFailed(self.url, f"timed out after {seconds:g} s: the other end of the pipe is not used")
 
     async def listen(self, options: ListenOptions) -> Listening:
         """Use this end as a server, of one connection.

@@ -37,13 +37,12 @@ _LARGE: Final = 64 * 1024
 class TcpTransport(StreamTransport):
     """One connection of length-prefixed frames."""
 
-    __slots__ = ("_flood_since", "_framer", "_kept_alive_at")
+    __slots__ = ("_framer", "_kept_alive_at")
 
     def __init__(self, name: str, wire: Wire, host: Host) -> None:
         super().__init__(name, wire, host)
         self._framer = LengthFramer(self.max_frame)
         self._kept_alive_at = self._heard_at
-        self._flood_since = self._heard_at
 
     def send(self, frame: bytes) -> None:
         """Hand over a frame without waiting. Frames of one turn of the event loop leave in one write. After the end: ignored.
@@ -81,11 +80,7 @@ class TcpTransport(StreamTransport):
             self._leave(why)
             self._wire.hang_up()
 
-    def _check_flood(self) -> None:
-        now = self._host.time()
-        if now - self._flood_since < 1:
-            self._fail(1008, f"more than {self._host.limits.empty_frames} empty frames in a second")
-        self._flood_since = now
+    def _calm(self) -> None:
         self._framer.keep_alives = 0
 
     def _say_goodbye(self, code: int, reason: str) -> None:
@@ -96,9 +91,6 @@ class TcpTransport(StreamTransport):
         return self._framer.partial
 
     def _check_silence(self, now: float) -> None:
-        if now - self._flood_since >= 1:
-            self._flood_since = now
-            self._framer.keep_alives = 0
         last = max(self._heard_at, self._kept_alive_at)
         if now - last >= self._host.limits.ping_interval:
             self._kept_alive_at = now

@@ -1,0 +1,347 @@
+"""What holds on every transport, on every event loop."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+
+from polybus.errors import (
+    BusError,
+    ConnectFailed,
+    Forbidden,
+    TooLarge,
+    TooManyRequests,
+    Unauthorized,
+    Unavailable,
+)
+from polybus.limits import Limits
+from polybus.plugins import Closed
+
+from .support import Gate, Host, Receiver, Server, dial, running, serving
+
+pytestmark = pytest.mark.anyio
+
+SCHEMES = ["memory", "tcp", "unix", "ws"]
+SOCKETS = ["tcp", "unix", "ws"]
+
+
+@pytest.fixture(params=SCHEMES)
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    return url_of(request.param, tmp_path)
+
+
+@pytest.fixture(params=SOCKETS)
+def socket_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    return url_of(request.param, tmp_path)
+
+
+def url_of(scheme: str, tmp_path: Path) -> str:
+    return {
+        "memory": "memory://orders",
+        "tcp": "tcp://127.0.0.1:0",
+        "unix": f"unix://{tmp_path}/s",
+        "ws": "ws://127.0.0.1:0/bus",
+    }[scheme]
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_left_open() -> Iterator[None]:
+    """An unclosed socket or transport is a warning, and warnings are errors."""
+    yield
+    gc.collect()
+
+
+async def both(host: Host, server: Server, **options: Any) -> tuple[Receiver, Receiver]:
+    here = await dial(host, server.url, **options)
+    return here, await server.gate.peer(len(server.gate.receivers) - 1 if server.gate.receivers else 0)
+
+
+async def test_frames_of_every_size_arrive_in_order_both_ways(anyio_backend: Any, url: str) -> None:
+    frames = [bytes([65 + size % 26]) * size for size in (1, 125, 126, 4000, 65535, 65536, 200_000, 1_048_576, 3)]
+    async with running(anyio_backend) as host, serving(host, url, echo=True) as server:
+        here, there = await both(host, server)
+        for frame in frames:
+            here.transport.send(frame)
+        assert await here.received(len(frames)) == frames
+        assert there.frames == frames
+
+
+async def test_many_small_frames_arrive_in_order(anyio_backend: Any, url: str) -> None:
+    frames = [b"%d" % number for number in range(5000)]
+    async with running(anyio_backend) as host, serving(host, url, echo=True) as server:
+        here, _ = await both(host, server)
+        for frame in frames:
+            here.transport.send(frame)
+        assert await here.received(len(frames)) == frames
+
+
+async def test_both_ends_say_what_they_are(anyio_backend: Any, url: str) -> None:
+    async with running(anyio_backend) as host, serving(host, url) as server:
+        here, there = await both(host, server)
+        for end in (here.transport, there.transport):
+            assert end.name == url.partition(":")[0]
+            assert end.address
+            assert (end.max_frame, end.hops, end.write_backlog()) == (1_048_576, 0, 0)
+
+
+async def test_a_closing_side_tells_the_other_why(anyio_backend: Any, url: str) -> None:
+    async with running(anyio_backend) as host, serving(host, url) as server:
+        here, there = await both(host, server)
+        here.transport.send(b"last words")
+        here.transport.close(1001, "going home")
+        assert await there.end() == Closed(1001, "going home")
+        assert there.frames == [b"last words"]
+        assert await here.end() == Closed(1001, "going home")
+        here.transport.send(b"ignored")
+        here.transport.close()
+        here.transport.abort(Closed())
+
+
+@pytest.mark.parametrize(("code", "error"), [(4401, Unauthorized), (4403, Forbidden)])
+async def test_being_sent_away_is_an_error_for_those_who_wait(
+    anyio_backend: Any, url: str, code: int, error: type[BusError]
+) -> None:
+    async with running(anyio_backend) as host, serving(host, url) as server:
+        here, there = await both(host, server)
+        there.transport.close(code, "expired")
+        why = await here.end()
+        assert (why.code, why.reason) == (code, "expired")
+        assert type(why.error) is error
+        assert await there.end() == Closed(code, "expired")
+
+
+async def test_an_abort_ends_both_sides(anyio_backend: Any, url: str) -> None:
+    async with running(anyio_backend) as host, serving(host, url) as server:
+        here, there = await both(host, server)
+        here.transport.abort(Closed(1006, "enough"))
+        assert await here.end() == Closed(1006, "enough")
+        assert (await there.end()).code == 1006
+
+
+async def test_nothing_is_called_from_inside_send_close_and_abort(anyio_backend: Any, url: str) -> None:
+    async with running(anyio_backend) as host, serving(host, url) as server:
+        here, there = await both(host, server)
+        here.transport.send(b"x")
+        assert there.frames == []
+        here.transport.close()
+        assert here.why is None
+        there.transport.abort(Closed(1006, "mine"))
+        assert there.why is None
+        await here.end()
+        await there.end()
+
+
+async def test_what_came_before_start_is_delivered_after_it(anyio_backend: Any, url: str) -> None:
+    async with running(anyio_backend) as host, serving(host, url) as server:
+        server.gate.late = True
+        here, there = await both(host, server)
+        here.transport.send(b"early")
+        here.transport.close(1001, "gone")
+        await anyio.lowlevel.checkpoint()
+        there.transport.start(there)
+        assert there.frames == []
+        assert await there.end() == Closed(1001, "gone")
+        assert there.frames == [b"early"]
+        await here.end()
+
+
+async def test_a_frame_over_the_limit_is_refused_here(anyio_backend: Any, url: str) -> None:
+    async with running(anyio_backend, Limits(message=100)) as host, serving(host, url, echo=True) as server:
+        here, _ = await both(host, server)
+        with pytest.raises(TooLarge, match="101 bytes, the limit is 100"):
+            here.transport.send(b"x" * 101)
+        here.transport.send(b"x" * 100)
+        assert await here.received(1) == [b"x" * 100]
+
+
+async def test_a_frame_over_the_limit_of_the_other_side_ends_the_connection(anyio_backend: Any, url: str) -> None:
+    async with (
+        running(anyio_backend, Limits(message=100)) as small,
+        running(anyio_backend) as host,
+        serving(small, url) as server,
+    ):
+        here, there = await both(host, server)
+        here.transport.send(b"x" * 101)
+        assert (await there.end()).code == 1009
+        assert (await here.end()).code == 1009
+
+
+@pytest.mark.parametrize("refusal", [Unauthorized("who are you?"), Forbidden("not you")])
+async def test_a_refusal_has_the_same_class_everywhere(anyio_backend: Any, url: str, refusal: BusError) -> None:
+    async with running(anyio_backend) as host, serving(host, url) as server:
+        server.gate.refusal = refusal
+        error: BaseException | None
+        try:
+            # On tcp and unix there is no handshake of our own: the refusal is the first thing that comes.
+            error = (await (await dial(host, server.url)).end()).error
+        except BusError as raised:
+            error = raised
+        assert type(error) is type(refusal)
+        assert refusal.args[0] in str(error)
+        assert error is not refusal
+        await server.gate.until(lambda: server.gate.gone == 1)
+
+
+@pytest.mark.parametrize("at_the_door", [True, False])
+async def test_a_busy_server_says_so(anyio_backend: Any, url: str, at_the_door: bool) -> None:
+    async with running(anyio_backend) as host, serving(host, url) as server:
+        if at_the_door:
+            server.gate.refusal_at_the_door = TooManyRequests("10 connections are enough")
+        else:
+            server.gate.refusal = Unavailable("draining: 10 connections are enough")
+        try:
+            why = await (await dial(host, server.url)).end()
+            assert why.code == 1013
+            assert "10 connections are enough" in why.reason
+        except ConnectFailed as error:
+            assert "10 connections are enough" in error.reason
+        if not at_the_door:
+            await server.gate.until(lambda: server.gate.gone == 1)
+        assert (server.gate.knocks, len(server.gate.receivers)) == (1, 0)
+
+
+async def test_the_bus_may_take_its_time_to_decide(anyio_backend: Any, url: str) -> None:
+    async with running(anyio_backend) as host, serving(host, url) as server:
+        gate = server.gate
+        gate.patient = True
+        async with anyio.create_task_group() as group:
+            here: list[Receiver] = []
+
+            async def connect() -> None:
+                here.append(await dial(host, server.url))
+                here[0].transport.send(b"hello")
+
+            group.start_soon(connect)
+            await gate.until(lambda: bool(gate.waiting))
+            decide(gate)
+            there = await gate.peer()
+            assert await there.received(1) == [b"hello"]
+
+
+def decide(gate: Gate) -> None:
+    from polybus.plugins import Admission, Identity
+
+    gate.waiting.pop()(Admission(Identity("somebody"), gate.handshakes[-1]))
+
+
+async def test_who_does_not_decide_in_time_decides_no_more(anyio_backend: Any, url: str) -> None:
+    async with running(anyio_backend, Limits(handshake_timeout=0.05)) as host, serving(host, url) as server:
+        gate = server.gate
+        gate.patient = True
+        try:
+            assert (await (await dial(host, server.url)).end()).code == 1006
+        except ConnectFailed:
+            pass
+        await gate.until(lambda: gate.gone == 1)
+        decide(gate)
+        assert gate.receivers == []
+
+
+async def test_a_url_that_nobody_serves_is_connect_failed(anyio_backend: Any, url: str) -> None:
+    async with running(anyio_backend) as host:
+        async with serving(host, url) as server:
+            address = server.url
+        with pytest.raises(ConnectFailed) as caught:
+            await dial(host, address)
+        assert caught.value.url == address
+        assert caught.value.reason
+
+
+async def test_an_address_is_taken_once_and_free_again_after_aclose(anyio_backend: Any, url: str) -> None:
+    async with running(anyio_backend) as host:
+        async with serving(host, url, echo=True) as server:
+            with pytest.raises(OSError, match="cannot listen on"):
+                async with serving(host, server.url):
+                    pass
+            here, _ = await both(host, server)
+            await server.aclose()
+            await server.aclose()
+            # Connections stay.
+            here.transport.send(b"still here")
+            assert await here.received(1) == [b"still here"]
+            async with serving(host, server.url) as again:
+                assert again.url == server.url
+                await dial(host, again.url)
+
+
+async def test_a_slow_peer_pauses_the_sender_and_a_reading_one_resumes_it(anyio_backend: Any, url: str) -> None:
+    async with running(anyio_backend) as host, serving(host, url) as server:
+        server.gate.late = True
+        here, there = await both(host, server)
+        sent = 0
+        with anyio.fail_after(10):
+            while not here.paused:
+                here.transport.send(b"x" * 10_000)
+                sent += 1
+                await anyio.lowlevel.checkpoint()
+        assert here.transport.write_backlog() > 0
+        # What is sent all the same is kept.
+        here.transport.send(b"y")
+        there.transport.start(there)
+        await there.received(sent + 1)
+        await here.until(lambda: not here.paused)
+        assert here.transport.write_backlog() == 0
+        assert there.frames == [b"x" * 10_000] * sent + [b"y"]
+
+
+async def test_a_peer_that_takes_nothing_ends_the_connection(anyio_backend: Any, socket_url: str) -> None:
+    async with running(anyio_backend) as host, serving(host, socket_url) as server:
+        server.gate.late = True
+        here, there = await both(host, server)
+        with anyio.fail_after(10):
+            while not here.paused:
+                here.transport.send(b"x" * 100_000)
+                await anyio.lowlevel.checkpoint()
+        now = host.time()
+        here.transport.tick(now)
+        here.transport.tick(now + 9.9)
+        assert here.why is None
+        # The kernel goes on taking bytes for a while, which is progress.
+        with anyio.fail_after(10):
+            while here.why is None:
+                now += 10
+                here.transport.tick(now)
+                await anyio.wait_all_tasks_blocked()
+        why = await here.end()
+        assert why.code == 1006
+        assert "write stalled" in why.reason
+        there.transport.start(there)
+        await there.end()
+
+
+async def test_slow_progress_is_progress(anyio_backend: Any, socket_url: str) -> None:
+    async with running(anyio_backend) as host, serving(host, socket_url) as server:
+        server.gate.late = True
+        here, there = await both(host, server)
+        with anyio.fail_after(10):
+            while not here.paused:
+                here.transport.send(b"x" * 100_000)
+                await anyio.lowlevel.checkpoint()
+        now = host.time()
+        here.transport.tick(now)
+        there.transport.start(there)
+        await here.until(lambda: not here.paused)
+        here.transport.tick(now + 10)
+        here.transport.tick(now + 11)
+        assert here.why is None
+
+
+async def test_a_thousand_connections_come_and_go_and_leave_nothing(anyio_backend: Any, url: str) -> None:
+    async with running(anyio_backend) as host, serving(host, url, echo=True) as server:
+        for number in range(1000 if url.startswith("tcp") else 100):
+            here, there = await both(host, server)
+            here.transport.send(b"x")
+            await here.received(1)
+            (here if number % 2 else there).transport.close()
+            await here.end()
+            await there.end()
+            host.receivers.clear()
+            server.gate.receivers.clear()
+        # The accept loop alone, or nothing at all.
+        await anyio.wait_all_tasks_blocked()
+        assert host.tasks <= 1

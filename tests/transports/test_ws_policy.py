@@ -1,0 +1,134 @@
+"""Host, Origin and sub-protocol: who may open a WebSocket here."""
+
+from __future__ import annotations
+
+from http import HTTPStatus
+from typing import Any
+
+import pytest
+
+from polybus.transports._ws_policy import Door, Turned, cookies_of, query_of
+
+
+def door(**changes: Any) -> Door:
+    return Door(**{"path": "/bus", "tls": False, "loopback": True, "subprotocol": "ubre.v1", **changes})
+
+
+def status_of(function: Any, *args: Any) -> tuple[int, str]:
+    try:
+        function(*args)
+    except Turned as turned:
+        return turned.status, turned.text
+    return 101, ""
+
+
+@pytest.mark.parametrize(
+    ("host", "options", "status"),
+    [
+        ("localhost", {}, 101),
+        ("LOCALHOST:8000", {}, 101),
+        ("127.0.0.1:8000", {}, 101),
+        ("127.9.9.9", {}, 101),
+        ("[::1]:8000", {}, 101),
+        ("evil.example", {}, 421),
+        ("localhost.evil.example", {}, 421),
+        ("127.0.0.1.evil.example:8000", {}, 421),
+        ("192.0.2.1", {}, 421),
+        ("app.example", {"hosts": ("app.example",)}, 101),
+        ("App.example:444", {"hosts": ("app.example",)}, 101),
+        ("app.example:444", {"hosts": ("app.example:444",)}, 101),
+        ("app.example:445", {"hosts": ("app.example:444",)}, 421),
+        ("app.example", {"origins": ("https://app.example",)}, 101),
+        ("evil.example", {"loopback": False}, 101),
+        (None, {"loopback": False}, 400),
+        ("", {}, 400),
+        ("a/b", {}, 400),
+        ("a:b", {}, 400),
+        ("user@localhost", {}, 400),
+        ("[::1", {}, 400),
+    ],
+)
+def test_a_loopback_server_answers_to_its_own_names_only(host: str | None, options: dict[str, Any], status: int) -> None:
+    assert status_of(door(**options).check_host, host)[0] == status
+
+
+def test_a_refused_host_is_named_with_the_option_that_lets_it_in() -> None:
+    _, text = status_of(door().check_host, "evil.example")
+    assert "'evil.example'" in text
+    assert "hosts=['evil.example']" in text
+
+
+@pytest.mark.parametrize(
+    ("origin", "host", "options", "status"),
+    [
+        (None, "localhost:8000", {}, 101),
+        ("http://localhost:8000", "localhost:8000", {}, 101),
+        ("http://localhost", "localhost", {}, 101),
+        ("http://localhost:80", "localhost", {}, 101),
+        ("http://LocalHost:8000", "localhost:8000", {}, 101),
+        ("http://[::1]:8000", "[::1]:8000", {}, 101),
+        ("http://localhost:8001", "localhost:8000", {}, 403),
+        ("https://localhost:8000", "localhost:8000", {}, 403),
+        ("https://app.example", "app.example", {"tls": True}, 101),
+        ("https://app.example:443", "app.example", {"tls": True}, 101),
+        ("http://app.example", "app.example", {"tls": True}, 403),
+        ("http://evil.example", "localhost:8000", {}, 403),
+        ("null", "localhost:8000", {}, 403),
+        ("null", "localhost:8000", {"origins": ("null",)}, 101),
+        ("https://app.example", "localhost:8000", {"origins": ("https://app.example",)}, 101),
+        ("http://app.example", "localhost:8000", {"origins": ("https://app.example",)}, 403),
+        ("https://app.example.evil.example", "localhost:8000", {"origins": ("https://app.example",)}, 403),
+        ("https://app.example:8443", "localhost:8000", {"origins": ("https://app.example",)}, 403),
+        ("http://localhost:bad", "localhost:8000", {}, 403),
+        ("", "localhost:8000", {}, 403),
+    ],
+)
+def test_a_browser_is_let_in_from_the_same_place_or_from_the_list(
+    origin: str | None, host: str, options: dict[str, Any], status: int
+) -> None:
+    assert status_of(door(**options).check_origin, origin, host)[0] == status
+
+
+def test_a_refused_origin_is_named_with_the_option_that_lets_it_in() -> None:
+    _, text = status_of(door().check_origin, "http://evil.example", "localhost:8000")
+    assert "'http://evil.example'" in text
+    assert "origins=['http://evil.example']" in text
+
+
+@pytest.mark.parametrize(
+    ("offers", "chosen", "token"),
+    [
+        ([], None, None),
+        (["ubre.v1"], "ubre.v1", None),
+        (["other", "ubre.v1"], "ubre.v1", None),
+        (["ubre.v1", "polybus.token.abc"], "ubre.v1", "abc"),
+        (["polybus.token.abc"], "polybus.token.abc", "abc"),
+    ],
+)
+def test_a_sub_protocol_is_chosen(offers: list[str], chosen: str | None, token: str | None) -> None:
+    assert door().choose(offers) == (chosen, token)
+
+
+@pytest.mark.parametrize("offers", [["other"], ["other", "polybus.token.abc"]])
+def test_nothing_in_common_is_refused_without_the_token(offers: list[str]) -> None:
+    status, text = status_of(door().choose, offers)
+    assert status == HTTPStatus.BAD_REQUEST
+    assert "'other'" in text
+    assert "ubre.v1" in text
+    assert "abc" not in text
+
+
+@pytest.mark.parametrize(
+    ("served", "asked", "status"),
+    [("/bus", "/bus", 101), ("", "/", 101), ("/a%20b", "/a b", 101), ("/bus", "/", 404), ("/bus", "/bus/", 404)],
+)
+def test_only_the_path_of_the_listener_is_served(served: str, asked: str, status: int) -> None:
+    assert status_of(door(path=served).check_path, asked)[0] == status
+
+
+def test_query_and_cookies_are_read_tolerantly() -> None:
+    assert query_of("a=1&b=&a=2") == {"a": "2", "b": ""}
+    assert status_of(query_of, "a=1&" * 1000)[0] == HTTPStatus.BAD_REQUEST
+    assert cookies_of("session=abc; theme=dark") == {"session": "abc", "theme": "dark"}
+    assert cookies_of("") == {}
+    assert cookies_of("a,b=c; \x00") == {}
