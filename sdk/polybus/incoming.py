@@ -99,12 +99,12 @@ def admit(peer: Peer, call: Call) -> None:
         return
     if waiting is None:
         waiting = peer.waiting = deque()
-    if len(waiting) >= limits.waiting:
+    if len(waiting) >= limits.waiting or not peer.hold(call.message):
         if peer.calls is not None:
             peer.calls.pop(call.message.id, None)
         call.ended = True
         peer._link.bus._counters.refused += 1
-        text = f"{limits.running} requests run and {limits.waiting} wait (Limits.running, waiting): try again later"
+        text = f"{limits.running} requests run and {len(waiting)} wait (Limits.running, waiting, waiting_bytes): try again later"
         call.origin.refuse(call, Code.RESOURCE_EXHAUSTED, text, "too_many_requests", None)
         return
     waiting.append(call)
@@ -122,6 +122,7 @@ def next_call(peer: Peer) -> None:
         waiting = crowded.waiting
         if waiting and crowded.calls is not None and len(crowded.calls) - len(waiting) < runtime.limits.running:
             call = waiting.popleft()
+            crowded.release(call.message)
             runtime.running += 1
             runtime.workers.submit(call)
         if not crowded.waiting:
@@ -212,10 +213,18 @@ def _gated(act: Callable[[Peer, Message], None], verb: str) -> Callable[[Peer, M
 
 def _queue_undecided(peer: Peer, message: Message) -> None:
     assert peer.undecided is not None
-    if len(peer.undecided) < peer._link.runtime.limits.waiting:
+    if len(peer.undecided) < peer._link.runtime.limits.waiting and peer.hold(message):
         peer.undecided.append(message)
     else:
         peer._link.bus._counters.dropped += 1
+
+
+def _next_undecided(peer: Peer) -> Message | None:
+    if not peer.undecided:
+        return None
+    message = peer.undecided.popleft()
+    peer.release(message)
+    return message
 
 
 async def _decide(peer: Peer, message: Message | None, allowed: Any) -> None:
@@ -226,10 +235,10 @@ async def _decide(peer: Peer, message: Message | None, allowed: Any) -> None:
         if peer.undecided is None:
             return  # the peer has gone meanwhile
         _decided(peer, message, granted)
-        message = peer.undecided.popleft() if peer.undecided else None
+        message = _next_undecided(peer)
         while message is not None and message.kind is REQUEST:
             _answer_hello(peer, message)
-            message = peer.undecided.popleft() if peer.undecided else None
+            message = _next_undecided(peer)
         if message is not None:
             allowed = bus._asks(peer, _VERBS[message.kind][0], message.subject)
     peer.undecided = None

@@ -41,10 +41,12 @@ class Limits:
     """Requests of one peer that run at the same time."""
     waiting: int = field(default=4096, validator=ge(0))
     """Requests of one peer that wait for their turn; more are answered with `TooManyRequests`."""
+    waiting_bytes: int = field(default=16 * _MIB, validator=gt(0))
+    """The same in bytes."""
     pending: int = field(default=65_536, validator=gt(0))
     """Requests to one peer that wait for their answer; more raise `QueueFull`."""
     total_bytes: int = field(default=256 * _MIB, validator=gt(0))
-    """All outboxes, stuck connections and held-back messages of the bus together."""
+    """All outboxes, stuck connections, waiting requests and held-back messages of the bus together."""
     total_running: int = field(default=1024, validator=gt(0))
     """Requests that run at the same time on the whole bus."""
     peers: int = field(default=10_000, validator=gt(0))

@@ -40,8 +40,15 @@ Out = TypeVar("Out")
 T = TypeVar("T")
 
 HELLO = "_polybus.hello"
+_OVERHEAD = 200
+"""Bytes that a waiting message costs besides its body and headers."""
 HELLO_TIMEOUT = 1.0
 """Seconds of silence after which a peer counts as bare."""
+
+
+def _size(message: Message) -> int:
+    headers = message.headers
+    return _OVERHEAD + len(message.raw or b"") + (sum(map(len, headers.values())) if headers else 0)
 
 
 class Peer(Answer):
@@ -67,6 +74,7 @@ class Peer(Answer):
         "calls",
         "channels",
         "connected_at",
+        "held",
         "key",
         "patterns",
         "pending",
@@ -90,6 +98,8 @@ class Peer(Answer):
         self.patterns: dict[str | int, str | int] | None = None
         """What the peer has subscribed to."""
         self.channels: dict[Any, Channel[Any, Any]] | None = None
+        self.held = 0
+        """Bytes of what waits in `waiting` and `undecided`."""
         self.undecided: deque[Message] | None = None
         """Messages that wait for an asynchronous `authorize`."""
         self._unsent: dict[Reply[Any], None] | None = None
@@ -393,6 +403,22 @@ class Peer(Answer):
             incoming.next_call(self)
         else:
             self.waiting.remove(call)
+            self.release(call.message)
+
+    def hold(self, message: Message) -> bool:
+        """Take account of a message of this peer that has to wait. False if too much waits already."""
+        runtime, size = self._link.runtime, _size(message)
+        if self.held + size > runtime.limits.waiting_bytes or runtime.buffered + size > runtime.limits.total_bytes:
+            return False
+        self.held += size
+        runtime.buffered += size
+        return True
+
+    def release(self, message: Message) -> None:
+        """It waits no more."""
+        size = _size(message)
+        self.held -= size
+        self._link.runtime.buffered -= size
 
     # -- deadlines and endings -------------------------------------------------------------------------------------------
 
@@ -480,6 +506,8 @@ class Peer(Answer):
         for channel in list(self.channels.values()) if self.channels else ():
             channel.lost(failed)
         self.calls = self.channels = self.undecided = None
+        self._link.runtime.buffered -= self.held
+        self.held = 0
         self._link.bus._forget_patterns(self)
         if not going_on:
             for reply in list(self._unsent or ()):
