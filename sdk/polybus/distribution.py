@@ -212,8 +212,10 @@ class Distribution:
 
         Raises:
             QueueFull: A queue or outbox had no room until the deadline. The others have got the publication.
+            EncodeError, Unsupported, TooLarge: Some peer's wire cannot carry it. The others have got it.
         """
         full: list[str] = []
+        failed: BusError | None = None
         for inbox in inboxes:
             if inbox.local:
                 if inbox.full and not await inbox.room(deadline):
@@ -223,8 +225,11 @@ class Distribution:
         slow = False
         catching_up: list[Link] = []
         for peer in peers:
-            if await self._permitted(peer, message) and not await self._send(message, peer, deadline):
-                full.append(f"the outbox to {peer.address}")
+            try:
+                if await self._permitted(peer, message) and not await self._send(message, peer, deadline):
+                    full.append(f"the outbox to {peer.address}")
+            except BusError as error:
+                failed = failed or error
             link = peer._link
             if not link.flowing:
                 slow = True
@@ -236,6 +241,8 @@ class Distribution:
             raise QueueFull(f"no room in time in {', '.join(full)}")
         if catching_up:
             await self._let_write(catching_up)
+        if failed is not None:
+            raise failed
 
     @staticmethod
     async def _let_write(links: list[Link]) -> None:
@@ -265,18 +272,27 @@ class Distribution:
 
         Raises:
             QueueFull: There was no room somewhere; the others have got the publication.
+            EncodeError, Unsupported, TooLarge: Some peer's wire cannot carry it; the others have got it.
         """
         full: list[str] = []
+        failed: BusError | None = None
         for inbox in inboxes:
             if inbox.local:
                 if inbox.full:
                     full.append(f"the queue of {inbox.pattern!r} ({inbox.queue})")
                 else:
                     inbox.offer(message, None)
-        full += [f"the outbox to {peer.address}" for peer in peers if not self._send_nowait(message, peer, deadline)]
+        for peer in peers:
+            try:
+                if not self._send_nowait(message, peer, deadline):
+                    full.append(f"the outbox to {peer.address}")
+            except BusError as error:  # each peer for itself
+                failed = failed or error
         message.forget_shared()
         if full:
             raise QueueFull(f"no room in {', '.join(full)}")
+        if failed is not None:
+            raise failed
 
     def _send_nowait(self, message: Message, peer: Peer, deadline: float) -> bool:
         link = peer._link
