@@ -14,6 +14,7 @@ from .channel import Channel
 from .context import current_deadline
 from .errors import Code, Forbidden, RequestError
 from .events import HandlerFailed
+from .execution import described
 from .message import Message
 
 if TYPE_CHECKING:
@@ -185,5 +186,5 @@ def failure(error: Exception, bus: Bus, message: Message) -> tuple[Code, str, st
     bus._execution.failed(HandlerFailed(peer=message.peer, subject=message.subject, error_id=error_id, error=error))
     text = f"internal error {error_id}"
     if bus.debug:
-        text = f"{text}: {type(error).__name__}: {error}"
+        text = f"{text}: {described(error)}"
     return Code.INTERNAL, text, None, None

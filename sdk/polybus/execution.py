@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from .bus import Bus
     from .handlers import Handler
 
-__all__ = ["Execution", "Middleware"]
+__all__ = ["Execution", "Middleware", "described"]
 
 Middleware: TypeAlias = Callable[[Message, Context, Callable[[Message], Any]], Any]
 """``async def middleware(message, ctx, call_next)``; ``await call_next(message)`` gives the result."""
@@ -27,6 +27,15 @@ Middleware: TypeAlias = Callable[[Message, Context, Callable[[Message], Any]], A
 logger: logging.Logger = logging.getLogger("polybus")
 
 _THREADS = 40
+
+
+def described(error: BaseException | None) -> str:
+    """Type and text of an exception, even of one whose text cannot be had."""
+    try:
+        text = str(error)
+    except Exception as another:
+        text = f"(its text raises {type(another).__name__})"
+    return f"{type(error).__name__}: {text}"
 
 
 class Execution:
@@ -91,7 +100,6 @@ class Execution:
     def failed(self, event: HandlerFailed) -> None:
         """Log, count and report a handler's failure."""
         self._bus._counters.failed += 1
-        logger.error(
-            "polybus: handler of %.200r failed [%s]: %r", event.subject, event.error_id, event.error, exc_info=event.error
-        )
+        text = described(event.error)
+        logger.error("polybus: handler of %.200r failed [%s]: %s", event.subject, event.error_id, text, exc_info=event.error)
         self._bus._emit(event)
