@@ -128,7 +128,7 @@ class Broker:
     def from_server(self, frame: bytes) -> None:
         number, kind = struct.unpack_from(">IB", frame)
         client = self.clients.get(number)
-        if kind == self.CLOSE:
+        if kind & 0xF0 == self.CLOSE:
             self.sent_away.append(number)
             self.leave(number)
             if isinstance(client, End):
@@ -183,6 +183,8 @@ class Exchanges:
         self.stray: list[bytes] = []
         """Frames of the server that no exchange could take."""
         self.exchanges = 0
+        self.open: set[int] = set()
+        """Exchanges that have no answer yet."""
 
     async def listen(self, options: ListenOptions) -> Exchanges:
         self.options = options
@@ -194,7 +196,7 @@ class Exchanges:
     async def connect(self, options: DialOptions) -> Transport:
         assert self.options is not None
         gate = self.options.gate
-        open_exchanges: set[int] = set()
+        open_exchanges = self.open
         waiting: deque[bytes] = deque()
 
         def request(frame: bytes) -> None:
