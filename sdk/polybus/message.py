@@ -140,6 +140,11 @@ class Message:
         """All have been served who could be at once: those who wait shall not hold the message twice."""
         self._shared = None
 
+    def forget_value(self) -> None:
+        """The body is decoded again when it is read: what waits for long shall not be held twice."""
+        if self.raw is not None:
+            self._value = MISSING
+
     def __repr__(self) -> str:
         size = len(self.raw) if self.raw is not None else 0
         return f"<Message {self.kind.value} {self.subject!r} id={self.id!r} {size} bytes>"

@@ -412,6 +412,7 @@ class Peer(Answer):
             return False
         self.held += size
         runtime.buffered += size
+        message.forget_value()
         return True
 
     def release(self, message: Message) -> None:

@@ -95,6 +95,7 @@ class Inbox:
             return False
         link.held += size
         link.runtime.buffered += size
+        message.forget_value()
         if self._overflow is None:
             self._overflow = deque()
         self._overflow.append((link, size))
