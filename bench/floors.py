@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from attrs import frozen
 
 from .results import Row
-from .systems import MAIN
+from .systems import CEILING, MAIN
 
 __all__ = ["FLOORS", "GATE", "GOALS", "Floor", "floor_of", "goal_of"]
 
@@ -84,10 +84,11 @@ GOALS: Mapping[tuple[str, str], float] = {
 """Ratios to R, and KiB for W5: further than the floors, and nothing fails for them."""
 
 # Processor time per message is what other load on the machine changes least: one of a hundred CI runs must not fail by chance.
-# `cpu_ratio` is that of R divided by ours, so smaller is worse.
+# `cpu_ratio` is that of R divided by ours, so smaller is worse. One-way, R itself costs from 3 to 9 us, as its peer keeps up
+# or not; F does not.
 GATE = (
     Floor(workload="W2_64", figure="cpu_ratio", at_least=0.27),
-    Floor(workload="W3_64", figure="cpu_ratio", at_least=0.50),
+    Floor(workload="W3_64", figure="cpu_us", at_most=18, beside=CEILING),
 )
 
 
