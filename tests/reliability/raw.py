@@ -1,0 +1,98 @@
+"""A peer that is no polybus: frames by hand over TCP, for what a well-behaved client would never do."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import socket
+import struct
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from typing import Any
+
+import anyio
+from anyio.abc import SocketStream
+
+from .processes import BOUND, Process
+
+__all__ = ["CLOSING", "RawPeer", "frame", "raw_peer", "stalled"]
+
+CLOSING = 0xFF434C4F
+"""The length that begins our closing frame: code, length of the reason, reason."""
+
+
+def frame(message: Any) -> bytes:
+    """A length and a message; what is not bytes is written as JSON."""
+    data = message if isinstance(message, bytes) else json.dumps(message, separators=(",", ":")).encode()
+    return struct.pack("!I", len(data)) + data
+
+
+class RawPeer:
+    """One connection."""
+
+    def __init__(self, stream: SocketStream) -> None:
+        self.stream = stream
+        self._input = b""
+        self._at = 0
+
+    async def send(self, *messages: Any) -> None:
+        """Write messages, each in a frame."""
+        await self.stream.send(b"".join(map(frame, messages)))
+
+    async def receive(self) -> Any:
+        """The next message; ``("closed", code, reason)`` for our closing frame.
+
+        Raises:
+            EndOfStream: The server has closed without one.
+        """
+        while True:
+            (length,) = struct.unpack("!I", await self._exactly(4))
+            if length == CLOSING:
+                code, size = struct.unpack("!HH", await self._exactly(4))
+                return "closed", code, (await self._exactly(size)).decode()
+            if length:
+                return json.loads(await self._exactly(length))
+
+    async def _exactly(self, size: int) -> bytes:
+        while len(self._input) - self._at < size:
+            try:
+                with anyio.fail_after(BOUND):
+                    chunk = await self.stream.receive()
+            except anyio.BrokenResourceError:
+                raise anyio.EndOfStream from None
+            self._input, self._at = self._input[self._at :] + chunk, 0
+        self._at += size
+        return self._input[self._at - size : self._at]
+
+    async def ask(self, subject: str, body: Any = None, id: Any = "q") -> Any:
+        """Send a request and wait for its answer; other messages are thrown away."""
+        await self.send({"request": subject, "id": id, "body": body})
+        while True:
+            answer = await self.receive()
+            if isinstance(answer, dict) and id in (answer.get("success"), answer.get("fail")):
+                return answer
+
+    async def close(self) -> None:
+        await self.stream.aclose()
+
+
+@asynccontextmanager
+async def raw_peer(server: Process) -> AsyncIterator[RawPeer]:
+    """Connect to a server."""
+    async with await anyio.connect_tcp("127.0.0.1", server.port) as stream:
+        yield RawPeer(stream)
+
+
+@contextmanager
+def stalled(server: Process, count: int, *messages: Any) -> Iterator[list[socket.socket]]:
+    """Connections that say something and then never read."""
+    with contextlib.ExitStack() as stack:
+        sockets = []
+        path = server.url.partition("unix://")[2]
+        for _ in range(count):
+            sock = stack.enter_context(socket.socket(socket.AF_UNIX if path else socket.AF_INET))
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            sock.connect(path or ("127.0.0.1", server.port))
+            sock.sendall(b"".join(map(frame, messages)))
+            sockets.append(sock)
+        yield sockets

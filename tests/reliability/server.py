@@ -1,0 +1,194 @@
+"""A server with everything that the tests ask for. Its only argument is a JSON object of options:
+
+* ``urls``, ``backend``, ``uvloop``, ``when_full``, ``limits`` (fields of `Limits`)
+* ``authorize``: ``"sync"`` or ``"async"``, see `Rules`
+* ``authenticate``: ``"unauthorized"`` (those with the header ``authorization: Bearer good`` get in) or ``"forbidden"`` (nobody)
+* ``files``: the limit of open files
+* ``run``: arguments of `polybus.run`, which then does the serving
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import logging
+import resource
+import sys
+import time
+from collections import Counter
+from contextlib import AsyncExitStack
+from typing import Any
+
+import anyio
+import anyio.lowlevel
+import attrs
+
+import polybus
+from polybus import Bus, BusError, Context, Forbidden, Identity, Limits, NotFound, RequestError
+from polybus.events import FrameRefused
+
+
+@attrs.frozen
+class GetUser:
+    """The body of a typed request."""
+
+    id: int
+
+
+class Rules:
+    """``authorize``: nobody hears of ``secret.*``, requests ``vault``, publishes ``closed.*`` or subscribes ``private.*``."""
+
+    _FORBIDDEN = {"deliver": "secret.", "request": "vault", "publish": "closed.", "subscribe": "private."}
+
+    def __init__(self, counted: Counter[str]) -> None:
+        self._counted = counted
+
+    def sync(self, peer: Any, verb: str, subject: str | int) -> bool:
+        self._counted[f"asked.{verb}"] += 1
+        if subject == "trap":
+            raise ValueError("a mistake in the hook")
+        return not str(subject).startswith(self._FORBIDDEN.get(verb, "\0"))
+
+    async def later(self, peer: Any, verb: str, subject: str | int) -> bool:
+        await anyio.lowlevel.checkpoint()
+        return self.sync(peer, verb, subject)
+
+
+class Server:
+    """The handlers, and what they have counted."""
+
+    def __init__(self, options: dict[str, Any]) -> None:
+        self.counted: Counter[str] = Counter()
+        self.known: dict[str, Any] = {}
+        rules = Rules(self.counted)
+        authorize = {None: None, "sync": rules.sync, "async": rules.later}[options.get("authorize")]
+        authenticate = None
+        if options.get("authenticate"):
+            authenticate = {"unauthorized": self._unauthorized, "forbidden": self._forbidden}[options["authenticate"]]
+        self.bus = Bus(limits=Limits(**options.get("limits", {})), authorize=authorize, authenticate=authenticate)
+        handled = "echo document sleep block fail fail.not_found vault user.get control i.am ask ask.back publish"
+        for name in handled.split():
+            self.bus.handle(name)(getattr(self, name.replace(".", "_")))
+        self.bus.on("heard.>")(self.heard)
+
+    def _unauthorized(self, handshake: Any) -> Any:
+        logging.info("a knock at the door")
+        return Identity("someone") if handshake.headers.get("authorization") == "Bearer good" else None
+
+    def _forbidden(self, handshake: Any) -> Any:
+        logging.info("a knock at the door")
+        raise Forbidden("not from here")
+
+    # -- handlers
+
+    async def echo(self, body: Any) -> Any:
+        self.counted["echo"] += 1
+        return body
+
+    async def document(self, body: dict[str, Any]) -> str:
+        if body.get("slowly"):
+            await anyio.sleep(0.01)
+        return "x" * int(body["size"])
+
+    async def fail(self) -> None:
+        raise ValueError("a secret")
+
+    async def fail_not_found(self) -> None:
+        raise NotFound("no such thing", detail={"looked": "everywhere"})
+
+    async def user_get(self, query: GetUser) -> dict[str, Any]:
+        return {"id": query.id, "name": "Ann"}
+
+    async def sleep(self, body: Any) -> str:
+        self.counted["started"] += 1
+        try:
+            await anyio.sleep(body["seconds"] if isinstance(body, dict) else body)
+        except BaseException:
+            self.counted["cancelled"] += 1
+            raise
+        self.counted["finished"] += 1
+        return "slept"
+
+    async def vault(self) -> str:
+        return "gold"
+
+    async def heard(self, message: polybus.Message) -> None:
+        self.counted[str(message.subject)] += 1
+
+    async def block(self, body: float) -> str:
+        time.sleep(body)  # noqa: ASYNC251  # that is the point
+        return "blocked"
+
+    async def control(self) -> dict[str, Any]:
+        """What the server has counted."""
+        tasks = 0
+        gc.collect()
+        if self.bus._running.backend == "asyncio":
+            import asyncio
+
+            tasks = len(asyncio.all_tasks())
+        return {"stats": attrs.asdict(self.bus.stats()), "counted": dict(self.counted), "tasks": tasks}
+
+    async def i_am(self, body: str, ctx: Context) -> None:
+        """A peer makes itself known."""
+        self.known[body] = ctx.peer
+
+    async def ask(self, body: dict[str, Any]) -> dict[str, Any]:
+        """Ask a peer that made itself known."""
+        try:
+            answer = await self.known[body["who"]].request(body["subject"], body.get("body"), timeout=body.get("timeout", 10))
+            return {"answer": answer}
+        except BusError as error:
+            return {"error": type(error).__name__, "text": str(error)}
+
+    async def ask_back(self, body: dict[str, Any], ctx: Context) -> Any:
+        """Ask the asker, and let its error through."""
+        assert ctx.peer is not None
+        try:
+            return await ctx.peer.request(body["subject"])
+        except RequestError as error:
+            if body.get("relay"):
+                raise error.relay() from None
+            raise
+
+    async def publish(self, body: dict[str, Any]) -> None:
+        """A series of publications, numbered from `first`."""
+        padding = "x" * body.get("size", 0)
+        first = body.get("first", 0)
+        for number in range(first, first + body.get("count", 1)):
+            await self.bus.publish(body["subject"], {"n": number, "padding": padding} if padding else number)
+
+    async def watch(self) -> None:
+        """Count events."""
+        async for event in self.bus.events():
+            self.counted[f"event.{type(event).__name__}"] += 1
+            if isinstance(event, FrameRefused):
+                self.counted[f"refused.{event.reason}"] += 1
+
+
+async def serve(server: Server, options: dict[str, Any]) -> None:
+    when_full = options.get("when_full", "drop_oldest")
+    async with anyio.create_task_group() as group, AsyncExitStack() as stack:
+        urls = options.get("urls", ["ubre+tcp://127.0.0.1:0"])
+        listeners = [await stack.enter_async_context(server.bus.serve(url, when_full=when_full)) for url in urls]
+        group.start_soon(server.watch)
+        print(json.dumps({"urls": [listener.url for listener in listeners]}), flush=True)
+        await server.bus.wait_closed()
+
+
+def main() -> None:
+    options = json.loads(sys.argv[1])
+    logging.basicConfig(level=logging.INFO, stream=sys.stderr)
+    if options.get("files"):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (options["files"], options["files"]))
+    server = Server(options)
+    backend, uvloop = options.get("backend", "asyncio"), bool(options.get("uvloop"))
+    if options.get("run") is not None:
+        polybus.run(server.bus, "ubre+tcp://127.0.0.1:0", backend=backend, uvloop=uvloop, **options["run"])
+        return
+    backend_options = {"use_uvloop": True} if uvloop else {}
+    anyio.run(serve, server, options, backend=backend, backend_options=backend_options)
+
+
+if __name__ == "__main__":
+    main()

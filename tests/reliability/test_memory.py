@@ -1,0 +1,259 @@
+"""No peer makes a server grow: measured in the memory of a real process."""
+
+from __future__ import annotations
+
+import resource
+import select
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+
+from polybus import Bus, Message, TooManyRequests, connect
+
+from .processes import BOUND, MIB, Process, control, eventually, loop_of, running
+from .raw import raw_peer, stalled
+
+pytestmark = pytest.mark.anyio
+
+LOOPS = pytest.mark.parametrize("anyio_backend", [("asyncio", {}), ("trio", {})], ids=["asyncio", "trio"], scope="module")
+SERIES = 500
+"""Publications that the server makes in one go; between two series its memory is looked at."""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def many_files() -> Iterator[None]:
+    """As many open files as the machine lets us have."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    yield
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+class Growth:
+    """How much a process has grown at most since this was made."""
+
+    def __init__(self, process: Process) -> None:
+        self._process = process
+        self._before = process.memory()
+        self.most = 0
+
+    def look(self) -> int:
+        self.most = max(self.most, self._process.memory() - self._before)
+        return self.most
+
+
+async def publish(bus: Bus, growth: Growth, subject: str, count: int, size: int, series: int = SERIES) -> None:
+    """Have the server publish."""
+    for first in range(0, count, series):
+        await bus.request("publish", {"subject": subject, "count": series, "size": size, "first": first}, timeout=2 * BOUND)
+        growth.look()
+
+
+@LOOPS
+@pytest.mark.parametrize("when_full", ["drop_oldest", "drop_newest", "disconnect"])
+async def test_a_stalled_subscriber_costs_little_and_the_others_get_everything(anyio_backend: Any, when_full: str) -> None:
+    count = 20_000
+    heard: list[int] = []
+    async with (
+        running(when_full=when_full, **loop_of(anyio_backend)) as server,
+        connect(server.url) as bus,
+        connect(server.url) as healthy,
+        healthy.subscribe("big") as news,
+        anyio.create_task_group() as group,
+    ):
+
+        async def read() -> None:
+            async for message in news:
+                heard.append(message.body["n"])
+
+        group.start_soon(read)
+        await bus.request("publish", {"subject": "warm.up", "count": SERIES, "size": 10_000})
+        with stalled(server, 1, {"subscribe": "big"}):
+            await eventually(lambda: _peers(bus, 3))
+            growth = Growth(server)
+            await publish(bus, growth, "big", count, 10_000)
+            await eventually(lambda: len(heard) == count)
+            assert heard == list(range(count))
+            seen = await control(bus)
+            assert seen["counted"]["event.PeerSlow"] >= 1
+            if when_full == "disconnect":
+                assert seen["stats"]["peers"] == 2
+            else:
+                assert seen["stats"]["peers"] == 3
+                # All but what the system's buffers and the outbox hold.
+                assert seen["stats"]["dropped"] > count / 2
+            assert growth.look() < 8 * MIB
+        group.cancel_scope.cancel()
+
+
+async def _peers(bus: Bus, number: int) -> bool:
+    return bool((await control(bus))["stats"]["peers"] == number)
+
+
+@contextmanager
+def read_all(sockets: list[socket.socket]) -> Iterator[list[int]]:
+    """Read from many sockets in a thread; how much each has got."""
+    got = [0] * len(sockets)
+    over = threading.Event()
+
+    def read() -> None:
+        with select.epoll() as ready:
+            for number, sock in enumerate(sockets):
+                sock.setblocking(False)
+                ready.register(sock, select.EPOLLIN)
+            numbers = {sock.fileno(): number for number, sock in enumerate(sockets)}
+            buffer = bytearray(MIB)
+            while not over.is_set():
+                for descriptor, _ in ready.poll(0.05):
+                    number = numbers[descriptor]
+                    got[number] += sockets[number].recv_into(buffer)
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    try:
+        yield got
+    finally:
+        over.set()
+        reader.join()
+
+
+@LOOPS
+async def test_many_stalled_subscribers_stay_within_total_bytes_and_the_others_get_everything(
+    anyio_backend: Any, tmp_path: Path
+) -> None:
+    # On a Unix socket, because the kernel's buffers for one are small: over TCP it takes gigabytes to fill them.
+    on_trio = anyio_backend[0] == "trio"
+    count, size, all_of_them, stuck = 60, 10_000, 800 if on_trio else 2_000, 200 if on_trio else 500
+    total = 48 if on_trio else 32
+    limits = {"total_bytes": total * MIB, "handshakes": all_of_them}
+    async with (
+        running(urls=[f"ubre+unix://{tmp_path}/bus"], limits=limits, **loop_of(anyio_backend)) as server,
+        connect(server.url) as bus,
+    ):
+        await bus.request("publish", {"subject": "warm.up", "count": SERIES, "size": size})
+        with stalled(server, all_of_them, {"subscribe": "big"}) as sockets, read_all(sockets[stuck:]) as got:
+            await eventually(lambda: _peers(bus, all_of_them + 1))
+            growth = Growth(server)
+            await publish(bus, growth, "big", count, size, series=10)
+            await eventually(lambda: min(got) > count * size)
+            assert max(got) == min(got)
+            seen = await control(bus)
+            assert seen["stats"]["peers"] == all_of_them + 1
+            assert seen["stats"]["dropped"] > stuck * count / 4
+            assert seen["counted"]["event.PeerSlow"] >= stuck
+            assert growth.look() < total * MIB
+
+
+async def test_a_subscriber_of_one_place_may_make_requests_in_its_own_loop(server: Process) -> None:
+    async with connect(server.url) as bus, bus.subscribe("tick", queue=1) as ticks:
+        await bus.request("publish", {"subject": "tick", "count": 200})
+        answers = []
+        with anyio.fail_after(BOUND):
+            async for tick in ticks:
+                answers.append(await bus.request("echo", tick.body))
+                if len(answers) == 200:
+                    break
+        assert answers == list(range(200))
+
+
+async def test_a_handler_of_publications_of_one_place_may_make_requests_too(server: Process) -> None:
+    answers: list[Any] = []
+    bus = Bus()
+
+    @bus.on("tick", queue=1)
+    async def on_tick(message: Message) -> None:
+        answers.append(await bus.request("echo", message.body))
+
+    async with connect(server.url, bus=bus):
+        await bus.request("publish", {"subject": "tick", "count": 200})
+        await eventually(lambda: len(answers) == 200)
+        assert answers == list(range(200))
+
+
+@LOOPS
+@pytest.mark.parametrize(("count", "size", "kept"), [(20_000, 0, 4096), (2_000, 50_000, 16 * MIB // 50_000)])
+async def test_a_flood_of_slow_requests_runs_64_keeps_some_and_refuses_the_rest(
+    anyio_backend: Any, count: int, size: int, kept: int
+) -> None:
+    async with running(**loop_of(anyio_backend)) as server, connect(server.url) as bus, raw_peer(server) as flooder:
+        await bus.request("echo", "x" * 500_000)
+        growth = Growth(server)
+
+        async def ask() -> None:
+            body = {"seconds": 600, "padding": "x" * size}
+            for first in range(0, count, 50):
+                await flooder.send(*({"request": "sleep", "id": n, "body": body} for n in range(first, first + 50)))
+
+        async with anyio.create_task_group() as group:
+            group.start_soon(ask)
+            with anyio.fail_after(2 * BOUND):
+                for number in range(count - 64 - kept):
+                    answer = await flooder.receive()
+                    assert (answer["code"], answer["reason"]) == (8, "too_many_requests")
+                    if number % 200 == 0:
+                        growth.look()
+        seen = await control(bus)
+        stats = seen["stats"]
+        assert seen["counted"]["started"] == 64
+        assert stats["waiting"] == pytest.approx(kept, rel=0.02)
+        assert stats["running"] - 1 + stats["waiting"] + stats["refused"] == count
+        assert growth.look() < (64 + kept) * (size + 3_000) + 8 * MIB
+        await flooder.close()
+
+        async def over() -> bool:
+            stats = (await control(bus))["stats"]
+            return bool(stats["running"] == 1 and stats["waiting"] == 0)
+
+        await eventually(over)
+
+
+@LOOPS
+@pytest.mark.parametrize("slowly", [False, True], ids=["at once", "after a wait"])
+@pytest.mark.parametrize(("count", "size"), [(1_000, 20_000), (100, 500_000)])
+async def test_answers_larger_than_the_outbox_reach_a_peer_that_reads(
+    anyio_backend: Any, count: int, size: int, slowly: bool
+) -> None:
+    async with running(**loop_of(anyio_backend)) as server, connect(server.url) as bus:
+        await bus.request("document", {"size": size})
+        growth = Growth(server)
+        replies = [bus.request("document", {"size": size, "slowly": slowly}, timeout=2 * BOUND) for _ in range(count)]
+        with anyio.fail_after(2 * BOUND):
+            for reply in replies:
+                assert len(await reply) == size
+        growth.look()
+        assert (await control(bus))["counted"]["event.PeerSlow"] == 0
+        assert growth.look() < 64 * size + 16 * MIB
+
+
+@LOOPS
+async def test_a_peer_that_asks_and_never_reads_the_answers_loses_its_link(anyio_backend: Any) -> None:
+    async with (
+        running(limits={"write_timeout": 0.4}, **loop_of(anyio_backend)) as server,
+        connect(server.url) as bus,
+    ):
+        await bus.request("echo", "x" * 500_000)
+        growth = Growth(server)
+        async with raw_peer(server) as greedy:
+            with anyio.fail_after(BOUND), pytest.raises(anyio.BrokenResourceError):
+                number = 0
+                while True:
+                    number += 1
+                    await greedy.send({"request": "echo", "id": number, "body": "x" * 10_000})
+        await eventually(lambda: _peers(bus, 1))
+        assert growth.look() < 16 * MIB + 4 * MIB + 8 * MIB, "waiting requests, the outbox and the rest"
+
+
+@LOOPS
+async def test_a_stuck_write_ends_the_link(anyio_backend: Any) -> None:
+    async with running(limits={"write_timeout": 0.4}, **loop_of(anyio_backend)) as server, connect(server.url) as bus:
+        with stalled(server, 1, {"subscribe": "big"}):
+            await eventually(lambda: _peers(bus, 2))
+            await bus.request("publish", {"subject": "big", "count": 1000, "size": 10_000})
+            await eventually(lambda: _peers(bus, 1))
+        assert (await control(bus))["counted"]["event.LinkDown"] == 1
