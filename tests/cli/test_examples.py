@@ -43,7 +43,7 @@ def test_hello_world_takes_ten_lines() -> None:
 
 def test_the_client_and_the_server_in_two_processes() -> None:
     server_name, client_name = TOGETHER
-    command = [sys.executable, EXAMPLES / server_name, "ubre+ws://127.0.0.1:0/bus"]
+    command = [sys.executable, str(EXAMPLES / server_name), "ubre+ws://127.0.0.1:0/bus"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
         try:
             assert server.stdout is not None

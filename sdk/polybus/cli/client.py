@@ -104,11 +104,13 @@ def _unwrapped(function: Any) -> None:
     """A task group wraps what fails in it; a command has one thing that can fail."""
     try:
         anyio.run(function)
-    except BaseExceptionGroup as group:
-        error: BaseException = group
-        while isinstance(error, BaseExceptionGroup):
-            error = error.exceptions[0]
-        raise error from None
+    except Exception as error:
+        raise _first(error) from None
+
+
+def _first(error: BaseException) -> BaseException:
+    inner: tuple[BaseException, ...] = getattr(error, "exceptions", ())
+    return _first(inner[0]) if inner else error
 
 
 def _show(message: Message, *, pretty: bool) -> None:

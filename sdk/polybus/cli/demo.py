@@ -73,7 +73,7 @@ def _steps(runs: list[RowRun]) -> list[str]:
 
 
 def _marks(run: RowRun, names: list[str]) -> list[Text]:
-    cells = []
+    cells: list[Text] = []
     for name in names:
         step = run.steps.get(name)
         outcome: Outcome = "not here" if step is None or run.not_here else step.outcome
@@ -82,10 +82,10 @@ def _marks(run: RowRun, names: list[str]) -> list[Text]:
 
 
 def _table(names: list[str], *further: str) -> Table:
-    table = Table(box=None, padding=(0, 1), pad_edge=False)
+    table = Table(box=None, padding=(0, 1), pad_edge=False, collapse_padding=True)
     table.add_column("", no_wrap=True)
     for number, _ in enumerate(names, start=1):
-        table.add_column(str(number), justify="right")
+        table.add_column(str(number), justify="right", no_wrap=True)
     for name in further:
         table.add_column(name, justify="right", no_wrap=True)
     return table
@@ -114,7 +114,7 @@ def _summary(runs: list[RowRun]) -> Table:
 
 
 def _remarks(runs: list[RowRun]) -> list[Text]:
-    lines = []
+    lines: list[Text] = []
     names = _steps(runs)
     good = [run for run in runs if run.ok and not run.not_here]
     for run in sorted(good, key=lambda run: run.row.transport == "memory")[:1]:

@@ -49,7 +49,7 @@ def connecting(url: str, header: list[str] | None, ca: Path | None, wait: float)
 
 
 def _headers(given: list[str] | None) -> dict[str, str] | None:
-    headers = {}
+    headers: dict[str, str] = {}
     for text in given or ():
         name, colon, value = text.partition(":")
         if not (colon and name.strip()):
@@ -75,12 +75,11 @@ def parse_body(text: str | None) -> Any:
     """
     if text is None:
         return None
-    if text == "-":
-        text = sys.stdin.read()
+    given = sys.stdin.read() if text == "-" else text
     try:
-        return json.loads(text)
+        return json.loads(given)
     except ValueError as error:
-        hint = """; text needs its own quotes: '"like this"'""" if text[:1].isalpha() else ""
+        hint = """; text needs its own quotes: '"like this"'""" if given[:1].isalpha() else ""
         raise UsageError(f"BODY is not JSON: {error}{hint}") from None
 
 

@@ -90,7 +90,7 @@ def load_bus(app: str) -> Bus:
     if folder not in sys.path:
         sys.path.insert(0, folder)
     try:
-        found: Any = importlib.import_module(module_name)
+        module = importlib.import_module(module_name)
     except ModuleNotFoundError as error:
         if error.name is not None and (module_name == error.name or module_name.startswith(f"{error.name}.")):
             raise UsageError(
@@ -99,11 +99,11 @@ def load_bus(app: str) -> Bus:
         raise UsageError(f"{module_name} cannot be imported: {error}; install what it needs") from None
     except (Exception, SystemExit) as error:
         raise UsageError(f"{module_name} cannot be imported: {type(error).__name__}: {error}") from None
-    module = found
+    bus: Any = module
     for part in name.split("."):
-        found = getattr(found, part, None)
-    if not isinstance(found, Bus):
+        bus = getattr(bus, part, None)
+    if not isinstance(bus, Bus):
         buses = [f"{module_name}:{key}" for key, value in vars(module).items() if isinstance(value, Bus)]
         choice = f"; there is {', '.join(buses)}" if buses else "; write for example bus = Bus() there"
         raise UsageError(f"{app} is no Bus{choice}")
-    return found
+    return bus

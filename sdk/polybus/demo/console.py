@@ -124,7 +124,7 @@ class Console:
     async def _stalled_process(self) -> str:
         before, had = await self.counters(), await self._sensor_status()
         self.plant.stall_sensors()
-        published, most = 0, 0
+        published, most, now = 0, 0, before
         try:
             async with self.bus.subscribe("flood.>", queue=BATCH.count) as everything:
                 for _ in range(MOST_BATCHES):
@@ -167,7 +167,7 @@ class Console:
     async def channel(self) -> str:
         """Both sides send as they like, and each says when it has no more."""
         async with self.bus.channel("batch.mix", sends=float, receives=float) as mixing:
-            totals = []
+            totals: list[float] = []
             for dose in (1.0, 2.5, 4.0):
                 await mixing.send(dose)
                 totals.append(await anext(mixing))

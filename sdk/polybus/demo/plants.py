@@ -37,6 +37,7 @@ class Plant(Protocol):
 
     async def kill(self) -> str:
         """End the back end without a word. Says what was done."""
+        ...
 
     async def restart(self) -> None:
         """Start it again at the same address."""
@@ -50,6 +51,7 @@ class Plant(Protocol):
         Raises:
             DemoError: With the wrong status.
         """
+        ...
 
     def stall_sensors(self) -> None:
         """Stop the sensors where they are: they read no more.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import tempfile
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Generator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from time import perf_counter
@@ -65,6 +65,7 @@ class Part(Protocol):
 
     def rows(self) -> Sequence[Row]:
         """Its wires."""
+        ...
 
 
 @define
@@ -121,7 +122,7 @@ class RowRun:
 
     @staticmethod
     @contextmanager
-    def _timed(step: StepRun) -> Iterator[None]:
+    def _timed(step: StepRun) -> Generator[None]:
         begin = perf_counter()
         try:
             yield
@@ -175,7 +176,7 @@ async def _play_row(run: RowRun, workshop: Workshop, limiter: anyio.CapacityLimi
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
+def _quiet() -> Generator[None]:
     """Failing handlers are part of the show: where they run in this process, they are not to be logged into it."""
     logger = logging.getLogger("polybus")
     nowhere = logging.NullHandler()
