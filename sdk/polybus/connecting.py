@@ -160,6 +160,10 @@ class Connecting:
             tls=self._tls,
         )
         transport = await self._connector.connect(options)
+        if link.state is State.CLOSED:  # it was left meanwhile
+            transport.start(link)
+            transport.abort(Closed(1000, "the link was left"))
+            raise ConnectFailed(link.url, "the link was left")
         # From here the link owns the connection. Ready may come at once, or after the protocol's own handshake.
         ready = anyio.Event()
         outcome: list[Closed] = []
