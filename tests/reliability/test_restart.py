@@ -1,0 +1,295 @@
+"""Servers that die, come back, or leave in good order."""
+
+from __future__ import annotations
+
+import signal
+import socket
+from contextlib import AsyncExitStack
+from typing import Any
+
+import anyio
+import pytest
+
+from polybus import Backoff, Bus, BusError, Disconnected, Limits, QueueFull, Unauthorized, Unavailable, connect
+
+from .processes import BOUND, Process, control, eventually, loop_of, running
+
+LOOPS = pytest.mark.parametrize("anyio_backend", [("asyncio", {}), ("trio", {})], ids=["asyncio", "trio"], scope="module")
+pytestmark = [pytest.mark.anyio, LOOPS]
+
+SOON = Backoff(initial=0.02, maximum=0.2)
+
+
+def again(server: Process, anyio_backend: Any, **options: Any) -> Any:
+    """The same server once more, at the same address."""
+    return running(urls=[server.url], **loop_of(anyio_backend), **options)
+
+
+async def is_down(bus: Bus) -> None:
+    """Wait until the bus knows that its server is gone."""
+    await eventually(lambda: not any(peer.connected for peer in bus.peers))
+
+
+async def test_a_killed_server_that_comes_back_is_found_again_with_subscriptions_first(anyio_backend: Any) -> None:
+    heard: list[tuple[str, int]] = []
+    bus = Bus()
+
+    @bus.on("handled")
+    async def on_handled(body: int) -> None:
+        heard.append(("handled", body))
+
+    async def read(subscription: Any) -> None:
+        async for message in subscription:
+            heard.append((message.subject, message.body))  # noqa: PERF401  # it is looked at meanwhile
+
+    subjects = ["exact", "deep.er.down", "handled"]
+    async with AsyncExitStack() as lives:
+        server = await lives.enter_async_context(running(**loop_of(anyio_backend)))
+        async with (
+            connect(server.url, bus=bus, backoff=SOON),
+            bus.subscribe("exact") as exact,
+            bus.subscribe("deep.>") as deep,
+            anyio.create_task_group() as group,
+        ):
+            group.start_soon(read, exact)
+            group.start_soon(read, deep)
+            for subject in subjects:
+                await bus.request("publish", {"subject": subject, "first": 1})
+            for life in (2, 3, 4):
+                in_flight = bus.request("sleep", 60)
+                await bus.request("echo", 1)
+                server.kill()
+                with anyio.fail_after(2), pytest.raises(Disconnected) as raised:
+                    await in_flight
+                assert raised.value.sent
+                await is_down(bus)
+                # This is the first traffic of the next connection: had the subscriptions not come before it, nothing would
+                # be heard of it.
+                first = [bus.request("publish", {"subject": subject, "first": life}, timeout=BOUND) for subject in subjects]
+                await bus.publish("heard.in.the.outage", life)
+                server = await lives.enter_async_context(again(server, anyio_backend))
+                with anyio.fail_after(BOUND):
+                    for reply in first:
+                        await reply
+                assert await bus.request("echo", life) == life
+                assert (await control(bus))["counted"]["heard.in.the.outage"] == 1
+            await eventually(lambda: len(heard) >= 4 * len(subjects))
+            assert bus.stats().reconnects == 3
+            group.cancel_scope.cancel()
+    assert sorted(heard) == sorted((subject, life) for life in (1, 2, 3, 4) for subject in subjects)
+
+
+async def test_no_publication_comes_twice_or_out_of_order_over_restarts(anyio_backend: Any) -> None:
+    heard: list[int] = []
+    async with AsyncExitStack() as lives:
+        server = await lives.enter_async_context(running(**loop_of(anyio_backend)))
+        async with (
+            connect(server.url, backoff=SOON) as bus,
+            bus.subscribe("count") as counting,
+            anyio.create_task_group() as group,
+        ):
+
+            async def read() -> None:
+                async for message in counting:
+                    heard.append(message.body)  # noqa: PERF401  # it is looked at meanwhile
+
+            group.start_soon(read)
+            for life in range(3):
+                # The server dies somewhere in this series, or after it.
+                reply = bus.request("publish", {"subject": "count", "first": 1000 * life, "count": 1000}, timeout=BOUND)
+                await eventually(lambda life=life: heard and heard[-1] >= 1000 * life)
+                server.kill()
+                try:
+                    await reply
+                except Disconnected:
+                    pass
+                await is_down(bus)
+                server = await lives.enter_async_context(again(server, anyio_backend))
+                await bus.request("echo", life, timeout=BOUND)
+            await bus.request("publish", {"subject": "count", "first": 9000})
+            await eventually(lambda: heard[-1] == 9000)
+            group.cancel_scope.cancel()
+    assert heard == sorted(set(heard))
+
+
+async def test_a_request_whose_time_ends_in_the_outage_was_never_sent(anyio_backend: Any) -> None:
+    async with running(**loop_of(anyio_backend)) as server, connect(server.url, backoff=SOON) as bus:
+        server.kill()
+        await is_down(bus)
+        with anyio.fail_after(BOUND), pytest.raises(Disconnected) as raised:
+            await bus.request("echo", 1, timeout=0.2)
+        assert not raised.value.sent
+        assert bus.stats().pending == 0
+        await bus.publish("heard.never", 1, timeout=0.05)
+        await anyio.sleep(0.1)  # time that has to pass, not something to wait for
+        async with again(server, anyio_backend):
+            assert await bus.request("echo", 2, timeout=BOUND) == 2
+            counted = (await control(bus))["counted"]
+            assert counted["echo"] == 1
+            assert counted["heard.never"] == 0
+
+
+async def test_leaving_in_an_outage_fails_what_waits_and_leaves_nothing(anyio_backend: Any) -> None:
+    async with running(**loop_of(anyio_backend)) as server:
+        async with connect(server.url, backoff=SOON) as bus:
+            server.kill()
+            await is_down(bus)
+            replies = [bus.request("echo", number, timeout=600) for number in range(10)]
+            with anyio.fail_after(BOUND):
+                await bus.aclose()
+        for reply in replies:
+            with pytest.raises(Disconnected) as raised:
+                await reply
+            assert not raised.value.sent
+
+
+async def test_a_full_outbox_refuses_requests_and_holds_publishers_back(anyio_backend: Any) -> None:
+    limits = Limits(outbox=10)
+    async with AsyncExitStack() as lives:
+        server = await lives.enter_async_context(running(**loop_of(anyio_backend)))
+        bus = await lives.enter_async_context(connect(server.url, backoff=SOON, limits=limits))
+        server.kill()
+        await is_down(bus)
+        replies = [bus.request("echo", number, timeout=BOUND) for number in range(10)]
+        with pytest.raises(QueueFull, match="10 messages"):
+            await bus.request("echo", 10, timeout=BOUND)
+        with pytest.raises(QueueFull):
+            await bus.publish("heard.never", 1, timeout=0.05)
+        with pytest.raises(QueueFull):
+            bus.publish_nowait("heard.never", 1)
+        async with anyio.create_task_group() as group:
+            group.start_soon(bus.publish, "heard.later", 1)
+            await lives.enter_async_context(again(server, anyio_backend))
+            with anyio.fail_after(BOUND):
+                assert [await reply for reply in replies] == list(range(10))
+        counted = (await control(bus))["counted"]
+        assert (counted["heard.later"], counted["heard.never"]) == (1, 0)
+
+
+async def test_a_server_that_refuses_us_when_it_comes_back_is_not_asked_again(anyio_backend: Any) -> None:
+    async with (
+        running(**loop_of(anyio_backend)) as server,
+        connect(server.url, backoff=SOON) as bus,
+        bus.subscribe("news") as news,
+    ):
+        server.kill()
+        await is_down(bus)
+        async with again(server, anyio_backend, authenticate="unauthorized") as strict:
+            with anyio.fail_after(BOUND), pytest.raises(Unauthorized):
+                await anext(news)
+            with pytest.raises(Unauthorized):
+                await bus.request("echo", 1)
+            assert strict.log().count("a knock at the door") == 1
+
+
+# -- leaving in good order -----------------------------------------------------------------------------------------------
+
+
+def free_port() -> int:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port: int = free.getsockname()[1]
+        return port
+
+
+async def probe(port: int, path: str) -> int:
+    """Ask a health endpoint; the status."""
+    with anyio.fail_after(BOUND):
+        async with await anyio.connect_tcp("127.0.0.1", port) as stream:
+            await stream.send(f"GET {path} HTTP/1.1\r\nhost: 127.0.0.1\r\n\r\n".encode())
+            answer = b""
+            try:
+                while True:
+                    answer += await stream.receive()
+            except anyio.EndOfStream:
+                return int(answer.split()[1])
+
+
+async def started(bus: Bus, number: int) -> None:
+    """Wait until so many `sleep` handlers run."""
+
+    async def enough() -> bool:
+        return bool((await control(bus))["counted"]["started"] == number)
+
+    await eventually(enough)
+
+
+async def test_after_sigterm_all_running_requests_are_answered_and_the_exit_status_is_0(anyio_backend: Any) -> None:
+    # 100 handlers of a second: 64 of them run at the same time, the others wait for a place.
+    async with running(run={"drain": BOUND}, **loop_of(anyio_backend)) as server, connect(server.url, backoff=SOON) as bus:
+        async with connect(server.url) as other:
+            replies = [bus.request("sleep", 1, timeout=BOUND) for _ in range(100)]
+            await started(other, 64)
+        server.signal(signal.SIGTERM)
+        with anyio.fail_after(BOUND):
+            assert [await reply for reply in replies] == ["slept"] * 100
+        assert await server.ended() == 0
+        assert "Traceback" not in server.log()
+
+
+async def test_a_draining_server_takes_no_new_requests_and_says_so_to_its_load_balancer(anyio_backend: Any) -> None:
+    port = free_port()
+    arguments = {"drain": BOUND, "health": f"http://127.0.0.1:{port}"}
+    async with running(run=arguments, **loop_of(anyio_backend)) as server, connect(server.url) as bus:
+        assert (await probe(port, "/livez"), await probe(port, "/readyz"), await probe(port, "/other")) == (200, 200, 404)
+        running_one = bus.request("sleep", 2, timeout=BOUND)
+        await bus.request("echo", 1)
+        server.signal(signal.SIGTERM)
+
+        async def refused() -> bool:
+            try:
+                await bus.request("echo", 2)
+            except Unavailable:
+                return True
+            return False
+
+        await eventually(refused)
+        assert (await probe(port, "/livez"), await probe(port, "/readyz")) == (200, 503)
+        assert await running_one == "slept"
+        assert await server.ended() == 0
+
+
+async def test_between_the_signal_and_the_drain_requests_are_still_taken(anyio_backend: Any) -> None:
+    port = free_port()
+    arguments = {"delay": 1.0, "health": f"http://127.0.0.1:{port}"}
+    async with running(run=arguments, **loop_of(anyio_backend)) as server, connect(server.url) as bus:
+        await bus.request("echo", 1)
+        server.signal(signal.SIGTERM)
+
+        async def not_ready() -> bool:
+            return await probe(port, "/readyz") == 503
+
+        await eventually(not_ready)
+        assert await bus.request("echo", 2) == 2
+        assert await server.ended() == 0
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+async def test_a_second_signal_ends_at_once(anyio_backend: Any, number: signal.Signals) -> None:
+    async with running(run={"drain": 600}, **loop_of(anyio_backend)) as server, connect(server.url, backoff=SOON) as bus:
+        running_one = bus.request("sleep", 600, timeout=600)
+        await bus.request("echo", 1)
+        server.signal(number)
+
+        async def refused() -> bool:
+            try:
+                await bus.request("echo", 2)
+            except Unavailable:
+                return True
+            return False
+
+        await eventually(refused)
+        server.signal(number)
+        await server.ended()
+        with anyio.fail_after(BOUND), pytest.raises(BusError):
+            await running_one
+
+
+async def test_a_drain_ends_in_time_whatever_handlers_do(anyio_backend: Any) -> None:
+    async with running(run={"drain": 0.5}, **loop_of(anyio_backend)) as server, connect(server.url, backoff=SOON) as bus:
+        running_one = bus.request("sleep", 600, timeout=600)
+        await bus.request("echo", 1)
+        server.signal(signal.SIGTERM)
+        assert await server.ended() == 0
+        with anyio.fail_after(BOUND), pytest.raises(BusError):
+            await running_one
