@@ -46,7 +46,7 @@ class RawPeer:
         Raises:
             EndOfStream: The connection has ended.
         """
-        text = (await self._event(Opcode.TEXT)).data.decode()
+        text = bytes((await self._event(Opcode.TEXT)).data).decode()
         self.texts.append(text)
         return json.loads(text)
 
