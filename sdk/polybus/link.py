@@ -287,6 +287,8 @@ class Link:
                 receive(peer, event, now)
             else:
                 self._session_event(event, now)
+                if self._closing is not None:
+                    return  # what came after the offence is not looked at
             if self.session is not session:
                 return
 
