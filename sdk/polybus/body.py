@@ -10,15 +10,31 @@ from __future__ import annotations
 import math
 import re
 from array import array
+from collections.abc import Callable
+from functools import lru_cache
 from itertools import accumulate
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import attrs
 import msgspec
 
 from .errors import BadRequest, EncodeError
 
-__all__ = ["JSON", "OCTETS", "TEXT", "BodyFormat", "JsonFormat", "OctetsFormat", "TextFormat", "check_json", "convert"]
+if TYPE_CHECKING:
+    from .message import Message
+
+__all__ = [
+    "JSON",
+    "OCTETS",
+    "TEXT",
+    "BodyFormat",
+    "JsonFormat",
+    "OctetsFormat",
+    "TextFormat",
+    "check_json",
+    "convert",
+    "typed_body",
+]
 
 
 class BodyFormat(Protocol):
@@ -138,6 +154,34 @@ def convert(value: Any, target: Any) -> Any:
     if validate is not None:
         return validate(value)
     return msgspec.convert(value, target, str_keys=True)
+
+
+def typed_body(message: Message, target: Any) -> Any:
+    """The body of a message as an object of the wanted type, straight from its bytes where they are JSON.
+
+    Raises:
+        ValueError, BadRequest: It does not fit; the text names the path and what was expected.
+    """
+    if target is Any:
+        return message.body
+    if message.format is JSON and message.raw is not None and (decode := _decoder(target)) is not None:
+        return decode(message.raw)
+    return convert(message.body, target)
+
+
+def _decoder(target: Any) -> Callable[[bytes], Any] | None:
+    """msgspec's decoder for a type; None where another library makes the object."""
+    try:
+        return _cached_decoder(target)
+    except TypeError:  # not hashable, or not a type that msgspec knows: `convert` says which
+        return None
+
+
+@lru_cache(1024)
+def _cached_decoder(target: Any) -> Callable[[bytes], Any] | None:
+    if hasattr(target, "model_validate"):
+        return None
+    return msgspec.json.Decoder(target).decode
 
 
 def _plain(value: Any) -> Any:

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, Protocol, Self, TypeVar, cast
 
-from .body import JSON, OCTETS, BodyFormat, convert
+from .body import JSON, OCTETS, BodyFormat, typed_body
 from .errors import BadReply, BusError, Code, LocalProtocolError, TooManyRequests
 from .message import Kind, Message
 from .reply import error_of
@@ -142,7 +142,7 @@ class Channel(Generic[Receives, Sends]):
         message = self._items.popleft()
         self._grant()
         try:
-            return cast(Receives, convert(message.body, self._receives))
+            return cast(Receives, typed_body(message, self._receives))
         except (ValueError, TypeError) as error:
             raise BadReply(f"an item of {self.subject!r} does not fit: {error}") from error
 

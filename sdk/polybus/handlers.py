@@ -8,7 +8,7 @@ import typing
 from collections.abc import AsyncIterator, Callable
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args, get_origin
 
-from .body import convert
+from .body import convert, typed_body
 from .channel import Channel
 from .context import Context
 from .errors import BadRequest
@@ -34,17 +34,16 @@ class Handler:
         style: How it runs: awaited, called in place, called in a thread, iterated (stream), or given a channel.
     """
 
-    __slots__ = ("_makers", "body_name", "body_type", "function", "plain", "style", "subject")
+    __slots__ = ("_makers", "body_name", "function", "only_body", "style", "subject")
 
     def __init__(self, subject: str | int, function: Callable[..., Any], style: Style) -> None:
         self.subject: str | int = subject
         self.function: Callable[..., Any] = function
         self.style: Style = style
         self.body_name: str | None = None
-        self.body_type: Any = Any
         self._makers: list[tuple[str, Callable[..., Any]]] = []
-        self.plain: bool = False
-        """Whether the one argument is the body as it came: the fast path."""
+        self.only_body: Callable[[Message], Any] | None = None
+        """Makes the body, where that is the function's one argument: the fast path."""
 
     @property
     def name(self) -> str:
@@ -65,8 +64,8 @@ class Handler:
         Raises:
             BadRequest: An argument does not fit.
         """
-        if self.plain:
-            return self.function(message.body)
+        if self.only_body is not None:
+            return self.function(self.only_body(message))
         return self.function(**self.arguments(bus, message, deadline, channel))
 
 
@@ -88,15 +87,10 @@ def plan(subject: str | int, function: Callable[..., Any], *, inline: bool = Fal
     for parameter in parameters:
         hint = hints.get(parameter.name, Any)
         handler._makers.append((parameter.name, _maker(handler, parameter, hint, positions, name)))
-    only = handler._makers[0][0] if len(handler._makers) == 1 else None
-    single = parameters[0] if only is not None else None
-    handler.plain = (
-        single is not None
-        and only == handler.body_name
-        and handler.body_type is Any
-        and single.default is _NO_DEFAULT
-        and single.kind is not inspect.Parameter.KEYWORD_ONLY
-    )
+    if len(parameters) == 1 and parameters[0].name == handler.body_name:
+        single = parameters[0]
+        if single.kind is not inspect.Parameter.KEYWORD_ONLY:
+            handler.only_body = _body_reader(hints.get(single.name, Any), single.default)
     return handler
 
 
@@ -157,8 +151,9 @@ def _maker(
             f"{function}: both {handler.body_name!r} and {parameter.name!r} could be the body; "
             "annotate the others with Context or Message, or name them in the pattern"
         )
-    handler.body_name, handler.body_type = parameter.name, hint
-    return _body_maker(hint, parameter.default)
+    handler.body_name = parameter.name
+    read = _body_reader(hint, parameter.default)
+    return lambda bus, message, deadline, channel: read(message)
 
 
 def _capture_maker(position: int, hint: Any, name: str) -> Callable[..., Any]:
@@ -174,13 +169,17 @@ def _capture_maker(position: int, hint: Any, name: str) -> Callable[..., Any]:
     return make
 
 
-def _body_maker(hint: Any, default: Any) -> Callable[..., Any]:
-    def make(bus: Bus, message: Message, deadline: float | None, channel: Any) -> Any:
+def _body_reader(hint: Any, default: Any) -> Callable[[Message], Any]:
+    def read(message: Message) -> Any:
         if default is not _NO_DEFAULT and not message.has_body:
             return default
         try:
-            return convert(message.body, hint)
+            return typed_body(message, hint)
         except (ValueError, TypeError) as error:
             raise BadRequest(f"the body does not fit: {error}") from error
 
-    return make
+    return _body if hint is Any and default is _NO_DEFAULT else read
+
+
+def _body(message: Message) -> Any:
+    return message.body

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Generator
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from .body import convert
+from .body import typed_body
 from .errors import BadReply, BusError, Code, DeadlineExceeded, RequestCancelled, make_request_error
 
 if TYPE_CHECKING:
@@ -119,7 +119,7 @@ class Reply(Generic[T]):
 
     def _converted(self) -> T:
         try:
-            self._value = convert(self._value, self._returns)
+            self._value = typed_body(self.message, self._returns)
         except (ValueError, TypeError) as error:
             self._error = BadReply(f"the answer to {self.subject!r} is not a {_name(self._returns)}: {error}")
             self._state = _FAILED

@@ -6,6 +6,7 @@ import asyncio
 import contextvars
 import logging
 import math
+import sys
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
@@ -60,6 +61,9 @@ class Runtime:
         self._armed = math.inf
         self._alarm: Any = None
         self._context = contextvars.copy_context()
+        if self.backend == "asyncio" and (sniffio := sys.modules.get("sniffio")) is not None:
+            # anyio asks sniffio, where it is installed, which library runs; in a callback of a socket only the context tells.
+            self._context.run(sniffio.current_async_library_cvar.set, "asyncio")
         self._owner: asyncio.Task[None] | None = None
         self._stop = anyio.Event()
         self._finished = anyio.Event()

@@ -12,14 +12,13 @@ from typing import TYPE_CHECKING, Any, Self
 
 import anyio
 
-from .body import convert
+from .body import typed_body
 from .errors import BusError, LocalProtocolError, SlowConsumer
 from .events import HandlerFailed
 from .plugins import Closed
 
 if TYPE_CHECKING:
     from .bus import Bus
-    from .handlers import Handler
     from .link import Link
     from .message import Message
     from .router import Listen, WhenFull
@@ -211,7 +210,7 @@ class Subscription(Inbox):
             if self._returns is Any:
                 return message
             try:
-                body = convert(message.body, self._returns)
+                body = typed_body(message, self._returns)
             except (ValueError, TypeError, BusError):
                 self.skipped += 1
                 self._bus._counters.dropped += 1
@@ -273,14 +272,16 @@ class _Pump:
     async def _run(self) -> None:
         inbox = self._inbox
         bus, handler, queue = inbox._bus, inbox._handler, inbox._queue
-        plain = _plain_function(handler, bus)
+        function, only_body = handler.function, handler.only_body
+        if handler.style != "async" or bus._execution.middleware:
+            only_body = None
         baseline = contextvars.copy_context()
         try:
             while queue:
                 message = inbox.take()
                 try:
-                    if plain is not None:
-                        await plain(message.body)
+                    if only_body is not None:  # the usual case, without the layers between
+                        await function(only_body(message))
                     else:
                         await bus._execution.run(handler, message, None)
                 except Exception as error:
@@ -296,8 +297,3 @@ class _Pump:
     def deadline(self) -> float:
         """Publications have none."""
         return math.inf
-
-
-def _plain_function(handler: Handler, bus: Bus) -> Any:
-    """The coroutine function, where a call needs nothing but the body."""
-    return handler.function if handler.plain and handler.style == "async" and not bus._execution.middleware else None

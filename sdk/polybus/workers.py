@@ -81,57 +81,55 @@ class Workers:
         """Take jobs until there are none or another worker has taken over. Whether this worker may go on."""
         ready = self._ready
         while ready:
-            coroutine = (job := ready.popleft()).run()
+            job = ready.popleft()
+            coroutine = job.run()
             if coroutine is None:
                 continue
-            step = _Step(coroutine, job, scope, self)
+            suspended = False
             try:
-                await step
+                yielded = coroutine.send(None)
+            except StopIteration:
+                pass
             except BaseException:
-                if not step.suspended:
-                    self._taken = False
+                self._taken = False
                 raise
-            finally:
-                job.scope = None
+            else:
+                suspended = True
+                job.scope = scope
+                self._hand_over()
+                try:
+                    await _Rest(coroutine, yielded)
+                finally:
+                    job.scope = None
             if scope.cancel_called or contextvars.copy_context() != baseline:
-                if not step.suspended:
+                if not suspended:
                     self._taken = False
                 return False
-            if step.suspended:
+            if suspended:
                 if self._taken:
                     return True
                 self._taken = True
         self._taken = False
         return True
 
-    def _suspended(self) -> None:
-        """The job of the awake worker waits: hand the queue on."""
+    def _hand_over(self) -> None:
+        """The job of the awake worker waits: somebody else takes the queue."""
         self._taken = False
         if self._ready:
             self._summon()
 
 
-class _Step:
-    """Awaits a coroutine, and tells when it suspends for the first time."""
+class _Rest:
+    """Awaits a coroutine that has begun and suspended: passes on what it yields and what it is sent."""
 
-    __slots__ = ("_coroutine", "_job", "_scope", "_workers", "suspended")
+    __slots__ = ("_coroutine", "_yielded")
 
-    def __init__(self, coroutine: Coroutine[Any, Any, None], job: Job, scope: anyio.CancelScope, workers: Workers) -> None:
+    def __init__(self, coroutine: Coroutine[Any, Any, None], yielded: Any) -> None:
         self._coroutine = coroutine
-        self._job = job
-        self._scope = scope
-        self._workers = workers
-        self.suspended: bool = False
+        self._yielded = yielded
 
     def __await__(self) -> Generator[Any, Any, None]:
-        coroutine = self._coroutine
-        try:
-            yielded = coroutine.send(None)
-        except StopIteration:
-            return
-        self.suspended = True
-        self._job.scope = self._scope
-        self._workers._suspended()
+        coroutine, yielded = self._coroutine, self._yielded
         while True:
             try:
                 value = yield yielded
