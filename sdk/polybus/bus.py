@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import math
 import secrets
 from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager
@@ -16,7 +15,6 @@ from .authority import Authenticate, Authority, Authorize
 from .body import JSON
 from .channel import Channel, Opening, encode_local
 from .connecting import Backoff, Connecting, Headers
-from .context import current_deadline
 from .distribution import Route
 from .errors import (
     AmbiguousRoute,
@@ -311,16 +309,6 @@ class Bus(Life):
             urls = ", ".join(link.url for link in opened)
             raise AmbiguousRoute(f"several links could take {subject!r} ({urls}): say to=, or connect with serves=")
         return links[0].peer
-
-    def _ttl(self, now: float, deadline: float) -> float | None:
-        """Seconds that go on the wire: what `timeout`, the enclosing scope and the current handler leave."""
-        inherited = current_deadline.get()
-        if inherited is not None and inherited < deadline:
-            deadline = inherited
-        scope = anyio.current_effective_deadline()
-        if scope < deadline:
-            deadline = scope
-        return None if deadline == math.inf else max(0.0, deadline - now)
 
     async def notify(
         self, subject: AnySubject, body: Any = None, *, headers: Mapping[str, str] | None = None, to: Peer | None = None

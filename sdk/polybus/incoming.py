@@ -104,7 +104,7 @@ def admit(peer: Peer, call: Call) -> None:
             peer.calls.pop(call.message.id, None)
         call.ended = True
         peer._link.bus._counters.refused += 1
-        text = f"{limits.running} requests run and {len(waiting)} wait (Limits.running, waiting, waiting_bytes): try again later"
+        text = f"{limits.running} requests run, {len(waiting)} wait (Limits.running, waiting, waiting_bytes): try again later"
         call.origin.refuse(call, Code.RESOURCE_EXHAUSTED, text, "too_many_requests", None)
         return
     waiting.append(call)

@@ -226,9 +226,8 @@ class Peer(Answer):
         link = self._link
         runtime = link.runtime
         now = runtime.time()
-        bus = link.bus
         deadline = now + timeout
-        ttl = bus._ttl(now, deadline)
+        ttl = runtime.ttl(now, deadline)
         reply: Reply[Any] = Reply(runtime.loop, subject, returns, now, deadline)
         message = Message(kind, subject, None, None, link.format, headers, ttl)
         if body is not None:
@@ -328,7 +327,7 @@ class Peer(Answer):
         hops = link.transport.hops if link.transport is not None else 0
         facts = {"mode": mode, "credit": CREDIT, "hops": hops}
         message = Message(
-            Kind.OPEN, subject, None, None, link.format, None, link.bus._ttl(now, now + timeout if timeout else math.inf)
+            Kind.OPEN, subject, None, None, link.format, None, link.runtime.ttl(now, now + timeout if timeout else math.inf)
         )
         message._attributes = facts
         if body is not None:

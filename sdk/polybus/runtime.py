@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 import anyio
 import anyio.abc
 
-from ._loop import Loop, running_loop
+from ._loop import Loop, effective_deadline, running_loop
+from .context import current_deadline
 from .workers import Workers
 
 if TYPE_CHECKING:
@@ -43,6 +44,7 @@ class Runtime:
     def __init__(self, limits: Limits) -> None:
         self.loop: Loop = running_loop()
         self.limits: Limits = limits
+        self.effective_deadline: Callable[[], float] = effective_deadline(self.loop.backend)
         self.backend: Literal["asyncio", "trio"] = self.loop.backend
         self.time: Callable[[], float] = self.loop.time
         self.call_soon: Callable[..., Any] = self.loop.call_soon
@@ -124,6 +126,16 @@ class Runtime:
             self._armed = when
             if self._alarm is not None:
                 self.loop.wake(self._alarm)
+
+    def ttl(self, now: float, deadline: float) -> float | None:
+        """Seconds that go on the wire: what `timeout`, the enclosing scope and the current handler leave; None for ever."""
+        inherited = current_deadline.get()
+        if inherited is not None and inherited < deadline:
+            deadline = inherited
+        scope = self.effective_deadline()
+        if scope < deadline:
+            deadline = scope
+        return None if deadline == math.inf else max(0.0, deadline - now)
 
     def watch(self, owner: Timed, deadline: float) -> None:
         """Have `owner._expire` called soon after a deadline."""
