@@ -495,7 +495,10 @@ class Bus(Life):
         self._distribution.not_bare(peer)
 
     def _too_many_subscriptions(self, peer: Peer, pattern: str | int) -> None:
-        logger.warning("polybus: %r wants more than %d subscriptions; %.100r refused", peer, self.limits.subscriptions, pattern)
+        if not peer.warned:  # once: it may want thousands
+            peer.warned = True
+            limit = self.limits.subscriptions
+            logger.warning("polybus: %r wants more than %d subscriptions; %.100r and others refused", peer, limit, pattern)
 
     # -- streams and channels --------------------------------------------------------------------------------------------
 

@@ -80,6 +80,7 @@ class Peer(Answer):
         "pending",
         "undecided",
         "waiting",
+        "warned",
     )
 
     def __init__(self, link: Link, key: Any, identity: Identity, where: str = "") -> None:
@@ -98,6 +99,8 @@ class Peer(Answer):
         self.patterns: dict[str | int, str | int] | None = None
         """What the peer has subscribed to."""
         self.channels: dict[Any, Channel[Any, Any]] | None = None
+        self.warned = False
+        """Whether the log says already that it wants too many subscriptions."""
         self.held = 0
         """Bytes of what waits in `waiting` and `undecided`."""
         self.undecided: deque[Message] | None = None
