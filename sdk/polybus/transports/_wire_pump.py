@@ -13,6 +13,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
 import anyio
+import anyio.lowlevel
 from anyio.abc import ByteStream, SocketAttribute, SocketStream, UNIXSocketStream
 from anyio.streams.tls import TLSAttribute, TLSStream
 
@@ -30,6 +31,8 @@ _READ_MORE: Final = 256 * 1024
 """After a read that was full. Not always: every read allocates what it asks for."""
 _READ_FULL: Final = 4 * 1024
 """While much waits to be written."""
+_TURNS: Final = 32
+"""Of the event loop, in which a peer that reads has taken some answers. One that does not cannot hold the reader up."""
 _WRITE_SIZE: Final = 64 * 1024
 """What goes into one send, so that progress is seen while a large frame leaves over a slow line."""
 
@@ -89,13 +92,20 @@ class PumpWire:
                 except (anyio.EndOfStream, OSError, anyio.BrokenResourceError, anyio.ClosedResourceError) as error:
                     self._ended(error)
                     return
-                if self._full:
-                    # Not more per turn than can be answered, or the answers pile up although the peer reads them.
-                    size = _READ_FULL
-                else:
-                    size = _READ_MORE if len(data) == size else _READ_SIZE
-                if self._user is not None:
-                    self._user.data_received(data)
+                size = _READ_MORE if len(data) == size else _READ_SIZE
+                for start in range(0, len(data), _READ_SIZE):
+                    if self._user is not None:
+                        self._user.data_received(data[start : start + _READ_SIZE])
+                    if self._full:
+                        await self._let_write()
+                        size = _READ_FULL
+
+    async def _let_write(self) -> None:
+        """Not more is read than can be answered, or answers pile up although the peer reads them."""
+        for _ in range(_TURNS):
+            if not self._full:
+                return
+            await anyio.lowlevel.checkpoint()
 
     def _ended(self, error: Exception) -> None:
         # A TLS peer that closes without its goodbye ends the connection like any other.
