@@ -94,6 +94,8 @@ class PumpWire:
                     return
                 size = _READ_MORE if len(data) == size else _READ_SIZE
                 for start in range(0, len(data), _READ_SIZE):
+                    if not self._may_read.is_set():
+                        await self._may_read.wait()
                     if self._user is not None:
                         self._user.data_received(data[start : start + _READ_SIZE])
                     if self._full:
