@@ -66,7 +66,7 @@ class Server:
         if options.get("authenticate"):
             authenticate = {"unauthorized": self._unauthorized, "forbidden": self._forbidden}[options["authenticate"]]
         self.bus = Bus(limits=Limits(**options.get("limits", {})), authorize=authorize, authenticate=authenticate)
-        handled = "echo document sleep block fail fail.not_found vault user.get control i.am ask ask.back publish"
+        handled = "echo document sleep m slow block fail fail.not_found vault user.get control i.am ask ask.back publish"
         for name in handled.split():
             self.bus.handle(name)(getattr(self, name.replace(".", "_")))
         self.bus.on("heard.>")(self.heard)
@@ -108,6 +108,12 @@ class Server:
             raise
         self.counted["finished"] += 1
         return "slept"
+
+    async def m(self) -> str:
+        return await self.sleep(1)
+
+    async def slow(self) -> str:
+        return await self.sleep(600)
 
     async def vault(self) -> str:
         return "gold"

@@ -1,0 +1,110 @@
+"""A server that has been busy for long is as it was: nothing is left behind, and what was too much passes."""
+
+from __future__ import annotations
+
+import socket
+from contextlib import ExitStack
+from typing import Any
+
+import anyio
+import psutil
+import pytest
+
+from polybus import Bus, Limits, connect
+from polybus.events import BusEvent, LinkDown
+
+from .processes import BOUND, MIB, Process, control, eventually, loop_of, running
+
+LOOPS = pytest.mark.parametrize("anyio_backend", [("asyncio", {}), ("trio", {})], ids=["asyncio", "trio"], scope="module")
+pytestmark = pytest.mark.anyio
+
+
+async def settled(bus: Bus, server: Process, peers: int) -> dict[str, Any]:
+    """What the server has counted when so many peers are left."""
+
+    async def alone() -> bool:
+        return bool((await control(bus))["stats"]["peers"] == peers)
+
+    await eventually(alone)
+    return await control(bus)
+
+
+@pytest.mark.parametrize("transport", ["tcp", "ws"])
+async def test_connections_that_come_and_go_leave_nothing(anyio_backend: Any, transport: str) -> None:
+    async def cycles(number: int) -> None:
+        for cycle in range(number):
+            async with connect(server.url) as passing, passing.subscribe("news"):
+                assert await passing.request("echo", cycle) == cycle
+                unanswered = passing.request("sleep", 600)
+            assert unanswered.done()
+
+    async with (
+        running(urls=[f"ubre+{transport}://127.0.0.1:0"], **loop_of(anyio_backend)) as server,
+        connect(server.url) as bus,
+    ):
+        await cycles(30)
+        before, memory, files = await settled(bus, server, 1), server.memory(), server.files()
+        ours = psutil.Process().num_fds()
+        with anyio.fail_after(2 * BOUND):
+            await cycles(300)
+        after = await settled(bus, server, 1)
+        assert after["tasks"] <= before["tasks"] + 2
+        assert after["stats"]["running"] == 1
+        assert after["counted"]["cancelled"] == after["counted"]["started"] == 330
+        assert server.files() <= files + 1
+        assert server.memory() - memory < 2 * MIB
+        assert psutil.Process().num_fds() <= ours
+
+
+@LOOPS
+async def test_a_server_without_file_descriptors_waits_and_recovers(anyio_backend: Any) -> None:
+    async with running(files=48, **loop_of(anyio_backend)) as server, connect(server.url) as bus:
+        with ExitStack() as crowd:
+            for _ in range(64):
+                crowd.enter_context(socket.create_connection(("127.0.0.1", server.port)))
+            await eventually(lambda: "accepting pauses" in server.log())
+            assert await bus.request("echo", "still here") == "still here"
+            cpu = psutil.Process(server.pid).cpu_times()
+            await anyio.sleep(0.5)  # time in which it must not spin
+            later = psutil.Process(server.pid).cpu_times()
+            assert later.user + later.system - cpu.user - cpu.system < 0.3
+        with anyio.fail_after(BOUND):
+            async with connect(server.url) as newcomer:
+                assert await newcomer.request("echo", "welcome", timeout=BOUND) == "welcome"
+        assert server.log().count("accepting pauses") <= 3
+        await settled(bus, server, 1)
+
+
+@LOOPS
+@pytest.mark.parametrize("transport", ["tcp", "ws"])
+async def test_a_blocked_event_loop_does_not_cost_the_peer_its_link(anyio_backend: Any, transport: str) -> None:
+    # A fifth of the default times: the silence that a peer takes is 4.6 s in place of 23 s, and the loop is blocked for longer
+    # than the server itself would wait for a sign of life from anybody.
+    scaled = Limits(ping_interval=3.0, ping_timeout=1.6)
+    impatient = {"ping_interval": 0.4, "ping_timeout": 0.4, "write_timeout": 0.4, "frame_timeout": 0.4}
+    async with (
+        running(urls=[f"ubre+{transport}://127.0.0.1:0"], limits=impatient, **loop_of(anyio_backend)) as server,
+        connect(server.url, limits=scaled) as bus,
+        anyio.create_task_group() as group,
+    ):
+        seen: list[BusEvent] = []
+
+        async def watch() -> None:
+            async for event in bus.events():
+                seen.append(event)  # noqa: PERF401  # it is looked at meanwhile
+
+        group.start_soon(watch)
+        async with connect(server.url, limits=scaled) as bystander, bystander.subscribe("news") as news:
+            for round in range(2):
+                blocked = bus.request("block", 1.5, timeout=BOUND)
+                waiting = [bystander.request("echo", "x" * 10_000, timeout=BOUND) for _ in range(50)]
+                assert await blocked == "blocked"
+                for reply in waiting:
+                    await reply
+                await bus.request("publish", {"subject": "news", "first": round})
+                with anyio.fail_after(BOUND):
+                    assert (await anext(news)).body == round
+            assert bystander.stats().reconnects == 0
+        assert bus.stats().reconnects == 0
+        assert not any(isinstance(event, LinkDown) for event in seen)
+        group.cancel_scope.cancel()
