@@ -12,7 +12,6 @@ import anyio
 import anyio.to_thread
 
 from .authority import Authenticate, Authority, Authorize
-from .body import JSON
 from .channel import Channel, Opening, encode_local
 from .connecting import Backoff, Connecting, Headers
 from .distribution import Route
@@ -55,7 +54,6 @@ AnySubject: TypeAlias = "str | int | Subject[Any, Any]"
 logger: logging.Logger = logging.getLogger("polybus")
 
 _CHECKED = 4096
-_PUBLISH = Kind.PUBLISH
 
 
 class Bus(Life):
@@ -367,11 +365,15 @@ class Bus(Life):
             QueueFull: No room in time, in some queue or outbox; the others got it.
             ReservedSubject, LocalProtocolError: The subject or a header is not the application's to use.
         """
-        route, message = self._publication(subject, body, headers)
+        name = subject.name if isinstance(subject, Subject) else subject
+        route = self._distribution.routes.get(name)
+        if route is None:
+            route = self._distribution.route(name)
         sole = route.sole
-        if to is None and sole is not None and sole._link.flowing:
-            sole._link.publish_alone(message, sole)
+        if to is None and headers is None and body is not None and sole is not None and sole._link.flowing:
+            self._distribution.publish_alone(route, sole._link, body)
             return
+        message = self._publication(route, name, body, headers)
         deadline = self._running.time() + timeout
         if to is None:
             await self._distribution.publish(message, route.peers, route.inboxes, deadline)
@@ -394,7 +396,9 @@ class Bus(Life):
             QueueFull: No room in some queue or outbox; the others got it.
             EncodeError, ReservedSubject, LocalProtocolError: As `publish`.
         """
-        route, message = self._publication(subject, body, headers)
+        name = subject.name if isinstance(subject, Subject) else subject
+        route = self._distribution.routes.get(name) or self._distribution.route(name)
+        message = self._publication(route, name, body, headers)
         deadline = self._running.time() + timeout
         if to is None:
             self._distribution.publish_nowait(message, route.peers, route.inboxes, deadline)
@@ -402,20 +406,16 @@ class Bus(Life):
             peers = tuple(to) if isinstance(to, Iterable) else (to,)
             self._distribution.publish_nowait(message, peers, (), deadline)
 
-    def _publication(self, subject: AnySubject, body: Any, headers: Mapping[str, str] | None) -> tuple[Route, Message]:
-        name = subject.name if isinstance(subject, Subject) else subject
-        route = self._distribution.routes.get(name)
-        if route is None:
-            route = self._distribution.route(name)
+    def _publication(self, route: Route, name: str | int, body: Any, headers: Mapping[str, str] | None) -> Message:
         checked = None if headers is None else self._headers(headers)
         if body is None:
-            return route, Message(_PUBLISH, name, None, None, JSON, checked)
-        sole = route.sole
-        if sole is not None:
-            body_format = sole._link.format_for(body, name)
-            return route, Message(_PUBLISH, name, None, body_format.encode(body), body_format, checked)
-        raw, body_format = encode_local(body)
-        return route, Message(_PUBLISH, name, None, raw, body_format, checked)
+            return Message(Kind.PUBLISH, name, headers=checked)
+        if route.sole is None:
+            raw, body_format = encode_local(body)
+        else:
+            body_format = route.sole._link.format_for(body, name)
+            raw = body_format.encode(body)
+        return Message(Kind.PUBLISH, name, None, raw, body_format, checked)
 
     def subscribe(
         self,

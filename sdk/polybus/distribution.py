@@ -33,13 +33,15 @@ _TURNS = 4
 class Route:
     """Where publications of one subject go; remembered until anybody's interest changes."""
 
-    __slots__ = ("inboxes", "peers", "sole")
+    __slots__ = ("inboxes", "message", "peers", "sole")
 
-    def __init__(self, inboxes: tuple[Inbox, ...], peers: tuple[Peer, ...]) -> None:
+    def __init__(self, subject: str | int, inboxes: tuple[Inbox, ...], peers: tuple[Peer, ...]) -> None:
         self.inboxes: tuple[Inbox, ...] = inboxes
         self.peers: tuple[Peer, ...] = peers
         # The commonest case has a short way: one link, opened by this bus, and nobody here.
         self.sole: Peer | None = peers[0] if len(peers) == 1 and not inboxes and peers[0]._link.upstream else None
+        # On the short way a codec writes the message at once and nobody keeps it: one object serves for all.
+        self.message: Message = Message(Kind.PUBLISH, subject)
 
 
 class Distribution:
@@ -57,8 +59,10 @@ class Distribution:
         """Peers on wires without subscriptions that have not shown to be ours: they get every publication."""
         self.routes: dict[str | int, Route] = {}
         """Recent answers of `route`."""
-        for index in (self.local, self.remote):
-            index.changed = self.routes.clear
+        self._inbound: dict[str | int, tuple[Inbox, ...]] = {}
+        """Who gets what peers publish, of subjects that end here."""
+        for index in (self.local, self.remote, self.relays):
+            index.changed = self._forget_routes
 
     @property
     def upstream(self) -> tuple[Peer, ...]:
@@ -69,6 +73,10 @@ class Distribution:
     def upstream(self, peers: tuple[Peer, ...]) -> None:
         self._upstream = peers
         self.routes.clear()
+
+    def _forget_routes(self) -> None:
+        self.routes.clear()
+        self._inbound.clear()
 
     def route(self, subject: str | int) -> Route:
         """Where publications of a subject go.
@@ -81,7 +89,7 @@ class Distribution:
         self._bus._check_subject(subject)
         if len(self.routes) >= _ROUTES:
             self.routes.clear()
-        route = Route(self.local.match(subject), self.targets(subject))
+        route = Route(subject, self.local.match(subject), self.targets(subject))
         if not route.inboxes and not route.peers:
             self._bus._check_gone()
         self.routes[subject] = route
@@ -207,6 +215,18 @@ class Distribution:
             return matched
         return tuple(dict.fromkeys((*self.upstream, *matched)))
 
+    @staticmethod
+    def publish_alone(route: Route, link: Link, body: Any) -> None:
+        """The short way of a publication with one goal that takes it at once.
+
+        Raises:
+            EncodeError, Unsupported, TooLarge: The wire cannot carry it.
+        """
+        message = route.message if link.shared is not None else Message(Kind.PUBLISH, route.message.subject)
+        message.format = body_format = link.format_for(body, message.subject)
+        message.raw = body_format.encode(body)
+        link.publish_alone(message, route.peers[0])
+
     async def publish(self, message: Message, peers: Iterable[Peer], inboxes: Iterable[Inbox], deadline: float) -> None:
         """Deliver to all, waiting for room where that is the policy.
 
@@ -318,12 +338,22 @@ class Distribution:
         """A publication has come in: to this bus's own subscriptions, and on to others only where a relay says so."""
         subject = message.subject
         link = peer._link
-        for inbox in self.local.match(subject):
+        inboxes = self._inbound.get(subject)
+        if inboxes is not None:
+            for inbox in inboxes:
+                inbox.offer(message, link)
+            return
+        inboxes = self.local.match(subject)
+        for inbox in inboxes:
             inbox.offer(message, link)
         if self.relays.size and self.relays.match(subject):
             self._relay(message, peer)
         elif self.remote.size and subject not in self._hinted:
             self._hint(subject, peer)
+        elif len(self._inbound) < _ROUTES:
+            self._inbound[subject] = inboxes
+        else:
+            self._inbound.clear()
 
     def _relay(self, message: Message, source: Peer) -> None:
         own = self._bus._id

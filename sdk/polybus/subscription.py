@@ -248,6 +248,15 @@ class HandlerInbox(Inbox):
         self._concurrency = listen.concurrency
         self._pumps = 0
 
+    def offer(self, message: Message, link: Link | None) -> None:
+        queue = self._queue
+        if len(queue) < self.queue:  # the usual case
+            queue.append(message)
+            if self._pumps < self._concurrency:
+                self._arrived()
+        else:
+            super().offer(message, link)
+
     def _arrived(self) -> None:
         if self._pumps < self._concurrency:
             self._pumps += 1
