@@ -63,7 +63,7 @@ def anyio_backend(request: pytest.FixtureRequest) -> str:
 
 
 TestLines = protocol_suite(Lines)
-TestSmallLetters = protocol_suite(lambda: Lines(upper=False), transport="tcp")
+TestSmallLetters = protocol_suite(lambda: Lines(upper=False))
 """
 
 
