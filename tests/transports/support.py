@@ -260,6 +260,14 @@ async def dial(host: Host, to: str | Connector, **options: Any) -> Receiver:
     return receiver
 
 
+async def fill(receiver: Receiver) -> None:
+    """Send until nothing more goes into the kernel's buffers either."""
+    with anyio.fail_after(BOUND):
+        while not (receiver.paused and receiver.transport.write_backlog()):
+            receiver.transport.send(b"x" * 100_000)
+            await anyio.wait_all_tasks_blocked()
+
+
 class Raw:
     """A peer that speaks bytes."""
 

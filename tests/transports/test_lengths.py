@@ -73,8 +73,7 @@ def test_a_closing_frame_carries_its_reason(code: int, reason: str, error: type[
     data = closing_frame(code, reason)
     for cut in range(len(data)):
         framer = LengthFramer(LIMIT)
-        framer.feed(data[:cut])
-        assert framer.ended is None
+        assert [framer.feed(data[:cut]), framer.ended] == [[], None]
         assert framer.feed(data[cut:] + b"ignored") == []
         assert framer.ended is not None
         assert (framer.ended.code, framer.ended.reason) == (code, reason)

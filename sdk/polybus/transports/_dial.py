@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import ssl
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,6 +11,8 @@ from typing import TYPE_CHECKING
 import anyio
 
 from ..errors import ConnectFailed
+from ._race import connect_tcp, connect_unix
+from ._sockets import address_of
 from ._wire import Wire, plain_reason
 
 if TYPE_CHECKING:
@@ -43,18 +46,9 @@ async def dial_tcp(url: str, host: str, port: int, tls: ssl.SSLContext | None, b
     Raises:
         ConnectFailed: With the reason.
     """
-    limits = bus.limits
-    seconds = limits.connect_timeout + (limits.handshake_timeout if tls is not None else 0)
-    with bounded(url, seconds, "while connecting"):
-        if bus.backend == "asyncio":
-            from . import _wire_asyncio
-
-            wire: Wire = await _wire_asyncio.dial_tcp(host, port, tls, limits)
-        else:
-            from . import _wire_pump
-
-            wire = await _wire_pump.dial_tcp(host, port, tls, bus)
-    return wire
+    with bounded(url, bus.limits.connect_timeout, "while connecting"):
+        sock = await connect_tcp(host, port, bus.backend)
+    return await _wire(url, sock, host, tls, bus)
 
 
 async def dial_unix(url: str, path: str, bus: Host) -> Wire:
@@ -64,12 +58,23 @@ async def dial_unix(url: str, path: str, bus: Host) -> Wire:
         ConnectFailed: With the reason.
     """
     with bounded(url, bus.limits.connect_timeout, "while connecting"):
+        sock = await connect_unix(path, bus.backend)
+    return await _wire(url, sock, "", None, bus)
+
+
+async def _wire(url: str, sock: socket.socket, name: str, tls: ssl.SSLContext | None, bus: Host) -> Wire:
+    with bounded(url, bus.limits.handshake_timeout, "in the TLS handshake"):
+        try:
+            address = address_of(sock.family, sock.getpeername())
+        except OSError:
+            sock.close()
+            raise
         if bus.backend == "asyncio":
-            from . import _wire_asyncio
+            from ._wire_asyncio import dial_wire
 
-            wire: Wire = await _wire_asyncio.dial_unix(path)
+            wire: Wire = await dial_wire(sock, address, name, tls, bus.limits)
         else:
-            from . import _wire_pump
+            from ._wire_pump import dial_wire as dial_pump
 
-            wire = await _wire_pump.dial_unix(path, bus)
+            wire = await dial_pump(sock, address, name, tls, bus)
     return wire

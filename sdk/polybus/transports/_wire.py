@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import errno
-import re
 import ssl
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final, Protocol
@@ -147,10 +146,8 @@ def plain_reason(error: BaseException) -> str:
     # gaierror is an OSError with numbers of its own.
     if type(error).__name__ == "gaierror" or isinstance(error, UnicodeError):
         return "name does not resolve"
-    numbers = _numbers(error)
-    for number in numbers:
-        if number in _REASONS:
-            return _REASONS[number]
+    if isinstance(error, OSError) and error.errno is not None and error.errno in _REASONS:
+        return _REASONS[error.errno]
     if isinstance(error, OSError) and error.strerror:
         return error.strerror.lower()
     if isinstance(error, anyio.EndOfStream):
@@ -159,17 +156,3 @@ def plain_reason(error: BaseException) -> str:
     if cause is not None:
         return plain_reason(cause)
     return str(error) or type(error).__name__
-
-
-def _numbers(error: BaseException) -> list[int]:
-    """The error numbers of an `OSError`, also where an event loop has put several into the text of one."""
-    if isinstance(error, BaseExceptionGroup):
-        return [number for inner in error.exceptions for number in _numbers(inner)]
-    if not isinstance(error, OSError):
-        return []
-    if error.errno is not None:
-        return [error.errno]
-    found = [int(number) for number in re.findall(r"\[Errno (\d+)\]", str(error))]
-    if not found and error.__cause__ is not None:
-        return _numbers(error.__cause__)
-    return found

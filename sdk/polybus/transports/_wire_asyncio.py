@@ -15,14 +15,14 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 from anyio.lowlevel import RunVar
 
-from ._sockets import address_of, tune
+from ._sockets import tune
 from ._wire import BURST, HIGH_WATER, LOW_WATER
 
 if TYPE_CHECKING:
     from ..limits import Limits
     from ._wire import WireUser
 
-__all__ = ["AsyncioWire", "accept_wire", "dial_tcp", "dial_unix"]
+__all__ = ["AsyncioWire", "accept_wire", "dial_wire"]
 
 _READ_SIZE: Final = 256 * 1024
 
@@ -231,47 +231,24 @@ async def accept_wire(sock: socket.socket, address: str, tls: ssl.SSLContext | N
     return wire
 
 
-async def dial_tcp(host: str, port: int, tls: ssl.SSLContext | None, limits: Limits) -> AsyncioWire:
-    """A wire to a TCP address, after the TLS handshake where there is one.
+async def dial_wire(sock: socket.socket, address: str, host: str, tls: ssl.SSLContext | None, limits: Limits) -> AsyncioWire:
+    """A wire on a connected socket, after the TLS handshake where there is one; the socket is closed on failure.
 
     Raises:
-        OSError: Nobody is there, or the TLS handshake failed.
+        OSError: The connection broke or the TLS handshake failed.
     """
     wire = AsyncioWire()
+    wire.address = address
     options = _tls_options(tls, limits)
     if tls is not None:
         options["server_hostname"] = host
-    if isinstance(wire._loop, asyncio.BaseEventLoop):
-        # RFC 8305; uvloop has no such option and tries one address after the other.
-        options["happy_eyeballs_delay"] = 0.25
     try:
-        await wire._loop.create_connection(lambda: wire, host, port, **options)
+        await wire._loop.create_connection(lambda: wire, sock=sock, **options)
     except BaseException:
         wire.abort()
+        sock.close()
         raise
-    return _dialled(wire)
-
-
-async def dial_unix(path: str) -> AsyncioWire:
-    """A wire to a Unix socket.
-
-    Raises:
-        OSError: Nobody is there.
-    """
-    wire = AsyncioWire()
-    try:
-        await wire._loop.create_unix_connection(lambda: wire, path)
-    except BaseException:
-        wire.abort()
-        raise
-    return _dialled(wire)
-
-
-def _dialled(wire: AsyncioWire) -> AsyncioWire:
     wire.pause_reading()
-    if wire._transport is not None:
-        sock = wire._transport.get_extra_info("socket")
-        wire.address = address_of(sock.family, wire._transport.get_extra_info("peername"))
     return wire
 
 

@@ -10,21 +10,21 @@ import socket
 import ssl
 from collections.abc import Mapping
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
 import anyio
 import anyio.lowlevel
-from anyio.abc import ByteStream, SocketAttribute, SocketStream, UNIXSocketStream
+from anyio.abc import ByteStream, SocketStream, UNIXSocketStream
 from anyio.streams.tls import TLSAttribute, TLSStream
 
-from ._sockets import address_of, tune
+from ._sockets import tune
 from ._wire import HIGH_WATER, LOW_WATER
 
 if TYPE_CHECKING:
     from ..plugins import Host
     from ._wire import WireUser
 
-__all__ = ["PumpWire", "accept_wire", "dial_tcp", "dial_unix"]
+__all__ = ["PumpWire", "accept_wire", "dial_wire"]
 
 _READ_SIZE: Final = 64 * 1024
 _READ_MORE: Final = 256 * 1024
@@ -150,7 +150,8 @@ class PumpWire:
         view = memoryview(data)
         for start in range(0, len(data), _WRITE_SIZE):
             part = view[start : start + _WRITE_SIZE]
-            await self._stream.send(part)
+            # anyio declares bytes and takes what sockets take.
+            await self._stream.send(cast(bytes, part))
             self._count(len(part))
 
     def _count(self, size: int) -> None:
@@ -249,39 +250,27 @@ async def accept_wire(sock: socket.socket, address: str, tls: ssl.SSLContext | N
     Raises:
         OSError: The connection broke or the TLS handshake failed.
     """
+    return PumpWire(await _with_tls(await _stream_on(sock), tls, server_side=True), host, address)
+
+
+async def dial_wire(sock: socket.socket, address: str, name: str, tls: ssl.SSLContext | None, host: Host) -> PumpWire:
+    """A wire on a connected socket, after the TLS handshake where there is one; the socket is closed on failure.
+
+    Raises:
+        OSError: The connection broke or the TLS handshake failed.
+    """
+    return PumpWire(await _with_tls(await _stream_on(sock), tls, hostname=name), host, address)
+
+
+async def _stream_on(sock: socket.socket) -> SocketStream | UNIXSocketStream:
     tune(sock)
-    stream: SocketStream | UNIXSocketStream
     try:
         if sock.family in (socket.AF_INET, socket.AF_INET6):
-            stream = await SocketStream.from_socket(sock)
-        else:
-            stream = await UNIXSocketStream.from_socket(sock)
+            return await SocketStream.from_socket(sock)
+        return await UNIXSocketStream.from_socket(sock)
     except BaseException:
         sock.close()
         raise
-    return PumpWire(await _with_tls(stream, tls, server_side=True), host, address)
-
-
-async def dial_tcp(host: str, port: int, tls: ssl.SSLContext | None, bus: Host) -> PumpWire:
-    """A wire to a TCP address, after the TLS handshake where there is one.
-
-    Raises:
-        OSError: Nobody is there, or the TLS handshake failed.
-    """
-    stream = await anyio.connect_tcp(host, port)
-    sock = stream.extra(SocketAttribute.raw_socket)
-    tune(sock)
-    address = address_of(sock.family, stream.extra(SocketAttribute.remote_address))
-    return PumpWire(await _with_tls(stream, tls, hostname=host), bus, address)
-
-
-async def dial_unix(path: str, bus: Host) -> PumpWire:
-    """A wire to a Unix socket.
-
-    Raises:
-        OSError: Nobody is there.
-    """
-    return PumpWire(await anyio.connect_unix(path), bus, f"unix:{path}")
 
 
 async def _with_tls(

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import re
 import ssl
 from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
 import anyio
 from websockets.client import ClientProtocol
-from websockets.exceptions import InvalidMessage
 from websockets.http11 import Request, Response
 from websockets.typing import Subprotocol
 from websockets.uri import parse_uri
@@ -28,6 +28,9 @@ __all__ = ["open_websocket"]
 _END: Final = b"\r\n\r\n"
 _MAX_HEAD: Final = 64 * 1024
 _MAX_TEXT: Final = 300
+# RFC 9110, section 5.5: a line break in a value would begin another header.
+_NAME: Final = re.compile(r"[-!#$%&'*+.^_`|~0-9a-zA-Z]+")
+_VALUE: Final = re.compile(r"[\t\x20-\x7e\x80-\xff]*")
 _RESERVED: Final = ("upgrade", "connection", "content-length", "transfer-encoding")
 
 
@@ -79,10 +82,9 @@ def _request(url: str, options: DialOptions) -> tuple[ClientProtocol, Request]:
             raise LocalProtocolError(f"the header {name} belongs to the WebSocket handshake itself", protocol="ws")
         if lower in ("host", "authorization"):
             request.headers.pop(name, None)
-        try:
-            request.headers[name] = value
-        except ValueError as error:
-            raise LocalProtocolError(f"the header {name!r} cannot be sent: {error}", protocol="ws") from None
+        if not _NAME.fullmatch(name) or not _VALUE.fullmatch(value):
+            raise LocalProtocolError(f"the header {name!r} has characters that no header may have", protocol="ws")
+        request.headers[name] = value
     return core, request
 
 
@@ -158,12 +160,12 @@ class _Answer:
         response, error = self._response, self._core.handshake_exc
         if response is not None and response.status_code != 101:
             return _refusal(url, response)
-        if isinstance(error, InvalidMessage) and not isinstance(error.__cause__, EOFError):
+        if response is not None:
+            return ConnectFailed(url, f"the server's answer to the upgrade is wrong: {error}")
+        if error is not None and not isinstance(error.__cause__, EOFError):
             return ConnectFailed(
                 url, "the server does not answer in HTTP: is it a WebSocket server, and ws:// not wss:// or tcp://?"
             )
-        if error is not None and response is not None:
-            return ConnectFailed(url, f"the server's answer to the upgrade is wrong: {error}")
         return ConnectFailed(url, "the server closed the connection during the handshake")
 
 

@@ -1,0 +1,190 @@
+"""The two drivers of byte connections, each alone, and the accept loop."""
+
+from __future__ import annotations
+
+import errno
+import gc
+import socket
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
+from typing import Any
+
+import anyio
+import pytest
+from anyio.abc import ByteStream, SocketStream
+from anyio.streams.stapled import StapledByteStream
+
+from polybus.limits import Limits
+from polybus.plugins import Closed
+from polybus.transports import _listen
+from polybus.transports._stream import StreamTransport
+from polybus.transports._wire_pump import PumpWire
+from polybus.transports.tcp import TcpTransport
+
+from .support import BOUND, Host, Raw, Receiver, dial, fill, raw_peer, running, serving
+
+pytestmark = pytest.mark.anyio
+
+
+@asynccontextmanager
+async def pumped(host: Host) -> AsyncIterator[tuple[Receiver, Raw]]:
+    """A transport over a pump, on any event loop, and the bare other end."""
+    left, right = tcp_pair()
+    here, there = await SocketStream.from_socket(left), await SocketStream.from_socket(right)
+    async with there:
+        yield attached(host, here), Raw(there)
+
+
+def tcp_pair() -> tuple[socket.socket, socket.socket]:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        left = socket.create_connection(listener.getsockname())
+        right, _ = listener.accept()
+    for sock in (left, right):
+        sock.setblocking(False)
+    return left, right
+
+
+def attached(host: Host, stream: ByteStream) -> Receiver:
+    wire = PumpWire(stream, host, "somewhere")
+    transport: StreamTransport = TcpTransport("tcp", wire, host)
+    wire.attach(transport)
+    receiver = Receiver(transport)
+    host.receivers.append(receiver)
+    transport.start(receiver)
+    return receiver
+
+
+async def test_a_pump_reads_and_writes(anyio_backend: Any) -> None:
+    async with running(anyio_backend) as host, pumped(host) as (here, raw):
+        here.transport.send(b"one")
+        here.transport.send(b"two")
+        assert await raw.exactly(14) == b"\0\0\0\3one\0\0\0\3two"
+        await raw.send(b"\0\0\0\5three\0\0\0\4four")
+        assert await here.received(2) == [b"three", b"four"]
+        assert here.transport.address == "somewhere"
+
+
+async def test_a_pump_pauses_resumes_and_counts_what_was_taken(anyio_backend: Any) -> None:
+    async with running(anyio_backend) as host, pumped(host) as (here, raw):
+        await fill(here)
+        assert here.pauses >= 1
+        async with anyio.create_task_group() as group:
+            group.start_soon(raw.rest)
+            await here.until(lambda: not here.paused)
+            with anyio.fail_after(BOUND):
+                while here.transport.write_backlog():
+                    await anyio.wait_all_tasks_blocked()
+            group.cancel_scope.cancel()
+
+
+async def test_a_pump_writes_everything_before_it_hangs_up(anyio_backend: Any) -> None:
+    async with running(anyio_backend) as host, pumped(host) as (here, raw):
+        here.transport.send(b"x" * 500_000)
+        here.transport.close(1001, "bye")
+        assert len(await raw.rest()) == 4 + 500_000 + 8 + 3
+        await raw.stream.send_eof()
+        assert await here.end() == Closed(1001, "bye")
+
+
+async def test_a_pump_is_cut_when_the_peer_does_not_hang_up(anyio_backend: Any) -> None:
+    async with running(anyio_backend, Limits(close_timeout=0.05)) as host, pumped(host) as (here, raw):
+        here.transport.close()
+        assert await here.end() == Closed(1000, "")
+        assert await raw.rest() == bytes.fromhex("ff434c4f03e80000")
+
+
+async def test_a_pump_notices_the_end_of_its_peer(anyio_backend: Any) -> None:
+    async with running(anyio_backend) as host, pumped(host) as (here, raw):
+        await raw.send(b"\0\0\0\x64half of it")
+        await raw.stream.aclose()
+        assert await here.end() == Closed(1006, "truncated: 10 of 100 bytes")
+        here.transport.send(b"ignored")
+        assert here.transport.write_backlog() == 0
+
+
+class Failing(StapledByteStream):
+    """A stream whose sends break."""
+
+    async def send(self, item: bytes) -> None:
+        raise anyio.BrokenResourceError from ConnectionResetError(errno.ECONNRESET, "reset")
+
+
+async def test_a_pump_whose_write_fails_says_why(anyio_backend: Any) -> None:
+    left, right = tcp_pair()
+    async with running(anyio_backend) as host:
+        stream = await SocketStream.from_socket(left)
+        here = attached(host, Failing(stream, stream))
+        here.transport.send(b"x")
+        assert await here.end() == Closed(1006, "connection reset by the peer")
+        right.close()
+
+
+async def test_accepting_pauses_without_file_descriptors_and_goes_on(
+    anyio_backend: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    real = _listen._acceptor
+    failures = [errno.EMFILE, errno.EMFILE, errno.ECONNABORTED, errno.ENFILE]
+    monkeypatch.setattr(_listen, "_PAUSE", 0.001)
+
+    def acceptor(backend: str, sock: socket.socket) -> Callable[[], Coroutine[Any, Any, tuple[socket.socket, Any]]]:
+        accept = real(backend, sock)
+
+        async def failing() -> tuple[socket.socket, Any]:
+            if failures:
+                raise OSError(failures.pop(0), "out of files")
+            return await accept()
+
+        return failing
+
+    monkeypatch.setattr(_listen, "_acceptor", acceptor)
+    async with running(anyio_backend) as host, serving(host, "tcp://127.0.0.1:0", echo=True) as server:
+        here = await dial(host, server.url)
+        here.transport.send(b"x")
+        assert await here.received(1) == [b"x"]
+    assert failures == []
+    assert [record.message for record in caplog.records].count(
+        f"{server.url}: accepting pauses: too many open files in this process"
+    ) == 1
+
+
+async def test_a_reset_is_told_as_one(anyio_backend: Any) -> None:
+    async with running(anyio_backend) as host, serving(host, "tcp://127.0.0.1:0") as server:
+        async with raw_peer(server) as raw:
+            there = await server.gate.peer()
+            await raw.send(b"\0\0\0\1x")
+            await there.received(1)
+            assert isinstance(raw.stream, SocketStream)
+            sock = raw.stream.extra(anyio.abc.SocketAttribute.raw_socket)
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
+            await anyio.aclose_forcefully(raw.stream)
+            assert await there.end() == Closed(1006, "connection reset by the peer")
+
+
+async def test_leaving_the_bus_ends_those_who_are_still_in_their_handshake(anyio_backend: Any) -> None:
+    async with running(anyio_backend) as outer:
+        async with running(anyio_backend) as host:
+            async with serving(host, "ws://127.0.0.1:0/") as server:
+                raw = Raw(await anyio.connect_tcp("127.0.0.1", server.port))
+                await raw.send(b"GET / HTTP/1.1\r\n")
+                await server.gate.until(lambda: server.gate.knocks == 1)
+        assert await raw.rest() == b""
+        await raw.stream.aclose()
+        assert outer.tasks == 0
+
+
+async def test_an_idle_connection_is_small(anyio_backend: Any) -> None:
+    if anyio_backend[0] == "trio":
+        pytest.skip("there a connection is two tasks")
+    import sys
+
+    async with running(anyio_backend) as host, serving(host, "ws://127.0.0.1:0/") as server:
+        here = await dial(host, server.url)
+        there = await server.gate.peer()
+        await anyio.wait_all_tasks_blocked()
+        transport: Any = there.transport
+        parts = [transport, transport._wire, transport._framer]
+        assert all(not hasattr(part, "__dict__") for part in parts)
+        assert sum(sys.getsizeof(part) for part in parts) < 1024
+        assert transport._framer._core is None
+        here.transport.close()
+    gc.collect()

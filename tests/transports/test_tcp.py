@@ -1,0 +1,354 @@
+"""What only tcp, tls and unix have."""
+
+from __future__ import annotations
+
+import os
+import socket
+import ssl
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+import trustme
+
+from polybus.errors import ConnectFailed, LocalProtocolError, Unauthorized
+from polybus.limits import Limits
+from polybus.plugins import Closed
+from polybus.transports import SecureWebSocket, Tcp, Tls, Unix, WebSocket
+
+from .support import Raw, adapter_of, dial, raw_peer, raw_server, running, serving
+
+pytestmark = pytest.mark.anyio
+
+
+async def test_a_silent_peer_gets_a_keep_alive_and_is_not_cut(anyio_backend: Any) -> None:
+    async with running(anyio_backend) as host, serving(host, "tcp://127.0.0.1:0") as server, raw_peer(server) as raw:
+        there = await server.gate.peer()
+        now = host.time()
+        for seconds in (0, 14.9, 15, 29.9, 30, 300):
+            there.transport.tick(now + seconds)
+            await anyio.wait_all_tasks_blocked()
+        assert await raw.exactly(12) == b"\0" * 12
+        assert there.why is None
+
+
+async def test_headers_have_no_place_on_tcp(anyio_backend: Any, tmp_path: Path) -> None:
+    async with running(anyio_backend) as host:
+        for url in ("tcp://127.0.0.1:9", f"unix://{tmp_path}/s"):
+            with pytest.raises(LocalProtocolError, match="carries no headers"):
+                await dial(host, url, headers={"authorization": "x"})
+
+
+async def test_tls_is_asked_for_by_the_url(anyio_backend: Any, tmp_path: Path) -> None:
+    context = ssl.create_default_context()
+    async with running(anyio_backend) as host:
+        for url, text in (("tcp://127.0.0.1:9", "tls://"), ("ws://127.0.0.1:9", "wss://"), (f"unix://{tmp_path}/s", "never")):
+            with pytest.raises(LocalProtocolError, match=text):
+                await dial(host, url, tls=context)
+        for url in ("tcp://127.0.0.1:0", "ws://127.0.0.1:0"):
+            with pytest.raises(LocalProtocolError, match="not encrypted|use"):
+                async with serving(host, url, tls=context):
+                    pass
+        for url in ("tls://127.0.0.1:0", "wss://127.0.0.1:0"):
+            with pytest.raises(LocalProtocolError, match="needs tls="):
+                async with serving(host, url):
+                    pass
+
+
+@pytest.mark.parametrize(
+    ("url", "text"),
+    [
+        ("tcp://127.0.0.1", "the port is missing"),
+        ("tcp://:9000", "the host is missing"),
+        ("tcp://127.0.0.1:70000", "not a number from 0 to 65535"),
+        ("tcp://127.0.0.1:http", "not a number from 0 to 65535"),
+        ("unix://host/path", "three slashes"),
+        ("unix://", "three slashes"),
+        ("ws:///bus", "the host is missing"),
+    ],
+)
+def test_a_url_that_lacks_something_says_what(url: str, text: str) -> None:
+    with pytest.raises(ValueError, match=text):
+        adapter_of(url).connector(url)
+
+
+@pytest.mark.parametrize(
+    ("url", "private"),
+    [
+        ("tcp://127.0.0.1:1", True),
+        ("tcp://127.8.8.8:1", True),
+        ("tcp://localhost:1", True),
+        ("tcp://[::1]:1", True),
+        ("tcp://0.0.0.0:1", False),
+        ("tcp://[::]:1", False),
+        ("tcp://192.0.2.1:1", False),
+        ("tcp://plant.example:1", False),
+    ],
+)
+def test_a_loopback_address_is_private(url: str, private: bool) -> None:
+    assert Tcp().is_private(url) is private
+    assert Tls().is_private(url.replace("tcp", "tls")) is private
+    assert WebSocket().is_private(url.replace("tcp", "ws")) is private
+    assert SecureWebSocket().is_private(url.replace("tcp", "wss").removesuffix(":1")) is private
+    assert Unix().is_private("unix:///s") is True
+
+
+def has_ipv6() -> bool:
+    try:
+        with socket.socket(socket.AF_INET6) as probe:
+            probe.bind(("::1", 0))
+    except OSError:
+        return False
+    return True
+
+
+@pytest.mark.skipif(not has_ipv6(), reason="this machine has no IPv6")
+async def test_ipv6_literals(anyio_backend: Any) -> None:
+    async with running(anyio_backend) as host:
+        for url in ("tcp://[::1]:0", "ws://[::1]:0/bus"):
+            async with serving(host, url, echo=True) as server:
+                assert server.url.startswith(url.partition("0")[0])
+                here = await dial(host, server.url)
+                assert here.transport.address == f"[::1]:{server.port}"
+                here.transport.send(b"x")
+                assert await here.received(1) == [b"x"]
+
+
+async def test_localhost_is_served_on_all_its_addresses_with_one_port(anyio_backend: Any) -> None:
+    async with running(anyio_backend) as host, serving(host, "tcp://localhost:0", echo=True) as server:
+        assert server.url == f"tcp://localhost:{server.port}"
+        for name in ("localhost", "127.0.0.1"):
+            here = await dial(host, f"tcp://{name}:{server.port}")
+            here.transport.send(b"x")
+            assert await here.received(1) == [b"x"]
+
+
+async def test_names_that_do_not_resolve(anyio_backend: Any) -> None:
+    async with running(anyio_backend) as host:
+        for url in ("tcp://nobody.invalid:9", "ws://nobody.invalid:9/", f"tcp://{'x' * 70}.example:9"):
+            with pytest.raises(ConnectFailed, match="name does not resolve"):
+                await dial(host, url)
+
+
+async def test_a_port_where_nobody_listens_on_several_addresses(anyio_backend: Any) -> None:
+    async with running(anyio_backend) as host:
+        with socket.socket() as unused:
+            unused.bind(("127.0.0.1", 0))
+            for name in ("localhost", "127.0.0.1"):
+                with pytest.raises(ConnectFailed, match="connection refused"):
+                    await dial(host, f"tcp://{name}:{unused.getsockname()[1]}")
+
+
+async def test_a_server_that_never_accepts_is_given_up(anyio_backend: Any) -> None:
+    with socket.socket() as full:
+        full.bind(("127.0.0.1", 0))
+        full.listen(0)
+        url = f"tcp://127.0.0.1:{full.getsockname()[1]}"
+        fillers = [socket.socket() for _ in range(4)]
+        for filler in fillers:
+            filler.setblocking(False)
+            filler.connect_ex(full.getsockname())
+        async with running(anyio_backend, Limits(connect_timeout=0.1)) as host:
+            with pytest.raises(ConnectFailed, match=r"timed out after 0\.1 s while connecting"):
+                await dial(host, url)
+        for filler in fillers:
+            filler.close()
+
+
+async def test_a_stale_socket_file_is_replaced_and_removed_in_the_end(anyio_backend: Any, tmp_path: Path) -> None:
+    path = tmp_path / "s"
+    with socket.socket(socket.AF_UNIX) as dead:
+        dead.bind(str(path))
+    async with running(anyio_backend) as host:
+        async with serving(host, f"unix://{path}", echo=True) as server:
+            here = await dial(host, server.url)
+            here.transport.send(b"x")
+            assert await here.received(1) == [b"x"]
+        assert not path.exists()
+
+
+async def test_a_file_that_is_no_socket_is_left_alone(anyio_backend: Any, tmp_path: Path) -> None:
+    path = tmp_path / "s"
+    path.write_text("precious")
+    async with running(anyio_backend) as host:
+        with pytest.raises(OSError, match="cannot listen on"):
+            async with serving(host, f"unix://{path}"):
+                pass
+    assert path.read_text() == "precious"
+
+
+async def test_another_server_on_the_same_path_keeps_its_file(anyio_backend: Any, tmp_path: Path) -> None:
+    path = tmp_path / "s"
+    async with running(anyio_backend) as host:
+        async with serving(host, f"unix://{path}"):
+            os.rename(path, tmp_path / "old")
+            async with serving(host, f"unix://{path}", echo=True) as second:
+                # The first one closes inside, as if it ended now.
+                await dial(host, second.url)
+        assert not path.exists()
+
+
+# -- TLS
+
+
+@pytest.fixture(scope="module")
+def authority() -> trustme.CA:
+    return trustme.CA()
+
+
+@pytest.fixture(scope="module")
+def server_tls(authority: trustme.CA) -> ssl.SSLContext:
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    authority.issue_cert("localhost", "127.0.0.1").configure_cert(context)
+    authority.configure_trust(context)
+    context.verify_mode = ssl.CERT_OPTIONAL
+    return context
+
+
+def client_tls(authority: trustme.CA, *identities: str) -> ssl.SSLContext:
+    context = ssl.create_default_context()
+    authority.configure_trust(context)
+    if identities:
+        authority.issue_cert(*identities).configure_cert(context)
+    return context
+
+
+@pytest.fixture(params=["tls://127.0.0.1:0", "wss://127.0.0.1:0/bus"])
+def secure_url(request: pytest.FixtureRequest) -> str:
+    url: str = request.param
+    return url
+
+
+async def test_frames_and_reasons_pass_through_tls(
+    anyio_backend: Any, secure_url: str, authority: trustme.CA, server_tls: ssl.SSLContext
+) -> None:
+    async with running(anyio_backend) as host, serving(host, secure_url, echo=True, tls=server_tls) as server:
+        here = await dial(host, server.url, tls=client_tls(authority))
+        there = await server.gate.peer()
+        assert server.gate.handshakes[0].tls_peer is None
+        assert server.gate.handshakes[0].transport == secure_url.partition(":")[0]
+        frames = [b"x" * size for size in (1, 100, 65536, 1_000_000)]
+        for frame in frames:
+            here.transport.send(frame)
+        assert await here.received(4) == frames
+        there.transport.close(4401, "expired")
+        assert type((await here.end()).error) is Unauthorized
+        assert await there.end() == Closed(4401, "expired")
+        here = await dial(host, server.url, tls=client_tls(authority))
+        there = await server.gate.peer(1)
+        here.transport.close(1001, "bye")
+        assert await there.end() == Closed(1001, "bye")
+        assert await here.end() == Closed(1001, "bye")
+
+
+async def test_a_client_certificate_is_shown_to_authenticate(
+    anyio_backend: Any, secure_url: str, authority: trustme.CA, server_tls: ssl.SSLContext
+) -> None:
+    async with running(anyio_backend) as host, serving(host, secure_url, tls=server_tls) as server:
+        await dial(host, server.url, tls=client_tls(authority, "alice@plant.example"))
+        await server.gate.peer()
+        peer = server.gate.handshakes[0].tls_peer
+        assert peer is not None
+        assert ("email", "alice@plant.example") in peer["subjectAltName"]
+
+
+async def test_a_refusal_over_tls_is_read(
+    anyio_backend: Any, secure_url: str, authority: trustme.CA, server_tls: ssl.SSLContext
+) -> None:
+    async with running(anyio_backend) as host, serving(host, secure_url, tls=server_tls) as server:
+        server.gate.refusal = Unauthorized("who?")
+        try:
+            error: BaseException | None = (await (await dial(host, server.url, tls=client_tls(authority))).end()).error
+        except Unauthorized as raised:
+            error = raised
+        assert type(error) is Unauthorized
+
+
+async def test_a_stranger_who_knocks_in_vain_gets_no_tls(
+    anyio_backend: Any, secure_url: str, authority: trustme.CA, server_tls: ssl.SSLContext
+) -> None:
+    async with running(anyio_backend) as host, serving(host, secure_url, tls=server_tls) as server:
+        server.gate.refusal_at_the_door = Unauthorized("full")
+        with pytest.raises(ConnectFailed):
+            await dial(host, server.url, tls=client_tls(authority))
+        assert server.gate.gone == 0
+
+
+async def test_an_unknown_authority_is_named_with_its_remedy(
+    anyio_backend: Any, secure_url: str, server_tls: ssl.SSLContext
+) -> None:
+    async with running(anyio_backend) as host, serving(host, secure_url, tls=server_tls) as server:
+        with pytest.raises(ConnectFailed, match="certificate is not trusted.*--ca"):
+            await dial(host, server.url)
+        await server.gate.until(lambda: server.gate.gone == 1)
+
+
+async def test_a_certificate_for_another_name_is_refused(anyio_backend: Any, secure_url: str, authority: trustme.CA) -> None:
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    authority.issue_cert("other.example").configure_cert(context)
+    async with running(anyio_backend) as host, serving(host, secure_url, tls=context) as server:
+        with pytest.raises(ConnectFailed, match="certificate is not trusted.*127.0.0.1"):
+            await dial(host, server.url, tls=client_tls(authority))
+        await server.gate.until(lambda: server.gate.gone == 1)
+
+
+async def test_a_server_without_tls_is_recognised(anyio_backend: Any) -> None:
+    async with running(anyio_backend) as host, serving(host, "tcp://127.0.0.1:0") as server:
+        with pytest.raises(ConnectFailed, match="does the server speak TLS on this port"):
+            await dial(host, server.url.replace("tcp", "tls"))
+        assert "looks like a TLS hello" in (await (await server.gate.peer()).end()).reason
+
+
+async def test_a_client_without_tls_is_dropped(anyio_backend: Any, secure_url: str, server_tls: ssl.SSLContext) -> None:
+    async with running(anyio_backend) as host, serving(host, secure_url, tls=server_tls) as server:
+        async with raw_peer(server) as raw:
+            await raw.send(b"\0\0\0\5hello" * 10)
+            await raw.rest()
+        await server.gate.until(lambda: server.gate.gone == 1)
+        assert server.gate.handshakes == []
+
+
+async def test_tls_handshakes_are_bounded_on_both_sides(
+    anyio_backend: Any, secure_url: str, server_tls: ssl.SSLContext
+) -> None:
+    limits = Limits(handshake_timeout=0.1, connect_timeout=0.1)
+
+    async def mute(raw: Raw) -> None:
+        await raw.rest()
+
+    async with running(anyio_backend, limits) as host, serving(host, secure_url, tls=server_tls) as server:
+        async with raw_peer(server) as raw:
+            assert await raw.rest() == b""
+        await server.gate.until(lambda: server.gate.gone == 1)
+        async with raw_server(mute) as port:
+            scheme = secure_url.partition(":")[0]
+            with pytest.raises(ConnectFailed):
+                await dial(host, f"{scheme}://127.0.0.1:{port}")
+
+
+async def test_cancelling_connect_anywhere_leaks_nothing(
+    anyio_backend: Any, authority: trustme.CA, server_tls: ssl.SSLContext, tmp_path: Path
+) -> None:
+    urls = ["tcp://127.0.0.1:0", f"unix://{tmp_path}/s", "ws://127.0.0.1:0/", "memory://x", "tls://127.0.0.1:0"]
+    for url in urls:
+        tls = {"server": server_tls, "client": client_tls(authority)} if url.startswith("tls") else {}
+        async with running(anyio_backend) as host, serving(host, url, tls=tls.get("server")) as server:
+            for steps in range(25):
+                await connect_and_cancel(host, server.url, steps, tls.get("client"))
+
+
+async def connect_and_cancel(host: Any, url: str, steps: int, tls: ssl.SSLContext | None) -> None:
+    done = False
+
+    async def connect() -> None:
+        nonlocal done
+        await dial(host, url, tls=tls)
+        done = True
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(connect)
+        for _ in range(steps):
+            if not done:
+                await anyio.lowlevel.checkpoint()
+        group.cancel_scope.cancel()
