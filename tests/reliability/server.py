@@ -125,10 +125,11 @@ class Server:
         time.sleep(body)  # noqa: ASYNC251  # that is the point
         return "blocked"
 
-    async def control(self) -> dict[str, Any]:
+    async def control(self, body: Any) -> dict[str, Any]:
         """What the server has counted."""
         tasks = 0
-        gc.collect()
+        if body == "tidy up":
+            gc.collect()
         if self.bus._running.backend == "asyncio":
             import asyncio
 

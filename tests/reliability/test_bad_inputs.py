@@ -19,8 +19,7 @@ from .processes import BOUND, MIB, Process, control, eventually, loop_of, port_o
 from .raw import CLOSING, frame
 from .raw_websocket import raw_websocket, websocket_frame
 
-LOOPS = pytest.mark.parametrize("anyio_backend", [("asyncio", {}), ("trio", {})], ids=["asyncio", "trio"], scope="module")
-pytestmark = [pytest.mark.anyio, LOOPS]
+pytestmark = pytest.mark.anyio
 
 CASES = {
     case["id"]: case for case in json.loads((Path(__file__).parents[1] / "vectors" / "bad_inputs.json").read_text())["cases"]
@@ -142,6 +141,13 @@ HANDSHAKE_EFFECTS: dict[str, int | None] = {
 
 
 # -- the server and its witnesses ----------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module", params=[("asyncio", {}), ("trio", {})], ids=["asyncio", "trio"])
+def anyio_backend(request: pytest.FixtureRequest) -> tuple[str, dict[str, Any]]:
+    """Without uvloop: these tests take their time."""
+    backend: tuple[str, dict[str, Any]] = request.param
+    return backend
 
 
 @pytest.fixture(scope="module")

@@ -26,6 +26,7 @@ async def settled(bus: Bus, server: Process, peers: int) -> dict[str, Any]:
         return bool((await control(bus))["stats"]["peers"] == peers)
 
     await eventually(alone)
+    await bus.request("control", "tidy up")
     return await control(bus)
 
 

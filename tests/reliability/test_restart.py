@@ -15,10 +15,16 @@ from polybus import Backoff, Bus, BusError, Disconnected, Limits, QueueFull, Una
 
 from .processes import BOUND, Process, control, eventually, loop_of, running
 
-LOOPS = pytest.mark.parametrize("anyio_backend", [("asyncio", {}), ("trio", {})], ids=["asyncio", "trio"], scope="module")
-pytestmark = [pytest.mark.anyio, LOOPS]
+pytestmark = pytest.mark.anyio
 
 SOON = Backoff(initial=0.02, maximum=0.2)
+
+
+@pytest.fixture(scope="module", params=[("asyncio", {}), ("trio", {})], ids=["asyncio", "trio"])
+def anyio_backend(request: pytest.FixtureRequest) -> tuple[str, dict[str, Any]]:
+    """Without uvloop: these tests take their time."""
+    backend: tuple[str, dict[str, Any]] = request.param
+    return backend
 
 
 def again(server: Process, anyio_backend: Any, **options: Any) -> Any:
