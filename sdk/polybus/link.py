@@ -1,4 +1,4 @@
-"""One connection: a session joined to a transport, with its peers, its outbox and its ups and downs.
+"""One connection: a session joined to a transport, with its peers and its ups and downs; what leaves is in `outflow`.
 
 The link is the transport's receiver. On the way in it hands messages to its peers, on the way out it takes them from the peers
 to the session; there is no queue and no task in between, unless the connection is slow or down: then messages wait in the
@@ -8,28 +8,22 @@ outbox.
 from __future__ import annotations
 
 import datetime
-import enum
 import logging
-import math
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-import anyio
-
 from . import incoming
 from .crowd import Crowd
-from .errors import BusError, Disconnected, Forbidden, QueueFull, RequestError, TooLarge, Unauthorized, Unsupported
-from .events import FrameRefused, LinkDown, LinkUp, PeerSlow
+from .errors import Forbidden, Unauthorized
+from .events import FrameRefused, LinkDown, LinkUp
 from .message import Message
-from .outbox import Outbox, Waiting
+from .outflow import Outflow, State
 from .peer import Peer
 from .plugins import Closed, CloseWanted, Handshake, Identity, PeerClosed, PeerOpened, Ready, Refused
 
 if TYPE_CHECKING:
-    from .body import BodyFormat
     from .bus import Bus
-    from .plugins import Codec, ProtocolAdapter, Role, Session, Transport
-    from .reply import Reply
+    from .plugins import ProtocolAdapter, Role, Transport
     from .runtime import Runtime
 
 __all__ = ["Link", "State"]
@@ -37,54 +31,21 @@ __all__ = ["Link", "State"]
 logger: logging.Logger = logging.getLogger("polybus.link")
 
 
-class State(enum.Enum):
-    """Where a link stands."""
-
-    CONNECTING = "connecting"
-    UP = "up"
-    DOWN = "down"
-    CLOSED = "closed"
-
-
-class Link:
+class Link(Outflow):
     """A connection that this bus opened (it may come back) or accepted (it ends once)."""
 
     __slots__ = (
         "_bad",
         "_bad_since",
-        "_closing",
-        "_peer",
-        "_room",
         "_since",
-        "_wanted",
-        "adapter",
-        "bus",
-        "crowd",
         "expires",
-        "flowing",
-        "format",
-        "format_for",
         "handshake",
-        "held",
         "identity",
-        "initiates",
         "on_down",
         "on_up",
-        "opened",
-        "outbox",
-        "paused",
         "renews",
-        "runtime",
         "serves",
-        "session",
-        "shared",
-        "slow",
-        "state",
-        "transport",
-        "unwritten",
-        "url",
         "was_up",
-        "when_full",
     )
 
     def __init__(
@@ -100,49 +61,18 @@ class Link:
         identity: Identity | None = None,
         handshake: Handshake | None = None,
     ) -> None:
-        self.bus: Bus = bus
-        self.runtime: Runtime = runtime
-        self.adapter: ProtocolAdapter = adapter
-        self.url: str = url
-        self.opened: bool = opened
+        super().__init__(bus, runtime, adapter, url, opened, when_full)
         self.serves: tuple[str | int, ...] = serves
-        self.when_full: str = when_full
         self.identity: Identity | None = identity
         self.handshake: Handshake | None = handshake
-        self.state: State = State.CONNECTING
-        self.session: Session | None = None
-        self.transport: Transport | None = None
-        self.shared: Codec | None = None
-        """The codec, where a publication has the same frame on all its sessions."""
-        self.outbox: Outbox | None = None
-        self.paused: bool = False
-        self.flowing: bool = False
-        """Up, not paused, and nothing waits: messages go straight to the session."""
-        self.held: int = 0
-        """Bytes of publications from this link that full `block` subscriptions hold back."""
-        self.slow: int = 0
-        """Publications dropped since the peer was last keeping up."""
-        self.unwritten: int = 0
-        """Bytes that the connection held when it last asked for a pause."""
         self.was_up: bool = False
         self.renews: bool = False
         """Whether every attempt asks for credentials anew."""
         self.on_up: Callable[[], None] | None = None
         self.on_down: Callable[[Closed], None] | None = None
-        self._peer: Peer | None = None
-        self.crowd: Crowd | None = None
-        """The peers of a connection that carries many."""
-        self.initiates: bool = True
-        """Whether this side may begin requests and publications."""
-        self._room: list[Any] | None = None
         self._bad = 0
         self._bad_since = 0.0
-        self._closing: Closed | None = None
-        self._wanted = False  # it was the session that wanted the connection closed, not this bus
         self._since = 0.0
-        codec = adapter.codec(runtime.limits)
-        self.format: BodyFormat = codec.formats[0]
-        self.format_for: Callable[[Any, str | int], BodyFormat] = codec.format_for
         self.expires = _expiry(identity, runtime)
         runtime.links[self] = None
 
@@ -159,16 +89,6 @@ class Link:
         if self.crowd is not None:
             return list(self.crowd.peers.values())
         return [self._peer] if self._peer is not None else []
-
-    @property
-    def upstream(self) -> bool:
-        """Whether there is one peer and this bus has dialled it: a server of ours, not clients behind a broker."""
-        return self.opened and self.crowd is None
-
-    @property
-    def address(self) -> str:
-        """Of the other end."""
-        return self.transport.address if self.transport is not None else self.url
 
     # -- life ------------------------------------------------------------------------------------------------------------
 
@@ -220,10 +140,10 @@ class Link:
         self.flush()
         transport.close(code, reason)
 
-    def abort(self, why: Closed) -> None:
-        """Cut the connection."""
+    def abort(self, why: Closed, *, comes_back: bool = False) -> None:
+        """Cut the connection; with `comes_back` to protect this process, so that an opened link is made anew."""
+        self._wanted = comes_back and self._closing is None
         self._closing = self._closing or why
-        self._wanted = False
         if self.transport is not None and self.state in (State.UP, State.CONNECTING):
             # Nothing more of what has already come in is looked at, and nothing more is written.
             self.flowing = False
@@ -247,23 +167,6 @@ class Link:
             receive(frame, now)
         self._take_events(now)
         self.flush()
-
-    def pause_writing(self) -> None:
-        self.paused = True
-        self.flowing = False
-        self._charge(self.transport.write_backlog() if self.transport is not None else 0)
-
-    def resume_writing(self) -> None:
-        self.paused = False
-        self._charge(0)
-        if self.slow:
-            self.slow = 0
-        self._drain_outbox()
-
-    def _charge(self, size: int) -> None:
-        """What a stuck connection holds counts in `Limits.total_bytes` like what waits for it."""
-        self.runtime.buffered += size - self.unwritten
-        self.unwritten = size
 
     def closed(self, why: Closed) -> None:
         if self._closing is not None and why.error is None:
@@ -341,244 +244,12 @@ class Link:
         self.bus._emit(FrameRefused(peer=self._peer, reason=reason, text=text))
         if self._bad > self.runtime.limits.bad_messages and self._closing is None:
             self._closing = Closed(1008, f"more than {self.runtime.limits.bad_messages} malformed messages in a minute")
+            self._wanted = True
             self.flowing = False
             if self.transport is not None:
                 self.transport.close(1008, self._closing.reason)
 
-    # -- outgoing --------------------------------------------------------------------------------------------------------
-
-    def flush(self) -> None:
-        """Hand what the session has queued to the transport."""
-        session = self.session
-        if session is not None and (frames := session.frames_to_send()):
-            send = self.transport.send  # type: ignore[union-attr]  # a session stands on a transport
-            for frame in frames:
-                send(frame)
-
-    def write(self, message: Message, peer: Peer) -> Any:
-        """Give a message to the session now, whatever the state of the connection.
-
-        Raises:
-            EncodeError, Unsupported, LocalProtocolError, TooLarge, QueueFull: As `Session.send`.
-        """
-        assert self.session is not None
-        self.bus._counters.sent += 1
-        key = self.session.send(message, self.runtime.time(), peer.key)
-        self.flush()
-        return key
-
-    def publish(self, message: Message, peer: Peer, deadline: float) -> bool:
-        """Send a publication or let it wait; False if there is no room (then nothing has happened)."""
-        session = self.session
-        if self.flowing and session is not None:
-            self.bus._counters.sent += 1
-            codec = self.shared
-            if codec is not None:
-                shared = message.shared
-                frame = shared.get(codec)
-                if frame is None:
-                    frame = self._shared_frame(message, codec)
-                self.transport.send(frame)  # type: ignore[union-attr]  # a session stands on a transport
-            else:
-                session.send(message, self.runtime.time(), peer.key)
-                self.flush()
-            return True
-        self.check_initiates(peer)
-        return self._wait(message, peer, None, deadline, droppable=True)
-
-    def check_initiates(self, peer: Peer) -> None:
-        """
-        Raises:
-            Unsupported: This side may only answer (a plain HTTP server).
-        """
-        if not self.initiates:
-            raise Unsupported(f"{peer!r} can only be answered: on this connection its server begins nothing")
-
-    def publish_alone(self, message: Message, peer: Peer) -> None:
-        """`publish` for a link that is flowing and a publication that goes nowhere else: nothing is kept for others."""
-        codec = self.shared
-        if codec is None:
-            self.write(message, peer)
-            return
-        frame = codec.encode((message,))
-        if len(frame) > self.runtime.limits.message:
-            raise self._too_large(frame)
-        self.bus._counters.sent += 1
-        self.transport.send(frame)  # type: ignore[union-attr]  # a flowing link has a transport
-
-    def _too_large(self, frame: bytes) -> TooLarge:
-        return TooLarge(f"a publication of {len(frame)} bytes: the limit is {self.runtime.limits.message} (Limits.message)")
-
-    def _shared_frame(self, message: Message, codec: Any) -> bytes:
-        frame: bytes = codec.encode((message,))
-        if len(frame) > self.runtime.limits.message:
-            raise self._too_large(frame)
-        message.shared[codec] = frame
-        return frame
-
-    def request(self, message: Message, reply: Reply[Any], peer: Peer) -> None:
-        """Send a request or let it wait.
-
-        Raises:
-            EncodeError, Unsupported, LocalProtocolError: Misuse; anything else fails the reply.
-        """
-        if not self.flowing:
-            self.check_initiates(peer)
-            if self.state is State.CLOSED or self._closing is not None:
-                reply._fail(self._disconnected(sent=False))
-            elif self._wait(message, peer, reply, reply.deadline, droppable=False):
-                peer._unsent_reply(reply)
-            else:
-                reply._fail(QueueFull(f"the outbox to {self.address} is full: {self._outbox_state()}"))
-            return
-        self._send_request(message, reply, peer)
-        self.flush()
-
-    def _send_request(self, message: Message, reply: Reply[Any], peer: Peer) -> None:
-        if len(peer.pending) >= self.runtime.limits.pending:
-            reply._fail(QueueFull(f"{len(peer.pending)} requests to {self.address} already wait for their answer"))
-            return
-        try:
-            key = self.session.send(message, self.runtime.time(), peer.key)  # type: ignore[union-attr]
-        except (RequestError, QueueFull, Disconnected) as error:
-            reply._fail(error)
-            return
-        self.bus._counters.sent += 1
-        reply.key = key
-        reply.sent = True
-        peer.pending[key] = reply
-
-    def answer(self, message: Message, peer: Peer) -> None:
-        """Send what must not be dropped: answers, items, control. A peer that does not read even these loses its link."""
-        if self.flowing or (self.state is State.UP and not self.paused and not self.outbox):
-            self.write(message, peer)
-        elif self.state is State.UP and self._closing is None and not self._wait(message, peer, None, 0.0, droppable=False):
-            self.too_slow("its outbox is full of answers")
-
-    def too_slow(self, text: str) -> None:
-        """End the link of a peer that does not read."""
-        self.bus._emit(PeerSlow(peer=self._peer, policy="disconnect", dropped=self.slow))
-        self.abort(Closed(1013, f"the peer is too slow: {text}"))
-
-    # -- the outbox ------------------------------------------------------------------------------------------------------
-
-    def _wait(self, message: Message, peer: Peer, reply: Reply[Any] | None, deadline: float, *, droppable: bool) -> bool:
-        if self.state is State.CLOSED or self._closing is not None:
-            return True  # nobody will read it; the caller learns from the link's end
-        outbox = self.outbox
-        if outbox is None:
-            outbox = self.outbox = Outbox(self.runtime.limits, self.runtime)
-        if message.raw is None and message.has_body:
-            message.encoded(self.adapter.codec(self.runtime.limits).formats)
-        entry = Waiting(message, peer, reply, deadline, droppable)
-        if not outbox.has_room(entry.size) and not self._make_room(outbox, entry):
-            return False
-        outbox.add(entry)
-        if reply is not None:
-
-            def abandon(abandoned: Reply[Any]) -> None:
-                outbox.drop(entry)
-                peer._abandoned(abandoned)
-
-            reply._abandon = abandon
-        return True
-
-    def _make_room(self, outbox: Outbox, entry: Waiting) -> bool:
-        self.bus._counters.dropped += outbox.drop_expired(self.runtime.time())
-        if outbox.has_room(entry.size):
-            return True
-        if self.upstream and entry.droppable:
-            return False  # the publisher waits, or is told
-        if entry.droppable and self.when_full == "drop_newest":
-            self._dropped()
-            return False
-        if entry.droppable and self.when_full == "disconnect":
-            self.too_slow("its outbox is full")
-            return False
-        while not outbox.has_room(entry.size):
-            if not outbox.drop_oldest():
-                return False
-            self._dropped()
-        return True
-
-    def _dropped(self) -> None:
-        self.bus._counters.dropped += 1
-        self.slow += 1
-        if self.slow == 1:
-            self.bus._emit(PeerSlow(peer=self._peer, policy=self.when_full, dropped=1))
-
-    def _update_flow(self) -> None:
-        ready = self.state is State.UP and not self.paused and not self.outbox and self._closing is None
-        self.flowing = ready and self.initiates
-
-    def _drain_outbox(self) -> None:
-        """Write what waits, as far as the connection takes it."""
-        outbox = self.outbox
-        if outbox is not None:
-            now = self.runtime.time()
-            while self.state is State.UP and not self.paused and (entry := outbox.pop()) is not None:
-                self._write_waiting(entry, now)
-            if self._room:
-                waiting, self._room = self._room, None
-                for waiter in waiting:
-                    self.runtime.loop.wake(waiter)
-            if not len(outbox):
-                self.outbox = None
-        self._update_flow()
-
-    def _write_waiting(self, entry: Waiting, now: float) -> None:
-        message, reply, peer = entry.message, entry.reply, entry.peer
-        assert message is not None
-        if reply is not None:
-            if reply.done():
-                return
-            if message.ttl is not None:  # part of it has passed here
-                message.ttl = max(0.0, message.ttl - (now - reply.started))
-            peer._sending(reply)
-            try:
-                self._send_request(message, reply, peer)
-            except BusError as error:
-                reply._fail(error)
-        elif entry.droppable and entry.deadline <= now:
-            self.bus._counters.dropped += 1
-            return
-        else:
-            try:
-                self.write(message, peer)
-            except BusError as error:
-                logger.warning("polybus: a waiting message could not be written: %s", error)
-        self.flush()
-
-    async def room(self, size: int, deadline: float) -> bool:
-        """Wait until the outbox may have room again. False when the deadline passed or the link ended."""
-        if self.state is State.CLOSED:
-            return False
-        with anyio.move_on_at(deadline) as scope:
-            waiter = self.runtime.loop.waiter()
-            self._room = self._room or []
-            self._room.append(waiter)
-            await waiter
-        return not scope.cancelled_caught
-
-    async def room_for_answer(self) -> None:
-        """Let the answer of a handler wait as long as too many others do: it keeps the handler's place meanwhile.
-
-        So a peer that reads gets all it has asked for, however much that is. One that does not read ends at `write_timeout`.
-        """
-        while self.state is State.UP and self.outbox is not None and not self.outbox.takes_answers:
-            await self.room(0, math.inf)
-
-    def _outbox_state(self) -> str:
-        outbox = self.outbox
-        return "empty" if outbox is None else f"{len(outbox)} messages, {outbox.bytes} bytes (Limits.outbox, outbox_bytes)"
-
     # -- the end ---------------------------------------------------------------------------------------------------------
-
-    def _disconnected(self, *, sent: bool) -> BusError:
-        why = self._closing
-        if why is not None and why.error is not None:
-            return why.error
-        return Disconnected(why.reason if why is not None else "the link is closed", self.address, sent)
 
     def _ended(self, why: Closed) -> None:
         """The connection is gone. An opened link may come back (`on_down` decides), an accepted one is over."""

@@ -115,11 +115,11 @@ class Reply(Generic[T]):
             raise error.with_traceback(None)
         if self._returns is Any or self.message is None:
             return self._value  # type: ignore[no-any-return]
-        return self._converted()
+        return self._converted(self.message)
 
-    def _converted(self) -> T:
+    def _converted(self, message: Message) -> T:
         try:
-            self._value = typed_body(self.message, self._returns)
+            self._value = typed_body(message, self._returns)
         except (ValueError, TypeError) as error:
             self._error = BadReply(f"the answer to {self.subject!r} is not a {_name(self._returns)}: {error}")
             self._state = _FAILED

@@ -90,7 +90,7 @@ class Inbox:
                 f"{link.held} bytes of {link.address} are held back (Limits.queue_bytes); read faster, or choose when_full="
             )
             self._overrun(SlowConsumer(text))
-            link.abort(Closed(1013, "a subscription of this side is read too slowly"))
+            link.abort(Closed(1013, "a subscription of this side is read too slowly"), comes_back=True)
             return False
         link.held += size
         link.runtime.buffered += size
