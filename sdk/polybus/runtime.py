@@ -107,8 +107,12 @@ class Runtime:
         self._owner = None
 
     def spawn(self, function: Callable[..., Awaitable[Any]], *args: Any) -> None:
-        """Run a coroutine function as a task of the bus, in the context in which the bus was entered. Errors are logged."""
-        if not self.closing:
+        """Run a coroutine function as a task of the bus, in the context in which the bus was entered. Errors are logged.
+
+        While the bus is being left, the task begins all the same and is cancelled at its first wait: so whoever hands it
+        something to close may rely on that.
+        """
+        if not self._finished.is_set():
             _ = self._context.run(self._group.start_soon, self._guard, function, args)
 
     async def _guard(self, function: Callable[..., Awaitable[Any]], args: tuple[Any, ...]) -> None:
