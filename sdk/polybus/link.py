@@ -115,7 +115,7 @@ class Link(Outflow):
             self.crowd = self.crowd or Crowd(self)
         elif self._peer is None:
             self._peer = Peer(self, None, self.identity or Identity())
-        self.shared = self.session.codec if capabilities.shared_publish else None
+        self.set_shared()
         self.initiates = capabilities.initiates and getattr(self.transport, "initiates", True)
         self.state = State.UP
         again, self.was_up = self.was_up, True

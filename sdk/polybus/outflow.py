@@ -48,6 +48,7 @@ class Outflow:
         "_room",
         "_wanted",
         "adapter",
+        "alike",
         "bus",
         "crowd",
         "flowing",
@@ -59,6 +60,7 @@ class Outflow:
         "outbox",
         "paused",
         "runtime",
+        "send_framed",
         "session",
         "shared",
         "slow",
@@ -82,6 +84,10 @@ class Outflow:
         self.transport: Transport | None = None
         self.shared: Codec | None = None
         """The codec, where a publication has the same frame on all its sessions."""
+        self.alike: tuple[Codec, type[Transport], str] | None = None
+        """What a publication's bytes depend on, where they are the same on all links alike: they are made once."""
+        self.send_framed: Callable[[bytes, int], None] | None = None
+        """Writes such bytes."""
         self.outbox: Outbox | None = None
         self.paused: bool = False
         self.flowing: bool = False
@@ -176,6 +182,34 @@ class Outflow:
             raise self._too_large(frame)
         self.bus._counters.sent += 1
         self.transport.send(frame)  # type: ignore[union-attr]  # a flowing link has a transport
+
+    def set_shared(self) -> None:
+        """A session has begun: find out what of a publication it shares with others."""
+        session, transport = self.session, self.transport
+        assert session is not None and transport is not None
+        self.shared = session.codec if session.capabilities.shared_publish else None
+        self.send_framed = getattr(transport, "send_framed", None)
+        self.alike = None
+        if self.shared is not None and self.send_framed is not None and self.when_framed(b"") is not None:
+            self.alike = self.shared, type(transport), session.codec.writes
+
+    def when_framed(self, frame: bytes) -> bytes | None:
+        """The bytes of a frame on this connection, where others alike have the same."""
+        framed: bytes | None = self.transport.framed(frame)  # type: ignore[union-attr]  # asked for where `send_framed` is
+        return framed
+
+    def framed(self, message: Message) -> bytes:
+        """The bytes of a publication on all links alike.
+
+        Raises:
+            EncodeError, Unsupported, TooLarge: The wire cannot carry it.
+        """
+        alike = self.alike
+        assert alike is not None
+        data = self.when_framed(alike[0].encode((message,)))
+        assert data is not None
+        message.shared[alike] = data
+        return data
 
     def _too_large(self, frame: bytes) -> TooLarge:
         return TooLarge(f"a publication of {len(frame)} bytes: the limit is {self.runtime.limits.message} (Limits.message)")

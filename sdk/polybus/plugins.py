@@ -305,6 +305,10 @@ class Transport(Protocol):
 
     Frames are handed on as they are, in both directions. So a session and a transport that know each other may mark them: a
     subclass of ``bytes`` can say in which exchange a frame came, and in which one its answer leaves.
+
+    A transport whose frames have the same bytes on every connection may offer two more methods, and fan-out makes the bytes
+    once: ``framed(frame) -> bytes | None`` (None: not on this one after all) and ``send_framed(data, turn)``, where `turn` is a
+    number of the current turn of the event loop, so that the first write of a turn can leave at once.
     """
 
     @property

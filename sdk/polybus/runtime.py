@@ -60,6 +60,8 @@ class Runtime:
         """Why the last link that this bus opened is gone for good."""
         self.running: int = 0
         """Requests whose handlers run."""
+        self._turn = 0
+        self._turn_ends = False
         self._armed = math.inf
         self._alarm: Any = None
         self._context = contextvars.copy_context()
@@ -168,6 +170,17 @@ class Runtime:
             else:
                 nearest = min(nearest, due)
         self.arm(nearest)
+
+    def turn(self) -> int:
+        """A number of the current turn of the event loop; ends with it, and costs one call back however often it is asked."""
+        if not self._turn_ends:
+            self._turn_ends = True
+            self.call_soon(self._end_turn)
+        return self._turn
+
+    def _end_turn(self) -> None:
+        self._turn_ends = False
+        self._turn += 1
 
     # -- housekeeping ----------------------------------------------------------------------------------------------------
 

@@ -83,6 +83,11 @@ class StreamTransport:
             receiver.pause_writing()
         self._wire.resume_reading()
 
+    @property
+    def send_framed(self) -> Callable[[bytes, int], None]:
+        """`send` for what `framed` gave, which many connections share: ``send_framed(data, turn)``."""
+        return self._wire.write_first
+
     def write_backlog(self) -> int:
         """Bytes handed over that the operating system has not taken yet."""
         return self._wire.backlog()
@@ -97,6 +102,7 @@ class StreamTransport:
         """Cut at once. `Receiver.closed` follows with this reason."""
         if self._state is not State.LOST:
             self._state = State.CLOSING
+            self._wire.shut = True
             self._why = why
             self._wire.abort()
 
@@ -165,6 +171,7 @@ class StreamTransport:
     def _leave(self, why: Closed) -> None:
         """From now on only the end is waited for, and not for long."""
         self._state = State.CLOSING
+        self._wire.shut = True
         self._why = why
         self._wire.resume_reading()
         self._cancel_timer = call_later(self._host, self._host.limits.close_timeout, self._wire.abort)
@@ -221,6 +228,7 @@ class StreamTransport:
             why = closed_with(error)
             self._why = Closed(why.code, f"truncated: {partial} ({why.reason})") if partial else why
         self._state = State.LOST
+        self._wire.shut = True
         if self._early is None and self._receiver is not None:
             self._receiver.closed(self._why)
 

@@ -73,6 +73,16 @@ class Wire(Protocol):
     def write(self, data: bytes) -> None:
         """Hand over bytes; those of one turn of the event loop leave together. After the end: ignored."""
 
+    shut: bool
+    """Set by the user when it has said its last words: `write_first` takes nothing more."""
+
+    def write_first(self, data: bytes, turn: int) -> None:
+        """Hand over bytes that may leave at once; what else is written in the same turn still leaves together.
+
+        `turn` is a number of the current turn of the event loop. To many connections in one turn, this costs less than a call
+        back for each.
+        """
+
     def backlog(self) -> int:
         """Bytes that the operating system has not taken."""
 

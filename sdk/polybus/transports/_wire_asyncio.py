@@ -43,8 +43,8 @@ class AsyncioWire(asyncio.BufferedProtocol):
     """A byte connection driven by the callbacks of an event loop."""
 
     __slots__ = (
-        "_buffer", "_corked", "_handed", "_loop", "_lost", "_paused", "_pending", "_queued", "_stash", "_transport", "_user",
-        "address",
+        "_buffer", "_corked", "_handed", "_loop", "_lost", "_paused", "_pending", "_queued", "_stash", "_transport", "_turn",
+        "_user", "address", "shut",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -58,6 +58,9 @@ class AsyncioWire(asyncio.BufferedProtocol):
         self._queued = 0
         # Bytes handed over to it since the beginning.
         self._handed = 0
+        # The turn of the event loop in which bytes were last handed over at once.
+        self._turn = -1
+        self.shut = False
         # True while a chunk is handled: its end writes, so no call has to be scheduled.
         self._corked = False
         self._paused = True
@@ -105,6 +108,7 @@ class AsyncioWire(asyncio.BufferedProtocol):
         self._pending.clear()
         self._queued = 0
         self._stash = None
+        self.shut = True
         self._lost = (exc,)
         if self._user is not None:
             self._user.wire_lost(exc)
@@ -137,6 +141,15 @@ class AsyncioWire(asyncio.BufferedProtocol):
         # transport sees it and can ask for a pause.
         if self._queued >= BURST:
             self._flush()
+
+    def write_first(self, data: bytes, turn: int) -> None:
+        if self._turn == turn or self._pending or self.shut:
+            if not self.shut:
+                self.write(data)
+            return
+        self._turn = turn
+        self._handed += len(data)
+        self._transport.write(data)  # type: ignore[union-attr]  # there is one until the wire is shut
 
     def _flush(self) -> None:
         pending = self._pending
@@ -186,6 +199,7 @@ class AsyncioWire(asyncio.BufferedProtocol):
             self._transport.resume_reading()
 
     def hang_up(self) -> None:
+        self.shut = True
         self._flush()
         transport = self._transport
         if self._lost is not None or transport is None:
@@ -202,6 +216,7 @@ class AsyncioWire(asyncio.BufferedProtocol):
             transport.close()
 
     def abort(self) -> None:
+        self.shut = True
         self._pending.clear()
         self._queued = 0
         if self._transport is not None:

@@ -59,6 +59,7 @@ class PumpWire:
         self._everything = anyio.CancelScope()
         self._error: Exception | None = None
         self._lost = False
+        self.shut = False
         host.spawn(self._run)
 
     # -- the two tasks
@@ -193,6 +194,10 @@ class PumpWire:
             self._full = True
             if self._user is not None:
                 self._user.pause_writing()
+
+    def write_first(self, data: bytes, turn: int) -> None:
+        if not self.shut:
+            self.write(data)  # the writing task begins in the next turn anyway
 
     def backlog(self) -> int:
         return self._backlog

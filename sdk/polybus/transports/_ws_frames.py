@@ -33,6 +33,7 @@ MAX_FRAGMENTS: Final = 4096
 _TEXT: Final = 0x81
 _BINARY: Final = 0x82
 _FIRST: Final = {"text": _TEXT, "binary": _BINARY}
+_OPCODES: Final = frozenset(Opcode)
 _SMALL: Final = 4096
 _KEYS: Final = 512
 """Bytes of masking keys drawn at a time: a system call for each frame would be a tenth of its cost."""
@@ -131,11 +132,13 @@ class WebSocketFramer:
             start = position + 2
             if length == 126:
                 if size - start < 2:
+                    position = self._begun_badly(data, position, frames)
                     break
                 length = data[start] << 8 | data[start + 1]
                 start += 2
             elif length == 127:
                 if size - start < 8:
+                    position = self._begun_badly(data, position, frames)
                     break
                 (length,) = _unpack_64(data, start)
                 start += 8
@@ -206,6 +209,14 @@ class WebSocketFramer:
         return True
 
     # -- everything but plain data frames
+
+    def _begun_badly(self, data: bytes, position: int, frames: list[bytes]) -> int:
+        """What two bytes already show to be wrong need not wait for the rest of the header; how far the core got it."""
+        first, second = data[position], data[position + 1]
+        if (second > 0x7F) == self._server and first & 0x0F in _OPCODES:
+            return position
+        self._by_core(data[position:], frames)
+        return len(data)
 
     def _aside(self, data: bytes, position: int, end: int, frames: list[bytes]) -> int:
         """Hand one frame, or what there is of it, to the core; how far that is."""
@@ -281,6 +292,11 @@ class WebSocketFramer:
             self.fail(1009, f"too many fragments: {len(parts)} and no end")
 
     # -- writing
+
+    @property
+    def server(self) -> bool:
+        """Whether this is the server's side, whose frames are not masked (section 5.1)."""
+        return self._server
 
     def encode(self, frame: bytes) -> tuple[bytes, bytes]:
         """A message as header and payload."""

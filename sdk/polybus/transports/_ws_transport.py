@@ -51,6 +51,16 @@ class WebSocketTransport(StreamTransport):
             self._wire.write(header)
             self._wire.write(payload)
 
+    def framed(self, frame: bytes) -> bytes | None:
+        """The bytes of a frame, where they are the same on every connection: what a server writes is not masked.
+
+        Raises:
+            TooLarge: The frame is over `Limits.message`.
+        """
+        if len(frame) > self.max_frame:
+            self._check_size(len(frame))
+        return b"".join(self._framer.encode(frame)) if self._framer.server else None
+
     def data_received(self, data: bytes) -> None:
         self._heard = True
         framer = self._framer

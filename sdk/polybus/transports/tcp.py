@@ -61,6 +61,16 @@ class TcpTransport(StreamTransport):
             self._wire.write(pack_length(size))
             self._wire.write(frame)
 
+    def framed(self, frame: bytes) -> bytes:
+        """The bytes of a frame, the same on every connection.
+
+        Raises:
+            TooLarge: The frame is over `Limits.message`.
+        """
+        if len(frame) > self.max_frame:
+            self._check_size(len(frame))
+        return pack_length(len(frame)) + frame
+
     def data_received(self, data: bytes) -> None:
         self._heard = True
         framer = self._framer
