@@ -68,6 +68,8 @@ class StreamTransport:
     def start(self, receiver: Receiver) -> None:
         """Deliver from now on, first what has already come in. Called once; the receiver is called from the next turn on."""
         self._receiver = receiver
+        if self._paused:
+            receiver.pause_writing()
         self._host.call_soon(self._begin)
 
     def _begin(self) -> None:
@@ -79,8 +81,6 @@ class StreamTransport:
         if self._state is State.LOST:
             receiver.closed(self._why or closed_with(None))
             return
-        if self._paused:
-            receiver.pause_writing()
         self._wire.resume_reading()
 
     @property
@@ -234,10 +234,10 @@ class StreamTransport:
 
     def pause_writing(self) -> None:
         self._paused = True
-        if self._early is None and self._receiver is not None and self._state is State.OPEN:
+        if self._receiver is not None and self._state is State.OPEN:
             self._receiver.pause_writing()
 
     def resume_writing(self) -> None:
         self._paused = False
-        if self._early is None and self._receiver is not None and self._state is State.OPEN:
+        if self._receiver is not None and self._state is State.OPEN:
             self._receiver.resume_writing()
