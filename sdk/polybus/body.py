@@ -164,24 +164,44 @@ def typed_body(message: Message, target: Any) -> Any:
     """
     if target is Any:
         return message.body
-    if message.format is JSON and message.raw is not None and (decode := _decoder(target)) is not None:
+    kind, decode = _reader(target)
+    if kind is not None:
+        value = message.body
+        if type(value) is kind:
+            return value  # what JSON gives already
+    elif decode is not None and message.format is JSON and message.raw is not None:
         return decode(message.raw)
     return convert(message.body, target)
 
 
-def _decoder(target: Any) -> Callable[[bytes], Any] | None:
-    """msgspec's decoder for a type; None where another library makes the object."""
+# As they come out of a JSON decoder, with nothing in them to convert.
+_PLAIN_TYPES: tuple[tuple[Any, type], ...] = (
+    (dict, dict),
+    (dict[str, Any], dict),
+    (list, list),
+    (list[Any], list),
+    (str, str),
+    (int, int),
+    (bool, bool),
+)
+
+
+def _reader(target: Any) -> tuple[type | None, Callable[[bytes], Any] | None]:
+    """How a type is read: it is that plain type, or msgspec's decoder makes it; neither where another library does."""
     try:
-        return _cached_decoder(target)
+        return _cached_reader(target)
     except TypeError:  # not hashable, or not a type that msgspec knows: `convert` says which
-        return None
+        return None, None
 
 
 @lru_cache(1024)
-def _cached_decoder(target: Any) -> Callable[[bytes], Any] | None:
+def _cached_reader(target: Any) -> tuple[type | None, Callable[[bytes], Any] | None]:
+    for plain, kind in _PLAIN_TYPES:
+        if target == plain:
+            return kind, None
     if hasattr(target, "model_validate"):
-        return None
-    return msgspec.json.Decoder(target).decode
+        return None, None
+    return None, msgspec.json.Decoder(target).decode
 
 
 def _plain(value: Any) -> Any:
