@@ -178,7 +178,8 @@ class Connecting:
             with anyio.move_on_after(runtime.limits.handshake_timeout):
                 await ready.wait()
         finally:
-            link.on_up = link.on_down = None
+            # Not None: a link that was up before stays, however this attempt ends.
+            link.on_up, link.on_down = None, _nothing
             if not ready.is_set():
                 transport.abort(Closed(1006, "the handshake did not complete"))
         if outcome:
@@ -246,6 +247,10 @@ class Connecting:
         link.on_down = lambda why: self._down(link, why)
         if link.state is State.DOWN:  # lost again before we could look
             self._down(link, Closed(1006, "lost again"))
+
+
+def _nothing(why: Closed) -> None:
+    """The attempt itself says what becomes of it."""
 
 
 def resolve_target(target: str | Connector, protocol: str | ProtocolAdapter | None) -> tuple[ProtocolAdapter, Connector]:
