@@ -264,7 +264,7 @@ async def fill(receiver: Receiver) -> None:
     """Send until nothing more goes into the kernel's buffers either."""
     with anyio.fail_after(BOUND):
         while not (receiver.paused and receiver.transport.write_backlog()):
-            receiver.transport.send(b"x" * 100_000)
+            receiver.transport.send(b"x" * 1_000_000)
             await anyio.wait_all_tasks_blocked()
 
 
