@@ -97,8 +97,13 @@ __all__ = [
     "run",
 ]
 
-for _name in __all__:
-    _object = globals()[_name]
-    if getattr(_object, "__module__", "").startswith("polybus."):
-        _object.__module__ = "polybus"
-del _name, _object
+
+def _show_public_names() -> None:
+    """Tracebacks and reprs name things as users import them."""
+    for name in __all__:
+        thing = globals()[name]
+        if getattr(thing, "__module__", "").startswith("polybus."):
+            thing.__module__ = "polybus"
+
+
+_show_public_names()

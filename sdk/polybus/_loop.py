@@ -123,10 +123,13 @@ def running_loop() -> Loop:
     Raises:
         RuntimeError: Neither asyncio nor trio is running here.
     """
+    loop: Any
     try:
-        return AsyncioLoop()
+        loop = AsyncioLoop()
     except RuntimeError:
         try:
-            return TrioLoop()
+            loop = TrioLoop()
         except (ImportError, RuntimeError):
             raise RuntimeError("a bus needs a running asyncio or trio event loop") from None
+    found: Loop = loop
+    return found

@@ -46,6 +46,7 @@ class BodyFormat(Protocol):
     @property
     def content_type(self) -> str:
         """The media type, for example ``application/json``."""
+        ...
 
     def encode(self, value: Any) -> bytes:
         """The bytes of a value.
@@ -53,6 +54,7 @@ class BodyFormat(Protocol):
         Raises:
             EncodeError: The format cannot write it; the error names the path of the part that does not fit.
         """
+        ...
 
     def decode(self, data: bytes) -> Any:
         """The plain value of bytes that were checked on arrival.
@@ -60,6 +62,7 @@ class BodyFormat(Protocol):
         Raises:
             BadRequest: They do not decode.
         """
+        ...
 
 
 class JsonFormat:

@@ -284,16 +284,19 @@ class Bus(Life):
             Unsupported: The wire cannot carry this.
             ReservedSubject, LocalProtocolError: The subject or a header is not the application's to use.
         """
-        if subject.__class__ is not str:
-            subject, returns = resolve(subject, returns)
-        if subject not in self._checked:
-            self._check_subject(subject)
+        name: str | int
+        if isinstance(subject, Subject):
+            name, returns = resolve(subject, returns)
+        else:
+            name = subject
+        if name not in self._checked:
+            self._check_subject(name)
         checked = None if headers is None else self._headers(headers)
         if to is None:
-            if subject in self._handlers:
-                return self._loopback.request(subject, body, timeout, returns, checked)
-            to = self._route(subject)
-        return to._request(Kind.REQUEST, subject, body, timeout, returns, checked)
+            if name in self._handlers:
+                return self._loopback.request(name, body, timeout, returns, checked)
+            to = self._route(name)
+        return to._request(Kind.REQUEST, name, body, timeout, returns, checked)
 
     def _route(self, subject: str | int) -> Peer:
         opened = self._opened

@@ -36,9 +36,11 @@ class ChannelPort(Protocol):
         self, channel: Channel[Any, Any], kind: Kind, value: Any, code: Code | None, facts: dict[str, Any]
     ) -> None:
         """Write an item, a credit or an end."""
+        ...
 
     def channel_done(self, channel: Channel[Any, Any]) -> None:
         """Both halves have ended."""
+        ...
 
 
 class Channel(Generic[Receives, Sends]):

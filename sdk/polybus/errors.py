@@ -281,7 +281,7 @@ class DeadlineExceeded(BusError, TimeoutError):
     ) -> None:
         self.subject: str | int | None = subject
         self.elapsed: float = elapsed
-        self.where: Literal['local', 'remote'] = where
+        self.where: Literal["local", "remote"] = where
         super().__init__(subject, elapsed, where)
 
     def __str__(self) -> str:

@@ -23,7 +23,8 @@ from .plugins import Closed, CloseWanted, Handshake, Identity, PeerClosed, PeerO
 
 if TYPE_CHECKING:
     from .bus import Bus
-    from .plugins import ProtocolAdapter, Role, Transport
+    from .outbox import Outbox
+    from .plugins import ProtocolAdapter, Role, Session, Transport
     from .runtime import Runtime
 
 __all__ = ["Link", "State"]
@@ -47,6 +48,19 @@ class Link(Outflow):
         "serves",
         "was_up",
     )
+
+    # Declared in `Outflow`; again here for type checkers, because both halves set them.
+    flowing: bool
+    paused: bool
+    session: Session | None
+    state: State
+    transport: Transport | None
+    crowd: Crowd | None
+    initiates: bool
+    outbox: Outbox | None
+    _closing: Closed | None
+    _wanted: bool
+    _peer: Peer | None
 
     def __init__(
         self,
@@ -180,7 +194,7 @@ class Link(Outflow):
         assert session is not None
         receive = incoming.receive
         for event in session.events():
-            if event.__class__ is Message:
+            if isinstance(event, Message):
                 peer = self._peer or self._peer_of(event.peer)
                 if peer is None:  # it was sent away, has never been opened, or waits to be let in
                     if self.crowd is not None:

@@ -70,7 +70,7 @@ class Message:
     ttl: float | None = None
     code: Code | None = None
     reply_to: str | None = None
-    _attributes: dict[str, Any] | None = None
+    _attributes: dict[str, Any] | None = field(default=None, alias="attributes")
     peer: Peer | Any = None
     _value: Any = field(default=MISSING, alias="body")
     _shared: dict[Any, bytes] | None = field(default=None, init=False)

@@ -99,9 +99,9 @@ class Peer(Answer):
         self.patterns: dict[str | int, str | int] | None = None
         """What the peer has subscribed to."""
         self.channels: dict[Any, Channel[Any, Any]] | None = None
-        self.warned = False
+        self.warned: bool = False
         """Whether the log says already that it wants too many subscriptions."""
-        self.held = 0
+        self.held: int = 0
         """Bytes of what waits in `waiting` and `undecided`."""
         self.undecided: deque[Message] | None = None
         """Messages that wait for an asynchronous `authorize`."""

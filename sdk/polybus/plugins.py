@@ -93,17 +93,21 @@ class Codec(Protocol):
     @property
     def formats(self) -> tuple[BodyFormat, ...]:
         """Body formats that this wire carries; the first is the default."""
+        ...
 
     @property
     def reads(self) -> frozenset[Literal["text", "binary"]]:
         """Kinds of frames that `decode` accepts, for transports that tell them apart."""
+        ...
 
     @property
     def writes(self) -> Literal["text", "binary"]:
         """The kind of frames that `encode` gives. Text frames are UTF-8 bytes too."""
+        ...
 
     def format_for(self, value: Any, subject: str | int) -> BodyFormat:
         """The format in which a value is written to a subject."""
+        ...
 
     def decode(self, frame: bytes) -> Sequence[Message | RemoteProtocolError]:
         """The messages of one frame; an error in the list stands for one refused message among good ones.
@@ -111,6 +115,7 @@ class Codec(Protocol):
         Raises:
             RemoteProtocolError: The frame is not of this protocol. Nothing else is ever raised, whatever the bytes.
         """
+        ...
 
     def encode(self, messages: Sequence[Message]) -> bytes:
         """One frame with these messages. Only wires with `join` take more than one.
@@ -120,6 +125,7 @@ class Codec(Protocol):
             Unsupported: The wire has no form for this kind of message.
             LocalProtocolError: A subject or id does not fit the wire.
         """
+        ...
 
 
 @frozen
@@ -177,16 +183,20 @@ class Session(Protocol):
     @property
     def codec(self) -> Codec:
         """The codec that the session stands on."""
+        ...
 
     @property
     def capabilities(self) -> Capabilities:
         """What this wire can carry. May change only before `Ready`."""
+        ...
 
     def start(self, now: float) -> None:
         """The connection is there: queue the first frames of the handshake, or `Ready` where there is none."""
+        ...
 
     def receive(self, frame: bytes, now: float) -> None:
         """One frame has come in. Never raises: what is wrong with it becomes `Refused` or `CloseWanted`."""
+        ...
 
     def events(self) -> list[Message | SessionEvent]:
         """What has happened since the last call, in order. Of a message from one of many peers, `Message.peer` is its key.
@@ -194,6 +204,7 @@ class Session(Protocol):
         Answers carry in `Message.id` the key that `send` gave for the request; incoming requests and opens carry an id that
         must be handed back in `Message.id` of the answer.
         """
+        ...
 
     def send(self, message: Message, now: float, peer_key: Any = None) -> Any:
         """Queue a message for writing. For a request or an open: the key by which its answers will be known; else None.
@@ -213,30 +224,37 @@ class Session(Protocol):
             QueueFull: No id is free.
             Disconnected: The peer of `peer_key` has gone.
         """
+        ...
 
     def forget(self, key: Any, now: float) -> None:
         """Nobody waits for the answer to `key` any more (deadline, cancel), or the channel with this key or id is over.
 
         The session may quarantine the id.
         """
+        ...
 
     def frames_to_send(self) -> list[bytes]:
         """Frames queued since the last call, in order."""
+        ...
 
     def next_tick(self) -> float | None:
         """When `tick` wants to be called (heartbeat, handshake deadline), or None."""
+        ...
 
     def tick(self, now: float) -> None:
         """Time has passed."""
+        ...
 
     def close(self, code: int, reason: str, now: float, peer_key: Any = None) -> None:
         """Queue whatever the protocol says when it leaves (or, with `peer_key`, when it sends one of many peers away).
 
         A peer that was sent away counts as gone at once; `PeerClosed` for it may follow or not.
         """
+        ...
 
     def connection_lost(self, reason: str) -> None:
         """The connection is gone; nothing will be written any more."""
+        ...
 
 
 class ProtocolAdapter(Protocol):
@@ -245,10 +263,12 @@ class ProtocolAdapter(Protocol):
     @property
     def name(self) -> str:
         """The word in the URL."""
+        ...
 
     @property
     def url_options(self) -> Mapping[str, str]:
         """The options that differ from the defaults, as they stand in a URL's query."""
+        ...
 
     @classmethod
     def from_options(cls, options: Mapping[str, str]) -> Self:
@@ -260,12 +280,15 @@ class ProtocolAdapter(Protocol):
         Raises:
             ValueError: An option or its value is not known; the text lists those that are.
         """
+        ...
 
     def codec(self, limits: Limits = ...) -> Codec:
         """The codec; the same object for equal adapters and limits."""
+        ...
 
     def session(self, role: Role, limits: Limits = ..., rng: random.Random | None = None) -> Session:
         """A session for one connection. `rng` makes ids; the default is `random.SystemRandom`."""
+        ...
 
 
 # -- transports ----------------------------------------------------------------------------------------------------------
@@ -287,15 +310,19 @@ class Receiver(Protocol):
 
     def frames_received(self, frames: Sequence[bytes]) -> None:
         """Whole frames, in order, as many as one read gave."""
+        ...
 
     def closed(self, why: Closed) -> None:
         """The last call: nothing is sent or received any more."""
+        ...
 
     def pause_writing(self) -> None:
         """The peer is slow: send nothing more until `resume_writing`. (A frame sent all the same is kept.)"""
+        ...
 
     def resume_writing(self) -> None:
         """There is room again."""
+        ...
 
 
 class Transport(Protocol):
@@ -314,36 +341,46 @@ class Transport(Protocol):
     @property
     def name(self) -> str:
         """The word in the URL: ``tcp``, ``ws``, ..."""
+        ...
 
     @property
     def max_frame(self) -> int:
         """The largest frame in bytes that `send` takes."""
+        ...
 
     @property
     def hops(self) -> int:
         """How many tunnels this connection already runs through: 0 on a network."""
+        ...
 
     @property
     def address(self) -> str:
         """Of the other end, for people and logs."""
+        ...
 
     def start(self, receiver: Receiver) -> None:
         """Deliver from now on, first what has already come in. Called once."""
+        ...
 
     def send(self, frame: bytes) -> None:
         """Hand over a frame without waiting; those of one turn of the event loop leave in one write. After the end: ignored."""
+        ...
 
     def write_backlog(self) -> int:
         """Bytes handed over that the operating system has not taken yet."""
+        ...
 
     def close(self, code: int = 1000, reason: str = "") -> None:
         """Write what was sent, tell the peer, close; after `Limits.close_timeout` cut. `Receiver.closed` follows."""
+        ...
 
     def abort(self, why: Closed) -> None:
         """Cut at once. `Receiver.closed` follows with this reason."""
+        ...
 
     def tick(self, now: float) -> None:
         """About once a second: pings, frame and write deadlines, close timeout."""
+        ...
 
 
 @frozen(kw_only=True)
@@ -397,15 +434,19 @@ class Gate(Protocol):
 
     def knock(self, address: str) -> BusError | None:
         """A connection was accepted, nothing is read yet. None lets it go on; an error says why not (limits, draining)."""
+        ...
 
     def left(self, address: str) -> None:
         """A connection that knocked went away before `opened`."""
+        ...
 
     def admit(self, handshake: Handshake, decided: Callable[[Admission | BusError], None]) -> None:
         """Ask whether the stranger may come in. `decided` is called once, at once or later."""
+        ...
 
     def opened(self, transport: Transport, admission: Admission) -> None:
         """The connection is established; the bus calls `transport.start`."""
+        ...
 
 
 class Host(Protocol):
@@ -419,12 +460,15 @@ class Host(Protocol):
 
     def time(self) -> float:
         """Monotonic seconds: the clock of all `now` arguments."""
+        ...
 
     def call_soon(self, function: Callable[[], None]) -> None:
         """Call in the next turn of the event loop. The function must not raise."""
+        ...
 
     def spawn(self, function: Callable[..., Awaitable[Any]], *args: Any) -> None:
         """Run a coroutine function as a task of the bus, cancelled when the bus is left. What it raises is logged."""
+        ...
 
 
 @frozen(kw_only=True)
@@ -445,10 +489,12 @@ class Connector(Protocol):
     @property
     def url(self) -> str:
         """For people and errors."""
+        ...
 
     @property
     def reconnects(self) -> bool:
         """Whether it can be asked again after a connection was lost."""
+        ...
 
     async def connect(self, options: DialOptions) -> Transport:
         """One attempt, bounded by `Limits.connect_timeout` and `Limits.handshake_timeout`.
@@ -458,6 +504,7 @@ class Connector(Protocol):
             Unauthorized: The server refuses who we are.
             Forbidden: The server does not let us in.
         """
+        ...
 
 
 @frozen(kw_only=True)
@@ -481,9 +528,11 @@ class Listening(Protocol):
     @property
     def url(self) -> str:
         """The real address, without the protocol: ``tcp://127.0.0.1:40123``."""
+        ...
 
     async def aclose(self) -> None:
         """Stop accepting and release the address; connections stay."""
+        ...
 
 
 class TransportAdapter(Protocol):
@@ -495,9 +544,11 @@ class TransportAdapter(Protocol):
         Raises:
             ValueError: The address lacks something; the text says what.
         """
+        ...
 
     def is_private(self, url: str) -> bool:
         """Whether only this machine can reach that address when it is bound (loopback, Unix socket, memory)."""
+        ...
 
     async def listen(self, url: str, options: ListenOptions) -> Listening:
         """Bind and accept.
@@ -505,3 +556,4 @@ class TransportAdapter(Protocol):
         Raises:
             OSError: The address is taken or not ours.
         """
+        ...

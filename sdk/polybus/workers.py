@@ -33,6 +33,7 @@ class Job(Protocol):
 
     def run(self) -> Coroutine[Any, Any, None] | None:
         """The coroutine to run, or None if there is nothing to do any more."""
+        ...
 
 
 class Workers:

@@ -16,7 +16,7 @@ from .serve import serve
 
 __all__ = ["app", "run"]
 
-app = typer.Typer(
+app: typer.Typer = typer.Typer(
     name="polybus",
     help="RPC and publish/subscribe over any protocol and any transport.",
     no_args_is_help=False,

@@ -48,14 +48,15 @@ class Backend:
     """The handlers of the plant and what they count."""
 
     def __init__(self, sabotage: str = "") -> None:
-        self.sabotage = sabotage
-        self.instance = f"{os.getpid()}-{secrets.token_hex(4)}"
-        self.started = 0
-        self.cancelled = 0
-        self.readings = 0
-        self.last_reading = 0
+        self.sabotage: str = sabotage
+        self.instance: str = f"{os.getpid()}-{secrets.token_hex(4)}"
+        self.started: int = 0
+        self.cancelled: int = 0
+        self.readings: int = 0
+        self.last_reading: int = 0
         self.failures: list[str] = []
         self.sensors: Peer | None = None
+        self.bus: Bus
         self.bus = bus = Bus(
             limits=Limits(outbox=OUTBOX),
             authorize=None if sabotage == "open" else self._authorize,

@@ -30,7 +30,7 @@ class Child:
     """One process: ``python -m polybus.demo.<role> ...``. Its first line says that it is ready. It ends with its parent."""
 
     def __init__(self, role: str, *arguments: str, log: Path) -> None:
-        self.role = role
+        self.role: str = role
         self._arguments = arguments
         self._log = log
         self._process: anyio.abc.Process | None = None

@@ -41,9 +41,11 @@ class Plant(Protocol):
 
     async def restart(self) -> None:
         """Start it again at the same address."""
+        ...
 
     def drain(self) -> None:
         """Tell it to leave in order."""
+        ...
 
     async def left(self) -> str:
         """Wait until it has. Says how it left.
@@ -59,9 +61,11 @@ class Plant(Protocol):
         Raises:
             NotHere: They are no process, or processes cannot be stopped here.
         """
+        ...
 
     def wake_sensors(self) -> None:
         """Let them go on."""
+        ...
 
 
 def make_plant(transport: str, template: str, row: str, workshop: Workshop) -> Plant:
@@ -76,7 +80,7 @@ class ProcessPlant:
     """Server and sensors are processes of their own."""
 
     def __init__(self, transport: str, template: str, name: str, workshop: Workshop) -> None:
-        self.url = ""
+        self.url: str = ""
         self.tls: ssl.SSLContext | None = None
         self._transport = transport
         self._template = template
@@ -129,7 +133,8 @@ class ProcessPlant:
     async def _start_backend(self, url: str) -> None:
         self._backend = await self._stack.enter_async_context(self._child("backend", url, *self._options))
         line = await self._backend.start()
-        word, _, self.url = line.partition(" ")
+        word, _, url = line.partition(" ")
+        self.url = url
         if word != "serving":
             raise DemoError(f"the back end said {line!r}")
 
@@ -168,7 +173,7 @@ class MemoryPlant:
     """Everything in this process and this event loop: that is what the memory transport is for."""
 
     def __init__(self, url: str, sabotage: str) -> None:
-        self.url = url
+        self.url: str = url
         self.tls: ssl.SSLContext | None = None
         self._sabotage = sabotage
         self._backend: Backend | None = None

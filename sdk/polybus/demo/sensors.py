@@ -28,8 +28,9 @@ class Sensors:
     """Publishes numbered readings; answers calibrations; counts what it receives."""
 
     def __init__(self) -> None:
-        self.floods = 0
-        self.number = 0
+        self.floods: int = 0
+        self.number: int = 0
+        self.bus: Bus
         self.bus = bus = Bus()
         bus.handle("calibrate")(self.calibrate)
         bus.handle("status")(self.status)

@@ -57,7 +57,7 @@ class LengthFramer:
         self._parts: list[bytes | bytearray] | None = None
         self.ended: Closed | None = None
         self.broken: Closed | None = None
-        self.keep_alives = 0
+        self.keep_alives: int = 0
 
     @property
     def partial(self) -> str:

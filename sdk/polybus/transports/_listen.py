@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Arrival", "Listener"]
 
-logger = logging.getLogger("polybus.transports")
+logger: logging.Logger = logging.getLogger("polybus.transports")
 
 _HARMLESS: Final = (errno.ECONNABORTED, errno.EPROTO, errno.EINTR)
 _PAUSE: Final = 0.2
@@ -40,8 +40,8 @@ class Arrival:
     __slots__ = ("_cancel_timer", "_knocked", "_over", "listener", "wire")
 
     def __init__(self, listener: Listener, wire: Wire, knocked: bool, seconds: float) -> None:
-        self.listener = listener
-        self.wire = wire
+        self.listener: Listener = listener
+        self.wire: Wire = wire
         self._knocked = knocked
         # Decided: let in, refused or gone. What comes later is ignored.
         self._over = False
@@ -140,8 +140,8 @@ class Listener:
         tls: ssl.SSLContext | None,
         arrival: ArrivalFactory,
     ) -> None:
-        self.url = url
-        self.options = options
+        self.url: str = url
+        self.options: ListenOptions = options
         self._sockets = sockets
         self._tls = tls
         self._arrival = arrival

@@ -40,8 +40,8 @@ class StreamTransport:
     hops = 0
 
     def __init__(self, name: str, wire: Wire, host: Host) -> None:
-        self.name = name
-        self.max_frame = host.limits.message
+        self.name: str = name
+        self.max_frame: int = host.limits.message
         self._wire = wire
         self._host = host
         self._state = State.OPEN

@@ -52,7 +52,7 @@ class AsyncioWire(asyncio.BufferedProtocol):
         self._buffer = _buffer_of_this_loop()
         self._transport: asyncio.Transport | None = None
         self._user: WireUser | None = None
-        self.address = ""
+        self.address: str = ""
         # Written but not yet handed to the event loop's transport, and how many bytes that is.
         self._pending: list[bytes] = []
         self._queued = 0
@@ -60,7 +60,7 @@ class AsyncioWire(asyncio.BufferedProtocol):
         self._handed = 0
         # The turn of the event loop in which bytes were last handed over at once.
         self._turn = -1
-        self.shut = False
+        self.shut: bool = False
         # True while a chunk is handled: its end writes, so no call has to be scheduled.
         self._corked = False
         self._paused = True

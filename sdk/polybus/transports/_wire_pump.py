@@ -41,7 +41,7 @@ class PumpWire:
     """A byte connection pumped by two tasks."""
 
     def __init__(self, stream: ByteStream, host: Host, address: str = "") -> None:
-        self.address = address
+        self.address: str = address
         self._stream = stream
         self._host = host
         self._user: WireUser | None = None
@@ -59,7 +59,7 @@ class PumpWire:
         self._everything = anyio.CancelScope()
         self._error: Exception | None = None
         self._lost = False
-        self.shut = False
+        self.shut: bool = False
         host.spawn(self._run)
 
     # -- the two tasks

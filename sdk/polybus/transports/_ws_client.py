@@ -93,10 +93,10 @@ class _Answer:
 
     def __init__(self, core: ClientProtocol, wire: Wire) -> None:
         self.complete = anyio.Event()
-        self.accepted = False
+        self.accepted: bool = False
         self.rest = bytearray()
         """What came after the answer is already WebSocket."""
-        self.eof = False
+        self.eof: bool = False
         self._core = core
         self._wire = wire
         self._head_over = False

@@ -82,7 +82,7 @@ class WebSocketFramer:
         self._core: Protocol | None = None
         self._owed = 0
         self._fragments: list[bytes] | None = None
-        self.controls = 0
+        self.controls: int = 0
         self.out: list[bytes] | None = None
         self.ended: Closed | None = None
         self.broken: Closed | None = None

@@ -25,8 +25,8 @@ class Turned(Exception):
     """A request is turned away with an HTTP status and a text that says what was seen and which option would change it."""
 
     def __init__(self, status: HTTPStatus, text: str) -> None:
-        self.status = status
-        self.text = text
+        self.status: HTTPStatus = status
+        self.text: str = text
         super().__init__(status, text)
 
 

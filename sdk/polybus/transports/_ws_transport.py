@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 __all__ = ["WebSocketTransport"]
 
-logger = logging.getLogger("polybus.transports")
+logger: logging.Logger = logging.getLogger("polybus.transports")
 
 _LARGE: Final = 64 * 1024
 

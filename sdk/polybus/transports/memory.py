@@ -53,8 +53,8 @@ class MemoryTransport:
     hops = 0
 
     def __init__(self, host: Host, address: str) -> None:
-        self.address = address
-        self.max_frame = host.limits.message
+        self.address: str = address
+        self.max_frame: int = host.limits.message
         self._host = host
         self._other: MemoryTransport | None = None
         self._receiver: Receiver | None = None
@@ -171,8 +171,8 @@ class MemoryListener:
     """A name that is served."""
 
     def __init__(self, url: str, options: ListenOptions, names: dict[str, MemoryListener] | None = None) -> None:
-        self.url = url
-        self.options = options
+        self.url: str = url
+        self.options: ListenOptions = options
         self._names = names
 
     async def aclose(self) -> None:
@@ -344,7 +344,7 @@ class PipeEnd:
     reconnects = False
 
     def __init__(self, url: str) -> None:
-        self.url = url
+        self.url: str = url
         self._used = False
         self._ready = anyio.Event()
         self._listener: MemoryListener | None = None

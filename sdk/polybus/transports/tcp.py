@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Tcp", "Tls", "Unix"]
 
-logger = logging.getLogger("polybus.transports")
+logger: logging.Logger = logging.getLogger("polybus.transports")
 
 _LARGE: Final = 64 * 1024
 

@@ -43,7 +43,7 @@ def needs(*capabilities: str) -> Callable[[Test], Test]:
 
 async def eventually(condition: Callable[[], Any]) -> None:
     """Wait until something holds that no event tells of."""
-    while not condition():
+    while not condition():  # noqa: ASYNC110  # there is nothing to wait for
         await anyio.sleep(0.001)
 
 
@@ -59,21 +59,29 @@ def _bounded(test: Callable[..., Awaitable[None]]) -> Callable[..., Awaitable[No
 class Contract:
     """One protocol on one transport."""
 
-    make: ClassVar[Callable[[], ProtocolAdapter]]
-    ground: ClassVar[Ground]
-    subject: ClassVar[Callable[[str], Any]]
-    """From the dotted subjects that the tests use to those of the protocol."""
+    # Static methods of the class that `suite` makes.
+    make: ClassVar[Any]
+    ground: ClassVar[Any]
+    naming: ClassVar[Any]
+
+    def subject(self, dotted: str) -> Any:
+        """From a dotted subject, as the tests use them, to one of the protocol."""
+        return type(self).naming(dotted)
 
     @property
     def adapter(self) -> ProtocolAdapter:
         """The protocol under test."""
-        return type(self).make()
+        adapter: ProtocolAdapter = type(self).make()
+        return adapter
 
     @asynccontextmanager
     async def serving(self, bus: Bus, **options: Any) -> AsyncIterator[tuple[Listener, Dial]]:
         """Serve a bus; what is given besides the listener opens clients to it."""
         adapter = self.adapter
-        async with type(self).ground() as address, bus.serve(f"{adapter.name}+{address}", protocol=adapter, **options) as listener:
+        async with (
+            type(self).ground() as address,
+            bus.serve(f"{adapter.name}+{address}", protocol=adapter, **options) as listener,
+        ):
             url = listener.url.partition("?")[0]  # the options are the adapter's
 
             def dial(client: Bus | None = None, **more: Any) -> AbstractAsyncContextManager[Bus]:

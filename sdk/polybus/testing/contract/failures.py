@@ -78,9 +78,9 @@ class FailureContract(Contract):
             events = bus.events()
             with pytest.raises(RemoteError) as caught:
                 await client.request(subject)
-            async for event in events:
-                if isinstance(event, HandlerFailed):
-                    break
+            event = await anext(aiter(events))
+            while not isinstance(event, HandlerFailed):
+                event = await anext(aiter(events))
         assert event.error_id
         assert event.error_id in str(caught.value)
         assert event.error_id in caplog.text

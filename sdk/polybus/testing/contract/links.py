@@ -64,7 +64,7 @@ class LinkContract(Contract):
         async with self.serving(one) as (_, dial_one), self.serving(two) as (_, dial_two):
             async with dial_one(client), dial_two(client, serves=[self.subject("vehicle.door")]):
                 with pytest.raises(AmbiguousRoute):
-                    client.request(subject)
+                    _ = client.request(subject)
                 with pytest.raises(NoHandler):
                     await client.request(self.subject("vehicle.door"))
                 names = {await client.request(subject, to=peer) for peer in client.peers}

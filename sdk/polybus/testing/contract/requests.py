@@ -219,10 +219,10 @@ class RequestContract(Contract):
         bus, subject = Bus(), self.subject("echo")
         async with self.joined(bus) as client:
             with pytest.raises(EncodeError) as caught:
-                client.request(subject, {"items": [1, {"price": object()}]})
+                _ = client.request(subject, {"items": [1, {"price": object()}]})
             assert caught.value.path == "$.items[1].price"
             with pytest.raises(EncodeError) as caught:
-                client.request(subject, {"prices": [1.0, float("nan")]})
+                _ = client.request(subject, {"prices": [1.0, float("nan")]})
             assert caught.value.path == "$.prices[1]"
             assert client.stats().pending == 0
 

@@ -12,7 +12,18 @@ from attrs import define, field
 
 from ...bus import Bus
 from ...errors import BusError, ConnectFailed, Forbidden, TooLarge, Unauthorized
-from ...plugins import Admission, Closed, DialOptions, Handshake, Host, Identity, Listening, ListenOptions, Transport, TransportAdapter
+from ...plugins import (
+    Admission,
+    Closed,
+    DialOptions,
+    Handshake,
+    Host,
+    Identity,
+    Listening,
+    ListenOptions,
+    Transport,
+    TransportAdapter,
+)
 from ._base import Ground, ground_of, suite
 
 __all__ = ["transport_suite"]
@@ -111,8 +122,8 @@ class Door:
 class TransportContract:
     """One transport."""
 
-    make: ClassVar[Callable[[], TransportAdapter]]
-    ground: ClassVar[Ground]
+    make: ClassVar[Any]
+    ground: ClassVar[Any]
 
     @asynccontextmanager
     async def listening(self, door: Door) -> AsyncIterator[tuple[Host, Listening]]:
@@ -168,7 +179,7 @@ class TransportContract:
 
     async def test_both_ends_say_what_they_are(self) -> None:
         async with self.joined() as (here, there):
-            assert here.transport.name == there.transport.name == type(self).make().name  # type: ignore[attr-defined]
+            assert here.transport.name == there.transport.name == type(self).make().name
             assert here.transport.address
             assert here.transport.max_frame > 0
             assert here.transport.hops >= 0
@@ -218,12 +229,9 @@ class TransportContract:
             assert len(await there.received(count)) == count
 
     async def test_refusals_are_of_the_same_class_on_every_transport(self) -> None:
-        expected: list[tuple[str, BusError, type[BusError]]] = [
-            ("refusal", Unauthorized("who are you"), Unauthorized),
-            ("refusal", Forbidden("not you"), Forbidden),
-        ]
-        for attribute, error, kind in expected:
-            door = Door(**{attribute: error})
+        refusals: list[BusError] = [Unauthorized("who are you"), Forbidden("not you")]
+        for error in refusals:
+            kind, door = type(error), Door(refusal=error)
             async with self.listening(door) as (host, listening):
                 # A transport whose connections say nothing at first refuses by closing.
                 with pytest.raises(kind):
