@@ -78,7 +78,7 @@ class Execution:
         arguments = handler.arguments(self._bus, message, deadline)
         for name, value in arguments.items():
             if isinstance(value, Context):
-                from .sync import BlockingContext
+                from .blocking import BlockingContext
 
                 arguments[name] = BlockingContext(self._bus, message, deadline)
         return await anyio.to_thread.run_sync(
