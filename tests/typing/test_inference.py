@@ -24,20 +24,20 @@ GET_USER = Subject("user.get", GetUser, User)
 
 async def typed_calls(bus: Bus) -> None:
     by_subject = bus.request(GET_USER, GetUser(7))
-    assert_type(by_subject, Reply[User])
+    await assert_type(by_subject, Reply[User])
     assert_type(await by_subject, User)
     by_type = bus.request("user.get", {"id": 7}, returns=User)
-    assert_type(by_type, Reply[User])
+    await assert_type(by_type, Reply[User])
     assert_type(await by_type, User)
     assert_type(await by_type.wait(), User)
     untyped = bus.request("user.get")
-    assert_type(untyped, Reply[Any])
+    await assert_type(untyped, Reply[Any])
     await untyped
     async with connect("ubre+memory://nobody") as client:
         assert_type(client, Bus)
     async with bus.connect("ubre+memory://nobody") as peer:
         asked = peer.request(GET_USER, GetUser(7))
-        assert_type(asked, Reply[User])
+        await assert_type(asked, Reply[User])
         await asked
 
 
