@@ -43,8 +43,8 @@ class AsyncioWire(asyncio.BufferedProtocol):
     """A byte connection driven by the callbacks of an event loop."""
 
     __slots__ = (
-        "_buffer", "_corked", "_handed", "_loop", "_lost", "_paused", "_pending", "_queued", "_stash", "_transport", "_turn",
-        "_user", "address", "shut",
+        "_buffer", "_corked", "_handed", "_held_back", "_loop", "_lost", "_paused", "_pending", "_queued", "_read", "_stash",
+        "_transport", "_turn", "_user", "address", "shut",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -65,6 +65,10 @@ class AsyncioWire(asyncio.BufferedProtocol):
         self._corked = False
         self._paused = True
         self._stash: list[bytes] | None = None
+        # uvloop reads a socket many times in one turn: what was read in this one, or -1 where a turn has one read; and whether
+        # reading waits for the next.
+        self._read = 0 if type(self._loop).__module__.partition(".")[0] == "uvloop" else -1
+        self._held_back = False
         self._lost: tuple[Exception | None] | None = None
 
     # -- what the event loop calls
@@ -84,6 +88,8 @@ class AsyncioWire(asyncio.BufferedProtocol):
             # An event loop may still deliver what it had read when it was told to pause.
             self._stash = [*(self._stash or ()), data]
             return
+        if self._read >= 0:
+            self._ration(nbytes)
         self._corked = True
         try:
             user.data_received(data)
@@ -91,6 +97,22 @@ class AsyncioWire(asyncio.BufferedProtocol):
             self._corked = False
             if self._pending:
                 self._flush()
+
+    def _ration(self, size: int) -> None:
+        """Let the tasks that handle what was read run before more is read than queues are meant for."""
+        if self._read == 0:
+            self._loop.call_soon(self._next_turn)
+        self._read += size
+        if self._read >= _READ_SIZE and not self._held_back and self._transport is not None:
+            self._held_back = True
+            self._transport.pause_reading()
+
+    def _next_turn(self) -> None:
+        self._read = 0
+        if self._held_back:
+            self._held_back = False
+            if not self._paused and self._lost is None and self._transport is not None:
+                self._transport.resume_reading()
 
     def eof_received(self) -> bool:
         user = self._user
