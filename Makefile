@@ -9,12 +9,13 @@ NODE := tests/interop/node
 NODE_READY := $(NODE)/node_modules/.ready
 PIP_INSTALL = $(BIN)/python -m pip install -qq --disable-pip-version-check
 
-.PHONY: help demo test bench lint format docs peers clean FORCE
+.PHONY: help demo test bench gate lint format docs peers clean FORCE
 
 help:
 	@echo "make demo    a small plant in several processes, over every protocol and transport"
 	@echo "make test    the whole test suite"
-	@echo "make bench   throughput and latency beside other libraries"
+	@echo "make bench   throughput and latency beside raw limits and a WebSocket library"
+	@echo "make gate    the short run of it that CI holds us to"
 	@echo "make lint    ruff, mypy, pyright and the completeness of the public types"
 	@echo "make docs    the documentation, into site/"
 	@echo "make format  let ruff rewrite what make lint would complain about"
@@ -28,6 +29,9 @@ test: $(READY) peers
 
 bench: $(READY)
 	$(BIN)/python -m bench $(ARGS)
+
+gate: $(READY)
+	$(BIN)/python -m bench --gate
 
 lint: $(READY)
 	@scripts/debian-packages.sh node

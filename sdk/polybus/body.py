@@ -85,7 +85,7 @@ class JsonFormat:
         # Shorter than that it cannot be too deep; NaN and Infinity are written as null, which would lose them silently.
         if len(data) > 2 * self._depth and data.count(b"[") + data.count(b"{") > self._depth:
             _check_depth(data, self._depth)
-        if b"null" in data:
+        if (len(data) < _SHORT or not _is_flat(value)) and b"null" in data:
             _refuse_nan(value, "$")
         return data
 
@@ -205,6 +205,17 @@ def _cached_reader(target: Any) -> tuple[type | None, Callable[[bytes], Any] | N
     if hasattr(target, "model_validate"):
         return None, None
     return None, msgspec.json.Decoder(target).decode
+
+
+_SHORT = 512
+_WITHOUT_NAN = frozenset({str, int, bool, bytes, type(None)})
+
+
+def _is_flat(value: Any) -> bool:
+    """Whether a look at the values shows that none is NaN: cheaper than a search through long text."""
+    if type(value) is dict:
+        return all(type(item) in _WITHOUT_NAN for item in value.values())
+    return type(value) in _WITHOUT_NAN
 
 
 def _plain(value: Any) -> Any:
