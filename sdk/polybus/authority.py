@@ -45,7 +45,7 @@ class Authority:
         except Exception:
             logger.exception("polybus: authenticate failed, which refuses the connection")
             return Unauthorized("not authenticated")
-        if identity is None:
+        if identity is None or identity is False:
             return Unauthorized("not authenticated")
         if not isinstance(identity, Identity):
             identity = Identity(identity, key=identity if isinstance(identity, str) else None)

@@ -15,7 +15,7 @@ from .context import current_deadline
 from .errors import Code, Forbidden, RequestError
 from .events import HandlerFailed
 from .execution import described
-from .message import Message
+from .message import Kind, Message
 
 if TYPE_CHECKING:
     from .bus import Bus
@@ -75,7 +75,7 @@ class Call:
         token = current_deadline.set(deadline) if timed else None
         try:
             if bus._authorize is not None and self.peer is not None:
-                await self._authorized(bus, "request")
+                await self._authorized(bus, "notify" if message.kind is Kind.NOTIFY else "request")
             if handler.style == "async" and not bus._execution.middleware:
                 result = await handler.invoke(bus, message, deadline if timed else None)
             else:
@@ -144,20 +144,29 @@ class ChannelCall(Call):
         try:
             if bus._authorize is not None and self.peer is not None:
                 await self._authorized(bus, self.message.attributes.get("mode", "stream"))
-            outcome = self.handler.invoke(bus, self.message, deadline, channel)
-            if self.handler.style == "stream":
-                await self._stream(outcome, channel)
-            else:
-                await outcome
-            channel._receiving = False
-            await channel.send_eof()
+            await bus._execution.around(self.message, deadline, lambda message: self._converse(message, deadline))
+            channel.finish()
         except Exception as error:
-            if channel.failed is None:
-                code, text, reason, detail = failure(error, bus, self.message)
-                channel.abort(code, text, reason, detail)
+            self._fail(error)
+        except anyio.get_cancelled_exc_class():
+            if self.ended or bus._execution.cancelling(self.scope):
+                raise
+            self._fail(RuntimeError("the handler was cancelled from inside"))
         finally:
             current_deadline.reset(token)
             self.end()
+
+    async def _converse(self, message: Message, deadline: float | None) -> None:
+        outcome = self.handler.invoke(self.bus, message, deadline, self.channel)
+        if self.handler.style == "stream":
+            await self._stream(outcome, self.channel)
+        else:
+            await outcome
+
+    def _fail(self, error: Exception) -> None:
+        if self.channel.failed is None:
+            code, text, reason, detail = failure(error, self.bus, self.message)
+            self.channel.abort(code, text, reason, detail)
 
     async def _stream(self, items: Any, channel: Channel[Any, Any]) -> None:
         try:

@@ -8,7 +8,7 @@ item, credit and end belong to the protocols; what they mean is here, once.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, Protocol, Self, TypeVar, cast
 
@@ -36,6 +36,10 @@ class ChannelPort(Protocol):
         self, channel: Channel[Any, Any], kind: Kind, value: Any, code: Code | None, facts: dict[str, Any]
     ) -> None:
         """Write an item, a credit or an end."""
+        ...
+
+    def channel_room(self) -> Awaitable[None] | None:
+        """Something to wait for before an item is written, or None."""
         ...
 
     def channel_done(self, channel: Channel[Any, Any]) -> None:
@@ -95,12 +99,24 @@ class Channel(Generic[Receives, Sends]):
             finally:
                 if waiter in self._writers:
                     self._writers.remove(waiter)
+        if (room := self._port.channel_room()) is not None:
+            await room
         if self._error is not None:
             raise self._error.with_traceback(None)
         if not self._sending:
             raise LocalProtocolError("this half of the channel has ended: no send after send_eof, or after the other side left")
         self._port.channel_send(self, Kind.ITEM, item, None, {})
         self._credit -= 1
+
+    def finish(self) -> None:
+        """The handler has returned: nothing more is sent, and nothing more is read."""
+        receiving, self._receiving = self._receiving, False
+        if self._error is None and self._sending:
+            self._port.channel_send(self, Kind.END, None, None, {})
+            self._sending = False
+        if receiving and self._error is None:
+            self._port.channel_send(self, Kind.END, None, None, {})
+        self._maybe_done()
 
     async def send_eof(self) -> None:
         """Say that nothing more will be sent. The other direction goes on."""
@@ -138,9 +154,12 @@ class Channel(Generic[Receives, Sends]):
             self._readers.append(waiter)
             try:
                 await waiter
-            finally:
+            except BaseException:
                 if waiter in self._readers:
                     self._readers.remove(waiter)
+                elif self._items:  # woken and cancelled in one turn: the item is another reader's
+                    self._wake_one(self._readers)
+                raise
         message = self._items.popleft()
         self._grant()
         try:
@@ -180,6 +199,8 @@ class Channel(Generic[Receives, Sends]):
     def received_end(self, message: Message) -> None:
         """The other half has ended, or the whole channel has failed."""
         if message.code is None or message.code is Code.OK:
+            if not self._receiving:
+                self._sending = False  # said twice: the handler has returned, nobody reads any more
             self._receiving = False
             self._wake()
             self._maybe_done()
@@ -272,6 +293,9 @@ class LocalPort:
         message = Message(kind, channel.subject, None, raw, body_format, code=code, attributes=facts)
         receive = other.received_item if kind is Kind.ITEM else other.received_end
         self._loop.call_soon(lambda: receive(message))
+
+    def channel_room(self) -> None:
+        """There is always room: credit bounds what waits."""
 
     def channel_done(self, channel: Channel[Any, Any]) -> None:
         """Nothing is kept for local channels."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import anyio
@@ -58,10 +58,18 @@ class Execution:
         """
         if not self.middleware:
             return await self._call(handler, message, deadline)
+        return await self.around(message, deadline, lambda final: self._call(handler, final, deadline))
+
+    async def around(self, message: Message, deadline: float | None, call: Callable[[Message], Awaitable[Any]]) -> Any:
+        """What `call` gives, through all middleware; of a stream or channel that is its whole conversation.
+
+        Raises:
+            Exception: Whatever the call or a middleware raises.
+        """
 
         async def step(index: int, current: Message) -> Any:
             if index == len(self.middleware):
-                return await self._call(handler, current, deadline)
+                return await call(current)
             context = Context(self._bus, current, deadline)
             return await self.middleware[index](current, context, lambda following: step(index + 1, following))
 

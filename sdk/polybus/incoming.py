@@ -196,8 +196,13 @@ def _gated(act: Callable[[Peer, Message], None], verb: str) -> Callable[[Peer, M
         if bus._authorize is None:
             act(peer, message)
             return
+        if message.kind is Kind.SUBSCRIBE:
+            message.subject = wire_pattern(message.subject)  # asked about what is granted
         if peer.undecided is not None:
             _queue_undecided(peer, message)
+            return
+        if message.kind is Kind.UNSUBSCRIBE:
+            act(peer, message)  # who may not subscribe any more may still leave
             return
         allowed = bus._asks(peer, verb, message.subject)
         if inspect.isawaitable(allowed):
@@ -230,18 +235,26 @@ def _next_undecided(peer: Peer) -> Message | None:
 async def _decide(peer: Peer, message: Message | None, allowed: Any) -> None:
     """Wait for `authorize`, then do what waited behind the answer, as far as no further answer is needed."""
     bus = peer._link.bus
-    while message is not None:
-        granted = await bus._allowed(allowed)
-        if peer.undecided is None:
-            return  # the peer has gone meanwhile
-        _decided(peer, message, granted)
-        message = _next_undecided(peer)
-        while message is not None and message.kind is REQUEST:
-            _answer_hello(peer, message)
+    try:
+        while message is not None:
+            granted = await bus._allowed(allowed)
+            if peer.undecided is None:
+                return  # the peer has gone meanwhile
+            _decided(peer, message, granted)
             message = _next_undecided(peer)
-        if message is not None:
-            allowed = bus._asks(peer, _VERBS[message.kind][0], message.subject)
-    peer.undecided = None
+            while message is not None and message.kind in (REQUEST, Kind.UNSUBSCRIBE):
+                if message.kind is REQUEST:
+                    _answer_hello(peer, message)
+                else:
+                    _unsubscribe(peer, message)
+                message = _next_undecided(peer)
+            if message is not None:
+                allowed = bus._asks(peer, _VERBS[message.kind][0], message.subject)
+    finally:
+        # A cancellation that escaped from `authorize` refuses what waited; it must not block what follows.
+        while peer.undecided is not None and _next_undecided(peer) is not None:
+            bus._counters.refused += 1
+        peer.undecided = None
 
 
 def _decided(peer: Peer, message: Message, granted: bool) -> None:
@@ -296,7 +309,7 @@ def _open(peer: Peer, message: Message, now: float) -> None:
     handler = bus._handlers.get(message.subject)
     channels = peer.channels = peer.channels if peer.channels is not None else {}
     problem: tuple[Code, str] | None = None
-    if message.id in channels:
+    if message.id in channels or message.id in (peer.calls or ()):
         problem = Code.ALREADY_EXISTS, "this id is still in flight: ids must be unique"
     elif handler is None:
         problem = Code.UNIMPLEMENTED, f"nobody handles {message.subject!r} here"

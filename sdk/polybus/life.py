@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextvars
+from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, TypeAlias
+from typing import TYPE_CHECKING, Any, Self, TypeAlias, TypeVar
 
 import anyio
 
@@ -18,7 +19,7 @@ from .link import Link, State
 from .loopback import Loopback
 from .plugins import Closed
 from .router import Listen, Router
-from .runtime import Runtime
+from .runtime import Runtime, inside
 from .subscription import HandlerInbox, Subscription
 
 if TYPE_CHECKING:
@@ -27,8 +28,13 @@ if TYPE_CHECKING:
 
 __all__ = ["Life", "Lifespan"]
 
+T = TypeVar("T")
+
 Lifespan: TypeAlias = "Callable[[Bus], AbstractAsyncContextManager[Any]]"
 """``lifespan(bus)`` gives an async context manager; what it yields is `Bus.state`."""
+
+_lifespans: contextvars.ContextVar[tuple[Life, ...]] = contextvars.ContextVar("polybus_lifespans", default=())
+"""The buses whose lifespan runs here: what it enters does not keep its own bus alive."""
 
 
 class Life(Router):
@@ -44,6 +50,12 @@ class Life(Router):
         self._bus = bus
         self._lifespan = lifespan
         self._entered = 0
+        self._inner = 0
+        """How many of those who entered did so in the lifespan."""
+        self._changing: anyio.Event | None = None
+        """Set when the start, or the end, that is under way is over."""
+        self._farewell: anyio.CancelScope | None = None
+        """The drain of the last one out, which `aclose` cuts short."""
         self._runtime: Runtime | None = None
         self._context_of_lifespan: AbstractAsyncContextManager[Any] | None = None
         self._closed_event: anyio.Event | None = None
@@ -66,34 +78,88 @@ class Life(Router):
         await self._leave(drain=error is None)
 
     async def _enter(self) -> None:
+        while self._changing is not None and not self._is_own_task():
+            await self._changing.wait()
         self._entered += 1
-        if self._runtime is not None:
-            return
-        runtime = self._runtime = Runtime(self.limits)
-        self._closed_event = anyio.Event()
-        self._execution.start()
-        await runtime.open()
-        for listen in self._listens:
-            self._start_listen(listen)
-        self.ready = True
-        if self._lifespan is not None:
-            manager = self._lifespan(self._bus)
+        self._inner += self in _lifespans.get()
+        if self._runtime is None:
             try:
-                self.state = await manager.__aenter__()
+                await self._start()
             except BaseException:
                 await self._leave(drain=False)
                 raise
+
+    async def _start(self) -> None:
+        changing = self._changing = anyio.Event()
+        try:
+            runtime = self._runtime = Runtime(self.limits)
+            self._closed_event = anyio.Event()
+            self._execution.start()
+            await runtime.open()
+            for listen in self._listens:
+                self._start_listen(listen)
+            self.ready = True
+        finally:
+            self._changed(changing)
+        if self._lifespan is not None:
+            manager = self._lifespan(self._bus)
+            self.state = await self._in_lifespan(manager.__aenter__)
             self._context_of_lifespan = manager
 
     async def _leave(self, *, drain: bool) -> None:
         if self._entered == 0:
             return  # closed meanwhile
         self._entered -= 1
-        if self._entered == 0:
-            with anyio.CancelScope(shield=True):
+        self._inner -= self in _lifespans.get()
+        if self._entered == self._inner and self._runtime is not None:
+            await self._finish(drain=drain)
+
+    @property
+    def _last(self) -> bool:
+        """Whether only one has entered, besides the lifespan."""
+        return self._entered - self._inner == 1
+
+    def _is_own_task(self) -> bool:
+        """Whether this is a task of the bus itself, or of its lifespan: it cannot wait for the bus's start or end."""
+        return self._runtime in inside.get() or self in _lifespans.get()
+
+    def _changed(self, changing: anyio.Event) -> None:
+        self._changing = None
+        changing.set()
+
+    async def _in_lifespan(self, function: Callable[..., Awaitable[T]], *args: Any) -> T:
+        token = _lifespans.set((*_lifespans.get(), self))
+        try:
+            return await function(*args)
+        finally:
+            _lifespans.reset(token)
+
+    async def _finish(self, *, drain: bool) -> None:
+        """End the bus, and wait for that; a handler of its own returns at once and is cancelled at its next wait."""
+        runtime = self._runtime
+        assert runtime is not None
+        changing = self._changing
+        if changing is not None:
+            if not self._is_own_task():
+                await changing.wait()
+            return
+        changing = self._changing = anyio.Event()
+
+        async def end() -> None:
+            try:
                 if drain:
-                    await self.drain()
+                    with anyio.CancelScope() as self._farewell:
+                        await self.drain()
                 await self._shut()
+            finally:
+                self._farewell = None
+                self._changed(changing)
+
+        if self._is_own_task():
+            runtime.detach(end)
+        else:
+            with anyio.CancelScope(shield=True):
+                await end()
 
     async def drain(self, timeout: float = 20.0) -> None:
         """Stop taking requests, let running handlers finish, tell the peers, write what waits, close the links.
@@ -115,11 +181,15 @@ class Life(Router):
             await self._settled(lambda: not runtime.links)
 
     async def aclose(self) -> None:
-        """Leave at once, whoever has entered: links are closed, handlers cancelled. May be called at any time, repeatedly."""
+        """Leave at once, whoever has entered: links are closed, handlers cancelled. May be called at any time, repeatedly.
+
+        A handler that calls it is cancelled at its next wait.
+        """
         if self._runtime is not None:
-            self._entered = 0
-            with anyio.CancelScope(shield=True):
-                await self._shut()
+            self._entered = self._inner = 0
+            if self._farewell is not None:
+                self._farewell.cancel()
+            await self._finish(drain=False)
 
     async def wait_closed(self) -> None:
         """Wait until the bus has been left.
@@ -146,7 +216,7 @@ class Life(Router):
         manager, self._context_of_lifespan = self._context_of_lifespan, None
         try:
             if manager is not None:
-                await manager.__aexit__(None, None, None)
+                await self._in_lifespan(manager.__aexit__, None, None, None)
         finally:
             for listener in list(self._listeners):
                 await listener._listening.aclose()
@@ -171,9 +241,10 @@ class Life(Router):
         self._listeners.clear()
         self._opened.clear()
         self._distribution.upstream = ()
-        self._runtime = None
-        self.state = None
         self._events.close()
+        self._runtime = None
+        self._entered = self._inner = 0
+        self.state = None
         if self._closed_event is not None:
             self._closed_event.set()
 

@@ -177,10 +177,18 @@ class Link(Outflow):
             return
         now = self.runtime.time()
         receive = session.receive
-        for frame in frames:
-            receive(frame, now)
-        self._take_events(now)
-        self.flush()
+        try:
+            for frame in frames:
+                receive(frame, now)
+            self._take_events(now)
+            self.flush()
+        except Exception:
+            self._broken()
+
+    def _broken(self) -> None:
+        """A mistake of ours, or of a plugin: it costs this link, and neither the event loop nor the others."""
+        logger.exception("polybus: what came from %s could not be handled; its link is cut", self.address)
+        self.abort(Closed(1011, "an internal error"), comes_back=True)
 
     def closed(self, why: Closed) -> None:
         if self._closing is not None and why.error is None:
@@ -288,6 +296,8 @@ class Link(Outflow):
             self._peer._lost(why.reason, going_on=returns, error=why.error)
         if not returns:
             self._finish(why)
+        elif self.outbox is not None:
+            self.outbox.drop_bound()
         if before is State.UP or before is State.CONNECTING:
             self.bus._emit(LinkDown(peer=self._peer, url=self.url, code=why.code, reason=why.reason))
         if self.on_down is not None:

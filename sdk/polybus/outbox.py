@@ -126,6 +126,12 @@ class Outbox:
             self.drop(entry)
         return len(expired)
 
+    def drop_bound(self) -> None:
+        """The connection is gone: answers and control belonged to it. Requests and publications wait for the next one."""
+        for entry in list(self._entries):
+            if entry.message is not None and entry.reply is None and not entry.droppable:
+                self.drop(entry)
+
     def clear(self) -> list[Waiting]:
         """Empty it; what was still wanted."""
         left = []

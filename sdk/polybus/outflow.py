@@ -292,8 +292,8 @@ class Outflow:
         self.bus._counters.dropped += outbox.drop_expired(self.runtime.time())
         if outbox.has_room(entry.size):
             return True
-        if self.upstream and entry.droppable:
-            return False  # the publisher waits, or is told
+        if self.upstream and (entry.droppable or entry.reply is not None):
+            return False  # the publisher waits, the asker is told
         if entry.droppable and self.when_full == "drop_newest":
             self._dropped()
             return False
@@ -362,7 +362,12 @@ class Outflow:
             waiter = self.runtime.loop.waiter()
             self._room = self._room or []
             self._room.append(waiter)
-            await waiter
+            try:
+                await waiter
+            finally:
+                waiting = self._room  # another list, or none, once it has been drained
+                if waiter in (waiting or ()):
+                    waiting.remove(waiter)
         return not scope.cancelled_caught
 
     async def room_for_answer(self) -> None:

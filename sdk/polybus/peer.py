@@ -6,8 +6,10 @@ import datetime
 import math
 import secrets
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Awaitable, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar, overload
+
+import anyio
 
 from . import incoming
 from .calls import Answer, Call
@@ -18,8 +20,6 @@ from .errors import (
     Code,
     DeadlineExceeded,
     Disconnected,
-    EncodeError,
-    LocalProtocolError,
     RemoteProtocolError,
     RequestCancelled,
     TooManyRequests,
@@ -62,10 +62,10 @@ class Peer(Answer):
     __slots__ = (
         "__weakref__",
         "_allowed",
+        "_asking",
         "_answers_only",
         "_due",
         "_extended",
-        "_hello",
         "_id",
         "_identity",
         "_link",
@@ -110,7 +110,7 @@ class Peer(Answer):
         self._due = math.inf
         self._extended: bool | None = None
         self._answers_only = False
-        self._hello: Reply[Any] | None = None
+        self._asking: anyio.Event | None = None
 
     # -- who it is -------------------------------------------------------------------------------------------------------
 
@@ -290,7 +290,15 @@ class Peer(Answer):
             Disconnected: The link broke meanwhile.
         """
         if self._extended is None:
-            await self.hello()
+            if self._asking is None:
+                asking = self._asking = anyio.Event()
+                try:
+                    await self.hello()
+                finally:
+                    self._asking = None
+                    asking.set()
+            else:
+                await self._asking.wait()
         return bool(self._extended)
 
     async def hello(self, confirm: list[str | int] | None = None) -> list[str | int]:
@@ -356,6 +364,10 @@ class Peer(Answer):
             message.raw = chosen.encode(value)
         link.answer(message, self)
 
+    def channel_room(self) -> Awaitable[None] | None:
+        """A channel's port: something to wait for while too much waits to be written."""
+        return self._link.room_for_answer() if self._link.outbox is not None else None
+
     def channel_done(self, channel: Channel[Any, Any]) -> None:
         """A channel's port: it is over."""
         if self.channels is not None and self.channels.pop(channel.id, None) is not None:
@@ -378,23 +390,34 @@ class Peer(Answer):
         link.answer(response, self)
 
     def refuse(self, call: Call, code: Code, text: str, reason: str | None, detail: Any) -> None:
-        if call.message.kind is Kind.REQUEST:
+        kind = call.message.kind
+        if kind is Kind.REQUEST:
             self.send_error(call.message, code, text, reason, detail)
+        elif kind is Kind.OPEN:
+            self.send_error(call.message, code, text, reason, detail, kind=Kind.END)
+            if self.channels is not None:
+                self.channels.pop(call.message.id, None)
 
     def send_error(
         self, message: Message, code: Code, text: str, reason: str | None = None, detail: Any = None, kind: Kind = Kind.ERROR
     ) -> None:
         """Answer a message with an error."""
-        facts = {"text": text, "reason": reason, "detail": detail}
-        error = Message(kind, message.subject, message.id, code=code, attributes=facts)
-        error.reply_to = message.reply_to
-        try:
-            self._link.answer(error, self)
-        except EncodeError:
-            facts["detail"] = None
-            self._link.answer(error, self)
-        except LocalProtocolError:
-            self._link.bus._counters.dropped += 1
+        text = text.encode("utf-8", "replace").decode()  # a lone surrogate cannot be written
+        # Some answer must go out: without its detail, with less text, and at last with hardly anything.
+        for facts in (
+            {"text": text, "reason": reason, "detail": detail},
+            {"text": text, "reason": reason, "detail": None},
+            {"text": text[:200], "reason": None, "detail": None},
+            {"text": "", "reason": None, "detail": None},
+        ):
+            error = Message(kind, message.subject, message.id, code=code, attributes=facts)
+            error.reply_to = message.reply_to
+            try:
+                self._link.answer(error, self)
+            except BusError:
+                continue
+            return
+        self._link.bus._counters.dropped += 1
 
     def finished(self, call: Call) -> None:
         link = self._link

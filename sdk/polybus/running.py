@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import signal
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -112,6 +113,11 @@ class _Probe:
         self._bus._running.spawn(self._listener.serve, self._answer)
 
     async def _answer(self, stream: Any) -> None:
+        # Whoever only knocks, or goes in the middle, is no reason to stop answering others.
+        with suppress(anyio.EndOfStream, anyio.BrokenResourceError, anyio.ClosedResourceError):
+            await self._reply(stream)
+
+    async def _reply(self, stream: Any) -> None:
         async with stream:
             with anyio.move_on_after(5):
                 request = await stream.receive(4096)

@@ -23,7 +23,10 @@ if TYPE_CHECKING:
     from .link import Link
     from .peer import Peer
 
-__all__ = ["Runtime"]
+__all__ = ["Runtime", "inside"]
+
+inside: contextvars.ContextVar[tuple[Runtime, ...]] = contextvars.ContextVar("polybus_inside", default=())
+"""The runtimes whose tasks run here, the outermost first: a task cannot wait for its own end."""
 
 logger: logging.Logger = logging.getLogger("polybus")
 
@@ -68,7 +71,9 @@ class Runtime:
         if self.backend == "asyncio" and (sniffio := sys.modules.get("sniffio")) is not None:
             # anyio asks sniffio, where it is installed, which library runs; in a callback of a socket only the context tells.
             self._context.run(sniffio.current_async_library_cvar.set, "asyncio")
+        self._context.run(lambda: inside.set((*inside.get(), self)))
         self._owner: asyncio.Task[None] | None = None
+        self._closer: asyncio.Task[None] | None = None
         self._stop = anyio.Event()
         self._finished = anyio.Event()
         self.closing: bool = False
@@ -98,6 +103,11 @@ class Runtime:
             self.closing = True
             self._finished.set()
 
+    def give_up(self) -> None:
+        """Opening was cancelled: end without waiting."""
+        self.closing = True
+        self._stop.set()
+
     async def close(self) -> None:
         """Cancel and await every task. Bounded by what tasks do in their own shielded clean-up."""
         self.closing = True
@@ -107,6 +117,15 @@ class Runtime:
             if self._owner is not None:
                 await asyncio.wait([self._owner])
         self._owner = None
+
+    def detach(self, function: Callable[[], Awaitable[Any]]) -> None:
+        """Run what closes this runtime, outside of its own tasks. Errors are logged."""
+        if self.backend == "asyncio":
+            self._closer = asyncio.get_running_loop().create_task(self._guard(function, ()), name="polybus closing")
+        else:
+            import trio
+
+            trio.lowlevel.spawn_system_task(self._guard, function, (), name="polybus closing")
 
     def spawn(self, function: Callable[..., Awaitable[Any]], *args: Any) -> None:
         """Run a coroutine function as a task of the bus, in the context in which the bus was entered. Errors are logged.
@@ -202,4 +221,7 @@ class Runtime:
             await anyio.sleep(pace)
             now = self.time()
             for link in list(self.links):
-                link.tick(now)
+                try:
+                    link.tick(now)
+                except Exception:
+                    link._broken()

@@ -204,7 +204,7 @@ class Serving:
     async def _stop(self, listener: Listener, *, drain: bool) -> None:
         bus = self._bus
         listener._gate.open = False
-        if bus._entered == 1 and drain:
+        if bus._last and drain:
             await bus.drain()  # the last one out: everybody is told, and handlers may finish
         bus._listeners.pop(listener, None)
         await listener._listening.aclose()

@@ -16,6 +16,7 @@ from .body import typed_body
 from .errors import BusError, LocalProtocolError, SlowConsumer
 from .events import HandlerFailed
 from .plugins import Closed
+from .workers import context_changed
 
 if TYPE_CHECKING:
     from .bus import Bus
@@ -125,8 +126,16 @@ class Inbox:
             waiter = self._bus._waiter()
             self._room = self._room if self._room is not None else []
             self._room.append(waiter)
-            with anyio.move_on_at(deadline) as scope:
-                await waiter
+            try:
+                with anyio.move_on_at(deadline) as scope:
+                    await waiter
+            finally:
+                if waiter in self._room:
+                    self._room.remove(waiter)
+                elif (
+                    self._room and len(self._queue) < self.queue
+                ):  # woken, and perhaps cancelled in the same turn: there is room for one more
+                    self._bus._wake(self._room.pop(0))
             if scope.cancelled_caught:
                 return False
         return True
@@ -295,7 +304,11 @@ class _Pump:
                         await bus._execution.run(handler, message, None)
                 except Exception as error:
                     bus._execution.publication_failed(message, error)
-                if contextvars.copy_context() != baseline:
+                except anyio.get_cancelled_exc_class():
+                    if bus._execution.cancelling(self.scope):
+                        raise
+                    bus._execution.publication_failed(message, RuntimeError("the handler was cancelled from inside"))
+                if context_changed(baseline):
                     break  # the handler changed context variables: the next message gets a fresh worker
         finally:
             inbox._pumps -= 1

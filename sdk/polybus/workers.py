@@ -62,6 +62,14 @@ class Workers:
 
     async def _work(self) -> None:
         baseline = contextvars.copy_context()
+        try:
+            await self._serve(baseline)
+        finally:
+            # However this worker ended, its queue goes on.
+            if self._ready and not self._taken:
+                self._summon()
+
+    async def _serve(self, baseline: contextvars.Context) -> None:
         with anyio.CancelScope() as scope:
             while await self._drain(scope, baseline) and len(self._idle) < _MAX_IDLE:
                 waiter = self._loop.waiter()
@@ -74,9 +82,6 @@ class Workers:
                     else:  # woken and cancelled in one turn: somebody else must take the queue
                         self._taken = False
                     raise
-        # A cancelled worker is gone for good; its queue is not.
-        if self._ready and not self._taken:
-            self._summon()
 
     async def _drain(self, scope: anyio.CancelScope, baseline: contextvars.Context) -> bool:
         """Take jobs until there are none or another worker has taken over. Whether this worker may go on."""
@@ -102,7 +107,7 @@ class Workers:
                     await _Rest(coroutine, yielded)
                 finally:
                     job.scope = None
-            if scope.cancel_called or contextvars.copy_context() != baseline:
+            if scope.cancel_called or context_changed(baseline):
                 if not suspended:
                     self._taken = False
                 return False
@@ -118,6 +123,14 @@ class Workers:
         self._taken = False
         if self._ready:
             self._summon()
+
+
+def context_changed(baseline: contextvars.Context) -> bool:
+    """Whether context variables differ. Values that cannot be compared count as different."""
+    try:
+        return contextvars.copy_context() != baseline
+    except Exception:
+        return True
 
 
 class _Rest:

@@ -77,7 +77,10 @@ class Door:
         """
         if origin is None or origin in self.origins:
             return
-        parts = urlsplit(origin)
+        try:
+            parts = urlsplit(origin)
+        except ValueError:  # `http://[`, say
+            raise Turned(HTTPStatus.FORBIDDEN, f"Origin {_shown(origin)} is no origin") from None
         try:
             port = parts.port or (443 if parts.scheme == "https" else 80)
         except ValueError:

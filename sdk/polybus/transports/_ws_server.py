@@ -86,7 +86,10 @@ class WebSocketArrival(Arrival):
         host, origin = _single(headers, "Host"), _single(headers, "Origin")
         door.check_host(host)
         door.check_origin(origin, host or "")
-        target = urlsplit(request.path)
+        try:
+            target = urlsplit(request.path)
+        except ValueError as error:  # `//[`, say
+            raise Turned(HTTPStatus.BAD_REQUEST, f"the target of the request is no URL: {error}") from None
         door.check_path(target.path)
         response = core.accept(request)
         if response.status_code != HTTPStatus.SWITCHING_PROTOCOLS:
