@@ -103,11 +103,6 @@ class Runtime:
             self.closing = True
             self._finished.set()
 
-    def give_up(self) -> None:
-        """Opening was cancelled: end without waiting."""
-        self.closing = True
-        self._stop.set()
-
     async def close(self) -> None:
         """Cancel and await every task. Bounded by what tasks do in their own shielded clean-up."""
         self.closing = True
