@@ -549,7 +549,7 @@ class Bus(Life):
     ) -> Channel[Any, Any]:
         self._check_subject(subject)
         if to is None and subject in self._handlers:
-            return self._loopback.open(subject, body, mode, receives)
+            return self._loopback.open(subject, body, mode, timeout, receives)
         peer = to if to is not None else self._route(subject)
         session = peer._link.session
         if session is not None and not session.capabilities.extensions:

@@ -7,13 +7,14 @@ item, credit and end belong to the protocols; what they mean is here, once.
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Awaitable, Callable
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, Protocol, Self, TypeVar, cast
 
 from .body import JSON, OCTETS, BodyFormat, typed_body
-from .errors import BadReply, BusError, Code, LocalProtocolError, TooManyRequests
+from .errors import BadReply, BusError, Code, DeadlineExceeded, LocalProtocolError, TooManyRequests
 from .message import Kind, Message
 from .reply import error_of
 
@@ -72,6 +73,9 @@ class Channel(Generic[Receives, Sends]):
         self._error: BusError | None = None
         self._readers: list[Any] = []
         self._writers: list[Any] = []
+        self.started: float = 0.0
+        self.deadline: float = math.inf
+        """When the opener's ``timeout=`` has passed, on the clock of the event loop."""
         self.on_end: Callable[[], None] | None = None
         """Called when the other side aborts: the handler's scope is cancelled by it."""
 
@@ -206,6 +210,15 @@ class Channel(Generic[Receives, Sends]):
             self._maybe_done()
         else:
             self._break(error_of(message, self.subject, 0.0))
+
+    def expire(self, now: float) -> None:
+        """The opener's time is up: the other side is stopped, and whoever waits here is told."""
+        if not self._done:
+            text = "the opener's time is up"
+            self._port.channel_send(
+                self, Kind.END, None, Code.DEADLINE_EXCEEDED, {"text": text, "reason": None, "detail": None}
+            )
+            self._break(DeadlineExceeded(self.subject, now - self.started, "local"))
 
     def lost(self, error: BusError) -> None:
         """The link broke or the bus was left."""

@@ -32,7 +32,10 @@ class Loopback:
         deadline = now + timeout
         reply: Reply[Any] = Reply(runtime.loop, subject, returns, now, deadline)
         raw, body_format = encode_local(body) if body is not None else (None, encode_local(None)[1])
-        message = Message(Kind.REQUEST, subject, reply, raw, body_format, headers, timeout)
+        ttl = runtime.ttl(now, deadline)
+        if ttl is not None:
+            deadline = now + ttl  # what the enclosing scope and the handler that asks leave
+        message = Message(Kind.REQUEST, subject, reply, raw, body_format, headers, ttl)
         handler = self._bus._handlers[subject]
         if handler.style in ("stream", "channel"):
             reply._fail(RequestError(Code.INVALID_ARGUMENT, f"{subject!r} is a {handler.style}: use bus.{handler.style}()"))
@@ -49,7 +52,10 @@ class Loopback:
         """The local requests' part of `Runtime._sweep`."""
         due = math.inf
         for call in list(self.calls.values()):
-            if call.deadline <= now:
+            if call.deadline <= now and isinstance(call, ChannelCall):
+                call.message.id.expire(now)  # the opener's end: the handler's is told
+                call.stop()
+            elif call.deadline <= now:
                 reply = call.message.id
                 reply._fail(DeadlineExceeded(reply.subject, now - reply.started, "local"))
                 call.stop()
@@ -57,8 +63,9 @@ class Loopback:
                 due = min(due, call.deadline)
         return due
 
-    def open(self, subject: str | int, body: Any, mode: str, receives: Any) -> Channel[Any, Any]:
+    def open(self, subject: str | int, body: Any, mode: str, timeout: float | None, receives: Any) -> Channel[Any, Any]:
         runtime = self._bus._running
+        now = runtime.time()
         handler = self._bus._handlers[subject]
         if handler.style != mode:
             raise RequestError(Code.INVALID_ARGUMENT, f"{subject!r} does not answer {mode}")
@@ -68,12 +75,18 @@ class Loopback:
         port.ends = (near, far)
         far._receiving = mode != "stream"
         raw, body_format = encode_local(body) if body is not None else (None, encode_local(None)[1])
-        message = Message(Kind.OPEN, subject, near, raw, body_format)
-        reply: Reply[Any] = Reply(runtime.loop, subject, Any, runtime.time(), math.inf)
+        near.started = now
+        near.deadline = math.inf if timeout is None else now + timeout
+        ttl = runtime.ttl(now, near.deadline)
+        deadline = math.inf if ttl is None else now + ttl
+        message = Message(Kind.OPEN, subject, near, raw, body_format, None, ttl)
+        reply: Reply[Any] = Reply(runtime.loop, subject, Any, now, math.inf)
         reply._state = 1
-        call = ChannelCall(self._bus, LocalAnswer(self, reply), None, handler, message, math.inf, far)
+        call = ChannelCall(self._bus, LocalAnswer(self, reply), None, handler, message, deadline, far)
         self.calls[reply] = call
         runtime.workers.submit(call)
+        if timeout is not None:
+            runtime.watch(self, deadline)
         return near.typed(receives, Any)
 
     def stop(self) -> None:

@@ -310,13 +310,15 @@ class Peer(Answer):
         Returns:
             Those of `confirm` that the peer refused.
         """
+        reply: Reply[Any] | None = None
         try:
             body = {"v": 1, "confirm": confirm} if confirm else {"v": 1}
-            answer = await self._request(Kind.REQUEST, HELLO, body, HELLO_TIMEOUT, Any, None)
+            reply = self._request(Kind.REQUEST, HELLO, body, HELLO_TIMEOUT, Any, None)
+            answer = await reply
         except (Disconnected, RequestCancelled):
             raise
         except (BusError, ConnectionError):
-            if self._extended is None:
+            if self._extended is None and (reply is None or reply.sent):  # one that never left says nothing of the peer
                 self._extended = False
             return []
         self._extended = isinstance(answer, dict) and answer.get("v") == 1
@@ -344,11 +346,17 @@ class Peer(Answer):
         if body is not None:
             message.format = chosen = link.format_for(body, subject)
             message.raw = chosen.encode(body)
+        if link.outbox is not None:  # what was published before leaves before
+            await link.room(0, now + (30.0 if timeout is None else timeout))
         if not self.connected:
             raise Disconnected("the link is down", self.address, False)
         link.check_initiates(self)
         channel.id = link.write(message, self)
         channels[channel.id] = channel
+        if timeout is not None:
+            channel.started, channel.deadline = now, now + timeout
+            if channel.deadline < self._due:
+                self._watch(channel.deadline)
         return channel
 
     def channel_send(
@@ -465,6 +473,11 @@ class Peer(Answer):
                 call.expire()
             else:
                 due = min(due, call.deadline)
+        for channel in list(self.channels.values()) if self.channels else ():
+            if channel.deadline <= now:
+                channel.expire(now)
+            else:
+                due = min(due, channel.deadline)
         self._due = due
         return due
 
@@ -535,6 +548,8 @@ class Peer(Answer):
         self._link.runtime.buffered -= self.held
         self.held = 0
         self._link.bus._forget_patterns(self)
+        if self._extended is False:
+            self._extended = None  # another may answer at that address
         if not going_on:
             for reply in list(self._unsent or ()):
                 reply._fail(error if error is not None else Disconnected(reason, self.address, False))

@@ -25,6 +25,8 @@ RESERVED_PREFIX = "_polybus."
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 _NAMED = re.compile(r"\{([A-Za-z_][A-Za-z0-9_]*)\}")
 _CACHE_SIZE = 4096
+_TOKENS = 64
+"""Of a pattern with wildcards: each is an object in the index, which a peer could otherwise fill for a few bytes."""
 
 
 @frozen
@@ -62,6 +64,8 @@ def check_pattern(pattern: str | int, limit: int = 1024) -> None:
     if isinstance(pattern, int):
         return
     tokens = pattern.split("/" if "/" in pattern else ".")
+    if len(tokens) > _TOKENS and is_pattern(pattern):
+        raise LocalProtocolError(f"a pattern of {len(tokens)} tokens: the limit is {_TOKENS}")
     if ">" in tokens[:-1]:
         raise LocalProtocolError(f"pattern {pattern!r}: '>' stands for the rest and can only be the last token")
 
