@@ -1,0 +1,415 @@
+"""Streams and channels beyond what every protocol promises: deadlines, credits, limits, leaving."""
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import anyio
+import pytest
+
+from polybus import (
+    Bus,
+    BusError,
+    Channel,
+    Code,
+    Context,
+    DeadlineExceeded,
+    Disconnected,
+    EncodeError,
+    Limits,
+    LocalProtocolError,
+    RequestError,
+    TooManyRequests,
+    Unavailable,
+)
+from polybus.message import Kind
+from polybus.testing import Faults, pair
+
+from .support import bounded, eventually
+
+pytestmark = pytest.mark.anyio
+
+
+class Counting:
+    """A stream without end that knows how far it came and whether it was cleaned up."""
+
+    def __init__(self, bus: Bus) -> None:
+        self.made = 0
+        self.cleaned = anyio.Event()
+        bus.handle("count")(self.count)
+
+    async def count(self) -> AsyncIterator[int]:
+        try:
+            while True:
+                self.made += 1
+                yield self.made
+        finally:
+            self.cleaned.set()
+
+
+# -- deadlines -----------------------------------------------------------------------------------------------------------
+
+
+@bounded
+async def test_a_stream_ends_at_its_deadline_on_both_sides() -> None:
+    bus = Bus()
+    stopped = anyio.Event()
+
+    @bus.handle("endless")
+    async def endless(ctx: Context) -> AsyncIterator[int]:
+        assert ctx.deadline is not None
+        try:
+            yield 1
+            await anyio.sleep_forever()
+        finally:
+            stopped.set()
+
+    async with pair(bus) as client:
+        with pytest.raises(DeadlineExceeded):
+            async with client.stream("endless", timeout=0.03) as items:
+                async for item in items:
+                    assert item == 1
+        await stopped.wait()
+        await eventually(lambda: bus.stats().running == 0)
+
+
+@bounded
+async def test_a_stream_ends_at_its_deadline_even_when_the_peer_has_gone_silent() -> None:
+    bus = Bus()
+
+    @bus.handle("one")
+    async def one() -> AsyncIterator[int]:
+        yield 1
+        await anyio.sleep_forever()
+
+    async with pair(bus) as client:
+        await client.peers[0].extended()
+    silent = Faults(seed=1, drop=1.0)
+    async with pair(bus, faults=silent) as client:
+        client.peers[0]._extended = True  # as if it had answered before it fell silent
+        with pytest.raises(DeadlineExceeded) as caught:
+            async with client.stream("one", timeout=0.03) as items:
+                await anext(items)
+        assert caught.value.where == "local"
+        with pytest.raises(DeadlineExceeded):
+            await anext(items)
+
+
+@bounded
+async def test_a_stream_without_a_deadline_has_none() -> None:
+    bus = Bus()
+
+    @bus.handle("deadline")
+    async def deadline(ctx: Context) -> AsyncIterator[Any]:
+        yield [ctx.deadline, ctx.message.ttl]
+
+    with anyio.CancelScope(shield=True):  # from the bound of this test
+        async with pair(bus) as client, client.stream("deadline") as items:
+            assert await anext(items) == [None, None]
+
+
+# -- credits -------------------------------------------------------------------------------------------------------------
+
+
+@bounded
+async def test_many_streams_at_once_each_keep_their_own_credit() -> None:
+    bus = Bus()
+
+    @bus.handle("upto")
+    async def upto(body: int) -> AsyncIterator[int]:
+        for number in range(body):
+            yield number
+
+    async with pair(bus) as client, anyio.create_task_group() as group:
+        totals: list[int] = []
+
+        async def read(count: int) -> None:
+            async with client.stream("upto", count) as items:
+                totals.append(sum([item async for item in items]))
+
+        for count in range(0, 500, 25):
+            group.start_soon(read, count)
+    assert sorted(totals) == [sum(range(count)) for count in range(0, 500, 25)]
+
+
+@bounded
+async def test_a_reader_that_stops_holds_back_its_own_stream_only() -> None:
+    bus = Bus()
+    counting = Counting(bus)
+
+    @bus.handle("echo")
+    async def echo(body: Any) -> Any:
+        return body
+
+    async with pair(bus) as client:
+        async with client.stream("count") as items:
+            assert await anext(items) == 1
+            await anyio.wait_all_tasks_blocked()
+            held = counting.made
+            assert [await client.request("echo", number) for number in range(50)] == list(range(50))
+            await anyio.wait_all_tasks_blocked()
+            assert counting.made == held <= 130
+        await counting.cleaned.wait()
+
+
+@bounded
+async def test_an_item_beyond_the_credit_ends_the_channel() -> None:
+    bus = Bus()
+
+    @bus.handle("stubborn")
+    async def stubborn(ch: Channel[int, int]) -> None:
+        for number in range(1000):
+            ch._credit = 10  # a peer that counts as it likes
+            await ch.send(number)
+
+    async with pair(bus) as client:
+        with pytest.raises(TooManyRequests, match="granted"):
+            async with client.channel("stubborn") as ch:
+                await anyio.wait_all_tasks_blocked()
+                async for _ in ch:
+                    pass
+        await eventually(lambda: bus.stats().running == 0)
+
+
+@bounded
+async def test_credits_that_are_no_numbers_are_ignored() -> None:
+    bus = Bus()
+    counting = Counting(bus)
+    async with pair(bus) as client, client.stream("count") as items:
+        await anext(items)
+        await anyio.wait_all_tasks_blocked()
+        held = counting.made
+        (channel,) = (bus.peers[0].channels or {}).values()
+        for odd in (-5, 0, "many", None, 1.5, True, 2**40):
+            if odd is not True:  # True is a 1
+                channel.received_credit(odd)
+        await anyio.wait_all_tasks_blocked()
+        assert counting.made == held
+
+
+# -- ends ----------------------------------------------------------------------------------------------------------------
+
+
+@bounded
+async def test_both_halves_end_on_their_own() -> None:
+    bus = Bus()
+    log: list[Any] = []
+
+    @bus.handle("talk")
+    async def talk(ch: Channel[int, int]) -> None:
+        await ch.send(1)
+        await ch.send_eof()
+        await ch.send_eof()
+        with pytest.raises(LocalProtocolError):
+            await ch.send(2)
+        log.extend([item async for item in ch])
+
+    async with pair(bus) as client:
+        async with client.channel("talk") as ch:
+            assert [item async for item in ch] == [1]
+            for number in range(100):
+                await ch.send(number)
+            await ch.send_eof()
+            await eventually(lambda: len(log) == 100)
+        assert client.peers[0].channels == {}
+        await eventually(lambda: not bus.peers[0].channels)
+    assert log == list(range(100))
+
+
+@bounded
+async def test_a_handler_that_aborts_chooses_the_error_of_the_other_side() -> None:
+    bus = Bus()
+
+    @bus.handle("talk")
+    async def talk(ch: Channel[int, int]) -> None:
+        ch.abort(Code.FAILED_PRECONDITION, "not yet", reason="early", detail={"wait": 5})
+        await anyio.sleep_forever()
+
+    async with pair(bus) as client, client.channel("talk") as ch:
+        with pytest.raises(RequestError, match="not yet") as caught:
+            await anext(ch)
+        assert (caught.value.code, caught.value.reason) == (Code.FAILED_PRECONDITION, "early")
+        assert caught.value.detail == {"wait": 5}
+
+
+@bounded
+async def test_a_sender_that_waits_for_credit_learns_of_the_end() -> None:
+    bus = Bus()
+    go = anyio.Event()
+
+    @bus.handle("deaf")
+    async def deaf(ch: Channel[int, int]) -> None:
+        await go.wait()
+        raise RequestError(Code.ABORTED, "enough")
+
+    async with pair(bus) as client, client.channel("deaf") as ch:
+        async with anyio.create_task_group() as group:
+            group.start_soon(_fill, ch)
+            await anyio.wait_all_tasks_blocked()
+            go.set()
+            with pytest.raises(RequestError, match="enough"):
+                await anext(ch)
+
+
+async def _fill(ch: Channel[Any, Any]) -> None:
+    with pytest.raises(RequestError, match="enough"):
+        while True:
+            await ch.send(1)
+
+
+@bounded
+async def test_leaving_the_block_by_an_error_stops_the_other_side() -> None:
+    bus = Bus()
+    counting = Counting(bus)
+    async with pair(bus) as client:
+        with pytest.raises(KeyError):
+            async with client.stream("count") as items:
+                await anext(items)
+                raise KeyError
+        await counting.cleaned.wait()
+
+
+@bounded
+async def test_leaving_the_block_by_a_cancellation_stops_the_other_side() -> None:
+    bus = Bus()
+    cleaned, begun = anyio.Event(), anyio.Event()
+
+    @bus.handle("quiet")
+    async def quiet() -> AsyncIterator[int]:
+        try:
+            begun.set()
+            await anyio.sleep_forever()
+            yield 1
+        finally:
+            cleaned.set()
+
+    async with pair(bus) as client:
+        async with anyio.create_task_group() as group:
+
+            async def read() -> None:
+                async with client.stream("quiet") as items:
+                    await anext(items)
+
+            group.start_soon(read)
+            await begun.wait()
+            group.cancel_scope.cancel()
+        await cleaned.wait()
+
+
+@bounded
+async def test_an_item_that_cannot_be_written_is_raised_by_send_and_the_channel_goes_on() -> None:
+    bus = Bus()
+
+    @bus.handle("echo")
+    async def echo(ch: Channel[Any, Any]) -> None:
+        async for item in ch:
+            await ch.send(item)
+
+    async with pair(bus) as client, client.channel("echo") as ch:
+        with pytest.raises(EncodeError):
+            await ch.send({"x": object()})
+        await ch.send("fine")
+        assert await anext(ch) == "fine"
+
+
+@bounded
+async def test_a_generator_that_yields_what_cannot_be_written_is_internal() -> None:
+    bus = Bus()
+    cleaned = anyio.Event()
+
+    @bus.handle("odd")
+    async def odd() -> AsyncIterator[Any]:
+        try:
+            yield object()
+        finally:
+            cleaned.set()
+
+    async with pair(bus) as client:
+        with pytest.raises(RequestError) as caught:
+            async with client.stream("odd") as items:
+                await anext(items)
+        assert caught.value.code is Code.INTERNAL
+        await cleaned.wait()
+
+
+# -- limits --------------------------------------------------------------------------------------------------------------
+
+
+@bounded
+async def test_a_peer_may_open_so_many_channels_and_no_more() -> None:
+    bus = Bus(limits=Limits(channels=2))
+    Counting(bus)
+    async with pair(bus) as client, anyio.create_task_group() as group:
+        opened: list[Any] = []
+        refused: list[BusError] = []
+
+        async def hold() -> None:
+            try:
+                async with client.stream("count") as items:
+                    opened.append(await anext(items))
+                    await anyio.sleep_forever()
+            except BusError as error:
+                refused.append(error)
+
+        for _ in range(8):
+            group.start_soon(hold)
+        await eventually(lambda: len(opened) + len(refused) == 8)
+        assert len(opened) <= 4
+        assert {type(error) for error in refused} == {TooManyRequests}
+        group.cancel_scope.cancel()
+
+
+@bounded
+async def test_while_draining_no_channel_is_opened() -> None:
+    bus = Bus()
+    started, go = anyio.Event(), anyio.Event()
+    Counting(bus)
+
+    @bus.handle("slow")
+    async def slow() -> None:
+        started.set()
+        await go.wait()
+
+    async with pair(bus) as client, anyio.create_task_group() as group:
+        running = client.request("slow")
+        await started.wait()
+        group.start_soon(bus.drain)
+        await eventually(lambda: not bus.ready)
+        with pytest.raises(Unavailable):
+            async with client.stream("count") as items:
+                await anext(items)
+        go.set()
+        await running
+
+
+@bounded
+async def test_a_channel_ends_with_its_link_also_when_the_link_comes_back() -> None:
+    bus = Bus()
+    counting = Counting(bus)
+    async with pair(bus, reconnect=True) as client, client.stream("count") as items:
+        await anext(items)
+        await bus.peers[0].aclose("a hiccup")
+        with pytest.raises(Disconnected):
+            while True:
+                await anext(items)
+        await counting.cleaned.wait()
+        await eventually(lambda: client.stats().reconnects == 1)
+        async with client.stream("count") as again:
+            assert await anext(again) > 0
+
+
+@bounded
+async def test_an_item_for_a_channel_that_is_not_there_harms_nobody() -> None:
+    bus = Bus()
+
+    @bus.handle("echo")
+    async def echo(body: Any) -> Any:
+        return body
+
+    async with pair(bus) as client:
+        from polybus import Message
+
+        peer = client.peers[0]
+        for kind in (Kind.ITEM, Kind.CREDIT, Kind.END, Kind.CANCEL):
+            peer._link.answer(Message(kind, "", "made-up-1", body=1), peer)
+        assert await client.request("echo", 1) == 1
+        assert len(bus.peers) == 1
