@@ -85,7 +85,7 @@ class Loopback:
         call = ChannelCall(self._bus, LocalAnswer(self, reply), None, handler, message, deadline, far)
         self.calls[reply] = call
         runtime.workers.submit(call)
-        if timeout is not None:
+        if deadline != math.inf:
             runtime.watch(self, deadline)
         return near.typed(receives, Any)
 
