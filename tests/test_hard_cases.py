@@ -2,6 +2,7 @@
 
 import asyncio
 import contextvars
+import datetime
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -10,7 +11,19 @@ import anyio.to_thread
 import pytest
 import websockets.sync.client as raw
 
-from polybus import Bus, Channel, Forbidden, LocalProtocolError, NotFound, Peer, QueueFull, connect
+from polybus import (
+    Bus,
+    Channel,
+    Forbidden,
+    Identity,
+    LocalProtocolError,
+    NotFound,
+    Peer,
+    QueueFull,
+    RemoteError,
+    Unauthorized,
+    connect,
+)
 from polybus.testing import pair
 
 pytestmark = pytest.mark.anyio
@@ -193,3 +206,66 @@ async def test_an_open_may_not_use_the_id_of_a_running_request() -> None:
             answer = await anyio.to_thread.run_sync(speak)
     assert '"end":"a"' in answer
     assert running == [1]
+
+
+@pytest.mark.parametrize("error", [SystemExit(3), pytest.fail.Exception("inside"), BaseException("bare")], ids=repr)
+async def test_whatever_a_handler_raises_is_answered_and_the_bus_goes_on(error: BaseException) -> None:
+    bus = Bus()
+
+    @bus.handle("fails")
+    async def fails() -> None:
+        raise error
+
+    @bus.handle("works")
+    async def works() -> int:
+        return 1
+
+    @bus.on("news")
+    async def news(body: int) -> None:
+        raise error
+
+    with anyio.fail_after(BOUND):
+        async with pair(bus) as client:
+            await client.publish("news", 1)
+            with pytest.raises(RemoteError):
+                await client.request("fails")
+            assert await client.request("works") == 1
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+async def test_a_handler_whose_task_is_cancelled_from_outside_is_answered() -> None:
+    bus, jobs = Bus(), list[Any]()
+
+    @bus.handle("waits")
+    async def waits() -> None:
+        jobs.append(asyncio.current_task())
+        await anyio.sleep_forever()
+
+    with anyio.fail_after(BOUND):
+        async with pair(bus) as client:
+            for _ in range(2):
+                reply = client.request("waits")
+                while not jobs:
+                    await anyio.lowlevel.checkpoint()
+                jobs.pop().cancel()
+                with pytest.raises(RemoteError):
+                    await reply
+
+
+async def test_a_bus_whose_entering_is_cancelled_can_be_entered_afterwards() -> None:
+    bus = Bus()
+    with anyio.CancelScope() as scope:
+        scope.cancel()
+        async with bus:
+            pytest.fail("entered")
+    with anyio.fail_after(BOUND):
+        async with pair(bus) as client:
+            assert client.peers
+
+
+async def test_an_identity_that_has_expired_is_not_let_in() -> None:
+    past = datetime.datetime.now(datetime.UTC) - datetime.timedelta(seconds=3)
+    bus = Bus(authenticate=lambda handshake: Identity("v", expires_at=past))
+    with anyio.fail_after(BOUND), pytest.raises(Unauthorized):
+        async with bus.serve("ubre+ws://127.0.0.1:0/bus") as listener, connect(listener.url):
+            pytest.fail("it let us in")

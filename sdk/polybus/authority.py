@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import inspect
 import logging
 from collections.abc import Awaitable, Callable
@@ -47,6 +48,12 @@ class Authority:
             return Unauthorized("not authenticated")
         if identity is None or identity is False:
             return Unauthorized("not authenticated")
+        if isinstance(identity, Identity) and identity.expires_at is not None:
+            if identity.expires_at.tzinfo is None:
+                logger.error("polybus: Identity(expires_at=...) must be an aware datetime; the connection is refused")
+                return Unauthorized("not authenticated")
+            if identity.expires_at <= datetime.datetime.now(datetime.UTC):
+                return Unauthorized("the identity has expired: authenticate again")
         if not isinstance(identity, Identity):
             identity = Identity(identity, key=identity if isinstance(identity, str) else None)
         return Admission(identity, handshake)

@@ -87,11 +87,11 @@ class Call:
         except Exception as error:
             if not self.ended:
                 self.origin.refuse(self, *failure(error, bus, message))
-        except anyio.get_cancelled_exc_class():
-            if not self.ended and not bus._execution.cancelling(self.scope):
-                # The handler let a cancellation of its own making escape.
-                self.origin.refuse(self, *failure(RuntimeError("the handler was cancelled from inside"), bus, message))
-            else:
+        except BaseException as error:
+            # pytest's outcomes, SystemExit, a cancellation of the handler's own making: an answer all the same.
+            if not (self.ended or bus._execution.ours(error, self.scope)):
+                self.origin.refuse(self, *failure(error, bus, message))
+            if self.ended or bus._execution.must_pass(error, self.scope):
                 raise
         finally:
             if token is not None:
@@ -148,10 +148,11 @@ class ChannelCall(Call):
             channel.finish()
         except Exception as error:
             self._fail(error)
-        except anyio.get_cancelled_exc_class():
-            if self.ended or bus._execution.cancelling(self.scope):
+        except BaseException as error:
+            if not (self.ended or bus._execution.ours(error, self.scope)):
+                self._fail(error)
+            if self.ended or bus._execution.must_pass(error, self.scope):
                 raise
-            self._fail(RuntimeError("the handler was cancelled from inside"))
         finally:
             current_deadline.reset(token)
             self.end()
@@ -163,7 +164,7 @@ class ChannelCall(Call):
         else:
             await outcome
 
-    def _fail(self, error: Exception) -> None:
+    def _fail(self, error: BaseException) -> None:
         if self.channel.failed is None:
             code, text, reason, detail = failure(error, self.bus, self.message)
             self.channel.abort(code, text, reason, detail)
@@ -187,7 +188,7 @@ class ChannelCall(Call):
         super().stop()
 
 
-def failure(error: Exception, bus: Bus, message: Message) -> tuple[Code, str, str | None, Any]:
+def failure(error: BaseException, bus: Bus, message: Message) -> tuple[Code, str, str | None, Any]:
     """What the asker learns of an exception: what a `RequestError` says, else a fixed text and an id for the log."""
     if isinstance(error, RequestError) and not error.received:
         return error.code, error.text, error.reason, error.detail

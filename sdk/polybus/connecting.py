@@ -85,6 +85,8 @@ class Connecting:
         self._headers = headers
         self._tls = tls
         self._backoff = backoff if backoff is not None else Backoff()
+        if not wait >= 0:
+            raise ValueError(f"wait={wait}: seconds, at least 0")
         self._wait = wait
         self._gives_bus = gives_bus
         self._link: Link | None = None

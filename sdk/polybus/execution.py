@@ -93,15 +93,25 @@ class Execution:
             lambda: handler.function(**arguments), abandon_on_cancel=True, limiter=self._threads
         )
 
-    def cancelling(self, scope: anyio.CancelScope | None) -> bool:
-        """Whether a cancellation that a handler let through is ours (and must go on)."""
+    def ours(self, error: BaseException, scope: anyio.CancelScope | None) -> bool:
+        """Whether this bus itself stopped the handler: then there is nobody to tell."""
         runtime = self._bus._runtime
-        if runtime is None or runtime.closing or runtime.backend == "trio" or (scope is not None and scope.cancel_called):
+        stopped = runtime is None or runtime.closing or (scope is not None and scope.cancel_called)
+        if isinstance(error, (anyio.get_cancelled_exc_class(), BaseExceptionGroup)):
+            # trio has no cancellation without a scope around the handler.
+            return stopped or (runtime.backend == "trio" and not isinstance(error, BaseExceptionGroup))  # type: ignore[union-attr]
+        return isinstance(error, GeneratorExit)
+
+    def must_pass(self, error: BaseException, scope: anyio.CancelScope | None) -> bool:
+        """Whether an exception that is no `Exception` must go on through the worker."""
+        if isinstance(error, (KeyboardInterrupt, GeneratorExit)) or self.ours(error, scope):
             return True
-        task = asyncio.current_task()
+        if not isinstance(error, anyio.get_cancelled_exc_class()):
+            return False
+        task = asyncio.current_task()  # somebody cancelled the worker's own task
         return task is not None and task.cancelling() > 0
 
-    def publication_failed(self, message: Message, error: Exception) -> None:
+    def publication_failed(self, message: Message, error: BaseException) -> None:
         """An `on` handler raised: nobody is to be told, so it is logged and counted."""
         self.failed(HandlerFailed(peer=message.peer, subject=message.subject, error_id=secrets.token_hex(4), error=error))
 

@@ -318,7 +318,10 @@ def _open(peer: Peer, message: Message, now: float) -> None:
     elif handler.style != mode:
         kind = handler.style if handler.style in ("stream", "channel") else "request"
         problem = Code.INVALID_ARGUMENT, f"{message.subject!r} answers {kind}, not {mode}: use bus.{kind}()"
-    elif len(channels) >= 2 * limits.channels or len(peer.calls or ()) >= limits.running + limits.waiting:
+    elif (
+        sum(isinstance(call, ChannelCall) for call in (peer.calls or {}).values()) >= limits.channels
+        or len(peer.calls or ()) >= limits.running + limits.waiting
+    ):
         problem = Code.RESOURCE_EXHAUSTED, f"{len(channels)} channels are open (Limits.channels)"
     if problem is not None or handler is None:
         assert problem is not None

@@ -120,7 +120,7 @@ class Reply(Generic[T]):
     def _converted(self, message: Message) -> T:
         try:
             self._value = typed_body(message, self._returns)
-        except (ValueError, TypeError) as error:
+        except (ValueError, TypeError, NameError, AttributeError) as error:
             self._error = BadReply(f"the answer to {self.subject!r} is not a {_name(self._returns)}: {error}")
             self._state = _FAILED
             raise self._error from error

@@ -304,10 +304,11 @@ class _Pump:
                         await bus._execution.run(handler, message, None)
                 except Exception as error:
                     bus._execution.publication_failed(message, error)
-                except anyio.get_cancelled_exc_class():
-                    if bus._execution.cancelling(self.scope):
+                except BaseException as error:
+                    if not bus._execution.ours(error, self.scope):
+                        bus._execution.publication_failed(message, error)
+                    if bus._execution.must_pass(error, self.scope):
                         raise
-                    bus._execution.publication_failed(message, RuntimeError("the handler was cancelled from inside"))
                 if context_changed(baseline):
                     break  # the handler changed context variables: the next message gets a fresh worker
         finally:
