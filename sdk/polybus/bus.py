@@ -18,8 +18,11 @@ from .distribution import Route
 from .errors import (
     AmbiguousRoute,
     BusError,
+    Disconnected,
+    Forbidden,
     NoHandler,
     QueueFull,
+    Unauthorized,
     Unsupported,
 )
 from .events import BusEvent
@@ -279,10 +282,12 @@ class Bus(Life):
 
         Raises:
             EncodeError: The body cannot be written; the error names the path.
-            NoHandler: There is no link to ask, and no handler here.
             AmbiguousRoute: Several links could be asked.
             Unsupported: The wire cannot carry this.
             ReservedSubject, LocalProtocolError: The subject or a header is not the application's to use.
+            NoHandler: (by awaiting) There is no link to ask, and no handler here.
+            Disconnected, Unauthorized, Forbidden: (by awaiting) The only link is gone for good.
+            BusError: (by awaiting) As `Reply` says.
         """
         name: str | int
         if isinstance(subject, Subject):
@@ -295,7 +300,14 @@ class Bus(Life):
         if to is None:
             if name in self._handlers:
                 return self._loopback.request(name, body, timeout, returns, checked)
-            to = self._route(name)
+            try:
+                to = self._route(name)
+            except (NoHandler, Disconnected, Unauthorized, Forbidden) as error:
+                runtime = self._running
+                now = runtime.time()
+                failed: Reply[Any] = Reply(runtime.loop, name, returns, now, now + timeout)
+                failed._fail(error)
+                return failed
         return to._request(Kind.REQUEST, name, body, timeout, returns, checked)
 
     def _route(self, subject: str | int) -> Peer:

@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import anyio
-from attrs import field, frozen
+from attrs import evolve, field, frozen
 from attrs.validators import ge, gt
 
 from .errors import ConnectFailed, Disconnected, Forbidden, RequestError, Unauthorized
@@ -211,8 +211,8 @@ class Connecting:
         if link.state is State.DOWN:
             if self._connector.reconnects:
                 self._bus._running.spawn(self._come_back, link, why)
-            else:
-                link.abort(why)
+            else:  # a friendly goodbye of the peer is a loss all the same
+                link.abort(evolve(why, code=1006) if why.code == 1000 else why)
 
     async def _come_back(self, link: Link, why: Closed) -> None:
         bus = self._bus

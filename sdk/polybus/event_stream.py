@@ -48,7 +48,7 @@ class EventStream(AsyncIterator[BusEvent]):
     def __init__(self, bus: Bus) -> None:
         self._bus = bus
         self._queue: deque[BusEvent] = deque(maxlen=_SIZE)
-        self._waiter: Any = None
+        self._waiters: list[Any] = []
         self._closed = False
 
     def put(self, event: BusEvent) -> None:
@@ -62,14 +62,19 @@ class EventStream(AsyncIterator[BusEvent]):
         self._wake()
 
     def _wake(self) -> None:
-        waiter, self._waiter = self._waiter, None
-        if waiter is not None:
+        waiters, self._waiters = self._waiters, []
+        for waiter in waiters:
             self._bus._wake(waiter)
 
     async def __anext__(self) -> BusEvent:
         while not self._queue:
             if self._closed:
                 raise StopAsyncIteration
-            self._waiter = self._bus._waiter()
-            await self._waiter
+            waiter = self._bus._waiter()
+            self._waiters.append(waiter)
+            try:
+                await waiter
+            finally:
+                if waiter in self._waiters:
+                    self._waiters.remove(waiter)
         return self._queue.popleft()

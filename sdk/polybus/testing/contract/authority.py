@@ -12,6 +12,8 @@ import pytest
 from ...bus import Bus
 from ...context import Context
 from ...errors import Forbidden, RequestError, Unauthorized
+from ...events import LinkDown
+from ...limits import Limits
 from ...peer import Peer
 from ...plugins import Handshake, Identity
 from ._base import Contract, Dial, eventually, needs
@@ -81,18 +83,21 @@ class AuthorityContract(Contract):
             assert len(listener.peers) == len(bus.peers) == 3
 
     async def test_a_link_ends_when_its_identity_expires(self) -> None:
-        soon = datetime.datetime.now(datetime.UTC) + datetime.timedelta(seconds=0.05)
-        identities = iter([Identity("ann", expires_at=soon)])
+        admitted: list[Any] = []
 
         def authenticate(handshake: Handshake) -> Any:
-            return next(identities, None)
-
-        from ...limits import Limits
+            admitted.append(handshake)
+            soon = datetime.datetime.now(datetime.UTC) + datetime.timedelta(seconds=0.1)
+            return Identity("ann", expires_at=soon) if len(admitted) == 1 else None
 
         bus = Bus(authenticate=authenticate, limits=Limits(close_timeout=0.1))
-        async with self.joined(bus) as client:
-            await eventually(lambda: not bus.peers)
+        events = bus.events()
+        async with self.serving(bus) as (_, dial), dial() as client:
+            event = await anext(aiter(events))
+            while not isinstance(event, LinkDown):
+                event = await anext(aiter(events))
             await eventually(lambda: not client.peers)
+        assert event.code == 4401
 
     async def test_authorize_is_asked_for_a_request_and_no_means_forbidden(self) -> None:
         await self._request_is_authorized(is_async=False)

@@ -1,0 +1,247 @@
+"""Every queue has a size: what happens at each limit."""
+
+from typing import Any
+
+import anyio
+import pytest
+
+from polybus import (
+    Backoff,
+    Bus,
+    BusError,
+    ConnectFailed,
+    Disconnected,
+    Forbidden,
+    Limits,
+    QueueFull,
+    TooLarge,
+    TooManyRequests,
+    connect,
+)
+from polybus.events import LinkDown
+from polybus.testing import Faults, pair
+
+from .support import bounded, eventually
+
+pytestmark = pytest.mark.anyio
+
+
+class Gated:
+    """A handler that waits for a signal, and knows how many are inside."""
+
+    def __init__(self, bus: Bus) -> None:
+        self.inside = self.most = 0
+        self.go = anyio.Event()
+        bus.handle("wait")(self.wait)
+
+    async def wait(self, body: int) -> int:
+        self.inside += 1
+        self.most = max(self.most, self.inside)
+        await self.go.wait()
+        self.inside -= 1
+        return body
+
+
+@bounded
+async def test_a_peer_s_requests_run_64_at_a_time_and_the_others_wait_for_their_turn() -> None:
+    bus = Bus()
+    gated = Gated(bus)
+    async with pair(bus) as client:
+        replies = [client.request("wait", number) for number in range(200)]
+        await eventually(lambda: bus.stats().waiting == 136)
+        await eventually(lambda: gated.inside == 64)
+        assert bus.stats().running == 64
+        gated.go.set()
+        assert [await reply for reply in replies] == list(range(200))
+        assert gated.most == 64
+        assert (bus.stats().running, bus.stats().waiting) == (0, 0)
+
+
+@bounded
+async def test_more_than_may_wait_are_refused_at_once_and_the_rest_is_answered() -> None:
+    bus = Bus(limits=Limits(running=2, waiting=3))
+    gated = Gated(bus)
+    async with pair(bus) as client:
+        replies = [client.request("wait", number) for number in range(10)]
+        for reply in replies[5:]:
+            with pytest.raises(TooManyRequests, match=r"Limits\.running"):
+                await reply
+        gated.go.set()
+        assert [await reply for reply in replies[:5]] == [0, 1, 2, 3, 4]
+        assert bus.stats().refused == 5
+
+
+@bounded
+async def test_a_request_whose_time_ends_while_it_waits_never_runs() -> None:
+    bus = Bus(limits=Limits(running=1))
+    gated = Gated(bus)
+    async with pair(bus) as client:
+        first = client.request("wait", 1)
+        second = client.request("wait", 2, timeout=0.02)
+        third = client.request("wait", 3)
+        with pytest.raises(TimeoutError):
+            await second
+        third.cancel()
+        await eventually(lambda: bus.stats().waiting == 0)
+        gated.go.set()
+        assert await first == 1
+        assert gated.most == 1
+
+
+@bounded
+async def test_one_peer_that_asks_too_much_does_not_take_the_places_of_others() -> None:
+    bus = Bus(limits=Limits(running=2, total_running=3))
+    gated = Gated(bus)
+    async with bus.serve("ubre+memory://crowd") as listener, connect(listener.url) as greedy, connect(listener.url) as modest:
+        many = [greedy.request("wait", number) for number in range(20)]
+        await eventually(lambda: bus.stats().running == 2)
+        one, two = modest.request("wait", 100), modest.request("wait", 101)
+        await eventually(lambda: bus.stats().running == 3)
+        assert not one.done()
+        gated.go.set()
+        assert [await one, await two] == [100, 101]
+        assert [await reply for reply in many] == list(range(20))
+        assert gated.most == 3
+
+
+@bounded
+async def test_requests_without_an_answer_are_bounded_here_too() -> None:
+    bus = Bus()
+    gated = Gated(bus)
+    async with pair(bus, client=Bus(limits=Limits(pending=5))) as client:
+        replies = [client.request("wait", number) for number in range(8)]
+        for reply in replies[5:]:
+            with pytest.raises(QueueFull):
+                await reply
+        gated.go.set()
+        assert [await reply for reply in replies[:5]] == [0, 1, 2, 3, 4]
+
+
+@bounded
+async def test_a_peer_may_subscribe_to_so_many_patterns_and_no_more() -> None:
+    bus = Bus(limits=Limits(subscriptions=3))
+    async with pair(bus) as client:
+        async with client.subscribe("a"), client.subscribe("b"), client.subscribe("c"), client.subscribe("c"):
+            with pytest.raises(Forbidden):
+                async with client.subscribe("d"):
+                    pass
+        async with client.subscribe("d") as free_again:
+            await bus.publish("d", 1)
+            assert (await anext(free_again)).body == 1
+        assert bus.stats().refused >= 1
+
+
+@bounded
+async def test_a_message_above_the_limit_is_refused_on_the_side_that_sends_it() -> None:
+    bus = Bus(limits=Limits(message=5000))
+
+    @bus.handle("grow")
+    async def grow(body: int) -> str:
+        return "x" * body
+
+    async with pair(bus, client=Bus(limits=Limits(message=3000))) as client:
+        with pytest.raises(TooLarge, match="3000"):
+            await client.request("grow", "x" * 3000)
+        with pytest.raises(TooLarge):
+            await client.publish("news", "x" * 3000)
+        with pytest.raises(TooLarge):
+            await client.request("grow", 6000)
+        assert await client.request("grow", 2000) == "x" * 2000
+
+
+@bounded
+async def test_a_message_above_the_limit_of_the_other_side_ends_the_link_with_a_reason() -> None:
+    bus = Bus(limits=Limits(message=1000))
+
+    @bus.handle("echo")
+    async def echo(body: Any) -> Any:
+        return body
+
+    async with pair(bus) as client:
+        events = client.events()
+        with pytest.raises(Disconnected, match="1000"):
+            await client.request("echo", "x" * 2000)
+        event = await anext(events)
+        assert isinstance(event, LinkDown)
+        assert event.code == 1009
+
+
+@bounded
+async def test_only_so_many_peers_are_let_in() -> None:
+    bus = Bus(limits=Limits(peers=2))
+    async with bus.serve("ubre+memory://door") as listener, connect(listener.url), connect(listener.url):
+        with pytest.raises(ConnectFailed, match=r"Limits\.peers"):
+            async with connect(listener.url):
+                pass
+        assert len(bus.peers) == 2
+
+
+@bounded
+async def test_in_an_outage_the_outbox_takes_so_many_messages_and_no_more() -> None:
+    bus = Bus()
+
+    @bus.handle("echo")
+    async def echo(body: Any) -> Any:
+        return body
+
+    client = Bus(limits=Limits(outbox=3))
+    patient = Backoff(initial=60, jitter=False)
+    async with bus.serve("ubre+memory://outage") as listener, connect(listener.url, bus=client, backoff=patient):
+        await bus.peers[0].aclose()
+        await eventually(lambda: not client.peers[0].connected)
+        replies = [client.request("echo", number) for number in range(3)]
+        with pytest.raises(QueueFull):
+            await client.request("echo", 3)
+        with pytest.raises(QueueFull):
+            client.publish_nowait("news", 1)
+        with pytest.raises(QueueFull):
+            await client.publish("news", 1, timeout=0.01)
+        assert client.stats().queued == 3
+    for reply in replies:
+        with pytest.raises(Disconnected) as caught:
+            await reply
+        assert not caught.value.sent
+
+
+@bounded
+async def test_what_expires_in_an_outage_was_never_sent() -> None:
+    bus = Bus()
+    patient = Backoff(initial=60, jitter=False)
+    async with bus.serve("ubre+memory://outage") as listener, connect(listener.url, backoff=patient) as client:
+        await bus.peers[0].aclose()
+        await eventually(lambda: not client.peers[0].connected)
+        with pytest.raises(Disconnected) as caught:
+            await client.request("x", timeout=0.02)
+        assert not caught.value.sent
+        assert client.stats().pending == 0
+
+
+@bounded
+async def test_too_many_malformed_messages_end_the_link() -> None:
+    bus = Bus(limits=Limits(bad_messages=5))
+    async with pair(bus) as client:
+        transport = client.peers[0]._link.transport
+        assert transport is not None
+        for _ in range(7):
+            transport.send(b'{"nonsense": 1}')
+        await eventually(lambda: not bus.peers)
+        assert bus.stats().malformed == 6
+
+
+@bounded
+async def test_doubled_frames_are_answered_or_refused_and_nothing_is_left() -> None:
+    bus = Bus()
+
+    @bus.handle("echo")
+    async def echo(body: Any) -> Any:
+        await anyio.lowlevel.checkpoint()
+        return body
+
+    async with pair(bus, faults=Faults(seed=3, duplicate=0.5)) as client:
+        for number in range(50):
+            try:
+                assert await client.request("echo", number) == number
+            except BusError as error:
+                assert "in flight" in str(error)
+        assert client.stats().pending == 0
+        await eventually(lambda: bus.stats().running == 0)
