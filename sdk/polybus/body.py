@@ -13,7 +13,7 @@ from array import array
 from collections.abc import Callable
 from functools import lru_cache
 from itertools import accumulate
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, get_args
 
 import attrs
 import msgspec
@@ -33,7 +33,9 @@ __all__ = [
     "TextFormat",
     "check_json",
     "convert",
+    "convert_text",
     "typed_body",
+    "unreadable",
 ]
 
 
@@ -153,10 +155,49 @@ def convert(value: Any, target: Any) -> Any:
     """
     if target is Any:
         return value
-    validate = getattr(target, "model_validate", None)
+    validate = _pydantic(target)
     if validate is not None:
         return validate(value)
     return msgspec.convert(value, target, str_keys=True)
+
+
+def convert_text(text: str, target: Any) -> Any:
+    """A token of a subject as an object of the wanted type: ``"7"`` is the number 7 where a number is wanted.
+
+    Raises:
+        ValueError: It does not fit; the text says what was expected.
+    """
+    return msgspec.convert(text, target, strict=False)
+
+
+def unreadable(target: Any) -> str | None:
+    """Why no body can ever be read as a type, or None where it can (or where only the first body will show)."""
+    try:
+        _cached_reader(target)
+    except TypeError as error:
+        return str(error)
+    except Exception:
+        return None  # a name that is defined later in its module
+    return None
+
+
+def _pydantic(target: Any) -> Callable[[Any], Any] | None:
+    """What makes a pydantic model, or a type that contains one; None where msgspec does."""
+    validate: Callable[[Any], Any] | None = getattr(target, "model_validate", None)
+    if validate is None and get_args(target) and _contains_model(target):
+        validate = _adapter(target)
+    return validate
+
+
+def _contains_model(target: Any) -> bool:
+    return hasattr(target, "model_validate") or any(map(_contains_model, get_args(target)))
+
+
+@lru_cache(256)
+def _adapter(target: Any) -> Callable[[Any], Any]:
+    from pydantic import TypeAdapter  # it is there: the type contains one of its models
+
+    return TypeAdapter(target).validate_python
 
 
 def typed_body(message: Message, target: Any) -> Any:
@@ -202,7 +243,7 @@ def _cached_reader(target: Any) -> tuple[type | None, Callable[[bytes], Any] | N
     for plain, kind in _PLAIN_TYPES:
         if target == plain:
             return kind, None
-    if hasattr(target, "model_validate"):
+    if _contains_model(target):
         return None, None
     return None, msgspec.json.Decoder(target).decode
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import inspect
 import logging
 import math
 import secrets
-from collections.abc import Coroutine
+from collections.abc import AsyncIterable, Coroutine
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -159,24 +160,28 @@ class ChannelCall(Call):
 
     async def _converse(self, message: Message, deadline: float | None) -> None:
         outcome = self.handler.invoke(self.bus, message, deadline, self.channel)
+        if inspect.isawaitable(outcome):  # not of a generator function, which gives its items itself
+            outcome = await outcome
         if self.handler.style == "stream":
             await self._stream(outcome, self.channel)
-        else:
-            await outcome
 
     def _fail(self, error: BaseException) -> None:
         if self.channel.failed is None:
             code, text, reason, detail = failure(error, self.bus, self.message)
             self.channel.abort(code, text, reason, detail)
 
-    async def _stream(self, items: Any, channel: Channel[Any, Any]) -> None:
+    async def _stream(self, given: Any, channel: Channel[Any, Any]) -> None:
+        if not isinstance(given, AsyncIterable):
+            raise TypeError(f"{self.handler.name} is to give an async iterator, and returned {type(given).__name__}")
+        items = aiter(given)
         try:
             async for item in items:
                 await channel.send(item)
         finally:
             # A generator's clean-up may await: let it, for a bounded time, even when we are cancelled.
-            with anyio.CancelScope(shield=True, deadline=anyio.current_time() + 5):
-                await items.aclose()
+            if (aclose := getattr(items, "aclose", None)) is not None:
+                with anyio.CancelScope(shield=True, deadline=anyio.current_time() + 5):
+                    await aclose()
 
     def expire(self) -> None:
         if not self.ended:

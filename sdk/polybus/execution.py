@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import logging
 import secrets
 from collections.abc import Awaitable, Callable
@@ -79,8 +80,12 @@ class Execution:
         if handler.style == "async":
             return await handler.invoke(self._bus, message, deadline)
         if handler.style == "inline":
-            return handler.invoke(self._bus, message, deadline)
-        return await self._call_in_thread(handler, message, deadline)
+            result = handler.invoke(self._bus, message, deadline)
+        else:
+            result = await self._call_in_thread(handler, message, deadline)
+        if inspect.isawaitable(result):  # a plain function around a coroutine function
+            result = await result
+        return result
 
     async def _call_in_thread(self, handler: Handler, message: Message, deadline: float | None) -> Any:
         arguments = handler.arguments(self._bus, message, deadline)
@@ -89,9 +94,10 @@ class Execution:
                 from .blocking import BlockingContext
 
                 arguments[name] = BlockingContext(self._bus, message, deadline)
-        return await anyio.to_thread.run_sync(
-            lambda: handler.function(**arguments), abandon_on_cancel=True, limiter=self._threads
+        (result,) = await anyio.to_thread.run_sync(  # in a tuple: trio takes no coroutine from a thread
+            lambda: (handler.function(**arguments),), abandon_on_cancel=True, limiter=self._threads
         )
+        return result
 
     def ours(self, error: BaseException, scope: anyio.CancelScope | None) -> bool:
         """Whether this bus itself stopped the handler: then there is nobody to tell."""

@@ -1,18 +1,16 @@
-"""Handlers: a function's signature is read once, at registration, and becomes a plan for calling it."""
+"""Handlers: a function's signature becomes a plan for calling it, once, at registration."""
 
 from __future__ import annotations
 
-import functools
 import inspect
-import typing
-from collections.abc import AsyncIterator, Callable
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args, get_origin
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeAlias, get_args
 
-from .body import convert, typed_body
-from .channel import Channel
+from .body import convert_text, typed_body, unreadable
 from .context import Context
 from .errors import BadRequest
 from .message import Message
+from .signatures import Style, injected, name_of, read
 from .subjects import captures
 
 if TYPE_CHECKING:
@@ -20,7 +18,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Handler", "plan"]
 
-Style: TypeAlias = Literal["async", "inline", "thread", "stream", "channel"]
 Bind: TypeAlias = "Callable[[Bus, Message, float | None, Any], dict[str, Any]]"
 
 _NO_DEFAULT = inspect.Parameter.empty
@@ -48,7 +45,7 @@ class Handler:
     @property
     def name(self) -> str:
         """For errors and logs."""
-        return getattr(self.function, "__qualname__", repr(self.function))
+        return name_of(self.function)
 
     def arguments(self, bus: Bus, message: Message, deadline: float | None, channel: Any = None) -> dict[str, Any]:
         """The keyword arguments for one message.
@@ -76,72 +73,31 @@ def plan(subject: str | int, function: Callable[..., Any], *, inline: bool = Fal
         TypeError: Two parameters could be the body, an annotation does not resolve, a pattern's name has no parameter with
             a usable type, or the function takes what no handler can be given. The text names the function.
     """
-    name = getattr(function, "__qualname__", repr(function))
-    if not callable(function):
-        raise TypeError(f"{name} is not callable")
-    parameters, hints = _signature(function, name)
-    handler = Handler(subject, function, _style(function, hints, parameters, inline))
-    if publication and handler.style in ("stream", "channel"):
-        raise TypeError(f"{name}: a stream or channel answers requests (`handle`), publications have no answer")
+    signature = read(function, inline=inline)
+    if publication and signature.style in ("stream", "channel"):
+        raise TypeError(f"{signature.name}: a stream or channel answers requests (`handle`), publications have no answer")
+    handler = Handler(subject, signature.function, signature.style)
     positions = captures(subject)
-    for parameter in parameters:
-        hint = hints.get(parameter.name, Any)
-        handler._makers.append((parameter.name, _maker(handler, parameter, hint, positions, name)))
-    if len(parameters) == 1 and parameters[0].name == handler.body_name:
-        single = parameters[0]
+    for parameter in signature.parameters:
+        hint = signature.hints.get(parameter.name, Any)
+        handler._makers.append((parameter.name, _maker(handler, parameter, hint, positions, signature.name)))
+    if len(signature.parameters) == 1 and signature.parameters[0].name == handler.body_name:
+        single = signature.parameters[0]
         if single.kind is not inspect.Parameter.KEYWORD_ONLY:
-            handler.only_body = _body_reader(hints.get(single.name, Any), single.default)
+            handler.only_body = _body_reader(signature.hints.get(single.name, Any), single.default)
     return handler
-
-
-def _signature(function: Callable[..., Any], name: str) -> tuple[list[inspect.Parameter], dict[str, Any]]:
-    target = function
-    while isinstance(target, functools.partial):
-        target = target.func
-    if not inspect.isroutine(target) and not inspect.isclass(target):
-        target = type(target).__call__  # an object with __call__
-    try:
-        hints = typing.get_type_hints(target, include_extras=False)
-    except Exception as error:
-        raise TypeError(f"{name}: an annotation does not resolve: {error}") from error
-    parameters = []
-    for parameter in inspect.signature(function).parameters.values():
-        if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
-            raise TypeError(f"{name}: *{parameter.name} cannot be filled from a message; name the parameters")
-        if parameter.kind is parameter.POSITIONAL_ONLY:
-            raise TypeError(f"{name}: positional-only parameter {parameter.name!r} cannot be injected by name")
-        if parameter.name not in hints and parameter.annotation is not _NO_DEFAULT:
-            hints[parameter.name] = parameter.annotation
-        parameters.append(parameter)
-    return parameters, hints
-
-
-def _style(function: Callable[..., Any], hints: dict[str, Any], parameters: list[inspect.Parameter], inline: bool) -> Style:
-    target = function.func if isinstance(function, functools.partial) else function
-    if not inspect.isroutine(target):
-        target = getattr(target, "__call__", target)  # noqa: B004  # the bound method of an object, for inspect
-    if any(_is(hints.get(parameter.name), Channel) for parameter in parameters):
-        return "channel"
-    if inspect.isasyncgenfunction(target):
-        return "stream"
-    if inspect.iscoroutinefunction(target):
-        return "stream" if _is(hints.get("return"), AsyncIterator) else "async"
-    return "inline" if inline else "thread"
-
-
-def _is(hint: Any, wanted: type) -> bool:
-    return hint is wanted or get_origin(hint) is wanted
 
 
 def _maker(
     handler: Handler, parameter: inspect.Parameter, hint: Any, positions: dict[str, int], function: str
 ) -> Callable[..., Any]:
-    if hint is Context:
+    given = injected(hint)
+    if given is Context:
         return lambda bus, message, deadline, channel: Context(bus, message, deadline)
-    if hint is Message:
+    if given is Message:
         return lambda bus, message, deadline, channel: message
-    if _is(hint, Channel):
-        arguments = get_args(hint)
+    if given is not None:
+        arguments = get_args(given)
         types = tuple(arguments) if len(arguments) == 2 else (Any, Any)
         return lambda bus, message, deadline, channel: channel.typed(*types)
     if parameter.name in positions:
@@ -151,9 +107,11 @@ def _maker(
             f"{function}: both {handler.body_name!r} and {parameter.name!r} could be the body; "
             "annotate the others with Context or Message, or name them in the pattern"
         )
+    if (problem := unreadable(hint)) is not None:
+        raise TypeError(f"{function}: no body can be read as the type of parameter {parameter.name!r}: {problem}")
     handler.body_name = parameter.name
-    read = _body_reader(hint, parameter.default)
-    return lambda bus, message, deadline, channel: read(message)
+    read_body = _body_reader(hint, parameter.default)
+    return lambda bus, message, deadline, channel: read_body(message)
 
 
 def _capture_maker(position: int, hint: Any, name: str) -> Callable[..., Any]:
@@ -162,7 +120,7 @@ def _capture_maker(position: int, hint: Any, name: str) -> Callable[..., Any]:
         if hint is Any or hint is str:
             return text
         try:
-            return hint(text) if hint in (int, float) else convert(text, hint)
+            return convert_text(text, hint)
         except (ValueError, TypeError) as error:
             raise BadRequest(f"{name} in the subject: {error}") from error
 
@@ -170,7 +128,7 @@ def _capture_maker(position: int, hint: Any, name: str) -> Callable[..., Any]:
 
 
 def _body_reader(hint: Any, default: Any) -> Callable[[Message], Any]:
-    def read(message: Message) -> Any:
+    def reader(message: Message) -> Any:
         if default is not _NO_DEFAULT and not message.has_body:
             return default
         try:
@@ -178,7 +136,7 @@ def _body_reader(hint: Any, default: Any) -> Callable[[Message], Any]:
         except (ValueError, TypeError) as error:
             raise BadRequest(f"the body does not fit: {error}") from error
 
-    return _body if hint is Any and default is _NO_DEFAULT else read
+    return _body if hint is Any and default is _NO_DEFAULT else reader
 
 
 def _body(message: Message) -> Any:

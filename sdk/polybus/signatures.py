@@ -1,0 +1,224 @@
+"""What a handler's signature says: its parameters, their types, and how the function runs. Read once, at registration."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import re
+import sys
+import typing
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callable
+from types import UnionType
+from typing import Annotated, Any, Literal, TypeAlias, Union, get_args, get_origin
+
+from attrs import frozen
+
+from .channel import Channel
+from .context import Context
+from .message import Message
+
+__all__ = ["Signature", "Style", "injected", "name_of", "read"]
+
+Style: TypeAlias = Literal["async", "inline", "thread", "stream", "channel"]
+"""Awaited, called in place, called in a thread, iterated, or given a channel."""
+
+_MANY = (AsyncIterator, AsyncGenerator, AsyncIterable)
+_GIVEN = (Context, Message, Channel)
+_NONE = type(None)
+
+
+@frozen
+class Signature:
+    """A function as a plan needs it."""
+
+    name: str
+    function: Callable[..., Any]
+    parameters: list[inspect.Parameter]
+    hints: dict[str, Any]
+    style: Style
+
+
+def name_of(function: object) -> str:
+    """For errors and logs."""
+    while isinstance(function, functools.partial):
+        function = function.func
+    return getattr(function, "__qualname__", None) or repr(function)
+
+
+def read(function: Any, *, inline: bool = False) -> Signature:
+    """Read a function's signature.
+
+    Raises:
+        TypeError: No handler can be made of it; the text names the function, what is wrong and what to do.
+    """
+    name = name_of(function)
+    if isinstance(function, staticmethod):
+        function = function.__func__
+    if isinstance(function, classmethod):
+        raise TypeError(f"{name} is a classmethod without its class: register the bound one, bus.handle(...)(Class.{name})")
+    if not callable(function):
+        raise TypeError(f"{name} is not callable: a handler is a function")
+    parameters = _parameters(function, name)
+    hints = _hints(function, parameters, name)
+    if parameters and _is_unbound(function, parameters[0], hints):
+        method = name.rpartition(".")[2]
+        raise TypeError(f"{name} is a method without its object: register the bound one, bus.handle(...)(service.{method})")
+    return Signature(name, function, parameters, hints, _style(function, name, parameters, hints, inline))
+
+
+def injected(hint: Any) -> Any:
+    """The hint, where it asks for a `Context`, a `Message` or a `Channel`, also as ``Context | None``; else None.
+
+    Raises:
+        TypeError: One of several things is asked for.
+    """
+    while get_origin(hint) is Annotated:
+        hint = get_args(hint)[0]
+    if get_origin(hint) in (Union, UnionType):
+        choices = [choice for choice in get_args(hint) if choice is not _NONE]
+        given = [found for choice in choices if (found := injected(choice)) is not None]
+        if given and len(choices) > 1:
+            raise TypeError(f"{hint} is neither the body nor something to inject: annotate with one of them")
+        return given[0] if given else None
+    return hint if hint in _GIVEN or get_origin(hint) is Channel else None
+
+
+# -- parameters and their types ------------------------------------------------------------------------------------------
+
+
+def _parameters(function: Callable[..., Any], name: str) -> list[inspect.Parameter]:
+    try:
+        signature = inspect.signature(function)
+    except (ValueError, NameError) as error:  # builtins have none; on Python 3.14 annotations are looked up here
+        if isinstance(error, NameError):
+            raise _unresolved(function, name, error) from error
+        raise TypeError(f"{name} shows no signature: wrap it in a function with named parameters") from error
+    bound = function.keywords if isinstance(function, functools.partial) else ()
+    parameters = [parameter for parameter in signature.parameters.values() if parameter.name not in bound]
+    for parameter in parameters:
+        if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
+            stars = "*" if parameter.kind is parameter.VAR_POSITIONAL else "**"
+            raise TypeError(
+                f"{name}: {stars}{parameter.name} cannot be filled from a message: name the parameters "
+                "(in a decorator, functools.wraps shows those of the function inside)"
+            )
+        if parameter.kind is parameter.POSITIONAL_ONLY:
+            raise TypeError(f"{name}: positional-only parameter {parameter.name!r} cannot be injected by name: leave out the /")
+    return parameters
+
+
+def _hints(function: Callable[..., Any], parameters: list[inspect.Parameter], name: str) -> dict[str, Any]:
+    target = _annotated(function)
+    try:
+        hints = typing.get_type_hints(target, include_extras=True)
+    except NameError as error:
+        hints = _hints_one_by_one(target, parameters, name, error)
+    except Exception as error:
+        raise TypeError(f"{name}: an annotation does not resolve: {error}") from error
+    for parameter in parameters:
+        if parameter.name not in hints and parameter.annotation is not parameter.empty:
+            hints[parameter.name] = parameter.annotation
+    return hints
+
+
+def _hints_one_by_one(target: Any, parameters: list[inspect.Parameter], name: str, error: NameError) -> dict[str, Any]:
+    """What resolves, where all together do not: the type of what is returned may be for type checkers only."""
+    texts = _annotation_texts(target)
+    wanted = {parameter.name for parameter in parameters}
+    hints = {}
+    for of, text in texts.items():
+        probe = type("Probe", (), {"__annotations__": {of: text}})()
+        try:
+            hints.update(typing.get_type_hints(probe, getattr(_innermost(target), "__globals__", {}), include_extras=True))
+        except Exception as inner:
+            if of in wanted:
+                raise _unresolved(target, name, inner if isinstance(inner, NameError) else error, of) from error
+            if of == "return" and re.match(r"(typing\.|collections\.abc\.)?Async(Iter|Gener)", text):
+                hints[of] = AsyncIterator  # of what does not matter
+    return hints
+
+
+def _unresolved(target: Any, name: str, error: NameError, parameter: str | None = None) -> TypeError:
+    missing = error.name or str(error)
+    if parameter is None:
+        texts = _annotation_texts(target)
+        parameter = next((of for of, text in texts.items() if re.search(rf"\b{re.escape(missing)}\b", text)), None)
+    where = f" of parameter {parameter!r}" if parameter not in (None, "return") else ""
+    return TypeError(
+        f"{name}: the annotation{where} does not resolve, {missing!r} is not known when the handler is registered: import it "
+        "outside of `if TYPE_CHECKING:`, and define it at the top of its module, before the handler"
+    )
+
+
+def _annotation_texts(target: Any) -> dict[str, str]:
+    if sys.version_info >= (3, 14):
+        import annotationlib
+
+        return dict(annotationlib.get_annotations(target, format=annotationlib.Format.STRING))
+    return {of: text if isinstance(text, str) else repr(text) for of, text in getattr(target, "__annotations__", {}).items()}
+
+
+def _annotated(function: Any) -> Any:
+    """The function whose annotations count."""
+    while isinstance(function, functools.partial):
+        function = function.func
+    if inspect.isroutine(function) or inspect.isclass(function):
+        return function.__init__ if inspect.isclass(function) else function
+    return getattr(function, "__wrapped__", None) or type(function).__call__  # an object with __call__
+
+
+def _is_unbound(function: Any, first: inspect.Parameter, hints: dict[str, Any]) -> bool:
+    return (
+        first.name in ("self", "cls")
+        and first.name not in hints
+        and inspect.isfunction(function)
+        and not function.__qualname__.endswith(f"<locals>.{function.__name__}")
+        and "." in function.__qualname__
+    )
+
+
+# -- how it runs ---------------------------------------------------------------------------------------------------------
+
+
+def _style(function: Any, name: str, parameters: list[inspect.Parameter], hints: dict[str, Any], inline: bool) -> Style:
+    called = _called(function)
+    inner = _innermost(called)  # behind decorators that are plain functions
+    if any(_is_channel(hints.get(parameter.name), name, parameter) for parameter in parameters):
+        if not (inspect.iscoroutinefunction(called) or inspect.iscoroutinefunction(inner)):
+            raise TypeError(f"{name} takes a Channel and is no `async def` without `yield`: nothing else can hold a channel")
+        return "channel"
+    if inspect.isgeneratorfunction(called) or inspect.isgeneratorfunction(inner):
+        raise TypeError(f"{name} is a plain generator: make it `async def` with `yield` to answer bus.stream()")
+    if inspect.isasyncgenfunction(called) or inspect.isasyncgenfunction(inner) or _gives_many(hints.get("return")):
+        return "stream"
+    if inspect.iscoroutinefunction(called):
+        return "async"
+    return "inline" if inline or inspect.iscoroutinefunction(inner) else "thread"
+
+
+def _is_channel(hint: Any, name: str, parameter: inspect.Parameter) -> bool:
+    try:
+        given = injected(hint)
+    except TypeError as error:
+        raise TypeError(f"{name}: the annotation of parameter {parameter.name!r}: {error}") from None
+    return given is Channel or get_origin(given) is Channel
+
+
+def _gives_many(hint: Any) -> bool:
+    return hint in _MANY or get_origin(hint) in _MANY
+
+
+def _called(function: Any) -> Any:
+    """The function that is called in the end, behind partials and objects with ``__call__``."""
+    while isinstance(function, functools.partial):
+        function = function.func
+    if inspect.isroutine(function) or inspect.isclass(function):
+        return function
+    return type(function).__call__
+
+
+def _innermost(function: Any) -> Any:
+    try:
+        return inspect.unwrap(function)
+    except ValueError:  # wrapped in a ring
+        return function
