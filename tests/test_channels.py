@@ -17,6 +17,7 @@ from polybus import (
     EncodeError,
     Limits,
     LocalProtocolError,
+    QueueFull,
     RequestError,
     TooManyRequests,
     Unavailable,
@@ -413,3 +414,188 @@ async def test_an_item_for_a_channel_that_is_not_there_harms_nobody() -> None:
             peer._link.answer(Message(kind, "", "made-up-1", body=1), peer)
         assert await client.request("echo", 1) == 1
         assert len(bus.peers) == 1
+
+
+# -- bytes ---------------------------------------------------------------------------------------------------------------
+
+KIB = 1024
+UNREAD = 2 * 256 * KIB
+"""What one side may send ahead of a reader that stands still, and one item more."""
+
+
+class Large:
+    """Streams of large items, and a handler that is sent some and does not read them."""
+
+    def __init__(self, bus: Bus, size: int) -> None:
+        self.size = size
+        self.made = 0
+        bus.handle("large")(self.large)
+        bus.handle("deaf")(self.deaf)
+
+    async def large(self, body: int) -> AsyncIterator[str]:
+        for _ in range(body):
+            self.made += 1
+            yield "x" * self.size
+
+    async def deaf(self, ch: Channel[bytes, int]) -> None:
+        await anyio.sleep_forever()
+
+
+@bounded
+async def test_unread_items_are_held_back_by_their_bytes_and_charged() -> None:
+    bus, client = Bus(), Bus()
+    large = Large(bus, 64 * KIB)
+    async with pair(bus, client=client):
+        async with client.stream("large", 200) as items:
+            await anext(items)
+            await anyio.wait_all_tasks_blocked()
+            assert 4 <= large.made <= UNREAD // large.size
+            assert 100 * KIB < client._running.buffered <= UNREAD
+            count = 1
+            async for _ in items:
+                count += 1
+            assert count == 200
+        assert client._running.buffered == 0
+
+
+@bounded
+async def test_what_was_not_read_is_given_back_when_the_channel_is_left() -> None:
+    bus, client = Bus(), Bus()
+    Large(bus, 64 * KIB)
+    async with pair(bus, client=client):
+        async with client.stream("large", 200) as items:
+            await anext(items)
+            await anyio.wait_all_tasks_blocked()
+            assert client._running.buffered > 0
+        assert client._running.buffered == 0
+        async with client.channel("deaf") as ch:
+            with anyio.move_on_after(0.05):
+                while True:
+                    await ch.send(bytes(64 * KIB))
+            assert 100 * KIB < bus._running.buffered <= UNREAD
+        await eventually(lambda: bus._running.buffered == 0)
+
+
+@bounded
+async def test_items_larger_than_the_window_pass_one_by_one() -> None:
+    bus = Bus()
+    large = Large(bus, 700 * KIB)
+    async with pair(bus) as client, client.stream("large", 12) as items:
+        await anext(items)
+        await anyio.wait_all_tasks_blocked()
+        assert large.made <= 4
+        assert [len(item) async for item in items] == [700 * KIB] * 11
+
+
+@bounded
+async def test_items_of_all_sizes_never_get_stuck() -> None:
+    bus = Bus()
+    sizes = [300 * KIB, *[1] * 15, 0, 70 * KIB, *[5] * 40, *[20 * KIB] * 30, 700 * KIB, *[2] * 7] * 3
+
+    @bus.handle("mixed")
+    async def mixed() -> AsyncIterator[str]:
+        for size in sizes:
+            yield "x" * size
+
+    async with pair(bus) as client, client.stream("mixed") as items:
+        assert [len(item) async for item in items] == sizes
+    async with bus, bus.stream("mixed") as items:
+        assert [len(item) async for item in items] == sizes
+
+
+@bounded
+async def test_bytes_beyond_what_may_be_sent_ahead_end_the_channel() -> None:
+    bus = Bus()
+
+    @bus.handle("stubborn")
+    async def stubborn(ch: Channel[int, bytes]) -> None:
+        for _ in range(60):
+            ch._ahead.clear()  # a peer that counts as it likes
+            ch._ahead_bytes = 0
+            await ch.send(bytes(200 * KIB))
+
+    client = Bus()
+    async with pair(bus, client=client):
+        with pytest.raises(TooManyRequests, match="bytes"):
+            async with client.channel("stubborn") as ch:
+                await anyio.wait_all_tasks_blocked()
+                assert client._running.buffered <= 5 * 256 * KIB
+                async for _ in ch:
+                    pass
+        assert client._running.buffered == 0
+
+
+@bounded
+async def test_the_unread_items_of_all_channels_stay_within_total_bytes() -> None:
+    bus, client = Bus(), Bus(limits=Limits(total_bytes=1024 * KIB))
+    Large(bus, 64 * KIB)
+    async with pair(bus, client=client):
+        streams = [client.stream("large", 200) for _ in range(20)]
+        ended = 0
+        for stream in streams:
+            await stream.__aenter__()
+        await anyio.wait_all_tasks_blocked()
+        assert client._running.buffered <= 1024 * KIB
+        for stream in streams:
+            assert stream._channel is not None
+            ended += isinstance(stream._channel.failed, TooManyRequests)
+            await stream.__aexit__(None, None, None)
+        assert ended > 0
+        assert client._running.buffered == 0
+
+
+@bounded
+async def test_streams_of_a_bus_to_itself_are_held_back_and_charged_too() -> None:
+    bus = Bus(limits=Limits(channels=2))
+    large = Large(bus, 64 * KIB)
+    async with bus:
+        async with bus.stream("large", 200) as items:
+            await anext(items)
+            await anyio.wait_all_tasks_blocked()
+            assert 4 <= large.made <= UNREAD // large.size
+            assert 100 * KIB < bus._running.buffered <= UNREAD
+        assert bus._running.buffered == 0
+        with pytest.raises(TooManyRequests, match=r"Limits\.channels"):
+            async with (
+                bus.stream("large", 9),
+                bus.stream("large", 9),
+                bus.stream("large", 9),
+                bus.stream("large", 9),
+                bus.stream("large", 9),
+            ):
+                pass
+
+
+@bounded
+async def test_requests_of_a_bus_to_itself_are_counted_like_those_to_a_peer() -> None:
+    bus = Bus(limits=Limits(pending=3))
+    go = anyio.Event()
+
+    @bus.handle("wait")
+    async def wait(body: int) -> int:
+        await go.wait()
+        return body
+
+    async with bus:
+        replies = [bus.request("wait", number) for number in range(4)]
+        with pytest.raises(QueueFull, match=r"Limits\.pending"):
+            await replies[3]
+        go.set()
+        assert [await reply for reply in replies[:3]] == [0, 1, 2]
+
+
+@bounded
+async def test_a_channel_whose_call_is_cancelled_leaves_nothing_behind() -> None:
+    bus, client = Bus(), Bus()
+    Large(bus, 1)
+    async with pair(bus, client=client):
+        (peer,) = client.peers
+        for _ in range(3):
+            async with client.channel("deaf") as ch:
+                await eventually(lambda: bus.stats().running == 1)
+                peer._send_cancel(ch.id, "deaf")
+                with pytest.raises(RequestError) as caught:
+                    await anext(ch)
+                assert caught.value.code is Code.CANCELLED
+        assert not bus.peers[0].channels
+        assert not peer.channels

@@ -19,7 +19,7 @@ FLOORS: tuple[frozenset[str], ...] = (
     frozenset({"message"}),
     frozenset({"plugins"}),
     frozenset({"protocols", "transports"}),
-    frozenset({"urls", "reply", "outbox", "workers", "runtime", "channel", "handlers", "authority", "router"}),
+    frozenset({"account", "urls", "reply", "outbox", "workers", "runtime", "channel", "handlers", "authority", "router"}),
     frozenset({"blocking", "calls", "execution", "event_stream", "loopback"}),
     frozenset({"incoming", "peer", "crowd", "outflow", "link", "subscription", "distribution"}),
     frozenset({"connecting", "serving", "life", "bus"}),

@@ -111,6 +111,9 @@ class Call:
             self.ended = True
             self.origin.finished(self)
 
+    def discard(self) -> None:
+        """The handler reads nothing any more."""
+
     def stop(self) -> None:
         """Nobody waits for the answer any more: stop the handler, answer nothing."""
         if not self.ended:
@@ -191,6 +194,14 @@ class ChannelCall(Call):
     def stop(self) -> None:
         self.channel.on_end = None
         super().stop()
+        self.channel.abort(Code.CANCELLED, "the handler was stopped")  # what is still open
+
+    def end(self) -> None:
+        self.discard()
+        super().end()
+
+    def discard(self) -> None:
+        self.channel.discard()
 
 
 def failure(error: BaseException, bus: Bus, message: Message) -> tuple[Code, str, str | None, Any]:

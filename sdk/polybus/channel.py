@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, Protocol, Self, TypeVar, cast
 
+from .account import OVERHEAD, Account, cost
 from .body import JSON, OCTETS, BodyFormat, typed_body
 from .errors import BadReply, BusError, Code, DeadlineExceeded, LocalProtocolError, TooManyRequests
 from .message import Kind, Message
@@ -21,22 +22,31 @@ from .reply import error_of
 if TYPE_CHECKING:
     from ._loop import Loop
 
-__all__ = ["CREDIT", "Channel", "ChannelPort"]
+__all__ = ["CREDIT", "CREDIT_BYTES", "Channel", "ChannelPort"]
 
 Receives = TypeVar("Receives")
 Sends = TypeVar("Sends")
 
 CREDIT = 64
 """Items that a side grants before it has read any."""
+CREDIT_BYTES = 256 * 1024
+"""Bytes that a side sends at most ahead of the other's reading, but for the last item, which may be of any size.
+
+Credits on the wire count items. Their bytes need no field there: a sender knows how large the items were that a credit gives
+back, and the reader gives back after a quarter of either.
+"""
+_TOLERANCE = 4
+"""Both sides count bytes as their own wire's bodies have them; only who sends far more than that breaks the rule."""
 
 
 class ChannelPort(Protocol):
     """What a channel writes to: a link's peer, or the other end in the same process."""
 
-    def channel_send(
-        self, channel: Channel[Any, Any], kind: Kind, value: Any, code: Code | None, facts: dict[str, Any]
-    ) -> None:
-        """Write an item, a credit or an end."""
+    account: Account
+    """Where the items that nobody has read yet are charged."""
+
+    def channel_send(self, channel: Channel[Any, Any], kind: Kind, value: Any, code: Code | None, facts: dict[str, Any]) -> int:
+        """Write an item, a credit or an end. What it will cost the other side until it is read."""
         ...
 
     def channel_room(self) -> Awaitable[None] | None:
@@ -65,6 +75,12 @@ class Channel(Generic[Receives, Sends]):
         self._granted = window
         self._window = window
         self._consumed = 0
+        self._consumed_bytes = 0
+        self._unread = 0
+        """Bytes of `_items`, which are charged to the port's account."""
+        self._ahead: deque[int] = deque()
+        """Sizes of the items sent that the other side has not read, as far as it has said."""
+        self._ahead_bytes = 0
         self._items: deque[Message] = deque()
         self._receives: Any = Any
         self._sending = True
@@ -95,7 +111,11 @@ class Channel(Generic[Receives, Sends]):
             RequestError: The other side ended the channel with this error.
             Disconnected: The link broke.
         """
-        while self._credit <= 0 and self._error is None and self._sending:
+        while (
+            (self._credit <= 0 or self._ahead_bytes >= CREDIT_BYTES)  # far behind: in items or in bytes
+            and self._error is None
+            and self._sending
+        ):
             waiter = self._loop.waiter()
             self._writers.append(waiter)
             try:
@@ -109,8 +129,10 @@ class Channel(Generic[Receives, Sends]):
             raise self._error.with_traceback(None)
         if not self._sending:
             raise LocalProtocolError("this half of the channel has ended: no send after send_eof, or after the other side left")
-        self._port.channel_send(self, Kind.ITEM, item, None, {})
+        size = self._port.channel_send(self, Kind.ITEM, item, None, {})
         self._credit -= 1
+        self._ahead.append(size)
+        self._ahead_bytes += size
 
     def finish(self) -> None:
         """The handler has returned: nothing more is sent, and nothing more is read."""
@@ -120,6 +142,7 @@ class Channel(Generic[Receives, Sends]):
             self._sending = False
         if receiving and self._error is None:
             self._port.channel_send(self, Kind.END, None, None, {})
+        self.discard()
         self._maybe_done()
 
     async def send_eof(self) -> None:
@@ -139,7 +162,7 @@ class Channel(Generic[Receives, Sends]):
             return
         self._port.channel_send(self, Kind.END, None, code, {"text": text, "reason": reason, "detail": detail})
         self._sending = self._receiving = False
-        self._items.clear()
+        self.discard()
         self._wake()
         self._maybe_done()
 
@@ -165,19 +188,30 @@ class Channel(Generic[Receives, Sends]):
                     self._wake_one(self._readers)
                 raise
         message = self._items.popleft()
-        self._grant()
+        size = cost(message)
+        self._unread -= size
+        self._port.account.release(size)
+        self._grant(size)
         try:
             return cast(Receives, typed_body(message, self._receives))
         except (ValueError, TypeError) as error:
             raise BadReply(f"an item of {self.subject!r} does not fit: {error}") from error
 
-    def _grant(self) -> None:
+    def discard(self) -> None:
+        """Nobody will read what has come in, nor what may still come."""
+        self._receiving = False
+        self._items.clear()
+        self._port.account.release(self._unread)
+        self._unread = 0
+
+    def _grant(self, size: int) -> None:
         """Tell the sender of room, in portions of a quarter of the window."""
         self._consumed += 1
-        if self._receiving and self._consumed * 4 >= self._window:
+        self._consumed_bytes += size
+        if self._receiving and (self._consumed * 4 >= self._window or self._consumed_bytes * 4 >= CREDIT_BYTES):
             self._port.channel_send(self, Kind.CREDIT, None, None, {"credit": self._consumed})
             self._granted += self._consumed
-            self._consumed = 0
+            self._consumed = self._consumed_bytes = 0
 
     # -- what the other side says ----------------------------------------------------------------------------------------
 
@@ -185,18 +219,30 @@ class Channel(Generic[Receives, Sends]):
         """An item has come in."""
         if not self._receiving:
             return
+        size = cost(message)
         if self._granted <= 0:
-            self.abort(Code.RESOURCE_EXHAUSTED, f"more items than the credit of {self._window} allows")
-            self._break(TooManyRequests(f"the peer sent more items on {self.subject!r} than it was granted"))
-            return
-        self._granted -= 1
-        self._items.append(message)
-        self._wake_one(self._readers)
+            self._overrun(f"more items than the credit of {self._window} allows", "more items than it was granted")
+        elif self._unread >= _TOLERANCE * CREDIT_BYTES:
+            self._overrun(f"{self._unread} unread bytes are too far ahead", f"{self._unread} bytes ahead of the reader")
+        elif not self._port.account.hold(size):
+            held = f"{self._port.account.held} bytes wait to be read (Limits.waiting_bytes, total_bytes)"
+            self._overrun(held, f"an item while {held}")
+        else:
+            self._granted -= 1
+            self._unread += size
+            self._items.append(message)
+            self._wake_one(self._readers)
+
+    def _overrun(self, told: str, seen: str) -> None:
+        self.abort(Code.RESOURCE_EXHAUSTED, told)
+        self._break(TooManyRequests(f"the peer sent on {self.subject!r} {seen}"))
 
     def received_credit(self, count: Any) -> None:
         """The other side has room for more."""
         if isinstance(count, int) and 0 < count <= 1 << 31:
             self._credit = min(self._credit + count, 1 << 31)
+            for _ in range(min(count, len(self._ahead))):
+                self._ahead_bytes -= self._ahead.popleft()
             for _ in range(min(count, len(self._writers))):
                 self._wake_one(self._writers)
 
@@ -262,6 +308,7 @@ class Channel(Generic[Receives, Sends]):
                 self.abort(Code.CANCELLED, "the other side left the channel")
             else:
                 self._finish_sending()
+        self.discard()
 
 
 class Opening(Generic[Receives, Sends]):
@@ -290,22 +337,22 @@ class Opening(Generic[Receives, Sends]):
 class LocalPort:
     """Joins two channels of one process; items are encoded all the same, so that both ends see what a wire would give."""
 
-    def __init__(self, loop: Loop) -> None:
+    def __init__(self, loop: Loop, account: Account) -> None:
         self._loop = loop
+        self.account: Account = account
         self.ends: tuple[Channel[Any, Any], ...] = ()
 
-    def channel_send(
-        self, channel: Channel[Any, Any], kind: Kind, value: Any, code: Code | None, facts: dict[str, Any]
-    ) -> None:
+    def channel_send(self, channel: Channel[Any, Any], kind: Kind, value: Any, code: Code | None, facts: dict[str, Any]) -> int:
         other = self.ends[1] if channel is self.ends[0] else self.ends[0]
         if kind is Kind.CREDIT:
             count = facts["credit"]
             self._loop.call_soon(lambda: other.received_credit(count))
-            return
+            return OVERHEAD
         raw, body_format = encode_local(value) if kind is Kind.ITEM else (None, JSON)
         message = Message(kind, channel.subject, None, raw, body_format, code=code, attributes=facts)
         receive = other.received_item if kind is Kind.ITEM else other.received_end
         self._loop.call_soon(lambda: receive(message))
+        return cost(message)
 
     def channel_room(self) -> None:
         """There is always room: credit bounds what waits."""

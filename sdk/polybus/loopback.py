@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
+from .account import Account
 from .calls import Answer, Call, ChannelCall
 from .channel import CREDIT, Channel, LocalPort, encode_local
-from .errors import Code, DeadlineExceeded, Disconnected, RequestError
+from .errors import Code, DeadlineExceeded, Disconnected, QueueFull, RequestError, TooManyRequests
 from .message import Kind, Message
 from .reply import Reply
 
@@ -40,6 +41,9 @@ class Loopback:
         if handler.style in ("stream", "channel"):
             reply._fail(RequestError(Code.INVALID_ARGUMENT, f"{subject!r} is a {handler.style}: use bus.{handler.style}()"))
             return reply
+        if len(self.calls) >= runtime.limits.pending:
+            reply._fail(QueueFull(f"{len(self.calls)} requests of this bus to itself already run (Limits.pending)"))
+            return reply
         call = Call(self._bus, LocalAnswer(self, reply), None, handler, message, deadline)
         reply._abandon = lambda _: call.stop()
         reply.sent = True
@@ -69,7 +73,10 @@ class Loopback:
         handler = self._bus._handlers[subject]
         if handler.style != mode:
             raise RequestError(Code.INVALID_ARGUMENT, f"{subject!r} does not answer {mode}")
-        port = LocalPort(runtime.loop)
+        limit = 2 * runtime.limits.channels
+        if sum(isinstance(call, ChannelCall) for call in self.calls.values()) >= limit:
+            raise TooManyRequests(f"{limit} channels of this bus to itself are open (Limits.channels)")
+        port = LocalPort(runtime.loop, Account(runtime))
         near: Channel[Any, Any] = Channel(runtime.loop, port, subject, CREDIT)
         far: Channel[Any, Any] = Channel(runtime.loop, port, subject, CREDIT)
         port.ends = (near, far)

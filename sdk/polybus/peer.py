@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, overload
 import anyio
 
 from . import incoming
+from .account import Account, cost
 from .calls import Answer, Call
 from .channel import CREDIT, Channel, Opening
 from .errors import (
@@ -40,15 +41,8 @@ Out = TypeVar("Out")
 T = TypeVar("T")
 
 HELLO = "_polybus.hello"
-_OVERHEAD = 200
-"""Bytes that a waiting message costs besides its body and headers."""
 HELLO_TIMEOUT = 1.0
 """Seconds of silence after which a peer counts as bare."""
-
-
-def _size(message: Message) -> int:
-    headers = message.headers
-    return _OVERHEAD + len(message.raw or b"") + (sum(map(len, headers.values())) if headers else 0)
 
 
 class Peer(Answer):
@@ -71,10 +65,10 @@ class Peer(Answer):
         "_link",
         "_unsent",
         "_where",
+        "account",
         "calls",
         "channels",
         "connected_at",
-        "held",
         "key",
         "patterns",
         "pending",
@@ -101,8 +95,8 @@ class Peer(Answer):
         self.channels: dict[Any, Channel[Any, Any]] | None = None
         self.warned: bool = False
         """Whether the log says already that it wants too many subscriptions."""
-        self.held: int = 0
-        """Bytes of what waits in `waiting` and `undecided`."""
+        self.account: Account = Account(link.runtime, link.runtime.limits.waiting_bytes)
+        """What this peer makes the bus keep: requests and questions that wait, items that nobody has read."""
         self.undecided: deque[Message] | None = None
         """Messages that wait for an asynchronous `authorize`."""
         self._unsent: dict[Reply[Any], None] | None = None
@@ -359,10 +353,8 @@ class Peer(Answer):
                 self._watch(channel.deadline)
         return channel
 
-    def channel_send(
-        self, channel: Channel[Any, Any], kind: Kind, value: Any, code: Code | None, facts: dict[str, Any]
-    ) -> None:
-        """A channel's port: write an item, a credit or an end."""
+    def channel_send(self, channel: Channel[Any, Any], kind: Kind, value: Any, code: Code | None, facts: dict[str, Any]) -> int:
+        """A channel's port: write an item, a credit or an end. What it costs the other side until it is read."""
         link = self._link
         message = Message(kind, channel.subject, channel.id, None, link.format, code=code)
         if facts:
@@ -371,6 +363,7 @@ class Peer(Answer):
             message.format = chosen = link.format_for(value, channel.subject)
             message.raw = chosen.encode(value)
         link.answer(message, self)
+        return cost(message)
 
     def channel_room(self) -> Awaitable[None] | None:
         """A channel's port: something to wait for while too much waits to be written."""
@@ -440,19 +433,14 @@ class Peer(Answer):
 
     def hold(self, message: Message) -> bool:
         """Take account of a message of this peer that has to wait. False if too much waits already."""
-        runtime, size = self._link.runtime, _size(message)
-        if self.held + size > runtime.limits.waiting_bytes or runtime.buffered + size > runtime.limits.total_bytes:
+        if not self.account.hold(cost(message)):
             return False
-        self.held += size
-        runtime.buffered += size
         message.forget_value()
         return True
 
     def release(self, message: Message) -> None:
         """It waits no more."""
-        size = _size(message)
-        self.held -= size
-        self._link.runtime.buffered -= size
+        self.account.release(cost(message))
 
     # -- deadlines and endings -------------------------------------------------------------------------------------------
 
@@ -538,15 +526,17 @@ class Peer(Answer):
             reply._fail(failed)
         waiting, self.waiting = self.waiting, None
         for call in waiting or ():
-            call.ended = True  # never started, so nothing is to be given back
+            self.release(call.message)
+            call.ended = True  # never started, so no place is to be given back
+            call.discard()
         self._link.runtime.crowded.pop(self, None)
         for call in list(self.calls.values()) if self.calls else ():
             call.stop()
         for channel in list(self.channels.values()) if self.channels else ():
             channel.lost(failed)
+        for message in self.undecided or ():
+            self.release(message)
         self.calls = self.channels = self.undecided = None
-        self._link.runtime.buffered -= self.held
-        self.held = 0
         self._link.bus._forget_patterns(self)
         if self._extended is False:
             self._extended = None  # another may answer at that address
