@@ -1,4 +1,4 @@
-"""The clock on the wall, for protocols whose messages say when they were made. They take it as an argument; this is its default."""
+"""The clock on the wall, for protocols whose messages say when they were made: the default of an argument of theirs."""
 
 from __future__ import annotations
 
