@@ -14,7 +14,7 @@ import anyio.to_thread
 from .authority import Authenticate, Authority, Authorize
 from .channel import Channel, Opening, encode_local
 from .connecting import Backoff, Connecting, Headers
-from .distribution import Route
+from .distribution import Route, own_format
 from .errors import (
     AmbiguousRoute,
     BusError,
@@ -388,12 +388,12 @@ class Bus(Life):
         if to is None and headers is None and body is not None and sole is not None and sole._link.flowing:
             self._distribution.publish_alone(route, sole._link, body)
             return
-        message = self._publication(route, name, body, headers)
+        peers = None if to is None else tuple(to) if isinstance(to, Iterable) else (to,)
+        message = self._publication(route, name, body, headers, peers)
         deadline = self._running.time() + timeout
-        if to is None:
+        if peers is None:
             await self._distribution.publish(message, route.peers, route.inboxes, deadline)
         else:
-            peers = tuple(to) if isinstance(to, Iterable) else (to,)
             await self._distribution.publish(message, peers, (), deadline)
 
     def publish_nowait(
@@ -413,22 +413,27 @@ class Bus(Life):
         """
         name = subject.name if isinstance(subject, Subject) else subject
         route = self._distribution.routes.get(name) or self._distribution.route(name)
-        message = self._publication(route, name, body, headers)
+        peers = None if to is None else tuple(to) if isinstance(to, Iterable) else (to,)
+        message = self._publication(route, name, body, headers, peers)
         deadline = self._running.time() + timeout
-        if to is None:
+        if peers is None:
             self._distribution.publish_nowait(message, route.peers, route.inboxes, deadline)
         else:
-            peers = tuple(to) if isinstance(to, Iterable) else (to,)
             self._distribution.publish_nowait(message, peers, (), deadline)
 
-    def _publication(self, route: Route, name: str | int, body: Any, headers: Mapping[str, str] | None) -> Message:
+    def _publication(
+        self, route: Route, name: str | int, body: Any, headers: Mapping[str, str] | None, peers: tuple[Peer, ...] | None
+    ) -> Message:
         checked = None if headers is None else self._headers(headers)
         if body is None:
             return Message(Kind.PUBLISH, name, headers=checked)
-        if route.sole is None:
+        choose = route.choose if peers is None else own_format(peers)
+        if choose is None and peers is None and route.sole is not None:
+            choose = route.sole._link.format_for
+        if choose is None:
             raw, body_format = encode_local(body)
         else:
-            body_format = route.sole._link.format_for(body, name)
+            body_format = choose(body, name)
             raw = body_format.encode(body)
         return Message(Kind.PUBLISH, name, None, raw, body_format, checked)
 

@@ -4,36 +4,47 @@ from __future__ import annotations
 
 import inspect
 import logging
-from collections.abc import Awaitable, Iterable
-from typing import TYPE_CHECKING, Any
+from collections.abc import Awaitable, Callable, Iterable
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import anyio.lowlevel
 
+from .body import JSON
 from .errors import BusError, Disconnected, Forbidden, QueueFull, Unsupported
 from .headers import VIA
 from .message import Kind, Message
 from .subjects import SubjectIndex, is_pattern, wire_pattern
 
 if TYPE_CHECKING:
+    from .body import BodyFormat
     from .bus import Bus
     from .link import Link
     from .peer import Peer
     from .subscription import Inbox
 
-__all__ = ["Distribution"]
+__all__ = ["Distribution", "own_format"]
 
 logger: logging.Logger = logging.getLogger("polybus")
 
 _HINTS = 256
 _ROUTES = 4096
+Choose: TypeAlias = "Callable[[Any, str | int], BodyFormat]"
 _TURNS = 4
 """Of the event loop, until whoever can write has written: one to wake the writers, one to write, one to hear of it."""
 
 
-class Route:
-    """Where publications of one subject go; remembered until anybody's interest changes."""
+def own_format(peers: tuple[Peer, ...]) -> Choose | None:
+    """How the wires of these peers write a value, where all of them do so in one way that is not JSON: nothing is lost then."""
+    formats = {peer._link.format for peer in peers}
+    if len(formats) != 1 or JSON in formats:
+        return None
+    return peers[0]._link.format_for
 
-    __slots__ = ("inboxes", "message", "peers", "sole")
+
+class Route:
+    """Where publications of one subject go, and in which form; remembered until anybody's interest changes."""
+
+    __slots__ = ("choose", "inboxes", "message", "peers", "sole")
 
     def __init__(self, subject: str | int, inboxes: tuple[Inbox, ...], peers: tuple[Peer, ...]) -> None:
         self.inboxes: tuple[Inbox, ...] = inboxes
@@ -42,6 +53,7 @@ class Route:
         self.sole: Peer | None = peers[0] if len(peers) == 1 and not inboxes and peers[0]._link.upstream else None
         # On the short way a codec writes the message at once and nobody keeps it: one object serves for all.
         self.message: Message = Message(Kind.PUBLISH, subject)
+        self.choose: Choose | None = own_format(peers)
 
 
 class Distribution:
@@ -111,8 +123,14 @@ class Distribution:
             return
         self._interest.pop(pattern, None)
         for peer in self._told():
-            if self._understands(peer, pattern):
+            if self._understands(peer, pattern) and not (_tells_handlers(peer._link) and pattern in self._bus._handlers):
                 peer._link.answer(Message(Kind.UNSUBSCRIBE, pattern), peer)
+
+    def handled(self, subject: str | int) -> None:
+        """A handler was registered while links are up: tell those who want to know."""
+        for peer in self._told():
+            if _tells_handlers(peer._link):
+                peer._link.answer(Message(Kind.SUBSCRIBE, subject), peer)
 
     def _told(self) -> list[Peer]:
         """Peers that are told of this bus's subscriptions."""
@@ -139,6 +157,8 @@ class Distribution:
         if not self._understands(peer, pattern) and not await peer.extended():
             if link.session is not None and not link.session.capabilities.subscribe:
                 return  # it sends everything
+            if not link.upstream:
+                return  # it has dialled in: what it may send is no condition of a subscription here
             raise Unsupported(
                 f"{peer!r} is not a polybus peer and matches exact subjects only: subscribe to those instead of {pattern!r}"
             )
@@ -170,13 +190,27 @@ class Distribution:
         if not _announces(link):
             return
         later = []
-        for pattern in self._interest:
+        handled = self._bus._handlers if _tells_handlers(link) else ()
+        for pattern in dict.fromkeys((*self._interest, *handled)):
             if self._understands(peer, pattern):
-                link.write(Message(Kind.SUBSCRIBE, pattern), peer)
+                self._tell(peer, pattern)
             else:
                 later.append(pattern)
+        link.flush()
         if later:
             link.runtime.spawn(self._restore_patterns, peer, later)
+
+    @staticmethod
+    def _tell(peer: Peer, pattern: str | int) -> None:
+        """Queue one subscription, for the session to write many at once."""
+        link = peer._link
+        assert link.session is not None
+        try:
+            link.session.send(Message(Kind.SUBSCRIBE, pattern), link.runtime.time(), peer.key)
+        except BusError as error:  # a subject that this wire keeps to itself
+            logger.warning("polybus: %r does not hear of %r: %s", peer, pattern, error)
+        else:
+            link.bus._counters.sent += 1
 
     def not_bare(self, peer: Peer) -> None:
         """A peer has shown to be ours, or has gone."""
@@ -371,16 +405,21 @@ class Distribution:
         on.headers = {**(message.headers or {}), VIA: ",".join([*passed, own])}
         if message.raw is None and message.has_body:
             on._value = message.body
+        alike = on
+        if message._attributes:  # what only that wire knows goes on to peers on the same one
+            alike = Message(Kind.PUBLISH, on.subject, None, on.raw, on.format, on.headers, attributes=message._attributes)
+            alike._value = on._value
         deadline = source._link.runtime.time() + 30.0
         for peer in self.targets(message.subject):
             if peer is not source:
                 try:
-                    if not self._send_nowait(on, peer, deadline):
+                    if not self._send_nowait(alike if peer.protocol == source.protocol else on, peer, deadline):
                         self._bus._counters.dropped += 1
                 except BusError as error:
                     self._bus._counters.dropped += 1
                     logger.warning("polybus: %r could not be relayed to %r: %s", message.subject, peer, error)
         on.forget_shared()
+        alike.forget_shared()
 
     def _hint(self, subject: str | int, source: Peer) -> None:
         others: list[Any] = [peer for peer in self.remote.match(subject) if peer is not source]
@@ -393,6 +432,10 @@ class Distribution:
                 len(others),
                 subject,
             )
+
+
+def _tells_handlers(link: Link) -> bool:
+    return link.session is not None and link.session.capabilities.handlers
 
 
 def _announces(link: Link) -> bool:

@@ -24,6 +24,7 @@ from .subscription import HandlerInbox, Subscription
 
 if TYPE_CHECKING:
     from .bus import Bus
+    from .handlers import Handler
     from .serving import Listener
 
 __all__ = ["Life", "Lifespan"]
@@ -256,6 +257,11 @@ class Life(Router):
                 "this bus is not running: enter it first, with `async with bus:`, connect() or bus.serve()"
             )
         return runtime
+
+    def _add_handler(self, handler: Handler) -> None:
+        super()._add_handler(handler)
+        if self._runtime is not None:
+            self._distribution.handled(handler.subject)
 
     def _start_listen(self, listen: Listen) -> HandlerInbox:
         inbox = HandlerInbox(self._bus, self._running, listen)

@@ -122,13 +122,15 @@ class Link(Outflow):
         self._take_events(now)
         self.flush()
 
-    def _ready(self) -> None:
+    def _ready(self, bare: bool) -> None:
         assert self.session is not None
         capabilities = self.session.capabilities
         if capabilities.many_peers:
             self.crowd = self.crowd or Crowd(self)
         elif self._peer is None:
             self._peer = Peer(self, None, self.identity or Identity())
+        if bare and self._peer is not None:
+            self._peer._extended = False
         self.set_shared()
         self.initiates = capabilities.initiates and getattr(self.transport, "initiates", True)
         self.state = State.UP
@@ -234,7 +236,7 @@ class Link(Outflow):
 
     def _session_event(self, event: Any, now: float) -> None:
         if isinstance(event, Ready):
-            self._ready()
+            self._ready(event.bare)
         elif isinstance(event, Refused):
             self.refused(event.error.reason, str(event.error), now)
             if event.error.reply_id is not None and (peer := self._peer_of(event.peer_key)) is not None:

@@ -78,6 +78,8 @@ class Capabilities:
     """The session can write cancel, open, item, credit and end to a peer of ours."""
     announce: Literal["client", "both"] = "client"
     """Who tells the other side of its subscriptions: the side that opened the link, or both."""
+    handlers: bool = False
+    """The peer asks only for subjects that it was told of: those of handlers are announced to it like subscriptions."""
     many_peers: bool = False
     """One connection carries several peers (`PeerOpened`, `PeerClosed`); otherwise it has one, opened at `Ready`."""
     shared_publish: bool = False
@@ -130,7 +132,13 @@ class Codec(Protocol):
 
 @frozen
 class Ready:
-    """The handshake is over: the link may carry traffic."""
+    """The handshake is over: the link may carry traffic.
+
+    Attributes:
+        bare: The handshake has shown that the peer is none of ours: it need not be asked for the extensions.
+    """
+
+    bare: bool = False
 
 
 @frozen
