@@ -20,9 +20,11 @@ FLOORS: tuple[frozenset[str], ...] = (
     frozenset({"plugins"}),
     frozenset({"protocols", "transports"}),
     frozenset({"account", "urls", "reply", "outbox", "workers", "runtime", "channel", "handlers", "authority", "router"}),
+    frozenset({"blocking_items"}),
     frozenset({"blocking", "calls", "execution", "event_stream", "loopback"}),
     frozenset({"incoming", "peer", "crowd", "outflow", "link", "subscription", "distribution"}),
     frozenset({"connecting", "serving", "life", "bus"}),
+    frozenset({"portal"}),
     frozenset({"_connect", "running", "sync", "__init__"}),
     frozenset({"testing", "cli", "demo"}),
 )

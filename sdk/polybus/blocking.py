@@ -1,145 +1,568 @@
-"""The verbs of a bus for threads: each runs in the event loop and blocks the calling thread until it is done."""
+"""The verbs of a bus for threads: each runs on the event loop while the calling thread waits. See `polybus.sync`."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Any, TypeVar
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, overload
 
 import anyio.from_thread
+import anyio.lowlevel
 
+from .blocking_items import BlockingBlock, BlockingChannel, BlockingItems, BlockingSubscription, Run
 from .context import Context
+from .errors import BusError, LocalProtocolError
+from .subjects import Subject
 
 if TYPE_CHECKING:
+    import ssl
+    from datetime import datetime
+
     from .bus import Bus
+    from .connecting import Backoff, Headers
+    from .events import BusEvent
     from .message import Message
     from .peer import Peer
+    from .plugins import Connector, ProtocolAdapter
+    from .router import WhenFull
+    from .serving import Listener
+    from .stats import Stats
 
-__all__ = ["BlockingBus", "BlockingContext", "BlockingSubscription"]
+__all__ = ["BlockingBus", "BlockingContext", "BlockingListener", "BlockingPeer"]
 
+In = TypeVar("In")
+Out = TypeVar("Out")
 T = TypeVar("T")
 
-Run = Callable[..., Any]
-"""Runs a coroutine function in the event loop and waits for its result."""
+AnySubject: TypeAlias = "str | int | Subject[Any, Any]"
+AnyPeer: TypeAlias = "Peer | BlockingPeer"
 
 
-class BlockingBus:
-    """A `Bus` whose verbs block the calling thread. Safe to use from several threads."""
+class FromHandler:
+    """Runs things on the loop that a `def` handler was called from, also for threads that the handler starts."""
 
-    def __init__(self, bus: Bus, run: Run) -> None:
-        self._bus = bus
+    def __init__(self) -> None:
+        self._token = anyio.lowlevel.current_token()
+        self._thread = threading.get_ident()
+
+    def __call__(self, function: Callable[..., Any], /, *args: Any) -> Any:
+        check_not_on_loop(self._thread)
+        try:
+            return self._call(function, args)
+        except BusError as error:
+            raise error.with_traceback(None)  # noqa: B904  # the same error, without the frames of two event loops
+        except anyio.RunFinishedError:
+            raise LocalProtocolError("the bus of this handler has been left: its blocking twin ends with it") from None
+
+    def _call(self, function: Callable[..., Any], args: tuple[Any, ...]) -> Any:
+        try:
+            return anyio.from_thread.run(function, *args)  # ends when the handler is cancelled
+        except anyio.NoEventLoopError:
+            return anyio.from_thread.run(function, *args, token=self._token)
+
+
+def check_not_on_loop(thread: int) -> None:
+    """Raise where waiting would wait for itself.
+
+    Raises:
+        LocalProtocolError: This is the thread of the event loop.
+    """
+    if threading.get_ident() == thread:
+        raise LocalProtocolError(
+            "a blocking verb was called on the event loop that has to do the work: await the verb of the polybus.Bus there"
+        )
+
+
+async def _called(function: Callable[..., T], *args: Any) -> T:
+    return function(*args)
+
+
+def _asynchronous(to: Any) -> Any:
+    """The peers that the asynchronous verbs know."""
+    if isinstance(to, BlockingPeer):
+        return to._peer
+    return [_asynchronous(peer) for peer in to] if isinstance(to, Iterable) else to
+
+
+class BlockingPeer:
+    """A `Peer` whose verbs block the calling thread."""
+
+    def __init__(self, peer: Peer, run: Run) -> None:
+        self._peer = peer
         self._run = run
 
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, BlockingPeer) and self._peer is other._peer
+
+    def __hash__(self) -> int:
+        return hash(self._peer)
+
+    def __repr__(self) -> str:
+        return repr(self._peer)
+
+    @property
+    def id(self) -> str:
+        """Random text that tells peers apart."""
+        return self._peer.id
+
+    @property
+    def identity(self) -> Any:
+        """What `authenticate` gave."""
+        return self._peer.identity
+
+    @property
+    def identity_key(self) -> str | None:
+        """The key under which `BlockingBus.peers_of` finds it."""
+        return self._peer.identity_key
+
+    @property
+    def address(self) -> str:
+        """Network address, as far as the transport knows it."""
+        return self._peer.address
+
+    @property
+    def protocol(self) -> str:
+        """The protocol's name."""
+        return self._peer.protocol
+
+    @property
+    def transport(self) -> str:
+        """The transport's name."""
+        return self._peer.transport
+
+    @property
+    def connected_at(self) -> datetime:
+        """When the link came up (aware, UTC)."""
+        return self._peer.connected_at
+
+    @overload
     def request(
         self,
-        subject: Any,
+        subject: Subject[In, Out],
+        body: In = ...,
+        *,
+        timeout: float = ...,
+        headers: Mapping[str, str] | None = ...,
+    ) -> Out: ...
+    @overload
+    def request(
+        self,
+        subject: str | int,
+        body: Any = ...,
+        *,
+        timeout: float = ...,
+        returns: type[T],
+        headers: Mapping[str, str] | None = ...,
+    ) -> T: ...
+    @overload
+    def request(
+        self,
+        subject: str | int,
+        body: Any = ...,
+        *,
+        timeout: float = ...,
+        returns: Any = ...,
+        headers: Mapping[str, str] | None = ...,
+    ) -> Any: ...
+    def request(
+        self,
+        subject: AnySubject,
         body: Any = None,
         *,
         timeout: float = 30.0,
         returns: Any = Any,
-        to: Peer | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> Any:
-        """Ask, and wait for the answer.
+        """Ask this peer, and wait for the answer.
+
+        Raises:
+            BusError: As `Peer.request` and its `Reply`.
+        """
+
+        async def ask() -> Any:
+            return await self._peer.request(subject, body, timeout=timeout, returns=returns, headers=headers)  # type: ignore[arg-type]
+
+        return self._run(ask)
+
+    def publish(
+        self, subject: AnySubject, body: Any = None, *, headers: Mapping[str, str] | None = None, timeout: float = 30.0
+    ) -> None:
+        """Publish to this peer alone.
+
+        Raises:
+            BusError: As `Peer.publish`.
+        """
+        self._run(lambda: self._peer.publish(subject, body, headers=headers, timeout=timeout))
+
+    def notify(self, subject: AnySubject, body: Any = None, *, headers: Mapping[str, str] | None = None) -> None:
+        """Tell this peer's handler, without an answer.
+
+        Raises:
+            BusError: As `Peer.notify`.
+        """
+        self._run(lambda: self._peer.notify(subject, body, headers=headers))
+
+    def stream(
+        self, subject: AnySubject, body: Any = None, *, returns: Any = Any, timeout: float | None = None
+    ) -> BlockingChannel[Any, Any]:
+        """Ask this peer for a stream. See `BlockingBus.stream`."""
+        return BlockingChannel(self._peer.stream(subject, body, returns=returns, timeout=timeout), self._run)
+
+    def channel(
+        self, subject: AnySubject, *, sends: Any = Any, receives: Any = Any, timeout: float | None = None
+    ) -> BlockingChannel[Any, Any]:
+        """Open a channel to this peer. See `BlockingBus.channel`."""
+        return BlockingChannel(self._peer.channel(subject, sends=sends, receives=receives, timeout=timeout), self._run)
+
+    def close(self, reason: str = "") -> None:
+        """End the connection, as `Peer.aclose`."""
+        self._run(self._peer.aclose, reason)
+
+
+class BlockingListener:
+    """A `Listener`, seen from a thread."""
+
+    def __init__(self, listener: Listener, run: Run) -> None:
+        self._listener = listener
+        self._run = run
+
+    @property
+    def url(self) -> str:
+        """The real, connectable URL."""
+        return self._listener.url
+
+    @property
+    def peers(self) -> list[BlockingPeer]:
+        """Who is connected here."""
+        peers = self._run(_called, lambda: self._listener.peers)
+        return [BlockingPeer(peer, self._run) for peer in peers]
+
+
+class BlockingBus:
+    """A `Bus` whose verbs block the calling thread. Safe to use from several threads at once.
+
+    The verbs, their arguments and their errors are those of `Bus`. A request gives its answer, not a `Reply`: for several at a
+    time use several threads.
+    """
+
+    def __init__(self, bus: Bus, run: Run) -> None:
+        self._bus = bus
+        self._runs = run
+
+    @property
+    def _run(self) -> Run:
+        return self._runs
+
+    def __reduce__(self) -> Any:
+        raise TypeError("a bus cannot be pickled, it lives in one process: open one in the function that runs in the other")
+
+    # -- requests --------------------------------------------------------------------------------------------------------
+
+    @overload
+    def request(
+        self,
+        subject: Subject[In, Out],
+        body: In = ...,
+        *,
+        timeout: float = ...,
+        to: AnyPeer | None = ...,
+        headers: Mapping[str, str] | None = ...,
+    ) -> Out: ...
+    @overload
+    def request(
+        self,
+        subject: str | int,
+        body: Any = ...,
+        *,
+        timeout: float = ...,
+        returns: type[T],
+        to: AnyPeer | None = ...,
+        headers: Mapping[str, str] | None = ...,
+    ) -> T: ...
+    @overload
+    def request(
+        self,
+        subject: str | int,
+        body: Any = ...,
+        *,
+        timeout: float = ...,
+        returns: Any = ...,
+        to: AnyPeer | None = ...,
+        headers: Mapping[str, str] | None = ...,
+    ) -> Any: ...
+    def request(
+        self,
+        subject: AnySubject,
+        body: Any = None,
+        *,
+        timeout: float = 30.0,
+        returns: Any = Any,
+        to: AnyPeer | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> Any:
+        """Ask, and wait for the answer. Ctrl-C cancels the request, at the other side too where the wire can say it.
 
         Raises:
             BusError: As `Bus.request` and its `Reply`.
         """
 
         async def ask() -> Any:
-            return await self._bus.request(subject, body, timeout=timeout, returns=returns, to=to, headers=headers)
+            peer = _asynchronous(to)
+            return await self._bus.request(subject, body, timeout=timeout, returns=returns, to=peer, headers=headers)  # type: ignore[arg-type]
 
         return self._run(ask)
 
-    def publish(
-        self,
-        subject: Any,
-        body: Any = None,
-        *,
-        headers: Mapping[str, str] | None = None,
-        to: Any = None,
-        timeout: float = 30.0,
-    ) -> None:
-        """Publish.
-
-        Raises:
-            BusError: As `Bus.publish`.
-        """
-
-        async def send() -> None:
-            await self._bus.publish(subject, body, headers=headers, to=to, timeout=timeout)
-
-        self._run(send)
-
     def notify(
-        self, subject: Any, body: Any = None, *, headers: Mapping[str, str] | None = None, to: Peer | None = None
+        self, subject: AnySubject, body: Any = None, *, headers: Mapping[str, str] | None = None, to: AnyPeer | None = None
     ) -> None:
         """Tell one handler, without an answer.
 
         Raises:
             BusError: As `Bus.notify`.
         """
+        self._run(lambda: self._bus.notify(subject, body, headers=headers, to=_asynchronous(to)))
 
-        async def tell() -> None:
-            await self._bus.notify(subject, body, headers=headers, to=to)
+    # -- publications ----------------------------------------------------------------------------------------------------
 
-        self._run(tell)
-
-    def subscribe(self, pattern: Any, **options: Any) -> AbstractContextManager[BlockingSubscription]:
-        """Receive publications: ``with bus.subscribe("news.*") as news: for message in news: ...``
-
-        Args: as `Bus.subscribe`.
+    def publish(
+        self,
+        subject: AnySubject,
+        body: Any = None,
+        *,
+        headers: Mapping[str, str] | None = None,
+        to: AnyPeer | Iterable[AnyPeer] | None = None,
+        timeout: float = 30.0,
+    ) -> None:
+        """Publish; waits for room.
 
         Raises:
-            BusError: As `Bus.subscribe`.
+            BusError: As `Bus.publish`.
         """
-        return BlockingSubscription(self._bus, self._run, pattern, options)
+        self._run(lambda: self._bus.publish(subject, body, headers=headers, to=_asynchronous(to), timeout=timeout))
+
+    def publish_nowait(
+        self,
+        subject: AnySubject,
+        body: Any = None,
+        *,
+        headers: Mapping[str, str] | None = None,
+        to: AnyPeer | Iterable[AnyPeer] | None = None,
+        timeout: float = 30.0,
+    ) -> None:
+        """`publish` without waiting for room.
+
+        Raises:
+            BusError: As `Bus.publish_nowait`.
+        """
+        self._run(
+            _called,
+            lambda: self._bus.publish_nowait(subject, body, headers=headers, to=_asynchronous(to), timeout=timeout),
+        )
+
+    def subscribe(
+        self,
+        pattern: AnySubject,
+        *,
+        returns: Any = Any,
+        queue: int = 1000,
+        when_full: WhenFull = "block",
+        local: bool = True,
+    ) -> BlockingSubscription:
+        """Receive publications: ``with bus.subscribe("news.*") as news: for message in news: ...``
+
+        Raises:
+            BusError, ValueError: As `Bus.subscribe`.
+        """
+        made = self._bus.subscribe(pattern, returns=returns, queue=queue, when_full=when_full, local=local)
+        return BlockingSubscription(made, self._run)
+
+    # -- streams and channels --------------------------------------------------------------------------------------------
+
+    @overload
+    def stream(
+        self,
+        subject: Subject[In, Out],
+        body: In = ...,
+        *,
+        timeout: float | None = ...,
+        to: AnyPeer | None = ...,
+    ) -> BlockingChannel[Out, Any]: ...
+    @overload
+    def stream(
+        self,
+        subject: str | int,
+        body: Any = ...,
+        *,
+        returns: type[T],
+        timeout: float | None = ...,
+        to: AnyPeer | None = ...,
+    ) -> BlockingChannel[T, Any]: ...
+    @overload
+    def stream(
+        self,
+        subject: str | int,
+        body: Any = ...,
+        *,
+        returns: Any = ...,
+        timeout: float | None = ...,
+        to: AnyPeer | None = ...,
+    ) -> BlockingChannel[Any, Any]: ...
+    def stream(
+        self,
+        subject: AnySubject,
+        body: Any = None,
+        *,
+        returns: Any = Any,
+        timeout: float | None = None,
+        to: AnyPeer | None = None,
+    ) -> BlockingChannel[Any, Any]:
+        """Ask for many answers: ``with bus.stream("log.tail", {"n": 10}) as lines: for line in lines: ...``
+
+        Raises:
+            BusError: As `Bus.stream`.
+        """
+        opening = self._bus.stream(subject, body, returns=returns, timeout=timeout, to=_asynchronous(to))
+        return BlockingChannel(opening, self._run)
+
+    @overload
+    def channel(
+        self,
+        subject: Subject[In, Out],
+        *,
+        timeout: float | None = ...,
+        to: AnyPeer | None = ...,
+    ) -> BlockingChannel[Out, In]: ...
+    @overload
+    def channel(
+        self,
+        subject: str | int,
+        *,
+        sends: Any = ...,
+        receives: type[T],
+        timeout: float | None = ...,
+        to: AnyPeer | None = ...,
+    ) -> BlockingChannel[T, Any]: ...
+    @overload
+    def channel(
+        self,
+        subject: str | int,
+        *,
+        sends: Any = ...,
+        receives: Any = ...,
+        timeout: float | None = ...,
+        to: AnyPeer | None = ...,
+    ) -> BlockingChannel[Any, Any]: ...
+    def channel(
+        self,
+        subject: AnySubject,
+        *,
+        sends: Any = Any,
+        receives: Any = Any,
+        timeout: float | None = None,
+        to: AnyPeer | None = None,
+    ) -> BlockingChannel[Any, Any]:
+        """Open a conversation: ``with bus.channel("chat") as chat: chat.send(...); for item in chat: ...``
+
+        Raises:
+            BusError: As `Bus.channel`.
+        """
+        opening = self._bus.channel(subject, sends=sends, receives=receives, timeout=timeout, to=_asynchronous(to))
+        return BlockingChannel(opening, self._run)
+
+    # -- links -----------------------------------------------------------------------------------------------------------
+
+    def connect(
+        self,
+        target: str | Connector,
+        *,
+        protocol: str | ProtocolAdapter | None = None,
+        serves: Iterable[str | int] = (),
+        headers: Headers = None,
+        tls: ssl.SSLContext | None = None,
+        backoff: Backoff | None = None,
+        wait: float = 0.0,
+    ) -> BlockingBlock[BlockingPeer]:
+        """Add a link to this bus: ``with bus.connect(url) as peer: ...``
+
+        Raises:
+            BusError, ValueError: As `Bus.connect`.
+        """
+        manager = self._bus.connect(
+            target, protocol=protocol, serves=serves, headers=headers, tls=tls, backoff=backoff, wait=wait
+        )
+        return BlockingBlock(self._run, manager, lambda peer: BlockingPeer(peer, self._run))
+
+    def serve(
+        self,
+        target: str | Any,
+        *,
+        protocol: str | ProtocolAdapter | None = None,
+        origins: Iterable[str] = (),
+        hosts: Iterable[str] = (),
+        tls: ssl.SSLContext | None = None,
+        when_full: str = "drop_oldest",
+        insecure: bool = False,
+    ) -> BlockingBlock[BlockingListener]:
+        """Accept links at an address: ``with bus.serve(url) as listener: ...``
+
+        Raises:
+            BusError, ValueError, OSError: As `Bus.serve`.
+        """
+        manager = self._bus.serve(
+            target, protocol=protocol, origins=origins, hosts=hosts, tls=tls, when_full=when_full, insecure=insecure
+        )
+        return BlockingBlock(self._run, manager, lambda listener: BlockingListener(listener, self._run))
 
     @property
-    def peers(self) -> list[Peer]:
+    def peers(self) -> list[BlockingPeer]:
         """Everybody linked to this bus."""
-        return self._bus.peers
+        peers = self._run(_called, lambda: self._bus.peers)
+        return [BlockingPeer(peer, self._run) for peer in peers]
 
-    def stats(self) -> Any:
+    def peers_of(self, key: str) -> list[BlockingPeer]:
+        """The peers of one identity (its `Identity.key`)."""
+        return [BlockingPeer(peer, self._run) for peer in self._run(_called, self._bus.peers_of, key)]
+
+    # -- watching and ending ---------------------------------------------------------------------------------------------
+
+    def stats(self) -> Stats:
         """A snapshot, as `Bus.stats`."""
+        snapshot: Stats = self._run(_called, self._bus.stats)
+        return snapshot
 
-        async def look() -> Any:
-            return self._bus.stats()
+    def events(self) -> BlockingItems[BusEvent]:
+        """What happens from now on: ``for event in bus.events(): ...``"""
+        return BlockingItems(self._run(_called, self._bus.events), self._run)
 
-        return self._run(look)
+    def drain(self, timeout: float = 20.0) -> None:
+        """Stop taking requests and let running handlers finish, as `Bus.drain`."""
+        self._run(self._bus.drain, timeout)
 
+    def wait_closed(self) -> None:
+        """Wait until the bus has been left.
 
-class BlockingSubscription:
-    """A subscription that is iterated over by a thread."""
-
-    def __init__(self, bus: Bus, run: Run, pattern: Any, options: dict[str, Any]) -> None:
-        self._subscription = bus.subscribe(pattern, **options)
-        self._run = run
-
-    def __enter__(self) -> BlockingSubscription:
-        self._run(self._subscription.__aenter__)
-        return self
-
-    def __exit__(self, *exc_info: Any) -> None:
-        self._run(self._subscription.__aexit__, None, None, None)
-
-    def __iter__(self) -> Iterator[Message]:
-        return self
-
-    def __next__(self) -> Message:
-        try:
-            message: Message = self._run(self._subscription.__anext__)
-        except StopAsyncIteration:
-            raise StopIteration from None
-        return message
+        Raises:
+            LocalProtocolError: It is not entered.
+        """
+        self._run(self._bus.wait_closed)
 
 
 class BlockingContext(Context):
-    """The `Context` of a `def` handler."""
+    """The `Context` of a `def` handler; annotate it as `polybus.sync.Context` to have its types."""
 
-    __slots__ = ()
+    __slots__ = ("_run",)
+
+    def __init__(self, bus: Bus, message: Message, deadline: float | None = None) -> None:
+        super().__init__(bus, message, deadline)
+        self._run = FromHandler()
 
     @property
     def bus(self) -> BlockingBus:
         """The blocking twin of the bus that the handler runs on."""
-        return BlockingBus(self._bus, anyio.from_thread.run)
+        return BlockingBus(self._bus, self._run)
+
+    @property
+    def peer(self) -> BlockingPeer | None:  # type: ignore[override]  # its verbs block too
+        """Who sent the message; None when it came from this bus itself."""
+        peer = super().peer
+        return None if peer is None else BlockingPeer(peer, self._run)

@@ -92,7 +92,9 @@ def _maker(
     handler: Handler, parameter: inspect.Parameter, hint: Any, positions: dict[str, int], function: str
 ) -> Callable[..., Any]:
     given = injected(hint)
-    if given is Context:
+    if isinstance(given, type) and issubclass(given, Context):
+        if given is not Context and handler.style != "thread":
+            raise TypeError(f"{function}: {given.__name__} is for def handlers that run in a thread; take polybus.Context")
         return lambda bus, message, deadline, channel: Context(bus, message, deadline)
     if given is Message:
         return lambda bus, message, deadline, channel: message

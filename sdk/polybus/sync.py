@@ -1,37 +1,201 @@
-"""The blocking twin: the same verbs for threads, over one event loop in the background.
+"""The blocking twin: the same verbs for threads, over an event loop in the background.
 
-``with polybus.sync.connect(url) as bus: bus.request("user.get", {"id": 7})``. In a `def` handler, ``ctx.bus`` is a twin that
-uses the loop the handler was called from.
+For command-line tools, Django, notebooks and Spark's ``foreachBatch``: ``with polybus.sync.connect(url) as bus:
+bus.request("user.get", {"id": 7})``. In a `def` handler and a `def` endpoint, ``ctx.bus`` is a twin that uses the loop which
+called it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
-
-import anyio.from_thread
+import atexit
+import threading
+import warnings
+from collections.abc import Callable, Iterable
+from contextlib import AbstractAsyncContextManager
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 from ._connect import connect as connect_async
-from .blocking import BlockingBus, BlockingContext, BlockingSubscription
+from .blocking import BlockingBus, BlockingContext, BlockingListener, BlockingPeer
+from .blocking_items import BlockingBlock, BlockingChannel, BlockingItems, BlockingSubscription, Run
+from .bus import Bus as AsyncBus
+from .errors import BusError, LocalProtocolError
+from .portal import Portal
 
 if TYPE_CHECKING:
-    from .plugins import Connector
+    import ssl
 
-__all__ = ["BlockingBus", "BlockingContext", "BlockingSubscription", "connect"]
+    from .connecting import Backoff, Headers
+    from .limits import Limits
+    from .plugins import Connector, ProtocolAdapter
+
+__all__ = [
+    "BlockingBlock",
+    "BlockingBus",
+    "BlockingChannel",
+    "BlockingItems",
+    "BlockingListener",
+    "BlockingPeer",
+    "BlockingSubscription",
+    "Bus",
+    "Context",
+    "connect",
+]
+
+Context = BlockingContext
+"""What a `def` handler may annotate to have the types of its blocking bus."""
 
 
-@contextmanager
-def connect(target: str | Connector, *, backend: str = "asyncio", **options: Any) -> Iterator[BlockingBus]:
-    """Open a link from a thread: ``with polybus.sync.connect("ubre+tcp://127.0.0.1:9000") as bus: ...``
+class Bus(BlockingBus):
+    """A `polybus.Bus` that runs in a thread of its own: ``with polybus.sync.Bus(app_bus) as bus: bus.serve(...)``
+
+    Handlers are registered on the `polybus.Bus` as always; `def` handlers run in worker threads. Leaving the block drains.
+    Without ``with``, call `open` and `close`; what is still open when the interpreter ends is closed then.
 
     Args:
-        target: As `polybus.connect`, and so are the options.
+        bus: What is run; a new one when None.
+        backend: The event loop in the background: ``asyncio`` or ``trio``.
+    """
+
+    def __init__(self, bus: AsyncBus | None = None, *, backend: Literal["asyncio", "trio"] = "asyncio") -> None:
+        self._bus = bus if bus is not None else AsyncBus()
+        self._backend = backend
+        self._life: _Life | None = None
+        self._enters: Callable[[], AbstractAsyncContextManager[Any]] = lambda: self._bus
+
+    @property
+    def _run(self) -> Run:
+        return self._call  # made anew each time: it keeps the bus alive, and the bus does not keep it
+
+    def _call(self, function: Callable[..., Any], /, *args: Any) -> Any:
+        life = self._life
+        if life is None:
+            raise LocalProtocolError("this bus is not running: open it first, with `with bus:` or bus.open()")
+        return life.portal(function, *args)
+
+    def open(self) -> Self:
+        """Start it; nothing happens where it runs already.
+
+        Raises:
+            BusError, ValueError: As entering the bus, or connecting.
+        """
+        if self._life is not None:
+            self._life.portal.check_process()
+        else:
+            self._life = _Life(self._bus, self._backend, self._enters())
+        return self
+
+    def close(self) -> None:
+        """Drain and end it. May be called any number of times, from any thread."""
+        self.__exit__(None, None, None)
+
+    def __enter__(self) -> Self:
+        return self.open()
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        life = self._life
+        if life is not None:
+            life.end(kind, error, trace)
+            if not life.portal.forked:  # a fork cannot open it again: the bus within is half of one that lives elsewhere
+                self._life = None
+
+    def __del__(self) -> None:
+        life = getattr(self, "_life", None)
+        if life is not None and not life.over:
+            warnings.warn(f"{self!r} was not closed: use `with`, or close()", ResourceWarning, stacklevel=1, source=self)
+            # Not here: the garbage collector may have come in the very thread that has to do the work.
+            threading.Thread(target=life.end, name="polybus closing").start()
+
+
+def connect(
+    target: str | Connector,
+    *,
+    bus: AsyncBus | None = None,
+    protocol: str | ProtocolAdapter | None = None,
+    serves: Iterable[str | int] = (),
+    headers: Headers = None,
+    tls: ssl.SSLContext | None = None,
+    backoff: Backoff | None = None,
+    wait: float = 0.0,
+    limits: Limits | None = None,
+    backend: Literal["asyncio", "trio"] = "asyncio",
+) -> Bus:
+    """Open a link: ``with polybus.sync.connect("ubre+tcp://127.0.0.1:9000") as bus: ...``
+
+    The link is up when this returns. Where a block does not suit (a notebook), call `Bus.close` at the end.
+
+    Args:
+        target: As `polybus.connect`, and so are the other options.
+        bus: With handlers of its own, which the other side may ask; a new one when None.
+        protocol: For a transport object: name or adapter.
+        serves: Patterns of the requests that belong to this link.
+        headers: For the handshake.
+        tls: A client-side context.
+        backoff: Waits between attempts to come back.
+        wait: Seconds during which the first connect is retried.
+        limits: For a new bus.
         backend: The event loop in the background: ``asyncio`` or ``trio``.
 
     Raises:
         ConnectFailed, Unauthorized, Forbidden, ValueError: As `polybus.connect`.
     """
-    with anyio.from_thread.start_blocking_portal(backend) as portal:
-        with portal.wrap_async_context_manager(connect_async(target, **options)) as bus:
-            yield BlockingBus(bus, portal.call)
+    if bus is None:
+        bus, limits = AsyncBus(limits=limits), None
+    twin = Bus(bus, backend=backend)
+
+    def enters() -> AbstractAsyncContextManager[Any]:
+        return connect_async(
+            target,
+            bus=bus,
+            protocol=protocol,
+            serves=serves,
+            headers=headers,
+            tls=tls,
+            backoff=backoff,
+            wait=wait,
+            limits=limits,
+        )
+
+    twin._enters = enters
+    return twin.open()
+
+
+class _Life:
+    """One bus while it is open. The interpreter ends it at the latest, and so it does not know the `Bus` above."""
+
+    def __init__(self, bus: AsyncBus, backend: str, manager: AbstractAsyncContextManager[Any]) -> None:
+        self._bus = bus
+        self._ending = threading.Lock()
+        self.over = False
+        self.portal = Portal(backend)
+        self._held = self.portal.hold(manager)
+        try:
+            self._held.__enter__()
+        except BaseException as error:
+            self.portal.stop(cancel=True)
+            if isinstance(error, BusError):
+                raise error.with_traceback(None)  # noqa: B904  # the same error, without the frames of the event loop
+            raise
+        atexit.register(self.end)
+
+    def end(
+        self,
+        kind: type[BaseException] | None = None,
+        error: BaseException | None = None,
+        trace: TracebackType | None = None,
+    ) -> None:
+        """Leave the bus, then end its loop and thread. A fork has none of them: there only the object ends."""
+        with self._ending:
+            if self.over:
+                return
+            self.over = True
+            atexit.unregister(self.end)
+            if self.portal.forked:
+                return
+            try:
+                self._held.__exit__(kind, error, trace)
+            except KeyboardInterrupt:  # not even that long
+                self.portal.start(self._bus.aclose)
+                raise
+            finally:
+                self.portal.stop()

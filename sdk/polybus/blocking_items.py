@@ -1,0 +1,164 @@
+"""What a thread iterates over: subscriptions, streams, channels, events; and the blocks around them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractAsyncContextManager, suppress
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Generic, Protocol, Self, TypeVar
+
+import anyio
+
+from .errors import LocalProtocolError
+from .message import Message
+
+if TYPE_CHECKING:
+    from .channel import Channel, Opening
+    from .subscription import Subscription
+
+__all__ = ["BlockingBlock", "BlockingChannel", "BlockingItems", "BlockingSubscription", "Run"]
+
+T = TypeVar("T")
+Receives = TypeVar("Receives")
+Sends = TypeVar("Sends")
+
+
+class Run(Protocol):
+    """Runs a coroutine function on the event loop while the calling thread waits for its outcome."""
+
+    def __call__(self, function: Callable[..., Any], /, *args: Any) -> Any: ...
+
+
+_END = object()
+
+
+async def _next(items: Any, timeout: float | None) -> Any:
+    try:
+        if timeout is None:
+            return await anext(items)
+        with anyio.fail_after(timeout):
+            return await anext(items)
+    except StopAsyncIteration:
+        return _END
+
+
+class BlockingItems(Generic[T]):
+    """An iterator that waits for the next item: ``for item in items: ...``. Several threads may share it."""
+
+    _items: Any
+    _run: Run
+
+    def __init__(self, items: Any, run: Run) -> None:
+        self._items = items
+        self._run = run
+
+    def __iter__(self) -> Iterator[T]:
+        return self
+
+    def __next__(self) -> T:
+        item: T = self._run(_next, self._items, None)
+        if item is _END:
+            raise StopIteration
+        return item
+
+    def receive(self, timeout: float | None = None) -> T:
+        """The next item.
+
+        Args:
+            timeout: Seconds to wait for it; None waits as long as it takes.
+
+        Raises:
+            TimeoutError: Nothing came in time.
+            EOFError: There will be no more.
+            BusError: As iterating does.
+        """
+        try:
+            item: T = self._run(_next, self._items, timeout)
+        except TimeoutError as error:
+            if type(error) is TimeoutError:  # not DeadlineExceeded, which says more
+                raise TimeoutError(f"nothing came within {timeout:g} s") from None
+            raise
+        if item is _END:
+            raise EOFError("it has ended: there will be no more")
+        return item
+
+
+class BlockingSubscription(BlockingItems[Message]):
+    """A subscription for threads: ``with bus.subscribe("news.*") as news: for message in news: ...``
+
+    Raises:
+        BusError: (by entering, by iterating) As `Subscription`.
+    """
+
+    _items: Subscription
+
+    def __init__(self, subscription: Subscription, run: Run) -> None:
+        super().__init__(subscription, run)
+
+    def __enter__(self) -> Self:
+        self._run(self._items.__aenter__)
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        with suppress(LocalProtocolError):  # its loop is not there any more: it has ended with that
+            self._run(self._items.__aexit__, None, None, None)
+
+    @property
+    def skipped(self) -> int:
+        """Publications that did not fit ``returns``."""
+        return self._items.skipped
+
+    @property
+    def dropped(self) -> int:
+        """Publications that a full queue did not take."""
+        return self._items.dropped
+
+
+class BlockingChannel(BlockingItems[Receives], Generic[Receives, Sends]):
+    """A stream or channel for threads: ``with bus.channel("chat") as chat: chat.send(...); for item in chat: ...``
+
+    Leaving the block stops the handler at the other side.
+
+    Raises:
+        BusError: (by entering, by iterating) As `Bus.stream` and `Bus.channel`.
+    """
+
+    def __init__(self, opening: Opening[Receives, Sends], run: Run) -> None:
+        super().__init__(None, run)
+        self._opening = opening
+
+    def __enter__(self) -> Self:
+        self._items: Channel[Receives, Sends] = self._run(self._opening.__aenter__)
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        with suppress(LocalProtocolError):
+            self._run(self._opening.__aexit__, kind, error, trace)
+
+    def send(self, item: Sends) -> None:
+        """Send one item; waits while the other side has no room for it.
+
+        Raises:
+            BusError: As `Channel.send`.
+        """
+        self._run(self._items.send, item)
+
+    def send_eof(self) -> None:
+        """Say that nothing more will be sent. The other direction goes on."""
+        self._run(self._items.send_eof)
+
+
+class BlockingBlock(Generic[T]):
+    """A ``with`` block around an asynchronous one; what it yields is shown as its twin."""
+
+    def __init__(self, run: Run, manager: AbstractAsyncContextManager[Any], twin: Callable[[Any], T]) -> None:
+        self._run = run
+        self._manager = manager
+        self._twin = twin
+
+    def __enter__(self) -> T:
+        return self._twin(self._run(self._manager.__aenter__))
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        with suppress(LocalProtocolError):
+            self._run(self._manager.__aexit__, kind, error, trace)
