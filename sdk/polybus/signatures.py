@@ -23,7 +23,7 @@ Style: TypeAlias = Literal["async", "inline", "thread", "stream", "channel"]
 """Awaited, called in place, called in a thread, iterated, or given a channel."""
 
 _MANY = (AsyncIterator, AsyncGenerator, AsyncIterable)
-_GIVEN = (Context, Message, Channel)
+_GIVEN = (Message, Channel)
 _NONE = type(None)
 
 
