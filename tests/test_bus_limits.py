@@ -217,6 +217,40 @@ async def test_what_expires_in_an_outage_was_never_sent() -> None:
 
 
 @bounded
+async def test_what_expires_in_an_outage_makes_room_for_who_waits() -> None:
+    bus = Bus()
+    patient = Backoff(initial=60, jitter=False)
+    client = Bus(limits=Limits(outbox=2))
+    async with (
+        bus.serve("ubre+memory://outage") as listener,
+        connect(listener.url, bus=client, backoff=patient),
+    ):
+        await bus.peers[0].aclose()
+        await eventually(lambda: not client.peers[0].connected)
+        await client.publish("news", 1, timeout=0.05)
+        await client.publish("news", 2, timeout=60)
+        await client.publish("news", 3, timeout=60)  # waits for the first to expire
+        assert client.stats().dropped == 1
+        assert client.stats().queued == 2
+
+
+@bounded
+async def test_a_request_that_gives_up_in_an_outage_makes_room_for_who_waits() -> None:
+    bus = Bus()
+    patient = Backoff(initial=60, jitter=False)
+    client = Bus(limits=Limits(outbox=2))
+    async with (
+        bus.serve("ubre+memory://outage") as listener,
+        connect(listener.url, bus=client, backoff=patient),
+    ):
+        await bus.peers[0].aclose()
+        await eventually(lambda: not client.peers[0].connected)
+        brief, long = client.request("x", timeout=0.05), client.request("x", timeout=60)
+        await client.publish("news", 1)
+        assert brief.done() and not long.done()
+
+
+@bounded
 async def test_too_many_malformed_messages_end_the_link() -> None:
     bus = Bus(limits=Limits(bad_messages=5))
     async with pair(bus) as client:

@@ -2,66 +2,119 @@
 
 from __future__ import annotations
 
+import datetime
+import math
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from .errors import BusError, Unauthorized
+import anyio
+
+from .account import Account, cost
+from .errors import BusError, Code, Unauthorized
 from .events import LinkDown, LinkUp
-from .message import Message
+from .message import Kind, Message
 from .peer import Peer
 from .plugins import Admission, Handshake, Identity, PeerOpened
 
 if TYPE_CHECKING:
     from .link import Link
+    from .runtime import Runtime
 
-__all__ = ["Crowd"]
+__all__ = ["Crowd", "expiry"]
+
+_STRANGERS = 16
+"""A stranger may have that part kept of what may be kept for all of them."""
+
+
+class _Stranger:
+    """Who waits for `authenticate`, and what it has said meanwhile."""
+
+    __slots__ = ("account", "event", "said")
+
+    def __init__(self, event: PeerOpened, account: Account) -> None:
+        self.event: PeerOpened = event
+        self.account: Account = account
+        self.said: list[Message] = []
+
+    def forget(self) -> list[Message]:
+        """Nothing is kept any more; what was."""
+        self.account.release(self.account.held)
+        said, self.said = self.said, []
+        return said
 
 
 class Crowd:
     """Who is there, by the session's keys, and who still waits for `authenticate`."""
 
-    __slots__ = ("_knocking", "_link", "peers")
+    __slots__ = ("_account", "_asking", "_due", "_expires", "_knocking", "_link", "_unasked", "peers")
 
     def __init__(self, link: Link) -> None:
         self._link = link
-        self._knocking: dict[Any, list[Message]] = {}
+        self._account = Account(link.runtime, link.runtime.limits.queue_bytes)
+        self._knocking: dict[Any, _Stranger] = {}
+        self._unasked: dict[Any, _Stranger] = {}
+        """Those whose turn with `authenticate` has not come."""
+        self._asking = 0
+        self._expires: dict[Any, float] = {}
+        self._due = math.inf
         self.peers: dict[Any, Peer] = {}
 
     def opened(self, event: PeerOpened, now: float) -> None:
         """A stranger has come: let it in, or ask first. What it says meanwhile waits."""
         link, key = self._link, event.key
+        limits = link.runtime.limits
         self.closed(key, "its key was given to another")
-        if len(self.peers) + len(self._knocking) >= link.runtime.limits.peers:
-            self._send_away(key, 1013, f"{link.runtime.limits.peers} peers are here (Limits.peers)")
+        if len(self.peers) + len(self._knocking) >= limits.peers:
+            self._refuse(key, 1013, f"{limits.peers} peers are here (Limits.peers)")
         elif link.bus._authority.authenticate is None:
             self._let_in(event, Identity(key=str(key)))
         else:
-            waiting = self._knocking[key] = []
-            link.runtime.spawn(self._ask, event, waiting)
+            share = Account(link.runtime, limits.queue_bytes // _STRANGERS, self._account)
+            self._knocking[key] = self._unasked[key] = _Stranger(event, share)
+            if self._asking < limits.handshakes:
+                self._asking += 1
+                link.runtime.spawn(self._ask_all)
 
-    async def _ask(self, event: PeerOpened, waiting: list[Message]) -> None:
-        link = self._link
+    async def _ask_all(self) -> None:
+        """Ask for one stranger after the other. `Limits.handshakes` of these run."""
+        try:
+            while self._unasked:
+                stranger = self._unasked.pop(next(iter(self._unasked)))
+                await self._ask(stranger)
+        finally:
+            self._asking -= 1
+
+    async def _ask(self, stranger: _Stranger) -> None:
+        link, event = self._link, stranger.event
         transport = link.transport.name if link.transport is not None else ""
         handshake = Handshake(
             protocol=link.adapter.name, transport=transport, url=link.url, address=event.address, params=event.params
         )
-        outcome = await link.bus._authority.admit(handshake)
-        if self._knocking.get(event.key) is not waiting or link.crowd is not self:
+        outcome: Admission | BusError = Unauthorized("it took too long to find out who you are")
+        with anyio.move_on_after(link.runtime.limits.handshake_timeout):
+            outcome = await link.bus._authority.admit(handshake)
+        if self._knocking.get(event.key) is not stranger or link.crowd is not self:
             return  # it has gone meanwhile, and maybe another has come under its key
         del self._knocking[event.key]
+        said = stranger.forget()
         if isinstance(outcome, Admission):
             self._let_in(event, outcome.identity)
-            link.receive_all(waiting)
+            link.receive_all(said)
         else:
             code = 4401 if isinstance(outcome, Unauthorized) else 4403
-            self._send_away(event.key, code, _text(outcome))
+            self._refuse(event.key, code, _text(outcome))
 
     def _let_in(self, event: PeerOpened, identity: Identity) -> None:
         link = self._link
         peer = self.peers[event.key] = Peer(link, event.key, identity, event.address)
+        expires = expiry(identity, link.runtime)
+        if expires is not None:
+            self._expires[event.key] = expires
+            self._due = min(self._due, expires)
         link.bus._peer_up(peer)
         link.bus._emit(LinkUp(peer=peer, url=link.url))
 
-    def _send_away(self, key: Any, code: int, reason: str) -> None:
+    def _refuse(self, key: Any, code: int, reason: str) -> None:
         link = self._link
         if link.session is not None:
             link.session.close(code, reason, link.runtime.time(), key)
@@ -69,26 +122,72 @@ class Crowd:
 
     def hold(self, message: Message) -> None:
         """A message of somebody who is not in: kept while `authenticate` thinks, otherwise dropped."""
-        waiting = self._knocking.get(message.peer)
-        if waiting is not None and len(waiting) < self._link.runtime.limits.running:
-            waiting.append(message)
+        link, stranger = self._link, self._knocking.get(message.peer)
+        if stranger is None:
+            link.bus._counters.dropped += 1
+        elif len(stranger.said) < link.runtime.limits.running and stranger.account.hold(cost(message)):
+            message.forget_value()
+            stranger.said.append(message)
         else:
-            self._link.bus._counters.dropped += 1
+            link.bus._counters.dropped += 1
+            if message.kind is Kind.REQUEST and link.session is not None and not link.paused:
+                text = "too much was asked before it was known who asks: try again later"
+                facts = {"text": text, "reason": "too_many_requests", "detail": None}
+                answer = Message(Kind.ERROR, message.subject, message.id, code=Code.RESOURCE_EXHAUSTED, attributes=facts)
+                answer.reply_to = message.reply_to
+                with suppress(BusError):
+                    link.session.send(answer, link.runtime.time(), message.peer)
 
-    def closed(self, key: Any, reason: str) -> None:
+    def tick(self, now: float) -> None:
+        """Send those away whose identity has expired. Looks at all only when one has."""
+        if now < self._due:
+            return
+        error = Unauthorized("the identity has expired")
+        for key in [key for key, expires in self._expires.items() if expires <= now]:
+            self.send_away(self.peers[key], 4401, "the identity has expired: authenticate again", error)
+        self._due = min(self._expires.values(), default=math.inf)
+
+    def send_away(self, peer: Peer, code: int, reason: str, error: BusError | None = None) -> None:
+        """End one peer; the connection and the others stay."""
+        if self.peers.get(peer.key) is peer:
+            self._refuse(peer.key, code, reason)
+            self.closed(peer.key, reason, code, error)
+
+    def closed(self, key: Any, reason: str, code: int = 1000, error: BusError | None = None) -> None:
         """Somebody has gone: what was in flight ends."""
-        self._knocking.pop(key, None)
+        self._unasked.pop(key, None)
+        self._expires.pop(key, None)
+        stranger = self._knocking.pop(key, None)
+        if stranger is not None:
+            stranger.forget()
         peer = self.peers.pop(key, None)
         if peer is not None:
-            peer._lost(reason, going_on=False)
-            self._link.bus._emit(LinkDown(peer=peer, url=self._link.url, code=1000, reason=reason))
+            peer._lost(reason, going_on=False, error=error)
+            if self._link.outbox is not None:
+                self._link.outbox.drop_all(peer)
+            self._link.bus._emit(LinkDown(peer=peer, url=self._link.url, code=code, reason=reason))
 
     def lost(self, reason: str, error: BusError | None) -> None:
         """The connection is gone, and everybody with it; those who come back are new."""
+        for stranger in self._knocking.values():
+            stranger.forget()
         self._knocking.clear()
+        self._unasked.clear()
+        self._expires.clear()
+        self._due = math.inf
         peers, self.peers = self.peers, {}
         for peer in peers.values():
             peer._lost(reason, going_on=False, error=error)
+        if self._link.outbox is not None:
+            self._link.outbox.clear()
+
+
+def expiry(identity: Identity | None, runtime: Runtime) -> float | None:
+    """When an identity ends, on the loop's clock."""
+    if identity is None or identity.expires_at is None:
+        return None
+    left = identity.expires_at - datetime.datetime.now(datetime.UTC)
+    return runtime.time() + float(left.total_seconds())
 
 
 def _text(error: BusError) -> str:

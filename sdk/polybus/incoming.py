@@ -112,23 +112,26 @@ def admit(peer: Peer, call: Call) -> None:
 
 
 def next_call(peer: Peer) -> None:
-    """A place became free: start who waits, this peer's first, then others'."""
+    """A place became free: it goes round among the peers that have requests waiting.
+
+    Each step starts a request, or takes a peer out that must wait for a place of its own, and will be back with it.
+    """
     runtime = peer._link.runtime
-    if not runtime.crowded:
-        return
-    for crowded in (peer, *runtime.crowded) if peer in runtime.crowded else tuple(runtime.crowded):
-        if runtime.running >= runtime.limits.total_running:
-            return
-        waiting = crowded.waiting
-        if waiting and crowded.calls is not None and len(crowded.calls) - len(waiting) < runtime.limits.running:
-            call = waiting.popleft()
-            crowded.release(call.message)
-            runtime.running += 1
-            runtime.workers.submit(call)
-        if not crowded.waiting:
-            runtime.crowded.pop(crowded, None)
-        else:  # the next one gets its turn first, the next time
-            runtime.crowded[crowded] = runtime.crowded.pop(crowded, None)
+    crowded = runtime.crowded
+    if peer.waiting:
+        crowded.setdefault(peer)
+    while crowded and runtime.running < runtime.limits.total_running:
+        first = next(iter(crowded))
+        del crowded[first]
+        waiting = first.waiting
+        if not waiting or first.calls is None or len(first.calls) - len(waiting) >= runtime.limits.running:
+            continue
+        call = waiting.popleft()
+        first.release(call.message)
+        runtime.running += 1
+        runtime.workers.submit(call)
+        if waiting:
+            crowded[first] = None
 
 
 def _unhandled(peer: Peer, message: Message, unknown: bool) -> None:

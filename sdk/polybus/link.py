@@ -7,13 +7,12 @@ outbox.
 
 from __future__ import annotations
 
-import datetime
 import logging
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from . import incoming
-from .crowd import Crowd
+from .crowd import Crowd, expiry
 from .errors import Forbidden, Unauthorized
 from .events import FrameRefused, LinkDown, LinkUp
 from .message import Message
@@ -87,7 +86,7 @@ class Link(Outflow):
         self._bad = 0
         self._bad_since = 0.0
         self._since = 0.0
-        self.expires = _expiry(identity, runtime)
+        self.expires = expiry(identity, runtime)
         runtime.links[self] = None
 
     # -- peers -----------------------------------------------------------------------------------------------------------
@@ -311,10 +310,8 @@ class Link(Outflow):
                 if entry.reply is not None:
                     entry.reply._fail(self._disconnected(sent=False))
             self.outbox = None
-        if self._room:
-            waiting, self._room = self._room, None
-            for waiter in waiting:
-                self.runtime.loop.wake(waiter)
+        self._wake_room()
+        self.runtime.timed.pop(self, None)
         self.runtime.links.pop(self, None)
         self.bus._link_gone(self, why)
 
@@ -327,6 +324,8 @@ class Link(Outflow):
             self.close(4401, "the identity has expired: authenticate again")
         if transport is not None and self.state is not State.DOWN:
             transport.tick(now)
+        if self.crowd is not None:
+            self.crowd.tick(now)
         limit = self.runtime.limits.handshake_timeout
         if self.state is State.CONNECTING and not self.opened and now - self._since > limit:
             self.abort(Closed(1002, f"the {self.adapter.name} handshake did not complete in {limit:g} s"))
@@ -336,11 +335,3 @@ class Link(Outflow):
                 session.tick(now)
                 self._take_events(now)
                 self.flush()
-
-
-def _expiry(identity: Identity | None, runtime: Runtime) -> float | None:
-    """When the identity ends, on the loop's clock."""
-    if identity is None or identity.expires_at is None:
-        return None
-    left = identity.expires_at - datetime.datetime.now(datetime.UTC)
-    return runtime.time() + float(left.total_seconds())

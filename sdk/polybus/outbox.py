@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from typing import TYPE_CHECKING, Any
+
+from .account import Account, cost
 
 if TYPE_CHECKING:
     from .limits import Limits
@@ -14,14 +17,11 @@ if TYPE_CHECKING:
 
 __all__ = ["Outbox", "Waiting"]
 
-_OVERHEAD = 200
-"""Bytes that a waiting message costs besides its body."""
-
 
 class Waiting:
     """One message in an outbox. `message` is None once it was dropped or given up."""
 
-    __slots__ = ("deadline", "droppable", "message", "peer", "reply", "size")
+    __slots__ = ("deadline", "droppable", "message", "peer", "reply", "size", "waits")
 
     def __init__(self, message: Message, peer: Peer, reply: Reply[Any] | None, deadline: float, droppable: bool) -> None:
         self.message: Message | None = message
@@ -29,21 +29,37 @@ class Waiting:
         self.reply: Reply[Any] | None = reply
         self.deadline: float = deadline
         self.droppable: bool = droppable
-        self.size: int = _OVERHEAD + (len(message.raw) if message.raw is not None else 0)
+        self.size: int = cost(message)
+        self.waits: bool = True
+
+
+class _Share:
+    """What waits for one of the peers of a link."""
+
+    __slots__ = ("bytes", "count", "droppable")
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.bytes = 0
+        self.droppable: deque[Waiting] = deque()
+        """In order; those that wait no more are taken off when they come to the front."""
 
 
 class Outbox:
-    """A queue of `Waiting`, with its own limits and a share in the bus's `total_bytes`."""
+    """A queue of `Waiting`, with its own limits and a share in the bus's `total_bytes`.
 
-    __slots__ = ("_bytes", "_count", "_droppable", "_entries", "_kept", "_kept_bytes", "_limits", "_runtime")
+    Of a link with many peers all are in one queue, in order; when it is full, room is made at the cost of who has most in it.
+    """
+
+    __slots__ = ("_account", "_count", "_earliest", "_entries", "_kept", "_kept_bytes", "_limits", "_shares")
 
     def __init__(self, limits: Limits, runtime: Runtime) -> None:
         self._limits = limits
-        self._runtime = runtime
+        self._account = Account(runtime, limits.outbox_bytes)
         self._entries: deque[Waiting] = deque()
-        self._droppable: deque[Waiting] = deque()
+        self._shares: dict[Peer, _Share] = {}
+        self._earliest = math.inf
         self._count = 0
-        self._bytes = 0
         # What must not be dropped: requests, answers, items, control.
         self._kept = 0
         self._kept_bytes = 0
@@ -54,18 +70,11 @@ class Outbox:
     @property
     def bytes(self) -> int:
         """Bytes that wait."""
-        return self._bytes
+        return self._account.held
 
     def has_room(self, size: int) -> bool:
         """Whether one more message of this size fits. An empty outbox takes any message."""
-        if self._count == 0:
-            return True
-        limits = self._limits
-        return (
-            self._count < limits.outbox
-            and self._bytes + size <= limits.outbox_bytes
-            and self._runtime.buffered + size <= limits.total_bytes
-        )
+        return self._count == 0 or (self._count < self._limits.outbox and self._account.has_room(size))
 
     @property
     def takes_answers(self) -> bool:
@@ -73,83 +82,107 @@ class Outbox:
         if self._count == 0:
             return True
         limits = self._limits
-        return (
-            2 * self._kept < limits.outbox
-            and 2 * self._kept_bytes < limits.outbox_bytes
-            and self._runtime.buffered < limits.total_bytes
-        )
+        return 2 * self._kept < limits.outbox and 2 * self._kept_bytes < limits.outbox_bytes and self._account.has_room(0)
 
     def add(self, entry: Waiting) -> None:
         """Queue, without a look at the limits."""
+        share = self._shares.get(entry.peer)
+        if share is None:
+            share = self._shares[entry.peer] = _Share()
         self._entries.append(entry)
         if entry.droppable:
-            self._droppable.append(entry)
-        else:
-            self._kept += 1
-            self._kept_bytes += entry.size
-        self._count += 1
-        self._bytes += entry.size
-        self._runtime.buffered += entry.size
+            share.droppable.append(entry)
+            self._earliest = min(self._earliest, entry.deadline)
+        self._count_in(entry, share, 1)
 
     def pop(self) -> Waiting | None:
         """The oldest message that is still wanted, or None."""
         while self._entries:
             entry = self._entries.popleft()
-            if entry.message is not None:
-                heads = self._droppable  # the same order: all before this entry have been given up
-                while entry.droppable and heads.popleft() is not entry:
-                    pass
+            if entry.waits:
                 self._release(entry)
                 return entry
         return None
 
     def drop(self, entry: Waiting) -> None:
         """Give one up; its place in the order goes when its turn comes."""
-        if entry.message is not None:
+        if entry.waits:
             self._release(entry)
             entry.message = None
-            self._compact()
+            # Dropped entries must not pile up behind one that cannot be dropped.
+            if len(self._entries) > 2 * self._count + 64:
+                self._entries = deque(e for e in self._entries if e.waits)
 
-    def drop_oldest(self) -> bool:
-        """Give up the oldest message that may be dropped. False if there is none."""
-        while self._droppable:
-            entry = self._droppable.popleft()
-            if entry.message is not None:
-                self.drop(entry)
-                return True
-        return False
+    def greediest(self) -> Peer:
+        """The peer with most in a box that is not empty: in messages or in bytes, by what is nearer to its limit."""
+        limits = self._limits
+
+        def part(peer: Peer) -> float:
+            share = self._shares[peer]
+            return max(share.count / limits.outbox, share.bytes / limits.outbox_bytes)
+
+        return max(self._shares, key=part)
+
+    def drop_oldest(self, peer: Peer) -> bool:
+        """Give up the oldest message for a peer that may be dropped. False if there is none."""
+        share = self._shares.get(peer)
+        if share is None or not share.droppable:
+            return False
+        self.drop(share.droppable[0])
+        return True
+
+    @property
+    def next_expiry(self) -> float:
+        """The time of no publication passes before this one."""
+        return self._earliest
 
     def drop_expired(self, now: float) -> int:
-        """Give up publications whose time has passed. How many."""
-        expired = [e for e in self._droppable if e.message is not None and e.deadline <= now]
+        """Give up publications whose time has passed. How many. Looks at all only when one may have expired."""
+        if now < self._earliest:
+            return 0
+        droppable = [entry for share in self._shares.values() for entry in share.droppable if entry.waits]
+        expired = [entry for entry in droppable if entry.deadline <= now]
         for entry in expired:
             self.drop(entry)
+        self._earliest = min((entry.deadline for entry in droppable if entry.waits), default=math.inf)
         return len(expired)
 
     def drop_bound(self) -> None:
         """The connection is gone: answers and control belonged to it. Requests and publications wait for the next one."""
         for entry in list(self._entries):
-            if entry.message is not None and entry.reply is None and not entry.droppable:
+            if entry.reply is None and not entry.droppable:
                 self.drop(entry)
+
+    def drop_all(self, peer: Peer) -> None:
+        """A peer has gone: what waits for it must not reach another under its key."""
+        if peer in self._shares:
+            for entry in list(self._entries):
+                if entry.peer is peer:
+                    self.drop(entry)
 
     def clear(self) -> list[Waiting]:
         """Empty it; what was still wanted."""
         left = []
         while (entry := self.pop()) is not None:
             left.append(entry)
-        self._droppable.clear()
         return left
 
-    def _release(self, entry: Waiting) -> None:
-        self._count -= 1
-        self._bytes -= entry.size
+    def _count_in(self, entry: Waiting, share: _Share, step: int) -> None:
+        size = step * entry.size
+        self._count += step
+        share.count += step
+        share.bytes += size
         if not entry.droppable:
-            self._kept -= 1
-            self._kept_bytes -= entry.size
-        self._runtime.buffered -= entry.size
+            self._kept += step
+            self._kept_bytes += size
+        self._account.charge(size)
 
-    def _compact(self) -> None:
-        """Dropped entries must not pile up behind one that cannot be dropped."""
-        if len(self._entries) > 2 * self._count + 64:
-            self._entries = deque(e for e in self._entries if e.message is not None)
-            self._droppable = deque(e for e in self._entries if e.droppable)
+    def _release(self, entry: Waiting) -> None:
+        entry.waits = False
+        share = self._shares[entry.peer]
+        self._count_in(entry, share, -1)
+        heads = share.droppable
+        while heads and not heads[0].waits:
+            heads.popleft()
+        if not share.count:
+            del self._shares[entry.peer]

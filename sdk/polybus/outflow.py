@@ -132,13 +132,20 @@ class Outflow:
             for frame in frames:
                 send(frame)
 
+    def has_gone(self, peer: Peer) -> bool:
+        """Whether a peer of many is there no more. Its key may be another's by now: nothing may be written under it."""
+        crowd = self.crowd
+        return crowd is not None and crowd.peers.get(peer.key) is not peer
+
     def write(self, message: Message, peer: Peer) -> Any:
-        """Give a message to the session now, whatever the state of the connection.
+        """Give a message to the session now, whatever the state of the connection; nothing happens if the peer has gone.
 
         Raises:
             EncodeError, Unsupported, LocalProtocolError, TooLarge, QueueFull: As `Session.send`.
         """
         assert self.session is not None
+        if self.crowd is not None and self.has_gone(peer):
+            return None
         self.bus._counters.sent += 1
         key = self.session.send(message, self.runtime.time(), peer.key)
         self.flush()
@@ -147,6 +154,8 @@ class Outflow:
     def publish(self, message: Message, peer: Peer, deadline: float) -> bool:
         """Send a publication or let it wait; False if there is no room (then nothing has happened)."""
         session = self.session
+        if self.crowd is not None and self.has_gone(peer):
+            return True  # nobody will read it
         if self.flowing and session is not None:
             self.bus._counters.sent += 1
             codec = self.shared
@@ -227,6 +236,9 @@ class Outflow:
         Raises:
             EncodeError, Unsupported, LocalProtocolError: Misuse; anything else fails the reply.
         """
+        if self.crowd is not None and self.has_gone(peer):
+            reply._fail(Disconnected("the peer has gone", peer.address, False))
+            return
         if not self.flowing:
             self.check_initiates(peer)
             if self.state is State.CLOSED or self._closing is not None:
@@ -258,11 +270,16 @@ class Outflow:
         if self.flowing or (self.state is State.UP and not self.paused and not self.outbox):
             self.write(message, peer)
         elif self.state is State.UP and self._closing is None and not self._wait(message, peer, None, 0.0, droppable=False):
-            self.too_slow("its outbox is full of answers")
+            self.too_slow(peer, "its outbox is full of answers")
 
-    def too_slow(self, text: str) -> None:
-        """End the link of a peer that does not read."""
-        self.bus._emit(PeerSlow(peer=self._peer, policy="disconnect", dropped=self.slow))
+    def too_slow(self, peer: Peer, text: str) -> None:
+        """End the link of a peer that does not read; one of many is sent away alone."""
+        if self.crowd is not None and self.has_gone(peer):
+            return
+        self.bus._emit(PeerSlow(peer=peer, policy="disconnect", dropped=self.slow))
+        if self.crowd is not None:
+            self.crowd.send_away(peer, 1013, f"too slow: {text}")
+            return
         self.abort(Closed(1013, f"the peer is too slow: {text}"), comes_back=True)
 
     # -- the outbox ------------------------------------------------------------------------------------------------------
@@ -283,6 +300,7 @@ class Outflow:
 
             def abandon(abandoned: Reply[Any]) -> None:
                 outbox.drop(entry)
+                self._wake_room()
                 peer._abandoned(abandoned)
 
             reply._abandon = abandon
@@ -294,23 +312,27 @@ class Outflow:
             return True
         if self.upstream and (entry.droppable or entry.reply is not None):
             return False  # the publisher waits, the asker is told
-        if entry.droppable and self.when_full == "drop_newest":
-            self._dropped()
-            return False
-        if entry.droppable and self.when_full == "disconnect":
-            self.too_slow("its outbox is full")
-            return False
         while not outbox.has_room(entry.size):
-            if not outbox.drop_oldest():
+            greediest = entry.peer if self.crowd is None else outbox.greediest()
+            if entry.droppable and greediest is entry.peer and self.when_full != "drop_oldest":
+                if self.when_full == "disconnect":
+                    self.too_slow(greediest, "its outbox is full")
+                else:
+                    self._dropped(greediest)
                 return False
-            self._dropped()
+            if outbox.drop_oldest(greediest):
+                self._dropped(greediest)
+            elif greediest is entry.peer or entry.reply is not None:
+                return False
+            else:
+                self.too_slow(greediest, "it has most in an outbox that is full")
         return True
 
-    def _dropped(self) -> None:
+    def _dropped(self, peer: Peer) -> None:
         self.bus._counters.dropped += 1
         self.slow += 1
         if self.slow == 1:
-            self.bus._emit(PeerSlow(peer=self._peer, policy=self.when_full, dropped=1))
+            self.bus._emit(PeerSlow(peer=peer, policy=self.when_full, dropped=1))
 
     def _update_flow(self) -> None:
         ready = self.state is State.UP and not self.paused and not self.outbox and self._closing is None
@@ -323,13 +345,26 @@ class Outflow:
             now = self.runtime.time()
             while self.state is State.UP and not self.paused and (entry := outbox.pop()) is not None:
                 self._write_waiting(entry, now)
-            if self._room:
-                waiting, self._room = self._room, None
-                for waiter in waiting:
-                    self.runtime.loop.wake(waiter)
+            self._wake_room()
             if not len(outbox):
                 self.outbox = None
         self._update_flow()
+
+    def _wake_room(self) -> None:
+        if self._room:
+            waiting, self._room = self._room, None
+            for waiter in waiting:
+                self.runtime.loop.wake(waiter)
+
+    def _expire(self, now: float) -> float:
+        """The outbox's part of `Runtime._sweep`: what has expired makes room for who waits."""
+        outbox = self.outbox
+        if outbox is None or not self._room:
+            return math.inf
+        if expired := outbox.drop_expired(now):
+            self.bus._counters.dropped += expired
+            self._wake_room()
+        return outbox.next_expiry
 
     def _write_waiting(self, entry: Waiting, now: float) -> None:
         message, reply, peer = entry.message, entry.reply, entry.peer
@@ -362,6 +397,8 @@ class Outflow:
             waiter = self.runtime.loop.waiter()
             self._room = self._room or []
             self._room.append(waiter)
+            if self.outbox is not None and self.outbox.next_expiry < deadline:
+                self.runtime.watch(self, self.outbox.next_expiry)
             try:
                 await waiter
             finally:

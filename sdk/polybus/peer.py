@@ -158,12 +158,8 @@ class Peer(Answer):
         link = self._link
         if self.key is None:
             link.close(1000, reason)
-        elif link.session is not None and self.connected:
-            now = link.runtime.time()
-            link.session.close(1000, reason, now, self.key)
-            link.flush()
-            if link.crowd is not None:
-                link.crowd.closed(self.key, reason)
+        elif link.crowd is not None:
+            link.crowd.send_away(self, 1000, reason)
 
     # -- the verbs -------------------------------------------------------------------------------------------------------
 

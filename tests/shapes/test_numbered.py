@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import random
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -10,12 +11,28 @@ from typing import Any
 import anyio
 import pytest
 
-from polybus import Backoff, Bus, Context, Disconnected, Handshake, Kind, Message, Peer, QueueFull, Reply, Unauthorized, connect
+from polybus import (
+    Backoff,
+    Bus,
+    Code,
+    Context,
+    Disconnected,
+    Handshake,
+    Identity,
+    Kind,
+    Message,
+    Peer,
+    QueueFull,
+    Reply,
+    Unauthorized,
+    connect,
+)
 from polybus.body import JSON
-from polybus.events import BusEvent, LinkDown, LinkUp
+from polybus.events import BusEvent, LinkDown, LinkUp, PeerSlow
 from polybus.limits import Limits
 from polybus.plugins import Refused
 
+from ..support import bounded, eventually
 from .numbered import QUARANTINE, SILENT, Numbered, NumberedCodec, Own, Theirs
 from .wires import Broker
 
@@ -298,3 +315,189 @@ async def test_a_refusal_by_an_application_is_not_taken_for_one_by_the_broker() 
             await anyio.lowlevel.checkpoint()
         assert broker.sent_away == [client.number]
         assert server.stats().links == 1
+
+
+# -- one connection, many peers: none lives at the cost of the others ------------------------------------------------------
+
+
+@bounded
+async def test_an_identity_that_expires_ends_its_peer_and_not_the_connection() -> None:
+    def authenticate(handshake: Handshake) -> Identity:
+        if handshake.address != "client 100":
+            return Identity("stays")
+        now = datetime.datetime.now(datetime.UTC)
+        return Identity("goes", expires_at=now + datetime.timedelta(seconds=0.1))
+
+    server = Bus(authenticate=authenticate, limits=Limits(close_timeout=0.04))
+    async with behind_a_broker(server) as broker:
+        events = server.events()
+        goes, stays = RawClient(broker), RawClient(broker)
+        await eventually(lambda: len(server.peers) == 2)
+        reply = next(peer for peer in server.peers if peer.identity == "goes").request(7)
+        with pytest.raises(Unauthorized, match="expired"):
+            await reply
+        assert (await event_of(events, LinkDown)).code == 4401
+        await eventually(lambda: broker.sent_away == [goes.number])
+        (left,) = server.peers
+        kept = left.request(7)
+        stays.answer(await stays.next(), "still here")
+        assert await kept == "still here"
+
+
+@bounded
+async def test_what_strangers_say_is_bounded_in_bytes_and_charged() -> None:
+    decide = anyio.Event()
+
+    async def authenticate(handshake: Handshake) -> str:
+        await decide.wait()
+        return handshake.address
+
+    server = Bus(authenticate=authenticate, limits=Limits(queue_bytes=1_600_000))
+
+    @server.handle(7)
+    async def seven(body: str) -> int:
+        return len(body)
+
+    async with behind_a_broker(server) as broker:
+        loud, quiet = RawClient(broker), RawClient(broker)
+        for number in range(60):
+            loud.ask(number, 7, "x" * 50_000)
+        quiet.ask(1, 7, "x" * 500_000)  # one message is always kept
+        await anyio.wait_all_tasks_blocked()
+        assert 550_000 < server._running.buffered < 650_000
+        assert server.stats().dropped == 59
+        refused = [await loud.next() for _ in range(59)]
+        assert {answer.code for answer in refused} == {Code.RESOURCE_EXHAUSTED}
+        decide.set()
+        assert (await loud.next()).body == 50_000
+        assert (await quiet.next()).body == 500_000
+        loud.ask(61, 7, "y")
+        await loud.next()
+        assert server._running.buffered == 0
+
+
+@bounded
+async def test_strangers_that_leave_take_what_they_said_with_them() -> None:
+    server = Bus(authenticate=lambda handshake: anyio.sleep_forever())
+    async with behind_a_broker(server) as broker:
+        for _ in range(3):
+            client = RawClient(broker)
+            client.ask(1, 7, "x" * 10_000)
+            assert server._running.buffered > 10_000
+            broker.leave(client.number)
+            assert server._running.buffered == 0
+
+
+@bounded
+async def test_authenticate_runs_so_many_times_at_once_and_for_so_long() -> None:
+    asked: list[str] = []
+
+    async def authenticate(handshake: Handshake) -> str:
+        asked.append(handshake.address)
+        if len(asked) <= 2:
+            await anyio.sleep_forever()
+        return handshake.address
+
+    server = Bus(authenticate=authenticate, limits=Limits(handshakes=2, handshake_timeout=0.05))
+    async with behind_a_broker(server) as broker:
+        clients = [RawClient(broker) for _ in range(5)]
+        await anyio.wait_all_tasks_blocked()
+        assert asked == ["client 100", "client 101"]
+        await eventually(lambda: len(server.peers) == 3)
+        await eventually(lambda: len(broker.sent_away) == 2)
+        assert sorted(broker.sent_away) == [client.number for client in clients[:2]]
+
+
+@bounded
+async def test_what_waits_for_a_client_that_has_gone_never_reaches_the_next_under_its_number() -> None:
+    server = Bus()
+    async with behind_a_broker(server) as broker:
+        old = RawClient(broker)
+        (gone,) = server.peers
+        assert broker.server is not None
+        broker.server.stop_reading()
+        await server.publish("secret", 1, to=gone)
+        asked = gone.request(7, "secret")
+        broker.leave(old.number)
+        broker.next_id = old.number
+        new = RawClient(broker)
+        assert new.number == old.number
+        with pytest.raises(Disconnected):
+            await asked
+        assert server.stats().queued == 0
+        broker.server.go_on_reading()
+        await server.publish("secret", 2, to=gone)
+        server.publish_nowait("secret", 3, to=gone)
+        with pytest.raises(Disconnected):
+            await gone.request(7, "secret")
+        await gone.notify(7, "secret")
+        (peer,) = server.peers
+        await peer.publish("open", 4)
+        assert (await new.next()).subject == "open"
+
+
+@bounded
+async def test_a_greedy_client_pays_for_a_full_outbox_and_the_others_get_everything() -> None:
+    server = Bus(limits=Limits(outbox=20))
+    async with behind_a_broker(server) as broker:
+        greedy, modest = RawClient(broker), RawClient(broker)
+        one, other = server.peers
+        events = server.events()
+        assert broker.server is not None
+        broker.server.stop_reading()
+        for number in range(50):
+            await server.publish("news", number, to=one)
+        for number in range(5):
+            await server.publish("news", number, to=other)
+        for number in range(50, 60):
+            await server.publish("news", number, to=one)
+        assert (await event_of(events, PeerSlow)).peer is one
+        broker.server.go_on_reading()
+        assert [(await modest.next()).body for _ in range(5)] == list(range(5))
+        assert [(await greedy.next()).body for _ in range(15)] == list(range(45, 60))
+
+
+@bounded
+async def test_a_client_whose_answers_fill_the_outbox_is_sent_away_and_not_the_connection() -> None:
+    server = Bus(limits=Limits(outbox=20))
+    async with behind_a_broker(server) as broker:
+        greedy, modest = RawClient(broker), RawClient(broker)
+        await eventually(lambda: len(server.peers) == 2)
+        assert broker.server is not None
+        broker.server.stop_reading()
+        for number in range(30):
+            greedy.ask(number, 99)  # nobody handles it: answered at once
+            if number == 10:
+                modest.ask(1, 99)
+        await eventually(lambda: len(server.peers) == 1)
+        broker.server.go_on_reading()
+        assert (await modest.next()).code is Code.UNIMPLEMENTED
+        await eventually(lambda: broker.sent_away == [greedy.number])
+        assert greedy.got == []
+        assert server.stats().links == 1
+
+
+@bounded
+async def test_places_go_round_among_clients_whose_requests_wait() -> None:
+    server = Bus(limits=Limits(running=4, total_running=4))
+    order: list[str] = []
+    go = anyio.Event()
+
+    @server.handle(7)
+    async def seven(ctx: Context) -> None:
+        assert ctx.peer is not None
+        await go.wait()
+        order.append(ctx.peer.address)
+
+    async with behind_a_broker(server) as broker:
+        first, *others = [RawClient(broker) for _ in range(4)]
+        for number in range(40):
+            first.ask(number, 7)
+        for client in others:
+            client.ask(1, 7)
+        await anyio.wait_all_tasks_blocked()
+        go.set()
+        await eventually(lambda: len(order) == 43)
+        assert set(order[:12]) == {f"client {client.number}" for client in [first, *others]}
+        assert server.stats().running == server.stats().waiting == 0
+        assert server._running.crowded == {}

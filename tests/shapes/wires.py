@@ -46,6 +46,16 @@ class End:
     def write_backlog(self) -> int:
         return 0
 
+    def stop_reading(self) -> None:
+        """The other side takes nothing more."""
+        assert self._receiver is not None
+        self._receiver.pause_writing()
+
+    def go_on_reading(self) -> None:
+        """It does again."""
+        assert self._receiver is not None
+        self._receiver.resume_writing()
+
     def close(self, code: int = 1000, reason: str = "") -> None:
         self.abort(Closed(code, reason))
 
