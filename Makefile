@@ -7,6 +7,8 @@ READY := $(VENV)/.ready
 DOCS_READY := $(VENV)/.ready-docs
 NODE := tests/interop/node
 NODE_READY := $(NODE)/node_modules/.ready
+WHEELS := tests/pyodide/wheels
+WHEELS_READY := $(WHEELS)/.ready
 PIP_INSTALL = $(BIN)/python -m pip install -qq --disable-pip-version-check
 
 .PHONY: help demo test bench gate lint format docs peers clean FORCE
@@ -50,7 +52,7 @@ docs: $(DOCS_READY)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict $(ARGS)
 
 clean:
-	rm -rf $(VENV) $(NODE)/node_modules site .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(NODE)/node_modules $(WHEELS) site .mypy_cache .pytest_cache .ruff_cache .hypothesis
 
 # A virtual environment that came along when its folder was copied or moved still points at the old place.
 ifneq ($(shell cat $(READY) 2>/dev/null),$(CURDIR))
@@ -69,12 +71,24 @@ $(DOCS_READY): $(READY)
 	@touch $@
 
 # The real peers. Where they cannot be had, the tests that need them are skipped; under .ci/run that is a failure.
-peers:
+peers: $(READY)
 	@scripts/debian-packages.sh node
+	@$(MAKE) --silent --no-print-directory $(WHEELS_READY) || { \
+		echo "the wheels for Pyodide cannot be had: without them the tests inside it cannot run" >&2; \
+		test -z "$$POLYBUS_CI"; \
+	}
 	@command -v npm >/dev/null && $(MAKE) --silent --no-print-directory $(NODE_READY) || { \
 		echo "no npm, or npm install failed: without it the tests against real Node peers cannot run" >&2; \
 		test -z "$$POLYBUS_CI"; \
 	}
+
+# Pyodide itself comes from npm; these are the packages that a page would have it install.
+$(WHEELS_READY): tests/pyodide/requirements.txt constraints.txt
+	@rm -rf $(WHEELS)
+	@$(BIN)/python -m pip download -qq --disable-pip-version-check -d $(WHEELS) \
+		-r tests/pyodide/requirements.txt -c constraints.txt --no-deps --only-binary=:all: \
+		--platform pyemscripten_2026_0_wasm32 --implementation cp --abi cp314 --python-version 3.14
+	@touch $@
 
 $(NODE_READY): $(NODE)/package.json $(NODE)/.npmrc
 	@cd $(NODE) && npm install --no-audit --no-fund --silent

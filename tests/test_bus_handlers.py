@@ -323,6 +323,7 @@ async def test_middleware_may_answer_itself_and_may_hand_on_another_message() ->
 # -- plain functions -----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.native
 @bounded
 async def test_a_plain_function_runs_in_a_thread_and_inline_on_the_event_loop() -> None:
     bus, main = Bus(), threading.get_ident()
@@ -340,6 +341,7 @@ async def test_a_plain_function_runs_in_a_thread_and_inline_on_the_event_loop() 
         assert await client.request("inline", 2) == [2, True]
 
 
+@pytest.mark.native
 @bounded
 async def test_in_a_thread_the_bus_of_the_context_is_the_blocking_twin() -> None:
     bus, heard = Bus(), []

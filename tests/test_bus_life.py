@@ -105,6 +105,7 @@ async def test_a_bus_may_be_entered_again_and_its_handlers_stay() -> None:
     assert heard == [0, 1, 2]
 
 
+@pytest.mark.native
 def test_a_bus_may_be_entered_again_on_another_loop_and_another_backend() -> None:
     bus, client = answering(), Bus()
 
@@ -185,6 +186,7 @@ async def test_entering_that_is_cancelled_leaves_the_bus_as_it_was() -> None:
             assert await bus.request("echo", turns) == turns
 
 
+@pytest.mark.native
 @bounded
 async def test_two_tasks_may_enter_at_the_same_time() -> None:
     bus, server = answering(), answering()
@@ -258,6 +260,7 @@ async def test_an_anyio_fixture_may_yield_a_client(client: Bus) -> None:
 # -- what is left --------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.native
 @bounded
 async def test_after_leaving_nothing_is_left(tmp_path: Path) -> None:
     bus = answering()
@@ -291,6 +294,7 @@ async def test_after_leaving_nothing_is_left(tmp_path: Path) -> None:
     gc.collect()
 
 
+@pytest.mark.native
 @bounded
 async def test_two_loops_in_two_threads_do_not_meet() -> None:
     async def elsewhere() -> str:

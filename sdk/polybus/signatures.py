@@ -195,7 +195,8 @@ def _style(function: Any, name: str, parameters: list[inspect.Parameter], hints:
         return "stream"
     if inspect.iscoroutinefunction(called):
         return "async"
-    return "inline" if inline or inspect.iscoroutinefunction(inner) else "thread"
+    no_threads = sys.platform == "emscripten"  # a browser
+    return "inline" if inline or no_threads or inspect.iscoroutinefunction(inner) else "thread"
 
 
 def _is_channel(hint: Any, name: str, parameter: inspect.Parameter) -> bool:

@@ -34,6 +34,7 @@ async def test_the_handshake_shows_headers_path_and_query(anyio_backend: Any) ->
         assert shown.cookies == {"s": "1"}
 
 
+@pytest.mark.native
 async def test_two_event_loops_in_two_threads_do_not_meet(anyio_backend: Any) -> None:
     async def elsewhere() -> str:
         async with running(anyio_backend) as host:

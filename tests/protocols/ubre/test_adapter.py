@@ -83,6 +83,7 @@ def test_ids_can_be_made_from_a_given_generator() -> None:
     assert first_id(1) == first_id(1) != first_id(2)
 
 
+@pytest.mark.native
 def test_a_protocol_is_loaded_when_it_is_first_asked_for() -> None:
     script = (
         "import sys, polybus.protocols as p; loaded = lambda: 'polybus.protocols.ubre' in sys.modules;"

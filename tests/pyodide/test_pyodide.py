@@ -1,0 +1,73 @@
+"""The core runs in a browser's Python: its own tests, inside a real Pyodide in Node."""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+HERE = Path(__file__).parent
+ROOT = HERE.parent.parent
+PYODIDE = ROOT / "tests/interop/node/node_modules/pyodide"
+WHEELS = HERE / "wheels"
+
+# Without sockets there is only memory.
+SUITE = [
+    "tests/test_bus_handlers.py",
+    "tests/test_bus_life.py",
+    "tests/test_bus_limits.py",
+    "tests/test_bus_publications.py",
+    "tests/test_bus_watching.py",
+    "tests/test_channels.py",
+    "tests/test_testing.py",
+    "tests/test_workers.py",
+    "tests/contract/test_protocols.py",
+    "tests/protocols/ubre",
+    "tests/transports/test_lengths.py",
+    "tests/transports/test_memory.py",
+    "tests/transports/test_ws_policy.py",
+]
+
+
+@pytest.fixture(scope="module")
+def ours(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The wheel that a user would hand to micropip."""
+    for needed, remedy in ((PYODIDE / "pyodide.mjs", "npm"), (WHEELS / ".ready", "pip")):
+        if shutil.which("node") is None or not needed.exists():
+            text = f"Pyodide is not here ({remedy} brings it): make peers"
+            if os.environ.get("POLYBUS_CI"):
+                pytest.fail(text)
+            pytest.skip(text)
+    folder = tmp_path_factory.mktemp("wheel")
+    build = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(folder)]
+    subprocess.run(build, cwd=ROOT, check=True, capture_output=True, timeout=100)
+    (wheel,) = folder.glob("polybus-*.whl")
+    return wheel
+
+
+def run_inside(program: str, wheel: Path, *arguments: str) -> str:
+    """What a program prints in Pyodide."""
+    wheels = sorted(WHEELS.glob("*.whl"))
+    command: list[str | Path] = ["node", HERE / "run.mjs", PYODIDE, ROOT, HERE / program, wheel, *wheels, "--", *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    output = done.stdout + done.stderr
+    assert done.returncode == 0, "\n".join(line[:300] for line in output.splitlines()[-80:])
+    return output
+
+
+@pytest.mark.interop
+@pytest.mark.timeout(320)
+def test_the_unit_tests_of_the_core_pass_inside_pyodide(ours: Path) -> None:
+    output = run_inside("suite.py", ours, "-q", *SUITE)
+    passed = re.search(r"(\d+) passed", output)
+    assert passed is not None
+    assert int(passed[1]) > 500, output[-2000:]
+
+
+@pytest.mark.interop
+@pytest.mark.timeout(320)
+def test_a_program_on_the_loop_of_the_page_has_all_verbs(ours: Path) -> None:
+    assert "names of polybus in Pyodide" in run_inside("page.py", ours)
