@@ -9,7 +9,7 @@ const wheels = rest.slice(0, end);
 const args = rest.slice(end + 1);
 
 const { loadPyodide } = await import(pathToFileURL(join(folder, "pyodide.mjs")));
-const python = await loadPyodide({ env: { HOME: "/home/web_user", PYTHONDONTWRITEBYTECODE: "1" } });
+const python = await loadPyodide({ env: { PYTHONDONTWRITEBYTECODE: "1" } });
 const extractDir = python.runPython("import site; site.getsitepackages()[0]");
 for (const wheel of wheels) {
   python.unpackArchive(new Uint8Array(readFileSync(wheel)), "wheel", { extractDir });
