@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from contextlib import AbstractAsyncContextManager
 from typing import TYPE_CHECKING
 
+from .arguments import check_type
 from .bus import Bus
 from .connecting import Backoff, Connecting, Headers
 from .limits import Limits
@@ -43,14 +44,16 @@ def connect(
         headers: For the handshake; a callable (plain or async) is called before every attempt.
         tls: A client-side context for ``tls`` and ``wss``; the default verifies against the system's authorities.
         backoff: Waits between attempts to come back.
-        wait: Seconds during which the first connect is retried.
+        wait: Seconds during which the first connect is retried; `math.inf` for as long as it takes.
         limits: For a new bus; see `Limits`.
 
     Raises:
         ValueError: The URL or an option is wrong, or `limits` is given together with `bus`.
+        TypeError: An option is of a wrong type.
         ConnectFailed: (on entering) With the address and the reason.
         Unauthorized, Forbidden: (on entering) The server refuses us; never retried.
     """
+    check_type(bus, Bus, "bus", "bus=Bus()")
     if bus is None:
         bus = Bus(limits=limits)
     elif limits is not None:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, overload
 import anyio
 import anyio.to_thread
 
+from .arguments import check_callable, check_type, seconds, shown
 from .authority import Authenticate, Authority, Authorize
 from .channel import Channel, Opening, encode_local
 from .connecting import Backoff, Connecting, Headers
@@ -32,6 +33,7 @@ from .life import Life, Lifespan
 from .limits import Limits
 from .link import Link, State
 from .message import Kind, Message
+from .peer import Peer
 from .plugins import Closed
 from .reply import Reply
 from .router import Listen, WhenFull, check_queue
@@ -43,7 +45,6 @@ from .subscription import Subscription
 if TYPE_CHECKING:
     import ssl
 
-    from .peer import Peer
     from .plugins import Connector, ProtocolAdapter
 
 __all__ = ["Bus", "Middleware"]
@@ -57,6 +58,7 @@ AnySubject: TypeAlias = "str | int | Subject[Any, Any]"
 logger: logging.Logger = logging.getLogger("polybus")
 
 _CHECKED = 4096
+_TIMEOUT = 30.0
 
 
 class Bus(Life):
@@ -71,6 +73,9 @@ class Bus(Life):
         authorize: ``authorize(peer, verb, subject)`` decides what a peer may do. Without it everything.
         lifespan: ``lifespan(bus)`` is an async context manager run inside the entered bus; what it yields is ``ctx.state``.
         debug: Send the text of unexpected exceptions to the asker. Never in production.
+
+    Raises:
+        TypeError: `limits` is no `Limits`, or a hook cannot be called.
     """
 
     def __init__(
@@ -82,6 +87,10 @@ class Bus(Life):
         lifespan: Lifespan | None = None,
         debug: bool = False,
     ) -> None:
+        check_type(limits, Limits, "limits", "Limits(message=2**20)")
+        check_callable(authenticate, "authenticate", "authenticate(handshake)")
+        check_callable(authorize, "authorize", "authorize(peer, verb, subject)")
+        check_callable(lifespan, "lifespan", "lifespan(bus), that gives an async context manager")
         super().__init__(self, limits, lifespan)
         self.debug: bool = debug
         self._authority = Authority(authenticate, authorize)
@@ -275,7 +284,7 @@ class Bus(Life):
         Args:
             subject: What is asked.
             body: Anything that the wire can carry.
-            timeout: Seconds until `DeadlineExceeded`; travels with the request where the wire can say it.
+            timeout: Seconds until `DeadlineExceeded`, finite; travels with the request where the wire can say it.
             returns: The type that the answer is converted to.
             to: The peer to ask.
             headers: Text to text.
@@ -285,6 +294,7 @@ class Bus(Life):
             AmbiguousRoute: Several links could be asked.
             Unsupported: The wire cannot carry this.
             ReservedSubject, LocalProtocolError: The subject or a header is not the application's to use.
+            TypeError, ValueError: `timeout`, `to` or `headers` are of a wrong type, or cannot be.
             NoHandler: (by awaiting) There is no link to ask, and no handler here.
             Disconnected, Unauthorized, Forbidden: (by awaiting) The only link is gone for good.
             BusError: (by awaiting) As `Reply` says.
@@ -294,10 +304,17 @@ class Bus(Life):
             name, returns = resolve(subject, returns)
         else:
             name = subject
-        if name not in self._checked:
-            self._check_subject(name)
+        try:
+            if name not in self._checked:
+                self._check_subject(name)
+        except TypeError:  # not hashable, so certainly no subject
+            check_subject(name)
+        if timeout != _TIMEOUT:
+            timeout = seconds(timeout)
         checked = None if headers is None else self._headers(headers)
-        if to is None:
+        if to is not None:
+            self._check_peer(to)
+        else:
             if name in self._handlers:
                 return self._loopback.request(name, body, timeout, returns, checked)
             try:
@@ -331,15 +348,21 @@ class Bus(Life):
         Raises:
             EncodeError: The body cannot be written.
             QueueFull: The outbox is full.
-            NoHandler, AmbiguousRoute, Unsupported, ReservedSubject, LocalProtocolError: As `request`.
+            Disconnected: The peer has gone.
+            BadRequest: This bus's own handler answers a stream or channel.
+            NoHandler, AmbiguousRoute, Unsupported, ReservedSubject, LocalProtocolError, TypeError, ValueError: As `request`.
         """
         name, _ = resolve(subject, Any)
         self._check_subject(name)
         checked = self._headers(headers)
         if to is None and name in self._handlers:
-            _ = self._loopback.request(name, body, 30.0, Any, checked)
+            self._loopback.notify(name, body, checked)
             return
+        if to is not None:
+            self._check_peer(to)
         peer = to if to is not None else self._route(name)
+        if peer.gone:
+            raise _gone(peer)
         link = peer._link
         message = Message(Kind.NOTIFY, name, None, None, link.format, checked)
         if body is not None:
@@ -372,29 +395,28 @@ class Bus(Life):
         outbox: that is no receipt.
 
         Args:
-            to: One peer or several: only they get it.
+            to: One peer or several: only they get it; an empty list is nobody.
             timeout: Seconds to wait for room, and to live in the outbox of a link that is down.
 
         Raises:
             EncodeError: The body cannot be written.
             QueueFull: No room in time, in some queue or outbox; the others got it.
+            Disconnected: A peer of `to` has gone; the others got it.
             ReservedSubject, LocalProtocolError: The subject or a header is not the application's to use.
+            TypeError, ValueError: `timeout`, `to` or `headers` are of a wrong type, or cannot be.
         """
         name = subject.name if isinstance(subject, Subject) else subject
-        route = self._distribution.routes.get(name)
-        if route is None:
-            route = self._distribution.route(name)
+        route = self._route_of(name)
         sole = route.sole
         if to is None and headers is None and body is not None and sole is not None and sole._link.flowing:
             self._distribution.publish_alone(route, sole._link, body)
             return
-        peers = None if to is None else tuple(to) if isinstance(to, Iterable) else (to,)
-        message = self._publication(route, name, body, headers, peers)
-        deadline = self._running.time() + timeout
-        if peers is None:
-            await self._distribution.publish(message, route.peers, route.inboxes, deadline)
-        else:
-            await self._distribution.publish(message, peers, (), deadline)
+        peers, gone = (route.peers, None) if to is None else self._recipients(to)
+        deadline = self._running.time() + seconds(timeout)
+        message = self._publication(route, name, body, headers, None if to is None else peers)
+        await self._distribution.publish(message, peers, route.inboxes if to is None else (), deadline)
+        if gone is not None:
+            raise _gone(gone)
 
     def publish_nowait(
         self,
@@ -409,17 +431,43 @@ class Bus(Life):
 
         Raises:
             QueueFull: No room in some queue or outbox; the others got it.
-            EncodeError, ReservedSubject, LocalProtocolError: As `publish`.
+            Disconnected, EncodeError, ReservedSubject, LocalProtocolError, TypeError, ValueError: As `publish`.
         """
         name = subject.name if isinstance(subject, Subject) else subject
-        route = self._distribution.routes.get(name) or self._distribution.route(name)
-        peers = None if to is None else tuple(to) if isinstance(to, Iterable) else (to,)
-        message = self._publication(route, name, body, headers, peers)
-        deadline = self._running.time() + timeout
-        if peers is None:
-            self._distribution.publish_nowait(message, route.peers, route.inboxes, deadline)
-        else:
-            self._distribution.publish_nowait(message, peers, (), deadline)
+        route = self._route_of(name)
+        peers, gone = (route.peers, None) if to is None else self._recipients(to)
+        deadline = self._running.time() + seconds(timeout)
+        message = self._publication(route, name, body, headers, None if to is None else peers)
+        self._distribution.publish_nowait(message, peers, route.inboxes if to is None else (), deadline)
+        if gone is not None:
+            raise _gone(gone)
+
+    def _route_of(self, name: str | int) -> Route:
+        try:
+            route = self._distribution.routes.get(name)
+        except TypeError:  # not hashable: `route` says what it should be
+            route = None
+        return route if route is not None else self._distribution.route(name)
+
+    def _check_peer(self, to: Any) -> None:
+        """
+        Raises:
+            TypeError: Not a peer.
+            ValueError: A peer of another bus.
+        """
+        if not isinstance(to, Peer):
+            raise TypeError(f"to={shown(to)}: a Peer (of bus.peers, bus.peers_of(key) or ctx.peer), not {type(to).__name__}")
+        if to._link.bus is not self:
+            raise ValueError(f"to={to!r}: a peer of another bus; ask that bus, or the peer itself")
+
+    def _recipients(self, to: Any) -> tuple[tuple[Peer, ...], Peer | None]:
+        """Those who are there, and one who is not."""
+        several = isinstance(to, Iterable) and not isinstance(to, (str, bytes, Peer))
+        peers = tuple(to) if several else (to,)
+        for peer in peers:
+            self._check_peer(peer)
+        there = tuple(peer for peer in peers if not peer.gone)
+        return there, next((peer for peer in peers if peer.gone), None) if len(there) < len(peers) else None
 
     def _publication(
         self, route: Route, name: str | int, body: Any, headers: Mapping[str, str] | None, peers: tuple[Peer, ...] | None
@@ -535,13 +583,18 @@ class Bus(Life):
 
         Flow controlled by credits. Leaving the block stops the remote handler.
 
+        Args:
+            timeout: Seconds until `DeadlineExceeded`; None for as long as the block lasts.
+
         Raises:
-            NoHandler, AmbiguousRoute: As `request`.
+            ReservedSubject, LocalProtocolError, TypeError, ValueError: As `request`.
+            NoHandler, AmbiguousRoute: (on entering) As `request`.
             Unsupported: (on entering) The peer is not one of ours.
             RequestError: (by iterating) The handler failed, or answers requests only (`BadRequest`).
             Disconnected: (by iterating) The link broke.
         """
         name, returns = resolve(subject, returns)
+        self._check_opening(name, timeout, to)
         return Opening(lambda: self._open(name, body, "stream", timeout, returns, to), half_closed=True)
 
     def channel(
@@ -559,12 +612,19 @@ class Bus(Life):
             As `stream`.
         """
         name, receives = resolve(subject, receives)
+        self._check_opening(name, timeout, to)
         return Opening(lambda: self._open(name, None, "channel", timeout, receives, to), half_closed=False)
+
+    def _check_opening(self, subject: str | int, timeout: float | None, to: Peer | None) -> None:
+        self._check_subject(subject)
+        if timeout is not None:
+            seconds(timeout)
+        if to is not None:
+            self._check_peer(to)
 
     async def _open(
         self, subject: str | int, body: Any, mode: str, timeout: float | None, receives: Any, to: Peer | None
     ) -> Channel[Any, Any]:
-        self._check_subject(subject)
         if to is None and subject in self._handlers:
             return self._loopback.open(subject, body, mode, timeout, receives)
         peer = to if to is not None else self._route(subject)
@@ -579,7 +639,12 @@ class Bus(Life):
         """Run around every handler: ``async def middleware(message, ctx, call_next): return await call_next(message)``.
 
         The first one used is the outermost. May be used as a decorator.
+
+        Raises:
+            TypeError: It cannot be called.
         """
+        if not callable(middleware):
+            raise TypeError(f"bus.use({shown(middleware)}): a function, async def middleware(message, ctx, call_next)")
         self._execution.middleware.append(middleware)
         return middleware
 
@@ -605,7 +670,7 @@ class Bus(Life):
             links=len(links),
             peers=len(peers),
             pending=sum(len(peer.pending) + len(peer._unsent or ()) for peer in peers) + len(self._loopback.calls),
-            running=runtime.running if runtime is not None else 0,
+            running=(runtime.running if runtime is not None else 0) + self._loopback.running,
             waiting=sum(len(peer.waiting or ()) for peer in peers),
             queued=sum(len(link.outbox) for link in links if link.outbox is not None),
             sent=counters.sent,
@@ -625,7 +690,11 @@ class Bus(Life):
     # -- small things ----------------------------------------------------------------------------------------------------
 
     def _check_subject(self, subject: str | int) -> None:
-        if subject not in self._checked:
+        try:
+            known = subject in self._checked
+        except TypeError:  # not hashable, so certainly no subject
+            known = False
+        if not known:
             check_subject(subject, self.limits.subject)
             if len(self._checked) >= _CHECKED:
                 self._checked.clear()
@@ -640,3 +709,7 @@ class Bus(Life):
     def _wake(self, waiter: Any) -> None:
         if self._runtime is not None:
             self._runtime.loop.wake(waiter)
+
+
+def _gone(peer: Peer) -> Disconnected:
+    return Disconnected("the peer has gone", peer.address, False)

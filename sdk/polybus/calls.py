@@ -206,7 +206,7 @@ class ChannelCall(Call):
 
 def failure(error: BaseException, bus: Bus, message: Message) -> tuple[Code, str, str | None, Any]:
     """What the asker learns of an exception: what a `RequestError` says, else a fixed text and an id for the log."""
-    if isinstance(error, RequestError) and not error.received:
+    if isinstance(error, RequestError) and not error.received and message.kind is not Kind.NOTIFY:
         return error.code, error.text, error.reason, error.detail
     error_id = secrets.token_hex(4)
     bus._execution.failed(HandlerFailed(peer=message.peer, subject=message.subject, error_id=error_id, error=error))

@@ -11,12 +11,15 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import anyio
 from attrs import evolve, field, frozen
-from attrs.validators import ge, gt
+from attrs.validators import ge, gt, instance_of, optional
 
+from .arguments import check_type, seconds, shown
 from .errors import ConnectFailed, Disconnected, Forbidden, RequestError, Unauthorized
 from .events import LinkRetrying
+from .headers import check_handshake_headers
 from .link import Link, State
 from .plugins import Closed, Connector, DialOptions, ProtocolAdapter
+from .subjects import check_pattern
 from .urls import find_protocol, resolve_url
 
 if TYPE_CHECKING:
@@ -44,13 +47,14 @@ class Backoff:
         jitter: Wait a random part of the bound (spreads a crowd of clients); False waits all of it.
 
     Raises:
-        ValueError: A negative time or a factor below 1.
+        TypeError: No number.
+        ValueError: A negative time or number of attempts, or a factor below 1.
     """
 
-    initial: float = field(default=0.25, validator=gt(0))
-    maximum: float = field(default=30.0, validator=gt(0))
-    attempts: int | None = None
-    factor: float = field(default=2.0, validator=ge(1))
+    initial: float = field(default=0.25, validator=[instance_of((int, float)), gt(0)])
+    maximum: float = field(default=30.0, validator=[instance_of((int, float)), gt(0)])
+    attempts: int | None = field(default=None, validator=optional([instance_of(int), ge(0)]))
+    factor: float = field(default=2.0, validator=[instance_of((int, float)), ge(1)])
     jitter: bool = True
 
     def delay(self, attempt: int, rng: Callable[[], float] = random.random) -> float:
@@ -81,13 +85,14 @@ class Connecting:
     ) -> None:
         self._bus = bus
         self._adapter, self._connector = resolve_target(target, protocol)
-        self._serves = (serves,) if isinstance(serves, (str, int)) else tuple(serves)
+        self._serves = _patterns(serves)
         self._headers = headers
+        self._checked_headers = {} if callable(headers) else check_handshake_headers(headers)
+        check_tls(tls)
         self._tls = tls
+        check_type(backoff, Backoff, "backoff", "Backoff(maximum=5)")
         self._backoff = backoff if backoff is not None else Backoff()
-        if not wait >= 0:
-            raise ValueError(f"wait={wait}: seconds, at least 0")
-        self._wait = wait
+        self._wait = seconds(wait, "wait", endless=True)
         self._gives_bus = gives_bus
         self._link: Link | None = None
         self._failures = 0
@@ -197,12 +202,13 @@ class Connecting:
         return ConnectFailed(link.url, why.reason or f"closed with code {why.code}")
 
     async def _current_headers(self) -> Mapping[str, str]:
-        headers = self._headers
-        if callable(headers):
-            headers = headers()
-            if inspect.isawaitable(headers):
-                headers = await headers
-        return headers or {}
+        headers: Any = self._headers
+        if not callable(headers):
+            return self._checked_headers
+        headers = headers()
+        if inspect.isawaitable(headers):
+            headers = await headers
+        return check_handshake_headers(headers)
 
     # -- coming back -----------------------------------------------------------------------------------------------------
 
@@ -264,6 +270,35 @@ def resolve_target(target: str | Connector, protocol: str | ProtocolAdapter | No
     if isinstance(target, str):
         adapter, transport, address = resolve_url(target, protocol)
         return adapter, transport.connector(address)
+    check_transport(target, "connect")
     if protocol is None:
         raise ValueError("connect() with a transport object needs protocol=, for example protocol='ubre'")
     return find_protocol(protocol, {}), target
+
+
+def check_transport(target: object, verb: str) -> None:
+    """Raise TypeError for what is neither a URL nor a transport object."""
+    if not callable(getattr(target, verb, None)):
+        raise TypeError(
+            f"{shown(target)} is neither a URL, such as 'ubre+ws://127.0.0.1:8000/bus', nor a transport object: "
+            f"it is {type(target).__name__}"
+        )
+
+
+def check_tls(tls: object) -> None:
+    """Raise TypeError for what is no `ssl.SSLContext`; without importing ssl, which not every platform has."""
+    if tls is not None and not callable(getattr(tls, "wrap_bio", None)):
+        raise TypeError(
+            f"tls={shown(tls)}: an ssl.SSLContext, for example ssl.create_default_context(cafile=...), not {type(tls).__name__}"
+        )
+
+
+def _patterns(serves: object) -> tuple[str | int, ...]:
+    if isinstance(serves, (str, int)):
+        serves = (serves,)
+    if not isinstance(serves, Iterable):
+        raise TypeError(f"serves={shown(serves)}: patterns, for example serves=['vehicle.>'], not {type(serves).__name__}")
+    patterns = tuple(serves)
+    for pattern in patterns:
+        check_pattern(pattern)
+    return patterns

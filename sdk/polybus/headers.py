@@ -5,9 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
+from .arguments import shown
 from .errors import LocalProtocolError, ReservedSubject
 
-__all__ = ["VIA", "check_headers"]
+__all__ = ["VIA", "check_handshake_headers", "check_headers"]
 
 VIA = "polybus-via"
 """The buses that relayed a publication, so that none does it twice."""
@@ -26,17 +27,41 @@ _BAD_VALUE = re.compile(r"[\x00\r\n]")
 
 def _check_text(name: object, value: object) -> None:
     if not (isinstance(name, str) and isinstance(value, str)):
-        raise LocalProtocolError(f"header {name!r}: names and values are text, not {type(value).__name__}")
+        wrong = value if isinstance(name, str) else name
+        raise LocalProtocolError(f"header {shown(name)}: names and values are text, not {type(wrong).__name__}; use str()")
+
+
+def check_handshake_headers(headers: object) -> Mapping[str, str]:
+    """Headers of a handshake; which names and characters it takes, is for the transport to say.
+
+    Raises:
+        TypeError: No mapping.
+        LocalProtocolError: Not text to text.
+    """
+    if headers is None:
+        return {}
+    if not isinstance(headers, Mapping):
+        raise TypeError(
+            f"headers={shown(headers)}: a mapping of text to text, or a function that gives one; dict() makes one of pairs"
+        )
+    for name, value in headers.items():
+        _check_text(name, value)
+    return headers
 
 
 def check_headers(headers: Mapping[str, str], limit: int) -> dict[str, str]:
     """The headers as a dict of their own.
 
     Raises:
+        TypeError: No mapping.
         LocalProtocolError: Not text to text, a name that is no token (RFC 9110 section 5.6.2), a line break in a value, or more
             than `limit` bytes.
         ReservedSubject: A name that is a field of some wire, or begins with ``polybus-``.
     """
+    if not isinstance(headers, Mapping):
+        raise TypeError(
+            f"headers={shown(headers)}: a mapping of text to text, not {type(headers).__name__}; dict() makes one of pairs"
+        )
     size = 0
     for name, value in headers.items():
         _check_text(name, value)

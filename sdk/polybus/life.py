@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeAlias, TypeVar
 
 import anyio
 
+from .arguments import seconds
 from .distribution import Distribution
 from .errors import LocalProtocolError
 from .event_stream import EventHub
@@ -167,7 +168,11 @@ class Life(Router):
 
         Args:
             timeout: Seconds for all of it; what still runs then is cut.
+
+        Raises:
+            TypeError, ValueError: `timeout` is no number of seconds.
         """
+        timeout = seconds(timeout)
         runtime = self._runtime
         if runtime is None:
             return

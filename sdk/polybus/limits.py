@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from attrs import field, frozen
-from attrs.validators import ge, gt
+from attrs.validators import ge, gt, instance_of
 
 __all__ = ["Limits"]
 
@@ -18,64 +18,65 @@ class Limits:
     Sizes are bytes and times are seconds. All have safe defaults; pass ``Bus(limits=Limits(message=...))`` to change some.
 
     Raises:
+        TypeError: A limit is no number.
         ValueError: A limit is negative, or zero where that would stop everything.
     """
 
-    message: int = field(default=_MIB, validator=gt(0))
+    message: int = field(default=_MIB, validator=[instance_of(int), gt(0)])
     """Largest frame, in and out."""
-    depth: int = field(default=128, validator=gt(0))
+    depth: int = field(default=128, validator=[instance_of(int), gt(0)])
     """Nesting of a JSON body."""
-    subject: int = field(default=1024, validator=gt(0))
+    subject: int = field(default=1024, validator=[instance_of(int), gt(0)])
     """Length of a subject or pattern in UTF-8 bytes."""
-    id: int = field(default=256, validator=gt(0))
+    id: int = field(default=256, validator=[instance_of(int), gt(0)])
     """Length of a message id in UTF-8 bytes."""
-    headers: int = field(default=16 * _KIB, validator=gt(0))
+    headers: int = field(default=16 * _KIB, validator=[instance_of(int), gt(0)])
     """All headers of a message together, in bytes."""
-    outbox: int = field(default=4096, validator=gt(0))
+    outbox: int = field(default=4096, validator=[instance_of(int), gt(0)])
     """Messages that wait for a slow or absent peer, per link."""
-    outbox_bytes: int = field(default=4 * _MIB, validator=gt(0))
+    outbox_bytes: int = field(default=4 * _MIB, validator=[instance_of(int), gt(0)])
     """The same in bytes."""
-    queue_bytes: int = field(default=4 * _MIB, validator=gt(0))
+    queue_bytes: int = field(default=4 * _MIB, validator=[instance_of(int), gt(0)])
     """What full ``block`` subscriptions may hold back for one link before it ends with `SlowConsumer`."""
-    running: int = field(default=64, validator=gt(0))
+    running: int = field(default=64, validator=[instance_of(int), gt(0)])
     """Requests of one peer that run at the same time."""
-    waiting: int = field(default=4096, validator=ge(0))
+    waiting: int = field(default=4096, validator=[instance_of(int), ge(0)])
     """Requests of one peer that wait for their turn; more are answered with `TooManyRequests`."""
-    waiting_bytes: int = field(default=16 * _MIB, validator=gt(0))
+    waiting_bytes: int = field(default=16 * _MIB, validator=[instance_of(int), gt(0)])
     """The same in bytes."""
-    pending: int = field(default=65_536, validator=gt(0))
+    pending: int = field(default=65_536, validator=[instance_of(int), gt(0)])
     """Requests to one peer that wait for their answer; more raise `QueueFull`."""
-    total_bytes: int = field(default=256 * _MIB, validator=gt(0))
+    total_bytes: int = field(default=256 * _MIB, validator=[instance_of(int), gt(0)])
     """All outboxes, stuck connections, waiting requests and held-back messages of the bus together."""
-    total_running: int = field(default=1024, validator=gt(0))
+    total_running: int = field(default=1024, validator=[instance_of(int), gt(0)])
     """Requests that run at the same time on the whole bus."""
-    peers: int = field(default=10_000, validator=gt(0))
+    peers: int = field(default=10_000, validator=[instance_of(int), gt(0)])
     """Connections that the bus accepts in all."""
-    peers_per_address: int = field(default=10_000, validator=gt(0))
+    peers_per_address: int = field(default=10_000, validator=[instance_of(int), gt(0)])
     """Connections that the bus accepts from one network address."""
-    handshakes: int = field(default=100, validator=gt(0))
+    handshakes: int = field(default=100, validator=[instance_of(int), gt(0)])
     """Accepted connections that may be unauthenticated at the same time, per listener."""
-    subscriptions: int = field(default=1024, validator=gt(0))
+    subscriptions: int = field(default=1024, validator=[instance_of(int), gt(0)])
     """Patterns that one peer may subscribe to."""
-    channels: int = field(default=256, validator=gt(0))
+    channels: int = field(default=256, validator=[instance_of(int), gt(0)])
     """Streams, channels and tunnels that may be open on one peer, per direction."""
-    hops: int = field(default=4, validator=ge(0))
+    hops: int = field(default=4, validator=[instance_of(int), ge(0)])
     """How deep tunnels may nest and how many buses a relayed message may pass."""
-    bad_messages: int = field(default=200, validator=ge(0))
+    bad_messages: int = field(default=200, validator=[instance_of(int), ge(0)])
     """Malformed messages a minute before a link is ended."""
-    empty_frames: int = field(default=1000, validator=ge(0))
+    empty_frames: int = field(default=1000, validator=[instance_of(int), ge(0)])
     """Keep-alive frames a second before a link is ended."""
-    handshake_timeout: float = field(default=5.0, validator=gt(0))
+    handshake_timeout: float = field(default=5.0, validator=[instance_of((int, float)), gt(0)])
     """For the upgrade, TLS and the protocol's own handshake together."""
-    connect_timeout: float = field(default=10.0, validator=gt(0))
+    connect_timeout: float = field(default=10.0, validator=[instance_of((int, float)), gt(0)])
     """For one attempt to reach a server."""
-    frame_timeout: float = field(default=10.0, validator=gt(0))
+    frame_timeout: float = field(default=10.0, validator=[instance_of((int, float)), gt(0)])
     """For a frame that has begun to arrive."""
-    write_timeout: float = field(default=10.0, validator=gt(0))
+    write_timeout: float = field(default=10.0, validator=[instance_of((int, float)), gt(0)])
     """Without any progress in writing the link is ended."""
-    ping_interval: float = field(default=15.0, validator=gt(0))
+    ping_interval: float = field(default=15.0, validator=[instance_of((int, float)), gt(0)])
     """Silence after which the peer is asked for a sign of life."""
-    ping_timeout: float = field(default=8.0, validator=gt(0))
+    ping_timeout: float = field(default=8.0, validator=[instance_of((int, float)), gt(0)])
     """Silence after that question which ends the link."""
-    close_timeout: float = field(default=2.0, validator=gt(0))
+    close_timeout: float = field(default=2.0, validator=[instance_of((int, float)), gt(0)])
     """For an orderly close of one connection."""

@@ -52,6 +52,32 @@ class Loopback:
         runtime.watch(self, deadline)
         return reply
 
+    def notify(self, subject: str | int, body: Any, headers: dict[str, str] | None) -> None:
+        """Tell the handler; nobody waits for it.
+
+        Raises:
+            BadRequest: It answers a stream or channel.
+            EncodeError: The body cannot be written.
+            QueueFull: Too many run already.
+        """
+        runtime = self._bus._running
+        handler = self._bus._handlers[subject]
+        if handler.style in ("stream", "channel"):
+            raise RequestError(Code.INVALID_ARGUMENT, f"{subject!r} is a {handler.style}: use bus.{handler.style}()")
+        if len(self.calls) >= runtime.limits.pending:
+            raise QueueFull(f"{len(self.calls)} requests of this bus to itself already run (Limits.pending)")
+        raw, body_format = encode_local(body) if body is not None else (None, encode_local(None)[1])
+        now = runtime.time()
+        reply: Reply[Any] = Reply(runtime.loop, subject, Any, now, math.inf)
+        message = Message(Kind.NOTIFY, subject, reply, raw, body_format, headers)
+        call = self.calls[reply] = Call(self._bus, LocalAnswer(self, reply), None, handler, message, math.inf)
+        runtime.workers.submit(call)
+
+    @property
+    def running(self) -> int:
+        """Requests whose handlers run."""
+        return sum(call.started for call in self.calls.values())
+
     def _expire(self, now: float) -> float:
         """The local requests' part of `Runtime._sweep`."""
         due = math.inf

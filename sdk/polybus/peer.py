@@ -13,6 +13,7 @@ import anyio
 
 from . import incoming
 from .account import Account, cost
+from .arguments import seconds
 from .calls import Answer, Call
 from .channel import CREDIT, Channel, Opening
 from .errors import (
@@ -146,6 +147,14 @@ class Peer(Answer):
         link = self._link
         return link.state.value == "up" and (self.key is None or link.crowd is None or link.crowd.peers.get(self.key) is self)
 
+    @property
+    def gone(self) -> bool:
+        """Whether it has left for good; one whose link is to come back has not."""
+        link = self._link
+        if self.key is not None:
+            return link.crowd is None or link.crowd.peers.get(self.key) is not self
+        return link.state.value == "closed" or (link._closing is not None and not link._wanted)
+
     def __repr__(self) -> str:
         return f"<Peer {self.id} {self.protocol}+{self.transport} {self.address}>"
 
@@ -207,8 +216,10 @@ class Peer(Answer):
             EncodeError: The body cannot be written; the error names the path.
             Unsupported: The wire cannot carry this.
             ReservedSubject, LocalProtocolError: The subject or a header is not the application's to use.
+            TypeError, ValueError: `timeout` or `headers` are of a wrong type, or cannot be.
         """
         name, returns = resolve(subject, returns)
+        timeout = seconds(timeout)
         bus = self._link.bus
         bus._check_subject(name)
         return self._request(Kind.REQUEST, name, body, timeout, returns, bus._headers(headers))
@@ -245,6 +256,7 @@ class Peer(Answer):
         Raises:
             EncodeError: The body cannot be written.
             QueueFull: There was no room in the outbox for `timeout` seconds.
+            Disconnected: The peer has gone.
         """
         await self._link.bus.publish(subject, body, headers=headers, to=self, timeout=timeout)
 
@@ -256,6 +268,7 @@ class Peer(Answer):
         Raises:
             EncodeError: The body cannot be written.
             QueueFull: The outbox is full.
+            Disconnected: The peer has gone.
         """
         await self._link.bus.notify(subject, body, headers=headers, to=self)
 

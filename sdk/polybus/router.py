@@ -7,6 +7,7 @@ from typing import Any, Literal, TypeAlias, TypeVar
 
 from attrs import frozen
 
+from .arguments import check_count, check_type
 from .handlers import Handler, plan
 from .subjects import Subject, check_pattern, check_subject
 
@@ -51,7 +52,7 @@ class Router:
             LocalProtocolError: The subject is not valid.
             ReservedSubject: The subject is ours.
         """
-        name = subject.name if isinstance(subject, Subject) else subject
+        name = _name(subject, "handle")
         check_subject(name)
 
         def register(function: F) -> F:
@@ -83,11 +84,10 @@ class Router:
             ValueError: A queue or concurrency below 1, or an unknown policy.
             LocalProtocolError: The pattern is not valid.
         """
-        name = pattern.name if isinstance(pattern, Subject) else pattern
+        name = _name(pattern, "on")
         check_pattern(name)
         check_queue(queue, when_full)
-        if concurrency < 1:
-            raise ValueError(f"concurrency={concurrency}: at least 1")
+        check_count(concurrency, "concurrency")
 
         def register(function: F) -> F:
             self._add_listen(Listen(plan(name, function, inline=inline, publication=True), queue, when_full, concurrency))
@@ -99,8 +99,11 @@ class Router:
         """Take over all handlers of another router, with their subjects prefixed.
 
         Raises:
-            TypeError: A subject has a handler already, or a prefix would be put before an ``int``.
+            TypeError: A subject has a handler already, a prefix would be put before an ``int``, or this is no router.
+            LocalProtocolError: A subject with the prefix is not valid.
         """
+        check_type(router, Router, "router", "bus.include(router, prefix='user.')")
+        check_type(prefix, str, "prefix", "prefix='user.'")
         for handler in router._handlers.values():
             self._add_handler(_moved(handler, prefix))
         for listen in router._listens:
@@ -118,11 +121,16 @@ class Router:
 
 
 def check_queue(queue: int, when_full: str) -> None:
-    """Raise ValueError for a queue that cannot be."""
-    if queue < 1:
-        raise ValueError(f"queue={queue}: at least 1")
+    """Raise TypeError or ValueError for a queue that cannot be."""
+    check_count(queue, "queue")
     if when_full not in POLICIES:
         raise ValueError(f"when_full={when_full!r}: one of {', '.join(POLICIES)}")
+
+
+def _name(subject: Any, verb: str) -> Any:
+    if callable(subject):  # the decorator without its parentheses
+        raise TypeError(f"@bus.{verb} needs its subject: @bus.{verb}('user.get')")
+    return subject.name if isinstance(subject, Subject) else subject
 
 
 def _moved(handler: Handler, prefix: str, publication: bool = False) -> Handler:
@@ -130,4 +138,7 @@ def _moved(handler: Handler, prefix: str, publication: bool = False) -> Handler:
         return handler
     if isinstance(handler.subject, int):
         raise TypeError(f"{handler.name}: a prefix cannot be put before the number {handler.subject}")
-    return plan(prefix + handler.subject, handler.function, inline=handler.style == "inline", publication=publication)
+    subject = prefix + handler.subject
+    check = check_pattern if publication else check_subject
+    check(subject)
+    return plan(subject, handler.function, inline=handler.style == "inline", publication=publication)

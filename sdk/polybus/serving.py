@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import anyio
 
-from .connecting import resolve_target
+from .arguments import texts
+from .connecting import check_tls, check_transport, resolve_target
 from .errors import BusError, LocalProtocolError, TooManyRequests, Unavailable
 from .link import Link
 from .plugins import Admission, Handshake, Listening, ListenOptions, ProtocolAdapter, Transport
@@ -141,8 +142,9 @@ class Serving:
         if when_full not in WHEN_FULL:
             raise ValueError(f"when_full={when_full!r}: one of {', '.join(WHEN_FULL)}")
         self._bus = bus
-        self._origins = (origins,) if isinstance(origins, str) else tuple(origins)
-        self._hosts = (hosts,) if isinstance(hosts, str) else tuple(hosts)
+        self._origins = texts(origins, "origins", "https://example.org")
+        self._hosts = texts(hosts, "hosts", "example.org")
+        check_tls(tls)
         self._tls = tls
         self._when_full = when_full
         self._transport: Any
@@ -155,6 +157,7 @@ class Serving:
                     "or bind to 127.0.0.1, or say insecure=True"
                 )
         else:
+            check_transport(target, "listen")
             self._adapter, self._transport = resolve_target(target, protocol)
             self._address = None  # a transport object knows where it listens
         self._listener: Listener | None = None

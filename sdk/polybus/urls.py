@@ -111,6 +111,8 @@ def find_protocol(protocol: str | ProtocolAdapter, options: Mapping[str, str]) -
     if not isinstance(protocol, str):
         if options:
             raise ValueError(f"options belong to the protocol object or to the URL, not to both: {', '.join(options)}")
+        if not callable(getattr(protocol, "session", None)):
+            raise TypeError(f"protocol={protocol!r:.80}: a name, for example 'ubre', or a protocol object")
         return protocol
     return cast("ProtocolAdapter", _load("protocols", protocol).from_options(options))
 

@@ -1,0 +1,346 @@
+"""What a caller does wrong is told at the call, in words that name the argument, what was given and what is wanted."""
+
+import math
+from copy import copy
+from functools import partial
+from typing import Any
+
+import anyio
+import pytest
+
+from polybus import (
+    Backoff,
+    BadRequest,
+    Bus,
+    Context,
+    Disconnected,
+    Limits,
+    LocalProtocolError,
+    NotFound,
+    ReservedSubject,
+    Router,
+    connect,
+)
+from polybus.events import HandlerFailed
+from polybus.testing import pair
+
+from .support import bounded, eventually
+
+pytestmark = pytest.mark.anyio
+
+WRONG: Any = "what type checkers would not let pass"
+
+
+# -- times ---------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("seconds", "error"),
+    [
+        (None, TypeError),
+        ("3", TypeError),
+        (True, TypeError),
+        (b"3", TypeError),
+        (math.nan, ValueError),
+        (-1, ValueError),
+        (-0.001, ValueError),
+        (math.inf, ValueError),
+    ],
+)
+@bounded
+async def test_a_timeout_is_a_finite_number_of_seconds(seconds: Any, error: type[Exception]) -> None:
+    bus = Bus()
+
+    @bus.handle("here")
+    async def here() -> None: ...
+
+    async with pair(bus) as client:
+        peer = client.peers[0]
+        with pytest.raises(error, match=r"^timeout="):
+            _ = client.request("here", timeout=seconds)
+        with pytest.raises(error, match=r"^timeout="):
+            _ = bus.request("here", timeout=seconds)
+        with pytest.raises(error, match=r"^timeout="):
+            _ = peer.request("here", timeout=seconds)
+        for publish in (client.publish, peer.publish, bus.publish):
+            with pytest.raises(error, match=r"^timeout="):
+                await publish("news", 1, headers={"a": "b"}, timeout=seconds)
+        with pytest.raises(error, match=r"^timeout="):
+            client.publish_nowait("news", 1, timeout=seconds)
+        with pytest.raises(error, match=r"^timeout="):
+            await bus.drain(seconds)
+        assert bus.ready
+        if seconds is not None:  # as long as the block lasts
+            for opening in (client.stream, client.channel, peer.stream, peer.channel):
+                with pytest.raises(error, match=r"^timeout="):
+                    opening("here", timeout=seconds)
+
+
+@pytest.mark.parametrize(
+    ("wait", "error"), [(None, TypeError), ("1", TypeError), (True, TypeError), (math.nan, ValueError), (-1, ValueError)]
+)
+def test_wait_is_a_number_of_seconds(wait: Any, error: type[Exception]) -> None:
+    for make in (connect, Bus().connect):
+        with pytest.raises(error, match=r"^wait="):
+            make("ubre+tcp://127.0.0.1:1", wait=wait)
+    connect("ubre+tcp://127.0.0.1:1", wait=math.inf)
+
+
+@bounded
+async def test_a_timeout_may_be_a_whole_number_and_zero() -> None:
+    bus = Bus()
+
+    @bus.handle("here")
+    async def here() -> int:
+        return 7
+
+    async with pair(bus) as client:
+        assert await client.request("here", timeout=3) == 7
+        with pytest.raises(TimeoutError):
+            await client.request("here", timeout=0)
+
+
+# -- to= -----------------------------------------------------------------------------------------------------------------
+
+
+@bounded
+async def test_to_is_a_peer_of_this_bus() -> None:
+    server, another = Bus(), Bus()
+    async with pair(server) as client, pair(another):
+        verbs: list[Any] = [client.request, client.publish_nowait, client.stream, client.channel]
+        waiting: list[Any] = [client.publish, client.notify]
+        stranger = another.peers[0]
+        for to, error in (("ann", TypeError), (5, TypeError), (client, TypeError), (stranger, ValueError)):
+            for verb in verbs:
+                with pytest.raises(error, match=r"^to="):
+                    verb("x", to=to)
+            for verb in waiting:
+                with pytest.raises(error, match=r"^to="):
+                    await verb("x", to=to)
+        for several in (["ann"], [client.peers[0], stranger], {"ann": 1}):
+            with pytest.raises((TypeError, ValueError), match=r"^to="):
+                await client.publish("x", to=several)  # type: ignore[arg-type]  # on purpose
+        assert client.stats().sent == 0
+
+
+@bounded
+async def test_a_publication_to_an_empty_list_reaches_nobody() -> None:
+    bus, heard = Bus(), []
+    bus.on("x", inline=True)(lambda body: heard.append(body))
+    async with pair(bus) as client:
+        await client.publish("x", 1, to=[])
+        client.publish_nowait("x", 2, to=())
+        await client.publish("x", 3, to=iter(client.peers))
+        await eventually(lambda: heard)
+    assert heard == [3]
+
+
+@bounded
+async def test_what_is_sent_to_a_peer_that_has_gone_is_disconnected_and_the_others_get_it() -> None:
+    bus = Bus()
+    async with bus.serve("ubre+memory://gone") as listener:
+        async with connect(listener.url) as stays, stays.subscribe("x") as news:
+            async with connect(listener.url):
+                left = next(peer for peer in bus.peers if not peer.patterns)
+            await eventually(lambda: left not in bus.peers)
+            with pytest.raises(Disconnected, match="gone") as caught:
+                await bus.publish("x", 1, to=left)
+            assert not caught.value.sent
+            for publish in (bus.publish_nowait,):
+                with pytest.raises(Disconnected, match="gone"):
+                    publish("x", 1, to=[left])
+            with pytest.raises(Disconnected, match="gone"):
+                await bus.notify("x", 1, to=left)
+            with pytest.raises(Disconnected, match="gone"):
+                await left.publish("x", 1)
+            with pytest.raises(Disconnected):
+                await bus.request("x", 1, to=left)
+            with pytest.raises(Disconnected, match="gone"):
+                await bus.publish("x", 2, to=[left, *bus.peers])
+            assert (await anext(news)).body == 2
+
+
+# -- subjects and headers ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("subject", [["a"], {"a": 1}, None, 1.5, b"a"])
+@bounded
+async def test_what_is_neither_text_nor_a_number_is_no_subject(subject: Any) -> None:
+    bus = Bus()
+    async with pair(bus) as client:
+        for verb in (
+            client.request,
+            client.publish_nowait,
+            client.stream,
+            client.channel,
+            client.subscribe,
+            client.handle,
+            client.on,
+        ):
+            with pytest.raises(LocalProtocolError, match="is text or a number"):
+                verb(subject)
+        for waiting in (client.publish, client.notify):
+            with pytest.raises(LocalProtocolError, match="is text or a number"):
+                await waiting(subject)
+        with pytest.raises(LocalProtocolError, match="is text or a number"):
+            client.relay(subject)
+        with pytest.raises(LocalProtocolError, match="is text or a number"):
+            _ = client.peers[0].request(subject)
+
+
+@bounded
+async def test_headers_are_a_mapping_of_text_to_text() -> None:
+    bus = Bus()
+    async with pair(bus) as client:
+        cases: list[tuple[Any, type[Exception], str]] = [
+            ([("a", "b")], TypeError, r"^headers=.*dict\(\)"),
+            ("a: b", TypeError, r"^headers="),
+            ({"a": 1}, LocalProtocolError, r"header 'a'.*not int"),
+            ({"a": b"1"}, LocalProtocolError, r"header 'a'.*not bytes"),
+            ({1: "a"}, LocalProtocolError, r"header 1.*not int"),
+            ({"a b": "c"}, LocalProtocolError, "token"),
+            ({"a": "b\r\nc: d"}, LocalProtocolError, "line breaks"),
+            ({"polybus-via": "x"}, ReservedSubject, "polybus-via"),
+        ]
+        for headers, error, says in cases:
+            with pytest.raises(error, match=says):
+                _ = client.request("x", headers=headers)
+            with pytest.raises(error, match=says):
+                await client.publish("x", headers=headers)
+            with pytest.raises(error, match=says):
+                await client.notify("x", headers=headers)
+
+
+@bounded
+async def test_headers_of_a_connection_are_a_mapping_of_text_to_text() -> None:
+    bus = Bus()
+    wrong: list[tuple[Any, type[Exception]]] = [({"a": 1}, LocalProtocolError), ([("a", "b")], TypeError), ("a", TypeError)]
+    async with bus.serve("ubre+memory://headers") as listener:
+        for headers, error in wrong:
+            with pytest.raises(error, match="header"):
+                connect(listener.url, headers=headers)
+            with pytest.raises(error, match="header"):
+                async with connect(listener.url, headers=partial(copy, headers)):
+                    raise AssertionError("not reached")
+        async with connect(listener.url, headers=lambda: None):
+            assert len(bus.peers) == 1
+
+
+# -- options -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("make", "says"),
+    [
+        (lambda: Bus(limits=WRONG), "limits="),
+        (lambda: Bus(limits=5), "limits=5"),  # type: ignore[arg-type]
+        (lambda: Bus(authenticate=5), "authenticate=5"),  # type: ignore[arg-type]
+        (lambda: Bus(authorize="ann"), "authorize='ann'"),  # type: ignore[arg-type]
+        (lambda: Bus(lifespan=5), "lifespan=5"),  # type: ignore[arg-type]
+        (lambda: Bus().use(None), "bus.use"),  # type: ignore[arg-type]
+        (lambda: Bus().include(Bus), "router="),  # type: ignore[arg-type]
+        (lambda: Bus().include(Router(), prefix=5), "prefix=5"),  # type: ignore[arg-type]
+        (lambda: Bus().handle(lambda: None), r"@bus.handle\('user.get'\)"),  # type: ignore[arg-type]
+        (lambda: Bus().on(print), r"@bus.on\('user.get'\)"),  # type: ignore[arg-type]
+        (lambda: Bus().subscribe("x", queue=WRONG), "queue="),
+        (lambda: Bus().subscribe("x", queue=True), "queue=True"),
+        (lambda: Bus().on("x", concurrency=1.5), "concurrency=1.5"),  # type: ignore[arg-type]
+        (lambda: connect(None), "neither a URL"),  # type: ignore[arg-type]
+        (lambda: connect(5, protocol="ubre"), "neither a URL"),  # type: ignore[arg-type]
+        (lambda: connect("ubre+memory://x", limits=5), "limits=5"),  # type: ignore[arg-type]
+        (lambda: connect("ubre+memory://x", bus=5), "bus=5"),  # type: ignore[arg-type]
+        (lambda: connect("ubre+memory://x", backoff=5), "backoff=5"),  # type: ignore[arg-type]
+        (lambda: connect("ubre+memory://x", tls=True), "tls=True"),  # type: ignore[arg-type]
+        (lambda: connect("ubre+memory://x", serves=5.5), "serves=5.5"),  # type: ignore[arg-type]
+        (lambda: connect("ubre+memory://x", protocol=5), "protocol=5"),  # type: ignore[arg-type]
+        (lambda: Bus().serve(None), "neither a URL"),
+        (lambda: Bus().serve("ubre+memory://x", origins=5), "origins=5"),  # type: ignore[arg-type]
+        (lambda: Bus().serve("ubre+memory://x", hosts=[b"a"]), "hosts="),  # type: ignore[list-item]
+        (lambda: Bus().serve("ubre+memory://x", tls="cert.pem"), "tls='cert.pem'"),  # type: ignore[arg-type]
+        (lambda: Limits(message="1 MB"), "message"),  # type: ignore[arg-type]
+        (lambda: Limits(ping_interval=None), "ping_interval"),  # type: ignore[arg-type]
+        (lambda: Backoff(initial="1"), "initial"),  # type: ignore[arg-type]
+        (lambda: Backoff(attempts=1.5), "attempts"),  # type: ignore[arg-type]
+    ],
+)
+def test_an_option_of_a_wrong_type_is_a_type_error_that_names_it(make: Any, says: str) -> None:
+    with pytest.raises(TypeError, match=says):
+        make()
+
+
+def test_patterns_that_a_link_serves_are_checked() -> None:
+    connect("ubre+memory://x", serves="a.>")
+    connect("ubre+memory://x", serves=7)  # type: ignore[arg-type]  # one is as good as a list of one
+    for serves in ([""], ["a.>.b"], [None]):
+        with pytest.raises(LocalProtocolError):
+            connect("ubre+memory://x", serves=serves)  # type: ignore[arg-type]
+
+
+def test_a_prefix_must_give_a_valid_subject() -> None:
+    router = Router()
+    router.handle("get")(lambda: None)
+    with pytest.raises(LocalProtocolError):
+        Bus().include(router, prefix="*.")
+
+
+# -- requests to this very bus -------------------------------------------------------------------------------------------
+
+
+@bounded
+async def test_notify_to_a_handler_of_the_same_bus_is_no_request() -> None:
+    bus, seen = Bus(), []
+
+    @bus.handle("told")
+    async def told(body: Any, ctx: Context) -> Any:
+        seen.append((ctx.message.kind.value, ctx.deadline, body))
+        if body == "bad":
+            raise NotFound("nobody hears this")
+
+    @bus.handle("many")
+    async def many() -> Any:
+        yield 1
+
+    async with bus:
+        failures = bus.events()
+        for body in ("good", "bad"):
+            await bus.notify("told", body)
+        event = await anext(failures)
+        assert isinstance(event, HandlerFailed)  # nobody is told, so it is counted
+        assert isinstance(event.error, NotFound)
+        assert set(seen) == {("notify", None, "good"), ("notify", None, "bad")}
+        with pytest.raises(BadRequest, match="stream"):
+            await bus.notify("many")
+        await eventually(lambda: bus.stats().running == bus.stats().pending == 0)
+        assert bus.stats().failed == 1
+
+
+@bounded
+async def test_requests_to_the_same_bus_count_as_running() -> None:
+    bus, inside, go_on = Bus(), anyio.Event(), anyio.Event()
+
+    @bus.handle("x")
+    async def wait() -> None:
+        inside.set()
+        await go_on.wait()
+
+    async with bus:
+        reply = bus.request("x")
+        await inside.wait()
+        assert (bus.stats().pending, bus.stats().running) == (1, 1)
+        go_on.set()
+        await reply
+        assert (bus.stats().pending, bus.stats().running) == (0, 0)
+
+
+@bounded
+async def test_a_request_to_the_same_bus_inherits_the_enclosing_deadline() -> None:
+    bus, deadlines = Bus(), []
+
+    @bus.handle("x")
+    async def look(ctx: Context) -> None:
+        deadlines.append(ctx.deadline)
+
+    async with bus:
+        with anyio.fail_after(2) as scope:
+            await bus.request("x")
+        assert deadlines[0] == pytest.approx(scope.deadline, abs=0.1)
