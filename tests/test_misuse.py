@@ -64,7 +64,7 @@ async def test_a_timeout_is_a_finite_number_of_seconds(seconds: Any, error: type
             _ = peer.request("here", timeout=seconds)
         for publish in (client.publish, peer.publish, bus.publish):
             with pytest.raises(error, match=r"^timeout="):
-                await publish("news", 1, headers={"a": "b"}, timeout=seconds)
+                await publish("news", 1, timeout=seconds)
         with pytest.raises(error, match=r"^timeout="):
             client.publish_nowait("news", 1, timeout=seconds)
         with pytest.raises(error, match=r"^timeout="):

@@ -406,13 +406,15 @@ class Bus(Life):
             TypeError, ValueError: `timeout`, `to` or `headers` are of a wrong type, or cannot be.
         """
         name = subject.name if isinstance(subject, Subject) else subject
+        if timeout != _TIMEOUT:
+            timeout = seconds(timeout)
         route = self._route_of(name)
         sole = route.sole
         if to is None and headers is None and body is not None and sole is not None and sole._link.flowing:
             self._distribution.publish_alone(route, sole._link, body)
             return
         peers, gone = (route.peers, None) if to is None else self._recipients(to)
-        deadline = self._running.time() + seconds(timeout)
+        deadline = self._running.time() + timeout
         message = self._publication(route, name, body, headers, None if to is None else peers)
         await self._distribution.publish(message, peers, route.inboxes if to is None else (), deadline)
         if gone is not None:
