@@ -33,6 +33,8 @@ __all__ = [
     "Codec",
     "Connector",
     "DialOptions",
+    "Dissector",
+    "FrameField",
     "Gate",
     "Handshake",
     "Host",
@@ -296,6 +298,39 @@ class ProtocolAdapter(Protocol):
 
     def session(self, role: Role, limits: Limits = ..., rng: random.Random | None = None) -> Session:
         """A session for one connection. `rng` makes ids; the default is `random.SystemRandom`."""
+        ...
+
+
+@frozen
+class FrameField:
+    """A part of a frame, for people: where it stands, what the specification calls it, and what it says."""
+
+    offset: int
+    """Bytes from the start of the frame."""
+    length: int
+    """Bytes."""
+    name: str
+    value: str
+    """As people read it."""
+    note: str = ""
+    """What it means, or what is wrong with it."""
+
+
+class Dissector(Protocol):
+    """What an adapter may offer besides: a view of its frames, field by field, for `polybus inspect` and the like.
+
+    It looks at the bytes alone and is for frames that do not decode, too.
+    """
+
+    def dissect(self, frame: bytes) -> Sequence[FrameField]:
+        """The fields of a frame, in the order in which they stand. Never raises: a frame that is cut off or wrong gives the
+        fields up to there, the last one with a note that says what is wrong. Nothing for a form without fields (JSON).
+        """
+        ...
+
+    @property
+    def inspect_options(self) -> Mapping[str, str]:
+        """Options with which recorded frames are read where nobody names any: those that accept the most."""
         ...
 
 

@@ -11,6 +11,7 @@ import typer
 
 from .client import publish, request, subscribe
 from .demo import demo
+from .inspect import inspect
 from .problems import describe, say
 from .serve import serve
 
@@ -30,6 +31,7 @@ app.command()(serve)
 app.command()(request)
 app.command()(publish)
 app.command()(subscribe)
+app.command()(inspect)
 
 
 def _show_version(wanted: bool) -> None:

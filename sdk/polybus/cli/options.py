@@ -85,5 +85,5 @@ def parse_body(text: str | None) -> Any:
 
 def json_line(value: Any, *, pretty: bool = False) -> str:
     """JSON; bytes are base64."""
-    line = msgspec.json.encode(value)
+    line = msgspec.json.encode(value, enc_hook=str)
     return (msgspec.json.format(line, indent=2) if pretty else line).decode()

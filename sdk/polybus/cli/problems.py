@@ -16,7 +16,7 @@ from ..errors import (
     Unsupported,
 )
 
-__all__ = ["UsageError", "describe", "say"]
+__all__ = ["PeerError", "UsageError", "describe", "say"]
 
 REFUSED = 1
 USAGE = 2
@@ -24,6 +24,10 @@ USAGE = 2
 
 class UsageError(Exception):
     """The command line asks for something that cannot be; status 2."""
+
+
+class PeerError(Exception):
+    """What the other side sent or did is not as it should be; status 1."""
 
 
 def say(text: str) -> None:
@@ -39,6 +43,8 @@ def describe(error: Exception) -> tuple[str, int]:
     """
     if isinstance(error, UsageError):
         return str(error), USAGE
+    if isinstance(error, PeerError):
+        return str(error), REFUSED
     if hasattr(error, "format_message"):  # of click, which typer may bring along under another name
         return _of_click(error), USAGE
     if type(error).__name__ == "Abort":

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import ClassVar, Final, Literal, Self
 
 from attrs import field, fields, frozen
 
 from ...limits import Limits
-from ...plugins import Role
+from ...plugins import FrameField, Role
 from .codec import UbreCodec, any_codec, binary_codec, json_codec
+from .dissect import dissect
 from .session import UbreSession
 
 __all__ = ["Ubre"]
@@ -46,6 +47,7 @@ class Ubre:
     """
 
     name: ClassVar[str] = "ubre"
+    inspect_options: ClassVar[Mapping[str, str]] = {"format": "any"}
 
     format: Literal["json", "binary", "any"] = field(default="json", validator=_known)
     dialect: Literal["named", "spec"] = field(default="named", validator=_known)
@@ -82,6 +84,10 @@ class Ubre:
     def codec(self, limits: Limits = _LIMITS) -> UbreCodec:
         """The codec; the same object for equal adapter and limits."""
         return _codec(self, limits)
+
+    def dissect(self, frame: bytes) -> Sequence[FrameField]:
+        """The fields of a binary frame, for people; see `plugins.Dissector`. JSON has none."""
+        return dissect(frame)
 
     def session(self, role: Role, limits: Limits = _LIMITS, rng: random.Random | None = None) -> UbreSession:
         """A session for one connection. Both roles speak alike; `rng` makes the random part of the ids."""

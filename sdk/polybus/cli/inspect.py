@@ -1,0 +1,183 @@
+"""`polybus inspect`: what frames say, without any connection."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Any, BinaryIO
+
+import typer
+from attrs import asdict, field, frozen
+
+from ..errors import BusError, RemoteProtocolError
+from ..limits import Limits
+from ..message import Message
+from ..plugins import FrameField, ProtocolAdapter
+from ..urls import find_protocol
+from .options import json_line
+from .problems import PeerError, UsageError
+from .show import Printer
+
+__all__ = ["inspect"]
+
+_MOST = 64 * 1024 * 1024
+_PREFIX = 4
+
+
+@frozen
+class Finding:
+    """What one frame says."""
+
+    number: int
+    offset: int
+    size: int
+    fields: list[FrameField] = field(factory=list)
+    messages: list[dict[str, Any]] = field(factory=list)
+    errors: list[str] = field(factory=list)
+
+
+def inspect(
+    source: Annotated[str, typer.Argument(metavar="FILE|HEX", help="A file, bytes in hexadecimal, or - for stdin.")],
+    protocol: Annotated[
+        str, typer.Option(metavar="P", help="Of the frames, with options if need be: ubre or 'ubre?format=binary'.")
+    ],
+    frames: Annotated[
+        str,
+        typer.Option(
+            metavar="HOW",
+            help="one: all of it is one frame. lines: one in each line. lengths: each after its length in 4 bytes, as on TCP.",
+        ),
+    ] = "one",
+    as_json: Annotated[bool, typer.Option("--json", help="One line of JSON for each frame.")] = False,
+) -> None:
+    """Show what frames say: the fields as they stand, and the messages. Status 1 if any of them is malformed."""
+    adapter = _adapter(protocol)
+    data = _bytes(source)
+    findings = [_look(adapter, number, offset, frame) for number, (offset, frame) in enumerate(_cut(data, frames), 1)]
+    printer = Printer()
+    for finding in findings:
+        if as_json:
+            print(json_line(asdict(finding)))
+        else:
+            _show(printer, finding)
+    sys.stdout.flush()
+    bad = [finding for finding in findings if finding.errors]
+    if bad:
+        more = "" if len(bad) == 1 else f" ({len(bad)} of {len(findings)} frames are malformed)"
+        hint = "; is it several frames? --frames lines or lengths" if len(findings) == 1 and frames == "one" else ""
+        raise PeerError(f"frame {bad[0].number}: {bad[0].errors[0]}{more}{hint}")
+
+
+def _adapter(protocol: str) -> ProtocolAdapter:
+    name, _, query = protocol.partition("?")
+    from urllib.parse import parse_qsl
+
+    options = dict(parse_qsl(query, keep_blank_values=True))
+    adapter = find_protocol(name, options)
+    if not options:
+        most = getattr(adapter, "inspect_options", None)
+        adapter = type(adapter).from_options(most) if most else adapter
+    return adapter
+
+
+def _bytes(source: str) -> bytes:
+    if source == "-":
+        return _bounded(sys.stdin.buffer)
+    try:
+        if (path := Path(source)).exists():
+            with path.open("rb") as file:
+                return _bounded(file)
+    except (OSError, ValueError) as error:
+        if "/" in source:
+            raise UsageError(f"{source[:100]} cannot be read: {getattr(error, 'strerror', None) or error}") from None
+    if not source.strip():
+        raise UsageError("FILE|HEX is empty")
+    digits = "".join(source.replace(":", " ").replace(",", " ").split()).removeprefix("0x")
+    try:
+        return bytes.fromhex(digits)
+    except ValueError:
+        raise UsageError(
+            f"{source[:100]!r} is neither a file nor bytes in hexadecimal; text may come from stdin: ... | polybus inspect -"
+        ) from None
+
+
+def _bounded(file: BinaryIO) -> bytes:
+    data = file.read(_MOST + 1)
+    if not 0 < len(data) <= _MOST:
+        raise UsageError("there is nothing in it" if not data else f"more than {_MOST} bytes: cut it into pieces")
+    return data
+
+
+def _cut(data: bytes, how: str) -> Iterator[tuple[int, bytes]]:
+    if how == "one":
+        yield 0, data
+    elif how == "lines":
+        offset = 0
+        for line in data.split(b"\n"):
+            if line.strip():
+                yield offset, line.removesuffix(b"\r")
+            offset += len(line) + 1
+    elif how == "lengths":
+        offset = 0
+        while offset < len(data):
+            end = offset + _PREFIX + int.from_bytes(data[offset : offset + _PREFIX], "big")
+            yield offset + _PREFIX, data[offset + _PREFIX : end]  # the last one may be cut off: its codec will say so
+            offset = end
+    else:
+        raise UsageError(f"--frames {how!r}: one of one, lines, lengths")
+
+
+def _look(adapter: ProtocolAdapter, number: int, offset: int, frame: bytes) -> Finding:
+    finding = Finding(number, offset, len(frame))
+    dissect = getattr(adapter, "dissect", None)
+    if dissect is not None:
+        finding.fields.extend(dissect(frame))
+    try:
+        decoded = adapter.codec(Limits(message=_MOST)).decode(frame)
+    except RemoteProtocolError as error:
+        finding.errors.append(str(error))
+    else:
+        for found in decoded:
+            if isinstance(found, Message):
+                finding.messages.append(_facts(found, finding))
+            else:
+                finding.errors.append(str(found))
+    return finding
+
+
+def _facts(message: Message, finding: Finding) -> dict[str, Any]:
+    facts: dict[str, Any] = {"kind": message.kind.value, "subject": message.subject, "id": message.id}
+    try:
+        body = message.body
+    except BusError as error:
+        body = message.raw
+        finding.errors.append(f"the body does not decode: {error}")
+    facts |= {"ttl": message.ttl, "code": message.code and message.code.name, "reply_to": message.reply_to}
+    facts |= {"headers": message.headers or None, "attributes": message.attributes or None}
+    facts = {name: value for name, value in facts.items() if value not in (None, "")}
+    facts["attributes"] = {name: value for name, value in message.attributes.items() if value is not None}
+    if not facts["attributes"]:
+        del facts["attributes"]
+    return facts | ({"body": body} if message.has_body else {})
+
+
+def _show(printer: Printer, finding: Finding) -> None:
+    where = f" at byte {finding.offset}" if finding.offset else ""
+    printer.head(f"frame {finding.number}{where}: {finding.size} bytes")
+    rows = [(str(f.offset), str(f.length), f.name, f.value, f.note) for f in finding.fields]
+    if rows:
+        printer.table(("at", "bytes", "field", "value", ""), rows)
+    for facts in finding.messages:
+        printer.head(f"  {facts.pop('kind')}")
+        for name, value in facts.items():
+            printer.line(f"    {name:<10} ", value if isinstance(value, str) else _printable(value))
+    for error in finding.errors:
+        printer.line("  malformed  ", error, style="red")
+
+
+def _printable(value: Any) -> str:
+    try:
+        return json_line(value)
+    except (TypeError, ValueError):
+        return repr(value)

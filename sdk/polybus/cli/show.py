@@ -1,0 +1,36 @@
+"""What people see: aligned text, in colour where a terminal wants it. Never cut off, so that it can be searched and copied."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rich.console import Console
+from rich.text import Text
+
+__all__ = ["Printer"]
+
+
+class Printer:
+    """Writes to stdout; colours follow the terminal and NO_COLOR."""
+
+    def __init__(self) -> None:
+        self._console = Console(soft_wrap=True, highlight=False, markup=False, emoji=False)
+
+    def head(self, text: str) -> None:
+        """A heading."""
+        self._console.print(Text(text, style="bold"))
+
+    def line(self, label: str, text: str, *, style: str = "") -> None:
+        """A label and what it says."""
+        self._console.print(Text.assemble((label, "dim"), (text, style)))
+
+    def table(self, heads: Sequence[str], rows: Sequence[Sequence[str]], styles: Sequence[str] = ()) -> None:
+        """Columns as wide as they need to be; `styles` are those of the first cells of the rows."""
+        widths = [max(len(row[column]) for row in (heads, *rows)) for column in range(len(heads))]
+        for number, row in enumerate((heads, *rows)):
+            cells = [cell.ljust(width) for cell, width in zip(row, widths, strict=True)]
+            style = "dim" if number == 0 else styles[number - 1] if styles else ""
+            if not any(row):
+                continue
+            rest = "dim" if number == 0 else ""
+            self._console.print(Text.assemble("  ", (cells[0], style), "  ", ("  ".join(cells[1:]).rstrip(), rest)))
