@@ -3,20 +3,25 @@
 A browser lets any page open a WebSocket to any server and sends the user's cookies along, so the server must look at Origin
 (CWE-1385). A page can also give its own host name the address 127.0.0.1 (DNS rebinding): then Origin and Host agree, and
 only Host shows that the page is a stranger to a server on the loopback address.
+
+Our own server and the one behind an ASGI application ask the same questions here; what parsed the request does not matter.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from http import HTTPStatus
 from http.cookies import CookieError, SimpleCookie
 from urllib.parse import parse_qsl, unquote, urlsplit
 
-from attrs import frozen
+from attrs import evolve, field, frozen
 
+from ..errors import BusError, Forbidden, Unauthorized
+from ..plugins import Handshake
+from ._codes import text_of
 from ._sockets import is_loopback
 
-__all__ = ["Door", "Turned", "cookies_of", "query_of"]
+__all__ = ["Door", "Turned", "Upgrade", "answer", "check_origins", "cookies_of", "query_of", "refused"]
 
 _TOKEN = "polybus.token."
 
@@ -31,6 +36,29 @@ class Turned(Exception):
 
 
 @frozen(kw_only=True)
+class Upgrade:
+    """A request for a WebSocket, whoever has parsed it."""
+
+    path: str
+    query: str
+    headers: Mapping[str, Sequence[str]]
+    """Lower-case names, and all values of each."""
+    offers: Sequence[str] = field(default=())
+    """Sub-protocols."""
+
+    def only(self, name: str) -> str | None:
+        """The value of a header that may be there once.
+
+        Raises:
+            Turned: 400, it is there more than once.
+        """
+        values = self.headers.get(name, ())
+        if len(values) > 1:
+            raise Turned(HTTPStatus.BAD_REQUEST, f"more than one {name.capitalize()} header")
+        return values[0] if values else None
+
+
+@frozen(kw_only=True)
 class Door:
     """The rules of one listener."""
 
@@ -40,6 +68,37 @@ class Door:
     subprotocol: str
     origins: tuple[str, ...] = ()
     hosts: tuple[str, ...] = ()
+
+    def check(self, upgrade: Upgrade) -> None:
+        """Whether the request may be made here at all, whoever makes it.
+
+        Raises:
+            Turned: Host, origin or path are not those of this listener.
+        """
+        host = upgrade.only("host")
+        self.check_host(host)
+        self.check_origin(upgrade.only("origin"), host or "")
+        self.check_path(upgrade.path)
+
+    def handshake(self, upgrade: Upgrade, known: Handshake) -> tuple[str | None, Handshake]:
+        """The sub-protocol to answer with, and what the bus is shown of the stranger: `known`, with what the request says.
+
+        Raises:
+            Turned: 400, no common sub-protocol, or more fields than anybody needs.
+        """
+        chosen, token = self.choose(upgrade.offers)
+        shown = {name: ", ".join(values) for name, values in upgrade.headers.items()}
+        if token is not None:
+            shown.setdefault("authorization", f"Bearer {token}")
+        return chosen, evolve(
+            known,
+            transport="wss" if self.tls else "ws",
+            path=upgrade.path or "/",
+            query=query_of(upgrade.query),
+            headers=shown,
+            cookies=cookies_of("; ".join(upgrade.headers.get("cookie", ()))),
+            origin=upgrade.only("origin"),
+        )
 
     def check_path(self, path: str) -> None:
         """
@@ -150,3 +209,42 @@ def cookies_of(text: str) -> dict[str, str]:
         return {name: morsel.value for name, morsel in SimpleCookie(text).items()}
     except CookieError:
         return {}
+
+
+def refused(error: BusError) -> Turned:
+    """What a stranger is told before the upgrade whom the bus does not let in."""
+    if isinstance(error, Unauthorized):
+        status = HTTPStatus.UNAUTHORIZED
+    elif isinstance(error, Forbidden):
+        status = HTTPStatus.FORBIDDEN
+    else:
+        status = HTTPStatus.SERVICE_UNAVAILABLE
+    return Turned(status, text_of(error))
+
+
+def answer(turned: Turned) -> tuple[list[tuple[str, str]], bytes]:
+    """Headers and body that tell it."""
+    body = f"{turned.text}\n".encode("utf-8", "replace")
+    headers = [
+        ("Connection", "close"),
+        ("Content-Length", str(len(body))),
+        ("Content-Type", "text/plain; charset=utf-8"),
+    ]
+    if turned.status is HTTPStatus.UNAUTHORIZED:
+        headers.append(("WWW-Authenticate", "Bearer"))
+    elif turned.status is HTTPStatus.UPGRADE_REQUIRED:
+        headers.append(("Upgrade", "websocket"))
+    elif turned.status is HTTPStatus.METHOD_NOT_ALLOWED:
+        headers.append(("Allow", "GET"))
+    return headers, body
+
+
+def check_origins(origins: Sequence[str]) -> None:
+    """
+    Raises:
+        ValueError: What no browser would ever send.
+    """
+    for origin in origins:
+        parts = urlsplit(origin)
+        if origin != "null" and (not parts.scheme or not parts.hostname or parts.path or parts.query):
+            raise ValueError(f"origins: {origin!r} is no origin, write for example 'https://example.org', without a path")

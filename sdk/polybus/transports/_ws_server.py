@@ -5,20 +5,19 @@ from __future__ import annotations
 from http import HTTPStatus
 from urllib.parse import urlsplit
 
-from websockets.datastructures import Headers, MultipleValuesError
+from websockets.datastructures import Headers
 from websockets.exceptions import InvalidHeader
 from websockets.headers import parse_subprotocol
 from websockets.http11 import Request, Response
 from websockets.server import ServerProtocol
 
-from ..errors import BusError, Forbidden, Unauthorized
+from ..errors import BusError
 from ..plugins import Admission, Handshake
-from ._codes import text_of
 from ._listen import Arrival, Listener
 from ._stream import StreamTransport
 from ._wire import Wire
 from ._ws_frames import WebSocketFramer
-from ._ws_policy import Door, Turned, cookies_of, query_of
+from ._ws_policy import Door, Turned, Upgrade, answer, refused
 from ._ws_transport import WebSocketTransport
 
 __all__ = ["WebSocketArrival"]
@@ -67,14 +66,14 @@ class WebSocketArrival(Arrival):
             # The library found that a line is too long (414) or that there are too many (431).
             self.turn_away(output)
         elif too_long:
-            self.turn_away(_response(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, "the request is too long"))
+            self.turn_away(_response(Turned(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, "the request is too long")))
         elif not requests or not isinstance(requests[0], Request):
-            self.turn_away(_response(HTTPStatus.BAD_REQUEST, "this is not an HTTP/1.1 request"))
+            self.turn_away(_response(Turned(HTTPStatus.BAD_REQUEST, "this is not an HTTP/1.1 request")))
         else:
             try:
                 self.ask(self._handshake(core, requests[0]))
             except Turned as turned:
-                self.turn_away(_response(turned.status, turned.text))
+                self.turn_away(_response(turned))
 
     def _handshake(self, core: ServerProtocol, request: Request) -> Handshake:
         """Check the request and prepare the answer.
@@ -82,47 +81,26 @@ class WebSocketArrival(Arrival):
         Raises:
             Turned: The request breaks a rule of this listener.
         """
-        door, headers = self._door, request.headers
-        host, origin = _single(headers, "Host"), _single(headers, "Origin")
-        door.check_host(host)
-        door.check_origin(origin, host or "")
-        try:
-            target = urlsplit(request.path)
-        except ValueError as error:  # `//[`, say
-            raise Turned(HTTPStatus.BAD_REQUEST, f"the target of the request is no URL: {error}") from None
-        door.check_path(target.path)
+        door = self._door
+        upgrade = _upgrade(request)
+        door.check(upgrade)
         response = core.accept(request)
         if response.status_code != HTTPStatus.SWITCHING_PROTOCOLS:
             raise Turned(HTTPStatus(response.status_code), bytes(response.body).decode().strip())
-        chosen, token = door.choose(_offers(headers))
-        if chosen is not None:
-            response.headers["Sec-WebSocket-Protocol"] = chosen
-        self._welcome = response.serialize()
-        shown = {name.lower(): ", ".join(headers.get_all(name)) for name in headers}
-        if token is not None:
-            shown.setdefault("authorization", f"Bearer {token}")
-        options = self.listener.options
-        return Handshake(
-            protocol=options.protocol,
-            transport="wss" if door.tls else "ws",
+        known = Handshake(
+            protocol=self.listener.options.protocol,
             url=self.listener.url,
-            path=target.path or "/",
-            query=query_of(target.query),
-            headers=shown,
-            cookies=cookies_of("; ".join(headers.get_all("Cookie"))),
-            origin=origin,
             address=self.wire.address,
             tls_peer=self.wire.tls_peer(),
         )
+        chosen, handshake = door.handshake(upgrade, known)
+        if chosen is not None:
+            response.headers["Sec-WebSocket-Protocol"] = chosen
+        self._welcome = response.serialize()
+        return handshake
 
     def no(self, error: BusError) -> bytes:
-        if isinstance(error, Unauthorized):
-            status = HTTPStatus.UNAUTHORIZED
-        elif isinstance(error, Forbidden):
-            status = HTTPStatus.FORBIDDEN
-        else:
-            status = HTTPStatus.SERVICE_UNAVAILABLE
-        return _response(status, text_of(error))
+        return _response(refused(error))
 
     def let_in(self, admission: Admission) -> StreamTransport:
         options = self.listener.options
@@ -134,15 +112,22 @@ class WebSocketArrival(Arrival):
         return transport
 
 
-def _single(headers: Headers, name: str) -> str | None:
+def _upgrade(request: Request) -> Upgrade:
     """
     Raises:
-        Turned: 400, the header is there more than once.
+        Turned: 400, the target or a header is malformed.
     """
     try:
-        return headers.get(name)
-    except MultipleValuesError:
-        raise Turned(HTTPStatus.BAD_REQUEST, f"more than one {name} header") from None
+        target = urlsplit(request.path)
+    except ValueError as error:  # `//[`, say
+        raise Turned(HTTPStatus.BAD_REQUEST, f"the target of the request is no URL: {error}") from None
+    headers = request.headers
+    return Upgrade(
+        path=target.path,
+        query=target.query,
+        headers={name.lower(): headers.get_all(name) for name in headers},
+        offers=_offers(headers),
+    )
 
 
 def _offers(headers: Headers) -> list[str]:
@@ -156,16 +141,6 @@ def _offers(headers: Headers) -> list[str]:
         raise Turned(HTTPStatus.BAD_REQUEST, str(error)) from None
 
 
-def _response(status: HTTPStatus, text: str) -> bytes:
-    body = f"{text}\n".encode("utf-8", "replace")
-    headers = Headers()
-    headers["Connection"] = "close"
-    headers["Content-Length"] = str(len(body))
-    headers["Content-Type"] = "text/plain; charset=utf-8"
-    if status is HTTPStatus.UNAUTHORIZED:
-        headers["WWW-Authenticate"] = "Bearer"
-    elif status is HTTPStatus.UPGRADE_REQUIRED:
-        headers["Upgrade"] = "websocket"
-    elif status is HTTPStatus.METHOD_NOT_ALLOWED:
-        headers["Allow"] = "GET"
-    return Response(status.value, status.phrase, headers, body).serialize()
+def _response(turned: Turned) -> bytes:
+    fields, body = answer(turned)
+    return Response(turned.status.value, turned.status.phrase, Headers(fields), body).serialize()

@@ -86,7 +86,7 @@ class WebSocket:
             LocalProtocolError: `tls` is given without need, or is missing.
         """
         from ._listen import Listener
-        from ._ws_policy import Door
+        from ._ws_policy import Door, check_origins
         from ._ws_server import WebSocketArrival
 
         address = self._address(url)
@@ -94,7 +94,7 @@ class WebSocket:
         if (options.tls is None) == secure:
             text = "wss:// needs tls= with the server's certificate" if secure else "tls= given for ws://: use wss://"
             raise LocalProtocolError(text, protocol=self.name)
-        _check_origins(options.origins)
+        check_origins(options.origins)
         sockets = await bind_tcp(address.host, address.port)
         door = Door(
             path=address.path,
@@ -116,14 +116,3 @@ class SecureWebSocket(WebSocket):
 
     name = "wss"
     _port = 443
-
-
-def _check_origins(origins: tuple[str, ...]) -> None:
-    """
-    Raises:
-        ValueError: What no browser would ever send.
-    """
-    for origin in origins:
-        parts = urlsplit(origin)
-        if origin != "null" and (not parts.scheme or not parts.hostname or parts.path or parts.query):
-            raise ValueError(f"origins: {origin!r} is no origin, write for example 'https://example.org', without a path")
