@@ -27,7 +27,7 @@ FLOORS: tuple[frozenset[str], ...] = (
     frozenset({"connecting", "serving", "life", "bus"}),
     frozenset({"portal"}),
     frozenset({"_connect", "running", "sync", "__init__"}),
-    frozenset({"testing", "cli", "demo"}),
+    frozenset({"testing", "cli", "demo", "fastapi"}),
 )
 LEVEL = {name: level for level, floor in enumerate(FLOORS) for name in floor}
 SOURCES = sorted(PACKAGE.rglob("*.py"))
@@ -82,7 +82,9 @@ def test_protocols_do_no_input_or_output(path: Path) -> None:
 
 
 def test_importing_polybus_loads_only_what_the_core_needs() -> None:
-    heavy = "websockets httpx cloudevents google.protobuf uvloop fastapi starlette pyarrow pyspark trio typer rich pydantic"
+    heavy = (
+        "websockets httpx cloudevents google.protobuf uvloop fastapi starlette uvicorn pyarrow pyspark trio typer rich pydantic"
+    )
     script = f"import sys, polybus; print(*[name for name in {heavy.split()!r} if name in sys.modules])"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=60)
     assert done.stdout.split() == []

@@ -12,7 +12,7 @@ A **transport** is one connection that carries whole frames, and calls its **rec
 from __future__ import annotations
 
 import random
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, Protocol, Self, TypeAlias
 
 from attrs import field, frozen
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Admission",
+    "AsgiApp",
     "Capabilities",
     "CloseWanted",
     "Closed",
@@ -52,6 +53,8 @@ __all__ = [
     "SessionEvent",
     "Transport",
     "TransportAdapter",
+    "WebEndpoint",
+    "WebRoute",
 ]
 
 Role: TypeAlias = Literal["client", "server"]
@@ -563,6 +566,9 @@ class ListenOptions:
     origins: tuple[str, ...] = ()
     hosts: tuple[str, ...] = ()
     tls: ssl.SSLContext | None = None
+    private: bool = False
+    """Everybody is let in, so nobody may come from another machine. Checked by those who learn only from a connection at which
+    address it came in."""
 
 
 class Listening(Protocol):
@@ -575,6 +581,48 @@ class Listening(Protocol):
 
     async def aclose(self) -> None:
         """Stop accepting and release the address; connections stay."""
+        ...
+
+
+AsgiApp: TypeAlias = Callable[
+    [MutableMapping[str, Any], Callable[[], Awaitable[Any]], Callable[[MutableMapping[str, Any]], Awaitable[None]]],
+    Awaitable[None],
+]
+"""``await app(scope, receive, send)``"""
+
+
+@frozen
+class WebRoute:
+    """One address of a protocol in a web application.
+
+    Attributes:
+        path: Relative to the path that was attached: empty for that path itself, or beginning with ``/``.
+        app: Called for every connection or request there; the application's own routing has cut nothing off `scope["path"]`.
+        methods: Of HTTP, such as ``("GET", "POST")``; None for WebSockets.
+    """
+
+    path: str
+    app: AsgiApp
+    methods: tuple[str, ...] | None = None
+
+
+class WebEndpoint(Protocol):
+    """A protocol in a web application: its routes, and where they hand over whoever comes.
+
+    `polybus.fastapi.attach` asks the protocol's adapter for one: ``adapter.web_endpoint(path)``. An adapter without that method
+    gets WebSockets at the path, which any protocol can use.
+    """
+
+    def routes(self) -> Sequence[WebRoute]:
+        """All addresses."""
+        ...
+
+    async def listen(self, options: ListenOptions) -> Listening:
+        """From now on, connections are handed to `options.gate`; until `Listening.aclose`.
+
+        Raises:
+            ValueError: Something in the options is wrong.
+        """
         ...
 
 

@@ -147,11 +147,12 @@ class Serving:
         check_tls(tls)
         self._tls = tls
         self._when_full = when_full
+        self._private = not (insecure or bus._authority.authenticate)
         self._transport: Any
         if isinstance(target, str):
             self._address: str | None
             self._adapter, self._transport, self._address = resolve_url(target, protocol)
-            if not (insecure or bus._authority.authenticate or self._transport.is_private(self._address)):
+            if self._private and not self._transport.is_private(self._address):
                 raise LocalProtocolError(
                     f"{target} can be reached from other machines and the bus lets everybody in: pass Bus(authenticate=...), "
                     "or bind to 127.0.0.1, or say insecure=True"
@@ -178,6 +179,7 @@ class Serving:
                 origins=self._origins,
                 hosts=self._hosts,
                 tls=self._tls,
+                private=self._private,
             )
             listening = await self._listen(options)
             gate.url = join_url(self._adapter, listening.url)

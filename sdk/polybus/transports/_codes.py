@@ -7,7 +7,7 @@ from typing import Final
 from ..errors import BusError, Forbidden, Unauthorized
 from ..plugins import Closed
 
-__all__ = ["MAX_REASON", "closed_by_peer", "code_for", "cut_reason", "text_of"]
+__all__ = ["MAX_REASON", "closed_by_peer", "code_for", "cut_reason", "sayable", "text_of"]
 
 MAX_REASON: Final = 123
 """Bytes of a closing reason: RFC 6455, section 5.5 gives a control frame 125 and the code takes two."""
@@ -38,3 +38,10 @@ def cut_reason(reason: str) -> bytes:
     """A reason in UTF-8, cut between two characters where it does not fit a closing frame."""
     data = reason.encode("utf-8", "replace")
     return data if len(data) <= MAX_REASON else data[:MAX_REASON].decode("utf-8", "ignore").encode()
+
+
+def sayable(code: int) -> int:
+    """Some codes only describe what happened and must not be sent (RFC 6455, section 7.4.1)."""
+    if 3000 <= code < 5000 or (1000 <= code < 1015 and code not in (1004, 1005, 1006)):
+        return code
+    return 1000

@@ -6,6 +6,7 @@ import logging
 from typing import TYPE_CHECKING, Final
 
 from ..plugins import Closed
+from ._codes import sayable
 from ._stream import State, StreamTransport
 
 if TYPE_CHECKING:
@@ -98,7 +99,7 @@ class WebSocketTransport(StreamTransport):
 
     def _say_goodbye(self, code: int, reason: str) -> None:
         # The TCP connection ends when the peer's closing frame comes, or with the time for closing.
-        self._framer.close(_sayable(code), reason)
+        self._framer.close(sayable(code), reason)
         self._write_out()
 
     def _fail(self, code: int, reason: str) -> None:
@@ -122,10 +123,3 @@ class WebSocketTransport(StreamTransport):
         elif now - self._heard_at >= limits.ping_interval:
             self._pinged_at = now
             self._wire.write(self._framer.ping())
-
-
-def _sayable(code: int) -> int:
-    """Some codes only describe what happened and must not be sent (RFC 6455, section 7.4.1)."""
-    if 3000 <= code < 5000 or (1000 <= code < 1015 and code not in (1004, 1005, 1006)):
-        return code
-    return 1000

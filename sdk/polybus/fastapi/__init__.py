@@ -1,0 +1,39 @@
+"""A bus in a FastAPI or Starlette application.
+
+`attach` adds the routes of a protocol and starts the bus with the application; `BusDep` hands it to endpoints; `run` serves the
+application so that a SIGTERM loses no answer. FastAPI itself is loaded for `BusDep` alone: with Starlette the rest works too.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
+
+from ._attach import attach
+from ._depends import blocking_bus_of, bus_of, bus_or_twin_of
+from ._run import run
+
+if TYPE_CHECKING:
+    from fastapi import Depends
+
+    from ..blocking import BlockingBus
+    from ..bus import Bus
+
+    BusDep: TypeAlias = Annotated[Bus, Depends(bus_or_twin_of)]
+    """The bus attached to the application that serves the request; in a `def` endpoint its blocking twin."""
+    BlockingBusDep: TypeAlias = Annotated[BlockingBus, Depends(blocking_bus_of)]
+    """Always the blocking twin, with its type: for `def` endpoints and `def` dependencies."""
+
+__all__ = ["BlockingBusDep", "BusDep", "attach", "bus_of", "run"]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in ("BusDep", "BlockingBusDep"):
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from fastapi import Depends
+
+    from ..blocking import BlockingBus
+    from ..bus import Bus
+
+    if name == "BusDep":
+        return Annotated[Bus, Depends(bus_or_twin_of)]
+    return Annotated[BlockingBus, Depends(blocking_bus_of)]

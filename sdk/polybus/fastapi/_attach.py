@@ -1,0 +1,124 @@
+"""Putting a bus into an application: its routes and its lifespan."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from ..serving import WHEN_FULL
+from ..transports._asgi_server import AsgiWebSocket
+from ..transports._ws_policy import check_origins
+from ..urls import find_protocol
+from ._attachment import AttachedRoute, Attachment
+
+if TYPE_CHECKING:
+    from starlette.applications import Starlette
+    from starlette.routing import Router
+
+    from ..bus import Bus
+    from ..plugins import ProtocolAdapter, WebEndpoint
+
+    Application: TypeAlias = Starlette | Router
+
+__all__ = ["attach"]
+
+
+def attach(
+    app: Application,
+    bus: Bus,
+    path: str = "/bus",
+    protocol: str | ProtocolAdapter = "ubre",
+    *,
+    origins: Iterable[str] = (),
+    hosts: Iterable[str] = (),
+    when_full: str = "drop_oldest",
+    insecure: bool = False,
+) -> None:
+    """Serve a bus in an application.
+
+    The bus runs within the application's lifespan: it is started after what the application's own lifespan prepares, and
+    drained before that is taken away. Where no lifespan is run, the first connection starts it. One bus may be attached at
+    several paths, and several buses to one application.
+
+    Args:
+        app: A FastAPI or Starlette application, or an APIRouter or Router.
+        bus: What to serve.
+        path: Where.
+        protocol: Its name, or an object with options, such as ``Ubre(format="binary")``.
+        origins: Web origins whose pages may connect, besides those of the same host and port.
+        hosts: Further ``Host`` values of a server that listens on a loopback address, behind a proxy.
+        when_full: What happens to publications for a peer whose outbox is full: ``drop_oldest``, ``drop_newest``,
+            ``disconnect``.
+        insecure: Let strangers in from other machines although the bus has no `authenticate`.
+
+    Raises:
+        TypeError: This is no application and no router.
+        ValueError: An option is wrong, or something is attached at that path already.
+    """
+    router = _router_of(app)
+    origins = (origins,) if isinstance(origins, str) else tuple(origins)
+    hosts = (hosts,) if isinstance(hosts, str) else tuple(hosts)
+    check_origins(origins)
+    if when_full not in WHEN_FULL:
+        raise ValueError(f"when_full={when_full!r}: one of {', '.join(WHEN_FULL)}")
+    _check_path(router, path)
+    adapter = find_protocol(protocol, {})
+    endpoint: WebEndpoint = getattr(adapter, "web_endpoint", AsgiWebSocket)(path)
+    serve = functools.partial(
+        bus.serve,
+        endpoint,
+        protocol=adapter,
+        origins=origins,
+        hosts=hosts,
+        when_full=when_full,
+        insecure=insecure,
+    )
+    attachment = Attachment(bus, serve)
+    for route in endpoint.routes():
+        attached: Any = AttachedRoute(attachment, route.app)
+        where = path.rstrip("/") + route.path if route.path else path
+        if route.methods is None:
+            router.add_websocket_route(where, attached, name="polybus")
+        else:
+            router.add_route(where, attached, methods=list(route.methods), name="polybus", include_in_schema=False)
+    _compose(router, attachment)
+
+
+def _router_of(app: Application) -> Any:
+    """
+    Raises:
+        TypeError: Neither application nor router.
+    """
+    router = getattr(app, "router", app)
+    if not all(hasattr(router, name) for name in ("add_websocket_route", "add_route", "lifespan_context", "routes")):
+        raise TypeError(
+            f"attach() takes a FastAPI or Starlette application, or an APIRouter or Router, not {type(app).__name__}: "
+            "attach before the application is wrapped into something else"
+        )
+    return router
+
+
+def _check_path(router: Any, path: str) -> None:
+    """
+    Raises:
+        ValueError: Not a path, or taken by another bus.
+    """
+    if not path.startswith("/"):
+        raise ValueError(f"path={path!r}: begins with a slash, as '/bus' does")
+    for route in router.routes:
+        if isinstance(getattr(route, "endpoint", None), AttachedRoute) and route.path == path:
+            raise ValueError(f"a bus is attached at {path} already: give this one another path")
+
+
+def _compose(router: Any, attachment: Attachment) -> None:
+    """Run the bus inside the lifespan that the application has."""
+    inner = router.lifespan_context
+
+    @asynccontextmanager
+    async def lifespan(app: Any) -> AsyncIterator[Any]:
+        async with inner(app) as state, attachment.running():
+            yield state
+
+    router.lifespan_context = lifespan

@@ -1,0 +1,125 @@
+"""One bus at one path of an application: when it starts, who keeps it running, and when it ends."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import TYPE_CHECKING, Any
+
+import anyio
+from anyio.lowlevel import RunVar
+
+from .._loop import running_loop
+
+if TYPE_CHECKING:
+    from collections.abc import MutableMapping
+
+    from ..bus import Bus
+    from ..plugins import AsgiApp
+    from ..serving import Listener
+
+__all__ = ["AttachedRoute", "Attachment", "attached_here"]
+
+_running: RunVar[dict[Attachment, None]] = RunVar("polybus attachments")
+
+
+def attached_here() -> list[Attachment]:
+    """What runs in this event loop, in whatever application."""
+    return list(_running.get({}))
+
+
+class Attachment:
+    """A bus that an application serves.
+
+    It runs within the application's lifespan. Where nobody runs that (an application mounted into another one, a router that
+    was included before), the first connection starts it; it ends with the event loop, or when `polybus.fastapi.run` drains.
+    """
+
+    def __init__(self, bus: Bus, serving: Callable[[], AbstractAsyncContextManager[Listener]]) -> None:
+        self.bus: Bus = bus
+        self._serving = serving
+        self._listener: Listener | None = None
+        # Whether a lifespan has ever run: then it alone starts and ends the bus.
+        self._managed = False
+        # While the first connection starts the bus: set when that is over, one way or the other.
+        self._starting: anyio.Event | None = None
+        self._failure: BaseException | None = None
+        self._owner: asyncio.Task[None] | None = None
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        """The bus, for as long as a lifespan lasts."""
+        self._managed = True
+        if self._listener is not None:  # a connection was faster
+            yield
+            return
+        async with self._listening():
+            yield
+
+    async def start(self) -> None:
+        """Make sure that the bus runs, for somebody who has come in.
+
+        Raises:
+            Exception: What its lifespan raised.
+        """
+        if self._listener is not None or self._managed:
+            return
+        starting = self._starting
+        if starting is None:
+            starting = self._starting = anyio.Event()
+            self._spawn(self._own)
+        await starting.wait()
+        if self._failure is not None:
+            raise self._failure
+
+    @asynccontextmanager
+    async def _listening(self) -> AsyncIterator[None]:
+        async with self._serving() as listener:
+            here = _running.get(None)
+            if here is None:
+                _running.set(here := {})
+            self._listener = listener
+            here[self] = None
+            try:
+                yield
+            finally:
+                here.pop(self, None)
+                self._listener = None
+
+    async def _own(self) -> None:
+        """Keep the bus running until the event loop cancels what is left in it."""
+        starting = self._starting
+        assert starting is not None
+        self._failure = None
+        try:
+            async with self._listening():
+                starting.set()
+                await anyio.sleep_forever()
+        except Exception as error:
+            self._failure = error.with_traceback(None)
+        finally:
+            self._starting = None
+            starting.set()
+
+    def _spawn(self, function: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """In a task that belongs to the event loop: no connection outlives the others, and no lifespan is run."""
+        if running_loop().backend == "asyncio":
+            self._owner = asyncio.get_running_loop().create_task(function(), name="polybus attached")
+        else:
+            import trio
+
+            trio.lowlevel.spawn_system_task(function, name="polybus attached")
+
+
+class AttachedRoute:
+    """What the application's router calls. An object, not a function, so that routers take it for an ASGI application."""
+
+    def __init__(self, attachment: Attachment, app: AsgiApp) -> None:
+        self.attachment: Attachment = attachment
+        self._app = app
+
+    async def __call__(self, scope: MutableMapping[str, Any], receive: Any, send: Any) -> None:
+        """One connection or request."""
+        await self.attachment.start()
+        await self._app(scope, receive, send)

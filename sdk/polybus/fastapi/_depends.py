@@ -1,0 +1,94 @@
+"""The bus that belongs to a request."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any
+
+import anyio.from_thread
+
+from ..blocking import BlockingBus
+from ._attachment import AttachedRoute, Attachment
+
+# FastAPI looks at the annotations of dependencies at run time.
+from starlette.requests import HTTPConnection  # isort: skip
+
+if TYPE_CHECKING:
+    from ..bus import Bus
+
+__all__ = ["blocking_bus_of", "bus_of", "bus_or_twin_of"]
+
+
+async def bus_of(connection: HTTPConnection) -> Bus:
+    """The bus attached to the application that serves a request or WebSocket; it is started where that has not happened.
+
+    Raises:
+        RuntimeError: None is attached there, or several are.
+    """
+    attachment = _attachment(connection)
+    await attachment.start()
+    return attachment.bus
+
+
+async def blocking_bus_of(connection: HTTPConnection) -> BlockingBus:
+    """Its blocking twin, for code that runs in a worker thread.
+
+    Raises:
+        RuntimeError: As `bus_of`.
+    """
+    return BlockingBus(await bus_of(connection), anyio.from_thread.run)
+
+
+async def bus_or_twin_of(connection: HTTPConnection) -> Any:
+    """The bus for a coroutine endpoint, its twin for a `def` endpoint.
+
+    Raises:
+        RuntimeError: As `bus_of`.
+    """
+    if _runs_in_a_thread(connection.scope.get("endpoint")):
+        return await blocking_bus_of(connection)
+    return await bus_of(connection)
+
+
+def _runs_in_a_thread(endpoint: Any) -> bool:
+    """As FastAPI decides it."""
+    while isinstance(endpoint, functools.partial):
+        endpoint = endpoint.func
+    if endpoint is None:
+        return False
+    call = inspect.unwrap(endpoint if inspect.isroutine(endpoint) else type(endpoint).__call__)
+    return not (inspect.iscoroutinefunction(call) or inspect.isasyncgenfunction(call))
+
+
+def _attachment(connection: HTTPConnection) -> Attachment:
+    """
+    Raises:
+        RuntimeError: None, or several buses.
+    """
+    app = connection.scope.get("app")
+    found = {attachment.bus: attachment for attachment in _attachments(getattr(app, "routes", ()))}
+    if not found:
+        raise RuntimeError(
+            "no bus is attached to the application that serves this request: attach(app, bus); "
+            "a mounted application needs its own"
+        )
+    if len(found) > 1:
+        raise RuntimeError(
+            f"{len(found)} buses are attached to the application that serves this request, so BusDep cannot choose: "
+            "import the one you mean"
+        )
+    return next(iter(found.values()))
+
+
+def _attachments(routes: Iterable[Any]) -> Iterator[Attachment]:
+    for route in routes:
+        endpoint = getattr(route, "endpoint", None)
+        if isinstance(endpoint, AttachedRoute):
+            yield endpoint.attachment
+        elif (included := getattr(route, "original_router", None)) is not None:  # FastAPI keeps routers that are included
+            yield from _attachments(included.routes)
+        elif (mounted := getattr(route, "app", None)) is not None and hasattr(mounted, "routes"):
+            if not hasattr(mounted, "state"):  # a router; an application serves its requests itself
+                yield from _attachments(mounted.routes)

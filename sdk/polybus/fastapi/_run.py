@@ -1,0 +1,43 @@
+"""Serving an application with uvicorn so that a signal loses no answer."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+__all__ = ["run"]
+
+
+def run(app: Any, *, drain: float = 20.0, host: str = "127.0.0.1", port: int = 8000, **options: Any) -> None:
+    """Serve an application with uvicorn until SIGINT or SIGTERM, then drain the attached buses, then stop.
+
+    By itself uvicorn closes all WebSockets first, and what their handlers were working on is lost. A second signal ends at
+    once.
+
+    Args:
+        app: The application, or where it is: ``"module:app"``.
+        drain: Seconds for running handlers after the signal.
+        host: Where to listen.
+        port: Where to listen.
+        options: Further options of `uvicorn.Config`. Other than uvicorn's own defaults: ``ws`` is ``websockets-sansio``,
+            ``ws_per_message_deflate`` is off, ``ws_max_size`` is 1 MiB or the largest `Limits.message` of the buses that start
+            with the application, pings as in `Limits`, ``timeout_graceful_shutdown`` as `drain`.
+
+    Raises:
+        ValueError: ``workers`` or ``reload``: a bus lives in one process.
+        SystemExit: The address is taken, or the application's lifespan failed (uvicorn's status 3).
+    """
+    for option in ("workers", "reload"):
+        if options.get(option) not in (None, False, 1):
+            raise ValueError(
+                f"{option}={options[option]!r}: a bus lives in one process. To use more processors start several, on ports "
+                "of their own; for development use uvicorn --reload"
+            )
+    from ._server import Server
+
+    usual = {
+        "ws": "websockets-sansio",
+        "ws_per_message_deflate": False,
+        "timeout_graceful_shutdown": max(1, math.ceil(drain)),
+    }
+    Server(drain, {**usual, **options, "app": app, "host": host, "port": port}).run()

@@ -1,0 +1,93 @@
+"""uvicorn, with a farewell. Loaded by `run` alone: an application that somebody else serves need not have it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import signal
+import socket
+import threading
+from collections.abc import Iterator, Mapping
+from types import FrameType
+from typing import Any, Final
+
+import anyio
+import uvicorn
+
+from ..bus import Bus
+from ._attachment import attached_here
+
+__all__ = ["Server"]
+
+logger: logging.Logger = logging.getLogger("polybus")
+
+_FRAME: Final = 1024 * 1024
+"""Bytes, the largest WebSocket message that uvicorn collects: as `Limits.message`."""
+
+
+class Server(uvicorn.Server):
+    """A server that lets the buses finish before it closes connections."""
+
+    def __init__(self, drain: float, options: Mapping[str, Any]) -> None:
+        super().__init__(uvicorn.Config(**{"ws_max_size": _FRAME, **options}))
+        self._drain_seconds = drain
+        self._chosen = frozenset(options)
+        self._farewell = anyio.CancelScope()
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Listen, with the limits of the buses that the application has started."""
+        self._loop = asyncio.get_running_loop()
+        await super().startup(sockets)
+        limits = [attachment.bus.limits for attachment in attached_here()]
+        if not limits:
+            return
+        wanted = {
+            "ws_max_size": max(limit.message for limit in limits),
+            "ws_ping_interval": min(limit.ping_interval for limit in limits),
+            "ws_ping_timeout": min(limit.ping_timeout for limit in limits),
+        }
+        for name, value in wanted.items():
+            if name not in self._chosen:
+                setattr(self.config, name, value)
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Let nobody in, let handlers finish, tell the peers; then what uvicorn does."""
+        buses = list(dict.fromkeys(attachment.bus for attachment in attached_here()))
+        if buses and not self.force_exit:
+            logger.info("polybus: draining")
+            for server in self.servers:
+                server.close()
+            with self._farewell:
+                await _drain(buses, self._drain_seconds)
+        await super().shutdown(sockets)
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """The first signal asks for an end, the second for one at once."""
+        if not self.should_exit:
+            self.should_exit = True
+            return
+        logger.warning("polybus: second signal, ending at once")
+        self.force_exit = True
+        if self._loop is not None:
+            self._loop.call_soon_threadsafe(self._farewell.cancel)
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """As uvicorn does, but the signal is not raised again afterwards: an orderly end is status 0."""
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        before = {number: signal.signal(number, self.handle_exit) for number in (signal.SIGINT, signal.SIGTERM)}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+
+async def _drain(buses: list[Bus], seconds: float) -> None:
+    async with anyio.create_task_group() as group:
+        for bus in buses:
+            group.start_soon(bus.drain, seconds)

@@ -1,0 +1,277 @@
+"""A WebSocket that somebody else's server drives: the transport over `receive` and `send` of an ASGI application.
+
+The server (uvicorn, hypercorn) owns the socket, the framing and the pings; what is left here is the order of things: frames
+that leave one after another, a pause for whoever is slow, an end that is told once. Two tasks, because both halves of ASGI
+wait: the server's own, which reads, and one that writes, so that a peer who reads nothing is still heard.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Awaitable, Callable, MutableMapping
+from collections.abc import Set as AbstractSet
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
+
+import anyio
+
+from .._loop import running_loop
+from ..errors import TooLarge
+from ..plugins import Closed
+from ._codes import closed_by_peer, cut_reason, sayable
+from ._stream import State
+from ._wire import HIGH_WATER, LOW_WATER, call_later
+
+if TYPE_CHECKING:
+    from ..plugins import Host, Receiver
+
+__all__ = ["AsgiTransport", "Receive", "Scope", "Send", "Socket", "socket_of"]
+
+Scope: TypeAlias = MutableMapping[str, Any]
+Receive: TypeAlias = Callable[[], Awaitable[MutableMapping[str, Any]]]
+Send: TypeAlias = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+
+logger: logging.Logger = logging.getLogger("polybus.transports")
+
+
+class Socket(Protocol):
+    """What the server writes to, where it can be seen: an `asyncio.Transport`."""
+
+    def abort(self) -> None: ...
+
+    def get_write_buffer_size(self) -> int: ...
+
+    def get_extra_info(self, name: str) -> Any: ...
+
+
+def socket_of(receive: Receive) -> Socket | None:
+    """The connection under an ASGI `receive`, or None where a middleware or another server hides it.
+
+    ASGI has no word for cutting a connection: after `websocket.close`, and after the application has returned, uvicorn waits
+    until its buffer is written, which for a peer that reads nothing is never. Its `receive` is a method of the object that
+    owns the socket.
+    """
+    socket = getattr(getattr(receive, "__self__", None), "transport", None)
+    wanted = ("abort", "get_write_buffer_size", "get_extra_info")
+    return socket if all(callable(getattr(socket, name, None)) for name in wanted) else None
+
+
+class AsgiTransport:
+    """One accepted WebSocket of an ASGI server."""
+
+    __slots__ = (
+        "_buffered", "_cancel_timer", "_goodbye", "_host", "_loop", "_paused", "_pending", "_reads", "_receiver", "_scope",
+        "_send", "_sent", "_size", "_socket", "_state", "_stuck_at", "_stuck_since", "_text", "_waiter", "_why", "address",
+        "max_frame", "name",
+    )  # fmt: skip
+
+    hops = 0
+
+    def __init__(
+        self,
+        name: str,
+        address: str,
+        host: Host,
+        send: Send,
+        socket: Socket | None,
+        *,
+        reads: AbstractSet[Literal["text", "binary"]],
+        writes: Literal["text", "binary"],
+    ) -> None:
+        self.name: str = name
+        self.address: str = address
+        self.max_frame: int = host.limits.message
+        self._host = host
+        self._send = send
+        self._socket = socket
+        self._reads = reads
+        self._text = writes == "text"
+        self._loop = running_loop()
+        self._state = State.OPEN
+        self._receiver: Receiver | None = None
+        self._why: Closed | None = None
+        # Frames that wait for the server to take them, and their bytes, with the one that it is taking.
+        self._pending: deque[bytes] = deque()
+        self._size = 0
+        self._paused = False
+        self._goodbye: tuple[int, str] | None = None
+        # What the writing task waits for when there is nothing to write.
+        self._waiter: Any = None
+        self._scope = anyio.CancelScope()
+        self._cancel_timer: Callable[[], None] | None = None
+        # Frames that the server has taken, what it had buffered when that was looked at, and since when nothing has moved.
+        self._sent = 0
+        self._buffered = 0
+        self._stuck_at = 0
+        self._stuck_since: float | None = None
+
+    # -- plugins.Transport
+
+    def start(self, receiver: Receiver) -> None:
+        """Deliver to this one; `run` does the reading."""
+        self._receiver = receiver
+
+    def send(self, frame: bytes) -> None:
+        """Hand over a frame without waiting; it leaves in a later turn of the event loop. After the end: ignored.
+
+        Raises:
+            TooLarge: The frame is over `Limits.message`.
+        """
+        size = len(frame)
+        if size > self.max_frame:
+            raise TooLarge(f"a frame of {size} bytes, the limit is {self.max_frame}: raise Limits(message=...) on both sides")
+        if self._state is not State.OPEN:
+            return
+        self._pending.append(frame)
+        self._size += size
+        self._wake()
+        if self._size > HIGH_WATER and not self._paused and self._receiver is not None:
+            self._paused = True
+            self._receiver.pause_writing()
+
+    def write_backlog(self) -> int:
+        """Bytes handed over that the operating system has not taken yet, as far as the server shows them."""
+        if self._state is State.LOST:
+            return 0
+        return self._size + (self._socket.get_write_buffer_size() if self._socket is not None else 0)
+
+    def close(self, code: int = 1000, reason: str = "") -> None:
+        """Write what was sent, tell the peer, close; after `Limits.close_timeout` cut. `Receiver.closed` follows."""
+        if self._state is State.OPEN:
+            self._state = State.CLOSING
+            self._why = Closed(code, reason)
+            self._goodbye = (sayable(code), cut_reason(reason).decode())
+            self._cancel_timer = call_later(self._host, self._host.limits.close_timeout, self._cut)
+            self._wake()
+
+    def abort(self, why: Closed) -> None:
+        """Cut at once. `Receiver.closed` follows with this reason."""
+        if self._state is not State.LOST:
+            self._state = State.CLOSING
+            self._why = why
+            self._cut()
+
+    def tick(self, now: float) -> None:
+        """About once a second: the write deadline. Pings are the server's."""
+        if self._state is not State.OPEN:
+            return
+        buffered = self._socket.get_write_buffer_size() if self._socket is not None else 0
+        if not self._size and not buffered:
+            self._stuck_since = None
+        elif self._stuck_since is None or self._sent != self._stuck_at or buffered < self._buffered:
+            self._stuck_since = now
+            self._stuck_at = self._sent
+        elif now - self._stuck_since >= self._host.limits.write_timeout:
+            seconds, backlog = self._host.limits.write_timeout, self.write_backlog()
+            self.abort(Closed(1006, f"write stalled: the peer took nothing for {seconds:g} s, {backlog} bytes wait"))
+        self._buffered = buffered
+
+    # -- the connection
+
+    async def run(self, receive: Receive) -> None:
+        """Read and write until the end, and tell it."""
+        try:
+            async with anyio.create_task_group() as group:
+                group.start_soon(self._run, receive, group.cancel_scope)
+                group.start_soon(self._write)
+        finally:
+            self._finish()
+
+    async def _run(self, receive: Receive, whole: anyio.CancelScope) -> None:
+        with self._scope:
+            await self._read(receive)
+        whole.cancel()
+
+    async def _read(self, receive: Receive) -> None:
+        while True:
+            try:
+                message = await receive()
+            except Exception as error:
+                self._why = self._why or Closed(1006, f"the server lost the connection: {error!r}")
+                return
+            kind = message["type"]
+            if kind == "websocket.receive":
+                self._take(message)
+            elif kind == "websocket.disconnect":
+                self._why = self._why or _ended(message)
+                return
+
+    def _take(self, message: MutableMapping[str, Any]) -> None:
+        if self._state is not State.OPEN:
+            return
+        data: bytes | None = message.get("bytes")
+        kind: Literal["text", "binary"] = "binary"
+        if data is None:
+            data, kind = message["text"].encode(), "text"
+        if kind not in self._reads:
+            other = "binary" if kind == "text" else "text"
+            self._fail(1003, f"a {kind} frame, but only {other} frames are read here")
+        elif len(data) > self.max_frame:
+            self._fail(1009, f"a frame of {len(data)} bytes, the limit is {self.max_frame} (Limits.message)")
+        elif self._receiver is not None:
+            self._receiver.frames_received([data])
+
+    def _fail(self, code: int, reason: str) -> None:
+        """The peer broke a rule: tell it and go."""
+        logger.warning("%s: %s", self.address, reason)
+        self.close(code, reason)
+
+    async def _write(self) -> None:
+        pending = self._pending
+        try:
+            while True:
+                while pending:
+                    frame = pending.popleft()
+                    if self._text:
+                        await self._send({"type": "websocket.send", "text": frame.decode()})
+                    else:
+                        await self._send({"type": "websocket.send", "bytes": frame})
+                    self._sent += 1
+                    self._size -= len(frame)
+                    if self._paused and self._size <= LOW_WATER:
+                        self._resume()
+                if self._goodbye is not None:
+                    code, reason = self._goodbye
+                    await self._send({"type": "websocket.close", "code": code, "reason": reason})
+                    return
+                self._waiter = self._loop.waiter()
+                await self._waiter
+        except Exception as error:
+            # The peer has gone; the reading half is told so too, and knows why.
+            logger.debug("%s: nothing more can be written: %r", self.address, error)
+            pending.clear()
+
+    def _resume(self) -> None:
+        self._paused = False
+        if self._receiver is not None and self._state is State.OPEN:
+            self._receiver.resume_writing()
+
+    def _wake(self) -> None:
+        if self._waiter is not None:
+            self._loop.wake(self._waiter)
+
+    def _cut(self) -> None:
+        if self._socket is not None:
+            self._socket.abort()
+        self._scope.cancel()
+
+    def _finish(self) -> None:
+        if self._cancel_timer is not None:
+            self._cancel_timer()
+            self._cancel_timer = None
+        self._state = State.LOST
+        self._pending.clear()
+        self._size = 0
+        if self._receiver is not None:
+            self._receiver.closed(self._why or Closed(1001, "the server ended the connection"))
+
+
+def _ended(message: MutableMapping[str, Any]) -> Closed:
+    """What `websocket.disconnect` says. 1005 stands for a closing frame without a code, and for none at all: then without a
+    reason."""
+    code, reason = message.get("code", 1005), message.get("reason")
+    if code == 1005:
+        if reason is None:
+            return Closed(1006, "the peer closed the connection without a reason")
+        code = 1000
+    return closed_by_peer(code, reason or "")

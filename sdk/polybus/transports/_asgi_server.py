@@ -1,0 +1,223 @@
+"""The WebSockets of an ASGI application: strangers who come in through somebody else's server."""
+
+from __future__ import annotations
+
+import ipaddress
+import logging
+from collections.abc import Sequence
+from http import HTTPStatus
+
+import anyio
+
+from ..errors import BusError, LocalProtocolError
+from ..plugins import Admission, Handshake, ListenOptions, WebRoute
+from ._asgi import AsgiTransport, Receive, Scope, Send, socket_of
+from ._sockets import is_loopback
+from ._urls import host_port
+from ._ws_policy import Door, Turned, Upgrade, answer, check_origins, refused
+
+__all__ = ["AsgiWebSocket"]
+
+logger: logging.Logger = logging.getLogger("polybus.security")
+
+
+class AsgiWebSocket:
+    """What `Bus.serve` takes in place of a URL, and what a router calls for every WebSocket at one path.
+
+    What is known of a stranger is what the ASGI server says: `scope`'s client, scheme and headers. Behind a proxy these are
+    those of the proxy's own request, unless the server is told whose ``X-Forwarded-*`` it may believe.
+
+    Args:
+        path: For people: where the router has it.
+    """
+
+    def __init__(self, path: str = "/") -> None:
+        self.path: str = path
+        self._options: ListenOptions | None = None
+        self._warned = False
+
+    # -- plugins.WebEndpoint, plugins.Listening
+
+    def routes(self) -> Sequence[WebRoute]:
+        """WebSockets at the path itself."""
+        return [WebRoute("", self)]
+
+    @property
+    def url(self) -> str:
+        """Where it is in its application; which host and port that is only the server knows."""
+        return f"asgi://{self.path}"
+
+    async def listen(self, options: ListenOptions) -> AsgiWebSocket:
+        """Let strangers in.
+
+        Raises:
+            ValueError: Something in `origins` is no origin.
+            LocalProtocolError: Somebody is let in here already.
+        """
+        check_origins(options.origins)
+        if self._options is not None:
+            raise LocalProtocolError(f"{self.path} is served already, in another event loop or by another bus")
+        self._options = options
+        return self
+
+    async def aclose(self) -> None:
+        """Let nobody in any more; connections stay."""
+        self._options = None
+
+    # -- the ASGI application
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """One connection, from its upgrade to its end."""
+        await receive()  # websocket.connect
+        try:
+            await self._knock(scope, receive, send)
+        except Turned as turned:
+            await _turn_away(scope, send, turned)
+
+    async def _knock(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """
+        Raises:
+            Turned: Before the upgrade: the stranger stays outside.
+        """
+        options = self._options
+        if options is None:
+            raise Turned(HTTPStatus.SERVICE_UNAVAILABLE, "this server is shutting down")
+        address = _address(scope)
+        refusal = options.gate.knock(address)
+        if refusal is not None:
+            raise refused(refusal)
+        inside = False
+        try:
+            chosen, handshake = self._examine(scope, receive, options)
+            admission = await _decision(options, handshake)
+            transport = AsgiTransport(
+                handshake.transport,
+                address,
+                options.host,
+                send,
+                socket_of(receive),
+                reads=options.reads,
+                writes=options.writes,
+            )
+            if await _accept(send, chosen) and self._options is options:
+                inside = True
+                options.gate.opened(transport, admission)
+        finally:
+            if not inside:
+                options.gate.left(address)
+        if inside:
+            await transport.run(receive)
+
+    def _examine(self, scope: Scope, receive: Receive, options: ListenOptions) -> tuple[str | None, Handshake]:
+        """
+        Raises:
+            Turned: The request breaks a rule.
+        """
+        here = scope.get("server") or ("", None)
+        upgrade = _upgrade(scope)
+        door = Door(
+            path=upgrade.path,
+            tls=scope.get("scheme") in ("wss", "https"),
+            # Without a port it is a Unix socket, which no page in a browser can name.
+            loopback=here[1] is not None and is_loopback(here[0]),
+            subprotocol=options.subprotocol,
+            origins=options.origins,
+            hosts=options.hosts,
+        )
+        if options.private and _is_open(here[0]):
+            self._turn_from_open(here[0])
+        door.check(upgrade)
+        socket = socket_of(receive)
+        known = Handshake(
+            protocol=options.protocol,
+            url=f"{'wss' if door.tls else 'ws'}://{_at(*here)}{upgrade.path}",
+            address=_address(scope),
+            tls_peer=(socket.get_extra_info("peercert") or None) if socket is not None else None,
+        )
+        return door.handshake(upgrade, known)
+
+    def _turn_from_open(self, host: str) -> None:
+        """
+        Raises:
+            Turned: 403
+        """
+        text = (
+            f"this server can be reached from other machines (at {host}) and its bus lets everybody in: pass "
+            "Bus(authenticate=...), or bind to 127.0.0.1, or say attach(..., insecure=True)"
+        )
+        if not self._warned:
+            self._warned = True
+            logger.error("polybus: connections to %s are refused: %s", self.path, text)
+        raise Turned(HTTPStatus.FORBIDDEN, "this server lets nobody in: its log says why")
+
+
+async def _decision(options: ListenOptions, handshake: Handshake) -> Admission:
+    """
+    Raises:
+        Turned: The bus does not let the stranger in, or could not say so in time.
+    """
+    decided = anyio.Event()
+    outcome: list[Admission | BusError] = []
+
+    def decide(result: Admission | BusError) -> None:
+        outcome.append(result)
+        decided.set()
+
+    options.gate.admit(handshake, decide)
+    with anyio.move_on_after(options.host.limits.handshake_timeout):
+        await decided.wait()
+    if not outcome:
+        raise Turned(HTTPStatus.SERVICE_UNAVAILABLE, "it was not decided in time who you are: try again")
+    if isinstance(outcome[0], BusError):
+        raise refused(outcome[0])
+    return outcome[0]
+
+
+async def _accept(send: Send, chosen: str | None) -> bool:
+    """Whether the stranger was still there."""
+    try:
+        await send({"type": "websocket.accept", "subprotocol": chosen, "headers": []})
+    except Exception as error:
+        logger.debug("polybus: gone before the upgrade: %r", error)
+        return False
+    return True
+
+
+async def _turn_away(scope: Scope, send: Send, turned: Turned) -> None:
+    """Answer the upgrade with a status and a text; a server that cannot do that answers 403."""
+    if "websocket.http.response" not in (scope.get("extensions") or {}):
+        await send({"type": "websocket.close", "code": 1008, "reason": turned.text[:100]})
+        return
+    fields, body = answer(turned)
+    headers = [(name.lower().encode(), value.encode("latin-1")) for name, value in fields if name != "Connection"]
+    await send({"type": "websocket.http.response.start", "status": turned.status.value, "headers": headers})
+    await send({"type": "websocket.http.response.body", "body": body})
+
+
+def _upgrade(scope: Scope) -> Upgrade:
+    headers: dict[str, list[str]] = {}
+    for name, value in scope["headers"]:
+        headers.setdefault(name.decode("latin-1").lower(), []).append(value.decode("latin-1"))
+    return Upgrade(
+        path=scope["path"],
+        query=scope.get("query_string", b"").decode("latin-1"),
+        headers=headers,
+        offers=scope.get("subprotocols") or (),
+    )
+
+
+def _address(scope: Scope) -> str:
+    client = scope.get("client")
+    return _at(*client) if client else ""
+
+
+def _at(host: str, port: int | None) -> str:
+    return host if port is None else host_port(host, port)
+
+
+def _is_open(host: str) -> bool:
+    """Whether this is an address that other machines can reach. Names are those of test clients and Unix sockets."""
+    try:
+        return not ipaddress.ip_address(host.partition("%")[0]).is_loopback
+    except ValueError:
+        return False
