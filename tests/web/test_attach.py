@@ -188,7 +188,7 @@ def test_starlettes_test_client_runs_the_lifespan_as_often_as_it_is_entered() ->
     attach(app, bus)
     for number in range(2):
         with TestClient(app) as client, client.websocket_connect("/bus", subprotocols=["ubre"]) as socket:
-            assert socket.accepted_subprotocol == "ubre"
+            assert str(socket.accepted_subprotocol) == "ubre"
             socket.send_json({"request": "echo", "id": number, "body": "hi"})
             assert socket.receive_json() == {"success": number, "body": "hi"}
         assert not is_up(bus)
