@@ -5,17 +5,17 @@ The readers test the usual case inline and come here for the rest: these functio
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
 from ...errors import EncodeError, LocalProtocolError, RemoteProtocolError
+from .._rules import MAX_INT, fault_in_headers, fault_in_subject, milliseconds
 
 __all__ = [
     "MAX_INT",
-    "check_header_items",
     "check_id",
     "check_local_subject",
     "check_subject",
+    "fault_in_headers",
     "foul_json",
     "milliseconds",
     "read_headers",
@@ -23,12 +23,6 @@ __all__ = [
     "refuse",
     "unencodable",
 ]
-
-MAX_INT = 2**53
-"""Beyond it an integer does not survive a JavaScript peer."""
-
-_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
-_LINE = re.compile(r"[\r\n\x00]")
 
 
 def refuse(text: str, reason: str = "malformed", answer_id: Any = None, close_code: int | None = None) -> RemoteProtocolError:
@@ -41,19 +35,6 @@ def foul_json(error: Exception, answer_id: Any = None) -> RemoteProtocolError:
     if isinstance(error, (EncodeError, RecursionError)):  # check_json says EncodeError of what is too deep
         return refuse("nested too deeply (limit: depth)", "too_deep", answer_id)
     return refuse(f"not the JSON of a message: {error}", "malformed", answer_id)
-
-
-def fault_in_subject(value: Any, limit: int) -> str | None:
-    """Why this is no subject (or pattern), or None: text, at most `limit` UTF-8 bytes, without control characters."""
-    if type(value) is not str:
-        return f"a subject is text here, not {type(value).__name__}"
-    if _CONTROL.search(value):
-        return f"control character in the subject {value[:40]!r}"
-    try:
-        size = len(value.encode())
-    except UnicodeEncodeError:
-        return "lone surrogate in the subject"
-    return f"a subject of {size} bytes is longer than {limit} (limit: subject)" if size > limit else None
 
 
 def check_subject(value: Any, limit: int, answer_id: Any = None, empty: bool = False) -> None:
@@ -85,20 +66,6 @@ def check_id(value: Any, limit: int) -> None:
     raise refuse(f"an id is text or a whole number within 2^53, not {shown}", "invalid_id")
 
 
-def check_header_items(headers: Any, limit: int) -> str | None:
-    """Why these are no headers, or None: text to text, no CR, LF or NUL, together at most `limit` UTF-8 bytes."""
-    if type(headers) is not dict:
-        return f"headers are an object, not {type(headers).__name__}"
-    size = 0
-    for name, value in headers.items():
-        if type(name) is not str or type(value) is not str or not name:
-            return "headers are text to text, and a name is not empty"
-        if _LINE.search(name) or _LINE.search(value):
-            return f"CR, LF or NUL in the header {name[:40]!r}"
-        size += len(name.encode("utf-8", "replace")) + len(value.encode("utf-8", "replace"))
-    return f"headers of {size} bytes are larger than {limit} (limit: headers)" if size > limit else None
-
-
 def read_headers(headers: Any, limit: int, answer_id: Any = None) -> dict[str, str] | None:
     """Headers that came in; null counts as none.
 
@@ -107,7 +74,7 @@ def read_headers(headers: Any, limit: int, answer_id: Any = None) -> dict[str, s
     """
     if headers is None:
         return None
-    fault = check_header_items(headers, limit)
+    fault = fault_in_headers(headers, limit)
     if fault is not None:
         raise refuse(fault, "invalid_headers", answer_id)
     return headers  # type: ignore[no-any-return]
@@ -124,11 +91,6 @@ def read_ttl(ttl: Any, answer_id: Any = None) -> float | None:
     if type(ttl) is not int or not 0 <= ttl <= MAX_INT:
         raise refuse("ttl is a whole number of milliseconds, not below 0", "invalid_ttl", answer_id)
     return ttl / 1000
-
-
-def milliseconds(ttl: float) -> int:
-    """Seconds as whole milliseconds, never below 0 or above 2^53."""
-    return int(min(max(0.0, ttl) * 1000 + 0.5, float(MAX_INT)))
 
 
 def check_local_subject(value: Any, limit: int) -> str:

@@ -12,7 +12,7 @@ from ...body import JSON, OCTETS
 from ...errors import Code, LocalProtocolError
 from ...limits import Limits
 from ...message import Kind, Message
-from .checks import MAX_INT, check_header_items, milliseconds, read_headers, read_ttl, refuse
+from .checks import MAX_INT, fault_in_headers, milliseconds, read_headers, read_ttl, refuse
 
 __all__ = ["NO_EXTRAS", "Extras", "body_is_octets", "credit", "end", "error", "error_body", "extras_of", "opening"]
 
@@ -159,7 +159,7 @@ def extras_of(message: Message, limits: Limits, spec: bool = False) -> bytes:
     """
     members: dict[str, Any] = {"spec": True} if spec else {}
     if message.headers:
-        fault = check_header_items(message.headers, limits.headers)
+        fault = fault_in_headers(message.headers, limits.headers)
         if fault is not None:
             raise LocalProtocolError(fault, protocol="ubre")
         members["headers"] = message.headers
