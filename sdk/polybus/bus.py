@@ -219,7 +219,9 @@ class Bus(Life):
         """Wait until a new link knows of what this bus has subscribed to."""
         if self._distribution._interest and (peer := link.peer) is not None and peer._extended is not False:
             try:
-                await peer.hello()
+                await self._distribution.restored(peer)
+                if peer._extended is not False:
+                    await peer.hello()
             except BusError:
                 return
 

@@ -46,11 +46,12 @@ class Route:
 
     __slots__ = ("choose", "inboxes", "message", "peers", "sole")
 
-    def __init__(self, subject: str | int, inboxes: tuple[Inbox, ...], peers: tuple[Peer, ...]) -> None:
+    def __init__(self, subject: str | int, inboxes: tuple[Inbox, ...], peers: tuple[Peer, ...], known: bool = True) -> None:
         self.inboxes: tuple[Inbox, ...] = inboxes
         self.peers: tuple[Peer, ...] = peers
-        # The commonest case has a short way: one link, opened by this bus, and nobody here.
-        self.sole: Peer | None = peers[0] if len(peers) == 1 and not inboxes and peers[0]._link.upstream else None
+        # The commonest case has a short way: one link, opened by this bus, whose peer reads publications, and nobody here.
+        short = known and len(peers) == 1 and not inboxes and peers[0]._link.upstream
+        self.sole: Peer | None = peers[0] if short else None
         # On the short way a codec writes the message at once and nobody keeps it: one object serves for all.
         self.message: Message = Message(Kind.PUBLISH, subject)
         self.choose: Choose | None = own_format(peers)
@@ -69,6 +70,10 @@ class Distribution:
         self._upstream: tuple[Peer, ...] = ()
         self._bare: dict[Peer, None] = {}
         """Peers on wires without subscriptions that have not shown to be ours: they get every publication."""
+        self._unasked: dict[Peer, None] = {}
+        """Peers on wires where publications are an extension that have not shown to be ours: they are asked first."""
+        self._restoring: dict[Peer, anyio.Event] = {}
+        """Peers that are told of this bus's interest as soon as it is known who they are."""
         self.routes: dict[str | int, Route] = {}
         """Recent answers of `route`."""
         self._inbound: dict[str | int, tuple[Inbox, ...]] = {}
@@ -101,7 +106,8 @@ class Distribution:
         self._bus._check_subject(subject)
         if len(self.routes) >= _ROUTES:
             self.routes.clear()
-        route = Route(subject, self.local.match(subject), self.targets(subject))
+        peers = self.targets(subject)
+        route = Route(subject, self.local.match(subject), peers, self._unasked.keys().isdisjoint(peers))
         if not route.inboxes and not route.peers:
             self._bus._check_gone()
         self.routes[subject] = route
@@ -159,6 +165,8 @@ class Distribution:
                 return  # it sends everything
             if not link.upstream:
                 return  # it has dialled in: what it may send is no condition of a subscription here
+            if peer in self._unasked:
+                raise _bare(peer)
             raise Unsupported(
                 f"{peer!r} is not a polybus peer and matches exact subjects only: subscribe to those instead of {pattern!r}"
             )
@@ -174,7 +182,10 @@ class Distribution:
         session = peer._link.session
         if peer._extended or session is None:
             return True
-        return session.capabilities.subscribe and (session.capabilities.patterns or not is_pattern(pattern))
+        capabilities = session.capabilities
+        if capabilities.asks_before_publishing:
+            return False
+        return capabilities.subscribe and (capabilities.patterns or not is_pattern(pattern))
 
     def restore(self, link: Link) -> None:
         """A link is up: tell it of all interest, before any other traffic."""
@@ -187,6 +198,9 @@ class Distribution:
         if not link.upstream and link.initiates and link.session is not None and not link.session.capabilities.subscribe:
             self._bare[peer] = None
             self.routes.clear()
+        if link.session is not None and link.session.capabilities.asks_before_publishing and not peer._extended:
+            self._unasked[peer] = None
+            self.routes.clear()
         if not _announces(link):
             return
         later = []
@@ -198,7 +212,8 @@ class Distribution:
                 later.append(pattern)
         link.flush()
         if later:
-            link.runtime.spawn(self._restore_patterns, peer, later)
+            done = self._restoring[peer] = anyio.Event()
+            link.runtime.spawn(self._restore_patterns, peer, later, done)
 
     @staticmethod
     def _tell(peer: Peer, pattern: str | int) -> None:
@@ -214,22 +229,45 @@ class Distribution:
 
     def not_bare(self, peer: Peer) -> None:
         """A peer has shown to be ours, or has gone."""
-        if peer in self._bare:
-            del self._bare[peer]
+        if peer in self._bare or peer in self._unasked:
+            self._bare.pop(peer, None)
+            self._unasked.pop(peer, None)
             self.routes.clear()
 
-    async def _restore_patterns(self, peer: Peer, patterns: Iterable[str | int]) -> None:
+    async def restored(self, peer: Peer) -> None:
+        """Wait until a peer has been told of what depends on who it is."""
+        done = self._restoring.get(peer)
+        if done is not None:
+            await done.wait()
+
+    async def _restore_patterns(self, peer: Peer, patterns: Iterable[str | int], done: anyio.Event) -> None:
         session = peer._link.session
         try:
-            if not await peer.extended():
-                if session is not None and session.capabilities.subscribe:
-                    names = ", ".join(map(repr, patterns))
-                    logger.warning("polybus: %r matches exact subjects only; it does not hear of %s", peer, names)
-                return
+            if await peer.extended():
+                for pattern in patterns:
+                    peer._link.answer(Message(Kind.SUBSCRIBE, pattern), peer)
+            elif session is not None and session.capabilities.subscribe:
+                names = ", ".join(map(repr, patterns))
+                what = "reads no subscriptions" if peer in self._unasked else "matches exact subjects only"
+                logger.warning("polybus: %r %s; it does not hear of %s", peer, what, names)
         except BusError:
             return
-        for pattern in patterns:
-            peer._link.answer(Message(Kind.SUBSCRIBE, pattern), peer)
+        finally:
+            done.set()
+            if self._restoring.get(peer) is done:
+                del self._restoring[peer]
+
+    async def _ask(self, peers: Iterable[Peer]) -> list[Peer]:
+        """Those of the peers who are there and read no publications; who they are is asked where that is not known."""
+        bare = []
+        for peer in peers:
+            if peer in self._unasked and peer.connected:
+                try:
+                    if not await peer.extended() and peer._extended is False:
+                        bare.append(peer)
+                except BusError:
+                    continue  # it has gone meanwhile: the publication waits, or ends, with its link
+        return bare
 
     def relay(self, pattern: str | int) -> None:
         """Pass publications of peers on to other peers that subscribed."""
@@ -270,6 +308,9 @@ class Distribution:
         """
         full: list[str] = []
         failed: BusError | None = None
+        if self._unasked and (bare := await self._ask(peers)):
+            failed = _bare(bare[0])
+            peers = [peer for peer in peers if peer not in bare]
         for inbox in inboxes:
             if inbox.local:
                 if inbox.full and not await inbox.room(deadline):
@@ -347,6 +388,8 @@ class Distribution:
                     inbox.offer(message, None)
         for peer in peers:
             try:
+                if peer in self._unasked:
+                    self._check_unasked(peer)
                 if not self._send_nowait(message, peer, deadline):
                     full.append(f"the outbox to {peer.address}")
             except BusError as error:  # each peer for itself
@@ -356,6 +399,16 @@ class Distribution:
             raise QueueFull(f"no room in {', '.join(full)}")
         if failed is not None:
             raise failed
+
+    def _check_unasked(self, peer: Peer) -> None:
+        """
+        Raises:
+            Unsupported: It is known to read no publications. Where that is not known, it is asked for the next time.
+        """
+        if peer._extended is False:
+            raise _bare(peer)
+        if peer.connected:
+            peer._link.runtime.spawn(self._ask, (peer,))
 
     def _send_nowait(self, message: Message, peer: Peer, deadline: float) -> bool:
         link = peer._link
@@ -436,6 +489,10 @@ class Distribution:
 
 def _tells_handlers(link: Link) -> bool:
     return link.session is not None and link.session.capabilities.handlers
+
+
+def _bare(peer: Peer) -> Unsupported:
+    return Unsupported(f"{peer!r} is not a polybus peer: it can carry requests, but no publications and no subscriptions")
 
 
 def _announces(link: Link) -> bool:

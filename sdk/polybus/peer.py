@@ -325,6 +325,8 @@ class Peer(Answer):
                 self._extended = False
             return []
         self._extended = isinstance(answer, dict) and answer.get("v") == 1
+        if self._extended:
+            self._link.bus._distribution.not_bare(self)
         self._answers_only = isinstance(answer, dict) and answer.get("answers_only") is True
         refused = answer.get("refused", []) if isinstance(answer, dict) else []
         return refused if isinstance(refused, list) else []
