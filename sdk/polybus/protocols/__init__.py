@@ -6,11 +6,12 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from .csb import Csb
     from .ubre import Ubre
 
-__all__ = ["Ubre"]
+__all__ = ["Csb", "Ubre"]
 
-_HOMES = {"Ubre": "ubre"}
+_HOMES = {"Csb": "csb", "Ubre": "ubre"}
 
 
 def __getattr__(name: str) -> Any:

@@ -1,0 +1,101 @@
+"""The codec: a reader and a writer, with or without the client's number in front."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, Literal
+
+from attrs import field, frozen
+
+from ...body import BodyFormat
+from ...errors import LocalProtocolError, RemoteProtocolError, Unsupported
+from ...limits import Limits
+from ...message import Message
+from . import wire
+from .bodies import FORMATS, refuse
+from .reader import Reader
+from .writer import Writer, choose_format
+
+__all__ = ["CsbCodec"]
+
+_BINARY: Final[frozenset[Literal["text", "binary"]]] = frozenset(("binary",))
+
+
+@frozen(eq=False, kw_only=True)
+class CsbCodec:
+    """One message a frame.
+
+    `Message.id` is ``action << 16 | message id`` of the request that a message is, or belongs to; of items, credits and ends
+    that the receiver of the open wrote, it is ``~id``. `Message.peer` is the client's number where there is one.
+
+    Attributes:
+        reader: Of frames without a client's number.
+        writer: The same.
+        wrapped: Whether frames have the number of a client in front: between a broker and a server.
+        chosen: The body formats of actions that have one of their own, by number and by name.
+    """
+
+    reader: Reader
+    writer: Writer
+    wrapped: bool = False
+    chosen: Mapping[int | str, BodyFormat] = field(factory=dict)
+    reads: frozenset[Literal["text", "binary"]] = _BINARY
+    writes: Literal["text", "binary"] = "binary"
+    formats: tuple[BodyFormat, ...] = FORMATS
+
+    def format_for(self, value: Any, subject: str | int) -> BodyFormat:
+        """The format in which a value is written to a subject."""
+        if self.chosen:
+            own = self.chosen.get(subject)
+            if own is not None:
+                return own
+        return choose_format(value)
+
+    def decode(self, frame: bytes) -> Sequence[Message | RemoteProtocolError]:
+        """The one message of a frame.
+
+        Raises:
+            RemoteProtocolError: It is none, or a bad one.
+        """
+        if not self.wrapped:
+            return [self.reader.read(frame)]
+        client, inner = unwrap(frame)
+        message = self.reader.read(inner)
+        message.peer = client
+        return [message]
+
+    def encode(self, messages: Sequence[Message]) -> bytes:
+        """The frame of one message.
+
+        Raises:
+            EncodeError: The body does not fit the wire.
+            Unsupported: The wire has no form for this kind of message, or there is not exactly one message.
+            LocalProtocolError: A subject, a header, the id or the client's number does not fit the wire.
+        """
+        if len(messages) != 1:
+            raise Unsupported(f"a CSB frame holds one message, not {len(messages)}")
+        message = messages[0]
+        frame = self.writer.write(message, message.id)
+        if not self.wrapped:
+            return frame
+        client = message.peer
+        if type(client) is not int or not 0 <= client <= 0xFFFFFFFF:
+            raise LocalProtocolError(f"{client!r} is no client's number: set Message.peer", protocol="csb")
+        return wire.CLIENT.pack(client) + frame
+
+
+def unwrap(frame: bytes) -> tuple[int, bytes]:
+    """The number of the client, and the frame without it.
+
+    Raises:
+        RemoteProtocolError: It is shorter than the header.
+    """
+    if len(frame) < 4:
+        raise refuse(f"{len(frame)} of the 12 bytes of a header", "truncated")
+    return wire.CLIENT.unpack_from(frame)[0], frame[4:]
+
+
+def make_codec(limits: Limits, actions: Mapping[str, int], wrapped: bool, chosen: Mapping[int | str, BodyFormat]) -> CsbCodec:
+    """The codec of a table of actions."""
+    names = {number: name for name, number in actions.items()}
+    return CsbCodec(reader=Reader(limits, names), writer=Writer(limits, actions), wrapped=wrapped, chosen=chosen)

@@ -1,0 +1,292 @@
+"""Reads frames. What a payload of a reserved action looks like is in the package's docstring."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+import msgspec
+
+from ...errors import RemoteProtocolError
+from ...limits import Limits
+from ...message import Kind, Message
+from .._rules import fault_in_headers, fault_in_subject
+from . import wire
+from .bodies import Payloads, refuse
+from .results import fill_error
+
+__all__ = ["HELLO_SUBJECT", "NO_TTL", "NUMBERED", "Extras", "Reader"]
+
+NUMBERED: Final = 0xFFFF
+"""In place of the length of a subject: it is an action's number, four bytes."""
+NO_TTL: Final = 0xFFFFFFFF
+HELLO_SUBJECT: Final = "_polybus.hello"
+
+_MORE: Final = struct.Struct(">HHI")
+_REQUEST, _RESPONSE, _PUBLISH = Kind.REQUEST, Kind.RESPONSE, Kind.PUBLISH
+_MODES: Final = ("stream", "channel", "tunnel")
+_CACHED: Final = 1024
+
+
+class Extras(msgspec.Struct, gc=False, kw_only=True):
+    """The JSON object of an action with extras; other members are ignored."""
+
+    headers: Any = None
+    mode: Any = None
+    n: Any = 0
+    hops: Any = 0
+
+
+_decode_extras: Final = msgspec.json.Decoder(Extras).decode
+
+
+class Reader:
+    """Makes messages of frames without a client's number; `names` has the names of actions."""
+
+    def __init__(self, limits: Limits, names: Mapping[int, str]) -> None:
+        self._limits = limits
+        self._names = names
+        self._payloads = Payloads(limits)
+        self._readers = self._payloads.readers
+        # Subjects come in again and again; checked once, by their bytes. Bounded.
+        self._subjects: dict[bytes, str] = {}
+        self._reserved: dict[int, Callable[[int, int, bytes], Message]] = {
+            wire.HELLO: self._hello,
+            wire.SUBSCRIBE: self._pattern(Kind.SUBSCRIBE, wire.SUBSCRIBE),
+            wire.UNSUBSCRIBE: self._pattern(Kind.UNSUBSCRIBE, wire.UNSUBSCRIBE),
+            wire.PUBLISH: self._publish,
+            wire.REQUEST_NAMED: self._named,
+            wire.REQUEST_MORE: self._request_more,
+            wire.PUBLISH_MORE: self._publish_more,
+            wire.OPEN: self._open,
+            wire.CANCEL: self._cancel,
+        }
+
+    def read(self, frame: bytes) -> Message:
+        """The message of a frame. The id of what belongs to a request is ``action << 16 | id``; items, credits and ends that
+        a request's receiver wrote have ``~id``.
+
+        Raises:
+            RemoteProtocolError: It is none, or a bad one.
+        """
+        try:
+            if len(frame) < 8:
+                raise refuse(f"{len(frame)} of the 8 bytes of a header", "truncated")
+            first, result, number, action = wire.HEADER.unpack_from(frame)
+            kind = first >> 4
+            if kind == wire.REQUEST:
+                if result:
+                    raise refuse(f"result {result:#04x} on a request: it is 0 there", "result", action << 16 | number)
+                if action >= wire.FIRST_RESERVED:
+                    return self._extension(first & 15, number, action, frame)
+                raw, body_format, value = self._body(first & 15, frame[8:], action << 16 | number)
+                subject = self._names.get(action, action)
+                message = Message(_REQUEST, subject, action << 16 | number, raw, body_format)
+                if raw is not None:
+                    message._value = value
+                return message
+            if kind == wire.RESPONSE:
+                return self._response(first & 15, result, number, action, frame)
+            return self._control(kind, first & 15, number, action, frame)
+        except RemoteProtocolError as error:
+            error.frame = frame[:200]
+            raise
+
+    def _body(self, encoding: int, data: bytes, answer_id: int) -> tuple[bytes | None, Any, Any]:
+        try:
+            return self._readers[encoding](data)
+        except KeyError:
+            raise refuse(f"no payload encoding {encoding:#x} in CSB", "encoding", answer_id) from None
+        except RemoteProtocolError as error:
+            error.answer_id = answer_id
+            raise
+
+    def _filled(self, message: Message, encoding: int, data: bytes, answer_id: Any = None) -> Message:
+        raw, message.format, value = self._body(encoding, data, answer_id)
+        if raw is not None:
+            message.raw, message._value = raw, value
+        return message
+
+    # -- answers ---------------------------------------------------------------------------------------------------------
+
+    def _response(self, encoding: int, result: int, number: int, action: int, frame: bytes) -> Message:
+        id = action << 16 | number
+        kind = wire.CHANNEL_KINDS.get(action)
+        if kind is not None:
+            return self._of_channel(kind, encoding, ~(wire.OPEN << 16 | number), frame)
+        try:
+            raw, body_format, value = self._payloads.read(encoding, frame[8:])
+        except RemoteProtocolError as error:
+            error.reply_id = id
+            raise
+        if result:
+            message = Message(Kind.ERROR, "", id)
+            fill_error(message, result, value)
+            return message
+        message = Message(_RESPONSE, "", id, raw, body_format)
+        if raw is not None:
+            message._value = value
+        return message
+
+    def _control(self, kind: int, encoding: int, number: int, action: int, frame: bytes) -> Message:
+        word = wire.CONTROL_WORDS.get(kind)
+        if word is None:
+            raise refuse(f"kind {kind:#x} is not defined in CSB", "unknown_kind")
+        return self._filled(Message(Kind.CONTROL, word), encoding, frame[8:])
+
+    # -- reserved actions ------------------------------------------------------------------------------------------------
+
+    def _extension(self, encoding: int, number: int, action: int, frame: bytes) -> Message:
+        kind = wire.CHANNEL_KINDS.get(action)
+        if kind is not None:
+            return self._of_channel(kind, encoding, wire.OPEN << 16 | number, frame)
+        read = self._reserved.get(action)
+        if read is None:  # from a later version of polybus, maybe: the bus answers that nobody handles it
+            return self._filled(Message(_REQUEST, action, action << 16 | number), encoding, frame[8:], action << 16 | number)
+        return read(encoding, number, frame)
+
+    def _hello(self, encoding: int, number: int, frame: bytes) -> Message:
+        id = wire.HELLO << 16 | number
+        return self._filled(Message(_REQUEST, HELLO_SUBJECT, id), encoding, frame[8:], id)
+
+    def _pattern(self, kind: Kind, action: int) -> Callable[[int, int, bytes], Message]:
+        def read(encoding: int, number: int, frame: bytes) -> Message:
+            subject, _ = self._subject(frame, action << 16 | number)
+            return Message(kind, subject, action << 16 | number)
+
+        return read
+
+    def _publish(self, encoding: int, number: int, frame: bytes) -> Message:
+        id = wire.PUBLISH << 16 | number
+        subject, end = self._subject(frame, id)
+        return self._filled(Message(_PUBLISH, subject, id), encoding, frame[end:], id)
+
+    def _named(self, encoding: int, number: int, frame: bytes) -> Message:
+        id = wire.REQUEST_NAMED << 16 | number
+        subject, end = self._subject(frame, id)
+        return self._filled(Message(_REQUEST, subject, id), encoding, frame[end:], id)
+
+    def _request_more(self, encoding: int, number: int, frame: bytes) -> Message:
+        id = wire.REQUEST_MORE << 16 | number
+        if len(frame) < 16:
+            raise refuse("the payload is shorter than its lengths", "truncated", id)
+        size, more, ttl = _MORE.unpack_from(frame, 8)
+        end = 16 + (size if size != NUMBERED else 4)
+        known = self._subjects.get(frame[16:end])
+        subject = known if known is not None and size != NUMBERED else self._checked_subject(frame, 16, size, id)
+        raw, body_format, value = self._body(encoding, frame[end + more :], id)
+        message = Message(_REQUEST, subject, id, raw, body_format, None, None if ttl == NO_TTL else ttl / 1000)
+        if raw is not None:
+            message._value = value
+        if more:
+            message.headers = self._headers(self._extras(frame, end, more, id), id)
+        return message
+
+    def _publish_more(self, encoding: int, number: int, frame: bytes) -> Message:
+        message, _ = self._with_more(Message(_PUBLISH), encoding, frame, None)
+        return message
+
+    def _open(self, encoding: int, number: int, frame: bytes) -> Message:
+        id = wire.OPEN << 16 | number
+        message, extras = self._with_more(Message(Kind.OPEN, "", id), encoding, frame, id)
+        if extras.mode not in _MODES:
+            raise refuse(f"mode is one of {', '.join(_MODES)}", "malformed", id)
+        message.attributes.update(mode=extras.mode, credit=_count(extras.n, id), hops=_count(extras.hops, id))
+        return message
+
+    def _with_more(self, message: Message, encoding: int, frame: bytes, id: int | None) -> tuple[Message, Extras]:
+        if len(frame) < 16:
+            raise refuse("the payload is shorter than its lengths", "truncated", id)
+        size, more, ttl = _MORE.unpack_from(frame, 8)
+        message.subject = self._checked_subject(frame, 16, size, id)
+        end = 16 + (size if size != NUMBERED else 4)
+        extras = self._extras(frame, end, more, id)
+        message.headers = self._headers(extras, id)
+        message.ttl = None if ttl == NO_TTL else ttl / 1000
+        return self._filled(message, encoding, frame[end + more :], id), extras
+
+    def _cancel(self, encoding: int, number: int, frame: bytes) -> Message:
+        if len(frame) != 12:
+            raise refuse("a cancel names the action of the request in four bytes")
+        (action,) = wire.NUMBER.unpack_from(frame, 8)
+        return Message(Kind.CANCEL, "", action << 16 | number)
+
+    def _of_channel(self, kind: Kind, encoding: int, id: int, frame: bytes) -> Message:
+        """Items, credits and ends: under the open's number, from its sender as requests, from its receiver as responses."""
+        message = Message(kind, "", id)
+        if kind is Kind.ITEM:
+            return self._filled(message, encoding, frame[8:])
+        if kind is Kind.CREDIT:
+            credit = wire.NUMBER.unpack_from(frame, 8)[0] if len(frame) == 12 else 0
+            if not credit:
+                raise refuse("a credit is a number above 0 in four bytes")
+            message.attributes["credit"] = credit
+        elif len(frame) > 8:
+            _, _, value = self._payloads.json(frame[8:])
+            fill_error(message, frame[1] or None, value)
+        return message
+
+    # -- subjects and extras ---------------------------------------------------------------------------------------------
+
+    def _subject(self, frame: bytes, id: int) -> tuple[str | int, int]:
+        """``length, subject`` at the head of a payload, and where it ends."""
+        if len(frame) < 10:
+            raise refuse("the payload is shorter than the length of its subject", "truncated", id)
+        size = frame[8] << 8 | frame[9]
+        end = 10 + (size if size != NUMBERED else 4)
+        if size != NUMBERED:
+            known = self._subjects.get(frame[10:end])
+            if known is not None:
+                return known, end
+        return self._checked_subject(frame, 10, size, id), end
+
+    def _checked_subject(self, frame: bytes, start: int, size: int, id: int | None) -> str | int:
+        if size == NUMBERED:
+            if len(frame) < start + 4:
+                raise refuse("the payload is shorter than its subject", "truncated", id)
+            (action,) = wire.NUMBER.unpack_from(frame, start)
+            return self._names.get(action, action)
+        text = frame[start : start + size]
+        if len(text) < size:
+            raise refuse(f"{len(text)} of the {size} bytes of a subject", "truncated", id)
+        try:
+            subject = str(text, "utf-8")
+        except UnicodeDecodeError as error:
+            raise refuse(f"the subject is not UTF-8 at byte {error.start}", "invalid_subject", id) from error
+        fault = fault_in_subject(subject, self._limits.subject)
+        if fault is not None:
+            raise refuse(fault, "invalid_subject", id)
+        if len(self._subjects) >= _CACHED:
+            self._subjects.clear()
+        self._subjects[text] = subject
+        return subject
+
+    def _extras(self, frame: bytes, start: int, size: int, id: int | None) -> Extras:
+        if not size:
+            return _NOTHING
+        text = frame[start : start + size]
+        if len(text) < size:
+            raise refuse(f"{len(text)} of the {size} bytes of the extras", "truncated", id)
+        try:
+            return _decode_extras(text)
+        except (ValueError, RecursionError) as error:
+            raise refuse(f"the extras are no JSON object: {error}", "malformed", id) from error
+
+    def _headers(self, extras: Extras, id: int | None) -> dict[str, str] | None:
+        headers = extras.headers
+        if headers is None:
+            return None
+        fault = fault_in_headers(headers, self._limits.headers)
+        if fault is not None:
+            raise refuse(fault, "invalid_headers", id)
+        return headers  # type: ignore[no-any-return]
+
+
+_NOTHING: Final = Extras()
+
+
+def _count(value: Any, id: int) -> int:
+    if type(value) is not int or not 0 <= value <= 0xFFFFFFFF:
+        raise refuse("n and hops are whole numbers, not below 0", "malformed", id)
+    return value

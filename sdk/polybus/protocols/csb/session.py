@@ -1,0 +1,237 @@
+"""One CSB connection without I/O: point to point here, behind a broker in `crowded`.
+
+The protocol has no handshake, no heartbeat and no goodbye; both ends may ask. What the document does not know (names as
+subjects, publications, streams, headers, deadlines) travels on reserved actions. A peer that has not shown to be a polybus is
+sent nothing else than what the document says and what the actions up to 4 say; see the package's docstring.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from ...errors import Code, RemoteProtocolError, TooLarge
+from ...limits import Limits
+from ...message import Kind, Message
+from ...plugins import Capabilities, CloseWanted, Ready, Refused, SessionEvent
+from . import wire
+from .bodies import refuse
+from .codec import CsbCodec
+from .ids import Party
+from .reader import HELLO_SUBJECT
+
+__all__ = ["CsbSession"]
+
+DIRECT: Final = Capabilities(numbers=True, deadlines=False, announce="client", shared_publish=True, asks_before_publishing=True)
+_READY: Final = Ready()
+_REQUEST, _NOTIFY, _OPEN, _CANCEL = Kind.REQUEST, Kind.NOTIFY, Kind.OPEN, Kind.CANCEL
+_RESPONSE, _ERROR, _PUBLISH = Kind.RESPONSE, Kind.ERROR, Kind.PUBLISH
+_TOLD: Final = frozenset((Kind.PUBLISH, Kind.SUBSCRIBE, Kind.UNSUBSCRIBE))
+_OF_CHANNEL: Final = frozenset(wire.CHANNEL_KINDS.values())
+_SILENT: Final = frozenset((wire.SUBSCRIBE, wire.UNSUBSCRIBE, wire.PUBLISH, wire.PUBLISH_MORE, wire.CANCEL))
+"""Actions of ours that go out under the number 0, whose answers say nothing."""
+_HELLO_BODY: Final = b'{"v":1}'
+
+
+class CsbSession:
+    """Either end of a connection between two peers."""
+
+    __slots__ = ("_events", "_frames", "_limits", "_max_frame", "_one", "_reader", "_writer", "codec")
+
+    capabilities: Capabilities = DIRECT
+
+    def __init__(self, codec: CsbCodec, limits: Limits) -> None:
+        self.codec: Final = codec
+        self._limits = limits
+        self._reader = codec.reader.read
+        self._writer = codec.writer
+        self._max_frame = limits.message
+        self._one = Party()
+        self._events: list[Message | SessionEvent] = []
+        self._frames: list[bytes] = []
+
+    def start(self, now: float) -> None:
+        """There is no handshake: ready at once."""
+        self._events.append(_READY)
+
+    # -- in --------------------------------------------------------------------------------------------------------------
+
+    def receive(self, frame: bytes, now: float) -> None:
+        """One frame has come in. Never raises: a bad one becomes `Refused`, and is answered where it can be."""
+        party = self._one
+        try:
+            message = self._reader(frame)
+            if message.kind is Kind.CONTROL:
+                raise refuse(f"{message.subject} is between a broker and its servers", "unknown_kind")
+            self._take(message, party)
+        except RemoteProtocolError as error:
+            self._refuse(error, party)
+
+    def _take(self, message: Message, party: Party) -> None:
+        """
+        Raises:
+            RemoteProtocolError: An answer to nothing.
+        """
+        kind = message.kind
+        if kind is _RESPONSE or kind is _ERROR:
+            id = message.id
+            key = party.find(id)
+            if key is None:
+                if id >> 16 in _SILENT:
+                    return
+                raise refuse(
+                    f"an answer to message id {id & 0xFFFF} of action {id >> 16:#x}, which is not pending", "unknown_id"
+                )
+            party.answered(key)
+            if id >> 16 == wire.HELLO and self._met(message, party, key):
+                return
+            message.id = key
+        elif kind is _REQUEST:
+            if message.subject is HELLO_SUBJECT:
+                party.ours = True
+        elif kind in _TOLD:
+            # Publications and subscriptions of our own buses have the number 0, and nobody there reads the answer.
+            if message.id is not None and (message.id & 0xFFFF or not party.ours):
+                self._queue(self._writer.acknowledged(message.id), party)
+        elif kind in _OF_CHANNEL and message.id < 0:  # of the receiver of an open of ours
+            key = party.find(~message.id)
+            if key is None:
+                raise refuse(f"a channel {~message.id & 0xFFFF} that is not open", "unknown_id")
+            message.id = key
+        self._events.append(message)
+
+    @staticmethod
+    def _met(message: Message, party: Party, key: int) -> bool:
+        """The peer has said whether it is a polybus. True where only the session wanted to know."""
+        try:
+            body = message.body if message.kind is _RESPONSE else None
+        except Exception:  # what does not decode is no answer of ours
+            body = None
+        party.ours = isinstance(body, dict) and body.get("v") == 1
+        return key == party.asked
+
+    def _refuse(self, error: RemoteProtocolError, party: Party) -> None:
+        if error.reply_id is not None:
+            error.reply_id = party.find(error.reply_id)
+            if error.reply_id is not None:
+                party.answered(error.reply_id)
+        self._events.append(Refused(error, party.key))
+        if error.answer_id is not None:
+            code = Code.RESOURCE_EXHAUSTED if error.reason == "too_large" else Code.INVALID_ARGUMENT
+            facts = {"text": error.text, "reason": error.reason}
+            answer = Message(_ERROR, "", error.answer_id, code=code, attributes=facts)
+            if error.answer_id >> 16 == wire.OPEN:
+                answer.kind = Kind.END
+                self._queue(self._writer.of_channel(answer, ~error.answer_id), party)
+            else:
+                self._queue(self._writer.error(answer, error.answer_id), party)
+        if error.close_code is not None:
+            self._events.append(CloseWanted(error.close_code, error.reason, error))
+
+    def events(self) -> list[Message | SessionEvent]:
+        """What has happened since the last call, in order."""
+        events, self._events = self._events, []
+        return events
+
+    # -- out -------------------------------------------------------------------------------------------------------------
+
+    def send(self, message: Message, now: float, peer_key: Any = None) -> int | None:
+        """Queue a message. For a request or an open: the key under which its answers will come.
+
+        Raises:
+            EncodeError: The body does not fit the wire.
+            Unsupported: The wire has no form for this kind of message, or the peer is known to read none of it.
+            LocalProtocolError: The subject, a header or the id does not fit the wire.
+            TooLarge: The frame would exceed `Limits.message`.
+            QueueFull: All message ids are taken.
+            Disconnected: The client of `peer_key` has gone.
+        """
+        party = self._party(peer_key)
+        kind = message.kind
+        if kind is _REQUEST:
+            serial = party.next_id(now)
+            frame, action = self._writer.request(message, serial & 0xFFFF, party.ours)
+            self._queue(frame, party)
+            party.pending[serial & 0xFFFF] = serial << 32 | action
+            if action == wire.REQUEST_NAMED and party.ours is None and not party.asked:
+                self._ask(party, now)
+            return -serial
+        if kind is _RESPONSE:
+            self._queue(self._writer.response(message, message.id), party)
+        elif kind is _ERROR:
+            self._queue(self._writer.error(message, message.id), party)
+        elif kind is _PUBLISH:
+            self._queue(self._writer.publish(message), party)
+        elif kind in _OF_CHANNEL:
+            id = message.id
+            # Ours has its number in the low bits; theirs is written as the answer that it is.
+            self._queue(self._writer.of_channel(message, -id & 0xFFFF if id < 0 else ~id), party)
+        elif kind is _CANCEL:
+            action = party.action_of(message.id)
+            if action is not None:  # else its answer has come, and the id may be another's by now
+                self._queue(self._writer.cancel(-message.id & 0xFFFF, action), party)
+        elif kind is _NOTIFY or kind is _OPEN:
+            return self._send_rare(message, party, now)
+        else:
+            self._queue(self._writer.write(message, None), party)
+        return None
+
+    def _send_rare(self, message: Message, party: Party, now: float) -> int | None:
+        serial = party.next_id(now)
+        number = serial & 0xFFFF
+        if message.kind is _OPEN:
+            self._queue(self._writer.open(message, number), party)
+            party.pending[number] = serial << 32 | wire.OPEN
+            return -serial
+        frame, action = self._writer.request(message, number, party.ours)
+        self._queue(frame, party)
+        party.pending[number] = serial << 32 | action
+        party.rest(-serial, now)  # it is answered like any request, and nobody waits for that
+        return None
+
+    def _ask(self, party: Party, now: float) -> None:
+        """A name has been used, which only our own buses and their friends know: find out, so that deadlines may travel too."""
+        serial = party.next_id(now)
+        number = serial & 0xFFFF
+        self._queue(wire.HEADER.pack(wire.REQUEST << 4 | wire.JSON, 0, number, wire.HELLO) + _HELLO_BODY, party)
+        party.pending[number] = serial << 32 | wire.HELLO
+        party.asked = -serial
+        party.rest(-serial, now)
+
+    def _party(self, peer_key: Any) -> Party:
+        return self._one
+
+    def _queue(self, frame: bytes, party: Party) -> None:
+        if len(frame) > self._max_frame:
+            raise TooLarge(f"a frame of {len(frame)} bytes is larger than {self._max_frame} (limit: message)")
+        self._frames.append(frame)
+
+    def frames_to_send(self) -> list[bytes]:
+        """Frames queued since the last call, in order."""
+        frames, self._frames = self._frames, []
+        return frames
+
+    # -- ids and time ----------------------------------------------------------------------------------------------------
+
+    def forget(self, key: Any, now: float) -> None:
+        """Nobody waits for the answer to `key` any more; its id rests. The id of a channel that is over is free."""
+        self._forget(key, self._one, now)
+
+    @staticmethod
+    def _forget(key: Any, party: Party, now: float) -> None:
+        if type(key) is int and key < 0:
+            party.rest(key, now)
+
+    def next_tick(self) -> float | None:
+        """When the next id has rested long enough."""
+        return next(iter(self._one.resting.values()), None)
+
+    def tick(self, now: float) -> None:
+        """Ids that have rested long enough are free."""
+        self._one.wake(now)
+
+    def close(self, code: int, reason: str, now: float, peer_key: Any = None) -> None:
+        """Point to point there is no goodbye: the transport closes."""
+
+    def connection_lost(self, reason: str) -> None:
+        """Frames that were not taken yet are dropped."""
+        self._frames.clear()

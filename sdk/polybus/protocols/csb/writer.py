@@ -1,0 +1,253 @@
+"""Writes frames. What a payload of a reserved action looks like is in the package's docstring."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping
+from typing import Any, Final
+
+import msgspec
+
+from ...body import JSON as JSON_FORMAT
+from ...body import OCTETS, BodyFormat
+from ...errors import LocalProtocolError, Unsupported
+from ...limits import Limits
+from ...message import Kind, Message
+from .._rules import fault_in_headers, fault_in_subject, milliseconds
+from . import wire
+from .bodies import FORMATS, number_of
+from .reader import HELLO_SUBJECT, NO_TTL, NUMBERED
+from .results import error_payload
+
+__all__ = ["Writer"]
+
+_REQUEST, _NOTIFY, _RESPONSE, _PUBLISH = Kind.REQUEST, Kind.NOTIFY, Kind.RESPONSE, Kind.PUBLISH
+_AS_REQUEST: Final = wire.REQUEST << 4
+_AS_RESPONSE: Final = wire.RESPONSE << 4
+_JSON_REQUEST: Final = _AS_REQUEST | wire.JSON
+_JSON_RESPONSE: Final = _AS_RESPONSE | wire.JSON
+_pack: Final = wire.HEADER.pack
+_pack_more: Final = struct.Struct(">BBHIHHI").pack
+_pack_named: Final = struct.Struct(">BBHIH").pack
+_NUMBERS: Final = {JSON_FORMAT: wire.JSON, OCTETS: wire.BINARY}
+_encode: Final = msgspec.json.Encoder().encode
+_CACHED: Final = 1024
+_ACTIONS: Final = {
+    Kind.SUBSCRIBE: wire.SUBSCRIBE,
+    Kind.UNSUBSCRIBE: wire.UNSUBSCRIBE,
+    Kind.ITEM: wire.ITEM,
+    Kind.CREDIT: wire.CREDIT,
+    Kind.END: wire.END,
+}
+_ALL_IDS: Final = 1 << 48
+_CONTROL: Final = {word: kind for kind, word in wire.CONTROL_WORDS.items()}
+
+
+class Writer:
+    """Makes frames without a client's number; `actions` has the numbers of names."""
+
+    def __init__(self, limits: Limits, actions: Mapping[str, int]) -> None:
+        self._limits = limits
+        self._actions = actions
+        self._names: dict[str | int, tuple[int, bytes]] = {}
+
+    # -- requests and publications ---------------------------------------------------------------------------------------
+
+    def request(self, message: Message, number: int, ours: bool | None) -> tuple[bytes, int]:
+        """A request or notification under a number, and the action that it went to.
+
+        Args:
+            ours: Whether the peer is a polybus, so that a deadline may travel too; None when that is not known.
+
+        Raises:
+            Unsupported: Headers for a peer that is known to be none.
+            EncodeError: The body does not fit.
+            LocalProtocolError: The subject or a header does not fit.
+        """
+        subject, headers = message.subject, message.headers
+        raw, body_format = message.raw, message.format
+        if raw is not None and body_format is JSON_FORMAT:
+            first = _JSON_REQUEST
+        else:
+            first, raw = self._body(message, _AS_REQUEST)
+        if headers is not None and headers and ours is False:
+            raise Unsupported("this peer is not a polybus: CSB has no place for headers")
+        if (ours or headers) and subject != HELLO_SUBJECT:
+            ttl = message.ttl
+            if headers or ttl is not None:
+                size, name = self._names.get(subject) or self._name(subject)
+                more = self._headers(headers) if headers else b""
+                wait = NO_TTL if ttl is None else int(ttl * 1000 + 0.5) if 0.0 <= ttl < 4e6 else _wait(ttl)
+                head = _pack_more(first, 0, number, wire.REQUEST_MORE, size, len(more), wait)
+                return b"".join((head, name, more, raw)), wire.REQUEST_MORE
+        action = subject if type(subject) is int else self._actions.get(subject)  # type: ignore[arg-type]
+        if action is not None:
+            self._check_action(action)
+            return _pack(first, 0, number, action) + raw, action
+        if subject == HELLO_SUBJECT:
+            return _pack(first, 0, number, wire.HELLO) + raw, wire.HELLO
+        size, name = self._names.get(subject) or self._name(subject)
+        return _pack_named(first, 0, number, wire.REQUEST_NAMED, size) + name + raw, wire.REQUEST_NAMED
+
+    def publish(self, message: Message, number: int = 0) -> bytes:
+        """A publication. Ours have the number 0, and peers of ours do not answer them."""
+        first, raw = self._body(message, _AS_REQUEST)
+        size, name = self._names.get(message.subject) or self._name(message.subject)
+        if message.headers:
+            more = self._headers(message.headers)
+            return b"".join((_pack_more(first, 0, 0, wire.PUBLISH_MORE, size, len(more), NO_TTL), name, more, raw))
+        return _pack_named(first, 0, number, wire.PUBLISH, size) + name + raw
+
+    def open(self, message: Message, number: int) -> bytes:
+        """An open."""
+        first, raw = self._body(message, _AS_REQUEST)
+        size, name = self._names.get(message.subject) or self._name(message.subject)
+        given = message.attributes
+        members = {"mode": given.get("mode", "channel"), "n": given.get("credit", 0), "hops": given.get("hops", 0)}
+        if message.headers:
+            self._headers(message.headers)
+            members["headers"] = message.headers
+        more = _encode(members)
+        wait = NO_TTL if message.ttl is None else _wait(message.ttl)
+        return b"".join((_pack_more(first, 0, number, wire.OPEN, size, len(more), wait), name, more, raw))
+
+    # -- what belongs to a request ---------------------------------------------------------------------------------------
+
+    def response(self, message: Message, id: int) -> bytes:
+        """An answer, to ``action << 16 | number``."""
+        raw = message.raw
+        if raw is not None and message.format is JSON_FORMAT:
+            return _pack(_JSON_RESPONSE, 0, id & 0xFFFF, id >> 16) + raw
+        first, raw = self._body(message, _AS_RESPONSE)
+        return _pack(first, 0, id & 0xFFFF, id >> 16) + raw
+
+    def error(self, message: Message, id: int) -> bytes:
+        """A failed answer: the result byte for everybody, the rest as JSON."""
+        result, payload = error_payload(message)
+        return _pack(_JSON_RESPONSE, result, id & 0xFFFF, id >> 16) + payload
+
+    def acknowledged(self, id: int) -> bytes:
+        """The answer to a subscription, or to a publication of somebody who wants one: Ok and nothing else."""
+        return _pack(_AS_RESPONSE, 0, id & 0xFFFF, id >> 16)
+
+    def cancel(self, number: int, action: int) -> bytes:
+        """For a request of ours."""
+        return _pack(_AS_REQUEST, 0, number, wire.CANCEL) + wire.NUMBER.pack(action)
+
+    def of_channel(self, message: Message, id: int) -> bytes:
+        """An item, credit or end: of the open's sender, or with a negative id of its receiver."""
+        side = _AS_REQUEST if id >= 0 else _AS_RESPONSE
+        number = (id if id >= 0 else ~id) & 0xFFFF
+        kind = message.kind
+        result = 0
+        if kind is Kind.ITEM:
+            first, payload = self._body(message, side)
+        elif kind is Kind.CREDIT:
+            first, payload = side, wire.NUMBER.pack(min(int(message.attributes.get("credit", 0)), 0xFFFFFFFF))
+        elif message.code:
+            result, payload = error_payload(message)
+            first = side | wire.JSON
+        else:
+            first, payload = side, b""
+        return _pack(first, result if id < 0 else 0, number, _ACTIONS[kind]) + payload
+
+    def write(self, message: Message, id: Any) -> bytes:
+        """The frame of any message, its id in the form that the reader gives.
+
+        Raises:
+            EncodeError: The body does not fit the wire.
+            Unsupported: The wire has no form for this kind of message.
+            LocalProtocolError: A subject, a header or the id does not fit the wire.
+        """
+        kind = message.kind
+        if kind is _PUBLISH:
+            return self.publish(message, 0 if id is None else _checked_id(id) & 0xFFFF)
+        if kind is Kind.SUBSCRIBE or kind is Kind.UNSUBSCRIBE:
+            size, name = self._name(message.subject)
+            number = 0 if id is None else _checked_id(id) & 0xFFFF
+            return _pack_named(_AS_REQUEST, 0, number, _ACTIONS[kind], size) + name
+        if kind is Kind.CONTROL:
+            word = _CONTROL.get(str(message.subject))
+            if word is None:
+                raise Unsupported(f"CSB has no control message {message.subject!r}")
+            first, raw = self._body(message, word << 4)
+            return _pack(first, 0, 0, 0) + raw
+        number = _checked_id(id, -_ALL_IDS if kind in wire.CHANNEL_KINDS.values() else 0)
+        if kind is _REQUEST or kind is _NOTIFY:
+            return self.request(message, number & 0xFFFF, number >> 16 == wire.REQUEST_MORE or None)[0]
+        if kind is _RESPONSE:
+            return self.response(message, number)
+        if kind is Kind.ERROR:
+            return self.error(message, number)
+        if kind is Kind.OPEN:
+            return self.open(message, number & 0xFFFF)
+        if kind is Kind.CANCEL:
+            return self.cancel(number & 0xFFFF, number >> 16)
+        if kind in _ACTIONS:
+            return self.of_channel(message, number)
+        raise Unsupported(f"CSB has no form for a {kind.value} message")
+
+    # -- parts -----------------------------------------------------------------------------------------------------------
+
+    def _body(self, message: Message, side: int) -> tuple[int, bytes]:
+        """The first byte and the payload. No body is binary without bytes; bytes that are there but empty are base64."""
+        if not message.has_body:
+            return side, b""
+        raw = message.encoded(FORMATS, choose_format)
+        assert raw is not None
+        have: BodyFormat = message.format if message.format in FORMATS else choose_format(message.body)
+        if not raw and have is OCTETS:
+            return side | wire.BASE64, b""
+        return side | number_of(have), raw
+
+    def _name(self, subject: str | int) -> tuple[int, bytes]:
+        """Length and bytes of a subject; a number has a length that no text has."""
+        if type(subject) is int:
+            if not 0 <= subject <= 0xFFFFFFFF:
+                raise LocalProtocolError(f"action {subject}: an action is a number of 32 bits", protocol="csb")
+            found = NUMBERED, wire.NUMBER.pack(subject)
+        else:
+            fault = fault_in_subject(subject, min(self._limits.subject, NUMBERED - 1))
+            if fault is not None:
+                raise LocalProtocolError(fault, protocol="csb")
+            action = self._actions.get(subject)  # type: ignore[arg-type]
+            name = str(subject).encode()
+            found = (NUMBERED, wire.NUMBER.pack(action)) if action is not None else (len(name), name)
+        if len(self._names) >= _CACHED:
+            self._names.clear()
+        self._names[subject] = found
+        return found
+
+    def _headers(self, headers: dict[str, str]) -> bytes:
+        fault = fault_in_headers(headers, min(self._limits.headers, 0x8000))
+        if fault is not None:
+            raise LocalProtocolError(fault, protocol="csb")
+        more = _encode({"headers": headers})
+        if len(more) > 0xFFFF:
+            raise LocalProtocolError(f"headers of {len(more)} bytes as JSON: CSB has place for 65535", protocol="csb")
+        return more
+
+    @staticmethod
+    def _check_action(action: int) -> None:
+        if not 0 <= action < wire.FIRST_RESERVED:
+            raise LocalProtocolError(
+                f"action {action:#x}: actions are numbers from 0 to 0xfffeffff, those above are reserved", protocol="csb"
+            )
+
+
+def choose_format(value: Any) -> BodyFormat:
+    """How a value is written where nothing else is said: bytes as they are, text as text, anything else as JSON."""
+    if isinstance(value, (bytes, bytearray, memoryview)):
+        return OCTETS
+    return FORMATS[2] if isinstance(value, str) else JSON_FORMAT
+
+
+def _wait(ttl: float) -> int:
+    """Seconds as milliseconds of 32 bits; what is longer is as good as no deadline."""
+    return min(milliseconds(ttl), NO_TTL)
+
+
+def _checked_id(id: Any, least: int = 0) -> int:
+    if type(id) is not int or not least <= id < _ALL_IDS:
+        raise LocalProtocolError(f"{id!r} is no id: it is action << 16 | message id", protocol="csb")
+    return id
