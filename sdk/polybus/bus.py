@@ -217,11 +217,12 @@ class Bus(Life):
 
     async def _announced(self, link: Link) -> None:
         """Wait until a new link knows of what this bus has subscribed to."""
-        if self._distribution._interest and (peer := link.peer) is not None and peer._extended is not False:
+        if self._distribution._interest and (peer := link.peer) is not None:
+            await self._distribution.restored(peer)
+            if peer._extended is False:
+                return
             try:
-                await self._distribution.restored(peer)
-                if peer._extended is not False:
-                    await peer.hello()
+                await peer.hello()
             except BusError:
                 return
 

@@ -90,8 +90,8 @@ class Capabilities:
     shared_publish: bool = False
     """A publication's frame is the same on every session of this codec, so fan-out encodes it once."""
     asks_before_publishing: bool = False
-    """Publications and subscriptions are extensions too: a bare peer reads none, so that they are `Unsupported` with it. The bus
-    finds out by `_polybus.hello` before the first one."""
+    """Publications and subscriptions are extensions too: a bare peer reads none, so that they are `Unsupported` with it. The
+    bus finds out by `_polybus.hello` before the first one."""
     initiates: bool = True
     """This side may begin requests and publications. Where that depends on the connection (a plain HTTP server only answers),
     the transport says it: see `Transport`."""

@@ -66,10 +66,10 @@ class Csb:
     """The Client Server Broker protocol with its options.
 
     Args:
-        actions: Numbers of names: ``{"user.login": 0x00010001}``. By convention the high 16 bits are a module. Subjects that are
-            ``int`` need no table; names without a number travel as text, which only a polybus reads.
-        encodings: Payload encodings of actions, by number or name, where they are not chosen by the value: ``binary``, ``string``,
-            ``json``, ``urlencoded`` or ``base64``.
+        actions: Numbers of names: ``{"user.login": 0x00010001}``. By convention the high 16 bits are a module. Subjects that
+            are ``int`` need no table; names without a number travel as text, which only a polybus reads.
+        encodings: Payload encodings of actions, by number or name, where they are not chosen by the value: ``binary``,
+            ``string``, ``json``, ``urlencoded`` or ``base64``.
         side: ``direct``, or ``broker-server`` for a server that is connected to a broker: the clients are its peers.
         pool: How many sockets `connect` opens to the broker. The broker spreads the clients over them.
         server: The id that clients choose this server by, with the header ``x-csb-server``; also makes the broker say who its

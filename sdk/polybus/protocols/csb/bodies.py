@@ -39,10 +39,11 @@ class FormFormat:
             raise EncodeError(f"{type(value).__name__} is no form: {error}") from error
         if not isinstance(plain, dict):
             raise EncodeError(f"this action carries a form: fields and their texts, not {type(value).__name__}")
-        fields = []
-        for name, item in plain.items():
-            for one in item if isinstance(item, (list, tuple)) else (item,):
-                fields.append((str(name), _field(one, f"$.{name}")))
+        fields = [
+            (str(name), _field(one, f"$.{name}"))
+            for name, item in plain.items()
+            for one in (item if isinstance(item, (list, tuple)) else (item,))
+        ]
         try:
             return urlencode(fields, encoding="utf-8").encode()
         except UnicodeEncodeError as error:

@@ -245,7 +245,7 @@ class Reader:
         if size == NUMBERED:
             if len(frame) < start + 4:
                 raise refuse("the payload is shorter than its subject", "truncated", id)
-            (action,) = wire.NUMBER.unpack_from(frame, start)
+            action: int = wire.NUMBER.unpack_from(frame, start)[0]
             return self._names.get(action, action)
         text = frame[start : start + size]
         if len(text) < size:

@@ -166,9 +166,9 @@ class CsbSession:
             # Ours has its number in the low bits; theirs is written as the answer that it is.
             self._queue(self._writer.of_channel(message, -id & 0xFFFF if id < 0 else ~id), party)
         elif kind is _CANCEL:
-            action = party.action_of(message.id)
-            if action is not None:  # else its answer has come, and the id may be another's by now
-                self._queue(self._writer.cancel(-message.id & 0xFFFF, action), party)
+            where = party.action_of(message.id)
+            if where is not None:  # else its answer has come, and the id may be another's by now
+                self._queue(self._writer.cancel(-message.id & 0xFFFF, where), party)
         elif kind is _NOTIFY or kind is _OPEN:
             return self._send_rare(message, party, now)
         else:
