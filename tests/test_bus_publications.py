@@ -272,6 +272,139 @@ async def test_too_much_held_back_ends_the_link_with_slow_consumer() -> None:
     assert [type(event).__name__ async for event in events][-1] == "LinkDown"
 
 
+KIB = 1024
+
+
+def large(number: int) -> str:
+    return f"{number:04}" + "x" * (100 * KIB - 4)
+
+
+def numbers(subscription: Subscription) -> list[int]:
+    return [int(body[:4]) for body in bodies(subscription)]
+
+
+@bounded
+async def test_a_queue_is_full_of_bytes_too_and_holds_the_publishers_of_this_process_back() -> None:
+    limits = Limits(queue_bytes=1024 * KIB)
+    async with Bus(limits=limits) as bus, bus.subscribe("x") as slow, anyio.create_task_group() as group:
+
+        async def publish() -> None:
+            for number in range(30):
+                await bus.publish("x", large(number))
+
+        group.start_soon(publish)
+        await anyio.wait_all_tasks_blocked()
+        assert len(slow) == 11
+        assert 1000 * KIB < bus._running.buffered < 1200 * KIB
+        with pytest.raises(QueueFull, match="'x'"):
+            bus.publish_nowait("x", "no room")
+        assert [int((await anext(slow)).body[:4]) for _ in range(30)] == list(range(30))
+        assert bus._running.buffered == 0
+        await bus.publish("x", "y" * 5000 * KIB)  # one of any size fits
+        assert len((await anext(slow)).body) == 5000 * KIB
+        assert bus.stats().dropped == 0
+
+
+@bounded
+async def test_the_policies_obey_the_bytes_of_a_queue_too() -> None:
+    limits = Limits(queue_bytes=1024 * KIB)
+    async with (
+        Bus(limits=limits) as bus,
+        bus.subscribe("x", when_full="drop_oldest") as newest,
+        bus.subscribe("x", when_full="drop_newest") as oldest,
+        bus.subscribe("x", when_full="latest") as latest,
+    ):
+        for number in range(30):
+            await bus.publish("x", large(number))
+        assert bus._running.buffered < 3 * 1200 * KIB
+        assert numbers(newest) == list(range(19, 30))
+        assert numbers(oldest) == list(range(11))
+        assert numbers(latest)[-1] == 29 and len(latest) == 0
+        assert newest.dropped == oldest.dropped == latest.dropped == 19
+        await bus.publish("x", 1)
+        assert (len(newest), len(oldest), len(latest)) == (1, 1, 1)
+
+
+@bounded
+async def test_what_a_link_brings_is_bounded_in_bytes_before_the_queue_is_full_of_messages() -> None:
+    server = waiting(Bus(limits=Limits(queue_bytes=1024 * KIB)))
+    async with pair(server) as client:
+        async with server.subscribe("x") as slow:
+            for number in range(20):
+                client.publish_nowait("x", large(number))
+                await client.request("barrier")
+            assert len(slow) == 20
+            assert 1900 * KIB < server._running.buffered < 2200 * KIB
+            assert [int((await anext(slow)).body[:4]) for _ in range(20)] == list(range(20))
+            assert server._running.buffered == 0
+            with pytest.raises(SlowConsumer):
+                while server.peers:
+                    client.publish_nowait("x", large(0))
+                    await anyio.wait_all_tasks_blocked()
+                while True:
+                    await anext(slow)
+        assert server._running.buffered == 0
+
+
+@bounded
+async def test_small_messages_that_wait_behind_large_ones_do_not_hide_them() -> None:
+    server = waiting(Bus(limits=Limits(queue_bytes=1024 * KIB)))
+    async with pair(server) as client, server.subscribe("x", queue=100) as slow:
+        for _ in range(100):
+            await client.publish("x", 1)
+        for number in range(10):  # beyond the queue, and held back
+            await client.publish("x", large(number))
+            await client.request("barrier")
+        for _ in range(10):
+            await anext(slow)
+        assert len(slow) == 100
+        for number in range(10, 20):  # beyond its bytes
+            client.publish_nowait("x", large(number))
+            await client.request("barrier")
+        assert server._running.buffered > 1900 * KIB
+        with pytest.raises(SlowConsumer):
+            while server.peers:
+                client.publish_nowait("x", large(0))
+                await anyio.wait_all_tasks_blocked()
+            while True:
+                await anext(slow)
+
+
+@bounded
+async def test_queues_stay_within_total_bytes() -> None:
+    async with (
+        Bus(limits=Limits(total_bytes=500 * KIB)) as bus,
+        bus.subscribe("x", when_full="drop_oldest") as slow,
+        bus.subscribe("x", when_full="drop_oldest") as other,
+    ):
+        for number in range(30):
+            await bus.publish("x", large(number))
+        assert bus._running.buffered <= 500 * KIB
+        assert sum(map(len, (slow, other))) <= 8
+        assert numbers(slow)[-1] == numbers(other)[-1] == 29
+        assert bus._running.buffered == 0
+
+
+@bounded
+async def test_a_handler_of_publications_that_does_not_keep_up_is_bounded_in_bytes() -> None:
+    bus, go, seen = Bus(limits=Limits(queue_bytes=1024 * KIB)), anyio.Event(), []
+
+    @bus.on("x", when_full="drop_oldest")
+    async def on_x(body: str) -> None:
+        seen.append(int(body[:4]))
+        await go.wait()
+
+    async with bus:
+        for number in range(30):
+            await bus.publish("x", large(number))
+        await anyio.wait_all_tasks_blocked()
+        assert bus._running.buffered < 1200 * KIB
+        go.set()
+        await eventually(lambda: seen[-1] == 29)
+        assert len(seen) in (11, 12)
+        assert bus._running.buffered == 0
+
+
 # -- handlers of publications --------------------------------------------------------------------------------------------
 
 

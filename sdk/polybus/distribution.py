@@ -18,9 +18,9 @@ from .subjects import SubjectIndex, is_pattern, wire_pattern
 if TYPE_CHECKING:
     from .body import BodyFormat
     from .bus import Bus
+    from .inbox import Inbox
     from .link import Link
     from .peer import Peer
-    from .subscription import Inbox
 
 __all__ = ["Distribution", "own_format"]
 

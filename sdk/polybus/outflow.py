@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import anyio
 
+from .account import Account
 from .errors import BusError, Disconnected, QueueFull, RequestError, TooLarge, Unsupported
 from .events import PeerSlow
 from .message import Message
@@ -92,12 +93,12 @@ class Outflow:
         self.paused: bool = False
         self.flowing: bool = False
         """Up, not paused, and nothing waits: messages go straight to the session."""
-        self.held: int = 0
-        """Bytes of publications from this link that full `block` subscriptions hold back."""
+        self.held: Account = Account(runtime, runtime.limits.queue_bytes)
+        """Publications from this link that full `block` subscriptions hold back."""
         self.slow: int = 0
         """Publications dropped since the peer was last keeping up."""
-        self.unwritten: int = 0
-        """Bytes that the connection held when it last asked for a pause."""
+        self.unwritten: Account = Account(runtime)
+        """What the connection held when it last asked for a pause."""
         self.crowd: Crowd | None = None
         """The peers of a connection that carries many."""
         self.initiates: bool = True
@@ -435,8 +436,7 @@ class Outflow:
 
     def _charge(self, size: int) -> None:
         """What a stuck connection holds counts in `Limits.total_bytes` like what waits for it."""
-        self.runtime.buffered += size - self.unwritten
-        self.unwritten = size
+        self.unwritten.charge(size - self.unwritten.held)
 
     def _disconnected(self, *, sent: bool) -> BusError:
         why = self._closing

@@ -15,7 +15,7 @@ import anyio
 from .body import typed_body
 from .errors import BusError, LocalProtocolError, SlowConsumer
 from .events import HandlerFailed
-from .plugins import Closed
+from .inbox import Inbox
 from .workers import context_changed
 
 if TYPE_CHECKING:
@@ -25,130 +25,7 @@ if TYPE_CHECKING:
     from .router import Listen, WhenFull
     from .runtime import Runtime
 
-__all__ = ["HandlerInbox", "Inbox", "Subscription"]
-
-_OVERHEAD = 200
-
-
-class Inbox:
-    """A bounded queue of publications with a policy for one more.
-
-    Of a full ``block`` queue, publishers in this process are held back; what arrives over a link is kept beyond the size and
-    charged to that link, which ends when it holds back more than `Limits.queue_bytes`.
-    """
-
-    __slots__ = ("_bus", "_overflow", "_queue", "_room", "dropped", "local", "pattern", "queue", "when_full")
-
-    def __init__(self, bus: Bus, pattern: str | int, queue: int, when_full: WhenFull, local: bool) -> None:
-        self._bus = bus
-        self.pattern: str | int = pattern
-        self.queue: int = queue
-        self.when_full: WhenFull = when_full
-        self.local: bool = local
-        """Whether the bus's own publications are taken too."""
-        self.dropped: int = 0
-        self._queue: deque[Message] = deque()
-        self._overflow: deque[tuple[Link, int]] | None = None
-        self._room: list[Any] | None = None
-
-    def __len__(self) -> int:
-        return len(self._queue)
-
-    def offer(self, message: Message, link: Link | None) -> None:
-        """Take a publication; `link` is None when this process published it (and has waited for room)."""
-        if len(self._queue) >= self.queue:
-            if self.when_full == "block":
-                if link is not None and not self._hold(message, link):
-                    return
-            elif not self._displace(message):
-                return
-        self._queue.append(message)
-        self._arrived()
-
-    def _arrived(self) -> None:
-        raise NotImplementedError
-
-    def _displace(self, message: Message) -> bool:
-        self.dropped += 1
-        self._bus._counters.dropped += 1
-        if self.when_full == "drop_newest":
-            return False
-        queue = self._queue
-        if self.when_full == "latest":
-            for old in queue:
-                if old.subject == message.subject:
-                    queue.remove(old)
-                    return True
-        queue.popleft()
-        return True
-
-    def _hold(self, message: Message, link: Link) -> bool:
-        size = _OVERHEAD + (len(message.raw) if message.raw is not None else 0)
-        limits = link.runtime.limits
-        if link.held + size > limits.queue_bytes or link.runtime.buffered + size > limits.total_bytes:
-            text = (
-                f"{self.pattern!r} is read too slowly: {len(self._queue)} publications wait (queue={self.queue}) and "
-                f"{link.held} bytes of {link.address} are held back (Limits.queue_bytes); read faster, or choose when_full="
-            )
-            self._overrun(SlowConsumer(text))
-            link.abort(Closed(1013, "a subscription of this side is read too slowly"), comes_back=True)
-            return False
-        link.held += size
-        link.runtime.buffered += size
-        message.forget_value()
-        if self._overflow is None:
-            self._overflow = deque()
-        self._overflow.append((link, size))
-        return True
-
-    def _overrun(self, error: SlowConsumer) -> None:
-        raise NotImplementedError
-
-    def take(self) -> Message:
-        """The oldest publication."""
-        message = self._queue.popleft()
-        if self._overflow:
-            link, size = self._overflow.popleft()
-            link.held -= size
-            link.runtime.buffered -= size
-        if self._room and len(self._queue) < self.queue:
-            self._bus._wake(self._room.pop(0))
-        return message
-
-    @property
-    def full(self) -> bool:
-        """Whether a publisher of this process has to wait."""
-        return self.when_full == "block" and len(self._queue) >= self.queue
-
-    async def room(self, deadline: float) -> bool:
-        """Wait until there is room. False when the deadline passed."""
-        while self.full:
-            waiter = self._bus._waiter()
-            self._room = self._room if self._room is not None else []
-            self._room.append(waiter)
-            try:
-                with anyio.move_on_at(deadline) as scope:
-                    await waiter
-            finally:
-                if waiter in self._room:
-                    self._room.remove(waiter)
-                elif (
-                    self._room and len(self._queue) < self.queue
-                ):  # woken, and perhaps cancelled in the same turn: there is room for one more
-                    self._bus._wake(self._room.pop(0))
-            if scope.cancelled_caught:
-                return False
-        return True
-
-    def clear(self) -> None:
-        """Forget what waits, and let publishers go on."""
-        self._queue.clear()
-        while self._overflow:
-            link, size = self._overflow.popleft()
-            link.held -= size
-            link.runtime.buffered -= size
-        while self._room:
-            self._bus._wake(self._room.pop())
+__all__ = ["HandlerInbox", "Subscription"]
 
 
 class Subscription(Inbox):
@@ -259,8 +136,10 @@ class HandlerInbox(Inbox):
 
     def offer(self, message: Message, link: Link | None) -> None:
         queue = self._queue
-        if len(queue) < self.queue:  # the usual case
+        if len(queue) < self.queue and self._bytes < self._most_free:  # the usual case
             queue.append(message)
+            if (raw := message.raw) is not None:
+                self._bytes += len(raw)
             if self._pumps < self._concurrency:
                 self._arrived()
         else:
