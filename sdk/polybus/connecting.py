@@ -261,8 +261,10 @@ def _nothing(why: Closed) -> None:
     """The attempt itself says what becomes of it."""
 
 
-def resolve_target(target: str | Connector, protocol: str | ProtocolAdapter | None) -> tuple[ProtocolAdapter, Connector]:
-    """Protocol and connector of what `connect` was given.
+def resolve_target(
+    target: str | Connector, protocol: str | ProtocolAdapter | None, verb: str = "connect"
+) -> tuple[ProtocolAdapter, Connector]:
+    """Protocol and connector of what `connect` was given; with the verb ``listen``, what `Bus.serve` was.
 
     Raises:
         ValueError: The URL is not of the form ``<protocol>+<transport>://<address>``, or one of its parts is unknown.
@@ -270,9 +272,10 @@ def resolve_target(target: str | Connector, protocol: str | ProtocolAdapter | No
     if isinstance(target, str):
         adapter, transport, address = resolve_url(target, protocol)
         return adapter, transport.connector(address)
-    check_transport(target, "connect")
+    check_transport(target, verb)
     if protocol is None:
-        raise ValueError("connect() with a transport object needs protocol=, for example protocol='ubre'")
+        called = "serve" if verb == "listen" else verb
+        raise ValueError(f"{called}() with a transport object needs protocol=, for example protocol='ubre'")
     return find_protocol(protocol, {}), target
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import anyio
 
 from .arguments import texts
-from .connecting import check_tls, check_transport, resolve_target
+from .connecting import check_tls, resolve_target
 from .errors import BusError, LocalProtocolError, TooManyRequests, Unavailable
 from .link import Link
 from .plugins import Admission, Handshake, Listening, ListenOptions, ProtocolAdapter, Transport
@@ -158,8 +158,7 @@ class Serving:
                     "or bind to 127.0.0.1, or say insecure=True"
                 )
         else:
-            check_transport(target, "listen")
-            self._adapter, self._transport = resolve_target(target, protocol)
+            self._adapter, self._transport = resolve_target(target, protocol, "listen")
             self._address = None  # a transport object knows where it listens
         self._listener: Listener | None = None
 
