@@ -23,7 +23,7 @@ FLOORS: tuple[frozenset[str], ...] = (
     frozenset({"signatures", "handlers", "authority", "router"}),
     frozenset({"blocking_items"}),
     frozenset({"blocking", "calls", "execution", "event_stream", "loopback"}),
-    frozenset({"incoming", "inbox", "peer", "crowd", "outflow", "link", "subscription", "distribution"}),
+    frozenset({"incoming", "inbox", "peer", "crowd", "outflow", "link", "relaying", "subscription", "distribution"}),
     frozenset({"connecting", "serving", "life", "bus"}),
     frozenset({"portal"}),
     frozenset({"_connect", "running", "sync", "__init__"}),

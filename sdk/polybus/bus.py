@@ -91,6 +91,7 @@ class Bus(Life):
         check_callable(authenticate, "authenticate", "authenticate(handshake)")
         check_callable(authorize, "authorize", "authorize(peer, verb, subject)")
         check_callable(lifespan, "lifespan", "lifespan(bus), that gives an async context manager")
+        self._id = secrets.token_hex(4)
         super().__init__(self, limits, lifespan)
         self.debug: bool = debug
         self._authority = Authority(authenticate, authorize)
@@ -99,7 +100,6 @@ class Bus(Life):
         self._counters = Counters()
         self._emit = self._events.emit
         self._checked: set[str | int] = set()
-        self._id = secrets.token_hex(4)
 
     # -- links -----------------------------------------------------------------------------------------------------------
 
@@ -419,7 +419,10 @@ class Bus(Life):
         peers, gone = (route.peers, None) if to is None else self._recipients(to)
         deadline = self._running.time() + timeout
         message = self._publication(route, name, body, headers, None if to is None else peers)
-        await self._distribution.publish(message, peers, route.inboxes if to is None else (), deadline)
+        if to is None and route.two_ways:
+            await self._distribution.publish_two_ways(message, route, deadline)
+        else:
+            await self._distribution.publish(message, peers, route.inboxes if to is None else (), deadline)
         if gone is not None:
             raise _gone(gone)
 
@@ -443,7 +446,10 @@ class Bus(Life):
         peers, gone = (route.peers, None) if to is None else self._recipients(to)
         deadline = self._running.time() + seconds(timeout)
         message = self._publication(route, name, body, headers, None if to is None else peers)
-        self._distribution.publish_nowait(message, peers, route.inboxes if to is None else (), deadline)
+        if to is None and route.two_ways:
+            self._distribution.publish_two_ways_nowait(message, route, deadline)
+        else:
+            self._distribution.publish_nowait(message, peers, route.inboxes if to is None else (), deadline)
         if gone is not None:
             raise _gone(gone)
 

@@ -13,6 +13,7 @@ from .body import JSON
 from .errors import BusError, Disconnected, Forbidden, QueueFull, Unsupported
 from .headers import VIA
 from .message import Kind, Message
+from .relaying import Journeys
 from .subjects import SubjectIndex, is_pattern, wire_pattern
 
 if TYPE_CHECKING:
@@ -44,7 +45,7 @@ def own_format(peers: tuple[Peer, ...]) -> Choose | None:
 class Route:
     """Where publications of one subject go, and in which form; remembered until anybody's interest changes."""
 
-    __slots__ = ("choose", "inboxes", "message", "peers", "sole")
+    __slots__ = ("choose", "inboxes", "message", "peers", "sole", "two_ways")
 
     def __init__(self, subject: str | int, inboxes: tuple[Inbox, ...], peers: tuple[Peer, ...], known: bool = True) -> None:
         self.inboxes: tuple[Inbox, ...] = inboxes
@@ -55,6 +56,8 @@ class Route:
         # On the short way a codec writes the message at once and nobody keeps it: one object serves for all.
         self.message: Message = Message(Kind.PUBLISH, subject)
         self.choose: Choose | None = own_format(peers)
+        self.two_ways: bool = False
+        """Whether some other bus might be reached twice."""
 
 
 class Distribution:
@@ -67,6 +70,7 @@ class Distribution:
         self.relays: SubjectIndex[str | int] = SubjectIndex()
         self._interest: dict[str | int, int] = {}
         self._hinted: set[str | int] = set()
+        self._journeys = Journeys(bus._id)
         self._upstream: tuple[Peer, ...] = ()
         self._bare: dict[Peer, None] = {}
         """Peers on wires without subscriptions that have not shown to be ours: they get every publication."""
@@ -108,6 +112,7 @@ class Distribution:
             self.routes.clear()
         peers = self.targets(subject)
         route = Route(subject, self.local.match(subject), peers, self._unasked.keys().isdisjoint(peers))
+        route.two_ways = len(peers) > 1 and (self.relays.size > 0 or len(self._upstream) > 1)
         if not route.inboxes and not route.peers:
             self._bus._check_gone()
         self.routes[subject] = route
@@ -299,6 +304,38 @@ class Distribution:
         message.raw = body_format.encode(body)
         link.publish_alone(message, route.peers[0])
 
+    async def publish_two_ways(self, message: Message, route: Route, deadline: float) -> None:
+        """`publish` of what may reach another bus on two ways: that one takes it once.
+
+        Raises:
+            QueueFull, EncodeError, Unsupported, TooLarge: As `publish`.
+        """
+        carry, others = _split(route.peers)
+        failed: BusError | None = None
+        try:
+            await self.publish(self._journeys.begin(message), carry, (), deadline)
+        except BusError as error:  # each for itself
+            failed = error
+        await self.publish(message, others, route.inboxes, deadline)
+        if failed is not None:
+            raise failed
+
+    def publish_two_ways_nowait(self, message: Message, route: Route, deadline: float) -> None:
+        """The same without waiting.
+
+        Raises:
+            QueueFull, EncodeError, Unsupported, TooLarge: As `publish`.
+        """
+        carry, others = _split(route.peers)
+        failed: BusError | None = None
+        try:
+            self.publish_nowait(self._journeys.begin(message), carry, (), deadline)
+        except BusError as error:
+            failed = error
+        self.publish_nowait(message, others, route.inboxes, deadline)
+        if failed is not None:
+            raise failed
+
     async def publish(self, message: Message, peers: Iterable[Peer], inboxes: Iterable[Inbox], deadline: float) -> None:
         """Deliver to all, waiting for room where that is the policy.
 
@@ -429,6 +466,10 @@ class Distribution:
 
     def deliver(self, message: Message, peer: Peer) -> None:
         """A publication has come in: to this bus's own subscriptions, and on to others only where a relay says so."""
+        via: str | None = None
+        if message.headers is not None and (via := message.headers.get(VIA)) is not None:
+            if not self._journeys.arrived(message, via):
+                return
         subject = message.subject
         link = peer._link
         inboxes = self._inbound.get(subject)
@@ -440,7 +481,7 @@ class Distribution:
         for inbox in inboxes:
             inbox.offer(message, link)
         if self.relays.size and self.relays.match(subject):
-            self._relay(message, peer)
+            self._relay(message, peer, via)
         elif self.remote.size and subject not in self._hinted:
             self._hint(subject, peer)
         elif len(self._inbound) < _ROUTES:
@@ -448,14 +489,12 @@ class Distribution:
         else:
             self._inbound.clear()
 
-    def _relay(self, message: Message, source: Peer) -> None:
-        own = self._bus._id
-        via = (message.headers or {}).get(VIA, "")
-        passed = via.split(",") if via else []
-        if own in passed or len(passed) >= source._link.runtime.limits.hops:
+    def _relay(self, message: Message, source: Peer, via: str | None) -> None:
+        via = self._journeys.onward(via, source._link.runtime.limits.hops)
+        if via is None:
             return
         on = Message(Kind.PUBLISH, message.subject, None, message.raw, message.format)
-        on.headers = {**(message.headers or {}), VIA: ",".join([*passed, own])}
+        on.headers = {**(message.headers or {}), VIA: via}
         if message.raw is None and message.has_body:
             on._value = message.body
         alike = on
@@ -485,6 +524,16 @@ class Distribution:
                 len(others),
                 subject,
             )
+
+
+def _split(peers: tuple[Peer, ...]) -> tuple[list[Peer], list[Peer]]:
+    """Those whose wire has headers, and the others."""
+    carry: list[Peer] = []
+    others: list[Peer] = []
+    for peer in peers:
+        session = peer._link.session
+        (carry if session is not None and session.capabilities.headers else others).append(peer)
+    return carry, others
 
 
 def _tells_handlers(link: Link) -> bool:

@@ -1,0 +1,57 @@
+"""Publications that are relayed: where they have been, so that each bus takes each once, also in a ring or over a double link.
+
+A header tells it, ``polybus-via: <id>,<bus>,<bus>``: an id that the first one chose who may have sent it on two ways, and the
+buses that it has left since. A bus drops what names itself, or has an id that it knows already. Handlers never see the header.
+"""
+
+from __future__ import annotations
+
+import secrets
+from typing import Final
+
+from .headers import VIA
+from .message import Message
+
+__all__ = ["Journeys"]
+
+_REMEMBERED: Final = 8192
+"""Ids of one generation; two are kept. A copy that comes later than so many others is taken for another publication."""
+_LONGEST: Final = 64
+
+
+class Journeys:
+    """What one bus knows of publications that went through other buses."""
+
+    __slots__ = ("_before", "_bus", "_recent")
+
+    def __init__(self, bus: str) -> None:
+        self._bus = bus
+        self._recent: set[str] = set()
+        self._before: set[str] = set()
+
+    def arrived(self, message: Message, via: str) -> bool:
+        """Whether a publication comes for the first time; takes the header off it."""
+        message.headers = {name: value for name, value in (message.headers or {}).items() if name != VIA} or None
+        id, *buses = via.split(",")
+        return self._bus not in buses and self._is_new(id[:_LONGEST])
+
+    def _is_new(self, id: str) -> bool:
+        if id in self._recent or id in self._before:
+            return False
+        if len(self._recent) >= _REMEMBERED:
+            self._before, self._recent = self._recent, set()
+        self._recent.add(id)
+        return True
+
+    def onward(self, via: str | None, hops: int) -> str | None:
+        """The header with which a publication leaves this bus; None where it has been on as many as `hops` already."""
+        if via is None:
+            via = secrets.token_hex(8)  # nobody guesses it, and takes the place of what is to come
+        return f"{via},{self._bus}" if via.count(",") < hops else None
+
+    def begin(self, message: Message) -> Message:
+        """A publication of this very bus that may reach another on two ways, as it goes over the wire."""
+        headers = {**(message.headers or {}), VIA: f"{secrets.token_hex(8)},{self._bus}"}
+        on = Message(message.kind, message.subject, None, message.raw, message.format, headers, attributes=message._attributes)
+        on._value = message._value
+        return on
