@@ -520,7 +520,7 @@ class Bus(Life):
             LocalProtocolError: The pattern is not valid.
             ReservedSubject: It begins with ``_polybus.``.
             ValueError: The queue or the policy is not possible.
-            Unsupported: (on entering) A bare peer matches exact subjects only.
+            Unsupported: (on entering) A bare peer matches exact subjects only, or no link carries such a subject (a number).
             Forbidden: (on entering) The peer refused.
         """
         name = pattern.name if isinstance(pattern, Subject) else pattern
@@ -539,7 +539,7 @@ class Bus(Life):
         check_pattern(pattern, self.limits.subject)
         self._distribution.relay(pattern)
         if self._runtime is not None:
-            self._runtime.spawn(self._distribution.announce, pattern)
+            self._runtime.spawn(self._distribution.announce_later, pattern)
 
     async def _subscribe(self, subscription: Subscription) -> None:
         self._check_gone()  # raises when the bus is not entered, too
@@ -558,7 +558,7 @@ class Bus(Life):
         super()._add_listen(listen)
         if self._runtime is not None:
             inbox = self._start_listen(listen)
-            self._runtime.spawn(self._distribution.announce, inbox.pattern)
+            self._runtime.spawn(self._distribution.announce_later, inbox.pattern)
 
     def _peer_subscribed(self, peer: Peer, pattern: str | int) -> None:
         self._distribution.not_bare(peer)

@@ -140,6 +140,7 @@ class ChannelCall(Call):
         super().__init__(bus, origin, peer, handler, message, deadline)
         self.channel: Channel[Any, Any] = channel
         channel.on_end = self.stop
+        channel.answers = True
 
     async def _run(self) -> None:
         bus, channel = self.bus, self.channel

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol, Self, TypeVar, cast
 
 from .account import OVERHEAD, Account, cost
 from .body import JSON, OCTETS, BodyFormat, typed_body
-from .errors import BadReply, BusError, Code, DeadlineExceeded, LocalProtocolError, TooManyRequests
+from .errors import BadReply, BadRequest, BusError, Code, DeadlineExceeded, LocalProtocolError, TooManyRequests
 from .message import Kind, Message
 from .reply import error_of
 
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
 __all__ = ["CREDIT", "CREDIT_BYTES", "Channel", "ChannelPort"]
 
-Receives = TypeVar("Receives")
-Sends = TypeVar("Sends")
+Receives_co = TypeVar("Receives_co", covariant=True)
+Sends_contra = TypeVar("Sends_contra", contravariant=True)
 
 CREDIT = 64
 """Items that a side grants before it has read any."""
@@ -58,7 +58,7 @@ class ChannelPort(Protocol):
         ...
 
 
-class Channel(Generic[Receives, Sends]):
+class Channel(Generic[Receives_co, Sends_contra]):
     """One end: iterate over what comes in, `send` what goes out, `send_eof` when there is no more to send.
 
     The types are from the holder's view: ``Channel[In, Out]`` in a handler iterates ``In`` and sends ``Out``; the one who
@@ -89,6 +89,8 @@ class Channel(Generic[Receives, Sends]):
         self._error: BusError | None = None
         self._readers: list[Any] = []
         self._writers: list[Any] = []
+        self.answers: bool = False
+        """Whether this is the handler's end: what does not fit is then the opener's mistake, and it is told."""
         self.started: float = 0.0
         self.deadline: float = math.inf
         """When the opener's ``timeout=`` has passed, on the clock of the event loop."""
@@ -102,7 +104,7 @@ class Channel(Generic[Receives, Sends]):
 
     # -- sending ---------------------------------------------------------------------------------------------------------
 
-    async def send(self, item: Sends) -> None:
+    async def send(self, item: Sends_contra) -> None:
         """Send one item; waits while the other side has granted no credit.
 
         Raises:
@@ -171,7 +173,7 @@ class Channel(Generic[Receives, Sends]):
     def __aiter__(self) -> Self:
         return self
 
-    async def __anext__(self) -> Receives:
+    async def __anext__(self) -> Receives_co:
         while not self._items:
             if self._error is not None:
                 raise self._error.with_traceback(None)
@@ -193,9 +195,10 @@ class Channel(Generic[Receives, Sends]):
         self._port.account.release(size)
         self._grant(size)
         try:
-            return cast(Receives, typed_body(message, self._receives))
-        except (ValueError, TypeError) as error:
-            raise BadReply(f"an item of {self.subject!r} does not fit: {error}") from error
+            return cast(Receives_co, typed_body(message, self._receives))
+        except (ValueError, TypeError, BadRequest) as error:
+            blame = BadRequest if self.answers else BadReply
+            raise blame(f"an item of {self.subject!r} does not fit: {error}") from error
 
     def discard(self) -> None:
         """Nobody will read what has come in, nor what may still come."""
@@ -311,16 +314,16 @@ class Channel(Generic[Receives, Sends]):
         self.discard()
 
 
-class Opening(Generic[Receives, Sends]):
+class Opening(Generic[Receives_co, Sends_contra]):
     """The async context manager behind `stream` and `channel`: opens on entering, leaves on leaving."""
 
     def __init__(self, open_channel: Callable[[], Any], half_closed: bool) -> None:
         self._open = open_channel
         self._half_closed = half_closed
-        self._channel: Channel[Receives, Sends] | None = None
+        self._channel: Channel[Receives_co, Sends_contra] | None = None
 
-    async def __aenter__(self) -> Channel[Receives, Sends]:
-        channel: Channel[Receives, Sends] = await self._open()
+    async def __aenter__(self) -> Channel[Receives_co, Sends_contra]:
+        channel: Channel[Receives_co, Sends_contra] = await self._open()
         self._channel = channel
         if self._half_closed:
             # The open itself said so (a stream): nothing is written for it.

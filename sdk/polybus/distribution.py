@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import anyio.lowlevel
 
 from .body import JSON
-from .errors import BusError, Disconnected, Forbidden, QueueFull, Unsupported
+from .errors import BusError, Disconnected, Forbidden, LocalProtocolError, QueueFull, Unsupported
 from .headers import VIA
 from .message import Kind, Message
 from .relaying import Journeys
@@ -135,13 +135,13 @@ class Distribution:
         self._interest.pop(pattern, None)
         for peer in self._told():
             if self._understands(peer, pattern) and not (_tells_handlers(peer._link) and pattern in self._bus._handlers):
-                peer._link.answer(Message(Kind.UNSUBSCRIBE, pattern), peer)
+                _say(Message(Kind.UNSUBSCRIBE, pattern), peer)
 
     def handled(self, subject: str | int) -> None:
         """A handler was registered while links are up: tell those who want to know."""
         for peer in self._told():
             if _tells_handlers(peer._link):
-                peer._link.answer(Message(Kind.SUBSCRIBE, subject), peer)
+                _say(Message(Kind.SUBSCRIBE, subject), peer)
 
     def _told(self) -> list[Peer]:
         """Peers that are told of this bus's subscriptions."""
@@ -153,15 +153,28 @@ class Distribution:
         """Tell the links that are up, and wait until they know.
 
         Raises:
-            Unsupported: A bare peer cannot match patterns.
+            Unsupported: A bare peer cannot match patterns; or no wire among several can carry such a subject.
             Forbidden: The peer refused.
         """
         pattern = wire_pattern(pattern)
-        for peer in self._told():
+        told = self._told()
+        foreign: list[LocalProtocolError] = []
+        for peer in told:
             try:
                 await self._announce_to(peer, pattern)
             except Disconnected:
                 continue  # the link is restored with all interest when it comes back
+            except LocalProtocolError as error:  # such subjects are not of that wire
+                foreign.append(error)
+        if foreign and len(foreign) == len(told):
+            raise Unsupported(f"no link can carry a subscription to {pattern!r}: {foreign[0]}") from foreign[0]
+
+    async def announce_later(self, pattern: str | int) -> None:
+        """`announce`, where nobody waits to be told what went wrong."""
+        try:
+            await self.announce(pattern)
+        except BusError as error:
+            logger.warning("polybus: not everybody hears of %r: %s", pattern, error)
 
     async def _announce_to(self, peer: Peer, pattern: str | int) -> None:
         link = peer._link
@@ -250,7 +263,7 @@ class Distribution:
         try:
             if await peer.extended():
                 for pattern in patterns:
-                    peer._link.answer(Message(Kind.SUBSCRIBE, pattern), peer)
+                    _say(Message(Kind.SUBSCRIBE, pattern), peer)
             elif session is not None and session.capabilities.subscribe:
                 names = ", ".join(map(repr, patterns))
                 what = "reads no subscriptions" if peer in self._unasked else "matches exact subjects only"
@@ -286,11 +299,14 @@ class Distribution:
         matched = self.remote.match(subject)
         if self._bare:
             matched = (*matched, *self._bare)
+        upstream = self.upstream
+        if isinstance(subject, int) and len(upstream) > 1:  # the links that number their subjects, if there is any
+            upstream = tuple(peer for peer in upstream if _has_numbers(peer._link)) or upstream
         if not matched:
-            return self.upstream
-        if not self.upstream:
+            return upstream
+        if not upstream:
             return matched
-        return tuple(dict.fromkeys((*self.upstream, *matched)))
+        return tuple(dict.fromkeys((*upstream, *matched)))
 
     @staticmethod
     def publish_alone(route: Route, link: Link, body: Any) -> None:
@@ -534,6 +550,18 @@ def _split(peers: tuple[Peer, ...]) -> tuple[list[Peer], list[Peer]]:
         session = peer._link.session
         (carry if session is not None and session.capabilities.headers else others).append(peer)
     return carry, others
+
+
+def _has_numbers(link: Link) -> bool:
+    return link.session is None or link.session.capabilities.numbers
+
+
+def _say(message: Message, peer: Peer) -> None:
+    """Tell a peer of interest in a subject, where its wire can name that."""
+    try:
+        peer._link.answer(message, peer)
+    except LocalProtocolError as error:
+        logger.debug("polybus: %r is not told of %r: %s", peer, message.subject, error)
 
 
 def _tells_handlers(link: Link) -> bool:

@@ -278,7 +278,7 @@ def _subscribe(peer: Peer, message: Message) -> None:
     link = peer._link
     pattern = wire_pattern(message.subject)
     try:
-        check_pattern(pattern, link.runtime.limits.subject)
+        check_pattern(pattern, link.runtime.limits.subject, foreign=True)
     except Exception as error:
         link.refused("invalid_subject", str(error), link.runtime.time())
         return

@@ -14,12 +14,12 @@ if TYPE_CHECKING:
 
 __all__ = ["Reply"]
 
-T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
 
 _PENDING, _ANSWERED, _FAILED = 0, 1, 2
 
 
-class Reply(Generic[T]):
+class Reply(Generic[T_co]):
     """What `Bus.request` returns: await it, any number of times and from any task.
 
     Awaiting gives the answer's body as the type that ``returns=`` asked for.
@@ -82,7 +82,7 @@ class Reply(Generic[T]):
             self._abandon(self)
         return True
 
-    async def wait(self) -> T:
+    async def wait(self) -> T_co:
         """The same as awaiting the reply, as a coroutine function's result: for task groups.
 
         Raises:
@@ -90,7 +90,7 @@ class Reply(Generic[T]):
         """
         return await self
 
-    def __await__(self) -> Generator[Any, Any, T]:
+    def __await__(self) -> Generator[Any, Any, T_co]:
         if self._state == _PENDING:
             waiter = self._loop.waiter()
             held = self._waiters
@@ -107,7 +107,7 @@ class Reply(Generic[T]):
                 raise
         return self._result()
 
-    def _result(self) -> T:
+    def _result(self) -> T_co:
         if self._state == _FAILED:
             error = self._error
             assert error is not None
@@ -117,7 +117,7 @@ class Reply(Generic[T]):
             return self._value  # type: ignore[no-any-return]
         return self._converted(self.message)
 
-    def _converted(self, message: Message) -> T:
+    def _converted(self, message: Message) -> T_co:
         try:
             self._value = typed_body(message, self._returns)
         except (ValueError, TypeError, NameError, AttributeError) as error:

@@ -19,6 +19,8 @@ __all__ = ["Subject", "SubjectIndex", "captures", "check_pattern", "check_subjec
 
 In = TypeVar("In")
 Out = TypeVar("Out")
+In_contra = TypeVar("In_contra", contravariant=True)
+Out_co = TypeVar("Out_co", covariant=True)
 T = TypeVar("T")
 
 RESERVED_PREFIX = "_polybus."
@@ -30,39 +32,50 @@ _TOKENS = 64
 
 
 @frozen
-class Subject(Generic[In, Out]):
+class Subject(Generic[In_contra, Out_co]):
     """A subject with the types of what is asked and what is answered, accepted wherever a subject is.
 
     ``GET_USER = Subject("user.get", GetUser, User)`` makes ``bus.request(GET_USER, GetUser(7))`` a ``Reply[User]``.
     """
 
     name: str | int
-    takes: type[In] = field(default=Any)  # type: ignore[assignment]  # Any stands for "whatever"
-    returns: type[Out] = field(default=Any)  # type: ignore[assignment]
+    takes: type[In_contra] = field(default=Any)  # type: ignore[assignment]  # Any stands for "whatever"
+    returns: type[Out_co] = field(default=Any)  # type: ignore[assignment]
 
 
 def check_subject(subject: str | int, limit: int = 1024) -> None:
     """Whether an application may send to a subject.
 
     Raises:
-        LocalProtocolError: Empty, too long, with control characters, a wildcard token, or not text or a number.
+        LocalProtocolError: Empty, too long, with control characters, an empty token, a wildcard token, or not text or a number.
         ReservedSubject: It begins with ``_polybus.``, which is ours.
     """
     _check_text(subject, limit, "subject")
+    if isinstance(subject, str):
+        _check_tokens(subject, "subject")
     if isinstance(subject, str) and is_pattern(subject):
         raise LocalProtocolError(f"subject {subject!r} is a pattern: only subscriptions take wildcards")
 
 
-def check_pattern(pattern: str | int, limit: int = 1024) -> None:
+def check_pattern(pattern: str | int, limit: int = 1024, *, foreign: bool = False) -> None:
     """Whether a pattern may be subscribed to.
 
+    Args:
+        pattern: With or without wildcards.
+        limit: Its length in UTF-8 bytes.
+        foreign: A peer says it, which may have other rules for names: with an empty token it is an exact name.
+
     Raises:
-        LocalProtocolError: Empty, too long, with control characters or empty tokens, or ``>`` before the end.
+        LocalProtocolError: Empty, too long, with control characters or empty tokens, ``>`` before the end, or a name in braces
+            that is none or stands there twice.
         ReservedSubject: It begins with ``_polybus.``.
     """
     _check_text(pattern, limit, "pattern")
     if isinstance(pattern, int):
         return
+    if not foreign:
+        _check_tokens(pattern, "pattern")
+        _check_names(pattern)
     tokens = pattern.split("/" if "/" in pattern else ".")
     if len(tokens) > _TOKENS and is_pattern(pattern):
         raise LocalProtocolError(f"a pattern of {len(tokens)} tokens: the limit is {_TOKENS}")
@@ -93,12 +106,45 @@ def _check_text(subject: str | int, limit: int, what: str) -> None:
         raise ReservedSubject(f"{subject!r}: subjects that begin with {RESERVED_PREFIX!r} belong to polybus")
 
 
+def _check_tokens(text: str, what: str) -> None:
+    if has_empty_token(text):
+        raise LocalProtocolError(
+            f"{what} {text!r} has an empty token: no dot at the beginning or the end, and none beside another"
+        )
+
+
+def _check_names(pattern: str) -> None:
+    if "{" not in pattern or "/" in pattern:
+        return
+    names = set()
+    for token in pattern.split("."):
+        if token.startswith("{") and token.endswith("}"):
+            named = _NAMED.fullmatch(token)
+            if named is None:
+                raise LocalProtocolError(
+                    f"pattern {pattern!r}: {token} is no name; letters, digits and _ make one, as in {{room_id}}"
+                )
+            if named[1] in names:
+                raise LocalProtocolError(f"pattern {pattern!r}: {token} stands there twice, its value would be lost")
+            names.add(named[1])
+
+
+def has_empty_token(text: str) -> bool:
+    """Whether a dotted subject or pattern has an empty token. Only peers with other rules use such names; they are exact.
+
+    Segments of a URI may well be empty.
+    """
+    return (text.startswith(".") or text.endswith(".") or ".." in text) and "/" not in text
+
+
 def is_pattern(text: str | int) -> bool:
     """Whether a subscription text has wildcards."""
     if isinstance(text, int) or not ("*" in text or ">" in text or "{" in text):
         return False
     if "/" in text:
         return not {"*", ">"}.isdisjoint(text.split("/"))
+    if has_empty_token(text):
+        return False
     return any(token in ("*", ">") or _NAMED.fullmatch(token) for token in text.split("."))
 
 
@@ -123,7 +169,7 @@ def captures(pattern: str | int) -> dict[str, int]:
 
 def matches(pattern: str | int, subject: str | int) -> bool:
     """Whether one pattern matches one subject; for a set of patterns use `SubjectIndex`."""
-    if isinstance(pattern, int) or isinstance(subject, int):
+    if isinstance(pattern, int) or isinstance(subject, int) or has_empty_token(subject):
         return pattern == subject
     between = "/" if "/" in pattern else "."
     tokens, have = str(wire_pattern(pattern)).split(between), subject.split(between)
@@ -184,7 +230,7 @@ class SubjectIndex(Generic[T]):
 
     def _cache_miss(self, subject: str | int) -> tuple[T, ...]:
         items: dict[T, int] = dict(self._exact.get(subject, ()))
-        if isinstance(subject, str) and not self._root.empty:
+        if isinstance(subject, str) and not self._root.empty and not has_empty_token(subject):
             _collect(self._root, subject.split("."), 0, items)
         if isinstance(subject, str) and not self._uris.empty:
             _collect(self._uris, subject.split("/"), 0, items)

@@ -1,5 +1,6 @@
 """What type checkers know of the calls: mypy reads this file with `make lint`, pytest only imports it."""
 
+from collections.abc import Awaitable
 from typing import Any, assert_type
 
 import pytest
@@ -17,6 +18,16 @@ class GetUser:
 class User:
     id: int
     name: str
+
+
+@frozen
+class PreciseGetUser(GetUser):
+    fields: list[str]
+
+
+@frozen
+class Admin(User):
+    rights: list[str]
 
 
 GET_USER = Subject("user.get", GetUser, User)
@@ -39,6 +50,32 @@ async def typed_calls(bus: Bus) -> None:
         asked = peer.request(GET_USER, GetUser(7))
         await assert_type(asked, Reply[User])
         await asked
+
+
+async def what_is_wanted_back_may_be_more_general(bus: Bus) -> None:
+    """A `Subject` takes less and gives more where that is asked for; a `Reply` gives more; a `Channel` is both."""
+    general: Awaitable[object] = bus.request(GET_USER, GetUser(7))
+    await general
+    reply: Reply[User] = bus.request(GET_USER, GetUser(7))
+    wider: Reply[User | None] = reply
+    await wider
+    takes_less: Subject[PreciseGetUser, User | None] = GET_USER
+    assert_type(takes_less, Subject[PreciseGetUser, User | None])
+    _takes_more: Subject[object, User] = GET_USER  # type: ignore[assignment]  # not everything is a question
+    _gives_less: Subject[GetUser, Admin] = GET_USER  # type: ignore[assignment]  # not every user is one
+    narrower: Reply[Admin] = reply  # type: ignore[assignment]
+    await narrower
+
+
+def a_channel_may_be_more_general(channel: Channel[Admin, User]) -> None:
+    general: Channel[User, Admin] = channel
+    assert_type(general, Channel[User, Admin])
+    _reads_less: Channel[Admin, object] = channel  # type: ignore[assignment]  # it sends users
+    _writes_less: Channel[PreciseGetUser, User] = channel  # type: ignore[assignment]  # it reads admins
+
+
+def any_subject_is_a_subject_of_something(subjects: list[Subject[Any, object]]) -> None:
+    subjects.append(GET_USER)
 
 
 bus = Bus()

@@ -8,7 +8,7 @@ from attrs import frozen
 
 from ._sockets import is_loopback
 
-__all__ = ["NetAddress", "host_port", "net_address", "unix_path"]
+__all__ = ["NetAddress", "bare_address", "host_port", "net_address", "unix_path"]
 
 
 @frozen
@@ -54,6 +54,24 @@ def net_address(url: str, default_port: int | None = None) -> NetAddress:
             raise ValueError(f"{url}: the port is missing, write for example {parts.scheme}://{parts.hostname}:9000")
         port = default_port
     return NetAddress(parts.scheme, parts.hostname, port, parts.path, parts.query)
+
+
+def bare_address(url: str) -> NetAddress:
+    """The parts of a URL of which only host and port mean something.
+
+    Raises:
+        ValueError: A part is missing, malformed, or one too many.
+    """
+    address = net_address(url)
+    parts = urlsplit(url)
+    if address.path not in ("", "/"):
+        raise ValueError(f"{url}: {address.scheme}:// has no path, leave out {address.path!r}; ws:// shows one to the server")
+    if address.query:
+        raise ValueError(f"{url}: {address.scheme}:// has no query, leave out {'?' + address.query!r}")
+    if parts.username is not None:
+        where = f"{address.scheme}://{host_port(address.host, address.port)}"  # not the whole URL: it has a password
+        raise ValueError(f"{where} carries no user or password: a client certificate on tls:// tells who you are")
+    return address
 
 
 def unix_path(url: str) -> str:

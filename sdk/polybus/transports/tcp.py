@@ -21,7 +21,7 @@ from ._lengths import KEEP_ALIVE, LengthFramer, closing_frame, pack_length
 from ._listen import Arrival, Listener
 from ._sockets import bind_tcp, bind_unix
 from ._stream import State, StreamTransport
-from ._urls import net_address, unix_path
+from ._urls import bare_address, unix_path
 from ._wire import Wire
 
 if TYPE_CHECKING:
@@ -165,7 +165,7 @@ class TcpConnector:
             ConnectFailed: With the address and the reason.
             LocalProtocolError: Headers or TLS options for a connection that has none.
         """
-        address = net_address(self.url)
+        address = bare_address(self.url)
         _no_headers(options, address.scheme)
         wire = await dial_tcp(self.url, address.host, address.port, self._tls(address.scheme, options), options.host)
         return _joined(wire, address.scheme, options)
@@ -212,24 +212,24 @@ class Tcp:
         """For an address without the protocol.
 
         Raises:
-            ValueError: Host or port are missing.
+            ValueError: Host or port are missing, or there is a path, a query or a user.
         """
-        net_address(url)
+        bare_address(url)
         return TcpConnector(url)
 
     def is_private(self, url: str) -> bool:
         """Whether only this machine can reach that address."""
-        return net_address(url).private
+        return bare_address(url).private
 
     async def listen(self, url: str, options: ListenOptions) -> Listening:
         """Bind and accept.
 
         Raises:
             OSError: The address is taken or not ours.
-            ValueError: Host or port are missing.
+            ValueError: Host or port are missing, or there is a path, a query or a user.
             LocalProtocolError: `tls` is given without need, or is missing.
         """
-        address = net_address(url)
+        address = bare_address(url)
         if (options.tls is None) == (self.name == "tls"):
             raise LocalProtocolError(
                 "tls:// needs tls= with the server's certificate"
