@@ -426,11 +426,14 @@ async def test_what_waits_for_a_client_that_has_gone_never_reaches_the_next_unde
             await asked
         assert server.stats().queued == 0
         broker.server.go_on_reading()
-        await server.publish("secret", 2, to=gone)
-        server.publish_nowait("secret", 3, to=gone)
+        with pytest.raises(Disconnected):
+            await server.publish("secret", 2, to=gone)
+        with pytest.raises(Disconnected):
+            server.publish_nowait("secret", 3, to=gone)
         with pytest.raises(Disconnected):
             await gone.request(7, "secret")
-        await gone.notify(7, "secret")
+        with pytest.raises(Disconnected):
+            await gone.notify(7, "secret")
         (peer,) = server.peers
         await peer.publish("open", 4)
         assert (await new.next()).subject == "open"
