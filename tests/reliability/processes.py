@@ -37,7 +37,7 @@ class Process:
     def __init__(self, module: str, options: dict[str, Any]) -> None:
         self._log: IO[bytes] = tempfile.TemporaryFile()  # closed in `stop`
         self._process = subprocess.Popen(
-            [sys.executable, "-X", "faulthandler", "-m", f"tests.reliability.{module}", json.dumps(options)],
+            [sys.executable, "-X", "faulthandler", "-m", _full(module), json.dumps(options)],
             cwd=_ROOT,
             stdout=subprocess.PIPE,
             stderr=self._log,
@@ -115,6 +115,10 @@ class Process:
         assert self._process.stdout is not None
         self._process.stdout.close()
         self._log.close()
+
+
+def _full(module: str) -> str:
+    return module if "." in module else f"tests.reliability.{module}"
 
 
 def port_of(url: str) -> int:

@@ -33,7 +33,7 @@ class Server(uvicorn.Server):
         super().__init__(uvicorn.Config(**{"ws_max_size": _FRAME, **options}))
         self._drain_seconds = drain
         self._chosen = frozenset(options)
-        self._farewell = anyio.CancelScope()
+        self._farewell: anyio.CancelScope | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
@@ -59,7 +59,7 @@ class Server(uvicorn.Server):
             logger.info("polybus: draining")
             for server in self.servers:
                 server.close()
-            with self._farewell:
+            with anyio.CancelScope() as self._farewell:
                 await _drain(buses, self._drain_seconds)
         await super().shutdown(sockets)
 
@@ -70,7 +70,7 @@ class Server(uvicorn.Server):
             return
         logger.warning("polybus: second signal, ending at once")
         self.force_exit = True
-        if self._loop is not None:
+        if self._loop is not None and self._farewell is not None:
             self._loop.call_soon_threadsafe(self._farewell.cancel)
 
     @contextlib.contextmanager

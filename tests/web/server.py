@@ -1,0 +1,100 @@
+"""A FastAPI application with users, in a process of its own. Its only argument is a JSON object of options:
+
+* ``with``: ``"polybus"`` for `polybus.fastapi.run`, ``"uvicorn"`` for plain `uvicorn.run`
+* ``mounted``: the application with the bus is mounted into another one
+* ``limits``: fields of `Limits`; ``run``: further arguments of either
+"""
+
+from __future__ import annotations
+
+import datetime
+import json
+import resource
+import socket
+import sys
+from typing import Annotated, Any
+
+import anyio
+import attrs
+import uvicorn
+from fastapi import Body, FastAPI
+
+import polybus.fastapi
+from polybus import Bus, Context, Identity, Limits
+from polybus.fastapi import BusDep, attach
+from polybus.plugins import Handshake
+
+Json = Annotated[Any, Body()]
+
+
+def authenticate(handshake: Handshake) -> Identity | None:
+    """The cookie ``user`` is believed; ``until`` says for how many seconds."""
+    user = handshake.cookies.get("user")
+    if user is None:
+        return None
+    seconds = float(handshake.cookies.get("until", "3600"))
+    expires = datetime.datetime.now(datetime.UTC) + datetime.timedelta(seconds=seconds)
+    return Identity({"name": user}, key=user, expires_at=expires)
+
+
+def made(options: dict[str, Any]) -> FastAPI:
+    """The application."""
+    bus = Bus(authenticate=authenticate, limits=Limits(**options.get("limits", {})))
+    app = FastAPI()
+    attach(app, bus)
+
+    @bus.handle("whoami")
+    async def whoami(ctx: Context) -> Any:
+        return ctx.identity["name"]
+
+    @bus.handle("until.drain")
+    async def until_drain(number: int, ctx: Context) -> int:
+        """Answers when the server has begun to go down."""
+        while ctx.bus.ready:  # noqa: ASYNC110  # no event tells of it
+            await anyio.sleep(0.01)
+        return number
+
+    @bus.handle("never")
+    async def never() -> None:
+        await anyio.sleep_forever()
+
+    @app.post("/announce")
+    async def announce(bus: BusDep, body: Json) -> None:
+        await bus.publish("news", body)
+
+    @app.post("/wide/{count}")
+    async def wide(count: int, bus: BusDep, body: Json) -> None:
+        for _ in range(count):
+            await bus.publish("wide", body)
+
+    @app.post("/tell/{user}")
+    async def tell(user: str, bus: BusDep, body: Json) -> int:
+        tabs = bus.peers_of(user)
+        await bus.publish("news", body, to=tabs)
+        return len(tabs)
+
+    @app.get("/stats")
+    async def stats(bus: BusDep) -> Any:
+        return {"ready": bus.ready, **attrs.asdict(bus.stats())}
+
+    if not options.get("mounted"):
+        return app
+    outer = FastAPI()
+    outer.mount("/sub", app)
+    return outer
+
+
+def main() -> None:
+    options = json.loads(sys.argv[1])
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    with socket.create_server(("127.0.0.1", 0)) as sock:
+        port = sock.getsockname()[1]
+    path = "/sub/bus" if options.get("mounted") else "/bus"
+    print(json.dumps({"urls": [f"ubre+ws://127.0.0.1:{port}{path}"]}), flush=True)
+    run = polybus.fastapi.run if options["with"] == "polybus" else uvicorn.run
+    run(made(options), **{"port": port, "log_level": "warning", **options.get("run", {})})
+
+
+if __name__ == "__main__":
+    main()
