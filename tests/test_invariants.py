@@ -24,7 +24,7 @@ FLOORS: tuple[frozenset[str], ...] = (
     frozenset({"blocking_items"}),
     frozenset({"blocking", "calls", "execution", "event_stream", "loopback"}),
     frozenset({"incoming", "inbox", "peer", "crowd", "outflow", "link", "relaying", "subscription", "distribution"}),
-    frozenset({"connecting", "serving", "life", "bus"}),
+    frozenset({"connecting", "serving", "life", "bus", "broker"}),
     frozenset({"portal"}),
     frozenset({"_connect", "running", "sync", "__init__"}),
     frozenset({"testing", "cli", "demo", "fastapi"}),

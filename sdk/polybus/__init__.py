@@ -4,6 +4,7 @@
 """
 
 from ._connect import connect
+from .broker import Broker
 from .bus import Bus
 from .channel import Channel
 from .connecting import Backoff
@@ -54,6 +55,7 @@ __all__ = [
     "Backoff",
     "BadReply",
     "BadRequest",
+    "Broker",
     "Bus",
     "BusError",
     "Channel",

@@ -335,6 +335,7 @@ class Bus(Life):
         if len(opened) == 1 and opened[0]._peer is not None:
             return opened[0]._peer
         self._check_gone()  # the better errors: of this, and where the bus is not entered
+        opened = [link for link in opened if link.crowd is None]  # at the end of the others are clients, behind a broker
         if not opened:
             raise NoHandler(f"nobody to ask for {subject!r}: no handler here, and no link opened by this bus (to= asks a peer)")
         links = [link for link in opened if any(matches(pattern, subject) for pattern in link.serves)]

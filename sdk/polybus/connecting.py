@@ -85,6 +85,24 @@ class Connecting:
     ) -> None:
         self._bus = bus
         self._adapter, self._connector = resolve_target(target, protocol)
+        connections = getattr(self._adapter, "connections", None)
+        if connections is not None:
+            self._adapter, *others = connections()
+        self._siblings: list[Connecting] = [
+            Connecting(
+                bus,
+                self._connector,
+                protocol=adapter,
+                serves=serves,
+                headers=headers,
+                tls=tls,
+                backoff=backoff,
+                wait=wait,
+                gives_bus=gives_bus,
+            )
+            for adapter in (others if connections is not None else ())
+        ]
+        """Of a protocol that wants several connections to one place: the others."""
         self._serves = _patterns(serves)
         self._headers = headers
         self._checked_headers = {} if callable(headers) else check_handshake_headers(headers)
@@ -114,10 +132,15 @@ class Connecting:
             link.renews = callable(self._headers)
             await self._first(link)
             await bus._announced(link)
-        except BaseException:
+            for sibling in self._siblings:
+                await sibling.__aenter__()
+        except BaseException as error:
             if self._link is not None:
                 self._link.abort(Closed(1000, "the connect was given up"))
             with anyio.CancelScope(shield=True):
+                for sibling in self._siblings:
+                    if sibling._link is not None and sibling._link.state is not State.CLOSED:
+                        await sibling.__aexit__(type(error), error, None)
                 await bus._leave(drain=False)
             raise
         return bus if self._gives_bus else link.peer
@@ -127,6 +150,11 @@ class Connecting:
     ) -> None:
         link, bus = self._link, self._bus
         assert link is not None
+        if self._siblings:
+            if error is None and bus._entered - bus._inner == 1 + len(self._siblings):
+                await bus.drain()  # the last ones out: handlers finish before any of the connections goes
+            for sibling in self._siblings:
+                await sibling.__aexit__(kind, error, trace)
         if bus._entered > 1:
             with anyio.CancelScope(shield=True):
                 await bus._close_link(link, drain=error is None)

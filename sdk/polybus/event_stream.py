@@ -1,57 +1,62 @@
-"""The readers of a bus's events."""
+"""The readers of the events of a bus, or a broker."""
 
 from __future__ import annotations
 
 import weakref
 from collections import deque
 from collections.abc import AsyncIterator
-from typing import TYPE_CHECKING, Any
-
-from .events import BusEvent
-
-if TYPE_CHECKING:
-    from .bus import Bus
+from typing import Any, Generic, Protocol, TypeVar
 
 __all__ = ["EventHub", "EventStream"]
 
 _SIZE = 1000
 
+Event = TypeVar("Event")
 
-class EventHub:
+
+class _Source(Protocol):
+    """Whose events they are."""
+
+    def _waiter(self) -> Any: ...
+
+    def _wake(self, waiter: Any) -> None: ...
+
+
+class EventHub(Generic[Event]):
     """Hands events to whoever reads them; costs nothing while nobody does."""
 
-    def __init__(self, bus: Bus) -> None:
-        self._bus = bus
-        self._streams: weakref.WeakSet[EventStream] = weakref.WeakSet()
+    def __init__(self, source: _Source) -> None:
+        self._source = source
+        self._streams: weakref.WeakSet[EventStream[Event]] = weakref.WeakSet()
 
-    def stream(self) -> EventStream:
+    def stream(self) -> EventStream[Event]:
         """A new reader, from now on."""
-        stream = EventStream(self._bus)
+        stream: EventStream[Event] = EventStream(self._source)
         self._streams.add(stream)
         return stream
 
-    def emit(self, event: BusEvent) -> None:
+    def emit(self, event: Event) -> None:
         """Hand an event to all readers."""
         if self._streams:
             for stream in list(self._streams):
                 stream.put(event)
 
     def close(self) -> None:
-        """The bus was left: readers end when they have read what is there."""
+        """It was left: readers end when they have read what is there."""
         for stream in list(self._streams):
             stream.close()
 
 
-class EventStream(AsyncIterator[BusEvent]):
+class EventStream(AsyncIterator[Event]):
     """One reader; the oldest of 1,000 unread events give way to new ones."""
 
-    def __init__(self, bus: Bus) -> None:
-        self._bus = bus
-        self._queue: deque[BusEvent] = deque(maxlen=_SIZE)
+    def __init__(self, source: _Source) -> None:
+        self._source = source
+        self._queue: deque[Event] = deque(maxlen=_SIZE)
         self._waiters: list[Any] = []
         self._closed = False
 
-    def put(self, event: BusEvent) -> None:
+    def put(self, event: Event) -> None:
         """An event has happened."""
         self._queue.append(event)
         self._wake()
@@ -64,13 +69,13 @@ class EventStream(AsyncIterator[BusEvent]):
     def _wake(self) -> None:
         waiters, self._waiters = self._waiters, []
         for waiter in waiters:
-            self._bus._wake(waiter)
+            self._source._wake(waiter)
 
-    async def __anext__(self) -> BusEvent:
+    async def __anext__(self) -> Event:
         while not self._queue:
             if self._closed:
                 raise StopAsyncIteration
-            waiter = self._bus._waiter()
+            waiter = self._source._waiter()
             self._waiters.append(waiter)
             try:
                 await waiter

@@ -14,6 +14,7 @@ from .arguments import seconds
 from .distribution import Distribution
 from .errors import LocalProtocolError
 from .event_stream import EventHub
+from .events import BusEvent
 from .execution import Execution
 from .limits import Limits
 from .link import Link, State
@@ -63,7 +64,7 @@ class Life(Router):
         self._closed_event: anyio.Event | None = None
         self._execution = Execution(bus)
         self._loopback = Loopback(bus)
-        self._events = EventHub(bus)
+        self._events: EventHub[BusEvent] = EventHub(bus)
         self._distribution = Distribution(bus)
         self._inboxes: list[HandlerInbox] = []
         self._subscriptions: dict[Subscription, None] = {}

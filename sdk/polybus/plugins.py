@@ -274,7 +274,10 @@ class Session(Protocol):
 
 
 class ProtocolAdapter(Protocol):
-    """A protocol with its options set; an immutable value. `polybus.protocols.Ubre(format="binary")` is one."""
+    """A protocol with its options set; an immutable value. `polybus.protocols.Ubre(format="binary")` is one.
+
+    One that wants several connections to one place offers ``connections()``, which gives the adapter of each.
+    """
 
     @property
     def name(self) -> str:
@@ -381,6 +384,9 @@ class Transport(Protocol):
 
     Frames are handed on as they are, in both directions. So a session and a transport that know each other may mark them: a
     subclass of ``bytes`` can say in which exchange a frame came, and in which one its answer leaves.
+
+    A transport may offer ``pause_reading()`` and ``resume_reading()``, by which a broker holds back a peer whose other end is
+    slow; where it does not, what comes in is kept up to a limit, and then the connection ends.
 
     A transport whose frames have the same bytes on every connection may offer two more methods, and fan-out makes the bytes
     once: ``framed(frame) -> bytes | None`` (None: not on this one after all) and ``send_framed(data, turn)``, where `turn` is a

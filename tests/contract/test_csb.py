@@ -1,5 +1,15 @@
-"""The contract of CSB, over the transports and the event loops (`anyio_backend`)."""
+"""The contract of CSB, over the transports and the event loops (`anyio_backend`), and through a broker."""
 
+from __future__ import annotations
+
+import secrets
+from collections.abc import AsyncIterator, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import Any
+
+from attrs import frozen
+
+from polybus import Backoff, Broker, Bus, Peer, connect
 from polybus.protocols import Csb
 from polybus.testing import protocol_suite
 
@@ -7,3 +17,55 @@ TestCsbOverMemory = protocol_suite(Csb)
 TestCsbOverTcp = protocol_suite(Csb, transport="tcp")
 TestCsbOverWebSocket = protocol_suite(Csb, transport="ws://127.0.0.1:0/bus")
 TestCsbOverUnix = protocol_suite(Csb, transport="unix")
+
+BACKOFF = Backoff(initial=0.001, maximum=0.02)
+
+
+@frozen
+class Seen:
+    """What a test looks at of a listener: the address for clients, and the bus's peers."""
+
+    url: str
+    bus: Bus
+
+    @property
+    def peers(self) -> list[Peer]:
+        return self.bus.peers
+
+
+def through_a_broker(clients: str, servers: str, query: str, skip: Mapping[str, str]) -> type[Any]:
+    """The same, with the server behind a broker: for the bus the clients are its peers, for the clients nothing differs."""
+
+    @asynccontextmanager
+    async def serving(self: Any, bus: Bus, **options: Any) -> AsyncIterator[tuple[Any, Any]]:
+        name = secrets.token_hex(4)
+        async with Broker(f"csb+{clients}".replace("NAME", f"c{name}"), f"csb+{servers}".replace("NAME", f"s{name}")) as broker:
+            (for_clients,) = broker.client_urls
+
+            def dial(client: Bus | None = None, **more: Any) -> AbstractAsyncContextManager[Bus]:
+                return connect(for_clients, bus=client, backoff=BACKOFF, **more)
+
+            async with connect(broker.server_urls[0] + query, bus=bus, backoff=BACKOFF):
+                yield Seen(for_clients, bus), dial
+
+    return type("ThroughABroker", (protocol_suite(Csb, skip=skip),), {"serving": serving})
+
+
+WHY = "a server without an id says no more than the document's Close: a client does not learn why it was sent away"
+TestCsbThroughABroker = through_a_broker(
+    "memory://NAME",
+    "memory://NAME",
+    "",
+    {
+        "test_a_stranger_that_authenticate_refuses_is_unauthorized": WHY,
+        "test_a_stranger_that_authenticate_forbids_is_forbidden": WHY,
+        "test_an_authenticate_that_fails_refuses": WHY,
+        "test_a_link_ends_when_its_identity_expires": WHY,
+    },
+)
+TestCsbThroughABrokerOverSockets = through_a_broker(
+    "ws://127.0.0.1:0/game",
+    "tcp://127.0.0.1:0",
+    "&server=A&pool=2",
+    {"test_a_peer_knows_protocol_transport_and_address": "the two sides have different transports"},
+)

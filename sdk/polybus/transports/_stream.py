@@ -33,8 +33,8 @@ class StreamTransport:
     """
 
     __slots__ = (
-        "_cancel_timer", "_early", "_flood_since", "_frame_since", "_heard", "_heard_at", "_host", "_paused", "_receiver",
-        "_state", "_stuck_at", "_stuck_since", "_why", "_wire", "max_frame", "name",
+        "_cancel_timer", "_deaf", "_early", "_flood_since", "_frame_since", "_heard", "_heard_at", "_host", "_paused",
+        "_receiver", "_state", "_stuck_at", "_stuck_since", "_why", "_wire", "max_frame", "name",
     )  # fmt: skip
 
     hops = 0
@@ -50,6 +50,8 @@ class StreamTransport:
         self._early: list[bytes] | None = []
         self._why: Closed | None = None
         self._paused = False
+        # Our own side reads nothing for now.
+        self._deaf = False
         self._cancel_timer: Callable[[], None] | None = None
         # Liveness: whether something came in since the last tick, and when the last of it was noticed.
         self._heard = True
@@ -81,7 +83,22 @@ class StreamTransport:
         if self._state is State.LOST:
             receiver.closed(self._why or closed_with(None))
             return
-        self._wire.resume_reading()
+        if not self._deaf:
+            self._wire.resume_reading()
+
+    def pause_reading(self) -> None:
+        """Read nothing for now: the peer is held back as soon as the operating system's buffers are full."""
+        if self._state is State.OPEN and not self._deaf:
+            self._deaf = True
+            if self._early is None:
+                self._wire.pause_reading()
+
+    def resume_reading(self) -> None:
+        """Go on reading."""
+        if self._deaf:
+            self._deaf = False
+            if self._early is None:
+                self._wire.resume_reading()
 
     @property
     def send_framed(self) -> Callable[[bytes, int], None]:
@@ -110,7 +127,7 @@ class StreamTransport:
         """About once a second: keep-alives or pings, frame and write deadlines."""
         if self._state is not State.OPEN:
             return
-        if self._heard:
+        if self._heard or self._deaf:  # whoever does not listen cannot complain of silence
             self._heard = False
             self._heard_at = now
         if now - self._flood_since >= 1:
@@ -190,7 +207,7 @@ class StreamTransport:
 
     def _check_frame(self, now: float) -> None:
         partial = self._partial()
-        if not partial:
+        if not partial or self._deaf:
             self._frame_since = None
         elif self._frame_since is None:
             self._frame_since = now

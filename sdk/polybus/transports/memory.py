@@ -45,6 +45,7 @@ class MemoryTransport:
     """One end of an in-process connection."""
 
     __slots__ = (
+        "_deaf",
         "_bytes", "_full", "_host", "_inbox", "_last", "_other", "_over", "_paused", "_receiver", "_scheduled", "address",
         "max_frame",
     )  # fmt: skip
@@ -64,6 +65,8 @@ class MemoryTransport:
         self._scheduled = False
         # We have asked our own side to pause, because the other end's inbox is full.
         self._paused = False
+        # Our own side reads nothing for now.
+        self._deaf = False
         # Nothing more is sent or taken; `_last` is told when the inbox is empty.
         self._over = False
         self._last: Closed | None = None
@@ -106,6 +109,16 @@ class MemoryTransport:
         """Bytes that the other end has not taken yet."""
         return 0 if self._other is None else self._other._bytes
 
+    def pause_reading(self) -> None:
+        """Take nothing for now: the other end is asked to pause when it has sent enough."""
+        self._deaf = True
+
+    def resume_reading(self) -> None:
+        """Go on taking."""
+        if self._deaf:
+            self._deaf = False
+            self._schedule()
+
     def close(self, code: int = 1000, reason: str = "") -> None:
         """End in order: what was sent still arrives, then the other end is told."""
         if self._over:
@@ -135,6 +148,7 @@ class MemoryTransport:
     def _end(self, why: Closed) -> None:
         if not self._over:
             self._over = True
+            self._deaf = False
             self._last = why
             self._schedule()
 
@@ -147,6 +161,8 @@ class MemoryTransport:
         self._scheduled = False
         receiver, frames = self._receiver, self._inbox
         assert receiver is not None
+        if self._deaf and not self._over:
+            return
         if frames:
             self._drop()
             receiver.frames_received(frames)

@@ -1,0 +1,16 @@
+"""The broker of CSB: transports and codecs, no bus. It never decodes a payload."""
+
+from ._broker import Broker
+from .events import BrokerEvent, ClientJoined, ClientLeft, FrameDropped, ServerJoined, ServerLeft
+from .stats import BrokerStats
+
+__all__ = [
+    "Broker",
+    "BrokerEvent",
+    "BrokerStats",
+    "ClientJoined",
+    "ClientLeft",
+    "FrameDropped",
+    "ServerJoined",
+    "ServerLeft",
+]

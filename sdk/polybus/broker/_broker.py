@@ -1,0 +1,297 @@
+"""The broker as an object: `Broker`."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterable
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+import anyio
+
+from ..authority import Authenticate, Authority
+from ..errors import LocalProtocolError
+from ..event_stream import EventHub
+from ..limits import Limits
+from ..plugins import Closed, Listening, ListenOptions
+from ..runtime import Runtime
+from ..urls import resolve_url
+from .ends import ClientEnd, Door, ServerEnd
+from .events import BrokerEvent
+from .exchange import Exchange
+from .metrics import MetricsPort
+from .stats import BrokerStats, prometheus_text
+
+if TYPE_CHECKING:
+    import ssl
+
+    from .._loop import Loop
+
+__all__ = ["Broker"]
+
+
+_QUIET = 0.05
+"""Seconds without a frame after which a broker that drains has nothing more to hand on."""
+
+
+class Broker:
+    """The broker of CSB: clients on one side, servers on the other, frames handed on between them.
+
+    ``async with Broker(clients="csb+ws://127.0.0.1:8000/game", servers="csb+tcp://127.0.0.1:9000") as broker: ...``. Clients
+    speak CSB as to a server; a server connects with ``csb+tcp://127.0.0.1:9000?side=broker-server`` and the clients are its
+    peers. Each client is assigned to one server: the one that its header ``x-csb-server`` names, else the least loaded.
+    Payloads are never decoded.
+
+    Args:
+        clients: Where clients connect: one URL or several, any transport.
+        servers: Where servers connect.
+        limits: `Limits.message`, ``peers``, ``outbox_bytes`` (what waits for a slow client before it is closed),
+            ``total_bytes`` (the same for a server), timeouts and pings.
+        authenticate: Asked for each client; the same hook as of `Bus`. Its outcome stays here.
+        authenticate_servers: The same for servers.
+        origins: Web origins whose pages may connect as clients.
+        hosts: Further Host values on a loopback address (behind a proxy).
+        tls: For ``tls`` and ``wss``, on both sides.
+        metrics: ``http://127.0.0.1:9100`` answers ``/metrics`` there, for Prometheus.
+        insecure: Let everybody in although other machines can reach an address.
+
+    Raises:
+        ValueError: A URL is wrong, or is not of CSB.
+        LocalProtocolError: An address can be reached from other machines, and nobody is asked who they are.
+    """
+
+    def __init__(
+        self,
+        clients: str | Iterable[str],
+        servers: str | Iterable[str],
+        *,
+        limits: Limits | None = None,
+        authenticate: Authenticate | None = None,
+        authenticate_servers: Authenticate | None = None,
+        origins: Iterable[str] = (),
+        hosts: Iterable[str] = (),
+        tls: ssl.SSLContext | None = None,
+        metrics: str | None = None,
+        insecure: bool = False,
+    ) -> None:
+        self.limits: Limits = limits if limits is not None else Limits()
+        self._authorities = Authority(authenticate, None), Authority(authenticate_servers, None)
+        self._targets = _targets(clients), _targets(servers)
+        for targets, authority, word in zip(
+            self._targets, self._authorities, ("authenticate", "authenticate_servers"), strict=True
+        ):
+            for url, (_, transport, address) in targets.items():
+                if not (insecure or authority.authenticate is not None or transport.is_private(address)):
+                    raise LocalProtocolError(
+                        f"{url} can be reached from other machines and the broker lets everybody in: pass {word}=..., or bind "
+                        "to 127.0.0.1, or say insecure=True"
+                    )
+        self._origins = (origins,) if isinstance(origins, str) else tuple(origins)
+        self._hosts = (hosts,) if isinstance(hosts, str) else tuple(hosts)
+        self._tls = tls
+        self._metrics = None if metrics is None else MetricsPort(metrics, lambda: prometheus_text(self.stats()))
+        self._events: EventHub[BrokerEvent] = EventHub(self)
+        self._runtime: Runtime | None = None
+        self._loop: Loop | None = None
+        self._exchange: Exchange | None = None
+        self._doors: list[Door] = []
+        self._listening: list[Listening] = []
+        self._closed: anyio.Event | None = None
+        self.client_urls: tuple[str, ...] = ()
+        """The real, connectable URLs for clients, while it is entered."""
+        self.server_urls: tuple[str, ...] = ()
+        """The same for servers; ``side=broker-server`` is in them."""
+
+    # -- life ------------------------------------------------------------------------------------------------------------
+
+    async def __aenter__(self) -> Self:
+        """Listen on both sides.
+
+        Raises:
+            OSError: An address is taken or not ours.
+            LocalProtocolError: It is entered already, or `tls` is given without need or missing.
+        """
+        if self._runtime is not None:
+            raise LocalProtocolError("this broker is entered already: make another one")
+        runtime = self._runtime = Runtime(self.limits)
+        self._loop = runtime.loop
+        limits = self.limits
+        exchange = self._exchange = Exchange(
+            runtime.time, most=limits.outbox_bytes, most_for_server=limits.total_bytes, tell=self._events.emit
+        )
+        self._closed = anyio.Event()
+        await runtime.open()
+        try:
+            ends: tuple[type[ClientEnd | ServerEnd], ...] = (ClientEnd, ServerEnd)
+            self._doors = [
+                Door(runtime, limits, exchange, authority, end) for authority, end in zip(self._authorities, ends, strict=True)
+            ]
+            # Servers first: a client that comes at once finds one sooner.
+            self.server_urls = await self._listen(1, "?side=broker-server", (), ())
+            self.client_urls = await self._listen(0, "", self._origins, self._hosts)
+            if self._metrics is not None:
+                await self._metrics.listen(runtime)
+            runtime.spawn(self._keep_house, runtime, exchange)
+        except BaseException:
+            with anyio.CancelScope(shield=True):
+                await self._shut()
+            raise
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        with anyio.CancelScope(shield=True):
+            if error is None:
+                await self.drain(self.limits.close_timeout)
+            await self._shut()
+
+    async def _listen(self, side: int, suffix: str, origins: tuple[str, ...], hosts: tuple[str, ...]) -> tuple[str, ...]:
+        urls = []
+        for adapter, transport, address in self._targets[side].values():
+            codec = adapter.codec(self.limits)
+            options = ListenOptions(
+                host=self._running,
+                gate=self._doors[side],
+                protocol=adapter.name,
+                reads=codec.reads,
+                writes=codec.writes,
+                subprotocol=adapter.name,
+                origins=origins,
+                hosts=hosts,
+                tls=self._tls if transport.name in ("tls", "wss") else None,
+            )
+            listening = await transport.listen(address, options)
+            self._listening.append(listening)
+            urls.append(f"{adapter.name}+{listening.url}{suffix}")
+        return tuple(urls)
+
+    async def drain(self, timeout: float = 20.0) -> None:
+        """Take nobody in any more, let what is under way arrive, close the clients, then the servers.
+
+        Args:
+            timeout: Seconds to wait for a moment in which nothing is under way. A broker does not read what it hands on, so it
+                does not know of requests that still run.
+        """
+        exchange = self._exchange
+        if exchange is None or self._runtime is None:
+            return
+        for door in self._doors:
+            door.open = False
+        with anyio.move_on_after(timeout):
+            while exchange.stats().clients:
+                before = exchange.counters.to_clients + exchange.counters.to_servers
+                await anyio.sleep(_QUIET)
+                if before == exchange.counters.to_clients + exchange.counters.to_servers:
+                    break
+        exchange.drain()
+        await self._gone(self._doors[0])
+        for end in list(self._doors[1].ends):
+            end.close(1001, "the broker is leaving")
+        await self._gone(self._doors[1])
+
+    async def _gone(self, door: Door) -> None:
+        pause = 0.0
+        with anyio.move_on_after(self.limits.close_timeout + 1):
+            while door.ends:
+                await anyio.sleep(pause)
+                pause = min(pause + 0.001, 0.02)
+
+    async def aclose(self) -> None:
+        """Cut everything at once. May be called at any time, repeatedly."""
+        with anyio.CancelScope(shield=True):
+            await self._shut()
+
+    async def _shut(self) -> None:
+        runtime, self._runtime = self._runtime, None
+        if runtime is None:
+            return
+        listening, self._listening = self._listening, []
+        for listener in listening:
+            await listener.aclose()
+        if self._metrics is not None:
+            await self._metrics.aclose()
+        for door in self._doors:
+            for end in list(door.ends):
+                end.abort(Closed(1001, "the broker was closed"))
+        for door in self._doors:
+            await self._gone(door)
+        await runtime.close()
+        self._events.close()
+        self.client_urls = self.server_urls = ()
+        if self._closed is not None:
+            self._closed.set()
+
+    async def wait_closed(self) -> None:
+        """Wait until the broker has been left.
+
+        Raises:
+            LocalProtocolError: It is not entered.
+        """
+        self._running  # noqa: B018  # raises when it is not entered
+        assert self._closed is not None
+        await self._closed.wait()
+
+    @property
+    def _running(self) -> Runtime:
+        if self._runtime is None:
+            raise LocalProtocolError("this broker is not running: enter it first, with `async with broker:`")
+        return self._runtime
+
+    async def _keep_house(self, runtime: Runtime, exchange: Exchange) -> None:
+        limits = self.limits
+        shortest = min(limits.ping_interval, limits.ping_timeout, limits.write_timeout, limits.frame_timeout)
+        pace = max(0.01, min(1.0, shortest / 4))
+        while True:
+            await anyio.sleep(pace)
+            now = runtime.time()
+            exchange.tick(now)
+            for door in self._doors:
+                door.tick(now)
+
+    # -- watching --------------------------------------------------------------------------------------------------------
+
+    @property
+    def metrics_url(self) -> str | None:
+        """Where Prometheus finds it, or None."""
+        return None if self._metrics is None else self._metrics.url
+
+    def stats(self) -> BrokerStats:
+        """A snapshot of its connections and counters.
+
+        Raises:
+            LocalProtocolError: It was never entered.
+        """
+        if self._exchange is None:
+            raise LocalProtocolError("this broker was never entered: there is nothing to count")
+        return self._exchange.stats()
+
+    def events(self) -> AsyncIterator[BrokerEvent]:
+        """What happens from now on; the oldest of 1,000 unread events give way to new ones."""
+        return self._events.stream()
+
+    def _waiter(self) -> Any:
+        return self._running.loop.waiter()
+
+    def _wake(self, waiter: Any) -> None:
+        if self._loop is not None:
+            self._loop.wake(waiter)
+
+
+def _targets(urls: str | Iterable[str]) -> dict[str, Any]:
+    """Adapter, transport and address of each URL.
+
+    Raises:
+        ValueError: Not of CSB, or with options, which are not the broker's.
+    """
+    found: dict[str, Any] = {}
+    for url in (urls,) if isinstance(urls, str) else tuple(urls):
+        adapter, transport, address = resolve_url(url)
+        if adapter.name != "csb":
+            raise ValueError(f"{url}: a broker speaks csb, for example csb+{address}")
+        if adapter.url_options:
+            names = ", ".join(adapter.url_options)
+            raise ValueError(f"{url}: {names} is for the URL that a server connects to, not for the broker")
+        found[url] = adapter, transport, address
+    if not found:
+        raise ValueError("a broker needs an address for clients and one for servers")
+    return found

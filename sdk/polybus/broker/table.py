@@ -1,0 +1,88 @@
+"""The life of a client at the broker, as a table (document CSB, "Workflow with broker", steps 3 to 8)."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+from typing import Final
+
+__all__ = ["TABLE", "Act", "Event", "Stage"]
+
+
+class Stage(enum.Enum):
+    """Where a client's number stands."""
+
+    OPEN = "open"
+    """Connected, and assigned to a server that knows of it."""
+    LEAVING = "leaving"
+    """The broker has closed the connection and waits for its end."""
+    RESTING = "resting"
+    """The connection is gone. The number is kept out of use until nothing that was meant for it can be under way."""
+
+
+class Event(enum.Enum):
+    """What can happen to it."""
+
+    CLIENT_SPEAKS = "client speaks"
+    SERVER_SPEAKS = "server speaks"
+    SERVER_CLOSES = "server closes"
+    SERVER_GONE = "server gone"
+    CLIENT_SLOW = "client slow"
+    DRAIN = "drain"
+    CLIENT_GONE = "client gone"
+    RESTED = "rested"
+
+
+class Act(enum.Enum):
+    """What the broker does."""
+
+    TO_SERVER = "to server"
+    """Steps 4.1 and 5.3: hand the frame on, with the client's number in front."""
+    TO_CLIENT = "to client"
+    """Steps 4.3 and 5.1: hand the frame on, without it."""
+    CLOSE = "close"
+    """Steps 7.1 and 8.1: close the client's connection."""
+    TELL = "tell"
+    """Step 6.1: tell the server that the client has closed."""
+    COUNT_LATE = "count late"
+    """Too late: drop it and count it."""
+    FREE = "free"
+    """The number may be given again."""
+    NOTHING = "nothing"
+
+
+_OPEN, _LEAVING, _RESTING = Stage.OPEN, Stage.LEAVING, Stage.RESTING
+
+TABLE: Final[Mapping[Stage, Mapping[Event, tuple[Act, Stage | None]]]] = {
+    Stage.OPEN: {
+        Event.CLIENT_SPEAKS: (Act.TO_SERVER, _OPEN),
+        Event.SERVER_SPEAKS: (Act.TO_CLIENT, _OPEN),
+        Event.SERVER_CLOSES: (Act.CLOSE, _LEAVING),
+        Event.SERVER_GONE: (Act.CLOSE, _LEAVING),
+        Event.CLIENT_SLOW: (Act.CLOSE, _LEAVING),
+        Event.DRAIN: (Act.CLOSE, _LEAVING),
+        Event.CLIENT_GONE: (Act.TELL, _RESTING),
+        Event.RESTED: (Act.NOTHING, _OPEN),
+    },
+    Stage.LEAVING: {
+        Event.CLIENT_SPEAKS: (Act.COUNT_LATE, _LEAVING),
+        Event.SERVER_SPEAKS: (Act.COUNT_LATE, _LEAVING),
+        Event.SERVER_CLOSES: (Act.NOTHING, _LEAVING),
+        Event.SERVER_GONE: (Act.NOTHING, _LEAVING),
+        Event.CLIENT_SLOW: (Act.NOTHING, _LEAVING),
+        Event.DRAIN: (Act.NOTHING, _LEAVING),
+        Event.CLIENT_GONE: (Act.TELL, _RESTING),
+        Event.RESTED: (Act.NOTHING, _LEAVING),
+    },
+    Stage.RESTING: {
+        Event.CLIENT_SPEAKS: (Act.COUNT_LATE, _RESTING),
+        Event.SERVER_SPEAKS: (Act.COUNT_LATE, _RESTING),
+        Event.SERVER_CLOSES: (Act.NOTHING, _RESTING),
+        Event.SERVER_GONE: (Act.NOTHING, _RESTING),
+        Event.CLIENT_SLOW: (Act.NOTHING, _RESTING),
+        Event.DRAIN: (Act.NOTHING, _RESTING),
+        Event.CLIENT_GONE: (Act.NOTHING, _RESTING),
+        Event.RESTED: (Act.FREE, None),
+    },
+}
+"""For every stage and event what is done, and the next stage; None where the number is forgotten."""
