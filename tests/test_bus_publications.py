@@ -2,7 +2,8 @@
 
 import itertools
 import logging
-from contextlib import AsyncExitStack
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from typing import Any
 
@@ -17,6 +18,7 @@ from polybus import (
     Limits,
     LocalProtocolError,
     Message,
+    Peer,
     QueueFull,
     ReservedSubject,
     SlowConsumer,
@@ -408,6 +410,127 @@ async def test_a_handler_of_publications_that_does_not_keep_up_is_bounded_in_byt
         await eventually(lambda: seen[-1] == 29)
         assert len(seen) in (11, 12)
         assert bus._running.buffered == 0
+
+
+# -- while `authorize` thinks --------------------------------------------------------------------------------------------
+
+
+class Thinking:
+    """An asynchronous `authorize` that is asked about each subject once, and answers when it is told."""
+
+    def __init__(self) -> None:
+        self.asked: list[Any] = []
+        self.answers: dict[Any, anyio.Event] = {}
+
+    async def authorize(self, peer: Peer, verb: str, subject: str | int) -> bool:
+        if verb == "deliver":
+            self.asked.append(subject)
+            await self.answers.setdefault(subject, anyio.Event()).wait()
+        return not str(subject).startswith("secret")
+
+    def answer(self, *subjects: str) -> None:
+        for subject in subjects:
+            self.answers.setdefault(subject, anyio.Event()).set()
+
+
+@asynccontextmanager
+async def heard(thinking: Thinking, limits: Limits | None = None) -> AsyncIterator[tuple[Bus, Subscription]]:
+    server = waiting(Bus(authorize=thinking.authorize, limits=limits))
+    async with pair(server) as client, client.subscribe("news.>") as news:
+        yield server, news
+
+
+@bounded
+async def test_publications_keep_their_order_while_authorize_thinks_about_one() -> None:
+    thinking = Thinking()
+    thinking.answer("news.b")
+    async with heard(thinking) as (server, news), anyio.create_task_group() as group:
+        server.publish_nowait("news.a", 1)
+        server.publish_nowait("news.b", 2)
+        group.start_soon(server.publish, "news.a", 3)
+        await anyio.wait_all_tasks_blocked()
+        group.start_soon(server.publish, "news.b", 4)
+        await anyio.wait_all_tasks_blocked()
+        server.publish_nowait("news.a", 5)
+        assert thinking.asked == ["news.a"]
+        thinking.answer("news.a")
+        assert [(await anext(news)).body for _ in range(5)] == [1, 2, 3, 4, 5]
+        assert thinking.asked == ["news.a", "news.b"]
+        await server.publish("news.a", 6)
+        assert (await anext(news)).body == 6
+        assert server._running.buffered == 0
+
+
+@bounded
+async def test_a_publisher_waits_until_authorize_has_decided() -> None:
+    thinking = Thinking()
+    async with heard(thinking) as (server, news), anyio.create_task_group() as group:
+        done = anyio.Event()
+
+        async def publish() -> None:
+            await server.publish("news.a", 1)
+            done.set()
+
+        group.start_soon(publish)
+        await anyio.wait_all_tasks_blocked()
+        assert not done.is_set()
+        thinking.answer("news.a")
+        await done.wait()
+        assert (await anext(news)).body == 1
+
+
+@bounded
+async def test_what_waits_for_authorize_is_bounded_and_charged() -> None:
+    thinking = Thinking()
+    async with heard(thinking, Limits(outbox=10)) as (server, news):
+        events = server.events()
+        for number in range(50):
+            server.publish_nowait("news.a", [number, "x" * 1000])
+        assert 10_000 < server._running.buffered < 15_000
+        assert server.stats().dropped == 39
+        thinking.answer("news.a")
+        assert [(await anext(news)).body[0] for _ in range(11)] == [0, *range(40, 50)]
+        assert server._running.buffered == 0
+        assert type(await anext(events)).__name__ == "PeerSlow"
+
+
+@bounded
+async def test_what_authorize_refuses_costs_the_others_nothing() -> None:
+    thinking = Thinking()
+    async with heard(thinking) as (server, news):
+        for number in range(3):
+            server.publish_nowait("news.a", number)
+            server.publish_nowait("secret", number)
+        thinking.answer("news.a", "secret")
+        assert [(await anext(news)).body for _ in range(3)] == [0, 1, 2]
+
+
+@bounded
+async def test_a_peer_that_leaves_while_authorize_thinks_leaves_nothing_behind() -> None:
+    thinking = Thinking()
+    async with heard(thinking) as (server, _), anyio.create_task_group() as group:
+        group.start_soon(server.publish, "news.a", "x" * 1000)
+        await anyio.wait_all_tasks_blocked()
+        server.publish_nowait("news.a", "x" * 1000)
+        await server.peers[0].aclose()
+        await eventually(lambda: not server.peers)
+        assert server._running.buffered == 0
+
+
+@bounded
+async def test_relayed_publications_keep_their_order_and_their_bound_too() -> None:
+    thinking = Thinking()
+    async with heard(thinking, Limits(outbox=10)) as (server, news):
+        server.relay("news.>")
+        async with pair(server) as other:
+            await other.publish("news.a", 0)
+            await other.request("barrier")
+            for number in range(1, 30):
+                await other.publish(f"news.{'ab'[number % 2]}", number)
+            await other.request("barrier")
+            assert server._running.buffered < 5000
+            thinking.answer("news.a", "news.b")
+            assert [(await anext(news)).body for _ in range(11)] == [0, *range(20, 30)]
 
 
 # -- handlers of publications --------------------------------------------------------------------------------------------

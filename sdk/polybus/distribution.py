@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import inspect
 import logging
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import anyio.lowlevel
 
 from .body import JSON
+from .deliveries import Deliveries
 from .errors import BusError, Disconnected, Forbidden, LocalProtocolError, QueueFull, Unsupported
 from .headers import VIA
 from .message import Kind, Message
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from .bus import Bus
     from .inbox import Inbox
     from .link import Link
+    from .outbox import Waiting
     from .peer import Peer
 
 __all__ = ["Distribution", "own_format"]
@@ -373,6 +375,7 @@ class Distribution:
         slow = False
         catching_up: list[Link] = []
         free = self._bus._authorize is None
+        undecided: list[tuple[Deliveries, Waiting]] = []
         shared, turn, at_once = message.shared, self._bus._running.turn(), 0
         for peer in peers:
             link = peer._link
@@ -383,8 +386,11 @@ class Distribution:
                         at_once += 1
                     else:
                         link.publish(message, peer, deadline)
-                elif await self._permitted(peer, message) and not await self._send(message, peer, deadline):
-                    full.append(f"the outbox to {peer.address}")
+                elif free or link.upstream:
+                    if not await self._send(message, peer, deadline):
+                        full.append(f"the outbox to {peer.address}")
+                elif (entry := self._send_if_allowed(message, peer, deadline)) is not None and peer.undelivered is not None:
+                    undecided.append((peer.undelivered, entry))
             except BusError as error:
                 failed = failed or error
             if not link.flowing:
@@ -394,6 +400,8 @@ class Distribution:
         self._bus._counters.sent += at_once
         if slow:
             message.forget_shared()
+        for deliveries, entry in undecided:
+            await deliveries.settled(entry, deadline)
         if full:
             raise QueueFull(f"no room in time in {', '.join(full)}")
         if catching_up:
@@ -408,12 +416,6 @@ class Distribution:
             if all(link.flowing or link.slow for link in links):
                 return
             await anyio.lowlevel.checkpoint()
-
-    async def _permitted(self, peer: Peer, message: Message) -> bool:
-        if self._bus._authorize is None or peer._link.upstream:
-            return True
-        allowed = self._bus._authority.may_receive(peer, message.subject)
-        return bool(await allowed) if inspect.isawaitable(allowed) else bool(allowed)
 
     async def _send(self, message: Message, peer: Peer, deadline: float) -> bool:
         link = peer._link
@@ -466,17 +468,20 @@ class Distribution:
     def _send_nowait(self, message: Message, peer: Peer, deadline: float) -> bool:
         link = peer._link
         if self._bus._authorize is not None and not link.upstream:
-            allowed = self._bus._authority.may_receive(peer, message.subject)
-            if inspect.isawaitable(allowed):
-                link.runtime.spawn(self._send_if, allowed, message, peer, deadline)
-                return True
-            if not allowed:
-                return True
+            self._send_if_allowed(message, peer, deadline)
+            return True
         return link.publish(message, peer, deadline) or not link.upstream
 
-    async def _send_if(self, allowed: Awaitable[bool], message: Message, peer: Peer, deadline: float) -> None:
-        if await allowed:
-            peer._link.publish(message, peer, deadline)
+    def _send_if_allowed(self, message: Message, peer: Peer, deadline: float) -> Waiting | None:
+        """Send what `authorize` lets a peer hear. What is returned waits for its answer, and what follows waits behind it."""
+        if peer.undelivered is not None:
+            return peer.undelivered.add(message, deadline)
+        allowed = self._bus._authority.may_receive(peer, message.subject)
+        if inspect.isawaitable(allowed):
+            return Deliveries(peer).begin(message, deadline, allowed)
+        if allowed:
+            peer._link.publish(message, peer, deadline)  # or dropped by the policy of the listener, and counted
+        return None
 
     # -- publications of peers -------------------------------------------------------------------------------------------
 

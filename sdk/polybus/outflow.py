@@ -291,10 +291,8 @@ class Outflow:
         outbox = self.outbox
         if outbox is None:
             outbox = self.outbox = Outbox(self.runtime.limits, self.runtime)
-        if message.raw is None and message.has_body:
-            message.encoded(self.adapter.codec(self.runtime.limits).formats)
-        entry = Waiting(message, peer, reply, deadline, droppable)
-        if not outbox.has_room(entry.size) and not self._make_room(outbox, entry):
+        entry = self.entry(message, peer, deadline, reply, droppable)
+        if not self.make_room(outbox, entry):
             return False
         outbox.add(entry)
         if reply is not None:
@@ -307,7 +305,22 @@ class Outflow:
             reply._abandon = abandon
         return True
 
-    def _make_room(self, outbox: Outbox, entry: Waiting) -> bool:
+    def entry(
+        self, message: Message, peer: Peer, deadline: float, reply: Reply[Any] | None = None, droppable: bool = True
+    ) -> Waiting:
+        """What waits for a peer: encoded, so that its size is known.
+
+        Raises:
+            EncodeError: The body does not fit the wire.
+        """
+        if message.raw is None and message.has_body:
+            message.encoded(self.adapter.codec(self.runtime.limits).formats)
+        return Waiting(message, peer, reply, deadline, droppable)
+
+    def make_room(self, outbox: Outbox, entry: Waiting) -> bool:
+        """Whether one more message may be added to an outbox, after what the policy has dropped for it."""
+        if outbox.has_room(entry.size):
+            return True
         self.bus._counters.dropped += outbox.drop_expired(self.runtime.time())
         if outbox.has_room(entry.size):
             return True

@@ -32,6 +32,7 @@ from .reply import Reply
 from .subjects import Subject, resolve
 
 if TYPE_CHECKING:
+    from .deliveries import Deliveries
     from .link import Link
     from .plugins import Identity
 
@@ -74,6 +75,7 @@ class Peer(Answer):
         "patterns",
         "pending",
         "undecided",
+        "undelivered",
         "waiting",
         "warned",
     )
@@ -100,6 +102,8 @@ class Peer(Answer):
         """What this peer makes the bus keep: requests and questions that wait, items that nobody has read."""
         self.undecided: deque[Message] | None = None
         """Messages that wait for an asynchronous `authorize`."""
+        self.undelivered: Deliveries | None = None
+        """Publications to it that wait for an asynchronous `authorize`."""
         self._unsent: dict[Reply[Any], None] | None = None
         self._allowed: dict[str | int, bool] | None = None
         self._due = math.inf
@@ -548,6 +552,8 @@ class Peer(Answer):
         for message in self.undecided or ():
             self.release(message)
         self.calls = self.channels = self.undecided = None
+        if self.undelivered is not None:
+            self.undelivered.lost()
         self._link.bus._forget_patterns(self)
         if self._extended is False:
             self._extended = None  # another may answer at that address

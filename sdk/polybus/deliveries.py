@@ -1,0 +1,111 @@
+"""Publications to one peer while an asynchronous `authorize` thinks about one of them: in order, bounded, and charged."""
+
+from __future__ import annotations
+
+import inspect
+import logging
+from collections.abc import Awaitable
+from typing import TYPE_CHECKING, Any
+
+import anyio
+
+from .errors import BusError
+from .outbox import Outbox, Waiting
+
+if TYPE_CHECKING:
+    from .message import Message
+    from .peer import Peer
+
+__all__ = ["Deliveries"]
+
+logger: logging.Logger = logging.getLogger("polybus")
+
+
+class Deliveries:
+    """What has been published since the question, up to the size of an outbox; then the listener's `when_full` decides.
+
+    There is one for a peer as long as an answer is out, and one task with it.
+    """
+
+    __slots__ = ("_box", "_peer", "_publishers")
+
+    def __init__(self, peer: Peer) -> None:
+        runtime = peer._link.runtime
+        self._peer = peer
+        self._box = Outbox(runtime.limits, runtime)
+        self._publishers: list[Any] = []
+
+    def begin(self, message: Message, deadline: float, allowed: Awaitable[bool]) -> Waiting:
+        """The first publication, about which `authorize` has been asked."""
+        peer = self._peer
+        entry = peer._link.entry(message, peer, deadline)
+        peer.undelivered = self
+        peer._link.runtime.spawn(self._run, entry, allowed)
+        return entry
+
+    def add(self, message: Message, deadline: float) -> Waiting:
+        """One more, behind the others."""
+        link = self._peer._link
+        entry = link.entry(message, self._peer, deadline)
+        if link.make_room(self._box, entry):
+            self._box.add(entry)
+        else:
+            entry.waits = False  # dropped by the policy, and counted
+        return entry
+
+    async def settled(self, entry: Waiting, deadline: float) -> None:
+        """Wait until one has been sent or refused, or the deadline has passed."""
+        loop = self._peer._link.runtime.loop
+        with anyio.move_on_at(deadline):
+            while entry.waits and self._peer.undelivered is self:
+                waiter = loop.waiter()
+                self._publishers.append(waiter)
+                try:
+                    await waiter
+                finally:
+                    if waiter in self._publishers:
+                        self._publishers.remove(waiter)
+
+    async def _run(self, entry: Waiting | None, allowed: bool | Awaitable[bool]) -> None:
+        peer = self._peer
+        bus = peer._link.bus
+        try:
+            while entry is not None:
+                granted = await allowed if inspect.isawaitable(allowed) else bool(allowed)
+                if peer.undelivered is not self:
+                    return  # the peer has gone meanwhile
+                self._decided(entry, granted)
+                entry = self._box.pop()
+                if entry is not None:
+                    assert entry.message is not None
+                    entry.waits = True  # for its publisher
+                    allowed = bus._authority.may_receive(peer, entry.message.subject)
+        finally:
+            # Also when a cancellation escapes from `authorize`: what waited is refused, and what follows is not blocked.
+            if peer.undelivered is self:
+                self.lost()
+
+    def _decided(self, entry: Waiting, granted: bool) -> None:
+        link, message = self._peer._link, entry.message
+        assert message is not None
+        entry.waits = False
+        if granted and entry.deadline <= link.runtime.time():
+            link.bus._counters.dropped += 1
+        elif granted:
+            try:
+                link.publish(message, self._peer, entry.deadline)
+            except BusError as error:
+                link.bus._counters.dropped += 1
+                logger.warning("polybus: %r could not be published to %r: %s", message.subject, self._peer, error)
+        self._wake_publishers()
+
+    def lost(self) -> None:
+        """The peer has gone, or nobody decides any more: nothing waits here."""
+        self._peer._link.bus._counters.dropped += len(self._box.clear())
+        self._peer.undelivered = None
+        self._wake_publishers()
+
+    def _wake_publishers(self) -> None:
+        waiting, self._publishers = self._publishers, []
+        for waiter in waiting:
+            self._peer._link.runtime.loop.wake(waiter)
