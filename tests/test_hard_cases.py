@@ -17,14 +17,18 @@ from polybus import (
     Forbidden,
     Identity,
     LocalProtocolError,
+    NoHandler,
     NotFound,
     Peer,
     QueueFull,
     RemoteError,
+    RequestError,
     Unauthorized,
     connect,
 )
 from polybus.testing import pair
+
+from .support import bounded, eventually
 
 pytestmark = pytest.mark.anyio
 
@@ -269,3 +273,48 @@ async def test_an_identity_that_has_expired_is_not_let_in() -> None:
     with anyio.fail_after(BOUND), pytest.raises(Unauthorized):
         async with bus.serve("ubre+ws://127.0.0.1:0/bus") as listener, connect(listener.url):
             pytest.fail("it let us in")
+
+
+# -- what a stranger learns ----------------------------------------------------------------------------------------------
+
+
+def seen(error: RequestError, subject: str) -> tuple[str, str, str | None]:
+    """What somebody sees of a refusal, but for the subject."""
+    return type(error).__name__, error.text.replace(repr(subject), "it"), error.reason
+
+
+@pytest.mark.parametrize("asynchronous", [False, True])
+@bounded
+async def test_who_may_not_ask_does_not_learn_which_handlers_there_are(asynchronous: bool) -> None:
+    def refuse(peer: Peer, verb: str, subject: str | int) -> bool:
+        return subject == "open"
+
+    async def refuse_later(peer: Peer, verb: str, subject: str | int) -> bool:
+        await anyio.lowlevel.checkpoint()
+        return refuse(peer, verb, subject)
+
+    bus = Bus(authorize=refuse_later if asynchronous else refuse)
+
+    @bus.handle("there")
+    async def there() -> None: ...
+
+    @bus.handle("flow")
+    async def flow() -> AsyncIterator[int]:
+        yield 1
+
+    async with pair(bus) as client:
+        requests, streams = set(), set()
+        for subject in ("there", "nowhere", "flow"):
+            with pytest.raises(Forbidden) as caught:
+                await client.request(subject)
+            requests.add(seen(caught.value, subject))
+            with pytest.raises(Forbidden) as caught:
+                async with client.stream(subject) as items:
+                    await anext(items)
+            streams.add(seen(caught.value, subject))
+        assert len(requests) == len(streams) == 1
+        assert bus.stats().refused == 6
+        with pytest.raises(NoHandler):
+            await client.request("open")
+        await eventually(lambda: bus.stats().running == 0)
+        assert bus.stats().refused == 7

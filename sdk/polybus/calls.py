@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from .handlers import Handler
     from .peer import Peer
 
-__all__ = ["Answer", "Call", "ChannelCall", "failure"]
+__all__ = ["Answer", "Call", "ChannelCall", "RefusedCall", "failure"]
 
 logger: logging.Logger = logging.getLogger("polybus.handlers")
 
@@ -103,6 +103,7 @@ class Call:
         peer = self.peer
         assert peer is not None
         if not await bus._may(peer, verb, self.message.subject):
+            bus._counters.refused += 1
             raise Forbidden(f"{verb} on {self.message.subject!r} is not allowed to this peer")
 
     def end(self) -> None:
@@ -127,6 +128,30 @@ class Call:
         if not self.ended:
             self.origin.refuse(self, Code.DEADLINE_EXCEEDED, "the deadline passed before the handler answered", None, None)
             self.stop()
+
+
+class RefusedCall(Call):
+    """A request that nobody here can answer. `authorize` is asked first, so that its refusal tells nothing of what there is."""
+
+    __slots__ = ("_outcome",)
+
+    def __init__(self, bus: Bus, peer: Peer, message: Message, deadline: float, code: Code, text: str) -> None:
+        super().__init__(bus, peer, peer, None, message, deadline)  # type: ignore[arg-type]  # there is no handler
+        self._outcome = RequestError(code, text)
+
+    async def _run(self) -> None:
+        try:
+            mode = self.message.attributes.get("mode", "stream") if self.message.kind is Kind.OPEN else "request"
+            try:
+                await self._authorized(self.bus, mode)
+            except Forbidden as error:
+                self._outcome = error
+            else:
+                self.bus._counters.refused += 1
+            if not self.ended:
+                self.origin.refuse(self, *failure(self._outcome, self.bus, self.message))
+        finally:
+            self.end()
 
 
 class ChannelCall(Call):

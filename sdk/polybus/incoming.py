@@ -12,19 +12,22 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from .calls import Call, ChannelCall
+from .calls import Call, ChannelCall, RefusedCall
 from .channel import CREDIT, Channel
 from .errors import BusError, Code
 from .message import Kind, Message
 from .subjects import RESERVED_PREFIX, check_pattern, wire_pattern
 
 if TYPE_CHECKING:
+    from .handlers import Handler
     from .peer import Peer
 
 __all__ = ["next_call", "receive"]
 
 logger: logging.Logger = logging.getLogger("polybus")
 
+DRAINING = "this bus is draining: ask another, or later"
+MODES = ("stream", "channel", "tunnel")
 REQUEST, RESPONSE, ERROR, PUBLISH = Kind.REQUEST, Kind.RESPONSE, Kind.ERROR, Kind.PUBLISH
 
 
@@ -70,22 +73,24 @@ def _request(peer: Peer, message: Message, now: float) -> None:
         peer.send_error(message, Code.ALREADY_EXISTS, "this id is still in flight: ids must be unique", "duplicate_id")
         bus._counters.malformed += 1
         return
-    handler = bus._handlers.get(message.subject)
-    if handler is None or not bus.ready:
-        _unhandled(peer, message, handler is None)
-        return
-    if handler.style in ("stream", "channel"):
-        peer.send_error(message, Code.INVALID_ARGUMENT, f"{message.subject!r} is a {handler.style}: use bus.{handler.style}()")
-        return
     ttl = message.ttl
-    call = Call(bus, peer, peer, handler, message, math.inf if ttl is None else now + ttl)
     if ttl is not None and ttl <= 0:
         peer.send_error(message, Code.DEADLINE_EXCEEDED, "the deadline had passed on arrival")
         return
+    handler = bus._handlers.get(message.subject)
+    deadline = math.inf if ttl is None else now + ttl
+    call: Call
+    if handler is None or not bus.ready or handler.style in ("stream", "channel"):
+        unhandled = _unhandled(peer, message, handler, deadline)
+        if unhandled is None:
+            return
+        call = unhandled
+    else:
+        call = Call(bus, peer, peer, handler, message, deadline)
     calls[message.id] = call
     admit(peer, call)
-    if call.deadline < peer._due:
-        peer._watch(call.deadline)
+    if deadline < peer._due:
+        peer._watch(deadline)
 
 
 def admit(peer: Peer, call: Call) -> None:
@@ -134,16 +139,25 @@ def next_call(peer: Peer) -> None:
             crowded[first] = None
 
 
-def _unhandled(peer: Peer, message: Message, unknown: bool) -> None:
-    subject = message.subject
+def _unhandled(peer: Peer, message: Message, handler: Handler | None, deadline: float) -> Call | None:
+    """Answer a request that no handler gets; a call where `authorize` is asked before the answer."""
+    bus, subject = peer._link.bus, message.subject
     if isinstance(subject, str) and subject.startswith(RESERVED_PREFIX):
         _hello(peer, message)
-    elif unknown:
-        peer._link.bus._counters.refused += 1
-        peer.send_error(message, Code.UNIMPLEMENTED, f"nobody handles {subject!r} here")
+        return None
+    if not bus.ready:
+        bus._counters.refused += 1
+        peer.send_error(message, Code.UNAVAILABLE, DRAINING)
+        return None
+    if handler is None:
+        problem = Code.UNIMPLEMENTED, f"nobody handles {subject!r} here"
     else:
-        peer._link.bus._counters.refused += 1
-        peer.send_error(message, Code.UNAVAILABLE, "this bus is draining: ask another, or later")
+        problem = Code.INVALID_ARGUMENT, f"{subject!r} is a {handler.style}: use bus.{handler.style}()"
+    if bus._authorize is not None:
+        return RefusedCall(bus, peer, message, deadline, *problem)
+    bus._counters.refused += 1
+    peer.send_error(message, *problem)
+    return None
 
 
 def _hello(peer: Peer, message: Message) -> None:
@@ -312,20 +326,30 @@ def _open(peer: Peer, message: Message, now: float) -> None:
     handler = bus._handlers.get(message.subject)
     channels = peer.channels = peer.channels if peer.channels is not None else {}
     problem: tuple[Code, str] | None = None
+    unanswerable: tuple[Code, str] | None = None
     if message.id in channels or message.id in (peer.calls or ()):
         problem = Code.ALREADY_EXISTS, "this id is still in flight: ids must be unique"
-    elif handler is None:
-        problem = Code.UNIMPLEMENTED, f"nobody handles {message.subject!r} here"
     elif not bus.ready:
-        problem = Code.UNAVAILABLE, "this bus is draining: ask another, or later"
-    elif handler.style != mode:
-        kind = handler.style if handler.style in ("stream", "channel") else "request"
-        problem = Code.INVALID_ARGUMENT, f"{message.subject!r} answers {kind}, not {mode}: use bus.{kind}()"
+        problem = Code.UNAVAILABLE, DRAINING
+    elif mode not in MODES:
+        problem = Code.INVALID_ARGUMENT, f"a mode of {mode!r}: one of {', '.join(MODES)}"
     elif (
         sum(isinstance(call, ChannelCall) for call in (peer.calls or {}).values()) >= limits.channels
         or len(peer.calls or ()) >= limits.running + limits.waiting
     ):
         problem = Code.RESOURCE_EXHAUSTED, f"{len(channels)} channels are open (Limits.channels)"
+    elif handler is None:
+        unanswerable = Code.UNIMPLEMENTED, f"nobody handles {message.subject!r} here"
+    elif handler.style != mode:
+        kind = handler.style if handler.style in ("stream", "channel") else "request"
+        unanswerable = Code.INVALID_ARGUMENT, f"{message.subject!r} answers {kind}, not {mode}: use bus.{kind}()"
+    deadline = math.inf if message.ttl is None else now + message.ttl
+    peer.calls = peer.calls if peer.calls is not None else {}
+    if unanswerable is not None and bus._authorize is not None:
+        refused = peer.calls[message.id] = RefusedCall(bus, peer, message, deadline, *unanswerable)
+        admit(peer, refused)
+        return
+    problem = problem or unanswerable
     if problem is not None or handler is None:
         assert problem is not None
         bus._counters.refused += 1
@@ -338,9 +362,7 @@ def _open(peer: Peer, message: Message, now: float) -> None:
     channel.id = message.id
     channel._receiving = mode != "stream"
     channels[message.id] = channel
-    deadline = math.inf if message.ttl is None else now + message.ttl
     call = ChannelCall(bus, peer, peer, handler, message, deadline, channel)
-    peer.calls = peer.calls if peer.calls is not None else {}
     peer.calls[message.id] = call
     if mode != "stream":
         peer.channel_send(channel, Kind.CREDIT, None, None, {"credit": CREDIT})

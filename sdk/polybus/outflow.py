@@ -133,19 +133,16 @@ class Outflow:
             for frame in frames:
                 send(frame)
 
-    def has_gone(self, peer: Peer) -> bool:
-        """Whether a peer of many is there no more. Its key may be another's by now: nothing may be written under it."""
-        crowd = self.crowd
-        return crowd is not None and crowd.peers.get(peer.key) is not peer
-
     def write(self, message: Message, peer: Peer) -> Any:
-        """Give a message to the session now, whatever the state of the connection; nothing happens if the peer has gone.
+        """Give a message to the session now, whatever the state of the connection.
+
+        Nothing is written to one of many peers that has gone: its key may be another's by now.
 
         Raises:
             EncodeError, Unsupported, LocalProtocolError, TooLarge, QueueFull: As `Session.send`.
         """
         assert self.session is not None
-        if self.crowd is not None and self.has_gone(peer):
+        if self.crowd is not None and peer.gone:
             return None
         self.bus._counters.sent += 1
         key = self.session.send(message, self.runtime.time(), peer.key)
@@ -155,7 +152,7 @@ class Outflow:
     def publish(self, message: Message, peer: Peer, deadline: float) -> bool:
         """Send a publication or let it wait; False if there is no room (then nothing has happened)."""
         session = self.session
-        if self.crowd is not None and self.has_gone(peer):
+        if self.crowd is not None and peer.gone:
             return True  # nobody will read it
         if self.flowing and session is not None:
             self.bus._counters.sent += 1
@@ -237,7 +234,7 @@ class Outflow:
         Raises:
             EncodeError, Unsupported, LocalProtocolError: Misuse; anything else fails the reply.
         """
-        if self.crowd is not None and self.has_gone(peer):
+        if self.crowd is not None and peer.gone:
             reply._fail(Disconnected("the peer has gone", peer.address, False))
             return
         if not self.flowing:
@@ -275,7 +272,7 @@ class Outflow:
 
     def too_slow(self, peer: Peer, text: str) -> None:
         """End the link of a peer that does not read; one of many is sent away alone."""
-        if self.crowd is not None and self.has_gone(peer):
+        if self.crowd is not None and peer.gone:
             return
         self.bus._emit(PeerSlow(peer=peer, policy="disconnect", dropped=self.slow))
         if self.crowd is not None:
