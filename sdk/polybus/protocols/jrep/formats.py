@@ -1,0 +1,126 @@
+"""Body formats of the wire: marked values, and whole messages of the application's own parts."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+import msgspec
+
+from ...body import _check_depth
+from ...errors import BadRequest, BusError, EncodeError
+from .java import JavaTypes
+from .names import MAX_PARTS, PROTOCOL_PARTS
+from .text import quoted
+from .value_reader import READERS, Reading
+from .value_writer import Numbering, ValueWriter
+
+__all__ = ["ErraiFormat", "Parts", "PartsFormat", "ids_after"]
+
+_decode: Final = msgspec.json.Decoder().decode
+_ID: Final = re.compile(rb'"\^ObjectID"\s*:\s*"(\d{1,9})"')
+
+
+class Parts(Mapping[str, Any]):
+    """A body of parts with names of the application's own: ``bus.publish("chat", Parts(Nick="Ann", Text="hi"))``.
+
+    On the wire they stand beside ToSubject. Of a message that came in they are in `Message.attributes`. The part ``Value`` is
+    what other messages have as their body.
+
+    Raises:
+        ValueError: A name belongs to the protocol, or there are more than 255.
+    """
+
+    def __init__(self, parts: Mapping[str, Any] | None = None, /, **more: Any) -> None:
+        self._parts = {**(parts or {}), **more}
+        taken = sorted(name for name in self._parts if name in PROTOCOL_PARTS and name != "Value")
+        if taken:
+            raise ValueError(f"{', '.join(taken)}: parts of the protocol, which the bus fills in")
+        if len(self._parts) >= MAX_PARTS:
+            raise ValueError(f"{len(self._parts)} parts: at most {MAX_PARTS - 1}")
+
+    def __getitem__(self, name: str) -> Any:
+        return self._parts[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._parts)
+
+    def __len__(self) -> int:
+        return len(self._parts)
+
+    def __repr__(self) -> str:
+        return f"Parts({self._parts!r})"
+
+
+class ErraiFormat:
+    """Errai's marked values. Bare JSON is read too."""
+
+    content_type = "application/vnd.errai+json"
+
+    def __init__(self, types: JavaTypes, strict: bool, depth: int) -> None:
+        self.types = types
+        self.strict = strict
+        self._depth = 2 * depth  # a marker is one more level
+        self._few = depth - 1
+        self._write = ValueWriter(types).write
+        self._readers = dict(READERS)
+
+    def encode(self, value: Any) -> bytes:
+        return self.encode_part(value, Numbering())
+
+    def encode_part(self, value: Any, ids: Numbering) -> bytes:
+        """One of several parts of a message, which share their ids.
+
+        Raises:
+            EncodeError: The value has no form, or is too deep.
+        """
+        data = self._write(value, ids)
+        # Each level has an object with an id: with few ids it cannot be deep.
+        if ids.next > self._few or ids.copied:
+            _check_depth(data, self._depth)
+        return data
+
+    def reading(self) -> Reading:
+        """For the parts of one message."""
+        return Reading(self.types, self.strict, self._readers)
+
+    def decode(self, data: bytes) -> Any:
+        """Of bytes whose depth has been checked."""
+        try:
+            node = _decode(data)
+            return node if type(node) is str else self.reading().read(node, self._depth)
+        except BusError:
+            raise
+        except (ValueError, RecursionError) as error:
+            raise BadRequest(f"the body is not JSON: {error}") from error
+
+
+class PartsFormat:
+    """`Parts`: the members of a message's JSON object."""
+
+    content_type = "application/vnd.errai.parts+json"
+
+    def __init__(self, values: Any) -> None:
+        self._values = values
+
+    def encode(self, value: Any) -> bytes:
+        if not isinstance(value, Parts):
+            raise EncodeError(f"parts are written as Parts(...), not as {type(value).__name__}")
+        if not isinstance(self._values, ErraiFormat):
+            return b"{%b}" % b",".join([b"%b:%b" % (quoted(name), self._values.encode(item)) for name, item in value.items()])
+        ids, encode = Numbering(), self._values.encode_part
+        return b"{%b}" % b",".join([b"%b:%b" % (quoted(name), encode(item, ids)) for name, item in value.items()])
+
+    def decode(self, data: bytes) -> Any:
+        node = _decode(data)
+        if isinstance(self._values, ErraiFormat):
+            reading = self._values.reading()
+            return Parts({name: reading.value(item) for name, item in node.items()})
+        return Parts(node)
+
+
+def ids_after(*parts: bytes | None) -> Numbering:
+    """Ids that none of these parts uses."""
+    used = [int(found) for part in parts if part is not None for found in _ID.findall(part)]
+    return Numbering(max(used, default=0) + 1)

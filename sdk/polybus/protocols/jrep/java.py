@@ -1,0 +1,164 @@
+"""What Java has and Python has not: objects of unknown types, enum constants, and a registry for the application's own."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Mapping
+from typing import Any, Final, TypeVar, get_args, get_origin, get_type_hints
+
+import attrs
+from attrs import define, field
+
+__all__ = ["JavaEnum", "JavaObject", "JavaTypes", "Portable"]
+
+T = TypeVar("T", bound=type)
+
+_BARE: Final = (int, bool, float, str)
+"""Field types that Errai reads without a marker, because the Java field has a static type."""
+
+
+@define(eq=False, repr=False)
+class JavaObject:
+    """An object of a Java type that nobody has registered. It is written again as it came.
+
+    Made by hand, ``JavaObject("x.Point", {"x": 1, "y": 2})``, its fields are written with markers of their own, as Errai does
+    for fields of type Object.
+
+    Attributes:
+        type: The Java class name.
+        fields: Its fields, as plain values. Do not change those of one that came in: what is written again is what came.
+        value: Of a type that keeps its content in ``^Value`` (collections, ``java.lang.Class``); else None.
+    """
+
+    type: str
+    fields: Mapping[str, Any] = field(factory=dict)
+    value: Any = None
+    # How it stood on the wire, and what the ids of that message stood for.
+    _node: dict[str, Any] | None = field(default=None, init=False)
+    _table: Mapping[str, Any] | None = field(default=None, init=False)
+
+    def __repr__(self) -> str:
+        return f"JavaObject({self.type!r}, {', '.join(self.fields) or 'no fields'})"
+
+
+@attrs.frozen
+class JavaEnum:
+    """A constant of a Java enum that nobody has registered."""
+
+    type: str
+    name: str
+
+    def __str__(self) -> str:
+        return self.name
+
+
+@attrs.frozen
+class Portable:
+    """How objects of one registered class are written and read.
+
+    Attributes:
+        fields: For each: its name here, its name in Java, its type, and whether its numbers stay bare.
+        defaults: Of fields that may be left out.
+    """
+
+    java: str
+    cls: type
+    fields: tuple[tuple[str, str, Any, bool], ...]
+    defaults: Mapping[str, Any]
+
+
+class JavaTypes:
+    """The application's own types and their Java names: ``Jrep(java=types)``.
+
+    ::
+
+        types = JavaTypes()
+
+        @types.portable("com.acme.User")
+        @attrs.frozen
+        class User:
+            name: str
+            age: int            # a Java int: written without a marker
+            boss: "User | None" = None
+
+    Fill it before it is used; a registry is compared by identity.
+    """
+
+    def __init__(self) -> None:
+        self._by_class: dict[type, Portable | str] = {}
+        self._by_name: dict[str, Portable | type[enum.Enum]] = {}
+        self._waiting: dict[str, tuple[Mapping[str, str], Mapping[str, Any] | None]] = {}
+        # Classes whose fields have not been looked at: their annotations may name classes that come later.
+
+    def portable(
+        self, java: str, *, names: Mapping[str, str] | None = None, hints: Mapping[str, Any] | None = None
+    ) -> Callable[[T], T]:
+        """Register an attrs class, or an enum.
+
+        Fields of the types ``int``, ``float``, ``bool`` and ``str`` count as such in Java too, so they are written bare. A
+        field annotated ``Any`` or ``object`` is written with markers; so is an ``int`` beyond 32 bits, which Java calls long.
+
+        Args:
+            java: The Java class name, with its package; of an inner class with ``$``.
+            names: From the names of fields in Python to those in Java, where they differ.
+            hints: Types of fields, where annotations cannot be resolved.
+
+        Raises:
+            TypeError: The class is neither attrs nor enum.
+            ValueError: The name or the class is registered already.
+        """
+
+        def register(cls: T) -> T:
+            self._check(java, cls)
+            if issubclass(cls, enum.Enum):
+                self._by_class[cls] = java
+                self._by_name[java] = cls
+                return cls
+            if not attrs.has(cls):
+                raise TypeError(f"{cls.__name__}: only attrs classes and enums can be registered as {java}")
+            portable = Portable(java, cls, (), {})
+            self._by_class[cls] = self._by_name[java] = portable
+            self._waiting[java] = names or {}, hints
+            return cls
+
+        return register
+
+    def _check(self, java: str, cls: type) -> None:
+        if java in self._by_name:
+            raise ValueError(f"{java} is registered already, as {self._by_name[java]!r}")
+        if cls in self._by_class:
+            raise ValueError(f"{cls.__name__} is registered already")
+
+    def of_class(self, cls: type) -> Portable | str | None:
+        """How objects of a class are written; of an enum the Java name."""
+        found = self._by_class.get(cls)
+        return self._resolved(found) if isinstance(found, Portable) else found
+
+    def of_name(self, java: str) -> Portable | type[enum.Enum] | None:
+        """How objects of a Java type are read."""
+        found = self._by_name.get(java)
+        return self._resolved(found) if isinstance(found, Portable) else found
+
+    def _resolved(self, portable: Portable) -> Portable:
+        waiting = self._waiting.pop(portable.java, None)
+        if waiting is None:
+            return portable
+        names, hints = waiting
+        types = hints if hints is not None else get_type_hints(portable.cls)
+        fields, defaults = [], dict[str, Any]()
+        for one in attrs.fields(portable.cls):
+            hint = types.get(one.name, Any)
+            fields.append((one.name, names.get(one.name, one.name.lstrip("_")), hint, _is_bare(hint)))
+            if one.default is not attrs.NOTHING:
+                defaults[one.name] = one.default
+        made = Portable(portable.java, portable.cls, tuple(fields), defaults)
+        self._by_class[portable.cls] = self._by_name[portable.java] = made
+        return made
+
+
+def _is_bare(hint: Any) -> bool:
+    """Whether a field's static type says what a bare JSON value is: ``int``, ``float | None`` and the like."""
+    if hint in _BARE:
+        return True
+    kinds = [kind for kind in get_args(hint) if kind is not type(None)] if get_origin(hint) is not None else []
+    return len(kinds) == 1 and kinds[0] in _BARE and len(get_args(hint)) == 2

@@ -1,0 +1,92 @@
+"""The words of the wire: parts, suffixes, reserved subjects (document J.REP; Errai's `MessageParts` and `BusTools`)."""
+
+from __future__ import annotations
+
+import unicodedata
+from functools import lru_cache
+from typing import Final
+
+__all__ = [
+    "CLIENT_BUS",
+    "CLIENT_BUS_ERRORS",
+    "CONTROL_SUBJECTS",
+    "ECHO_SERVICE",
+    "ERRORS_SUFFIX",
+    "LOCAL_PREFIX",
+    "MAX_MESSAGES",
+    "MAX_PARTS",
+    "PROTOCOL_PARTS",
+    "REPLY_SUFFIX",
+    "RESERVED",
+    "RPC_MARK",
+    "SERVER_BUS",
+    "is_reserved",
+    "service_of",
+]
+
+SERVER_BUS: Final = "ServerBus"
+CLIENT_BUS: Final = "ClientBus"
+CLIENT_BUS_ERRORS: Final = "ClientBusErrors"
+ECHO_SERVICE: Final = "ServerEchoService"
+CONTROL_SUBJECTS: Final = frozenset((SERVER_BUS, CLIENT_BUS))
+
+RESERVED: Final = frozenset(
+    (SERVER_BUS, CLIENT_BUS, CLIENT_BUS_ERRORS, ECHO_SERVICE, "AuthorizationService", "AuthenticationService")
+)
+"""The document's three and Errai's others (`BUS/client/util/BusTools`)."""
+
+LOCAL_PREFIX: Final = "local:"
+"""Subjects that never leave a bus."""
+REPLY_SUFFIX: Final = ":RespondTo:RPC"
+ERRORS_SUFFIX: Final = ":Errors:RPC"
+RPC_MARK: Final = ":RPC."
+"""Between interface and method in the subject of a remote procedure; on the wire the method is the CommandType."""
+
+MAX_MESSAGES: Final = 1024
+"""Messages in one payload."""
+MAX_PARTS: Final = 256
+"""Parts of one message."""
+
+PROTOCOL_PARTS: Final = frozenset(
+    (
+        "ToSubject",
+        "ReplyTo",
+        "ErrorTo",
+        "SessionID",
+        "Value",
+        "MethodParms",
+        "MethodReply",
+        "PolybusHeaders",
+        "PolybusTtl",
+        "PolybusVerb",
+        "PolybusId",
+        "PolybusMode",
+        "PolybusN",
+        "PolybusHops",
+        "PolybusCode",
+        "PolybusReason",
+        "PolybusDetail",
+        "PolybusInterval",
+        "Polybus",
+    )
+)
+"""Parts that the bus fills in itself: they are never taken from an application's attributes."""
+
+_LOOK_ALIKES: Final = frozenset(name.casefold() for name in RESERVED)
+
+
+@lru_cache(2048)
+def is_reserved(subject: str) -> bool:
+    """Whether a subject is one of the buses' own, or only looks like one.
+
+    Compared after NFKC, without white space and characters that nobody sees, and whatever the case.
+    """
+    plain = unicodedata.normalize("NFKC", subject)
+    seen = "".join(c for c in plain if not (c.isspace() or unicodedata.category(c) in ("Cf", "Cc", "Mn")))
+    return seen.casefold() in _LOOK_ALIKES
+
+
+def service_of(subject: str) -> str:
+    """What is announced of a handler: of a remote procedure its interface, ``x.Svc:RPC``."""
+    mark = subject.find(RPC_MARK)
+    return subject if mark < 0 else subject[: mark + len(RPC_MARK) - 1]

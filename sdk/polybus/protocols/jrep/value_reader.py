@@ -1,0 +1,465 @@
+"""Reads Errai's marked values, and bare JSON among them (notes sections 1.2 to 1.5).
+
+What a marker claims is data: no class is ever looked up by a name from the wire, only in the application's own registry.
+"""
+
+from __future__ import annotations
+
+import datetime
+import decimal
+import enum
+import math
+from array import array
+from collections.abc import Callable, Mapping
+from typing import Any, Final, TypeAlias
+
+import attrs
+import msgspec
+
+from ...body import check_json
+from ...errors import BadRequest, EncodeError
+from .java import JavaEnum, JavaObject, JavaTypes, Portable
+from .value_writer import KEY_PREFIX, NULL_KEY
+
+__all__ = ["READERS", "Reading", "is_marked", "measure"]
+
+_MAX_NODES: Final = 1_000_000
+"""Of a value with its references written out: a few bytes may stand for billions otherwise."""
+_KEY_DEPTH: Final = 4
+_MAX_DIGITS: Final = 4300
+_decode: Final = msgspec.json.Decoder().decode
+
+_Read: TypeAlias = "Callable[[Reading, dict[str, Any]], Any]"
+
+
+class Reading:
+    """The values of one message: its parts share their ids."""
+
+    __slots__ = ("_known", "_readers", "_referred", "_strict", "_types")
+
+    def __init__(self, types: JavaTypes, strict: bool, readers: dict[str, _Read]) -> None:
+        self._types = types
+        self._strict = strict
+        self._readers = readers
+        self._known: dict[str, Any] = {}
+        self._referred = False
+
+    def read(self, node: Any, depth: int) -> Any:
+        """The Python value of decoded JSON.
+
+        Raises:
+            BadRequest: A marker is wrong; in strict mode also what is not known; or references make much of little.
+        """
+        value = self.value(node)
+        if self._referred:
+            measure(value, depth)
+        return value
+
+    def value(self, node: Any) -> Any:
+        """The same for a part of it."""
+        kind = type(node)
+        if kind is dict:
+            name = node.get("^EncodedType")
+            read = self._readers.get(name) if type(name) is str else None
+            return read(self, node) if read is not None else self._other(node, name)
+        if kind is list:
+            return self._items(node)
+        return node
+
+    def _items(self, nodes: list[Any]) -> list[Any]:
+        made: list[Any] = []
+        add, find = made.append, self._readers.get
+        for node in nodes:
+            kind = type(node)
+            if kind is str:
+                add(node)
+            elif kind is dict:
+                name = node.get("^EncodedType")
+                read = find(name) if type(name) is str else None
+                add(read(self, node) if read is not None else self._other(node, name))
+            elif kind is list:
+                add(self._items(node))
+            else:
+                add(node)
+        return made
+
+    # -- identity --------------------------------------------------------------------------------------------------------
+
+    def _reference(self, node: dict[str, Any]) -> tuple[str | None, Any]:
+        """The id of an object, and the object if it has been met before.
+
+        Raises:
+            BadRequest: A reference to nothing.
+        """
+        id = node.get("^ObjectID")
+        if type(id) is not str or id == "-1":
+            if self._strict:
+                raise BadRequest(f"{node.get('^EncodedType')} without an ^ObjectID")
+            return None, None
+        if len(node) == 2:
+            if id in self._known:
+                self._referred = True
+                return id, self._known[id]
+            if self._strict:
+                raise BadRequest(f"a reference to {id!r}, which is not in this message")
+        elif id in self._known:
+            raise BadRequest(f"^ObjectID {id!r} is given to two objects")
+        return id, None
+
+    # -- containers ------------------------------------------------------------------------------------------------------
+
+    def _list(self, node: dict[str, Any]) -> Any:
+        id, content, known = node.get("^ObjectID"), node.get("^Value"), self._known
+        made: list[Any] = []
+        if type(content) is not list or type(id) is not str or id in known or id == "-1":
+            id, found = self._reference(node)
+            if found is not None:
+                return found
+            if type(content) is not list:
+                return self._opaque(node, id)
+        if id is not None:
+            known[id] = made
+        made.extend(self._items(content))
+        return made
+
+    def _set(self, node: dict[str, Any]) -> Any:
+        id, found = self._reference(node)
+        if found is not None:
+            return found
+        content = node.get("^Value")
+        if type(content) is not list:
+            return self._opaque(node, id)
+        items = self._items(content)
+        try:
+            made: Any = set(items)
+        except TypeError:  # of lists or maps, which Python cannot put into a set
+            made = items
+        if id is not None:
+            self._known[id] = made
+        return made
+
+    def _map(self, node: dict[str, Any]) -> Any:
+        id, content, known = node.get("^ObjectID"), node.get("^Value"), self._known
+        if type(content) is not dict or type(id) is not str or id in known or id == "-1":
+            id, found = self._reference(node)
+            if found is not None:
+                return found
+            if type(content) is not dict:
+                return self._opaque(node, id)
+        made: dict[Any, Any] = {}
+        if id is not None:
+            known[id] = made
+        value = self.value
+        for name, item in content.items():
+            key = name if name[:1] != "^" else self._key(name)
+            made[key] = item if type(item) is str else value(item)
+        return made
+
+    def _key(self, name: str) -> Any:
+        if name == NULL_KEY:
+            return None
+        if not name.startswith(KEY_PREFIX):
+            return name
+        text = name[len(KEY_PREFIX) :].encode()
+        try:
+            check_json(text, 2 * _KEY_DEPTH)
+            key = self.value(_decode(text))
+            hash(key)
+        except (ValueError, RecursionError, EncodeError) as error:
+            raise BadRequest(f"the map key {name[:60]!r} is no JSON of a value: {error}") from error
+        except TypeError:
+            raise BadRequest(f"the map key {name[:60]!r} is a {type(key).__name__}, which cannot be a key here") from None
+        return key
+
+    def _bytes(self, node: dict[str, Any]) -> Any:
+        id, found = self._reference(node)
+        if found is not None:
+            return found
+        content = node.get("^Value")
+        if type(content) is not list:
+            return self._opaque(node, id)
+        try:
+            made = array("b", content).tobytes()
+        except (TypeError, OverflowError) as error:
+            raise BadRequest("[B holds whole numbers from -128 to 127") from error
+        if id is not None:
+            self._known[id] = made
+        return made
+
+    # -- single values ---------------------------------------------------------------------------------------------------
+
+    def _integer(self, node: dict[str, Any]) -> Any:
+        value = node.get("^NumVal")
+        if type(value) is int:
+            return value
+        if type(value) is str and len(value) <= _MAX_DIGITS:  # a Long travels as text
+            try:
+                return int(value)
+            except ValueError:
+                pass
+        return self._odd(node, "a whole number in ^NumVal")
+
+    def _float(self, node: dict[str, Any]) -> Any:
+        value = node.get("^NumVal")
+        if type(value) is float:
+            return value
+        if type(value) is int:
+            return float(value) if -(10**300) < value < 10**300 else self._odd(node, "a number in ^NumVal")
+        special = _SPECIAL.get(value) if type(value) is str else None
+        return special if special is not None else self._odd(node, "a number in ^NumVal")
+
+    def _boolean(self, node: dict[str, Any]) -> Any:
+        value = node.get("^NumVal")
+        return value if type(value) is bool else self._odd(node, "true or false in ^NumVal")
+
+    def _text(self, node: dict[str, Any]) -> Any:
+        value = node.get("^NumVal", node.get("^Value"))
+        return value if type(value) is str else self._odd(node, "text in ^NumVal")
+
+    def _big_integer(self, node: dict[str, Any]) -> Any:
+        value = node.get("^Value")
+        if type(value) is str and len(value) <= _MAX_DIGITS:
+            try:
+                return int(value)
+            except ValueError:
+                pass
+        return self._odd(node, f"up to {_MAX_DIGITS} digits as text in ^Value")
+
+    def _big_decimal(self, node: dict[str, Any]) -> Any:
+        value = node.get("^Value")
+        if type(value) is str and len(value) <= _MAX_DIGITS:
+            try:
+                made = decimal.Decimal(value)
+            except decimal.InvalidOperation:
+                pass
+            else:
+                if made.is_finite():
+                    return made
+        return self._odd(node, "a decimal number as text in ^Value")
+
+    def _date(self, node: dict[str, Any]) -> Any:
+        value = node.get("^Value", node.get("^NumVal"))
+        if type(value) is int or (type(value) is str and len(value) <= 20):
+            try:
+                seconds, milliseconds = divmod(int(value), 1000)
+                moment = datetime.datetime.fromtimestamp(seconds, datetime.UTC)
+            except (ValueError, OverflowError, OSError):
+                pass
+            else:
+                return moment.replace(microsecond=1000 * milliseconds) if milliseconds else moment
+        return self._odd(node, "milliseconds as text in ^Value, within the years 1 to 9999")
+
+    def _optional(self, node: dict[str, Any]) -> Any:
+        return self.value(node.get("^Value"))
+
+    def _object(self, node: dict[str, Any]) -> Any:
+        """``java.lang.Object`` with a null is how Errai writes null outside of a message."""
+        if "^Value" in node and node["^Value"] is None:
+            return None
+        return self._opaque(node, self._reference(node)[0])
+
+    def _odd(self, node: dict[str, Any], wanted: str) -> Any:
+        raise BadRequest(f"{node['^EncodedType']} needs {wanted}")
+
+    # -- types that are not Errai's own ----------------------------------------------------------------------------------
+
+    def _other(self, node: dict[str, Any], name: Any) -> Any:
+        if type(name) is not str:
+            if name is not None:
+                raise BadRequest(f"^EncodedType is text, not {type(name).__name__}")
+            return {key: self.value(item) for key, item in node.items()}
+        registered = self._types.of_name(name)
+        if registered is not None:
+            read = self._readers[name] = (
+                _portable(registered) if isinstance(registered, Portable) else _constants(registered, name)
+            )
+            return read(self, node)
+        if "^EnumStringValue" in node:
+            return self._enum(node, name)
+        if name[:1] == "[":  # an array of anything
+            return self._list(node)
+        id, found = self._reference(node) if "^ObjectID" in node else (None, None)
+        return found if found is not None else self._opaque(node, id, known=name.startswith(_BUILT_IN))
+
+    def _enum(self, node: dict[str, Any], name: str) -> JavaEnum:
+        constant = node["^EnumStringValue"]
+        if type(constant) is not str:
+            raise BadRequest(f"{name}: ^EnumStringValue is text")
+        if self._strict:
+            raise BadRequest(f"the Java type {name[:100]!r} is not known here")
+        return JavaEnum(name, constant)
+
+    def _portable(self, node: dict[str, Any], how: Portable) -> Any:
+        id, found = self._reference(node)
+        if found is not None:
+            return found
+        made = how.cls.__new__(how.cls)
+        if id is not None:
+            self._known[id] = made
+        for ours, java, hint, _ in how.fields:
+            if java in node:
+                value = _fitting(self.value(node[java]), hint, f"{how.java}.{java}")
+            elif ours in how.defaults:
+                value = _default(how.defaults[ours], made)
+            else:
+                raise BadRequest(f"{how.java} needs a field {java!r}")
+            object.__setattr__(made, ours, value)
+        try:
+            attrs.validate(made)
+        except (ValueError, TypeError) as error:
+            raise BadRequest(f"{how.java}: {error.args[0] if error.args else error}") from error
+        return made
+
+    def _opaque(self, node: dict[str, Any], id: str | None, known: bool = False) -> JavaObject:
+        """A type that nobody has registered: kept as it came.
+
+        Raises:
+            BadRequest: In strict mode.
+        """
+        name = node["^EncodedType"]
+        if self._strict and not known:
+            raise BadRequest(f"the Java type {name[:100]!r} is not known here, or its ^Value is missing")
+        fields: dict[str, Any] = {}
+        made = JavaObject(name, fields)
+        made._node, made._table = node, self._known
+        if id is not None:
+            self._known[id] = made
+        for key, item in node.items():
+            if key[:1] != "^":
+                fields[key] = self.value(item)
+        if "^Value" in node:
+            made.value = self.value(node["^Value"])
+        return made
+
+
+def is_marked(data: bytes) -> bool:
+    """Whether there may be marked values in this JSON; a marker may be written with escapes."""
+    return b'"^EncodedType"' in data or (b"\\u" in data and b"EncodedType" in data) or b"\\u005" in data
+
+
+def _portable(how: Portable) -> _Read:
+    return lambda reading, node: reading._portable(node, how)
+
+
+def _constants(kind: type[enum.Enum], java: str) -> _Read:
+    """With an ``^ObjectID`` or without, as both are met (notes section 9)."""
+    constants: dict[Any, Any] = dict(kind.__members__)
+
+    def read(reading: Reading, node: dict[str, Any]) -> Any:
+        constant = node.get("^EnumStringValue")
+        found = constants.get(constant) if type(constant) is str else None
+        if found is None:
+            raise BadRequest(f"{java} has no constant {str(constant)[:60]!r}")
+        return found
+
+    return read
+
+
+def measure(value: Any, depth: int) -> None:
+    """What a value with references is when they are written out: a few bytes may stand for billions, and for any depth.
+
+    Raises:
+        BadRequest: It is too much.
+    """
+    sizes: dict[int, tuple[int, int]] = {}
+
+    def size_of(value: Any) -> tuple[int, int]:
+        found = sizes.get(id(value))
+        if found is not None:
+            return found
+        sizes[id(value)] = 1, 1  # a cycle is seen once
+        size, deep = 1, 0
+        for item in _content_of(value):
+            more, below = size_of(item)
+            size, deep = size + more, max(deep, below)
+        if size > _MAX_NODES or deep > depth:
+            raise BadRequest(f"with its references written out a body of more than {_MAX_NODES} values or {depth} levels")
+        sizes[id(value)] = size, deep + 1
+        return size, deep + 1
+
+    size_of(value)
+
+
+def _content_of(value: Any) -> Any:
+    if isinstance(value, dict):
+        return value.values()
+    if isinstance(value, (list, set)):
+        return value
+    if isinstance(value, JavaObject):
+        return (*value.fields.values(), value.value)
+    if attrs.has(type(value)):
+        return [getattr(value, one.name) for one in attrs.fields(type(value))]
+    return ()
+
+
+def _fitting(value: Any, hint: Any, where: str) -> Any:
+    if hint is Any or hint is object or type(value) is hint:
+        return value
+    if hint is float and type(value) is int:
+        return float(value)
+    try:
+        return msgspec.convert(value, hint, str_keys=True)
+    except (msgspec.ValidationError, TypeError) as error:
+        raise BadRequest(f"{where}: {error}") from error
+
+
+def _default(default: Any, made: Any) -> Any:
+    if isinstance(default, attrs.Factory):  # type: ignore[arg-type]  # a class, whatever the stubs say
+        return default.factory(made) if default.takes_self else default.factory()
+    return default
+
+
+_BUILT_IN: Final = ("java.lang.",)
+_SPECIAL: Final[Mapping[str, float]] = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
+
+READERS: Final[Mapping[str, _Read]] = {
+    "java.lang.Integer": Reading._integer,
+    "java.util.ArrayList": Reading._list,
+    "java.util.LinkedHashMap": Reading._map,
+    "java.util.HashMap": Reading._map,
+    "java.lang.Long": Reading._integer,
+    "java.lang.Double": Reading._float,
+    "java.lang.Boolean": Reading._boolean,
+    "java.util.Date": Reading._date,
+    "java.lang.Byte": Reading._integer,
+    "java.lang.Short": Reading._integer,
+    "java.lang.Float": Reading._float,
+    "java.lang.Character": Reading._text,
+    "java.lang.String": Reading._text,
+    "java.lang.StringBuilder": Reading._text,
+    "java.lang.StringBuffer": Reading._text,
+    "java.lang.Object": Reading._object,
+    "java.math.BigInteger": Reading._big_integer,
+    "java.math.BigDecimal": Reading._big_decimal,
+    "java.sql.Date": Reading._date,
+    "java.sql.Time": Reading._date,
+    "java.sql.Timestamp": Reading._date,
+    "java.util.Optional": Reading._optional,
+    "[B": Reading._bytes,
+    **dict.fromkeys(
+        (
+            "java.util.List",
+            "java.util.Collection",
+            "java.util.LinkedList",
+            "java.util.Vector",
+            "java.util.Stack",
+            "java.util.Queue",
+            "java.util.PriorityQueue",
+            "java.util.AbstractList",
+            "java.util.Arrays$ArrayList",
+            "java.util.Collections$UnmodifiableList",
+            "java.util.Collections$SynchronizedList",
+            "java.util.Collections$SingletonList",
+            "java.util.Collections$EmptyList",
+        ),
+        Reading._list,
+    ),
+    **dict.fromkeys(
+        ("java.util.Set", "java.util.HashSet", "java.util.LinkedHashSet", "java.util.SortedSet", "java.util.TreeSet"),
+        Reading._set,
+    ),
+    **dict.fromkeys(
+        ("java.util.Map", "java.util.SortedMap", "java.util.TreeMap", "java.util.concurrent.ConcurrentHashMap"),
+        Reading._map,
+    ),
+}

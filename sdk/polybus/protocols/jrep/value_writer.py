@@ -1,0 +1,377 @@
+"""Writes Errai's marked values: which Python type becomes which Java type (notes sections 1.2 to 1.5).
+
+One pass: each function gives the bytes of a value with all that is in it. Containers are numbered as they are met, and one that
+is met again is written as a reference; so lists that contain themselves are fine.
+"""
+
+from __future__ import annotations
+
+import datetime
+import decimal
+import enum
+import math
+from array import array
+from collections.abc import Callable, Mapping
+from typing import Any, Final, TypeAlias
+
+import attrs
+import msgspec
+
+from ...body import _items
+from ...errors import EncodeError
+from .java import JavaEnum, JavaObject, JavaTypes, Portable
+from .text import json_text, number, quoted
+
+__all__ = ["HASHED_TYPES", "KEY_PREFIX", "NULL_KEY", "Numbering", "ValueWriter"]
+
+KEY_PREFIX: Final = "^${$JSON$}$::"
+NULL_KEY: Final = "^NullVal"
+HASHED_TYPES: Final = frozenset(
+    (
+        "java.math.BigInteger",
+        "java.math.BigDecimal",
+        "java.util.Date",
+        "java.sql.Date",
+        "java.sql.Time",
+        "java.sql.Timestamp",
+        "java.util.Optional",
+    )
+)
+"""Types that write a hash code in ``^ObjectID``: it names nothing (notes section 1.4)."""
+
+_NULL, _TRUE, _FALSE = b"null", b"true", b"false"
+_BOOLEAN: Final = {
+    value: b'{"^EncodedType":"java.lang.Boolean","^ObjectID":"-1","^NumVal":%b}' % text
+    for value, text in ((True, _TRUE), (False, _FALSE))
+}
+_EPOCH: Final = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
+_MILLISECOND: Final = datetime.timedelta(milliseconds=1)
+
+
+class Numbering:
+    """The ids of one message: every object in it has its own, counted from 1 across all parts."""
+
+    __slots__ = ("copied", "keep", "next", "seen")
+
+    def __init__(self, first: int = 1) -> None:
+        self.next = first
+        self.seen: dict[int, int] = {}
+        """From `id()` to the id on the wire."""
+        self.copied = False
+        """Whether something came in with levels that have no ids."""
+        self.keep: list[Any] = []
+        """Objects made on the way: while one lives, no other has its `id()`."""
+
+    def add(self, value: object) -> int:
+        """The id of an object that is met for the first time."""
+        given = self.next
+        self.next = given + 1
+        self.seen[id(value)] = given
+        return given
+
+
+_Write: TypeAlias = "Callable[[Any, Numbering], bytes]"
+
+
+class ValueWriter:
+    """Marked values of one registry of types."""
+
+    def __init__(self, types: JavaTypes) -> None:
+        self._types = types
+        self._by_type: dict[type, _Write] = {
+            type(None): lambda value, ids: _NULL,
+            str: quoted,
+            bool: lambda value, ids: _BOOLEAN[value],
+            int: _integer,
+            float: _double,
+            dict: self._map,
+            list: self._list,
+            tuple: self._list,
+            set: self._set,
+            frozenset: self._set,
+            bytes: self._bytes,
+            bytearray: self._bytes,
+            memoryview: self._bytes,
+            datetime.datetime: _date,
+            decimal.Decimal: _decimal,
+            JavaObject: self._java_object,
+            JavaEnum: _java_enum,
+        }
+
+    def write(self, value: Any, ids: Numbering) -> bytes:
+        """The JSON of a value.
+
+        Raises:
+            EncodeError: It has no form; the error names the path.
+        """
+        try:
+            return self._value(value, ids)
+        except EncodeError as error:
+            raise EncodeError(error.text, self._path(value)) from error
+        except RecursionError as error:
+            raise EncodeError("nested too deeply", "$") from error
+
+    def _value(self, value: Any, ids: Numbering) -> bytes:
+        write = self._by_type.get(type(value))
+        return self._other(value, ids) if write is None else write(value, ids)
+
+    # -- containers ------------------------------------------------------------------------------------------------------
+
+    def _list(self, value: Any, ids: Numbering) -> bytes:
+        known = ids.seen.get(id(value))
+        if known is not None:
+            return b'{"^EncodedType":"java.util.ArrayList","^ObjectID":"%d"}' % known
+        given = ids.add(value)
+        return b'{"^EncodedType":"java.util.ArrayList","^ObjectID":"%d","^Value":[%b]}' % (given, self._items(value, ids))
+
+    def _set(self, value: Any, ids: Numbering) -> bytes:
+        known = ids.seen.get(id(value))
+        if known is not None:
+            return b'{"^EncodedType":"java.util.HashSet","^ObjectID":"%d"}' % known
+        given = ids.add(value)
+        return b'{"^EncodedType":"java.util.HashSet","^ObjectID":"%d","^Value":[%b]}' % (given, self._items(value, ids))
+
+    def _items(self, items: Any, ids: Numbering) -> bytes:
+        find, other = self._by_type.get, self._other
+        return b",".join([(find(type(item)) or other)(item, ids) for item in items])
+
+    def _map(self, value: Mapping[Any, Any], ids: Numbering) -> bytes:
+        known = ids.seen.get(id(value))
+        if known is not None:
+            return b'{"^EncodedType":"java.util.LinkedHashMap","^ObjectID":"%d"}' % known
+        given = ids.add(value)
+        find, other, key = self._by_type.get, self._other, self._key
+        members = b",".join(
+            [
+                b"%b:%b" % (
+                    quoted(name) if type(name) is str and name[:1] != "^" else key(name, ids),
+                    (find(type(item)) or other)(item, ids),
+                )
+                for name, item in value.items()
+            ]
+        )  # fmt: skip
+        return b'{"^EncodedType":"java.util.LinkedHashMap","^ObjectID":"%d","^Value":{%b}}' % (given, members)
+
+    def _key(self, key: Any, ids: Numbering) -> bytes:
+        """A key that is no text, or is a text that could be mistaken for such a one."""
+        if key is None:
+            return quoted(NULL_KEY)
+        if isinstance(key, str) and not isinstance(key, enum.Enum) and not key.startswith((KEY_PREFIX, NULL_KEY)):
+            return quoted(str(key))
+        return quoted(KEY_PREFIX + self._value(key, ids).decode())
+
+    def _bytes(self, value: Any, ids: Numbering) -> bytes:
+        known = ids.seen.get(id(value))
+        if known is not None:
+            return b'{"^EncodedType":"[B","^ObjectID":"%d"}' % known
+        given = ids.add(value)
+        signed = ",".join(map(str, array("b", bytes(value)))).encode()
+        return b'{"^EncodedType":"[B","^ObjectID":"%d","^Value":[%b]}' % (given, signed)
+
+    # -- the rest --------------------------------------------------------------------------------------------------------
+
+    def _other(self, value: Any, ids: Numbering) -> bytes:
+        """Types that are not known by their exact class."""
+        registered = self._types.of_class(type(value))
+        if registered is not None:
+            write = self._by_type[type(value)] = (
+                self._portable_of(registered) if isinstance(registered, Portable) else (_constants(registered))
+            )
+            return write(value, ids)
+        if isinstance(value, enum.Enum):
+            return self._value(value.value, ids)
+        for kind in (str, bool, int, float, dict, list, tuple, set, frozenset, datetime.datetime, decimal.Decimal):
+            if isinstance(value, kind):
+                return self._by_type[kind](str(value) if kind is str else value, ids)
+        if isinstance(value, BaseException):
+            return self._exception(value, ids)
+        return self._value(self._fields_of(value, ids), ids)
+
+    def _fields_of(self, value: Any, ids: Numbering) -> Any:
+        """What JSON would have of an object: its fields as a map, a UUID as text."""
+        dump = getattr(value, "model_dump", None)
+        if dump is not None:
+            made = dump()
+        elif attrs.has(type(value)) or hasattr(value, "__dataclass_fields__") or isinstance(value, msgspec.Struct):
+            made = {path.rpartition(".")[2]: item for path, item in _fields(value)}
+        else:
+            try:
+                made = msgspec.to_builtins(value)
+            except (TypeError, ValueError) as error:
+                raise EncodeError(f"{type(value).__name__} has no Java type: register it with JavaTypes.portable") from error
+        ids.keep.append(made)
+        return made
+
+    def _exception(self, error: BaseException, ids: Numbering) -> bytes:
+        """As Errai does with one that is not portable: a RuntimeException with class and text, and no stack."""
+        known = ids.seen.get(id(error))
+        if known is not None:
+            return b'{"^EncodedType":"java.lang.RuntimeException","^ObjectID":"%d"}' % known
+        return throwable(f"{type(error).__name__}:{error}", ids, error)
+
+    def _portable_of(self, how: Portable) -> _Write:
+        return lambda value, ids: self._portable(value, how, ids)
+
+    def _portable(self, value: Any, how: Portable, ids: Numbering) -> bytes:
+        name, known = quoted(how.java), ids.seen.get(id(value))
+        if known is not None:
+            return b'{"^EncodedType":%b,"^ObjectID":"%d"}' % (name, known)
+        given = ids.add(value)
+        members = [
+            b",%b:%b" % (quoted(java), (_bare if bare else self._value)(getattr(value, ours), ids))
+            for ours, java, _, bare in how.fields
+        ]
+        if not members:
+            return b'{"^EncodedType":%b,"^ObjectID":"%d","^InstantiateOnly":true}' % (name, given)
+        return b'{"^EncodedType":%b,"^ObjectID":"%d"%b}' % (name, given, b"".join(members))
+
+    def _java_object(self, value: JavaObject, ids: Numbering) -> bytes:
+        if value._node is not None:
+            ids.copied = True
+            return self._node(value._node, value._table or {}, ids)
+        name, known = quoted(value.type), ids.seen.get(id(value))
+        if known is not None:
+            return b'{"^EncodedType":%b,"^ObjectID":"%d"}' % (name, known)
+        given = ids.add(value)
+        members = [b",%b:%b" % (quoted(key), self._value(item, ids)) for key, item in value.fields.items()]
+        if value.value is not None:
+            members.append(b',"^Value":%b' % self._content(value.value, ids))
+        if not members:
+            members = [b',"^InstantiateOnly":true']
+        return b'{"^EncodedType":%b,"^ObjectID":"%d"%b}' % (name, given, b"".join(members))
+
+    def _content(self, value: Any, ids: Numbering) -> bytes:
+        if isinstance(value, (list, tuple)):
+            return b"[%b]" % self._items(value, ids)
+        return self._value(value, ids)
+
+    def _node(self, node: Any, table: Mapping[str, Any], ids: Numbering) -> bytes:
+        """Something that came in as it stood there, with the ids of this message."""
+        if type(node) is list:
+            return b"[%b]" % b",".join([self._node(item, table, ids) for item in node])
+        if type(node) is not dict:
+            return number(node) if type(node) is float else json_text(node)
+        was, name = node.get("^ObjectID"), node.get("^EncodedType")
+        target = table.get(was) if type(was) is str and name not in HASHED_TYPES else None
+        given = None
+        if target is not None:
+            given = ids.seen.get(id(target))
+            if given is not None:
+                return b'{"^EncodedType":%b,"^ObjectID":"%d"}' % (json_text(name), given)
+            if len(node) == 2:  # a reference to what this message does not hold yet
+                return self._value(target, ids)
+            given = ids.add(target)
+        return b"{%b}" % b",".join(
+            [
+                b"%b:%b" % (json_text(key), b'"%d"' % given if key == "^ObjectID" and given else self._node(item, table, ids))
+                for key, item in node.items()
+            ]
+        )
+
+    def _path(self, value: Any) -> str:
+        """Where the deepest part stands that cannot be written."""
+        path = "$"
+        for _ in range(200):
+            for where, item in _items(value, path):
+                try:
+                    self._value(item, Numbering())
+                except (EncodeError, RecursionError):
+                    path, value = where, item
+                    break
+            else:
+                break
+        return path
+
+
+def throwable(text: str, ids: Numbering, of: object = None) -> bytes:
+    """A RuntimeException, which every Errai client knows, without a stack."""
+    first = ids.add(of if of is not None else ids)
+    second = ids.next
+    ids.next = second + 1
+    return (
+        b'{"^EncodedType":"java.lang.RuntimeException","^ObjectID":"%d","stackTrace":{"^EncodedType":'
+        b'"[Ljava.lang.StackTraceElement;","^ObjectID":"%d","^Value":[]},"message":%b,"cause":null}'
+    ) % (first, second, quoted(text))
+
+
+def _fields(value: Any) -> list[tuple[str, Any]]:
+    if isinstance(value, msgspec.Struct):
+        return [(name, getattr(value, name)) for name in value.__struct_fields__]
+    return _items(value, "$")
+
+
+def _bare(value: Any, ids: Numbering) -> bytes:
+    """A field whose static type Java knows."""
+    if type(value) is str:
+        return quoted(value)
+    if value is None:
+        return _NULL
+    if value is True or value is False:
+        return _TRUE if value else _FALSE
+    if type(value) is int and -0x8000_0000 <= value <= 0x7FFF_FFFF:
+        return b"%d" % value
+    if type(value) is float and math.isfinite(value):
+        return number(value)
+    return (
+        quoted(str(value))
+        if isinstance(value, str)
+        else _integer(value, ids)
+        if isinstance(value, int)
+        else _double(value, ids)
+    )
+
+
+def _integer(value: int, ids: Numbering) -> bytes:
+    if -0x8000_0000 <= value <= 0x7FFF_FFFF:
+        return b'{"^EncodedType":"java.lang.Integer","^ObjectID":"-1","^NumVal":%d}' % value
+    if -0x8000_0000_0000_0000 <= value <= 0x7FFF_FFFF_FFFF_FFFF:
+        return b'{"^EncodedType":"java.lang.Long","^ObjectID":"-1","^NumVal":"%d"}' % value
+    return b'{"^EncodedType":"java.math.BigInteger","^ObjectID":"-1","^Value":"%b"}' % _digits(value)
+
+
+def _digits(value: int) -> bytes:
+    try:
+        return str(value).encode()
+    except ValueError as error:  # CPython's bound of 4,300 digits
+        raise EncodeError(f"an integer of {value.bit_length()} bits is too long") from error
+
+
+def _double(value: float, ids: Numbering) -> bytes:
+    if math.isfinite(value):
+        return b'{"^EncodedType":"java.lang.Double","^ObjectID":"-1","^NumVal":%b}' % number(value)
+    name = b"NaN" if value != value else b"Infinity" if value > 0 else b"-Infinity"
+    return b'{"^EncodedType":"java.lang.Double","^ObjectID":"-1","^NumVal":"%b"}' % name
+
+
+def _decimal(value: decimal.Decimal, ids: Numbering) -> bytes:
+    if not value.is_finite():
+        raise EncodeError(f"java.math.BigDecimal has no {value}")
+    return b'{"^EncodedType":"java.math.BigDecimal","^ObjectID":"-1","^Value":"%b"}' % str(value).encode()
+
+
+def _date(value: datetime.datetime, ids: Numbering) -> bytes:
+    """Whole milliseconds: java.util.Date has no more."""
+    if value.tzinfo is None:
+        raise EncodeError("a datetime without a time zone: java.util.Date is a moment; give it one, for example datetime.UTC")
+    return b'{"^EncodedType":"java.util.Date","^ObjectID":"-1","^Value":"%d"}' % ((value - _EPOCH) // _MILLISECOND)
+
+
+def _java_enum(value: JavaEnum, ids: Numbering) -> bytes:
+    return _enum_constant(value.type, value.name)
+
+
+def _constants(java: str) -> _Write:
+    written: dict[Any, bytes] = {}
+
+    def write(value: enum.Enum, ids: Numbering) -> bytes:
+        data = written.get(value)
+        if data is None:
+            data = written[value] = _enum_constant(java, value.name)
+        return data
+
+    return write
+
+
+def _enum_constant(java: str, name: str) -> bytes:
+    """Without an id: real Errai does not read an enum that has one (notes section 1.5)."""
+    return b'{"^EncodedType":%b,"^EnumStringValue":%b}' % (quoted(java), quoted(name))
