@@ -13,6 +13,7 @@ import anyio.to_thread
 
 from .arguments import check_callable, check_type, seconds, shown
 from .authority import Authenticate, Authority, Authorize
+from .body import JSON
 from .channel import Channel, Opening, encode_local
 from .connecting import Backoff, Connecting, Headers
 from .distribution import Route, own_format
@@ -488,12 +489,10 @@ class Bus(Life):
         if body is None:
             return Message(Kind.PUBLISH, name, headers=checked)
         choose = route.choose if peers is None else own_format(peers)
-        if choose is None and peers is None and route.sole is not None:
-            choose = route.sole._link.format_for
-        if choose is None:
+        body_format = JSON if choose is None else choose(body, name)
+        if body_format is JSON and route.sole is None:
             raw, body_format = encode_local(body)
         else:
-            body_format = choose(body, name)
             raw = body_format.encode(body)
         return Message(Kind.PUBLISH, name, None, raw, body_format, checked)
 

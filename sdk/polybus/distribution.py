@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import anyio.lowlevel
 
-from .body import JSON
 from .deliveries import Deliveries
 from .errors import BusError, Disconnected, Forbidden, LocalProtocolError, QueueFull, Unsupported
 from .headers import VIA
@@ -37,11 +36,9 @@ _TURNS = 4
 
 
 def own_format(peers: tuple[Peer, ...]) -> Choose | None:
-    """How the wires of these peers write a value, where all of them do so in one way that is not JSON: nothing is lost then."""
-    formats = {peer._link.format for peer in peers}
-    if len(formats) != 1 or JSON in formats:
-        return None
-    return peers[0]._link.format_for
+    """How the wires of these peers write a value, where all of them do so in one way: what JSON cannot say is not lost then."""
+    ways = {peer._link.format_for for peer in peers}
+    return ways.pop() if len(ways) == 1 else None
 
 
 class Route:

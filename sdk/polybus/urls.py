@@ -16,7 +16,11 @@ if TYPE_CHECKING:
 __all__ = ["SplitUrl", "find_protocol", "find_transport", "join_url", "resolve_url", "split_url"]
 
 # Ours are known without a look at the installed distributions.
-_PROTOCOLS = {"csb": "polybus.protocols.csb:Csb", "ubre": "polybus.protocols.ubre:Ubre"}
+_PROTOCOLS = {
+    "csb": "polybus.protocols.csb:Csb",
+    "jrep": "polybus.protocols.jrep:Jrep",
+    "ubre": "polybus.protocols.ubre:Ubre",
+}
 _TRANSPORTS = {
     "memory": "polybus.transports.memory:Memory",
     "tcp": "polybus.transports.tcp:Tcp",

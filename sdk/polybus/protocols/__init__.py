@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from .csb import Csb
+    from .jrep import Jrep
     from .ubre import Ubre
 
-__all__ = ["Csb", "Ubre"]
+__all__ = ["Csb", "Jrep", "Ubre"]
 
-_HOMES = {"Csb": "csb", "Ubre": "ubre"}
+_HOMES = {"Csb": "csb", "Jrep": "jrep", "Ubre": "ubre"}
 
 
 def __getattr__(name: str) -> Any:

@@ -52,6 +52,10 @@ class Parts(Mapping[str, Any]):
     def __repr__(self) -> str:
         return f"Parts({self._parts!r})"
 
+    def model_dump(self, mode: str = "json") -> dict[str, Any]:
+        """What other protocols carry: a JSON object with all of them."""
+        return self._parts
+
 
 class ErraiFormat:
     """Errai's marked values. Bare JSON is read too."""
@@ -61,7 +65,7 @@ class ErraiFormat:
     def __init__(self, types: JavaTypes, strict: bool, depth: int) -> None:
         self.types = types
         self.strict = strict
-        self._depth = 2 * depth  # a marker is one more level
+        self.depth = 2 * depth  # a marker is one more level
         self._few = depth - 1
         self._write = ValueWriter(types).write
         self._readers = dict(READERS)
@@ -78,7 +82,7 @@ class ErraiFormat:
         data = self._write(value, ids)
         # Each level has an object with an id: with few ids it cannot be deep.
         if ids.next > self._few or ids.copied:
-            _check_depth(data, self._depth)
+            _check_depth(data, self.depth)
         return data
 
     def reading(self) -> Reading:
@@ -89,7 +93,7 @@ class ErraiFormat:
         """Of bytes whose depth has been checked."""
         try:
             node = _decode(data)
-            return node if type(node) is str else self.reading().read(node, self._depth)
+            return node if type(node) is str else self.reading().read(node, self.depth)
         except BusError:
             raise
         except (ValueError, RecursionError) as error:

@@ -114,7 +114,8 @@ class JavaTypes:
                 self._by_class[cls] = java
                 self._by_name[java] = cls
                 return cls
-            if not attrs.has(cls):
+            kind: type = cls
+            if not attrs.has(kind):
                 raise TypeError(f"{cls.__name__}: only attrs classes and enums can be registered as {java}")
             portable = Portable(java, cls, (), {})
             self._by_class[cls] = self._by_name[java] = portable

@@ -293,7 +293,7 @@ class Reading:
         id, found = self._reference(node)
         if found is not None:
             return found
-        made = how.cls.__new__(how.cls)
+        made: Any = object.__new__(how.cls)
         if id is not None:
             self._known[id] = made
         for ours, java, hint, _ in how.fields:

@@ -1,0 +1,156 @@
+"""What must hold of parts, in both directions; these functions say exactly what is wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from ...errors import BadRequest, BusError, EncodeError, LocalProtocolError, RemoteProtocolError, ReservedSubject
+from .._rules import MAX_INT, fault_in_headers, fault_in_subject
+from .names import LOCAL_PREFIX, is_reserved
+
+__all__ = [
+    "check_local_subject",
+    "check_priority",
+    "check_subject",
+    "count_of",
+    "foul",
+    "read_headers",
+    "read_ttl",
+    "refuse",
+    "subjects_of",
+    "text_of",
+]
+
+
+def refuse(text: str, reason: str = "malformed", answer_id: Any = None, close_code: int | None = None) -> RemoteProtocolError:
+    """The error for something that the peer should not have sent."""
+    return RemoteProtocolError(text, reason=reason, protocol="jrep", answer_id=answer_id, close_code=close_code)
+
+
+def foul(error: Exception, answer_id: Any = None) -> RemoteProtocolError:
+    """The error for what failed to be JSON, or to be a marked value."""
+    if isinstance(error, (EncodeError, RecursionError)):  # check_json says EncodeError of what is too deep
+        return refuse("nested too deeply (limit: depth)", "too_deep", answer_id)
+    if isinstance(error, BadRequest):
+        return refuse(error.text, error.reason or "invalid_value", answer_id)
+    text = error.text if isinstance(error, BusError) and hasattr(error, "text") else str(error)
+    return refuse(f"not the JSON of a message: {text}", "malformed", answer_id)
+
+
+def check_subject(value: Any, limit: int, answer_id: Any = None) -> None:
+    """For subjects that came in.
+
+    Raises:
+        RemoteProtocolError: ``invalid_subject``, ``missing_subject``; ``reserved_subject`` of one that never leaves a bus.
+    """
+    fault = fault_in_subject(value, limit)
+    if fault is not None:
+        raise refuse(fault, "invalid_subject", answer_id)
+    if not value:
+        raise refuse("the subject is empty", "missing_subject", answer_id)
+    if value.startswith(LOCAL_PREFIX):
+        raise refuse(f"subjects that begin with {LOCAL_PREFIX!r} do not leave their bus", "reserved_subject", answer_id)
+
+
+def check_local_subject(value: Any, limit: int) -> str:
+    """A subject that goes out.
+
+    Raises:
+        LocalProtocolError: It does not fit the wire.
+        ReservedSubject: It belongs to the buses.
+    """
+    fault = fault_in_subject(value, limit) or (None if value else "the subject is empty")
+    if fault is not None:
+        raise LocalProtocolError(fault, protocol="jrep")
+    if is_reserved(value) or value.startswith(LOCAL_PREFIX):
+        raise ReservedSubject(f"the subject {value!r} belongs to J.REP's buses: choose another name")
+    return str(value)
+
+
+def text_of(parts: Mapping[str, Any], name: str, limit: int, answer_id: Any = None) -> str | None:
+    """A part that is text where it is there at all; null counts as not there.
+
+    Raises:
+        RemoteProtocolError: ``invalid_part`` or ``too_large``.
+    """
+    value = parts.get(name)
+    if value is None:
+        return None
+    if type(value) is not str:
+        raise refuse(f"{name} is text, not {type(value).__name__}", "invalid_part", answer_id)
+    if len(value) > limit:
+        raise refuse(f"{name} of {len(value)} characters: the limit is {limit}", "too_large", answer_id)
+    return value
+
+
+def check_priority(value: Any, answer_id: Any = None) -> None:
+    """PriorityProcessing is a number; Errai writes it as text (document, "Message Parts"; notes section 3).
+
+    Raises:
+        RemoteProtocolError: ``invalid_part``.
+    """
+    if type(value) in (int, float) or (type(value) is str and value.strip().lstrip("+-").isdecimal()):
+        return
+    raise refuse("PriorityProcessing is a number", "invalid_part", answer_id)
+
+
+def subjects_of(parts: Mapping[str, Any], limit: int, many: int) -> list[str]:
+    """What a RemoteSubscribe or RemoteUnsubscribe names: exactly one of Subject and SubjectsList.
+
+    Raises:
+        RemoteProtocolError: ``ambiguous``, ``missing_part``, ``invalid_part``, ``invalid_subject``, ``too_large``.
+    """
+    one, several = parts.get("Subject"), parts.get("SubjectsList")
+    if one is not None and several is not None:
+        raise refuse("both Subject and SubjectsList", "ambiguous")
+    if one is None and several is None:
+        raise refuse("Subject or SubjectsList is required", "missing_part")
+    if several is not None and not isinstance(several, (list, set)):
+        raise refuse(f"SubjectsList is a list of texts, not {type(several).__name__}", "invalid_part")
+    subjects: list[Any] = [one] if several is None else list(several)
+    if len(subjects) > many:
+        raise refuse(f"{len(subjects)} subjects at once: the limit is {many} (limit: subscriptions)", "too_large")
+    for subject in subjects:
+        check_subject(subject, limit)
+    return subjects
+
+
+def read_headers(text: Any, limit: int, answer_id: Any = None) -> dict[str, str] | None:
+    """Our headers: a JSON object, as text.
+
+    Raises:
+        RemoteProtocolError: ``invalid_headers``.
+    """
+    if text is None:
+        return None
+    try:
+        headers = msgspec.json.decode(text) if type(text) is str else text
+    except (ValueError, RecursionError):
+        headers = None
+    fault = fault_in_headers(headers, limit)
+    if fault is not None:
+        raise refuse(fault, "invalid_headers", answer_id)
+    return headers  # type: ignore[no-any-return]
+
+
+def read_ttl(value: Any, answer_id: Any = None) -> float | None:
+    """Whole milliseconds that came in, as seconds.
+
+    Raises:
+        RemoteProtocolError: ``invalid_ttl``.
+    """
+    return None if value is None else count_of(value, "PolybusTtl", answer_id, "invalid_ttl") / 1000
+
+
+def count_of(value: Any, name: str, answer_id: Any = None, reason: str = "invalid_part") -> int:
+    """A whole number, not below 0.
+
+    Raises:
+        RemoteProtocolError: With `reason`.
+    """
+    if type(value) is not int or not 0 <= value <= MAX_INT:
+        raise refuse(f"{name} is a whole number, not below 0", reason, answer_id)
+    return value

@@ -1,0 +1,100 @@
+"""A codec: a reader and a writer for one kind of values."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any, Final, Literal
+
+from attrs import frozen
+
+from ...body import JSON, BodyFormat
+from ...errors import RemoteProtocolError
+from ...limits import Limits
+from ...message import Kind, Message
+from .checks import subjects_of
+from .formats import ErraiFormat, Parts, PartsFormat
+from .java import JavaTypes
+from .message_reader import MessageReader
+from .message_writer import MessageWriter, joined
+from .names import is_reserved
+
+__all__ = ["JrepCodec", "make_codec"]
+
+_TEXT: Final[frozenset[Literal["text", "binary"]]] = frozenset(("text",))
+_SUBSCRIPTIONS: Final = {"RemoteSubscribe": Kind.SUBSCRIBE, "RemoteUnsubscribe": Kind.UNSUBSCRIBE}
+
+
+@frozen(eq=False, kw_only=True)
+class JrepCodec:
+    """Payloads of many messages.
+
+    The session uses `reader` and `writer`, which leave commands between the buses as they are; `decode` and `encode` are the
+    plugin's interface and show subscriptions as such.
+    """
+
+    reader: MessageReader
+    writer: MessageWriter
+    limits: Limits
+    formats: tuple[BodyFormat, ...]
+    reads: frozenset[Literal["text", "binary"]] = _TEXT
+    writes: Literal["text", "binary"] = "text"
+
+    def format_for(self, value: Any, subject: str | int) -> BodyFormat:
+        """`Parts` stand beside ToSubject, any other value in a part of its own."""
+        return self.formats[1 if type(value) is Parts else 0]
+
+    def decode(self, frame: bytes) -> Sequence[Message | RemoteProtocolError]:
+        """The messages of a payload; a RemoteSubscribe of many subjects is as many messages.
+
+        Raises:
+            RemoteProtocolError: It is none, or too much.
+        """
+        found: list[Message | RemoteProtocolError] = []
+        for message in self.reader.read(frame):
+            kind = None
+            if isinstance(message, Message) and message.kind is Kind.CONTROL:
+                kind = _SUBSCRIPTIONS.get(str(message.attributes.get("CommandType")))
+            if kind is None or not isinstance(message, Message):
+                found.append(message)
+            else:
+                found.extend(self._subscriptions(kind, message))
+        return found
+
+    def _subscriptions(self, kind: Kind, message: Message) -> list[Message | RemoteProtocolError]:
+        try:
+            subjects = subjects_of(message.attributes, self.limits.subject, self.limits.subscriptions)
+        except RemoteProtocolError as error:
+            return [error]
+        parts = message.attributes
+        return [Message(kind, subject, attributes=parts) for subject in subjects if not is_reserved(subject)]
+
+    def encode(self, messages: Sequence[Message]) -> bytes:
+        """One payload with these messages.
+
+        Raises:
+            EncodeError: A body does not fit the wire.
+            Unsupported: The wire has no form for this kind of message.
+            LocalProtocolError: A subject, a header or the id does not fit the wire.
+            ReservedSubject: A subject belongs to the buses.
+        """
+        write = self.writer.write
+        return joined([document for message in messages if (document := write(message, message.id))])
+
+    def join(self, frames: Sequence[bytes]) -> bytes:
+        """Several payloads as one."""
+        return joined([inner for frame in frames if (inner := frame.strip()[1:-1].strip())])
+
+
+@lru_cache(maxsize=64)
+def make_codec(limits: Limits, types: JavaTypes, plain: bool, strict: bool) -> JrepCodec:
+    """The codec; the same object for equal arguments."""
+    marked = ErraiFormat(types, strict, limits.depth)
+    values: BodyFormat = JSON if plain else marked
+    parts = PartsFormat(values)
+    return JrepCodec(
+        reader=MessageReader(limits, marked),
+        writer=MessageWriter(limits, values, parts),
+        limits=limits,
+        formats=(values, parts),
+    )

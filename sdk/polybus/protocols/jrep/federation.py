@@ -1,0 +1,421 @@
+"""What the verbs between two buses do: handshake, subjects, heartbeat, goodbye (document, "Bus Management and Handshaking")."""
+
+from __future__ import annotations
+
+import random
+import string
+from collections.abc import Mapping
+from typing import Any, Final
+
+from ...errors import RemoteProtocolError
+from ...limits import Limits
+from ...message import Kind, Message
+from ...plugins import Capabilities, CloseWanted, Ready, Refused, Role, SessionEvent
+from .checks import check_local_subject, check_subject, count_of, refuse, subjects_of, text_of
+from .handshake import FIRST, VERBS, Dialect, State, step_of
+from .message_writer import MessageWriter
+from .names import CLIENT_BUS, CLIENT_BUS_ERRORS, ECHO_SERVICE, LOCAL_PREFIX, MAX_MESSAGES, SERVER_BUS, is_reserved, service_of
+
+__all__ = ["CAPABILITIES", "Federation"]
+
+_ALPHABET: Final = string.ascii_letters + string.digits
+_TOKEN_LENGTH: Final = 12  # 62^12: 71 bits, so that nobody guesses where an answer goes
+CAPABILITIES: Final = Capabilities(shared_publish=True, announce="client")
+"""Towards a bus of ours, and before it is known who is there."""
+_TO_BARE: Final = Capabilities(shared_publish=True, announce="both", handlers=True, extensions=False)
+"""An Errai client sends only to subjects that it was told of, and to handlers as to any other."""
+_OWN: Final[Mapping[Role, tuple[str, ...]]] = {
+    "server": (SERVER_BUS, ECHO_SERVICE),
+    "client": (CLIENT_BUS, CLIENT_BUS_ERRORS),
+}
+_MAX_FLAGS: Final = 4096
+_PATIENCE: Final = 1.0
+"""Seconds of silence after Associate before a client tries the older dialect."""
+
+
+class Federation:
+    """The state of a federation, and its tables: what the peer can receive, and what it was told that we can."""
+
+    __slots__ = (
+        "_documents",
+        "_due",
+        "_events",
+        "_flags",
+        "_greeting",
+        "_heard",
+        "_heartbeat",
+        "_limits",
+        "_max_frame",
+        "_most",
+        "_prefix",
+        "_rng",
+        "_silence",
+        "_told",
+        "_wants",
+        "_writer",
+        "capabilities",
+        "dialect",
+        "ours",
+        "role",
+        "state",
+    )
+
+    def __init__(
+        self, writer: MessageWriter, role: Role, dialect: Dialect, limits: Limits, rng: random.Random, heartbeat: float
+    ) -> None:
+        self._writer = writer
+        self.role: Final = role
+        self.dialect: Final = dialect
+        self.state: State = FIRST[role, dialect]
+        self.capabilities: Capabilities = CAPABILITIES
+        self.ours: bool = False
+        """Whether the peer has said that it is a polybus."""
+        self._limits = limits
+        self._max_frame = limits.message
+        self._most = MAX_MESSAGES
+        self._rng = rng
+        self._prefix = "".join(rng.choices(_ALPHABET, k=_TOKEN_LENGTH)) + "-"
+        self._documents: list[bytes] = []
+        self._events: list[Message | SessionEvent] = []
+        self._greeting: str | None = None
+        """The answer to a handshake that is written when it is known what else to tell: its verb."""
+        self._told: dict[str, set[str]] = {}
+        """Services that the peer knows of, with the subjects that stand behind each."""
+        self._wants: dict[str, None] = {}
+        """What the peer can receive."""
+        self._flags = ""
+        self._heartbeat = heartbeat
+        self._silence: float | None = None
+        """Seconds without a word that the peer's own heartbeat allows."""
+        self._heard = 0.0
+        self._due: float | None = None
+
+    @property
+    def other_bus(self) -> str:
+        """The subject of the other bus's management."""
+        return SERVER_BUS if self.role == "client" else CLIENT_BUS
+
+    def events(self) -> list[Message | SessionEvent]:
+        """What has happened since the last call, in order."""
+        events, self._events = self._events, []
+        return events
+
+    def _say(self, verb: str, **parts: Any) -> None:
+        self._documents.append(self._writer.command(self.other_bus, {"CommandType": verb, **parts}))
+
+    # -- moving ----------------------------------------------------------------------------------------------------------
+
+    def start(self, now: float) -> None:
+        """The connection is there: a client says its first word."""
+        self._heard = now
+        if self.role == "client":
+            if self.state is State.QUEUEING:
+                self._say("ConnectToQueue", PriorityProcessing="1", Polybus="1")
+            else:
+                names = ",".join(_OWN["client"])
+                self._say("Associate", PriorityProcessing="1", RemoteServices=names, Polybus="1")
+            if self.state is State.TRYING:
+                self._due = now + _PATIENCE
+
+    def _command(self, message: Message, now: float) -> None:
+        """
+        Raises:
+            RemoteProtocolError: It is not for this bus, or lacks something.
+        """
+        if message.subject not in ("", self._own_bus):
+            text = f"{message.subject} is not this side's bus: a peer cannot speak for it"
+            raise refuse(text, "reserved_subject")
+        verb = message.attributes.get("CommandType")
+        if type(verb) is not str:
+            raise refuse("a message to a bus needs a CommandType", "missing_part")
+        if message.subject == "":  # the bare object of a WebSocket negotiation, which is not offered here
+            self._say("WebsocketNegotiationFailed", ErrorMessage="illegal handshake")
+            raise refuse("an Associate without ToSubject: the WebSocket negotiation begins over HTTP", "handshake_order")
+        self._moved(verb if verb in VERBS else "unknown", message, now)
+
+    @property
+    def _own_bus(self) -> str:
+        return CLIENT_BUS if self.role == "client" else SERVER_BUS
+
+    def _moved(self, event: str, message: Message | None, now: float) -> None:
+        """One step of the table. The state changes first, unless the action finds something wrong."""
+        before = self.state
+        step = step_of(self.role, self.dialect, before, event)
+        self.state = step.then
+        try:
+            getattr(self, step.action.value)(message, now)
+        except RemoteProtocolError as error:
+            if self.state is step.then and error.close_code is None:
+                self.state = before
+            self._complain(error)
+            raise
+
+    def _complain(self, error: RemoteProtocolError) -> None:
+        """Tell a client's bus what was wrong with a command; commands have no ErrorTo."""
+        if self.role == "server" and error.close_code is None:
+            parts = {"ErrorMessage": error.text, "AdditionalDetails": error.reason}
+            self._documents.append(self._writer.command(CLIENT_BUS_ERRORS, parts))
+
+    # -- actions: what is not expected -----------------------------------------------------------------------------------
+
+    def ignore(self, message: Message | None, now: float) -> None:
+        """Nothing."""
+
+    def refuse(self, message: Message | None, now: float) -> None:
+        """
+        Raises:
+            RemoteProtocolError: Always.
+        """
+        verb = _verb_of(message)
+        if verb is not None and verb not in VERBS:
+            raise refuse(f"the command {verb[:60]!r} is not known", "unknown_verb")
+        raise refuse(f"{verb or 'a message'} is not expected while {self.state.value}", "handshake_order")
+
+    def violate(self, message: Message | None, now: float) -> None:
+        """
+        Raises:
+            RemoteProtocolError: Always; it ends the connection.
+        """
+        raise refuse(f"{_verb_of(message)} before any handshake", "handshake_order", None, 1002)
+
+    def expired(self, message: Message | None, now: float) -> None:
+        """Somebody goes on as if there were a federation: it has to associate again (document, "SessionExpired").
+
+        Raises:
+            RemoteProtocolError: Always.
+        """
+        self._say("SessionExpired")
+        raise refuse("no federation: Associate or ConnectToQueue comes first", "session_expired")
+
+    # -- actions: a server's handshake -----------------------------------------------------------------------------------
+
+    def associate(self, message: Message | None, now: float) -> None:
+        """Associate, or another one: the client tells anew all that it can receive.
+
+        Raises:
+            RemoteProtocolError: RemoteServices is missing, or is none.
+        """
+        assert message is not None
+        services = text_of(message.attributes, "RemoteServices", self._limits.message)
+        if services is None:
+            raise refuse("RemoteServices is required: what the client can receive, separated by commas", "missing_part")
+        subjects = [name for name in (part.strip() for part in services.split(",")) if name]
+        for subject in subjects:
+            check_subject(subject, self._limits.subject)
+        again = bool(self._wants) or self._greeting is not None or self._due is not None
+        for subject in list(self._wants):
+            self._unwant(subject)
+        self._greeting = "FinishAssociation"
+        self._meet(message, now, again)
+        for subject in subjects:
+            self._want(subject)
+
+    def greet(self, message: Message | None, now: float) -> None:
+        """ConnectToQueue."""
+        assert message is not None
+        self._know(message)
+        self._greeting = "FinishStateSync"
+
+    def finish_server(self, message: Message | None, now: float) -> None:
+        """The client's FinishStateSync: both have sent it, so the federation is active."""
+        wanted = list(self._wants)
+        self._ready(now)
+        self._events.extend(Message(Kind.SUBSCRIBE, subject) for subject in wanted)
+
+    def _finish_greeting(self) -> None:
+        """Write the answer to a handshake, with all that has been announced meanwhile."""
+        verb, self._greeting = self._greeting, None
+        waiting, self._documents = self._documents, []
+        own = _OWN["server"]
+        if verb == "FinishAssociation":
+            named = [name for name in self._told if "," not in name]
+            key = "".join(self._rng.choices(_ALPHABET, k=_TOKEN_LENGTH))
+            services, flags = ",".join((*own, *named)), "LongPolling"
+            self._say(verb, ConnectionSessionKey=key, RemoteServices=services, CapabilitiesFlags=flags, Polybus="1")
+            for name in self._told:
+                if "," in name:
+                    self._tell("RemoteSubscribe", name)
+        else:
+            self._say("RemoteSubscribe", SubjectsList=[*own, *self._told])
+            self._say("CapabilitiesNotice", CapabilitiesFlags="NoLongPollAvailable", Polybus="1")
+            self._say("FinishStateSync", ConnectionSessionKey="".join(self._rng.choices(_ALPHABET, k=_TOKEN_LENGTH)))
+        self._documents.extend(waiting)
+
+    def _meet(self, message: Message, now: float, again: bool) -> None:
+        self._know(message)
+        if not again:
+            self._ready(now)
+
+    def _know(self, message: Message) -> None:
+        if message.attributes.get("Polybus") is not None:
+            self.ours = True
+
+    def _ready(self, now: float) -> None:
+        self.capabilities = CAPABILITIES if self.ours else _TO_BARE
+        self._events.append(Ready(bare=not self.ours))
+        self._due = now + self._heartbeat if self._heartbeat else None
+
+    # -- actions: a client's handshake -----------------------------------------------------------------------------------
+
+    def associated(self, message: Message | None, now: float) -> None:
+        """FinishAssociation: the server's one answer."""
+        assert message is not None
+        self._know(message)
+        self.note(message, now)
+        self._ready(now)
+        services = text_of(message.attributes, "RemoteServices", self._limits.message)
+        for name in (services or "").split(","):
+            if name.strip():
+                self._want(name.strip())
+
+    def finish_client(self, message: Message | None, now: float) -> None:
+        """The server's FinishStateSync; ours follows, behind what this side can receive."""
+        self._say("RemoteSubscribe", SubjectsList=[*_OWN["client"], *self._told])
+        self._say("FinishStateSync")
+        wanted = list(self._wants)
+        self._ready(now)
+        self._events.extend(Message(Kind.SUBSCRIBE, subject) for subject in wanted)
+
+    def fall_back(self, message: Message | None, now: float) -> None:
+        """Associate was not understood: the older dialect."""
+        self._due = None
+        self._say("ConnectToQueue", PriorityProcessing="1", Polybus="1")
+
+    # -- actions: subjects -----------------------------------------------------------------------------------------------
+
+    def learn(self, message: Message | None, now: float) -> None:
+        """RemoteSubscribe: all of it or nothing.
+
+        Raises:
+            RemoteProtocolError: What `checks.subjects_of` says, or ``reserved_subject``.
+        """
+        assert message is not None
+        subjects = subjects_of(message.attributes, self._limits.subject, self._limits.subscriptions)
+        if self.state is State.CONNECTED and self.role == "server":
+            # Within the handshake a client lists all that it has, its own bus included.
+            for subject in subjects:
+                if is_reserved(subject):
+                    text = f"{subject[:60]!r} is reserved for the buses: nothing of this RemoteSubscribe was done"
+                    raise refuse(text, "reserved_subject")
+        for subject in subjects:
+            self._want(subject)
+
+    def unlearn(self, message: Message | None, now: float) -> None:
+        """RemoteUnsubscribe: a peer can end its own subscriptions only.
+
+        Raises:
+            RemoteProtocolError: What `checks.subjects_of` says, or ``not_subscribed``.
+        """
+        assert message is not None
+        for subject in subjects_of(message.attributes, self._limits.subject, self._limits.subscriptions):
+            if subject not in self._wants:
+                self._events.append(Refused(refuse(f"{subject[:60]!r} was not subscribed", "not_subscribed")))
+            else:
+                self._unwant(subject)
+
+    def _want(self, subject: str) -> None:
+        if subject in self._wants or is_reserved(subject) or subject.startswith(LOCAL_PREFIX):
+            return
+        if len(self._wants) < self._limits.subscriptions:
+            self._wants[subject] = None
+        if self.state is State.CONNECTED:
+            self._events.append(Message(Kind.SUBSCRIBE, subject))
+
+    def _unwant(self, subject: str) -> None:
+        del self._wants[subject]
+        if self.state is State.CONNECTED:
+            self._events.append(Message(Kind.UNSUBSCRIBE, subject))
+
+    def _announce(self, message: Message) -> None:
+        """Tell the peer what this side can receive, once for each service.
+
+        Raises:
+            LocalProtocolError, ReservedSubject: The subject cannot be announced.
+        """
+        name = str(message.subject)
+        if name == CLIENT_BUS_ERRORS or name.startswith(LOCAL_PREFIX):
+            return  # known already, or of no interest to anybody else
+        service = service_of(check_local_subject(message.subject, self._limits.subject))
+        behind = self._told.get(service)
+        if message.kind is Kind.SUBSCRIBE:
+            if behind is None:
+                behind = self._told[service] = set()
+                if self._greeting is None:
+                    self._tell("RemoteSubscribe", service)
+            behind.add(name)
+        elif behind is not None:
+            behind.discard(name)
+            if not behind:
+                del self._told[service]
+                self._tell("RemoteUnsubscribe", service)
+
+    def _tell(self, verb: str, subject: str) -> None:
+        self._say(verb, Subject=subject, PriorityProcessing="1")
+
+    # -- actions: the rest -----------------------------------------------------------------------------------------------
+
+    def note(self, message: Message | None, now: float) -> None:
+        """CapabilitiesNotice.
+
+        Raises:
+            RemoteProtocolError: ``missing_part``, ``invalid_part``, ``too_large``.
+        """
+        assert message is not None
+        flags = text_of(message.attributes, "CapabilitiesFlags", _MAX_FLAGS)
+        if flags is None and _verb_of(message) == "CapabilitiesNotice":
+            raise refuse("CapabilitiesFlags is required", "missing_part")
+        self._flags = flags or ""
+        self._know(message)
+
+    def beat(self, message: Message | None, now: float) -> None:
+        """Heartbeat. One of ours says how often it beats, and is held to that."""
+        interval = message.attributes.get("PolybusInterval") if message is not None else None
+        if interval is not None:
+            self._silence = 3 * max(1, count_of(interval, "PolybusInterval")) / 1000
+            if self._due is None:
+                self._due = now + self._silence
+
+    def leave(self, message: Message | None, now: float) -> None:
+        """Disconnect."""
+        reason = message.attributes.get("Reason") if message is not None else None
+        text = reason[:200] if type(reason) is str and reason else "the peer has left"
+        if self.ours and self.role == "client":
+            return  # the end of the connection follows, and says more
+        self._events.append(CloseWanted(1000 if self.role == "server" else 1001, text))
+
+    def renew(self, message: Message | None, now: float) -> None:
+        """SessionExpired: the link is made anew, with all that it had announced."""
+        self._events.append(CloseWanted(1001, "the session has expired"))
+
+    def close(self, code: int, reason: str, now: float, peer_key: Any = None) -> None:
+        """Queue the goodbye."""
+        if self.state in (State.CONNECTED, State.SYNCING, State.QUEUEING):
+            self._say("Disconnect", Reason=reason)
+        self.state = State.CLOSED
+
+    # -- time ------------------------------------------------------------------------------------------------------------
+
+    def next_tick(self) -> float | None:
+        """When to fall back, to beat, or to miss the peer's heartbeat."""
+        return self._due
+
+    def tick(self, now: float) -> None:
+        """Time has passed."""
+        if self.state is not State.CONNECTED:
+            self._due = None
+            self._moved("silence", None, now)
+            return
+        if self._silence is not None and now - self._heard > self._silence:
+            self.state, self._due = State.CLOSED, None
+            self._events.append(CloseWanted(1006, "no heartbeat for too long"))
+            return
+        if self._heartbeat:
+            self._say("Heartbeat", PolybusInterval=round(self._heartbeat * 1000))
+        self._due = now + min(self._heartbeat or 1e9, self._silence or 1e9)
+
+
+def _verb_of(message: Message | None) -> str | None:
+    if message is None or message.kind is not Kind.CONTROL:
+        return None
+    verb = message.attributes.get("CommandType")
+    return verb if isinstance(verb, str) else None

@@ -1,0 +1,233 @@
+"""Makes the JSON objects of messages: bytes put together, nothing decoded."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+from typing import Any
+
+from attrs import frozen
+
+from ...body import BodyFormat
+from ...errors import LocalProtocolError, Unsupported
+from ...limits import Limits
+from ...message import Kind, Message
+from .._rules import fault_in_headers, milliseconds
+from .checks import check_local_subject
+from .formats import ErraiFormat, Parts, PartsFormat, ids_after
+from .names import CLIENT_BUS_ERRORS, LOCAL_PREFIX, PROTOCOL_PARTS, RPC_MARK, SERVER_BUS, service_of
+from .problems import failure_parts
+from .text import json_text, quoted
+
+__all__ = ["MessageWriter", "joined"]
+
+_REQUEST, _RESPONSE, _PUBLISH, _ITEM = Kind.REQUEST, Kind.RESPONSE, Kind.PUBLISH, Kind.ITEM
+
+
+@frozen
+class _Names:
+    """What a subject gives to the messages that go to it.
+
+    Attributes:
+        to: ``{"ToSubject":...``, of a remote procedure with its CommandType.
+        reply: From there to the id in ReplyTo.
+        errors: From the id in ReplyTo to that in ErrorTo.
+        body: The name of the part with the body, with what stands around it.
+    """
+
+    to: bytes
+    reply: bytes
+    errors: bytes
+    body: bytes
+
+
+class MessageWriter:
+    """Writes objects with the values of one codec."""
+
+    def __init__(self, limits: Limits, values: BodyFormat, parts: PartsFormat) -> None:
+        self._limits = limits
+        self._values = values
+        self._parts = parts
+        self._formats: tuple[BodyFormat, ...] = (values, parts)
+        self._names = lru_cache(1024)(self._name)
+        self._reply_to = lru_cache(1024)(_to)
+        self._rare: dict[Kind, Callable[[Message, Any, str], bytes]] = {
+            Kind.NOTIFY: self._notify,
+            Kind.ERROR: self._error,
+            Kind.SUBSCRIBE: self._subscription,
+            Kind.UNSUBSCRIBE: self._subscription,
+            Kind.CANCEL: self._cancel,
+            Kind.OPEN: self._open,
+            Kind.CREDIT: self._credit,
+            Kind.END: self._end,
+            Kind.CONTROL: lambda message, id, bus: self.command(str(message.subject) or bus, message.attributes),
+        }
+
+    def write(self, message: Message, id: Any, bus: str = SERVER_BUS, ours: bool = True) -> bytes:
+        """The JSON object of a message under an id; empty for a publication that must not leave its bus.
+
+        Args:
+            id: Of a request or what belongs to a channel, text. Of an answer where it goes: (ReplyTo, ErrorTo).
+            bus: For management: the subject of the other bus.
+            ours: Whether the peer reads our extensions.
+
+        Raises:
+            EncodeError, Unsupported, LocalProtocolError, ReservedSubject: As `Codec.encode`.
+        """
+        kind = message.kind
+        if kind is _REQUEST:
+            return self._request(message, id, ours)
+        if kind is _RESPONSE:
+            return self._response(message, id)
+        if kind is _PUBLISH or (kind is Kind.NOTIFY and not ours):
+            if type(message.subject) is str and message.subject[:6] == LOCAL_PREFIX:
+                return b""
+            return self._with_body(self._names(message.subject), message, b"")
+        if kind is _ITEM:
+            return self._item(message, id)
+        write = self._rare.get(kind)
+        if write is None:
+            raise Unsupported(f"J.REP has no form for a {kind.value} message")
+        return write(message, id, bus)
+
+    # -- the usual -------------------------------------------------------------------------------------------------------
+
+    def _name(self, subject: Any) -> _Names:
+        name = quoted(check_local_subject(subject, self._limits.subject))
+        service = service_of(subject)
+        if service == subject:
+            to = b'{"ToSubject":' + name
+        else:
+            method = subject[len(service) + 1 :]
+            to = b'{"ToSubject":%b,"CommandType":%b' % (quoted(service), quoted(method))
+        body = b',"MethodParms":' if service != subject else b',"Value":'
+        return _Names(to, b'%b,"ReplyTo":%b:' % (to, name[:-1]), b':RespondTo:RPC","ErrorTo":%b:' % name[:-1], body)
+
+    def _request(self, message: Message, id: str, ours: bool) -> bytes:
+        names, key = self._names(message.subject), id.encode()
+        start = b'%b%b%b%b:Errors:RPC"' % (names.reply, key, names.errors, key)
+        ttl = message.ttl
+        tail = b"}"
+        if ours and ttl is not None:
+            tail = b',"PolybusTtl":%d}' % (ttl * 1000 + 0.5 if 0.0 <= ttl < 1e12 else milliseconds(ttl))
+        if message.headers:
+            tail = self._headers(message) + tail
+        raw = message.raw
+        if raw is None or message.format is not self._values:
+            return start + self._body(message, names.body) + tail
+        return b"".join((start, names.body, raw, tail))
+
+    def _response(self, message: Message, id: tuple[str, str | None]) -> bytes:
+        subject = message.subject
+        name = b',"MethodReply":' if type(subject) is str and RPC_MARK in subject else b',"Value":'
+        tail = self._headers(message) + b"}" if message.headers else b"}"
+        return b"".join((self._reply_to(id[0]), self._body(message, name), tail))
+
+    def _with_body(self, names: _Names, message: Message, verb: bytes) -> bytes:
+        tail = self._headers(message) if message.headers else b""
+        body = self._body(message, names.body)
+        if message._attributes:
+            tail = self._attributes(message, body) + tail
+        return b"".join((names.to, body, verb, tail, b"}"))
+
+    def _notify(self, message: Message, id: Any, bus: str) -> bytes:
+        return self._with_body(self._names(message.subject), message, b',"PolybusVerb":"notify"')
+
+    def _item(self, message: Message, id: Any) -> bytes:
+        names = self._names(message.subject)
+        return b"".join((names.to, b',"PolybusVerb":"item","PolybusId":', quoted(id), self._body(message, b',"Value":'), b"}"))
+
+    # -- parts -----------------------------------------------------------------------------------------------------------
+
+    def _body(self, message: Message, name: bytes) -> bytes:
+        """The parts of the body, each with a comma before it."""
+        raw = message.raw
+        if raw is None or message.format is not self._values:
+            if not message.has_body:
+                return b""
+            raw = message.encoded(self._formats, self._choose)
+            assert raw is not None
+            if message.format is self._parts:
+                return b"" if raw == b"{}" else b"," + raw[1:-1]
+        return name + raw
+
+    def _choose(self, value: Any) -> BodyFormat:
+        return self._parts if type(value) is Parts else self._values
+
+    def _headers(self, message: Message) -> bytes:
+        fault = fault_in_headers(message.headers, self._limits.headers)
+        if fault is not None:
+            raise LocalProtocolError(fault, protocol="jrep")
+        return b',"PolybusHeaders":' + quoted(json_text(message.headers).decode())
+
+    def _attributes(self, message: Message, body: bytes) -> bytes:
+        """Parts of the application's own, of a message that is passed on."""
+        own = {name: value for name, value in message.attributes.items() if name not in PROTOCOL_PARTS and value is not None}
+        if isinstance(self._values, ErraiFormat):
+            ids, encode = ids_after(body), self._values.encode_part
+            written = [b",%b:%b" % (quoted(name), encode(value, ids)) for name, value in own.items()]
+        else:
+            written = [b",%b:%b" % (quoted(name), self._values.encode(value)) for name, value in own.items()]
+        return b"".join(written)
+
+    # -- management and errors -------------------------------------------------------------------------------------------
+
+    def command(self, bus: str, parts: Any) -> bytes:
+        """A command to the other bus; parts are text, or lists of text."""
+        written = [b'{"ToSubject":' + quoted(bus)]
+        for name, value in parts.items():
+            if name == "ToSubject":
+                continue
+            text = self._values.encode(value) if isinstance(value, (list, set, tuple)) else json_text(value)
+            written.append(b"%b:%b" % (quoted(name), text))
+        return b",".join(written) + b"}"
+
+    def _subscription(self, message: Message, id: Any, bus: str) -> bytes:
+        command = "RemoteSubscribe" if message.kind is Kind.SUBSCRIBE else "RemoteUnsubscribe"
+        subject = service_of(check_local_subject(message.subject, self._limits.subject))
+        return self.command(bus, {"CommandType": command, "Subject": subject, "PriorityProcessing": "1"})
+
+    def _error(self, message: Message, id: tuple[str, str | None], bus: str) -> bytes:
+        goes_to = id[1] if id[1] is not None else CLIENT_BUS_ERRORS
+        return b"".join((self._reply_to(goes_to), failure_parts(message, self._marked), b"}"))
+
+    @property
+    def _marked(self) -> bool:
+        return isinstance(self._values, ErraiFormat)
+
+    # -- extensions ------------------------------------------------------------------------------------------------------
+
+    def _cancel(self, message: Message, id: str, bus: str) -> bytes:
+        names, key = self._names(message.subject), id.encode()
+        return b'%b%b%b%b:Errors:RPC","PolybusVerb":"cancel"}' % (names.reply, key, names.errors, key)
+
+    def _extension(self, message: Message, verb: str, id: Any) -> bytes:
+        return b'%b,"PolybusVerb":"%b","PolybusId":%b' % (self._names(message.subject).to, verb.encode(), quoted(id))
+
+    def _open(self, message: Message, id: Any, bus: str) -> bytes:
+        given = message.attributes
+        start = self._extension(message, "open", id)
+        facts = b',"PolybusMode":%b,"PolybusN":%d,"PolybusHops":%d' % (
+            quoted(given.get("mode", "channel")),
+            given.get("credit", 0),
+            given.get("hops", 0),
+        )
+        ttl = b"" if message.ttl is None else b',"PolybusTtl":%d' % milliseconds(message.ttl)
+        headers = self._headers(message) if message.headers else b""
+        return b"".join((start, facts, ttl, headers, self._body(message, b',"Value":'), b"}"))
+
+    def _credit(self, message: Message, id: Any, bus: str) -> bytes:
+        return b'%b,"PolybusN":%d}' % (self._extension(message, "credit", id), message.attributes.get("credit", 0))
+
+    def _end(self, message: Message, id: Any, bus: str) -> bytes:
+        failed = failure_parts(message, self._marked) if message.code else b""  # None and OK are a clean end
+        return b"%b%b}" % (self._extension(message, "end", id), failed)
+
+
+def _to(subject: str) -> bytes:
+    return b'{"ToSubject":' + quoted(subject)
+
+
+def joined(documents: Sequence[bytes]) -> bytes:
+    """One payload."""
+    return b"[%b]" % b",".join(documents)

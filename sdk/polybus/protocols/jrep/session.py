@@ -1,0 +1,242 @@
+"""One J.REP connection, without I/O: the federation of two buses, and the messages between them.
+
+The federation is moved by the tables in `handshake`; what its verbs do is in `federation`. Here are the messages: which are
+ours to answer, which are answers to us, which may not be at all.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import Any, Final
+
+from ...body import JSON
+from ...errors import Code, RemoteProtocolError, TooLarge
+from ...limits import Limits
+from ...message import Kind, Message
+from ...plugins import CloseWanted, Refused, Role
+from .checks import refuse
+from .codec import JrepCodec
+from .federation import Federation
+from .handshake import Dialect, State
+from .message_writer import joined
+from .names import CLIENT_BUS_ERRORS, ECHO_SERVICE, REPLY_SUFFIX, is_reserved
+
+__all__ = ["JrepSession"]
+
+_REQUEST, _OPEN, _PUBLISH, _NOTIFY = Kind.REQUEST, Kind.OPEN, Kind.PUBLISH, Kind.NOTIFY
+_RESPONSE, _ERROR, _CONTROL = Kind.RESPONSE, Kind.ERROR, Kind.CONTROL
+_SUBSCRIPTIONS: Final = (Kind.SUBSCRIBE, Kind.UNSUBSCRIBE)
+
+
+class JrepSession(Federation):
+    """Either end of a connection.
+
+    Ids of ours are ``<token>-<n>``; they stand in ReplyTo and ErrorTo. An answer to one that was never given out is refused.
+    """
+
+    __slots__ = ("_count", "_deliver", "_read", "_serial", "_write", "codec")
+
+    def __init__(
+        self, codec: JrepCodec, role: Role, dialect: Dialect, limits: Limits, rng: random.Random, heartbeat: float
+    ) -> None:
+        super().__init__(codec.writer, role, dialect, limits, rng, heartbeat)
+        self.codec: Final = codec
+        self._read = codec.reader.read
+        self._write = codec.writer.write
+        self._count = 0
+        self._serial = 0
+        self._deliver: dict[Kind, Callable[[Message], None]] = {
+            _REQUEST: self._request,
+            _PUBLISH: self._publication,
+            _RESPONSE: self._answer,
+            _ERROR: self._answer,
+            _OPEN: self._opening,
+        }
+
+    # -- in --------------------------------------------------------------------------------------------------------------
+
+    def receive(self, frame: bytes, now: float) -> None:
+        """One payload has come in. Never raises: what is bad in it becomes `Refused`, and is answered where it can be."""
+        self._heard = now
+        try:
+            messages = self._read(frame)
+        except RemoteProtocolError as error:
+            self._refused(error)
+            return
+        if not messages:
+            self._moved("nothing", None, now)
+        for message in messages:
+            if isinstance(message, RemoteProtocolError):
+                self._refused(message)
+                continue
+            try:
+                if message.kind is _CONTROL:
+                    self._command(message, now)
+                elif self.state is State.CONNECTED:
+                    self._message(message)
+                else:
+                    self._moved("message", message, now)
+            except RemoteProtocolError as error:
+                self._refused(error)
+
+    def _message(self, message: Message) -> None:
+        deliver = self._deliver.get(message.kind)
+        if deliver is None:
+            self._events.append(message)
+        else:
+            deliver(message)
+
+    def deliver(self, message: Message | None, now: float) -> None:
+        """`Action.DELIVER`"""
+        if message is not None:
+            self._message(message)
+
+    def _request(self, message: Message) -> None:
+        """
+        Raises:
+            RemoteProtocolError: ``reserved_subject``.
+        """
+        subject, reply_to = str(message.subject), str(message.reply_to)
+        if subject == ECHO_SERVICE and self.role == "server":
+            self._echo(message)
+            return
+        if is_reserved(subject) or is_reserved(reply_to):
+            name = subject if is_reserved(subject) else reply_to
+            text = f"{name[:60]!r} belongs to the buses: nobody else is asked or answered there"
+            raise refuse(text, "reserved_subject", message.id)
+        if not reply_to.endswith(REPLY_SUFFIX):  # the name may be used again while this request is in flight
+            self._serial = serial = self._serial + 1
+            message.id = (*message.id, serial)
+        self._events.append(message)
+
+    def _echo(self, message: Message) -> None:
+        """What every server answers: it proves to an Errai client that a channel carries (notes section 2.3)."""
+        answer = Message(_RESPONSE, ECHO_SERVICE, message.id, message.raw, message.format)
+        if message.raw is None and message.has_body:
+            answer._value = message.body
+        self._documents.append(self._write(answer, message.id))
+
+    def _publication(self, message: Message) -> None:
+        """
+        Raises:
+            RemoteProtocolError: ``reserved_subject``.
+        """
+        subject = str(message.subject)
+        if subject == CLIENT_BUS_ERRORS:
+            self._complaint(message)
+            return
+        if is_reserved(subject):
+            raise refuse(f"{subject[:60]!r} belongs to the buses", "reserved_subject")
+        self._events.append(message)
+        if not self.ours:
+            # To Errai it is one thing: whoever listens gets it, whether it answers questions or not.
+            twin = Message(_NOTIFY, subject, None, message.raw, message.format, message.headers)
+            twin._attributes, twin._value = message._attributes, message._value
+            self._events.append(twin)
+
+    def _complaint(self, message: Message) -> None:
+        """What the peer's bus has to say of something that asked for no answer."""
+        if self.role == "client":
+            parts = message.attributes
+            text = parts.get("ErrorMessage")
+            error = refuse(f"the server complains: {str(text)[:200]}", "complaint")
+            self._events.append(Refused(error))
+
+    def _answer(self, message: Message) -> None:
+        """
+        Raises:
+            RemoteProtocolError: ``unknown_id``.
+        """
+        prefix, id = self._prefix, message.id
+        if not id.startswith(prefix):
+            raise refuse("an answer to an id that is not of this side", "unknown_id")
+        digits = id[len(prefix) :]
+        if not (digits.isascii() and digits.isdigit() and len(digits) < 20 and 0 < int(digits) <= self._count):
+            raise refuse("an answer to an id that was never sent", "unknown_id")
+        self._events.append(message)
+
+    def _opening(self, message: Message) -> None:
+        """
+        Raises:
+            RemoteProtocolError: ``invalid_id``, ``reserved_subject``.
+        """
+        if str(message.id).startswith(self._prefix):
+            # Both ends name a channel by its opener's id: a peer must not open one under a name of ours.
+            raise refuse("an open under an id of this side", "invalid_id")
+        if is_reserved(str(message.subject)):
+            raise refuse(f"{str(message.subject)[:60]!r} belongs to the buses", "reserved_subject")
+        self._events.append(message)
+
+    def _refused(self, error: RemoteProtocolError) -> None:
+        """Report something bad, and tell the peer where one can: the asker under ErrorTo, else a client's bus."""
+        self._events.append(Refused(error))
+        if error.close_code is not None:
+            self.state = State.CLOSED
+            self._events.append(CloseWanted(error.close_code, error.reason, error))
+        elif error.answer_id is not None:
+            facts = {"text": error.text, "reason": error.reason}
+            answer = Message(_ERROR, "", error.answer_id, None, JSON, None, None, Code.INVALID_ARGUMENT, None, facts)
+            self._documents.append(self._write(answer, error.answer_id))
+
+    # -- out -------------------------------------------------------------------------------------------------------------
+
+    def send(self, message: Message, now: float, peer_key: Any = None) -> str | None:
+        """Queue a message. For a request, a notification or an open: its id, under which the answers will come.
+
+        Raises:
+            EncodeError: The body does not fit the wire.
+            Unsupported: The wire has no form for this kind of message.
+            LocalProtocolError: The subject, a header or the id does not fit the wire.
+            ReservedSubject: The subject belongs to the buses.
+            TooLarge: The payload would exceed `Limits.message`.
+        """
+        kind = message.kind
+        if kind in _SUBSCRIPTIONS:
+            self._announce(message)
+            return None
+        if kind is _REQUEST or kind is _OPEN:
+            self._count = count = self._count + 1
+            key: str | None = self._prefix + str(count)
+            document = self._write(message, key, self.other_bus, self.ours)
+        else:
+            key = None
+            if kind is _ERROR and message.id[1] is None and self.role == "client":
+                return None  # no ErrorTo: a client's bus would listen to ClientBusErrors, a server's does not
+            document = self._write(message, message.id, self.other_bus, self.ours)
+        if len(document) + 2 > self._max_frame:
+            raise TooLarge(f"a payload of {len(document) + 2} bytes is larger than {self._max_frame} (limit: message)")
+        if document:
+            self._documents.append(document)
+        return key
+
+    def frames_to_send(self) -> list[bytes]:
+        """All that waits, in as few payloads as the limit allows."""
+        if self._greeting is not None:
+            self._finish_greeting()
+        documents = self._documents
+        if not documents:
+            return []
+        self._documents = []
+        if len(documents) == 1:
+            return [b"[%b]" % documents[0]]
+        return self._payloads(documents)
+
+    def _payloads(self, documents: list[bytes]) -> list[bytes]:
+        payloads: list[list[bytes]] = []
+        size = 0
+        for document in documents:
+            if not payloads or size + len(document) + 1 > self._max_frame or len(payloads[-1]) >= self._most:
+                payloads.append([])
+                size = 2
+            payloads[-1].append(document)
+            size += len(document) + 1
+        return [joined(payload) for payload in payloads]
+
+    def forget(self, key: Any, now: float) -> None:
+        """Ids are never used again, so there is nothing to set aside."""
+
+    def connection_lost(self, reason: str) -> None:
+        """What was not taken yet is dropped."""
+        self._documents.clear()
+        self._greeting = None
