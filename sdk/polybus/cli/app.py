@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import logging
 import os
 import sys
 from collections.abc import Sequence
@@ -9,8 +11,10 @@ from importlib.metadata import PackageNotFoundError, version
 
 import typer
 
+from .bench import bench
 from .client import publish, request, subscribe
 from .demo import demo
+from .doctor import doctor
 from .inspect import inspect
 from .problems import describe, say
 from .serve import serve
@@ -21,7 +25,6 @@ app: typer.Typer = typer.Typer(
     name="polybus",
     help="RPC and publish/subscribe over any protocol and any transport.",
     no_args_is_help=False,
-    add_completion=False,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -32,6 +35,8 @@ app.command()(request)
 app.command()(publish)
 app.command()(subscribe)
 app.command()(inspect)
+app.command()(doctor)
+app.command()(bench)
 
 
 def _show_version(wanted: bool) -> None:
@@ -59,10 +64,16 @@ def run(arguments: Sequence[str]) -> int:
         The exit status. What went wrong has been said in one line on stderr.
     """
     command = typer.main.get_command(app)
+    logging.getLogger("polybus").addHandler(logging.NullHandler())  # a command says in one line what went wrong
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # a terminal that cannot show a letter must not end the command
+            stream.reconfigure(errors="replace")
     try:
         outcome = command.main(args=list(arguments), prog_name="polybus", standalone_mode=False)
         sys.stdout.flush()
-    except BrokenPipeError:
+    except (BrokenPipeError, SystemExit) as error:  # typer and rich make status 1 of it
+        if not isinstance(error, BrokenPipeError) and not isinstance(error.__context__, BrokenPipeError):
+            raise
         # Whoever read our output has gone (`| head`). Python would complain once more while it shuts down.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0

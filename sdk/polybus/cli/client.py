@@ -11,9 +11,14 @@ import anyio
 import typer
 
 from .. import Bus, Message
+from ..events import LinkDown, LinkUp
 from .options import Body, Ca, Header, Json, Url, Wait, connecting, json_line, parse_body
+from .problems import PeerError, say, unwrapped
 
 __all__ = ["publish", "request", "subscribe"]
+
+_WITHOUT_HANDSHAKE = ("tcp", "unix")
+"""On these a connection that stands does not show that there is a bus at the other end."""
 
 SubjectArgument = Annotated[str, typer.Argument(metavar="SUBJECT", help="What it is about, for example user.get")]
 
@@ -32,7 +37,7 @@ def request(
     value = parse_body(body)
 
     async def ask() -> Any:
-        async with connecting(url, header, ca, wait) as bus:
+        async with connecting(url, header, ca, wait, timeout) as bus:
             return await bus.request(subject, value, timeout=timeout)
 
     answer = anyio.run(ask)
@@ -48,6 +53,7 @@ def publish(
     url: Url,
     subject: SubjectArgument,
     body: Body = None,
+    timeout: Annotated[float, typer.Option(metavar="S", min=0, help="Seconds to wait for the connection and for room.")] = 30.0,
     header: Header = None,
     ca: Ca = None,
     wait: Wait = 0.0,
@@ -56,8 +62,8 @@ def publish(
     value = parse_body(body)
 
     async def tell() -> None:
-        async with connecting(url, header, ca, wait) as bus:
-            await bus.publish(subject, value)
+        async with connecting(url, header, ca, wait, timeout) as bus:
+            await bus.publish(subject, value, timeout=timeout)
 
     anyio.run(tell)
 
@@ -67,6 +73,10 @@ def subscribe(
     pattern: Annotated[str, typer.Argument(metavar="PATTERN", help="* stands for one token, > for the rest: news.*")],
     as_json: Json = False,
     count: Annotated[int, typer.Option(metavar="N", min=0, help="Leave after so many; 0 goes on until it is interrupted.")] = 0,
+    timeout: Annotated[
+        float,
+        typer.Option(metavar="S", min=0, help="Seconds for a first sign of life on a wire without handshake; 0: for ever."),
+    ] = 5.0,
     header: Header = None,
     ca: Ca = None,
     wait: Wait = 0.0,
@@ -75,12 +85,13 @@ def subscribe(
     show = partial(_show, pretty=sys.stdout.isatty() and not as_json)
 
     async def listen() -> None:
-        async with connecting(url, header, ca, wait) as bus, anyio.create_task_group() as group:
+        async with connecting(url, header, ca, wait, timeout) as bus, anyio.create_task_group() as group:
             group.start_soon(_until_signal, group.cancel_scope)
+            group.start_soon(_watch, bus, timeout)
             await _print_publications(bus, pattern, count, show)
             group.cancel_scope.cancel()
 
-    _unwrapped(listen)
+    unwrapped(lambda: anyio.run(listen))
 
 
 async def _print_publications(bus: Bus, pattern: str, count: int, show: Any) -> None:
@@ -93,24 +104,38 @@ async def _print_publications(bus: Bus, pattern: str, count: int, show: Any) -> 
                 return
 
 
+async def _watch(bus: Bus, timeout: float) -> None:
+    """A link that is down misses publications: that is worth a line. One that was never alive is worth the end.
+
+    Raises:
+        PeerError: The other side has not said a word.
+    """
+    async with anyio.create_task_group() as group:
+        group.start_soon(_tell_of_links, bus)
+        if timeout and bus.peers[0].transport in _WITHOUT_HANDSHAKE:
+            await anyio.sleep(timeout)
+            if not bus.stats().received:
+                raise PeerError(
+                    f"{bus.peers[0].address} accepts the connection and says nothing for {timeout:g} s: "
+                    "does it speak this protocol? polybus doctor URL says more, --timeout 0 waits all the same"
+                )
+
+
+async def _tell_of_links(bus: Bus) -> None:
+    async for event in bus.events():
+        if isinstance(event, LinkDown):
+            if not bus.stats().received:
+                raise PeerError(f"the link ended at once: {event.reason}; polybus doctor URL says more")
+            say(f"the link is down: {event.reason}; what is published meanwhile is missed")
+        elif isinstance(event, LinkUp) and event.again:
+            say("the link is back")
+
+
 async def _until_signal(scope: anyio.CancelScope) -> None:
     with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
         async for _ in signals:
             scope.cancel()
             return
-
-
-def _unwrapped(function: Any) -> None:
-    """A task group wraps what fails in it; a command has one thing that can fail."""
-    try:
-        anyio.run(function)
-    except Exception as error:
-        raise _first(error) from None
-
-
-def _first(error: BaseException) -> BaseException:
-    inner: tuple[BaseException, ...] = getattr(error, "exceptions", ())
-    return _first(inner[0]) if inner else error
 
 
 def _show(message: Message, *, pretty: bool) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import ssl
 import sys
 from contextlib import AbstractAsyncContextManager
@@ -12,10 +13,10 @@ from typing import Annotated, Any, TypeAlias
 import msgspec
 import typer
 
-from .. import Backoff, Bus, connect
+from .. import Backoff, Bus, Limits, connect
 from .problems import UsageError
 
-__all__ = ["Body", "Ca", "Header", "Json", "Url", "Wait", "connecting", "json_line", "parse_body"]
+__all__ = ["Body", "Ca", "Header", "Json", "Url", "Wait", "connecting", "headers_of", "json_line", "parse_body", "trust_of"]
 
 Url: TypeAlias = Annotated[
     str, typer.Argument(metavar="URL", help="protocol+transport://address, for example ubre+ws://127.0.0.1:8000/bus")
@@ -38,17 +39,29 @@ _IMPATIENT = Backoff(maximum=1.0)
 """Somebody sits before the screen."""
 
 
-def connecting(url: str, header: list[str] | None, ca: Path | None, wait: float) -> AbstractAsyncContextManager[Bus]:
-    """The connection that a command wants.
+def connecting(
+    url: str, header: list[str] | None, ca: Path | None, wait: float, timeout: float = 0.0
+) -> AbstractAsyncContextManager[Bus]:
+    """The connection that a command wants. `timeout` bounds each step of connecting, where it is shorter than usual.
 
     Raises:
         UsageError: A header or the certificate file cannot be used.
         ValueError: The URL is wrong.
     """
-    return connect(url, headers=_headers(header), tls=_trust(ca), wait=wait, backoff=_IMPATIENT)
+    usual = Limits()
+    limits = Limits(
+        connect_timeout=min(usual.connect_timeout, timeout or math.inf),
+        handshake_timeout=min(usual.handshake_timeout, timeout or math.inf),
+    )
+    return connect(url, headers=headers_of(header), tls=trust_of(ca), wait=wait, backoff=_IMPATIENT, limits=limits)
 
 
-def _headers(given: list[str] | None) -> dict[str, str] | None:
+def headers_of(given: list[str] | None) -> dict[str, str] | None:
+    """The headers of --header.
+
+    Raises:
+        UsageError: One of them is none.
+    """
     headers: dict[str, str] = {}
     for text in given or ():
         name, colon, value = text.partition(":")
@@ -58,7 +71,12 @@ def _headers(given: list[str] | None) -> dict[str, str] | None:
     return headers or None
 
 
-def _trust(ca: Path | None) -> ssl.SSLContext | None:
+def trust_of(ca: Path | None) -> ssl.SSLContext | None:
+    """The context of --ca.
+
+    Raises:
+        UsageError: The file holds no certificates.
+    """
     if ca is None:
         return None
     try:

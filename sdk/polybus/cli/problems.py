@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
+from typing import TypeVar
 
 from ..errors import (
     BusError,
     ConnectFailed,
+    DeadlineExceeded,
+    Disconnected,
     EncodeError,
     Forbidden,
     LocalProtocolError,
@@ -16,7 +20,9 @@ from ..errors import (
     Unsupported,
 )
 
-__all__ = ["PeerError", "UsageError", "describe", "say"]
+__all__ = ["PeerError", "UsageError", "describe", "for_shell", "say", "unwrapped"]
+
+T = TypeVar("T")
 
 REFUSED = 1
 USAGE = 2
@@ -52,12 +58,38 @@ def describe(error: Exception) -> tuple[str, int]:
     if isinstance(error, (LocalProtocolError, EncodeError, ReservedSubject, Unsupported)):
         return str(error), USAGE
     if isinstance(error, BusError):
-        return f"{error}{_next_step(error)}", REFUSED
+        return f"{for_shell(str(error))}{_next_step(error)}", REFUSED
     if isinstance(error, ValueError):
         return str(error), USAGE
     if isinstance(error, OSError):
         return str(error), REFUSED
     raise error
+
+
+def unwrapped(function: Callable[[], T]) -> T:
+    """What a function gives. A task group wraps what fails in it; a command has one thing that can fail.
+
+    Raises:
+        Exception: What the function raises, without the groups around it.
+    """
+    try:
+        return function()
+    except Exception as error:
+        raise _first(error) from None
+
+
+def _first(error: BaseException) -> BaseException:
+    inner: tuple[BaseException, ...] = getattr(error, "exceptions", ())
+    return _first(inner[0]) if inner else error
+
+
+def for_shell(text: str) -> str:
+    """The advice of a text, in the words of the command line."""
+    return (
+        text.replace("--ca, or with tls=ssl.create_default_context(cafile=...)", "--ca FILE")
+        .replace("timeout=", "--timeout")
+        .replace("headers=", "--header")
+    )
 
 
 def _of_click(error: Exception) -> str:
@@ -72,9 +104,9 @@ def _nobody_there(reason: str) -> bool:
 
 def _next_step(error: BusError) -> str:
     if isinstance(error, ConnectFailed):
-        if "certificate" in error.reason.lower():
-            return "; name the authority that signed it with --ca FILE"
         return "; is the server running? --wait S goes on trying" if _nobody_there(error.reason) else ""
+    if isinstance(error, (Disconnected, DeadlineExceeded)):
+        return "; polybus doctor URL looks at every step"
     if isinstance(error, Unauthorized):
         return "; identify yourself, for example with --header 'authorization: Bearer TOKEN'"
     if isinstance(error, Forbidden):

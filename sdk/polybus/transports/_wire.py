@@ -150,6 +150,7 @@ def closed_with(error: Exception | None) -> Closed:
 _REASONS: Final[Mapping[int, str]] = {
     errno.ECONNREFUSED: "connection refused: nobody listens there",
     errno.ECONNRESET: "connection reset by the peer",
+    errno.ENOTCONN: "connection reset by the peer",
     errno.EPIPE: "the peer closed the connection",
     errno.ETIMEDOUT: "timed out: no answer from the network",
     errno.EHOSTUNREACH: "host unreachable",
@@ -172,6 +173,8 @@ def plain_reason(error: BaseException) -> str:
     # gaierror is an OSError with numbers of its own.
     if type(error).__name__ == "gaierror" or isinstance(error, UnicodeError):
         return "name does not resolve"
+    if isinstance(error, ConnectionResetError) and error.errno is None:  # asyncio's own
+        return _REASONS[errno.ECONNRESET]
     if isinstance(error, OSError) and error.errno is not None and error.errno in _REASONS:
         return _REASONS[error.errno]
     if isinstance(error, OSError) and error.strerror:

@@ -100,6 +100,7 @@ class _Answer:
         self._core = core
         self._wire = wire
         self._head_over = False
+        self._first_line = b""
         self._response: Response | None = None
         self._lost: Exception | None = None
 
@@ -117,6 +118,7 @@ class _Answer:
             head = bytes(self.rest[: end + len(_END)] if end >= 0 else self.rest)
             del self.rest[: len(head)]
             self._head_over = True
+            self._first_line = head.partition(b"\r\n")[0]
             self._feed(head)
             if self.rest and not self.accepted and not self.complete.is_set():
                 self._feed(bytes(self.rest))
@@ -162,6 +164,11 @@ class _Answer:
             return _refusal(url, response)
         if response is not None:
             return ConnectFailed(url, f"the server's answer to the upgrade is wrong: {error}")
+        if self._first_line.startswith(b"HTTP/1.0 "):
+            status = self._first_line[9:].decode("latin-1").strip()[:_MAX_TEXT]
+            return ConnectFailed(
+                url, f"the server answered {status} in HTTP/1.0, which has no upgrade: is it a WebSocket server?"
+            )
         if error is not None and not isinstance(error.__cause__, EOFError):
             return ConnectFailed(
                 url, "the server does not answer in HTTP: is it a WebSocket server, and ws:// not wss:// or tcp://?"

@@ -1,0 +1,196 @@
+"""`polybus bench`: how fast a wire is, here or where the user has it."""
+
+from __future__ import annotations
+
+import os
+import platform
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Annotated, Any
+
+import anyio
+import typer
+from attrs import asdict, evolve, frozen
+
+from .. import Bus
+from ..testing import pair
+from ..urls import find_protocol, resolve_url, split_url
+from .bench_server import COUNT, ECHO, ONE_WAY, make_bus
+from .options import Ca, Header, Wait, connecting, json_line, parse_body
+from .problems import PeerError, UsageError, unwrapped
+from .rates import Rates, measure
+from .show import Printer
+
+__all__ = ["bench"]
+
+_LOOPS = ("asyncio", "uvloop", "trio")
+
+
+@frozen(kw_only=True)
+class Load:
+    """What is sent."""
+
+    subject: str
+    body: Any
+    seconds: float
+    in_flight: int
+    timeout: float
+    any_answer: bool = False
+    """Whether "nobody handles it" counts as an answer: it goes there and back all the same."""
+
+
+def bench(
+    url: Annotated[
+        str | None,
+        typer.Argument(metavar="[URL]", help="A running server; without it ours in a further process, over each transport."),
+    ] = None,
+    subject: Annotated[
+        str, typer.Option(metavar="SUBJECT", help="What to ask a running server for; without it for nothing that it has.")
+    ] = "",
+    body: Annotated[str | None, typer.Option(metavar="BODY", help="JSON, for --subject.", show_default=False)] = None,
+    size: Annotated[int, typer.Option(metavar="N", min=0, help="Bytes in a body, without --body.")] = 64,
+    in_flight: Annotated[int, typer.Option(metavar="N", min=1, max=4096, help="Requests on their way at once.")] = 64,
+    seconds: Annotated[float, typer.Option(metavar="S", min=0.01, help="For each measurement.")] = 1.0,
+    protocol: Annotated[str, typer.Option(metavar="P", help="Without URL: ubre or 'ubre?format=binary'.")] = "ubre",
+    loop: Annotated[str, typer.Option(metavar="LOOP", help="asyncio, uvloop or trio.")] = "asyncio",
+    timeout: Annotated[float, typer.Option(metavar="S", min=0, help="Seconds to wait for each answer.")] = 5.0,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON document.")] = False,
+    header: Header = None,
+    ca: Ca = None,
+    wait: Wait = 0.0,
+) -> None:
+    """Measure round trips, requests per second and publications per second."""
+    if loop not in _LOOPS:
+        raise UsageError(f"--loop {loop!r}: one of {', '.join(_LOOPS)}")
+    if loop != "asyncio" and find_spec(loop) is None:
+        raise UsageError(f"--loop {loop}: it is not installed here: pip install {loop}")
+    value = "x" * size if body is None else parse_body(body)
+    load = Load(subject=subject or ECHO, body=value, seconds=seconds, in_flight=in_flight, timeout=timeout)
+    results: dict[str, Rates] = {}
+    if url is not None:
+        resolve_url(url)
+        results[url] = _run(loop, _at, url, _foreign(load, subject), header, ca, wait)
+    else:
+        if subject:
+            raise UsageError("--subject is for a running server: name its URL too")
+        find_protocol(*_split(protocol))
+        results["memory"] = _run(loop, _in_memory, protocol, load)
+        for transport, address in _addresses():
+            with _serving(protocol, address, loop) as real:
+                results[transport] = _run(loop, _at, real, load, None, None, 0.0)
+    if as_json:
+        print(json_line(_result(results, load, loop), pretty=True), flush=True)
+    else:
+        _show(results, load, loop, local=url is None)
+
+
+def _foreign(load: Load, subject: str) -> Load:
+    return load if subject else evolve(load, subject="polybus.bench", any_answer=True)
+
+
+def _run(loop: str, function: Any, *args: Any) -> Rates:
+    backend = "trio" if loop == "trio" else "asyncio"
+    options = {"use_uvloop": True} if loop == "uvloop" else {}
+    rates: Rates = unwrapped(lambda: anyio.run(function, *args, backend=backend, backend_options=options))
+    return rates
+
+
+async def _at(url: str, load: Load, header: list[str] | None, ca: Path | None, wait: float) -> Rates:
+    async with connecting(url, header, ca, wait, load.timeout) as bus:
+        return await _rates(bus, load)
+
+
+async def _in_memory(protocol: str, load: Load) -> Rates:
+    async with pair(make_bus(), protocol=find_protocol(*_split(protocol))) as bus:
+        return await _rates(bus, load)
+
+
+async def _rates(bus: Bus, load: Load) -> Rates:
+    counts = (ONE_WAY, COUNT) if load.subject == ECHO else None
+    return await measure(
+        bus,
+        load.subject,
+        load.body,
+        seconds=load.seconds,
+        in_flight=load.in_flight,
+        timeout=load.timeout,
+        any_answer=load.any_answer,
+        counts=counts,
+    )
+
+
+# -- our own server --------------------------------------------------------------------------------------------------------
+
+
+def _split(protocol: str) -> tuple[str, dict[str, str]]:
+    parts = split_url(f"{protocol.partition('?')[0]}+memory://bench?{protocol.partition('?')[2]}")
+    return parts.protocol, dict(parts.options)
+
+
+def _addresses() -> Iterator[tuple[str, str]]:
+    if os.name == "posix":
+        with tempfile.TemporaryDirectory(prefix="polybus-") as folder:
+            yield "unix", f"unix://{folder}/bench.sock"
+    yield "tcp", "tcp://127.0.0.1:0"
+    yield "ws", "ws://127.0.0.1:0/bench"
+
+
+@contextmanager
+def _serving(protocol: str, address: str, loop: str) -> Iterator[str]:
+    name, _, options = protocol.partition("?")
+    url = f"{name}+{address}{'?' if options else ''}{options}"
+    command = [sys.executable, "-m", "polybus.cli.bench_server", url, loop]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as server:
+        try:
+            assert server.stdout is not None
+            word, _, real = server.stdout.readline().strip().partition(" ")
+            if word != "serving":
+                said = server.communicate(timeout=10)[1].strip().splitlines() or ["it said nothing"]
+                raise PeerError(f"the server process did not start: {said[-1]}")
+            yield real
+        finally:
+            server.kill()
+
+
+# -- what is shown ---------------------------------------------------------------------------------------------------------
+
+
+def _machine(loop: str) -> dict[str, Any]:
+    return {
+        "python": platform.python_version(),
+        "implementation": platform.python_implementation(),
+        "loop": loop,
+        "system": platform.system(),
+        "machine": platform.machine(),
+        "cores": os.cpu_count(),
+    }
+
+
+def _result(results: dict[str, Rates], load: Load, loop: str) -> dict[str, Any]:
+    wires = [{"wire": wire, **asdict(rates)} for wire, rates in results.items()]
+    return {"machine": _machine(loop), "in_flight": load.in_flight, "seconds": load.seconds, "wires": wires}
+
+
+def _show(results: dict[str, Rates], load: Load, loop: str, *, local: bool) -> None:
+    heads = ("wire", "round trip", "p99", f"{load.in_flight} in flight", "one way")
+    rows = [
+        (
+            wire,
+            f"{rates.round_trip_us:.0f} µs",
+            f"{rates.round_trip_p99_us:.0f} µs",
+            f"{rates.requests_per_s:,.0f} requests/s",
+            "" if rates.publications_per_s is None else f"{rates.publications_per_s:,.0f} publications/s",
+        )
+        for wire, rates in results.items()
+    ]
+    printer = Printer()
+    printer.table(heads, rows)
+    machine = _machine(loop)
+    where = "client and server on this machine, no network between" if local else "this side's share of the work included"
+    printer.line("", f"{machine['implementation']} {machine['python']}, {loop}, {machine['cores']} cores; {where}", style="dim")
+    sys.stdout.flush()

@@ -1,0 +1,41 @@
+"""The other side of `polybus bench`, in a process of its own: ``python -m polybus.cli.bench_server URL LOOP``"""
+
+from __future__ import annotations
+
+import sys
+
+from .. import Bus, run
+from ..demo.children import leave_with_parent
+
+__all__ = ["COUNT", "ECHO", "ONE_WAY", "make_bus"]
+
+ECHO = "bench.echo"
+ONE_WAY = "bench.one_way"
+COUNT = "bench.count"
+
+
+def make_bus() -> Bus:
+    """Echoes requests and counts publications."""
+    bus = Bus()
+    seen = 0
+
+    @bus.handle(ECHO)
+    async def echo(body: object) -> object:
+        return body
+
+    @bus.on(ONE_WAY, when_full="drop_newest", queue=100_000)
+    async def count(body: object) -> None:
+        nonlocal seen
+        seen += 1
+
+    @bus.handle(COUNT)
+    async def counted() -> int:
+        return seen
+
+    return bus
+
+
+if __name__ == "__main__":
+    leave_with_parent()
+    url, loop = sys.argv[1:]
+    run(make_bus(), url, drain=1, backend="trio" if loop == "trio" else "asyncio", uvloop=loop == "uvloop")

@@ -1,0 +1,286 @@
+"""The steps of `polybus doctor`, from the name of a host to the answer to a request."""
+
+from __future__ import annotations
+
+import socket
+import ssl
+import stat
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import AsyncExitStack
+from datetime import UTC, datetime
+from statistics import median
+from time import perf_counter
+from typing import Any, Literal, TypeAlias
+from urllib.parse import unquote, urlsplit
+
+import anyio
+import anyio.abc
+from anyio.streams.tls import TLSAttribute, TLSStream
+from attrs import define
+
+from .. import (
+    Bus,
+    BusError,
+    ConnectFailed,
+    DeadlineExceeded,
+    Disconnected,
+    Limits,
+    NoHandler,
+    RequestError,
+    connect,
+)
+from ..plugins import Connector, DialOptions, Transport
+from ..transports._wire import plain_reason
+from ..urls import resolve_url
+from . import remedies
+from .problems import for_shell
+
+__all__ = ["Examination", "Outcome", "Step"]
+
+Outcome: TypeAlias = Literal["ok", "failed", "not reached"]
+
+_NOBODY = "polybus.doctor"
+"""A subject that nobody handles: that this is said shows that requests go there and back."""
+_OF_THE_NETWORK = (
+    BusError,
+    OSError,
+    EOFError,
+    ValueError,
+    anyio.BrokenResourceError,
+    anyio.ClosedResourceError,
+    anyio.EndOfStream,
+)
+_ROUNDS = 5
+_PORTS = {"ws": 80, "http": 80, "wss": 443, "https": 443}
+
+
+@define
+class Step:
+    """One step, and what came of it."""
+
+    name: str
+    outcome: Outcome = "not reached"
+    seconds: float | None = None
+    detail: str = ""
+    remedy: str = ""
+
+
+class StepFailed(Exception):
+    """A step did not hold."""
+
+    def __init__(self, detail: str, remedy: str) -> None:
+        super().__init__(detail)
+        self.detail = detail
+        self.remedy = remedy
+
+
+class Examination:
+    """One look at a server. `steps` is filled by `run`, which raises nothing that the server could cause."""
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        subject: str = "",
+        body: Any = None,
+        timeout: float = 5.0,
+        headers: Mapping[str, str] | None = None,
+        tls: ssl.SSLContext | None = None,
+    ) -> None:
+        self.url = url
+        self._adapter, transport, address = resolve_url(url)
+        self._connector = transport.connector(address)
+        self._parts = urlsplit(address)
+        self._subject = subject
+        self._body = body
+        self._timeout = timeout
+        self._headers = headers
+        self._tls = tls
+        self._plan = self._planned()
+        self.steps: list[Step] = [Step(name) for name in self._plan]
+
+    @property
+    def failed(self) -> Step | None:
+        """The step that did not hold, if there is one."""
+        return next((step for step in self.steps if step.outcome == "failed"), None)
+
+    def _planned(self) -> dict[str, Callable[[AsyncExitStack], Awaitable[str]]]:
+        scheme = self._parts.scheme
+        plan: dict[str, Callable[[AsyncExitStack], Awaitable[str]]] = {}
+        if self._parts.hostname and scheme in ("tcp", "tls", "ws", "wss", "http", "https"):
+            plan |= {"resolve": self._resolve, "connect": self._connect}
+            if scheme in ("tls", "wss", "https"):
+                plan["tls"] = self._shake_hands
+        elif scheme == "unix":
+            plan["socket file"] = self._find_socket
+        opened = "upgrade" if scheme in ("ws", "wss") else "open"
+        return plan | {opened: self._open, "handshake": self._handshake, "peer": self._meet, "request": self._ask}
+
+    async def run(self) -> None:
+        """Take the steps, as far as they hold."""
+        async with anyio.create_task_group() as self._group, AsyncExitStack() as stack:
+            stack.callback(self._group.cancel_scope.cancel)
+            for step, take in zip(self.steps, self._plan.values(), strict=True):
+                began = perf_counter()
+                try:
+                    with anyio.fail_after(self._timeout + 1):  # the limits within are to fire first: they say more
+                        step.detail = await take(stack)
+                    step.outcome = "ok"
+                except Exception as error:
+                    step.outcome = "failed"
+                    step.detail, step.remedy = self._explained(error, step.name)
+                step.seconds = perf_counter() - began
+                if step.outcome == "failed":
+                    return
+
+    def _explained(self, error: Exception, step: str) -> tuple[str, str]:
+        if isinstance(error, StepFailed):
+            return error.detail, error.remedy
+        if type(error) is TimeoutError:
+            return f"nothing happened for {self._timeout:g} s", remedies.silence(step)
+        if isinstance(error, _OF_THE_NETWORK):
+            text = error.reason if isinstance(error, (ConnectFailed, Disconnected)) else plain_reason(error)
+            return for_shell(text) or type(error).__name__, remedies.of(error, step, self._parts.scheme, self._adapter.name)
+        raise error
+
+    # -- what the operating system can say -----------------------------------------------------------------------------------
+
+    @property
+    def _port(self) -> int:
+        return self._parts.port or _PORTS.get(self._parts.scheme, 0)
+
+    async def _resolve(self, stack: AsyncExitStack) -> str:
+        assert self._parts.hostname is not None
+        with anyio.fail_after(self._timeout):
+            found = await anyio.getaddrinfo(self._parts.hostname, self._port, type=socket.SOCK_STREAM)
+        return ", ".join(dict.fromkeys(str(address[0]) for *_, address in found))
+
+    async def _connect(self, stack: AsyncExitStack) -> str:
+        assert self._parts.hostname is not None
+        with anyio.fail_after(self._timeout):
+            self._stream: anyio.abc.SocketStream = await anyio.connect_tcp(self._parts.hostname, self._port)
+        stack.push_async_callback(anyio.aclose_forcefully, self._stream)
+        try:
+            address: Any = self._stream.extra(anyio.abc.SocketAttribute.remote_address)
+        except (OSError, anyio.TypedAttributeLookupError):
+            return "and cut off at once"
+        return f"{address[0]} port {address[1]}"
+
+    async def _shake_hands(self, stack: AsyncExitStack) -> str:
+        context = self._tls if self._tls is not None else ssl.create_default_context()
+        with anyio.fail_after(self._timeout):
+            stream = await TLSStream.wrap(self._stream, hostname=self._parts.hostname, ssl_context=context)
+        stack.push_async_callback(anyio.aclose_forcefully, stream)
+        tls = stream.extra(TLSAttribute.ssl_object)
+        return f"{tls.version()}, {_certificate(tls.getpeercert() or {})}"
+
+    async def _find_socket(self, stack: AsyncExitStack) -> str:
+        path = anyio.Path(unquote(self._parts.path))
+        mode = (await path.stat()).st_mode
+        if not stat.S_ISSOCK(mode):
+            raise StepFailed(f"{path} is no socket", "the URL names another file than the one that the server listens on")
+        return f"{path}, {stat.filemode(mode)}"
+
+    # -- what polybus can say ----------------------------------------------------------------------------------------------
+
+    async def _open(self, stack: AsyncExitStack) -> str:
+        """The first half of the real connection: up to the transport. The second half waits for `_handshake`."""
+        self._halves = _Halves(self._connector)
+        limits = Limits(connect_timeout=self._timeout, handshake_timeout=self._timeout)
+        self._bus = Bus(limits=limits)
+        manager = connect(self._halves, bus=self._bus, protocol=self._adapter, headers=self._headers, tls=self._tls)
+        self._outcome = _Outcome()
+        self._group.start_soon(self._outcome.of, manager)
+        await self._halves.transport_made.wait()
+        if self._halves.error is not None:
+            raise self._halves.error
+        return f"to {self._halves.address}"
+
+    async def _handshake(self, stack: AsyncExitStack) -> str:
+        self._halves.go_on.set()
+        await self._outcome.known.wait()
+        if self._outcome.error is not None:
+            raise self._outcome.error
+        (self._peer,) = self._bus.peers
+        return f"{self._adapter.name} is ready"
+
+    async def _meet(self, stack: AsyncExitStack) -> str:
+        if await self._peer.extended():
+            return "a polybus peer: streams, channels, wildcards and cancelling too"
+        return f"a bare {self._adapter.name} peer, or a silent one: no streams, channels or wildcards"
+
+    async def _ask(self, stack: AsyncExitStack) -> str:
+        subject = self._subject or _NOBODY
+        times: list[float] = []
+        answer = ""
+        for _ in range(1 if self._subject else _ROUNDS):
+            began = perf_counter()
+            try:
+                value = await self._peer.request(subject, self._body, timeout=self._timeout)
+                answer = f"answered with {_short(value)}"
+            except DeadlineExceeded:
+                raise TimeoutError from None
+            except RequestError as error:
+                if self._subject:
+                    raise
+                answer = "nobody handles it, as expected" if isinstance(error, NoHandler) else f"answered with {error!r}"
+            times.append(perf_counter() - began)
+        return f"{subject}: {answer}; {median(times) * 1000:.2f} ms there and back"
+
+
+class _Outcome:
+    """Enters a block in a task of its own, and leaves it when the task is cancelled."""
+
+    def __init__(self) -> None:
+        self.known = anyio.Event()
+        self.error: Exception | None = None
+
+    async def of(self, manager: Any) -> None:
+        try:
+            async with manager:
+                self.known.set()
+                await anyio.sleep_forever()
+        except Exception as error:
+            self.error = error
+        finally:
+            self.known.set()
+
+
+class _Halves:
+    """A connector that stops between the transport and the protocol's handshake, so that each can be timed."""
+
+    reconnects = False
+
+    def __init__(self, connector: Connector) -> None:
+        self._connector = connector
+        self.url = connector.url
+        self.transport_made = anyio.Event()
+        self.go_on = anyio.Event()
+        self.error: Exception | None = None
+        self.address = ""
+
+    async def connect(self, options: DialOptions) -> Transport:
+        try:
+            transport = await self._connector.connect(options)
+            self.address = transport.address
+        except Exception as error:
+            self.error = error
+            raise
+        finally:
+            self.transport_made.set()
+        await self.go_on.wait()
+        return transport
+
+
+def _certificate(facts: Mapping[str, Any]) -> str:
+    names = [value for kind, value in facts.get("subjectAltName", ()) if kind in ("DNS", "IP Address")]
+    expires = facts.get("notAfter")
+    if expires is None:
+        return "a certificate"
+    days = (datetime.fromtimestamp(ssl.cert_time_to_seconds(expires), UTC) - datetime.now(UTC)).days
+    return f"certificate for {', '.join(names) or 'no name'}, valid for {days} more days"
+
+
+def _short(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."

@@ -1,0 +1,133 @@
+"""What `polybus bench` measures on one link."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from math import inf
+from time import perf_counter
+from typing import Any
+
+import anyio
+import anyio.lowlevel
+from attrs import frozen
+
+from .. import Bus, NoHandler
+
+__all__ = ["Rates", "measure"]
+
+_WARM_UP = 50
+_TURN = 64
+
+
+@frozen(kw_only=True)
+class Rates:
+    """The figures of one wire."""
+
+    round_trip_us: float
+    """Median of requests one after the other, in microseconds."""
+    round_trip_p99_us: float
+    requests_per_s: float
+    """With many in flight."""
+    publications_per_s: float | None
+    """Counted by the server; None where it does not count."""
+    publications_lost: int | None
+
+
+async def measure(
+    bus: Bus,
+    subject: str,
+    body: Any,
+    *,
+    seconds: float,
+    in_flight: int,
+    timeout: float,
+    any_answer: bool,
+    counts: tuple[str, str] | None,
+) -> Rates:
+    """Measure the only link of a bus.
+
+    Args:
+        bus: Its link's peer is asked.
+        subject: Of the requests.
+        body: Of requests and publications.
+        seconds: For each measurement.
+        in_flight: Requests at once, for the throughput.
+        timeout: For each request.
+        any_answer: "Nobody handles it" is an answer too.
+        counts: Where the peer counts publications, and whom to ask for the count.
+
+    Raises:
+        BusError: What a request fails with.
+    """
+    (peer,) = bus.peers
+
+    async def ask() -> None:
+        try:
+            await peer.request(subject, body, timeout=timeout)
+        except NoHandler:
+            if not any_answer:
+                raise
+
+    for _ in range(_WARM_UP):
+        await ask()
+    times = sorted(await _one_by_one(ask, seconds))
+    rate = await _at_once(ask, in_flight, seconds)
+    published: tuple[float | None, int | None] = (None, None)
+    if counts is not None:
+        published = await _one_way(bus, *counts, body, seconds, timeout)
+    return Rates(
+        round_trip_us=times[len(times) // 2] * 1e6,
+        round_trip_p99_us=times[int(len(times) * 0.99)] * 1e6,
+        requests_per_s=rate,
+        publications_per_s=published[0],
+        publications_lost=published[1],
+    )
+
+
+async def _one_by_one(ask: Callable[[], Awaitable[None]], seconds: float) -> list[float]:
+    times: list[float] = []
+    now = perf_counter()
+    end = now + seconds
+    while now < end:
+        began = now
+        await ask()
+        now = perf_counter()
+        times.append(now - began)
+    return times
+
+
+async def _at_once(ask: Callable[[], Awaitable[None]], in_flight: int, seconds: float) -> float:
+    answered = 0
+    began = perf_counter()
+    end = began + seconds
+
+    async def go_on() -> None:
+        nonlocal answered
+        while perf_counter() < end:
+            await ask()
+            answered += 1
+
+    async with anyio.create_task_group() as group:
+        for _ in range(in_flight):
+            group.start_soon(go_on)
+    return answered / (perf_counter() - began)
+
+
+async def _one_way(
+    bus: Bus, subject: str, count: str, body: Any, seconds: float, timeout: float
+) -> tuple[float | None, int | None]:
+    """The count is asked for behind the publications, on the same link: when it comes, all of them have been read."""
+    before = await bus.request(count, timeout=timeout, returns=int)
+    sent = 0
+    began = perf_counter()
+    end = began + seconds
+    while perf_counter() < end:
+        for _ in range(_TURN):
+            await bus.publish(subject, body)
+        sent += _TURN
+        await anyio.lowlevel.checkpoint()
+    seen, now = before, -inf
+    while seen != now:  # read is not yet counted: until it stands still
+        now = seen
+        seen = await bus.request(count, timeout=timeout + seconds * 10, returns=int)
+    return (seen - before) / (perf_counter() - began), sent - (seen - before)

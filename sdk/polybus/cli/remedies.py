@@ -1,0 +1,107 @@
+"""What to do about a step that failed."""
+
+from __future__ import annotations
+
+import errno
+import socket
+import ssl
+
+from .. import BadRequest, Disconnected, Forbidden, NoHandler, RequestError, Unauthorized
+
+__all__ = ["of", "silence"]
+
+_BY_NUMBER = {
+    errno.ECONNREFUSED: (
+        "start the server, or correct host and port; "
+        "one in a container or on another machine must listen on more than 127.0.0.1"
+    ),
+    errno.ENOENT: "the server has not made it yet, or under another path: start it, or correct the URL",
+    errno.EACCES: "this user may not: look at the permissions of the socket and of its folder",
+    errno.ENETUNREACH: "there is no route: is the network, or the VPN, up?",
+    errno.EHOSTUNREACH: "there is no route to the host: is it on, and in this network?",
+    errno.ECONNRESET: "the server, or something before it, cut the connection: look into its log",
+}
+_SILENCE = {
+    "resolve": "the name server does not answer: look at the DNS settings",
+    "connect": "a firewall may swallow the packets, or the address is wrong",
+    "tls": "something accepts connections there, but speaks no TLS: try the URL without TLS (ws, tcp)",
+    "upgrade": "something accepts connections there, but no WebSocket upgrade: compare port and path with the server's URL",
+    "handshake": "the protocol of the URL is perhaps another one than the server's",
+    "request": (
+        "the connection stands and nothing is answered: the server may be stuck, or speak another protocol, format or dialect"
+    ),
+}
+_HANDSHAKE = "compare protocol and options of the URL (format=, dialect=) with those that the server was started with"
+
+
+def silence(step: str) -> str:
+    """For a step in which nothing happened."""
+    return _SILENCE.get(step, "the server does not go on: look into its log")
+
+
+def of(error: Exception, step: str, scheme: str, protocol: str) -> str:
+    """For an error in a step."""
+    if isinstance(error, ssl.SSLError):
+        return _of_tls(error)
+    if isinstance(error, Unauthorized):
+        return "identify yourself, for example with --header 'authorization: Bearer TOKEN'"
+    if isinstance(error, Forbidden):
+        return "this identity, origin or host may not: ask whoever runs the server, or try another --header"
+    if isinstance(error, NoHandler):
+        return "the server is well, but has no such handler: is the subject spelled as in its handle()?"
+    if isinstance(error, BadRequest):
+        return "the server is well, but wants another body: see --body"
+    if isinstance(error, RequestError):
+        return "the server is well, its handler is not: look into its log"
+    if isinstance(error, socket.gaierror):
+        return "the name is misspelled, or this machine's DNS does not know it"
+    text = str(getattr(error, "reason", None) or error).lower()
+    if "timed out" in text:
+        return silence(step)
+    if "reset" in text and step in ("tls", "upgrade"):
+        return _BY_NUMBER[errno.ECONNRESET]
+    if isinstance(error, OSError) and error.errno in _BY_NUMBER:
+        return _BY_NUMBER[error.errno]
+    if step == "connect":  # several addresses: no number
+        return _BY_NUMBER[errno.ECONNREFUSED]
+    if step == "tls":
+        return "try the URL without TLS (ws, tcp)"
+    if step == "upgrade":
+        return _of_upgrade(text)
+    if "http" in text:
+        return f"the server speaks HTTP: try {protocol}+ws:// and the path of the bus"
+    if step in ("handshake", "peer", "request") or isinstance(error, Disconnected):
+        tls = "" if scheme in ("tls", "wss", "https") else "; does it want TLS (tls, wss)?"
+        return f"the server ended the connection: {_HANDSHAKE}{tls}"
+    return "is the server running there, under this name?"
+
+
+def _of_tls(error: ssl.SSLError) -> str:
+    text = str(error).lower()
+    if isinstance(error, ssl.SSLCertVerificationError):
+        if "expired" in text:
+            return "renew the certificate of the server (and check the clock of this machine)"
+        if "hostname" in text or "ip address" in text:
+            return "use a name that stands in the certificate, or have this one added to it"
+        return "name the authority that signed it with --ca FILE"
+    if "wrong_version_number" in text or "wrong version number" in text or "record layer" in text:
+        return "try the URL without TLS (ws, tcp)"
+    if "certificate required" in text or "certificate_required" in text:
+        return "the server wants a client certificate"
+    return "compare the TLS versions of both sides; the log of the server says more"
+
+
+def _of_upgrade(text: str) -> str:
+    if "answered 404" in text:
+        return "the server is there, but has no bus at this path: correct the path of the URL"
+    if "answered 421" in text:
+        return "the server does not know this host name: serve(hosts=...) or attach(hosts=...) names further ones"
+    if "answered 400" in text or "answered 426" in text:
+        return "the server does not upgrade here: is there a proxy that does not pass on Upgrade and Connection?"
+    if any(f"answered {code}" in text for code in (502, 503, 504)):
+        return "a proxy is there, but the server behind it is not"
+    if "does not answer in http" in text:
+        return "the port speaks something else: try tcp, tls or wss in place of ws"
+    if "closed" in text:
+        return "the port may want TLS (wss), or speak something else (tcp)"
+    return "is this the port and the path of a WebSocket server?"
