@@ -116,7 +116,7 @@ def _web(kind: str) -> tuple[int, Callable[[], object]]:
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-@pytest.mark.parametrize("transport", ["tcp", "ws", "tls", "wss"])
+@pytest.mark.parametrize("transport", ["tcp", "ws", "tls"])
 @pytest.mark.parametrize("kind", ["silent", "resets", "closes", "http", "tls"])
 def test_a_server_that_is_another_one_is_status_1_and_one_line(
     kind: str, transport: str, command: str, pretender: Callable[[str], int], capsys: pytest.CaptureFixture[str]
