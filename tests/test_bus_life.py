@@ -483,17 +483,102 @@ async def test_closing_cuts_a_drain_that_is_under_way() -> None:
 
 
 @bounded
-async def test_a_handler_may_ask_for_a_drain_that_waits_for_it() -> None:
+async def test_a_handler_may_ask_for_a_drain_which_waits_for_its_answer() -> None:
     bus = answering()
 
     @bus.handle("stop")
     async def stop(ctx: Context) -> str:
-        await ctx.bus.drain(timeout=0.05)
-        return "too late"
+        await ctx.bus.drain()
+        await eventually(lambda: not bus.ready)
+        return "stopping"
 
     async with pair(bus) as client:
-        with pytest.raises(BusError):
-            await client.request("stop")
+        assert await client.request("stop") == "stopping"
+        await eventually(lambda: not bus.peers)
+
+
+FROM_WITHIN = ["handler", "publication", "middleware", "lifespan", "thread"]
+
+
+@pytest.mark.parametrize("verb", ["aclose", "drain", "leave"])
+@pytest.mark.parametrize("where", FROM_WITHIN)
+@bounded
+async def test_a_bus_may_be_ended_from_within_by_many_at_once(where: str, verb: str) -> None:
+    """No deadlock, wherever the end is asked for, and nothing is left."""
+    go, asked = anyio.Event(), []
+
+    async def end(bus: Bus) -> None:
+        asked.append(where)
+        if verb == "leave":
+            await bus.__aexit__(None, None, None)
+        else:
+            await getattr(bus, verb)()
+
+    @asynccontextmanager
+    async def lifespan(bus: Bus) -> AsyncIterator[None]:
+        async def later() -> None:
+            await go.wait()
+            await end(bus)
+
+        async with anyio.create_task_group() as group:
+            for _ in range(5):
+                group.start_soon(later)
+            yield
+
+    bus = Bus(lifespan=lifespan if where == "lifespan" else None, limits=QUICK)
+
+    @bus.handle("end")
+    async def by_request() -> None:
+        await go.wait()
+        await end(bus)
+
+    @bus.handle("end in a thread")
+    def by_thread() -> None:
+        anyio.from_thread.run(go.wait)
+        anyio.from_thread.run(end, bus)
+
+    @bus.handle("nothing")
+    async def nothing() -> None:
+        await go.wait()
+
+    @bus.on("end", concurrency=5)
+    async def by_publication() -> None:
+        await go.wait()
+        await end(bus)
+
+    if where == "middleware":
+
+        @bus.use
+        async def around(message: Any, ctx: Context, call_next: Any) -> Any:
+            result = await call_next(message)
+            await end(ctx.bus)
+            return result
+
+    subject = {"handler": "end", "thread": "end in a thread", "middleware": "nothing"}.get(where)
+    if verb == "leave":
+        for _ in range(5):
+            await bus.__aenter__()
+    async with pair(bus) as client:
+        replies = [client.request(subject) for _ in range(5) if subject is not None]
+        for _ in range(5):
+            await client.publish("end" if where == "publication" else "other")
+        if subject is not None:
+            await eventually(lambda: bus.stats().running == 5)
+        elif where == "publication":
+            await eventually(lambda: bus._inboxes[0]._pumps == 5)
+        go.set()
+        await eventually(lambda: asked)
+        for reply in replies:
+            try:
+                await reply
+            except BusError:
+                assert verb == "aclose"
+        if verb != "leave":
+            await eventually(lambda: not bus.ready)
+    await eventually(lambda: everything_ended(bus))
+    assert len(asked) == 5 or verb == "aclose"
+    async with bus:
+        pass
 
 
 # -- the lifespan --------------------------------------------------------------------------------------------------------
@@ -505,7 +590,7 @@ async def test_what_the_lifespan_yields_is_the_state_that_handlers_see() -> None
 
     @asynccontextmanager
     async def lifespan(bus: Bus) -> AsyncIterator[dict[str, int]]:
-        assert bus.ready
+        assert not bus.ready
         log.append("in")
         yield {"n": 7}
         log.append("out")
@@ -545,18 +630,26 @@ async def test_a_lifespan_may_open_links_for_as_long_as_the_bus_runs() -> None:
 
 @bounded
 async def test_a_lifespan_that_fails_is_what_entering_raises_and_the_bus_is_not_entered() -> None:
+    failures = [LookupError("no database"), SystemExit("no configuration"), None]
+
     @asynccontextmanager
     async def lifespan(bus: Bus) -> AsyncIterator[None]:
-        if bus.ready:
-            raise LookupError("no database")
+        failure = failures.pop(0)
+        if failure is not None:
+            raise failure
         yield
 
     bus = Bus(lifespan=lifespan)
-    with pytest.raises(LookupError, match="no database"):
-        await bus.__aenter__()
-    with pytest.raises(LocalProtocolError):
-        _ = bus.request("echo")
-    assert everything_ended(bus)
+    for expected in failures[:2]:
+        assert expected is not None
+        with pytest.raises(type(expected)) as caught:
+            await bus.__aenter__()
+        assert caught.value is expected
+        with pytest.raises(LocalProtocolError):
+            _ = bus.request("echo")
+        assert everything_ended(bus)
+    async with bus:
+        assert bus.ready
 
 
 @bounded
@@ -573,6 +666,326 @@ async def test_a_lifespan_that_fails_on_leaving_says_so_and_the_bus_is_left() ->
     assert everything_ended(bus)
     with pytest.raises(LocalProtocolError):
         _ = bus.request("echo")
+
+
+@bounded
+async def test_a_lifespan_that_fails_on_leaving_does_not_hide_what_the_block_raised() -> None:
+    @asynccontextmanager
+    async def lifespan(bus: Bus) -> AsyncIterator[None]:
+        yield
+        raise LookupError("no goodbye")
+
+    bus = Bus(lifespan=lifespan)
+    with pytest.raises(KeyError) as caught:
+        async with bus:
+            raise KeyError("mine")
+    assert caught.value.args == ("mine",)
+    async with bus:
+        with pytest.raises(LookupError):
+            await bus.aclose()
+        assert everything_ended(bus)
+
+
+@bounded
+async def test_the_end_of_a_lifespan_is_orderly_whatever_the_block_raised() -> None:
+    """As with an application server: what comes after the `yield` needs no `finally`."""
+    log = []
+
+    @asynccontextmanager
+    async def lifespan(bus: Bus) -> AsyncIterator[None]:
+        yield
+        await anyio.lowlevel.checkpoint()
+        log.append("orderly")
+
+    with pytest.raises(KeyError):
+        async with Bus(lifespan=lifespan):
+            raise KeyError
+    with anyio.CancelScope() as scope:
+        async with Bus(lifespan=lifespan):
+            scope.cancel()
+            await anyio.sleep_forever()
+    assert log == ["orderly", "orderly"]
+
+
+@bounded
+async def test_a_lifespan_may_hold_a_task_group() -> None:
+    ticks: list[int] = []
+
+    @asynccontextmanager
+    async def lifespan(bus: Bus) -> AsyncIterator[str]:
+        async def tick() -> None:
+            while True:
+                ticks.append(1)
+                await anyio.lowlevel.checkpoint()
+
+        async with anyio.create_task_group() as group:
+            group.start_soon(tick)
+            with anyio.fail_after(60):
+                yield "state"
+            group.cancel_scope.cancel()
+
+    bus = Bus(lifespan=lifespan)
+    for _ in range(2):
+        async with pair(bus):
+            assert bus.state == "state"
+            await eventually(lambda: ticks)
+        ticks.clear()
+    with anyio.move_on_after(0.01):
+        async with bus:
+            await anyio.sleep_forever()
+    assert everything_ended(bus)
+
+
+async def test_with_a_task_group_in_its_lifespan_too_a_bus_may_be_left_in_another_task(anyio_backend_name: str) -> None:
+    if anyio_backend_name != "asyncio":
+        pytest.skip("trio's nurseries belong to one task")
+
+    @asynccontextmanager
+    async def lifespan(bus: Bus) -> AsyncIterator[None]:
+        async with anyio.create_task_group() as group:
+            group.start_soon(anyio.sleep_forever)
+            yield
+            group.cancel_scope.cancel()
+
+    bus = Bus(lifespan=lifespan)
+    async with asyncio.timeout(BOUND):
+        await asyncio.create_task(bus.__aenter__())
+        await asyncio.create_task(bus.__aexit__(None, None, None))
+    assert everything_ended(bus)
+
+
+@bounded
+async def test_a_task_group_of_the_lifespan_that_fails_closes_the_bus_and_comes_out_of_the_block() -> None:
+    fail = anyio.Event()
+
+    @asynccontextmanager
+    async def lifespan(bus: Bus) -> AsyncIterator[None]:
+        async def soon() -> None:
+            await fail.wait()
+            raise LookupError("the database has gone")
+
+        async with anyio.create_task_group() as group:
+            group.start_soon(soon)
+            yield
+
+    bus = Bus(lifespan=lifespan)
+    with pytest.raises(ExceptionGroup) as caught:
+        async with bus:
+            fail.set()
+            await bus.wait_closed()
+    assert [type(error) for error in caught.value.exceptions] == [LookupError]
+    assert everything_ended(bus)
+
+
+@bounded
+async def test_a_lifespan_that_enters_its_own_bus_does_not_keep_it_entered() -> None:
+    upstream, log = answering(), []
+
+    @asynccontextmanager
+    async def lifespan(bus: Bus) -> AsyncIterator[None]:
+        async with bus, bus.serve("ubre+memory://inner"):
+            async with bus.connect("ubre+memory://upstream") as passing:
+                assert await passing.request("echo", "configuration") == "configuration"
+            await eventually(lambda: len(upstream.peers) == 0)
+            async with bus.connect("ubre+memory://upstream") as peer:
+                yield
+                # A link of the lifespan is there until its end.
+                log.append(await peer.request("echo", "goodbye"))
+
+    bus = Bus(lifespan=lifespan)
+    async with upstream.serve("ubre+memory://upstream"):
+        for _ in range(2):
+            async with connect("ubre+memory://upstream", bus=bus):
+                assert len(upstream.peers) == 2
+            with pytest.raises(LocalProtocolError):
+                _ = bus.request("echo")
+            assert everything_ended(bus)
+    assert log == ["goodbye", "goodbye"]
+
+
+@bounded
+async def test_who_enters_while_the_lifespan_begins_waits_for_the_state() -> None:
+    go, begun, seen = anyio.Event(), anyio.Event(), []
+
+    @asynccontextmanager
+    async def lifespan(bus: Bus) -> AsyncIterator[str]:
+        begun.set()
+        await go.wait()
+        yield "state"
+
+    bus = Bus(lifespan=lifespan)
+
+    async def enter() -> None:
+        async with bus:
+            seen.append((bus.state, bus.ready))
+
+    async with anyio.create_task_group() as group:
+        for _ in range(3):
+            group.start_soon(enter)
+        await begun.wait()
+        await anyio.wait_all_tasks_blocked()
+        assert not bus.ready
+        assert not seen
+        go.set()
+    assert seen == [("state", True)] * 3
+
+
+@bounded
+async def test_when_who_enters_first_gives_up_the_next_one_begins_anew() -> None:
+    began: list[int] = []
+    go, entered = anyio.Event(), anyio.Event()
+
+    @asynccontextmanager
+    async def lifespan(bus: Bus) -> AsyncIterator[None]:
+        began.append(1)
+        await go.wait()
+        yield
+
+    bus = Bus(lifespan=lifespan)
+    async with anyio.create_task_group() as group:
+        first = anyio.CancelScope()
+
+        async def give_up() -> None:
+            with first:
+                async with bus:
+                    raise AssertionError
+
+        async def stay() -> None:
+            async with bus:
+                entered.set()
+
+        group.start_soon(give_up)
+        await eventually(lambda: began)
+        group.start_soon(stay)
+        await anyio.wait_all_tasks_blocked()
+        first.cancel()
+        await eventually(lambda: len(began) == 2)
+        go.set()
+    assert entered.is_set()
+    assert everything_ended(bus)
+
+
+@bounded
+async def test_closing_a_bus_whose_lifespan_begins_stops_it_and_is_what_entering_raises() -> None:
+    begun = anyio.Event()
+
+    @asynccontextmanager
+    async def lifespan(bus: Bus) -> AsyncIterator[None]:
+        begun.set()
+        await anyio.sleep_forever()
+        yield
+
+    bus = Bus(lifespan=lifespan)
+    async with anyio.create_task_group() as group:
+
+        async def enter() -> None:
+            with pytest.raises(LocalProtocolError, match="closed while"):
+                await bus.__aenter__()
+
+        group.start_soon(enter)
+        await begun.wait()
+        await bus.aclose()
+    assert everything_ended(bus)
+
+
+@bounded
+async def test_who_enters_during_a_drain_enters_anew_when_it_has_ended() -> None:
+    bus, go, log = Bus(), anyio.Event(), []
+
+    @bus.handle("slow")
+    async def slow() -> None:
+        await go.wait()
+
+    async def enter() -> None:
+        async with bus:
+            log.append(bus.ready)
+            assert bus._execution is not None
+
+    async with anyio.create_task_group() as group:
+        async with bus:
+            reply = bus.request("slow")
+            await anyio.lowlevel.checkpoint()
+            group.start_soon(bus.drain)
+            await eventually(lambda: not bus.ready)
+            group.start_soon(enter)
+            await anyio.wait_all_tasks_blocked()
+            assert not log
+            go.set()
+            await reply
+            await eventually(lambda: log)
+    assert log == [True]
+    assert everything_ended(bus)
+
+
+@bounded
+async def test_who_has_entered_before_a_close_does_not_leave_what_others_have_entered_since() -> None:
+    bus, closed, left = answering(), anyio.Event(), anyio.Event()
+
+    async def stale() -> None:
+        async with bus, bus.serve("ubre+memory://stale"), connect("ubre+memory://stale") as client:
+            assert await client.request("echo", 1) == 1
+            await bus.aclose()
+            closed.set()
+            await left.wait()
+        again.set()
+
+    again = anyio.Event()
+    async with anyio.create_task_group() as group:
+        group.start_soon(stale)
+        await closed.wait()
+        async with bus:
+            left.set()
+            await again.wait()
+            assert await bus.request("echo", 2) == 2
+    assert everything_ended(bus)
+
+
+# -- other threads -------------------------------------------------------------------------------------------------------
+
+
+@bounded
+async def test_a_bus_that_is_used_from_another_thread_or_loop_says_so() -> None:
+    bus, said = answering(), []
+
+    async def enter() -> None:
+        async with bus:
+            pass
+
+    async def link() -> None:
+        async with connect("ubre+memory://elsewhere", bus=bus):
+            pass
+
+    def plain() -> None:
+        with pytest.raises(LocalProtocolError, match="another thread"):
+            _ = bus.request("echo", 1)
+        for backend in ("asyncio", "trio"):
+            for attempt in (enter, link, bus.drain, bus.aclose, bus.wait_closed):
+                with pytest.raises(LocalProtocolError, match="another thread"):
+                    anyio.run(attempt, backend=backend)
+        said.append(1)
+
+    async with bus.serve("ubre+memory://elsewhere"):
+        await anyio.to_thread.run_sync(plain)
+        assert said
+        assert await bus.request("echo", 1) == 1
+    assert everything_ended(bus)
+
+
+def test_a_bus_whose_event_loop_went_down_with_it_may_be_entered_in_another() -> None:
+    bus = answering()
+
+    async def work() -> None:
+        async with bus:
+            assert await bus.request("echo", 1) == 1
+
+    loop = asyncio.new_event_loop()
+    loop.run_until_complete(bus.__aenter__())
+    for task in asyncio.all_tasks(loop):
+        task.cancel()
+    loop.run_until_complete(asyncio.sleep(0.01))
+    loop.close()
+    for backend in ("asyncio", "trio"):
+        anyio.run(work, backend=backend)
 
 
 # -- context variables ---------------------------------------------------------------------------------------------------

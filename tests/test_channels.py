@@ -25,7 +25,7 @@ from polybus import (
 from polybus.message import Kind
 from polybus.testing import Faults, pair
 
-from .support import bounded, eventually
+from .support import BOUND, bounded, eventually
 
 pytestmark = pytest.mark.anyio
 
@@ -380,6 +380,73 @@ async def test_while_draining_no_channel_is_opened() -> None:
                 await anext(items)
         go.set()
         await running
+
+
+@bounded
+async def test_a_drain_lets_streams_end_by_themselves_for_a_quarter_of_its_time_and_then_ends_them() -> None:
+    bus, go, cleaned = Bus(), anyio.Event(), []
+
+    @bus.handle("endless")
+    async def endless() -> AsyncIterator[int]:
+        try:
+            yield 1
+            await anyio.sleep_forever()
+        finally:
+            cleaned.append("stream")
+
+    @bus.handle("talk")
+    async def talk(ch: Channel[Any, Any]) -> None:
+        try:
+            async for item in ch:
+                await ch.send(item)
+        finally:
+            cleaned.append("channel")
+
+    @bus.handle("finite")
+    async def finite() -> AsyncIterator[int]:
+        yield 1
+        await go.wait()
+        yield 2
+
+    async with pair(bus) as client, anyio.create_task_group() as group:
+        async with (
+            client.stream("endless") as items,
+            bus.stream("endless") as local,
+            client.channel("talk") as ch,
+            client.stream("finite") as some,
+        ):
+            assert [await anext(items), await anext(local), await anext(some)] == [1, 1, 1]
+            await ch.send("hello")
+            assert await anext(ch) == "hello"
+            group.start_soon(bus.drain, 4.0)
+            await eventually(lambda: not bus.ready)
+            go.set()
+            assert [item async for item in some] == [2]
+            assert not cleaned
+            for ended in (items, local, ch):
+                with pytest.raises(Unavailable, match="drain"):
+                    await anext(ended)
+        await eventually(lambda: not bus.peers)
+    assert sorted(cleaned) == ["channel", "stream", "stream"]
+
+
+@bounded
+async def test_a_deadline_that_the_peer_tells_of_a_stream_says_how_long_it_took() -> None:
+    bus = Bus()
+
+    @bus.handle("late")
+    async def late() -> AsyncIterator[int]:
+        yield 1
+        await anyio.sleep(0.01)
+        raise RequestError(Code.DEADLINE_EXCEEDED, "too late")
+
+    async with pair(bus) as client, client.stream("late") as items, bus.stream("late") as local:
+        for stream in (items, local):
+            assert await anext(stream) == 1
+            with pytest.raises(DeadlineExceeded) as caught:
+                await anext(stream)
+            assert caught.value.where == "remote"
+            assert 0 < caught.value.elapsed < BOUND
 
 
 @bounded

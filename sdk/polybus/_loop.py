@@ -8,7 +8,9 @@ from typing import Any, Literal, Protocol
 
 import anyio
 
-__all__ = ["Loop", "Waiter", "effective_deadline", "running_loop"]
+from .errors import LocalProtocolError
+
+__all__ = ["Bell", "Loop", "Waiter", "effective_deadline", "elsewhere", "running_loop"]
 
 
 class Waiter(Protocol):
@@ -26,29 +28,53 @@ class Loop(Protocol):
 
     def call_soon(self, function: Callable[[], None], /) -> Any: ...
 
+    def call_from_thread(self, function: Callable[[], None], /) -> Any:
+        """`call_soon` for other threads.
+
+        Raises:
+            RuntimeError: The loop is over.
+        """
+        ...
+
     def wake(self, waiter: Any) -> None: ...
+
+    def is_here(self) -> bool:
+        """Whether this is the loop that the caller runs in."""
+        ...
+
+    def is_over(self) -> bool:
+        """Whether it will never run again."""
+        ...
 
 
 class AsyncioLoop:
     """asyncio and uvloop: a waiter is a future."""
 
     backend: Literal["asyncio", "trio"] = "asyncio"
-    __slots__ = ("call_soon", "time", "waiter")
+    __slots__ = ("_loop", "call_from_thread", "call_soon", "time", "waiter")
 
     call_soon: Callable[..., Any]
+    call_from_thread: Callable[..., Any]
     time: Callable[[], float]
     waiter: Callable[[], Awaitable[Any]]
 
     def __init__(self) -> None:
-        loop = asyncio.get_running_loop()
+        loop = self._loop = asyncio.get_running_loop()
         self.time = loop.time
         self.call_soon = loop.call_soon
+        self.call_from_thread = loop.call_soon_threadsafe
         self.waiter = loop.create_future
 
     @staticmethod
     def wake(waiter: asyncio.Future[None]) -> None:
         if not waiter.done():
             waiter.set_result(None)
+
+    def is_here(self) -> bool:
+        return asyncio._get_running_loop() is self._loop
+
+    def is_over(self) -> bool:
+        return self._loop.is_closed()
 
 
 class TrioLoop:
@@ -64,15 +90,36 @@ class TrioLoop:
         import trio
 
         self._token = trio.lowlevel.current_trio_token()
-        self.time = trio.current_time
+        self.time = trio.lowlevel.current_clock().current_time  # `trio.current_time` finds the clock anew at every call
         self.waiter = _TrioWaiter
 
     def call_soon(self, function: Callable[[], None], /) -> None:
         self._token.run_sync_soon(function)
 
+    call_from_thread = call_soon
+
     @staticmethod
     def wake(waiter: _TrioWaiter) -> None:
         waiter.wake()
+
+    def is_here(self) -> bool:
+        import trio
+
+        try:
+            return trio.lowlevel.current_trio_token() is self._token
+        except RuntimeError:
+            return False
+
+    def is_over(self) -> bool:
+        try:
+            self._token.run_sync_soon(_nothing)
+        except RuntimeError:
+            return True
+        return False
+
+
+def _nothing() -> None:
+    """A call that tells whether calls are taken."""
 
 
 class _TrioWaiter:
@@ -103,6 +150,42 @@ class _TrioWaiter:
 
         parked = trio.lowlevel.wait_task_rescheduled(abort)  # noqa: ASYNC105  # awaited in the next line, as a generator must
         yield from parked.__await__()
+
+
+class Bell:
+    """Wakes whoever waits for something to come true: who makes it so rings. While nobody waits that costs nothing."""
+
+    __slots__ = ("_loop", "_waiting")
+
+    def __init__(self, loop: Loop) -> None:
+        self._loop = loop
+        self._waiting: list[Any] = []
+
+    def ring(self) -> None:
+        """Something has happened: let those who wait look."""
+        if self._waiting:
+            waiting, self._waiting = self._waiting, []
+            for waiter in waiting:
+                self._loop.wake(waiter)
+
+    async def until(self, condition: Callable[[], bool]) -> None:
+        """Wait for a condition that can only come true together with a ring."""
+        while not condition():
+            waiter = self._loop.waiter()
+            self._waiting.append(waiter)
+            try:
+                await waiter
+            finally:
+                if waiter in self._waiting:
+                    self._waiting.remove(waiter)
+
+
+def elsewhere() -> LocalProtocolError:
+    """What is said to whoever uses a bus from where it does not run."""
+    return LocalProtocolError(
+        "this bus runs in the event loop of another thread, and its verbs may be called there only: use polybus.sync or "
+        "anyio.from_thread.run in a thread, and a bus of its own in another event loop"
+    )
 
 
 def effective_deadline(backend: str) -> Callable[[], float]:

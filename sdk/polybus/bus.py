@@ -9,7 +9,6 @@ from contextlib import AbstractAsyncContextManager
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, overload
 
 import anyio
-import anyio.to_thread
 
 from .arguments import check_callable, check_type, seconds, shown
 from .authority import Authenticate, Authority, Authorize
@@ -72,7 +71,11 @@ class Bus(Life):
         limits: Sizes and times; see `Limits`.
         authenticate: ``authenticate(handshake)`` decides who a stranger is; None refuses. Without it everybody may come in.
         authorize: ``authorize(peer, verb, subject)`` decides what a peer may do. Without it everything.
-        lifespan: ``lifespan(bus)`` is an async context manager run inside the entered bus; what it yields is ``ctx.state``.
+        lifespan: ``lifespan(bus)`` is an async context manager run inside the entered bus; what it yields is ``ctx.state``. It
+            has a task of its own, so it may hold a task group. Until it has yielded the bus is not `ready`, and others who
+            enter wait; what it raises before is what entering raises. It ends after the handlers. As with an application
+            server its end is always the orderly one, whatever was raised in the block; what it raises then comes out of the
+            block (unless something else does: then it is logged). A failure in between, of its task group, closes the bus.
         debug: Send the text of unexpected exceptions to the asker. Never in production.
 
     Raises:
@@ -206,6 +209,7 @@ class Bus(Life):
                     subscription.fail(failed)
         for listener in self._listeners:
             listener._gate.gone(link)
+        self._own_links.discard(link)
 
     def _check_gone(self) -> None:
         """
@@ -228,12 +232,13 @@ class Bus(Life):
                 return
 
     async def _close_link(self, link: Link, *, drain: bool, code: int = 1000) -> None:
+        until = link.runtime.bell.until
         if drain:
             with anyio.move_on_after(self.limits.close_timeout):
-                await self._settled(lambda: not link.outbox or link.state is not State.UP)
+                await until(lambda: not link.outbox or link.state is not State.UP)
         link.close(code, "leaving")
         with anyio.move_on_after(self.limits.close_timeout + 1):
-            await self._settled(lambda: link.state is State.CLOSED)
+            await until(lambda: link.state is State.CLOSED)
         link.abort(Closed(code, "leaving"))
 
     # -- requests --------------------------------------------------------------------------------------------------------

@@ -42,7 +42,15 @@ class Answer:
         raise NotImplementedError
 
     def finished(self, call: Call) -> None:
-        """The call is over, answered or not."""
+        """The call is over, answered or not, and so is its handler."""
+        raise NotImplementedError
+
+    def stopped(self, call: Call) -> None:
+        """The call is over, but its handler has only been told to stop: it keeps its place until `returned`."""
+        raise NotImplementedError
+
+    def returned(self, call: Call) -> None:
+        """The handler of a stopped call is over too."""
         raise NotImplementedError
 
 
@@ -107,8 +115,10 @@ class Call:
             raise Forbidden(f"{verb} on {self.message.subject!r} is not allowed to this peer")
 
     def end(self) -> None:
-        """Give up the place, once."""
-        if not self.ended:
+        """The handler is over, or has not begun: give up the place."""
+        if self.ended:
+            self.origin.returned(self)
+        else:
             self.ended = True
             self.origin.finished(self)
 
@@ -117,11 +127,15 @@ class Call:
 
     def stop(self) -> None:
         """Nobody waits for the answer any more: stop the handler, answer nothing."""
-        if not self.ended:
-            scope = self.scope
+        if self.ended:
+            return
+        if not self.started:
             self.end()
-            if scope is not None:
-                scope.cancel()
+            return
+        self.ended = True
+        self.origin.stopped(self)
+        if self.scope is not None:
+            self.scope.cancel()
 
     def expire(self) -> None:
         """The deadline has passed: say so, and stop the handler."""
@@ -213,8 +227,12 @@ class ChannelCall(Call):
                     await aclose()
 
     def expire(self) -> None:
+        self.cut(Code.DEADLINE_EXCEEDED, "the deadline passed before the stream ended")
+
+    def cut(self, code: Code, text: str) -> None:
+        """Stop the handler, and say why."""
         if not self.ended:
-            self.channel.abort(Code.DEADLINE_EXCEEDED, "the deadline passed before the stream ended")
+            self.channel.abort(code, text)
             self.stop()
 
     def stop(self) -> None:

@@ -258,7 +258,7 @@ class Channel(Generic[Receives_co, Sends_contra]):
             self._wake()
             self._maybe_done()
         else:
-            self._break(error_of(message, self.subject, 0.0))
+            self._break(error_of(message, self.subject, self._loop.time() - self.started))
 
     def expire(self, now: float) -> None:
         """The opener's time is up: the other side is stopped, and whoever waits here is told."""

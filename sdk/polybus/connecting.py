@@ -17,6 +17,7 @@ from .arguments import check_type, seconds, shown
 from .errors import ConnectFailed, Disconnected, Forbidden, RequestError, Unauthorized
 from .events import LinkRetrying
 from .headers import check_handshake_headers
+from .lifespan import within
 from .link import Link, State
 from .plugins import Closed, Connector, DialOptions, ProtocolAdapter
 from .subjects import check_pattern
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     import ssl
 
     from .bus import Bus
+    from .runtime import Runtime
 
 __all__ = ["Backoff", "Connecting", "Headers"]
 
@@ -113,23 +115,26 @@ class Connecting:
         self._wait = seconds(wait, "wait", endless=True)
         self._gives_bus = gives_bus
         self._link: Link | None = None
+        self._runtime: Runtime | None = None
         self._failures = 0
         """Attempts in a row that did not give a link that lasted."""
         self._up_since = 0.0
 
     async def __aenter__(self) -> Any:
         bus = self._bus
-        await bus._enter()
+        runtime = self._runtime = await bus._enter()
         try:
             link = self._link = Link(
                 bus,
-                bus._running,
+                runtime,
                 self._adapter,
                 f"{self._adapter.name}+{self._connector.url}",
                 opened=True,
                 serves=self._serves,
             )
             link.renews = callable(self._headers)
+            if within(runtime):
+                bus._own_links.add(link)
             await self._first(link)
             await bus._announced(link)
             for sibling in self._siblings:
@@ -141,7 +146,7 @@ class Connecting:
                 for sibling in self._siblings:
                     if sibling._link is not None and sibling._link.state is not State.CLOSED:
                         await sibling.__aexit__(type(error), error, None)
-                await bus._leave(drain=False)
+                await bus._leave(runtime, error)
             raise
         return bus if self._gives_bus else link.peer
 
@@ -151,14 +156,14 @@ class Connecting:
         link, bus = self._link, self._bus
         assert link is not None
         if self._siblings:
-            if error is None and bus._entered - bus._inner == 1 + len(self._siblings):
+            if error is None and bus._is_last(1 + len(self._siblings)):
                 await bus.drain()  # the last ones out: handlers finish before any of the connections goes
             for sibling in self._siblings:
                 await sibling.__aexit__(kind, error, trace)
-        if bus._entered > 1:
+        if not bus._is_last():  # the last one out closes everything
             with anyio.CancelScope(shield=True):
                 await bus._close_link(link, drain=error is None)
-        await bus._leave(drain=error is None)
+        await bus._leave(self._runtime, error)
 
     # -- attempts --------------------------------------------------------------------------------------------------------
 

@@ -6,19 +6,21 @@ import asyncio
 import inspect
 import logging
 import secrets
+import sys
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import anyio
-import anyio.to_thread
 
 from .context import Context
 from .events import HandlerFailed
 from .message import Message
+from .threads import Threads
 
 if TYPE_CHECKING:
     from .bus import Bus
     from .handlers import Handler
+    from .runtime import Runtime
 
 __all__ = ["Execution", "Middleware", "described"]
 
@@ -27,7 +29,7 @@ Middleware: TypeAlias = Callable[[Message, Context, Callable[[Message], Any]], A
 
 logger: logging.Logger = logging.getLogger("polybus")
 
-_THREADS = 40
+_NO_THREADS = sys.platform == "emscripten"
 
 
 def described(error: BaseException | None) -> str:
@@ -45,11 +47,16 @@ class Execution:
     def __init__(self, bus: Bus) -> None:
         self._bus = bus
         self.middleware: list[Middleware] = []
-        self._threads: anyio.CapacityLimiter | None = None
+        self._threads: Threads | None = None
 
-    def start(self) -> None:
-        """The bus is entered: a limiter belongs to one event loop."""
-        self._threads = anyio.CapacityLimiter(_THREADS)
+    def start(self, runtime: Runtime) -> None:
+        """The bus is entered."""
+        self._threads = Threads(runtime.loop, [] if self._threads is None else self._threads.abandoned)
+
+    def leave(self, deadline: float) -> None:
+        """The bus is being left; threads that do not return until then are left alone."""
+        if self._threads is not None:
+            self._threads.leave(deadline)
 
     async def run(self, handler: Handler, message: Message, deadline: float | None) -> Any:
         """The handler's result, through all middleware.
@@ -79,7 +86,7 @@ class Execution:
     async def _call(self, handler: Handler, message: Message, deadline: float | None) -> Any:
         if handler.style == "async":
             return await handler.invoke(self._bus, message, deadline)
-        if handler.style == "inline":
+        if handler.style == "inline" or _NO_THREADS:
             result = handler.invoke(self._bus, message, deadline)
         else:
             result = await self._call_in_thread(handler, message, deadline)
@@ -94,9 +101,8 @@ class Execution:
                 from .blocking import BlockingContext
 
                 arguments[name] = BlockingContext(self._bus, message, deadline)
-        (result,) = await anyio.to_thread.run_sync(  # in a tuple: trio takes no coroutine from a thread
-            lambda: (handler.function(**arguments),), abandon_on_cancel=True, limiter=self._threads
-        )
+        assert self._threads is not None
+        (result,) = await self._threads.run(lambda: (handler.function(**arguments),))  # trio takes no coroutine from a thread
         return result
 
     def ours(self, error: BaseException, scope: anyio.CancelScope | None) -> bool:

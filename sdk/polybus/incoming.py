@@ -26,7 +26,7 @@ __all__ = ["next_call", "receive"]
 
 logger: logging.Logger = logging.getLogger("polybus")
 
-DRAINING = "this bus is draining: ask another, or later"
+DRAINING = "this bus takes no requests now, it is draining or has not started yet: ask another, or later"
 MODES = ("stream", "channel", "tunnel")
 REQUEST, RESPONSE, ERROR, PUBLISH = Kind.REQUEST, Kind.RESPONSE, Kind.ERROR, Kind.PUBLISH
 
@@ -98,7 +98,7 @@ def admit(peer: Peer, call: Call) -> None:
     runtime = peer._link.runtime
     limits = runtime.limits
     waiting = peer.waiting
-    if not waiting and len(peer.calls or ()) <= limits.running and runtime.running < limits.total_running:
+    if not waiting and len(peer.calls or ()) + peer.stopping <= limits.running and runtime.running < limits.total_running:
         runtime.running += 1
         runtime.workers.submit(call)
         return
@@ -129,7 +129,7 @@ def next_call(peer: Peer) -> None:
         first = next(iter(crowded))
         del crowded[first]
         waiting = first.waiting
-        if not waiting or first.calls is None or len(first.calls) - len(waiting) >= runtime.limits.running:
+        if not waiting or first.calls is None or len(first.calls) - len(waiting) + first.stopping >= runtime.limits.running:
             continue
         call = waiting.popleft()
         first.release(call.message)

@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
-import contextvars
-from collections.abc import Awaitable, Callable
-from contextlib import AbstractAsyncContextManager
+import enum
+import logging
+from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Self
 
 import anyio
 
+from . import draining
 from .arguments import seconds
 from .distribution import Distribution
 from .errors import LocalProtocolError
 from .event_stream import EventHub
 from .events import BusEvent
 from .execution import Execution
+from .lifespan import Lifespan, LifespanTask, within
 from .limits import Limits
-from .link import Link, State
+from .link import Link
 from .loopback import Loopback
 from .plugins import Closed
 from .router import Listen, Router
@@ -29,15 +33,21 @@ if TYPE_CHECKING:
     from .handlers import Handler
     from .serving import Listener
 
-__all__ = ["Life", "Lifespan"]
+__all__ = ["Life", "Lifespan", "Phase"]
 
-T = TypeVar("T")
+logger: logging.Logger = logging.getLogger("polybus")
 
-Lifespan: TypeAlias = "Callable[[Bus], AbstractAsyncContextManager[Any]]"
-"""``lifespan(bus)`` gives an async context manager; what it yields is `Bus.state`."""
 
-_lifespans: contextvars.ContextVar[tuple[Life, ...]] = contextvars.ContextVar("polybus_lifespans", default=())
-"""The buses whose lifespan runs here: what it enters does not keep its own bus alive."""
+class Phase(enum.Enum):
+    """Where a bus stands in its life."""
+
+    LEFT = "left"
+    STARTING = "starting"
+    RUNNING = "running"
+    DRAINING = "draining"
+    DRAINED = "drained"
+    """It takes nothing, but has not been left."""
+    CLOSING = "closing"
 
 
 class Life(Router):
@@ -47,20 +57,24 @@ class Life(Router):
         super().__init__()
         self.limits: Limits = limits if limits is not None else Limits()
         self.ready: bool = False
-        """Whether new requests are taken: True while entered and not draining."""
+        """Whether new requests are taken: True from the lifespan's yield to the beginning of a drain."""
         self.state: Any = None
         """What the lifespan yielded."""
         self._bus = bus
-        self._lifespan = lifespan
-        self._entered = 0
-        self._inner = 0
-        """How many of those who entered did so in the lifespan."""
+        self._phase = Phase.LEFT
         self._changing: anyio.Event | None = None
-        """Set when the start, or the end, that is under way is over."""
-        self._farewell: anyio.CancelScope | None = None
-        """The drain of the last one out, which `aclose` cuts short."""
+        """Set when the start, drain or end that is under way is over."""
+        self._entered = 0
+        """How many have entered. The lifespan does not count: what it enters does not keep its own bus."""
         self._runtime: Runtime | None = None
-        self._context_of_lifespan: AbstractAsyncContextManager[Any] | None = None
+        self._holders: deque[Runtime] = deque()
+        """What those have entered who wrote ``async with bus``."""
+        self._lifespan = lifespan
+        self._lifespan_task: LifespanTask | None = None
+        self._own_links: set[Link] = set()
+        """Links that the lifespan has opened: they end after it."""
+        self._cut: anyio.CancelScope | None = None
+        """The drain under way, which `aclose` cuts short."""
         self._closed_event: anyio.Event | None = None
         self._execution = Execution(bus)
         self._loopback = Loopback(bus)
@@ -71,169 +85,221 @@ class Life(Router):
         self._listeners: dict[Listener, None] = {}
         self._opened: list[Link] = []
 
+    # -- entering --------------------------------------------------------------------------------------------------------
+
     async def __aenter__(self) -> Self:
-        await self._enter()
+        self._holders.append(await self._enter())
         return self
+
+    async def _enter(self) -> Runtime:
+        """Count one more, and start the bus if it is the first. What to hand to `_leave`."""
+        if within(self._runtime):
+            return self._running
+        await self._settled()
+        if self._phase is Phase.LEFT:
+            await self._start()
+        elif self._phase is Phase.DRAINED and not self._is_inside():
+            self._move(Phase.RUNNING)
+        self._entered += 1
+        return self._running
+
+    async def _settled(self) -> None:
+        """Wait for the start, drain or end that is under way; not where that waits for the caller.
+
+        Raises:
+            LocalProtocolError: The bus runs in another event loop.
+        """
+        while (runtime := self._runtime) is not None:
+            if runtime.loop.is_over():
+                self._end()  # that loop went down with it
+                return
+            runtime.check_here()
+            if self._changing is None or self._is_inside():
+                return
+            await self._changing.wait()
+
+    async def _start(self) -> None:
+        with self._change(Phase.STARTING):
+            runtime = self._runtime = Runtime(self.limits)
+            self._closed_event = anyio.Event()
+            try:
+                await runtime.open()
+                self._execution.start(runtime)
+                for listen in self._listens:
+                    self._start_listen(listen)
+                if self._lifespan is not None:
+                    task = self._lifespan_task = LifespanTask(self._bus, runtime, self._lifespan, self.aclose)
+                    self.state = await task.start()
+            except BaseException:
+                self._lifespan_task = None
+                with anyio.CancelScope(shield=True):
+                    await self._shut(runtime)
+                raise
+            self._move(Phase.RUNNING)
+
+    def _start_listen(self, listen: Listen) -> HandlerInbox:
+        inbox = HandlerInbox(self._bus, self._running, listen)
+        self._inboxes.append(inbox)
+        self._distribution.local.add(inbox.pattern, inbox)
+        self._distribution.want(inbox.pattern)
+        return inbox
+
+    # -- leaving ---------------------------------------------------------------------------------------------------------
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        await self._leave(drain=error is None)
+        await self._leave(self._holders.popleft(), error)
 
-    async def _enter(self) -> None:
-        while self._changing is not None and not self._is_own_task():
-            await self._changing.wait()
-        self._entered += 1
-        self._inner += self in _lifespans.get()
-        if self._runtime is None:
-            try:
-                await self._start()
-            except BaseException:
-                await self._leave(drain=False)
-                raise
+    async def _leave(self, runtime: Runtime | None, error: BaseException | None) -> None:
+        """Count one less; the last one out drains, or with an error closes, the bus.
 
-    async def _start(self) -> None:
-        changing = self._changing = anyio.Event()
-        try:
-            runtime = self._runtime = Runtime(self.limits)
-            self._closed_event = anyio.Event()
-            self._execution.start()
-            await runtime.open()
-            for listen in self._listens:
-                self._start_listen(listen)
-            self.ready = True
-        finally:
-            self._changed(changing)
-        if self._lifespan is not None:
-            manager = self._lifespan(self._bus)
-            self.state = await self._in_lifespan(manager.__aenter__)
-            self._context_of_lifespan = manager
-
-    async def _leave(self, *, drain: bool) -> None:
-        if self._entered == 0:
-            return  # closed meanwhile
-        self._entered -= 1
-        self._inner -= self in _lifespans.get()
-        if self._entered == self._inner and self._runtime is not None:
-            await self._finish(drain=drain)
-
-    @property
-    def _last(self) -> bool:
-        """Whether only one has entered, besides the lifespan."""
-        return self._entered - self._inner == 1
-
-    def _is_own_task(self) -> bool:
-        """Whether this is a task of the bus itself, or of its lifespan: it cannot wait for the bus's start or end."""
-        return self._runtime in inside.get() or self in _lifespans.get()
-
-    def _changed(self, changing: anyio.Event) -> None:
-        self._changing = None
-        changing.set()
-
-    async def _in_lifespan(self, function: Callable[..., Awaitable[T]], *args: Any) -> T:
-        token = _lifespans.set((*_lifespans.get(), self))
-        try:
-            return await function(*args)
-        finally:
-            _lifespans.reset(token)
-
-    async def _finish(self, *, drain: bool) -> None:
-        """End the bus, and wait for that; a handler of its own returns at once and is cancelled at its next wait."""
-        runtime = self._runtime
-        assert runtime is not None
-        changing = self._changing
-        if changing is not None:
-            if not self._is_own_task():
-                await changing.wait()
+        Args:
+            runtime: What `_enter` gave: who entered before an `aclose` does not leave what others have entered since.
+            error: What was raised in the block. It goes on, whatever else fails.
+        """
+        if runtime is None or within(runtime):
             return
-        changing = self._changing = anyio.Event()
+        with anyio.CancelScope(shield=True):
+            try:
+                await self._leave_one(runtime, drain=error is None)
+            except BaseException:
+                if error is None:
+                    raise
+                logger.exception("polybus: the lifespan failed as well when its bus was left by %r", error)
+
+    async def _leave_one(self, runtime: Runtime, *, drain: bool) -> None:
+        if runtime is self._runtime and self._entered > 0:
+            self._entered -= 1
+            if self._entered == 0:
+                await self._finish(runtime, drain=drain)
+        elif runtime is self._runtime and not self._is_inside():
+            await self._close(runtime)  # somebody else is at it
+        if runtime is not self._runtime:
+            _raise_failure(runtime)
+
+    def _is_last(self, holders: int = 1) -> bool:
+        """Whether nobody else has entered than the caller, which did so that often."""
+        return self._entered == holders and not within(self._runtime)
+
+    async def _finish(self, runtime: Runtime, *, drain: bool) -> None:
+        """End the bus, and wait for that. A handler of its own returns at once and is cancelled at its next wait."""
 
         async def end() -> None:
-            try:
-                if drain:
-                    with anyio.CancelScope() as self._farewell:
-                        await self.drain()
-                await self._shut()
-            finally:
-                self._farewell = None
-                self._changed(changing)
+            if drain:
+                await self._drain(runtime, 20.0)
+            await self._close(runtime)
 
-        if self._is_own_task():
+        if self._is_inside():
             runtime.detach(end)
         else:
-            with anyio.CancelScope(shield=True):
-                await end()
+            await end()
 
     async def drain(self, timeout: float = 20.0) -> None:
         """Stop taking requests, let running handlers finish, tell the peers, write what waits, close the links.
+
+        Streams and channels get a quarter of the time to come to their end by themselves; then they are ended as `Unavailable`.
+
+        In a handler, a middleware or the lifespan of this very bus it returns at once, while the bus drains: they are among
+        those that the drain waits for.
 
         Args:
             timeout: Seconds for all of it; what still runs then is cut.
 
         Raises:
             TypeError, ValueError: `timeout` is no number of seconds.
+            LocalProtocolError: The bus runs in another event loop.
         """
         timeout = seconds(timeout)
         runtime = self._runtime
         if runtime is None:
             return
-        self.ready = False
-        with anyio.move_on_after(timeout):
-            await self._settled(lambda: not runtime.running and not self._loopback.calls and not runtime.crowded)
-            await self._settled(lambda: not any(inbox._pumps or len(inbox) for inbox in self._inboxes))
-            await self._settled(lambda: not any(link.outbox and link.state is State.UP for link in runtime.links))
-        for link in list(runtime.links):
-            link.close(1001 if not link.opened else 1000, "the bus is leaving")
-        with anyio.move_on_after(self.limits.close_timeout + 1):
-            await self._settled(lambda: not runtime.links)
+        runtime.check_here()
+        if self._is_inside():
+            runtime.detach(self._drain, runtime, timeout)
+        else:
+            await self._drain(runtime, timeout)
+
+    async def _drain(self, runtime: Runtime, timeout: float) -> None:
+        while self._changing is not None and runtime is self._runtime:
+            with anyio.move_on_after(timeout) as scope:
+                await self._changing.wait()
+            if scope.cancelled_caught:
+                return
+        if self._phase is Phase.RUNNING and runtime is self._runtime:
+            with self._change(Phase.DRAINING), anyio.CancelScope() as self._cut:
+                try:
+                    await draining.drain(self._bus, runtime, timeout)
+                finally:
+                    self._cut = None
+                    self._move(Phase.DRAINED)
 
     async def aclose(self) -> None:
         """Leave at once, whoever has entered: links are closed, handlers cancelled. May be called at any time, repeatedly.
 
-        A handler that calls it is cancelled at its next wait.
+        In a handler, a middleware or the lifespan of this very bus it returns at once; the caller is cancelled at its next
+        wait.
+
+        Raises:
+            LocalProtocolError: The bus runs in another event loop.
+            BaseException: What the lifespan raises at its end.
         """
-        if self._runtime is not None:
-            self._entered = self._inner = 0
-            if self._farewell is not None:
-                self._farewell.cancel()
-            await self._finish(drain=False)
+        runtime = self._runtime
+        if runtime is None:
+            return
+        runtime.check_here()
+        self._entered = 0
+        if self._cut is not None:
+            self._cut.cancel()
+        if self._phase is Phase.STARTING and self._lifespan_task is not None:
+            self._lifespan_task.cancel()
+        if self._is_inside():
+            runtime.detach(self._close, runtime)
+            return
+        with anyio.CancelScope(shield=True):
+            await self._close(runtime)
+        _raise_failure(runtime)
 
     async def wait_closed(self) -> None:
         """Wait until the bus has been left.
 
         Raises:
-            LocalProtocolError: It is not entered.
+            LocalProtocolError: It is not entered, or runs in another event loop.
         """
-        self._running  # noqa: B018  # raises when the bus is not entered
+        self._running.check_here()
         assert self._closed_event is not None
         await self._closed_event.wait()
 
-    async def _settled(self, done: Callable[[], bool]) -> None:
-        """Wait for a condition that turns true in some turn of the loop."""
-        pause = 0.0
-        while not done():
-            await anyio.sleep(pause)
-            pause = min(pause + 0.001, 0.02)
-
-    async def _shut(self) -> None:
-        runtime = self._runtime
-        if runtime is None:
+    async def _close(self, runtime: Runtime) -> None:
+        while self._changing is not None and runtime is self._runtime:
+            await self._changing.wait()
+        if runtime is not self._runtime:
             return
-        self.ready = False
-        manager, self._context_of_lifespan = self._context_of_lifespan, None
+        with self._change(Phase.CLOSING):
+            try:
+                await self._shut(runtime)
+            except BaseException as error:
+                runtime.failure = error
+
+    async def _shut(self, runtime: Runtime) -> None:
+        """Handlers end before the lifespan, whose state they use, and the lifespan before its own links.
+
+        Raises:
+            BaseException: What the lifespan raises.
+        """
         try:
-            if manager is not None:
-                await self._in_lifespan(manager.__aexit__, None, None, None)
-        finally:
             for listener in list(self._listeners):
                 await listener._listening.aclose()
-            for link in list(runtime.links):
-                link.close(1001, "the bus was closed")
-            with anyio.move_on_after(self.limits.close_timeout + 1):
-                await self._settled(lambda: not runtime.links)
+            await draining.close_links(self._bus, runtime, "the bus was closed")
+            self._loopback.stop()
+            self._execution.leave(runtime.time() + self.limits.close_timeout)
+            task, self._lifespan_task = self._lifespan_task, None
+            if task is not None:
+                await task.stop()
+        finally:
+            await draining.close_links(self._bus, runtime, "the bus was closed", all_of_them=True)
             for link in list(runtime.links):
                 link.abort(Closed(1001, "the bus was closed"))
-            self._loopback.stop()
             for subscription in list(self._subscriptions):
                 subscription.fail(None)
             await runtime.close()
@@ -247,13 +313,42 @@ class Life(Router):
         self._inboxes.clear()
         self._listeners.clear()
         self._opened.clear()
+        self._own_links.clear()
         self._distribution.upstream = ()
         self._events.close()
-        self._runtime = None
-        self._entered = self._inner = 0
+        self._runtime = self._changing = None
+        self._entered = 0
         self.state = None
+        self._move(Phase.LEFT)
         if self._closed_event is not None:
             self._closed_event.set()
+
+    # -- where it stands -------------------------------------------------------------------------------------------------
+
+    def _move(self, phase: Phase) -> None:
+        self._phase = phase
+        self.ready = phase is Phase.RUNNING
+
+    @contextmanager
+    def _change(self, phase: Phase) -> Iterator[None]:
+        """A phase that others wait for the end of."""
+        changing = self._changing = anyio.Event()
+        self._move(phase)
+        try:
+            yield
+        finally:
+            if self._changing is changing:
+                self._changing = None
+            changing.set()
+
+    def _is_inside(self) -> bool:
+        """Whether this is a task of the bus itself, its lifespan among them: it cannot wait for the bus's drain or end."""
+        return self._runtime in inside.get()
+
+    def _ring(self) -> None:
+        """Something that a drain may wait for has ended."""
+        if self._runtime is not None:
+            self._runtime.bell.ring()
 
     @property
     def _running(self) -> Runtime:
@@ -269,9 +364,9 @@ class Life(Router):
         if self._runtime is not None:
             self._distribution.handled(handler.subject)
 
-    def _start_listen(self, listen: Listen) -> HandlerInbox:
-        inbox = HandlerInbox(self._bus, self._running, listen)
-        self._inboxes.append(inbox)
-        self._distribution.local.add(inbox.pattern, inbox)
-        self._distribution.want(inbox.pattern)
-        return inbox
+
+def _raise_failure(runtime: Runtime) -> None:
+    """The lifespan's failure is raised once."""
+    failure, runtime.failure = runtime.failure, None
+    if failure is not None:
+        raise failure

@@ -303,6 +303,7 @@ class Link(Outflow):
             self.bus._emit(LinkDown(peer=self._peer, url=self.url, code=why.code, reason=why.reason))
         if self.on_down is not None:
             self.on_down(why)
+        self.runtime.bell.ring()
 
     def _finish(self, why: Closed) -> None:
         if self.outbox is not None:

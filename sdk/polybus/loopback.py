@@ -147,7 +147,14 @@ class LocalAnswer(Answer):
         )
         self.reply._reject(message, self._loopback._bus._running.time())
 
+    def stopped(self, call: Call) -> None:
+        self.finished(call)
+
+    def returned(self, call: Call) -> None:
+        """There is no limit for what a bus asks itself, so nothing is given back."""
+
     def finished(self, call: Call) -> None:
         self._loopback.calls.pop(self.reply, None)
+        call.bus._ring()
         if not self.reply.done():
             self.reply._fail(Disconnected("the bus was left", "this bus", True))

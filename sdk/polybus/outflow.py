@@ -297,6 +297,7 @@ class Outflow:
             def abandon(abandoned: Reply[Any]) -> None:
                 outbox.drop(entry)
                 self._wake_room()
+                self.runtime.bell.ring()
                 peer._abandoned(abandoned)
 
             reply._abandon = abandon
@@ -359,6 +360,7 @@ class Outflow:
             self._wake_room()
             if not len(outbox):
                 self.outbox = None
+                self.runtime.bell.ring()
         self._update_flow()
 
     def _wake_room(self) -> None:

@@ -74,6 +74,7 @@ class Peer(Answer):
         "key",
         "patterns",
         "pending",
+        "stopping",
         "undecided",
         "undelivered",
         "waiting",
@@ -93,6 +94,8 @@ class Peer(Answer):
         self.calls: dict[Any, Call] | None = None
         """Requests of this peer whose handlers run or wait, by their id."""
         self.waiting: deque[Call] | None = None
+        self.stopping: int = 0
+        """Handlers of requests that are over already: each keeps its place until it returns."""
         self.patterns: dict[str | int, str | int] | None = None
         """What the peer has subscribed to."""
         self.channels: dict[Any, Channel[Any, Any]] | None = None
@@ -360,10 +363,11 @@ class Peer(Answer):
         if not self.connected:
             raise Disconnected("the link is down", self.address, False)
         link.check_initiates(self)
+        channel.started = now
         channel.id = link.write(message, self)
         channels[channel.id] = channel
         if timeout is not None:
-            channel.started, channel.deadline = now, now + timeout
+            channel.deadline = now + timeout
             if channel.deadline < self._due:
                 self._watch(channel.deadline)
         return channel
@@ -436,15 +440,32 @@ class Peer(Answer):
         self._link.bus._counters.dropped += 1
 
     def finished(self, call: Call) -> None:
-        link = self._link
         if self.calls is not None and self.calls.get(call.message.id) is call:
             del self.calls[call.message.id]
         if call.started or self.waiting is None or call not in self.waiting:
-            link.runtime.running -= 1
-            incoming.next_call(self)
+            self._place_free()
         else:
             self.waiting.remove(call)
             self.release(call.message)
+
+    def stopped(self, call: Call) -> None:
+        if self.calls is not None and self.calls.get(call.message.id) is call:
+            del self.calls[call.message.id]
+        self.stopping += 1
+        self._link.runtime.stopping += 1
+        self._link.runtime.bell.ring()
+
+    def returned(self, call: Call) -> None:
+        self.stopping -= 1
+        self._link.runtime.stopping -= 1
+        self._place_free()
+
+    def _place_free(self) -> None:
+        runtime = self._link.runtime
+        runtime.running -= 1
+        if self.waiting or runtime.crowded:
+            incoming.next_call(self)
+        runtime.bell.ring()
 
     def hold(self, message: Message) -> bool:
         """Take account of a message of this peer that has to wait. False if too much waits already."""
@@ -545,6 +566,7 @@ class Peer(Answer):
             call.ended = True  # never started, so no place is to be given back
             call.discard()
         self._link.runtime.crowded.pop(self, None)
+        self._link.runtime.bell.ring()
         for call in list(self.calls.values()) if self.calls else ():
             call.stop()
         for channel in list(self.channels.values()) if self.channels else ():

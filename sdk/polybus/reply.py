@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Generator
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
+from ._loop import elsewhere
 from .body import typed_body
 from .errors import BadReply, BusError, Code, DeadlineExceeded, RequestCancelled, make_request_error
 
@@ -102,8 +103,10 @@ class Reply(Generic[T_co]):
                 self._waiters = [held, waiter]
             try:
                 yield from waiter.__await__()
-            except BaseException:
+            except BaseException as error:
                 self._left(waiter)
+                if isinstance(error, RuntimeError) and not self._loop.is_here():
+                    raise elsewhere() from None
                 raise
         return self._result()
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 import anyio
 import anyio.abc
 
-from ._loop import Loop, effective_deadline, running_loop
+from ._loop import Bell, Loop, effective_deadline, elsewhere, running_loop
 from .context import current_deadline
 from .workers import Workers
 
@@ -52,6 +52,8 @@ class Runtime:
         self.time: Callable[[], float] = self.loop.time
         self.call_soon: Callable[..., Any] = self.loop.call_soon
         self.workers: Workers = Workers(self.loop, self.spawn)
+        self.bell: Bell = Bell(self.loop)
+        """Rung when a request, a publication's handler, an outbox or a link has come to its end."""
         self.links: dict[Link, None] = {}
         self.timed: dict[Timed, None] = {}
         """Who has a request or a handler with a deadline."""
@@ -63,6 +65,8 @@ class Runtime:
         """Why the last link that this bus opened is gone for good."""
         self.running: int = 0
         """Requests whose handlers run."""
+        self.stopping: int = 0
+        """Those among them that nobody waits for any more."""
         self._turn = 0
         self._turn_ends = False
         self._armed = math.inf
@@ -73,12 +77,22 @@ class Runtime:
             self._context.run(sniffio.current_async_library_cvar.set, "asyncio")
         self._context.run(lambda: inside.set((*inside.get(), self)))
         self._owner: asyncio.Task[None] | None = None
-        self._closer: asyncio.Task[None] | None = None
+        self._detached: set[asyncio.Task[None]] = set()
+        self.failure: BaseException | None = None
+        """What the lifespan raised at its end, until somebody is told."""
         self._stop = anyio.Event()
         self._finished = anyio.Event()
         self.closing: bool = False
 
     # -- life ------------------------------------------------------------------------------------------------------------
+
+    def check_here(self) -> None:
+        """
+        Raises:
+            LocalProtocolError: The caller runs in another event loop, or in a thread without one.
+        """
+        if not self.loop.is_here():
+            raise elsewhere()
 
     async def open(self) -> None:
         """Start the task group, in a task of its own: so a bus may be entered in one task and left in another."""
@@ -113,14 +127,16 @@ class Runtime:
                 await asyncio.wait([self._owner])
         self._owner = None
 
-    def detach(self, function: Callable[[], Awaitable[Any]]) -> None:
-        """Run what closes this runtime, outside of its own tasks. Errors are logged."""
+    def detach(self, function: Callable[..., Awaitable[Any]], *args: Any) -> None:
+        """Run what drains or closes this runtime, outside of its own tasks. Errors are logged."""
         if self.backend == "asyncio":
-            self._closer = asyncio.get_running_loop().create_task(self._guard(function, ()), name="polybus closing")
+            task = asyncio.get_running_loop().create_task(self._guard(function, args), name="polybus closing")
+            self._detached.add(task)
+            task.add_done_callback(self._detached.discard)
         else:
             import trio
 
-            trio.lowlevel.spawn_system_task(self._guard, function, (), name="polybus closing")
+            trio.lowlevel.spawn_system_task(self._guard, function, args, name="polybus closing")
 
     def spawn(self, function: Callable[..., Awaitable[Any]], *args: Any) -> None:
         """Run a coroutine function as a task of the bus, in the context in which the bus was entered. Errors are logged.
@@ -152,7 +168,10 @@ class Runtime:
         inherited = current_deadline.get()
         if inherited is not None and inherited < deadline:
             deadline = inherited
-        scope = self.effective_deadline()
+        try:
+            scope = self.effective_deadline()
+        except RuntimeError:  # of a thread without an event loop: told here because it costs nothing
+            raise elsewhere() from None
         if scope < deadline:
             deadline = scope
         return None if deadline == math.inf else max(0.0, deadline - now)

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from .bus import Bus
     from .peer import Peer
+    from .runtime import Runtime
 
 __all__ = ["BusGate", "Listener", "Serving"]
 
@@ -46,7 +47,7 @@ class BusGate:
         """Count a newcomer, or say why it has to stay outside."""
         limits = self._bus.limits
         if not (self.open and self._bus.ready):
-            return Unavailable("this server is shutting down")
+            return Unavailable("this server takes nobody now: it is shutting down or has not started yet")
         if self._knocking >= limits.handshakes:
             return TooManyRequests(f"{self._knocking} handshakes are under way (Limits.handshakes)")
         if len(self._bus._running.links) >= limits.peers:
@@ -161,10 +162,11 @@ class Serving:
             self._adapter, self._transport = resolve_target(target, protocol, "listen")
             self._address = None  # a transport object knows where it listens
         self._listener: Listener | None = None
+        self._runtime: Runtime | None = None
 
     async def __aenter__(self) -> Listener:
         bus = self._bus
-        await bus._enter()
+        self._runtime = await bus._enter()
         try:
             gate = BusGate(bus, self._adapter, "", self._when_full)
             codec = self._adapter.codec(bus.limits)
@@ -184,9 +186,8 @@ class Serving:
             gate.url = join_url(self._adapter, listening.url)
             self._listener = Listener(gate, listening, gate.url)
             bus._listeners[self._listener] = None
-        except BaseException:
-            with anyio.CancelScope(shield=True):
-                await bus._leave(drain=False)
+        except BaseException as error:
+            await bus._leave(self._runtime, error)
             raise
         return self._listener
 
@@ -195,10 +196,10 @@ class Serving:
     ) -> None:
         bus, listener = self._bus, self._listener
         assert listener is not None
-        with anyio.CancelScope(shield=True):
-            if bus._runtime is not None:
+        if bus._runtime is self._runtime and not bus._is_last():  # the last one out closes everything
+            with anyio.CancelScope(shield=True):
                 await self._stop(listener, drain=error is None)
-            await bus._leave(drain=error is None)
+        await bus._leave(self._runtime, error)
 
     async def _listen(self, options: ListenOptions) -> Listening:
         where = () if self._address is None else (self._address,)
@@ -208,8 +209,6 @@ class Serving:
     async def _stop(self, listener: Listener, *, drain: bool) -> None:
         bus = self._bus
         listener._gate.open = False
-        if bus._last and drain:
-            await bus.drain()  # the last one out: everybody is told, and handlers may finish
         bus._listeners.pop(listener, None)
         await listener._listening.aclose()
         for link in list(listener._gate.links):

@@ -150,6 +150,11 @@ class HandlerInbox(Inbox):
             self._pumps += 1
             self._runtime.workers.submit(_Pump(self))
 
+    @property
+    def busy(self) -> bool:
+        """Whether publications wait or are being handled."""
+        return self._pumps > 0 or len(self._queue) > 0
+
     def _overrun(self, error: SlowConsumer) -> None:
         self._bus._execution.failed(HandlerFailed(subject=self.pattern, error=error))
 
@@ -158,6 +163,7 @@ class _Pump:
     """Runs the handler for one publication after the other, as long as some wait. A `workers.Job`."""
 
     __slots__ = ("_inbox", "scope")
+    ended = False
 
     def __init__(self, inbox: HandlerInbox) -> None:
         self._inbox = inbox
@@ -194,6 +200,7 @@ class _Pump:
             inbox._pumps -= 1
             if queue:
                 inbox._arrived()
+            bus._ring()
 
     @property
     def deadline(self) -> float:

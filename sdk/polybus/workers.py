@@ -30,6 +30,8 @@ class Job(Protocol):
 
     scope: anyio.CancelScope | None
     """While it waits: cancel this to stop it."""
+    ended: bool
+    """Whether it was stopped."""
 
     def run(self) -> Coroutine[Any, Any, None] | None:
         """The coroutine to run, or None if there is nothing to do any more."""
@@ -102,6 +104,8 @@ class Workers:
             else:
                 suspended = True
                 job.scope = scope
+                if job.ended:  # stopped by what it has just called
+                    scope.cancel()
                 self._hand_over()
                 try:
                     await _Rest(coroutine, yielded)

@@ -197,7 +197,7 @@ class _Direction:
             while self._late:
                 due, size, act = self._late[0]
                 if due > self._host.time():
-                    await anyio.sleep(due - self._host.time())
+                    await anyio.sleep(max(0.0, due - self._host.time()))
                     continue  # all may have been forgotten meanwhile
                 self._late.popleft()
                 self.waiting_bytes -= size

@@ -1,0 +1,120 @@
+"""The lifespan of a bus: the application's own context manager, in a task of its own.
+
+It is entered and left in that task, and no cancel scope of the bus is opened in between: so it may hold task groups, and the
+bus may be entered in one task and left in another.
+"""
+
+from __future__ import annotations
+
+import contextvars
+import logging
+from collections.abc import Awaitable, Callable
+from contextlib import AbstractAsyncContextManager
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import anyio
+
+from .errors import LocalProtocolError
+
+if TYPE_CHECKING:
+    from .bus import Bus
+    from .runtime import Runtime
+
+__all__ = ["Lifespan", "LifespanTask", "within"]
+
+logger: logging.Logger = logging.getLogger("polybus")
+
+Lifespan: TypeAlias = "Callable[[Bus], AbstractAsyncContextManager[Any]]"
+"""``lifespan(bus)`` gives an async context manager; what it yields is `Bus.state`."""
+
+_within: contextvars.ContextVar[tuple[Runtime, ...]] = contextvars.ContextVar("polybus_within", default=())
+
+
+def within(runtime: Runtime | None) -> bool:
+    """Whether the caller is the lifespan of a running bus, or a task that it started."""
+    return runtime in _within.get()
+
+
+class LifespanTask:
+    """One run of a lifespan.
+
+    Args:
+        bus: Handed to the lifespan.
+        runtime: In which it runs.
+        function: What the application gave.
+        failed: Called when it ends, with an exception, although nobody has asked for its end: a task group in it has failed.
+    """
+
+    def __init__(self, bus: Bus, runtime: Runtime, function: Lifespan, failed: Callable[[], Awaitable[None]]) -> None:
+        self._bus = bus
+        self._runtime = runtime
+        self._function = function
+        self._failed = failed
+        self._scope = anyio.CancelScope()
+        self._changed = anyio.Event()
+        """It has yielded, or it is over."""
+        self._stop = anyio.Event()
+        self._over = anyio.Event()
+        self._yielded = False
+        self._state: Any = None
+        self.error: BaseException | None = None
+        """What it raised."""
+
+    async def start(self) -> Any:
+        """Run it to its yield. What it yields.
+
+        Raises:
+            LocalProtocolError: The bus was closed meanwhile.
+            BaseException: Whatever it raises.
+        """
+        self._runtime.spawn(self._run)
+        try:
+            await self._changed.wait()
+        except BaseException:
+            await self.abort()
+            raise
+        if self.error is not None:
+            raise self.error
+        if not self._yielded:
+            raise LocalProtocolError("the bus was closed while its lifespan began")
+        return self._state
+
+    async def stop(self) -> None:
+        """Let it come to its end.
+
+        Raises:
+            BaseException: Whatever it raises.
+        """
+        self._stop.set()
+        await self._over.wait()
+        if self.error is not None:
+            raise self.error
+
+    def cancel(self) -> None:
+        """Let it end as soon as it waits."""
+        self._scope.cancel()
+
+    async def abort(self) -> None:
+        """Cancel it, and wait for its end."""
+        self.cancel()
+        with anyio.CancelScope(shield=True):
+            await self._over.wait()
+
+    async def _run(self) -> None:
+        _within.set((*_within.get(), self._runtime))
+        try:
+            with self._scope:
+                async with self._function(self._bus) as self._state:
+                    self._yielded = True
+                    self._changed.set()
+                    await self._stop.wait()
+        except anyio.get_cancelled_exc_class():
+            raise
+        except BaseException as error:
+            self.error = error
+            if self._yielded and not self._stop.is_set():
+                logger.error("polybus: the lifespan of a bus has failed, which closes the bus", exc_info=error)
+                await self._failed()
+        finally:
+            self._over.set()
+            self._changed.set()

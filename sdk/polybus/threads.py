@@ -1,0 +1,110 @@
+"""The threads of `def` handlers.
+
+A thread cannot be stopped. A handler that is cancelled while its thread runs is answered for at once, but keeps its places,
+among the threads and among the running requests, until the thread returns; so their number stays bounded.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+import anyio
+import anyio.to_thread
+
+if TYPE_CHECKING:
+    from ._loop import Loop
+
+__all__ = ["THREADS", "Threads"]
+
+THREADS = 40
+"""Threads of one bus that run at the same time; further `def` handlers wait for their turn."""
+
+
+class Threads:
+    """Runs functions in worker threads. Made anew each time the bus is entered: limiters belong to one event loop.
+
+    Args:
+        loop: Where the callers are.
+        abandoned: Functions of an earlier life of the bus, whose threads may run still.
+    """
+
+    def __init__(self, loop: Loop, abandoned: list[_Work]) -> None:
+        self._loop = loop
+        self.abandoned: list[_Work] = [work for work in abandoned if not work.returned]
+        self._limiter = anyio.CapacityLimiter(max(1, THREADS - len(self.abandoned)))
+        self._unlimited = anyio.CapacityLimiter(math.inf)  # anyio gives its token back when the caller is cancelled
+        self._waits: set[anyio.CancelScope] = set()
+        self._deadline = math.inf
+
+    async def run(self, function: Callable[[], Any]) -> Any:
+        """Call a function in a thread. When cancelled, it still waits for the thread.
+
+        Raises:
+            Exception: Whatever the function raises.
+        """
+        work = _Work(self._loop, function)
+        async with self._limiter:
+            try:
+                return await anyio.to_thread.run_sync(work, abandon_on_cancel=True, limiter=self._unlimited)
+            finally:
+                if not work.give_up():
+                    await self._wait(work)
+
+    async def _wait(self, work: _Work) -> None:
+        with anyio.CancelScope(shield=True, deadline=self._deadline) as scope:
+            self._waits.add(scope)
+            try:
+                await work.wait()
+            finally:
+                self._waits.discard(scope)
+        if not work.returned:
+            self.abandoned.append(work)
+
+    def leave(self, deadline: float) -> None:
+        """The bus is being left: whoever waits for a thread does so until then at the most."""
+        self._deadline = deadline
+        for scope in self._waits:
+            scope.deadline = deadline
+
+
+class _Work:
+    """One call in a thread."""
+
+    __slots__ = ("_called", "_function", "_given_up", "_loop", "_waiter", "returned")
+
+    def __init__(self, loop: Loop, function: Callable[[], Any]) -> None:
+        self._loop = loop
+        self._function = function
+        self._waiter: Any = None
+        self._called = False
+        self._given_up = False
+        self.returned: bool = False
+
+    # Two threads meet here without a lock: each sets its own flag before it looks at the other's.
+
+    def __call__(self) -> Any:
+        self._called = True
+        try:
+            return None if self._given_up else self._function()
+        finally:
+            self.returned = True
+            if self._waiter is not None:
+                with suppress(RuntimeError):  # the loop is over, nobody waits
+                    self._loop.call_from_thread(self._wake)
+
+    def give_up(self) -> bool:
+        """Nobody wants the result any more. Whether no thread is, or will be, at it."""
+        self._given_up = True
+        return self.returned or not self._called
+
+    async def wait(self) -> None:
+        """Until it has returned."""
+        self._waiter = self._loop.waiter()
+        if not self.returned:
+            await self._waiter
+
+    def _wake(self) -> None:
+        self._loop.wake(self._waiter)
