@@ -132,6 +132,25 @@ async def test_a_peer_may_subscribe_to_so_many_patterns_and_no_more() -> None:
 
 
 @bounded
+async def test_what_a_peer_subscribes_to_is_charged_and_bounded_in_bytes() -> None:
+    bus = Bus(limits=Limits(waiting_bytes=20_000))
+    deep = ".".join("abcdefghijklmnopqrstuvwxyz" * 2)
+    async with pair(bus) as client:
+        async with client.subscribe("a.*"), client.subscribe("b"):
+            assert 600 <= bus._running.buffered <= 700
+            with pytest.raises(Forbidden):
+                async with client.subscribe(deep + ".*"):
+                    pass
+            async with client.subscribe(deep):  # no wildcard: one entry, however deep
+                pass
+        await eventually(lambda: bus._running.buffered == 0)
+        async with client.subscribe("a.*"):
+            await bus.peers[0].aclose()
+            await eventually(lambda: not bus.peers)
+            assert bus._running.buffered == 0
+
+
+@bounded
 async def test_a_message_above_the_limit_is_refused_on_the_side_that_sends_it() -> None:
     bus = Bus(limits=Limits(message=5000))
 

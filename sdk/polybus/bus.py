@@ -573,7 +573,8 @@ class Bus(Life):
         self._distribution.remote.remove(pattern, peer)
 
     def _forget_patterns(self, peer: Peer) -> None:
-        for pattern in peer.patterns or ():
+        for pattern, size in (peer.patterns or {}).items():
+            peer.account.release(size)
             self._distribution.remote.remove(pattern, peer)
         peer.patterns = None
         self._distribution.not_bare(peer)

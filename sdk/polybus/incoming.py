@@ -16,7 +16,7 @@ from .calls import Call, ChannelCall, RefusedCall
 from .channel import CREDIT, Channel
 from .errors import BusError, Code
 from .message import Kind, Message
-from .subjects import RESERVED_PREFIX, check_pattern, wire_pattern
+from .subjects import RESERVED_PREFIX, check_pattern, pattern_cost, wire_pattern
 
 if TYPE_CHECKING:
     from .handlers import Handler
@@ -301,18 +301,20 @@ def _subscribe(peer: Peer, message: Message) -> None:
         patterns = peer.patterns = {}
     if pattern in patterns:
         return
-    if len(patterns) >= link.runtime.limits.subscriptions or not link.initiates:
+    size = pattern_cost(pattern)
+    if len(patterns) >= link.runtime.limits.subscriptions or not link.initiates or not peer.account.hold(size):
         link.bus._counters.refused += 1
         if link.initiates:
             link.bus._too_many_subscriptions(peer, pattern)
         return
-    patterns[pattern] = pattern
+    patterns[pattern] = size
     link.bus._peer_subscribed(peer, pattern)
 
 
 def _unsubscribe(peer: Peer, message: Message) -> None:
     pattern = wire_pattern(message.subject)
-    if peer.patterns is not None and peer.patterns.pop(pattern, None) is not None:
+    if peer.patterns is not None and (size := peer.patterns.pop(pattern, None)) is not None:
+        peer.account.release(size)
         peer._link.bus._peer_unsubscribed(peer, pattern)
 
 

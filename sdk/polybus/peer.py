@@ -96,8 +96,8 @@ class Peer(Answer):
         self.waiting: deque[Call] | None = None
         self.stopping: int = 0
         """Handlers of requests that are over already: each keeps its place until it returns."""
-        self.patterns: dict[str | int, str | int] | None = None
-        """What the peer has subscribed to."""
+        self.patterns: dict[str | int, int] | None = None
+        """What the peer has subscribed to, and what that is charged with."""
         self.channels: dict[Any, Channel[Any, Any]] | None = None
         self.warned: bool = False
         """Whether the log says already that it wants too many subscriptions."""

@@ -15,7 +15,17 @@ from attrs import field, frozen
 
 from .errors import LocalProtocolError, ReservedSubject
 
-__all__ = ["Subject", "SubjectIndex", "captures", "check_pattern", "check_subject", "is_pattern", "matches", "wire_pattern"]
+__all__ = [
+    "Subject",
+    "SubjectIndex",
+    "captures",
+    "check_pattern",
+    "check_subject",
+    "is_pattern",
+    "matches",
+    "pattern_cost",
+    "wire_pattern",
+]
 
 In = TypeVar("In")
 Out = TypeVar("Out")
@@ -153,6 +163,22 @@ def wire_pattern(pattern: str | int) -> str | int:
     if isinstance(pattern, int) or "{" not in pattern or "/" in pattern:
         return pattern
     return ".".join("*" if _NAMED.fullmatch(token) else token for token in pattern.split("."))
+
+
+_SHALLOW = 8
+_PATTERN, _NODE = 300, 500
+
+
+def pattern_cost(pattern: str | int) -> int:
+    """Bytes that one more subscription to it costs a bus, roughly.
+
+    Every wildcard pattern has a node for each token, but those of peers that want the same are shared; only what is deeper than
+    patterns usually are is charged as if it were not.
+    """
+    if isinstance(pattern, int):
+        return _PATTERN
+    tokens = pattern.count("/" if "/" in pattern else ".") + 1
+    return _PATTERN + len(pattern) + (_NODE * (tokens - _SHALLOW) if tokens > _SHALLOW and is_pattern(pattern) else 0)
 
 
 def captures(pattern: str | int) -> dict[str, int]:
