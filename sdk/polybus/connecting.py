@@ -33,6 +33,10 @@ __all__ = ["Backoff", "Connecting", "Headers"]
 
 logger: logging.Logger = logging.getLogger("polybus")
 
+_GRACE = 0.01
+_LONGEST_GRACE = 0.2
+"""Seconds for a refusal to arrive where no welcome does (plain TCP): two times what it took to connect, within these bounds."""
+
 Headers: TypeAlias = "Mapping[str, str] | Callable[[], Any] | None"
 """Headers for the handshake, or a plain or async function that gives them, called before every attempt."""
 
@@ -137,6 +141,8 @@ class Connecting:
                 bus._own_links.add(link)
             await self._first(link)
             await bus._announced(link)
+            if link.state is State.CLOSED and link._closing is not None:  # refused while it was asked who it is
+                raise self._failure(link, link._closing)
             for sibling in self._siblings:
                 await sibling.__aenter__()
         except BaseException as error:
@@ -174,7 +180,7 @@ class Connecting:
         attempt = 0
         while True:
             try:
-                await self._attempt(link)
+                await self._attempt(link, first=True)
                 break
             except ConnectFailed as error:
                 left = until - time()
@@ -188,7 +194,7 @@ class Connecting:
             raise ConnectFailed(link.url, "the connection ended at once")
         self._established(link)
 
-    async def _attempt(self, link: Link) -> None:
+    async def _attempt(self, link: Link, first: bool = False) -> None:
         runtime = self._bus._running
         codec = self._adapter.codec(runtime.limits)
         options = DialOptions(
@@ -199,24 +205,31 @@ class Connecting:
             headers=await self._current_headers(),
             tls=self._tls,
         )
+        began = runtime.time()
         transport = await self._connector.connect(options)
+        took = runtime.time() - began
         if link.state is State.CLOSED:  # it was left meanwhile
             transport.start(link)
             transport.abort(Closed(1000, "the link was left"))
             raise ConnectFailed(link.url, "the link was left")
         # From here the link owns the connection. Ready may come at once, or after the protocol's own handshake.
-        ready = anyio.Event()
+        ready, ended = anyio.Event(), anyio.Event()
         outcome: list[Closed] = []
 
         def down(why: Closed) -> None:
             outcome.append(why)
+            ended.set()
             ready.set()
 
         link.on_up, link.on_down = ready.set, down
         try:
             link.attach(transport)
+            welcomed = getattr(transport, "admitted", True) or not ready.is_set()  # a handshake of the protocol is an answer
             with anyio.move_on_after(runtime.limits.handshake_timeout):
                 await ready.wait()
+            if first and not welcomed:
+                with anyio.move_on_after(min(_LONGEST_GRACE, max(_GRACE, 2 * took))):
+                    await ended.wait()
         finally:
             # Not None: a link that was up before stays, however this attempt ends.
             link.on_up, link.on_down = None, _nothing

@@ -382,6 +382,9 @@ class Transport(Protocol):
 
     A transport whose end may only answer has ``initiates = False``; requests and publications are then `Unsupported`.
 
+    One that is established before the server has let the client in, without a word when it does, has ``admitted = False``:
+    where the protocol has no handshake either, a first connect then waits for a moment whether a refusal comes.
+
     Frames are handed on as they are, in both directions. So a session and a transport that know each other may mark them: a
     subclass of ``bytes`` can say in which exchange a frame came, and in which one its answer leaves.
 

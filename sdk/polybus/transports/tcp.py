@@ -39,6 +39,9 @@ class TcpTransport(StreamTransport):
 
     __slots__ = ("_framer", "_kept_alive_at")
 
+    admitted: Final = False
+    """The kernel has accepted it; whether the server does, shows only when it does not."""
+
     def __init__(self, name: str, wire: Wire, host: Host) -> None:
         super().__init__(name, wire, host)
         self._framer = LengthFramer(self.max_frame)

@@ -1,0 +1,99 @@
+"""Connecting where no welcome is said: a refusal is an error of `connect` all the same, and bare peers need say nothing."""
+
+import ssl
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+import trustme
+
+from polybus import Bus, ConnectFailed, Handshake, Limits, Unauthorized, connect, connecting
+
+from .support import bounded
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+def urls(tmp_path: Path) -> dict[str, Any]:
+    authority = trustme.CA()
+    server, client = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH), ssl.create_default_context()
+    authority.issue_cert("127.0.0.1").configure_cert(server)
+    authority.configure_trust(client)
+    return {
+        "tcp": ("ubre+tcp://127.0.0.1:0", None, None),
+        "unix": (f"ubre+unix://{tmp_path}/s", None, None),
+        "tls": ("ubre+tls://127.0.0.1:0", server, client),
+        "ws": ("ubre+ws://127.0.0.1:0/", None, None),
+        "memory": ("ubre+memory://refusals", None, None),
+    }
+
+
+async def nobody(handshake: Handshake) -> None:
+    """Takes a while to refuse, as a look into a database does."""
+    for _ in range(3):
+        await anyio.lowlevel.checkpoint()
+
+
+@pytest.mark.parametrize("transport", ["tcp", "unix", "tls", "ws", "memory"])
+@bounded
+async def test_a_refusal_is_raised_by_connect(transport: str, urls: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connecting, "_GRACE", 4.0)  # however slow this machine is; the refusal ends it
+    monkeypatch.setattr(connecting, "_LONGEST_GRACE", 4.0)
+    url, tls, trust = urls[transport]
+    bus = Bus(authenticate=nobody)
+    async with bus.serve(url, tls=tls) as listener:
+        with pytest.raises(Unauthorized):
+            async with connect(listener.url, tls=trust):
+                raise AssertionError("not reached")
+        with pytest.raises(Unauthorized):  # it is not retried either
+            async with connect(listener.url, tls=trust, wait=60):
+                raise AssertionError("not reached")
+
+
+@pytest.mark.parametrize("transport", ["tcp", "unix", "tls"])
+@bounded
+async def test_a_server_that_is_full_is_connect_failed(
+    transport: str, urls: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url, tls, trust = urls[transport]
+    bus = Bus(limits=Limits(peers=1))
+    async with bus.serve(url, tls=tls) as listener, connect(listener.url, tls=trust):
+        monkeypatch.setattr(connecting, "_GRACE", 4.0)
+        monkeypatch.setattr(connecting, "_LONGEST_GRACE", 4.0)
+        why = "reset|Reset|closed" if transport == "tls" else r"Limits\.peers"  # nobody is told within TLS before it is made
+        with pytest.raises(ConnectFailed, match=why):
+            async with connect(listener.url, tls=trust):
+                raise AssertionError("not reached")
+
+
+@bounded
+async def test_a_subscriber_that_is_refused_late_is_told_by_connect(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connecting, "_GRACE", 0.0)
+    monkeypatch.setattr(connecting, "_LONGEST_GRACE", 0.0)
+    bus, client = Bus(authenticate=nobody), Bus()
+    client.on("x", inline=True)(lambda body: None)
+    async with bus.serve("ubre+tcp://127.0.0.1:0") as listener, client:
+        with pytest.raises(Unauthorized):
+            async with client.connect(listener.url):
+                raise AssertionError("not reached")
+
+
+@bounded
+async def test_a_bare_server_need_not_say_anything() -> None:
+    received: list[bytes] = []
+
+    async def serve(stream: anyio.abc.SocketStream) -> None:
+        async with stream:
+            received.extend([data async for data in stream])
+
+    listener = await anyio.create_tcp_listener(local_host="127.0.0.1")
+    port = listener.extra(anyio.abc.SocketAttribute.local_port)
+    async with listener, anyio.create_task_group() as group:
+        group.start_soon(listener.serve, serve)
+        async with connect(f"ubre+tcp://127.0.0.1:{port}") as bus:
+            assert bus.stats().sent == 0
+            assert received == []
+            assert len(bus.peers) == 1
+        group.cancel_scope.cancel()
