@@ -1,13 +1,14 @@
 """Statistics and events."""
 
 import datetime
+from typing import Any
 
 import anyio
 import attrs
 import pytest
 
-from polybus import Bus, ConnectFailed, NoHandler, connect
-from polybus.events import BusEvent, FrameRefused, HandlerFailed, LinkDown, LinkRetrying, LinkUp
+from polybus import Bus, ConnectFailed, Kind, Message, NoHandler, connect, incoming
+from polybus.events import BusEvent, DeadLettered, FrameRefused, HandlerFailed, LinkDown, LinkRetrying, LinkUp
 from polybus.stats import Stats
 from polybus.testing import pair
 
@@ -178,3 +179,27 @@ async def test_several_tasks_may_read_one_stream_of_events() -> None:
                 await bus.publish("x", number)
             await eventually(lambda: len(got) == 4)
     assert len(got) == 4
+
+
+@bounded
+async def test_a_notification_without_a_handler_is_a_dead_letter() -> None:
+    bus = Bus()
+
+    @bus.handle("many")
+    async def many() -> Any:
+        yield 1
+
+    async with pair(bus) as client:
+        events = bus.events()
+        peer = bus.peers[0]
+        for subject, raw in (("nobody", b'"small"'), ("many", b'"' + b"x" * 5000 + b'"')):
+            incoming.receive(peer, Message(Kind.NOTIFY, subject, None, raw, peer=peer), 0.0)
+        letters = [await anext(events) for _ in range(2)]
+        assert [(letter.subject, letter.reason) for letter in letters if isinstance(letter, DeadLettered)] == [
+            ("nobody", "no handler"),
+            ("many", "a stream handler"),
+        ]
+        small, large = letters
+        assert isinstance(small, DeadLettered) and small.message.body == "small" and small.peer is peer
+        assert isinstance(large, DeadLettered) and large.message is None  # a thousand unread ones must not fill the memory
+        assert client.stats().refused == 0

@@ -11,6 +11,7 @@ import anyio.lowlevel
 
 from .deliveries import Deliveries
 from .errors import BusError, Disconnected, Forbidden, LocalProtocolError, QueueFull, Unsupported
+from .events import DeadLettered
 from .headers import VIA
 from .message import Kind, Message
 from .relaying import Journeys
@@ -528,6 +529,7 @@ class Distribution:
                 except BusError as error:
                     self._bus._counters.dropped += 1
                     logger.warning("polybus: %r could not be relayed to %r: %s", message.subject, peer, error)
+                    self._bus._emit(DeadLettered(peer=peer, subject=message.subject, reason=f"not relayed: {error}"))
         on.forget_shared()
         alike.forget_shared()
 

@@ -81,11 +81,12 @@ class HandlerFailed(BusEvent):
 
 @frozen(kw_only=True)
 class DeadLettered(BusEvent):
-    """A message could not be delivered to anybody."""
+    """A notification came for which there is no handler here, or a relayed publication could not be passed on to `peer`."""
 
     subject: str | int = ""
     reason: str = ""
     message: Any = None
+    """The `Message` of a notification of at most 4 KiB, else None."""
 
 
 @frozen(kw_only=True)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from .calls import Call, ChannelCall, RefusedCall
 from .channel import CREDIT, Channel
 from .errors import BusError, Code
+from .events import DeadLettered
 from .message import Kind, Message
 from .subjects import RESERVED_PREFIX, check_pattern, pattern_cost, wire_pattern
 
@@ -28,6 +29,8 @@ logger: logging.Logger = logging.getLogger("polybus")
 
 DRAINING = "this bus takes no requests now, it is draining or has not started yet: ask another, or later"
 MODES = ("stream", "channel", "tunnel")
+_LARGE = 4096
+
 REQUEST, RESPONSE, ERROR, PUBLISH = Kind.REQUEST, Kind.RESPONSE, Kind.ERROR, Kind.PUBLISH
 
 
@@ -184,16 +187,22 @@ def _answer_hello(peer: Peer, message: Message) -> None:
 def _notify(peer: Peer, message: Message, now: float) -> None:
     bus = peer._link.bus
     handler = bus._handlers.get(message.subject)
-    if handler is None:
-        return  # as for a publication that nobody hears: nobody asked for an answer, so nobody is refused one
-    if not bus.ready or handler.style in ("stream", "channel"):
-        bus._counters.refused += 1
+    if handler is None or not bus.ready or handler.style in ("stream", "channel"):
+        # Nobody asked for an answer, so nobody is refused one; as for a publication that nobody hears, it is no offence.
+        why = "no handler" if handler is None else f"a {handler.style} handler" if bus.ready else "draining"
+        bus._counters.refused += handler is not None
+        bus._emit(DeadLettered(peer=peer, subject=message.subject, reason=why, message=_kept(message)))
         return
     call = Call(bus, peer, peer, handler, message, math.inf)
     peer.calls = peer.calls if peer.calls is not None else {}
     message.id = call  # unique, and never written
     peer.calls[call] = call
     admit(peer, call)
+
+
+def _kept(message: Message) -> Message | None:
+    """For an event, which may be read late: a thousand of them shall not hold a thousand large bodies."""
+    return message if len(message.raw or b"") <= _LARGE else None
 
 
 def _cancel(peer: Peer, message: Message, now: float) -> None:
