@@ -62,7 +62,7 @@ async def test_a_server_that_is_full_is_connect_failed(
     async with bus.serve(url, tls=tls) as listener, connect(listener.url, tls=trust):
         monkeypatch.setattr(connecting, "_GRACE", 4.0)
         monkeypatch.setattr(connecting, "_LONGEST_GRACE", 4.0)
-        why = "" if transport == "tls" else r"Limits\.peers"  # nobody is told within TLS before it is made
+        why = "cannot connect" if transport == "tls" else r"Limits\.peers"  # nobody is told within TLS before it is made
         with pytest.raises(ConnectFailed, match=why):
             async with connect(listener.url, tls=trust):
                 raise AssertionError("not reached")
