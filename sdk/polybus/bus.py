@@ -19,6 +19,7 @@ from .distribution import Route, own_format
 from .errors import (
     AmbiguousRoute,
     BusError,
+    Code,
     Disconnected,
     Forbidden,
     NoHandler,
@@ -26,7 +27,7 @@ from .errors import (
     Unauthorized,
     Unsupported,
 )
-from .events import BusEvent
+from .events import BusEvent, DeadLettered
 from .execution import Middleware
 from .headers import check_headers
 from .life import Life, Lifespan
@@ -716,6 +717,11 @@ class Bus(Life):
             if len(self._checked) >= _CHECKED:
                 self._checked.clear()
             self._checked.add(subject)
+
+    def _dead_letter(self, peer: Peer | None, message: Message, code: Code, reason: str) -> None:
+        """Tell who reads events that a message could not be delivered."""
+        if self._events.read:
+            self._emit(DeadLettered(peer=peer, subject=message.subject, code=code, reason=reason, message=message))
 
     def _headers(self, headers: Mapping[str, str] | None) -> dict[str, str] | None:
         return None if headers is None else check_headers(headers, self.limits.headers)

@@ -57,7 +57,7 @@ class Answer:
 class Call:
     """A request on its way through a handler. A `workers.Job`."""
 
-    __slots__ = ("bus", "deadline", "ended", "handler", "message", "origin", "peer", "scope", "started")
+    __slots__ = ("bus", "deadline", "delivered", "ended", "handler", "message", "origin", "peer", "scope", "started")
 
     def __init__(
         self, bus: Bus, origin: Answer, peer: Peer | None, handler: Handler, message: Message, deadline: float
@@ -71,6 +71,8 @@ class Call:
         self.scope: anyio.CancelScope | None = None
         self.started: bool = False
         self.ended: bool = False
+        self.delivered: bool = False
+        """Whether it has come to its handler: before that, and when its time is over, the bus answers by itself."""
 
     def run(self) -> Coroutine[Any, Any, None] | None:
         if self.ended:
@@ -85,6 +87,7 @@ class Call:
         try:
             if bus._authorize is not None and self.peer is not None:
                 await self._authorized(bus, "notify" if message.kind is Kind.NOTIFY else "request")
+            self.delivered = True
             if handler.style == "async" and not bus._execution.middleware:
                 result = await handler.invoke(bus, message, deadline if timed else None)
             else:
@@ -140,6 +143,7 @@ class Call:
     def expire(self) -> None:
         """The deadline has passed: say so, and stop the handler."""
         if not self.ended:
+            self.delivered = False
             self.origin.refuse(self, Code.DEADLINE_EXCEEDED, "the deadline passed before the handler answered", None, None)
             self.stop()
 

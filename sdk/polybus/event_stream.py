@@ -35,6 +35,11 @@ class EventHub(Generic[Event]):
         self._streams.add(stream)
         return stream
 
+    @property
+    def read(self) -> bool:
+        """Whether anybody reads them."""
+        return bool(self._streams)
+
     def emit(self, event: Event) -> None:
         """Hand an event to all readers."""
         if self._streams:

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from attrs import field, frozen
 
+from .errors import Code
+
 if TYPE_CHECKING:
     from .peer import Peer
 
@@ -84,7 +86,10 @@ class DeadLettered(BusEvent):
     """A notification came for which there is no handler here, or a relayed publication could not be passed on to `peer`."""
 
     subject: str | int = ""
+    code: Code = Code.UNKNOWN
+    """Why, for programs."""
     reason: str = ""
+    """Why, for people and logs."""
     message: Any = None
     """The `Message` of a notification of at most 4 KiB, else None."""
 

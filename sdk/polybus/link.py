@@ -18,7 +18,7 @@ from .events import FrameRefused, LinkDown, LinkUp
 from .message import Message
 from .outflow import Outflow, State
 from .peer import Peer
-from .plugins import Closed, CloseWanted, Handshake, Identity, PeerClosed, PeerOpened, Ready, Refused
+from .plugins import Closed, CloseWanted, Handshake, Identity, PeerClosed, PeerOpened, Ready, Refused, Undelivered
 
 if TYPE_CHECKING:
     from .bus import Bus
@@ -240,6 +240,10 @@ class Link(Outflow):
             self.refused(event.error.reason, str(event.error), now)
             if event.error.reply_id is not None and (peer := self._peer_of(event.peer_key)) is not None:
                 peer.answered_badly(event.error)
+        elif isinstance(event, Undelivered):
+            self.bus._counters.dropped += 1
+            text = f"{event.reason}: {event.text}" if event.text else event.reason
+            self.bus._dead_letter(self._peer_of(event.message.peer), event.message, event.code, text)
         elif isinstance(event, PeerOpened):
             if self.crowd is not None:
                 self.crowd.opened(event, now)

@@ -56,9 +56,11 @@ class Message:
         ttl: Seconds that the message had left when it was sent, or None for no deadline.
         code: Of an error or an end.
         reply_to: Where an answer is wanted, for wires that say so.
-        attributes: What only that wire knows. Of an error or an end: ``text``, ``reason``, ``detail``. Of an open: ``mode``
-            (``"stream"``, ``"channel"``, ``"tunnel"``), ``credit``, ``hops``. Of a credit: ``credit``.
+        attributes: What only that wire knows. Of an error or an end: ``text``, ``reason``, ``detail``, and ``undelivered``
+            where the bus itself refuses what has not come to a handler. Of an open: ``mode`` (``"stream"``, ``"channel"``,
+            ``"tunnel"``), ``credit``, ``hops``. Of a credit: ``credit``.
         peer: Who sent it.
+        expires: Of a publication: when it is worth nothing any more, on the clock of the bus; None for never.
     """
 
     kind: Kind
@@ -74,6 +76,7 @@ class Message:
     peer: Peer | Any = None
     _value: Any = field(default=MISSING, alias="body")
     _shared: dict[Any, bytes] | None = field(default=None, init=False)
+    expires: float | None = field(default=None, init=False)
 
     @property
     def attributes(self) -> dict[str, Any]:

@@ -412,24 +412,41 @@ class Peer(Answer):
     def refuse(self, call: Call, code: Code, text: str, reason: str | None, detail: Any) -> None:
         kind = call.message.kind
         if kind is Kind.REQUEST:
-            self.send_error(call.message, code, text, reason, detail)
+            self.send_error(call.message, code, text, reason, detail, delivered=call.delivered)
         elif kind is Kind.OPEN:
-            self.send_error(call.message, code, text, reason, detail, kind=Kind.END)
+            self.send_error(call.message, code, text, reason, detail, kind=Kind.END, delivered=call.delivered)
             if self.channels is not None:
                 self.channels.pop(call.message.id, None)
 
     def send_error(
-        self, message: Message, code: Code, text: str, reason: str | None = None, detail: Any = None, kind: Kind = Kind.ERROR
+        self,
+        message: Message,
+        code: Code,
+        text: str,
+        reason: str | None = None,
+        detail: Any = None,
+        kind: Kind = Kind.ERROR,
+        *,
+        delivered: bool = False,
     ) -> None:
-        """Answer a message with an error."""
+        """Answer a message with an error.
+
+        Args:
+            delivered: A handler had the message, and this is what it says; otherwise the bus itself refuses it.
+        """
+        if not delivered:
+            self._link.bus._dead_letter(self, message, code, text)
         text = text.encode("utf-8", "replace").decode()  # a lone surrogate cannot be written
-        # Some answer must go out: without its detail, with less text, and at last with hardly anything.
-        for facts in (
+        alternatives: tuple[dict[str, Any], ...] = (
             {"text": text, "reason": reason, "detail": detail},
             {"text": text, "reason": reason, "detail": None},
             {"text": text[:200], "reason": None, "detail": None},
             {"text": "", "reason": None, "detail": None},
-        ):
+        )
+        # Some answer must go out: without its detail, with less text, and at last with hardly anything.
+        for facts in alternatives:
+            if not delivered:
+                facts["undelivered"] = True
             error = Message(kind, message.subject, message.id, code=code, attributes=facts)
             error.reply_to = message.reply_to
             try:

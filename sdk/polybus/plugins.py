@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, Self, TypeAlias
 from attrs import field, frozen
 
 from .body import BodyFormat
-from .errors import BusError, RemoteProtocolError
+from .errors import BusError, Code, RemoteProtocolError
 from .limits import Limits
 from .message import Message
 
@@ -53,6 +53,7 @@ __all__ = [
     "SessionEvent",
     "Transport",
     "TransportAdapter",
+    "Undelivered",
     "WebEndpoint",
     "WebRoute",
 ]
@@ -178,6 +179,17 @@ class Refused:
 
 
 @frozen
+class Undelivered:
+    """A good message that must not be delivered, because it has expired on its way. The session has told whom it must."""
+
+    message: Message
+    code: Code
+    reason: str
+    """A short word: ``expired``."""
+    text: str = ""
+
+
+@frozen
 class CloseWanted:
     """The session wants the connection closed, with a WebSocket close code and a reason.
 
@@ -190,7 +202,7 @@ class CloseWanted:
     """Why, for the local side: an `Unauthorized` or `Forbidden` here stops reconnecting."""
 
 
-SessionEvent: TypeAlias = Ready | PeerOpened | PeerClosed | Refused | CloseWanted
+SessionEvent: TypeAlias = Ready | PeerOpened | PeerClosed | Refused | Undelivered | CloseWanted
 
 
 class Session(Protocol):

@@ -20,6 +20,7 @@ _PROTOCOLS = {
     "csb": "polybus.protocols.csb:Csb",
     "jrep": "polybus.protocols.jrep:Jrep",
     "ubre": "polybus.protocols.ubre:Ubre",
+    "uprotocol": "polybus.protocols.uprotocol:UProtocol",
 }
 _TRANSPORTS = {
     "memory": "polybus.transports.memory:Memory",

@@ -9,10 +9,11 @@ if TYPE_CHECKING:
     from .csb import Csb
     from .jrep import Jrep
     from .ubre import Ubre
+    from .uprotocol import UProtocol
 
-__all__ = ["Csb", "Jrep", "Ubre"]
+__all__ = ["Csb", "Jrep", "UProtocol", "Ubre"]
 
-_HOMES = {"Csb": "csb", "Jrep": "jrep", "Ubre": "ubre"}
+_HOMES = {"Csb": "csb", "Jrep": "jrep", "UProtocol": "uprotocol", "Ubre": "ubre"}
 
 
 def __getattr__(name: str) -> Any:

@@ -152,6 +152,8 @@ def parse_uri(text: str) -> Uri:
         if _DOT_SEGMENT.fullmatch(segment):
             raise UriError(f"{_shown(text)} climbs through its path")
     ue, version, name = (*segments, "", "")[:3]
+    if not ue:
+        raise UriError(f"{_shown(text)} names no entity")
     authority = _authority(text, form["authority"] or "") if form["remote"] else ("", "", "", "", None)
     short = ue.isdigit()
     resource, _, instance = name.partition(".")

@@ -1,0 +1,189 @@
+"""The options of the protocol, and what is made from them."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Mapping
+from functools import lru_cache
+from typing import Any, ClassVar, Final, Literal, Self
+
+from attrs import field, fields, frozen
+
+from ..._clock import wall_clock_ns
+from ...limits import Limits
+from ...plugins import Role
+from ...subjects import SubjectIndex
+from .codec import UProtocolCodec
+from .envelope import Envelope
+from .json_reader import JsonReader
+from .json_writer import JsonWriter
+from .names import entity_key
+from .proto_reader import ProtoReader
+from .proto_writer import ProtoWriter
+from .rules import MAX_INTEGER, PRIORITIES, is_uri_reference
+from .session import UProtocolSession
+
+__all__ = ["DEFAULT_ENTITY", "UProtocol"]
+
+_LIMITS: Final = Limits()
+DEFAULT_ENTITY: Final = "/polybus/1"
+_VALUES: Final[Mapping[str, tuple[str, ...]]] = {
+    "format": ("json", "protobuf"),
+    "mode": ("strict", "lenient"),
+    "profile": ("strict", "up-python-1.5"),
+    "notification": ("pub.v1", "notif.v1"),
+}
+_OPTIONS: Final = ("entity", "peer", *_VALUES)
+
+
+def _known(adapter: UProtocol, attribute: object, value: object) -> None:
+    name: str = attribute.name  # type: ignore[attr-defined]
+    if value not in _VALUES[name]:
+        raise ValueError(f"uprotocol: {name}={value!r} is not known; it is one of {', '.join(_VALUES[name])}")
+
+
+def _entity(adapter: UProtocol, attribute: object, value: str | None) -> None:
+    if value is not None:
+        entity_key(value)
+
+
+def _schema(adapter: UProtocol, attribute: object, value: str) -> None:
+    if not is_uri_reference(value):
+        raise ValueError(f"uprotocol: schema={value!r} is no URI reference")
+
+
+def _level(adapter: UProtocol, attribute: object, value: int | None) -> None:
+    if value is not None and not 0 <= value <= MAX_INTEGER:
+        raise ValueError(f"uprotocol: permission_level={value!r} is not within 0 and {MAX_INTEGER}")
+
+
+def _seconds(adapter: UProtocol, attribute: object, value: float) -> None:
+    if not 0 <= value < 1e9:
+        raise ValueError(f"uprotocol: {attribute.name}={value!r} is no number of seconds")  # type: ignore[attr-defined]
+
+
+def _pairs(priorities: Mapping[str, str] | tuple[tuple[str, str], ...]) -> tuple[tuple[str, str], ...]:
+    pairs = tuple(priorities.items()) if isinstance(priorities, Mapping) else tuple(priorities)
+    for pattern, name in pairs:
+        if name not in PRIORITIES:
+            raise ValueError(f"uprotocol: priority {name!r} of {pattern!r} is not one of {', '.join(PRIORITIES)}")
+    return pairs
+
+
+@frozen(kw_only=True)
+class UProtocol:
+    """uProtocol with its options.
+
+    Args:
+        entity: Who this side is: ``//VCU.VIN/body.access/1``.
+        peer: Who the other side is, for requests to plain subjects, where it does not say so first. None: as it shows itself.
+        format: ``json`` (text) or ``protobuf`` (binary).
+        mode: ``strict`` refuses what the document forbids; ``lenient`` reads what its examples and the SDKs of its time wrote.
+        profile: How protobuf is written: ``strict`` as the document says, or as ``up-python-1.5`` can read it.
+        notification: How notifications are written: ``pub.v1`` with a sink, as all SDKs did, or ``notif.v1``.
+        schema: ``dataschema`` of bodies that are bytes.
+        priorities: From patterns of subjects to ``CS0`` ... ``CS6``; of several that fit the first. Requests have at least
+            ``CS4``, which is their default; that of publications is ``CS1``.
+        token: Goes out with every request: text, or a function that gives it each time. Never logged.
+        permission_level: Goes out with every request (``plevel``).
+        sign: ``sign(data)`` gives the ``hash`` of what goes out.
+        verify: ``verify(data, hash)`` tells whether what came in is genuine; False, or no hash, refuses it.
+        max_clock_skew: Seconds that the time in an id may lie in the future, where the message has a ttl.
+        allowance: Seconds that a message may be older than its ttl, because clocks differ.
+        clock: Nanoseconds since 1970.
+
+    Raises:
+        ValueError: A value is not known.
+    """
+
+    name: ClassVar[str] = "uprotocol"
+    option_names: ClassVar[tuple[str, ...]] = _OPTIONS
+
+    entity: str = field(default=DEFAULT_ENTITY, validator=_entity)
+    peer: str | None = field(default=None, validator=_entity)
+    format: Literal["json", "protobuf"] = field(default="json", validator=_known)
+    mode: Literal["strict", "lenient"] = field(default="strict", validator=_known)
+    profile: Literal["strict", "up-python-1.5"] = field(default="strict", validator=_known)
+    notification: Literal["pub.v1", "notif.v1"] = field(default="pub.v1", validator=_known)
+    schema: str = field(default="/polybus/octets", validator=_schema)
+    priorities: tuple[tuple[str, str], ...] = field(default=(), converter=_pairs)
+    token: str | Callable[[], str] | None = field(default=None, repr=False)
+    permission_level: int | None = field(default=None, validator=_level)
+    sign: Callable[[bytes], bytes] | None = None
+    verify: Callable[[bytes, bytes], bool] | None = None
+    max_clock_skew: float = field(default=30.0, validator=_seconds)
+    allowance: float = field(default=0.0, validator=_seconds)
+    clock: Callable[[], int] = wall_clock_ns
+
+    @property
+    def url_options(self) -> Mapping[str, str]:
+        """The options that differ from the defaults, as they stand in a URL's query."""
+        chosen = {attribute.name: (getattr(self, attribute.name), attribute.default) for attribute in fields(UProtocol)}
+        return {name: str(chosen[name][0]) for name in _OPTIONS if chosen[name][0] != chosen[name][1]}
+
+    @classmethod
+    def from_options(cls, options: Mapping[str, str]) -> Self:
+        """From a URL's query.
+
+        Raises:
+            ValueError: An option or its value is not known; the text lists those that are.
+        """
+        unknown = sorted(set(options) - set(_OPTIONS))
+        if unknown:
+            raise ValueError(f"uprotocol: unknown option {', '.join(unknown)}; known are {', '.join(_OPTIONS)}")
+        chosen: dict[str, Any] = dict(options)
+        return cls(**chosen)
+
+    def codec(self, limits: Limits = _LIMITS) -> UProtocolCodec:
+        """The codec; the same object for equal adapters and limits."""
+        return _codec(self, limits)
+
+    def session(self, role: Role, limits: Limits = _LIMITS, rng: random.Random | None = None) -> UProtocolSession:
+        """A session for one connection. Both roles speak alike; `rng` makes the random part of the ids."""
+        return UProtocolSession(_codec(self, limits), self, limits, random.SystemRandom() if rng is None else rng)
+
+
+@lru_cache(maxsize=64)
+def _codec(adapter: UProtocol, limits: Limits) -> UProtocolCodec:
+    # An entity without authority says that the connection stays on one device; the default one says nothing.
+    own = entity_key(adapter.entity)
+    device_only = own.startswith("/") and not own.startswith("//") and adapter.entity != DEFAULT_ENTITY
+    known = {DEFAULT_ENTITY} if adapter.peer is None else {DEFAULT_ENTITY, entity_key(adapter.peer)}
+    local = None if device_only else frozenset(known)
+    envelope = Envelope(limits, adapter.mode == "lenient", local)
+    levels = _Levels(adapter.priorities)
+    common: dict[str, Any] = {"local": local, "headers_limit": limits.headers, "level_of": levels.of}
+    if adapter.format == "json":
+        json = JsonReader(envelope, limits)
+        return UProtocolCodec(
+            read=json.read,
+            read_batch=json.read_batch,
+            writer=JsonWriter(adapter.schema),
+            reads=frozenset({"text"}),
+            writes="text",
+            **common,
+        )
+    protobuf = ProtoReader(envelope, limits)
+    return UProtocolCodec(
+        read=protobuf.read,
+        read_batch=protobuf.read_batch,
+        writer=ProtoWriter(adapter.schema, adapter.profile == "up-python-1.5"),
+        reads=frozenset({"binary"}),
+        writes="binary",
+        **common,
+    )
+
+
+class _Levels:
+    """The priority of a subject, by the patterns of the application."""
+
+    def __init__(self, priorities: tuple[tuple[str, str], ...]) -> None:
+        self._index: SubjectIndex[int] = SubjectIndex()
+        self._names = [name for _, name in priorities]
+        for place, (pattern, _) in enumerate(priorities):
+            self._index.add(pattern, place)
+
+    def of(self, subject: str | int) -> str | None:
+        """The name of its priority, or None."""
+        places = self._index.match(subject) if self._names else ()
+        return self._names[min(places)] if places else None

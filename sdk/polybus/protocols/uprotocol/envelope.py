@@ -1,0 +1,199 @@
+"""From the attributes of an event to a message of the bus: what both formats share.
+
+The readers take what is beyond doubt and costs little; ``examined`` asks the table of rules and is the one that refuses.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+from typing import Any, Final
+
+from ...body import OCTETS, BodyFormat
+from ...errors import Code, RemoteProtocolError
+from ...limits import Limits
+from ...message import Kind, Message
+from .bodies import ANY, check_any
+from .extensions import BY_NAME, Extension, read_extension
+from .headers import read_headers
+from .rules import PRIORITIES, RULES, TYPES, Facts, Violation, is_uri_reference, violations
+from .status import code_of, read_status
+from .uris import UriError, parse_uri
+
+__all__ = ["LEVELS", "Envelope", "ReturnAddress", "is_id", "known_schema", "refuse", "return_address"]
+
+is_id: Final = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[678][0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}").fullmatch
+LEVELS: Final = frozenset(PRIORITIES)
+_ADDRESSES: Final = 1024
+_KINDS: Final = {
+    "publish": Kind.PUBLISH,
+    "notification": Kind.NOTIFY,
+    "request": Kind.REQUEST,
+    "response": Kind.RESPONSE,
+}
+_REQUEST, _RESPONSE = Kind.REQUEST, Kind.RESPONSE
+_ADDRESS_RULES: Final = tuple(rule for rule in RULES if rule.name.partition(".")[0] in ("source", "sink"))
+_UPRIORITY: Final = "UPRIORITY_"
+
+
+class ReturnAddress(str):
+    """The id of a request, with what an answer takes over from it: source and sink change places, priority and ttl stay."""
+
+    __slots__ = ("priority", "sink", "source", "ttl")
+
+    source: str
+    sink: str
+    priority: str
+    ttl: int
+
+
+def return_address(id: str, source: str, sink: str, priority: str, ttl: int) -> ReturnAddress:
+    """Where the answer to a request goes."""
+    address = ReturnAddress(id)
+    address.source, address.sink, address.priority, address.ttl = source, sink, priority, ttl
+    return address
+
+
+@lru_cache(256)
+def known_schema(text: str) -> bool:
+    """Whether a schema is spelled well; remembered, for there are few."""
+    return is_uri_reference(text)
+
+
+def refuse(text: str, reason: str = "malformed", answer_id: Any = None, close_code: int | None = None) -> RemoteProtocolError:
+    """The error for something that the peer should not have sent."""
+    return RemoteProtocolError(text, reason=reason, protocol="uprotocol", answer_id=answer_id, close_code=close_code)
+
+
+class Envelope:
+    """Reads attributes, strictly or leniently.
+
+    Args:
+        limits: Sizes.
+        lenient: Whether tolerated rules are looked away from.
+        local: Entities without authority that are known; None for all.
+    """
+
+    def __init__(self, limits: Limits, lenient: bool, local: frozenset[str] | None) -> None:
+        self._limits = limits
+        self.lenient: Final = lenient
+        self._local = local
+        self.addresses: dict[tuple[str, str, str | None], Kind] = {}
+        """By type, source and sink: that they fit together, and what they make. Bounded."""
+
+    def look(self, type: str, source: str, sink: str | None) -> Kind | None:
+        """Whether type, source and sink fit together; remembered where they do."""
+        kind = TYPES.get(type)
+        if kind is None:
+            return None  # also what is an extension of ours: rare, and examined
+        kind = "notification" if kind == "publish" and sink is not None else kind
+        attributes = {"source": source} if sink is None else {"source": source, "sink": sink}
+        facts = self._facts(attributes, kind)
+        if any(rule.broken(facts) and not (self.lenient and rule.tolerated) for rule in _ADDRESS_RULES):
+            return None
+        if len(self.addresses) >= _ADDRESSES:
+            self.addresses.clear()
+        found = self.addresses[type, source, sink] = _KINDS[kind]
+        return found
+
+    def _facts(self, attributes: dict[str, Any], kind: str) -> Facts:
+        local = None if self.lenient else self._local
+        return Facts(attributes, kind, local=local, subject_limit=self._limits.subject, id_limit=self._limits.id)
+
+    # -- everything else -------------------------------------------------------------------------------------------------
+
+    def examined(self, attributes: dict[str, Any], raw: bytes | None, format: BodyFormat) -> Message:
+        """A message of any attributes.
+
+        Raises:
+            RemoteProtocolError: A `Violation`, or the data are not what they say.
+        """
+        normalise(attributes, self.lenient)
+        name = attributes.get("type")
+        extension = BY_NAME.get(name) if isinstance(name, str) else None
+        kind = "extension" if extension is not None else TYPES.get(name, "") if isinstance(name, str) else ""
+        if kind == "publish" and "sink" in attributes:
+            kind = "notification"
+        facts = self._facts(attributes, kind)
+        facts.has_data, facts.is_any = raw is not None, format is ANY
+        for rule, seen in violations(facts, lenient=self.lenient):
+            raise Violation(rule, seen, answer_id=self._return_address(attributes), reply_id=_reply_id(attributes, kind))
+        if raw is not None and format is ANY and not check_any(raw):
+            if self.lenient:
+                return self._message(attributes, kind, extension, raw, OCTETS)
+            text = "the data are no google.protobuf.Any (document, 3 Formats, Table 6)"
+            error = refuse(text, answer_id=self._return_address(attributes))
+            error.reply_id = _reply_id(attributes, kind)
+            raise error
+        return self._message(attributes, kind, extension, raw, format)
+
+    def _message(
+        self, attributes: dict[str, Any], kind: str, extension: Extension | None, raw: bytes | None, format: BodyFormat
+    ) -> Message:
+        ttl = attributes.get("ttl")
+        seconds = ttl / 1000 if ttl else None
+        if extension is not None:
+            message = read_extension(extension, attributes, raw, format, self._limits)
+            message.ttl = seconds
+        elif kind == "request":
+            message = Message(_REQUEST, attributes["sink"], attributes["id"], raw, format, None, seconds)
+        elif kind == "response":
+            message = _response(attributes, raw, format)
+        else:
+            message = Message(_KINDS[kind], attributes["source"], None, raw, format, None, seconds)
+        del attributes["specversion"]
+        message._attributes = {**attributes, **(message._attributes or {})}
+        message.headers = read_headers(attributes, self._limits.headers)
+        return message
+
+    def _return_address(self, attributes: dict[str, Any]) -> ReturnAddress | None:
+        """Where a bad request can be answered; None where it cannot."""
+        found = [attributes.get(name) for name in ("id", "source", "sink")]
+        if attributes.get("type") != "req.v1" or not all(isinstance(part, str) for part in found):
+            return None
+        id, source, sink = map(str, found)
+        try:
+            if is_id(id) is None or not parse_uri(source).is_response or not parse_uri(sink).is_method:
+                return None
+        except UriError:
+            return None
+        if "*" in source or "*" in sink or max(len(source), len(sink)) > self._limits.subject:
+            return None
+        return return_address(id, source, sink, "CS4", 0)
+
+
+def _reply_id(attributes: dict[str, Any], kind: str) -> str | None:
+    reqid = attributes.get("reqid")
+    return reqid if kind == "response" and isinstance(reqid, str) else None
+
+
+def normalise(attributes: dict[str, Any], lenient: bool) -> None:
+    """Bring what is meant into one spelling."""
+    for name in [name for name, value in attributes.items() if value is None]:
+        del attributes[name]  # CloudEvents 1.0.2, JSON format, 3.1: null is as if it were not there
+    ttl = attributes.get("ttl")
+    if isinstance(ttl, str) and ttl.isascii() and ttl.isdigit() and len(ttl) < 11:
+        attributes["ttl"] = int(ttl)  # as HTTP binary mode yields it
+    priority = attributes.get("priority")
+    if isinstance(priority, str) and priority.startswith(_UPRIORITY):
+        attributes["priority"] = priority.removeprefix(_UPRIORITY)  # up-python 1.5 writes it
+    if lenient and "permission_level" in attributes:
+        attributes.setdefault("plevel", attributes.pop("permission_level"))
+
+
+def _response(attributes: dict[str, Any], raw: bytes | None, format: BodyFormat) -> Message:
+    """An answer: a result, a failed delivery (commstatus), or an error of the application (google.rpc.Status)."""
+    reqid, commstatus = attributes["reqid"], attributes.get("commstatus")
+    try:
+        status = read_status(raw) if format is ANY else None
+    except ValueError as error:
+        refused = refuse(f"the google.rpc.Status does not decode: {error}")
+        refused.reply_id = reqid
+        raise refused from error
+    if not commstatus and (status is None or status[0] == 0):
+        return Message(_RESPONSE, "", reqid, raw, format)
+    number, facts = status if status is not None else (0, {"text": "", "reason": None, "detail": None})
+    code, unknown = code_of(commstatus or number)
+    if unknown or not facts["text"]:
+        facts["text"] = f"{unknown} {facts['text']}".strip() or f"the message was not delivered: {code.name}"
+    return Message(Kind.ERROR, "", reqid, code=code if code is not Code.OK else Code.UNKNOWN, attributes=facts)

@@ -1,0 +1,117 @@
+"""What buses of ours say to each other and uProtocol has no messages for: subscriptions, cancelling, streams and channels.
+
+Each is a CloudEvent with a type of its own, never sent to a peer that has not shown to be ours. ``reqid`` names the request or
+channel, ``subject`` (an attribute of CloudEvents) the pattern of a subscription; an ``open`` has the sink of a request.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Final
+
+from attrs import frozen
+
+from ...body import BodyFormat
+from ...errors import Code, RemoteProtocolError
+from ...limits import Limits
+from ...message import Kind, Message
+from .status import code_of, read_status, write_status
+
+__all__ = ["BY_KIND", "BY_NAME", "Extension", "extension_attributes", "read_extension"]
+
+_CONTROL: Final = re.compile(r"[\x00-\x1f\x7f]")
+_MODES: Final = ("stream", "channel", "tunnel")
+
+
+@frozen
+class Extension:
+    """One of them."""
+
+    name: str
+    kind: Kind
+
+
+_ALL: Final = tuple(
+    Extension(f"polybus.{kind.value}.v1", kind)
+    for kind in (Kind.SUBSCRIBE, Kind.UNSUBSCRIBE, Kind.CANCEL, Kind.OPEN, Kind.ITEM, Kind.CREDIT, Kind.END)
+)
+BY_NAME: Final = {extension.name: extension for extension in _ALL}
+BY_KIND: Final = {extension.kind: extension for extension in _ALL}
+
+
+def _refuse(text: str, reason: str = "malformed") -> RemoteProtocolError:
+    return RemoteProtocolError(text, reason=reason, protocol="uprotocol")
+
+
+def _count(attributes: dict[str, Any], name: str, low: int = 0) -> int:
+    value = attributes.get(name)
+    if type(value) is not int or value < low:
+        raise _refuse(f"{name} is a whole number, not below {low}")
+    return value
+
+
+def read_extension(
+    extension: Extension, attributes: dict[str, Any], raw: bytes | None, format: BodyFormat, limits: Limits
+) -> Message:
+    """The message of one.
+
+    Raises:
+        RemoteProtocolError: A member is missing or wrong.
+    """
+    kind = extension.kind
+    if kind is Kind.SUBSCRIBE or kind is Kind.UNSUBSCRIBE:
+        subject = attributes.get("subject")
+        if not isinstance(subject, str) or not subject or _CONTROL.search(subject) or len(subject.encode()) > limits.subject:
+            raise _refuse("subject is a pattern of 1 byte to Limits.subject, without control characters", "invalid_subject")
+        return Message(kind, subject)
+    if kind is Kind.OPEN:
+        return _read_open(attributes, raw, format)
+    reqid = attributes.get("reqid")
+    if reqid is None:
+        raise _refuse(f"reqid is missing in this {extension.name}", "missing_attribute")
+    if kind is Kind.CREDIT:
+        return Message(kind, "", reqid, attributes={"credit": _count(attributes, "credit", 1)})
+    if kind is Kind.END:
+        return _read_end(reqid, raw)
+    return Message(kind, "", reqid, raw, format)
+
+
+def _read_open(attributes: dict[str, Any], raw: bytes | None, format: BodyFormat) -> Message:
+    if attributes.get("mode") not in _MODES or "sink" not in attributes:
+        raise _refuse(f"an open has a sink, and its mode is one of {', '.join(_MODES)}")
+    facts = {"mode": attributes["mode"], "credit": _count(attributes, "credit"), "hops": _count(attributes, "hops")}
+    return Message(Kind.OPEN, attributes["sink"], attributes["id"], raw, format, attributes=facts)
+
+
+def _read_end(reqid: str, raw: bytes | None) -> Message:
+    try:
+        status = read_status(raw)
+    except ValueError as error:
+        raise _refuse(f"the google.rpc.Status does not decode: {error}") from error
+    if status is None or status[0] == 0:
+        return Message(Kind.END, "", reqid)
+    code, _ = code_of(status[0])
+    return Message(Kind.END, "", reqid, code=code, attributes=status[1])
+
+
+def extension_attributes(message: Message) -> tuple[dict[str, Any], bytes | None]:
+    """The attributes of one beside id, source and sink; and its data, where they are not the body.
+
+    Raises:
+        EncodeError: The detail of an error cannot be written.
+    """
+    kind, given = message.kind, message.attributes
+    attributes: dict[str, Any] = {"type": BY_KIND[kind].name}
+    if kind is Kind.SUBSCRIBE or kind is Kind.UNSUBSCRIBE:
+        attributes["subject"] = message.subject
+        return attributes, None
+    if kind is Kind.OPEN:
+        attributes.update(mode=given.get("mode", "channel"), credit=given.get("credit", 0), hops=given.get("hops", 0))
+        return attributes, None
+    attributes["reqid"] = message.id
+    if kind is Kind.CREDIT:
+        attributes["credit"] = given.get("credit", 0)
+    if kind is Kind.END and message.code:
+        code = int(message.code or Code.UNKNOWN)
+        return attributes, write_status(code, str(given.get("text") or ""), given.get("reason"), given.get("detail"))
+    return attributes, None

@@ -1,0 +1,149 @@
+"""Reads the JSON format of CloudEvents 1.0.2, with the data as the document wants them (3 Formats, Table 6).
+
+Usual events are decoded into a shape with the right types, base64 included; what does not fit the shape is read again without
+haste, and either was unusual or gets an error that says which rule it breaks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+import msgspec
+
+from ...body import OCTETS, BodyFormat, check_json
+from ...errors import EncodeError, RemoteProtocolError
+from ...limits import Limits
+from ...message import MISSING, Kind, Message
+from .bodies import ANY, check_any
+from .envelope import Envelope, is_id, known_schema, refuse
+from .events import Event, EventMessage
+from .payloads import OCTET_STREAM, format_of, from_base64, from_json, from_text
+from .status import STATUS_URLS
+
+__all__ = ["JsonReader"]
+
+_BATCH: Final = 4096
+"""Events in one batch: a frame of 1 MiB holds some thousands."""
+
+
+_REQUEST, _RESPONSE = Kind.REQUEST, Kind.RESPONSE
+_event: Final = msgspec.json.Decoder(Event).decode
+_any: Final = msgspec.json.Decoder().decode
+_batch: Final = msgspec.json.Decoder(list[msgspec.Raw]).decode
+
+
+class JsonReader:
+    """Makes messages of JSON events."""
+
+    def __init__(self, envelope: Envelope, limits: Limits) -> None:
+        self._envelope = envelope
+        self._addresses = envelope.addresses
+        self._look = envelope.look
+        self._limits = limits
+        self._max_frame = limits.message
+
+    def read(self, frame: bytes) -> Message:
+        """The one message of an event.
+
+        Raises:
+            RemoteProtocolError: It is none, or a bad one.
+        """
+        if len(frame) <= self._max_frame and frame.isascii():
+            # All members of the shape are plain: nothing in it can be nested, and there is no other character set to check.
+            try:
+                event = _event(frame)
+            except (ValueError, RecursionError):
+                return self._read_slowly(frame)
+            # All in one place: each call costs as much as two of these tests, each keyword and default as much as one.
+            id, type, source, sink, raw = event.id, event.type, event.source, event.sink, event.data_base64
+            kind = self._addresses.get((type, source, sink)) or self._look(type, source, sink)
+            schema = event.dataschema
+            if kind is None or is_id(id) is None or (schema is not None and not known_schema(schema)):
+                return self._read_slowly(frame)
+            format: BodyFormat = ANY
+            if raw is not None:
+                if event.datacontenttype == OCTET_STREAM:
+                    format = OCTETS
+                if (schema is None) if format is OCTETS else not check_any(raw):
+                    return self._read_slowly(frame)
+            ttl = event.ttl
+            if kind is _REQUEST:
+                priority = event.priority
+                if ttl and priority is not None and priority >= "CS4":
+                    return EventMessage(
+                        _REQUEST, sink or "", id, raw, format, None, ttl / 1000, None, None, None, None, MISSING, event
+                    )
+            elif kind is _RESPONSE:
+                reqid = event.reqid
+                if reqid is not None and is_id(reqid) is not None and not (raw and raw.startswith(STATUS_URLS, 2)):
+                    return EventMessage(_RESPONSE, "", reqid, raw, format, None, None, None, None, None, None, MISSING, event)
+            else:
+                seconds = ttl / 1000 if ttl else None
+                return EventMessage(kind, source, None, raw, format, None, seconds, None, None, None, None, MISSING, event)
+        return self._read_slowly(frame)
+
+    def read_batch(self, frame: bytes) -> Sequence[Message | RemoteProtocolError]:
+        """The messages of a JSON array; a refused one is an error among them (CloudEvents 1.0.2, JSON batch format).
+
+        Raises:
+            RemoteProtocolError: The frame is no array.
+        """
+        try:
+            self._check(frame)
+            parts = _batch(frame)
+        except (ValueError, RecursionError, EncodeError) as error:
+            raise _foul(error) from error
+        if len(parts) > _BATCH:
+            raise refuse(f"a batch of {len(parts)} events: the limit is {_BATCH}", "too_large")
+        found: list[Message | RemoteProtocolError] = []
+        for part in parts:
+            try:
+                found.append(self.read(bytes(part)))
+            except RemoteProtocolError as error:
+                found.append(error)
+        return found
+
+    def _check(self, frame: bytes) -> None:
+        if len(frame) > self._limits.message:
+            text = f"a frame of {len(frame)} bytes is larger than {self._limits.message} (limit: message)"
+            raise refuse(text, "too_large", close_code=1009)
+        check_json(frame, self._limits.depth + 2)
+
+    def _read_slowly(self, frame: bytes) -> Message:
+        try:
+            self._check(frame)
+            return self._read_any(frame)
+        except (RemoteProtocolError, ValueError, RecursionError, EncodeError) as error:
+            refused = error if isinstance(error, RemoteProtocolError) else _foul(error)
+            if b"token" not in frame:  # a token is never shown
+                refused.frame = frame[:200]
+            if refused is error:
+                raise
+            raise refused from error
+
+    def _read_any(self, frame: bytes) -> Message:
+        value = _any(frame)
+        if not isinstance(value, dict):
+            raise refuse(f"an event is a JSON object, not {type(value).__name__}")
+        has_data, data = "data" in value, value.pop("data", None)
+        encoded = value.pop("data_base64", None)
+        if has_data and data is not None and encoded is not None:
+            raise refuse("both data and data_base64 (CloudEvents 1.0.2, JSON format, 3.1.1)", "ambiguous")
+        content = value.get("datacontenttype")
+        format = format_of(content if isinstance(content, str) else None)
+        raw = None
+        if encoded is not None:
+            raw = from_text(from_base64(encoded), format, self._limits.depth)
+        elif has_data and data is not None:
+            raw = from_json(data, format, self._envelope.lenient)
+        hashed = value.get("hash")
+        if isinstance(hashed, str):
+            value["hash"] = from_base64(hashed)
+        return self._envelope.examined(value, raw, format)
+
+
+def _foul(error: Exception) -> RemoteProtocolError:
+    if isinstance(error, (EncodeError, RecursionError)):  # check_json says EncodeError of what is too deep
+        return refuse("nested too deeply (limit: depth)", "too_deep")
+    return refuse(f"not the JSON of an event: {error}")

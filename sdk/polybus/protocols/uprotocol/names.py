@@ -1,0 +1,156 @@
+"""Subjects of the bus as addresses of uProtocol, and back.
+
+A request for ``user.get`` goes to ``<entity of the peer>/rpc.user.get``, a publication of ``news.today`` has the source
+``<own entity>/news.today#Message``. A subject with a ``/`` is an address as it stands.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+from urllib.parse import quote, unquote
+
+from ...errors import LocalProtocolError, ReservedSubject
+from .uris import Uri, UriError, parse_uri
+
+__all__ = ["MESSAGE", "Names", "decode_name", "encode_name"]
+
+MESSAGE: Final = "Message"
+"""The message of a topic whose name is a plain subject."""
+_SAFE: Final = "!$&'()+,;=:@~"  # pchar of RFC 3986 without ``*``, which would make a pattern; quote knows the unreserved ones
+_DOTS: Final = 2
+
+
+def encode_name(subject: str, dots: int = _DOTS) -> str:
+    """A subject as the last segment of an address: percent-encoded, also the dots after the second and those at no name."""
+    tokens = subject.split(".")
+    name = quote(tokens[0], safe=_SAFE)
+    for place, (before, token) in enumerate(zip(tokens, tokens[1:], strict=False), 1):
+        between = "." if place <= dots and before and token else "%2E"
+        name += between + quote(token, safe=_SAFE)
+    return name
+
+
+def decode_name(name: str) -> str | None:
+    """The subject of a segment; None where that is none: it would contain a ``/`` or what is no text."""
+    try:
+        subject = unquote(name, errors="strict")
+    except UnicodeDecodeError:
+        return None
+    return subject if subject and "/" not in subject and subject.isprintable() else None
+
+
+class Names:
+    """The addresses of one connection.
+
+    Args:
+        entity: Of this side, as it is written.
+        peer: Of the other side; None until it is known. Then our own stands for it: a bus of ours takes that for its own.
+        subject_limit: `Limits.subject`.
+    """
+
+    __slots__ = ("_limit", "_own", "_peer", "_subjects", "entity", "peer")
+
+    def __init__(self, entity: str, peer: str | None, subject_limit: int) -> None:
+        self.entity: Final = entity
+        self.peer = peer
+        self._own = entity_key(entity)
+        self._peer = None if peer is None else entity_key(peer)
+        self._limit = subject_limit
+        self._subjects: dict[str, str] = {}
+
+    def learn(self, uri: str) -> None:
+        """The peer has shown its own address."""
+        self.peer = uri[: uri.rindex("/")] or None
+        self._peer = parse_uri(uri).entity
+        self._subjects.clear()
+
+    def method(self, subject: str | int) -> str:
+        """Where a request for a subject goes.
+
+        Raises:
+            LocalProtocolError: An address that is no method, or a subject that is too long.
+            ReservedSubject: ``response``, where answers go.
+        """
+        text = _text(subject)
+        if "/" in text:
+            uri = _parsed(text)
+            if not uri.is_method or not uri.is_versioned:
+                raise LocalProtocolError(
+                    f"{text[:100]!r} is no method: rpc.<name> of an entity with its version", protocol="uprotocol"
+                )
+            return text
+        if text == "response":
+            raise ReservedSubject("'response' is where answers go (rpc.response): choose another name")
+        return self._checked(f"{self.peer or self.entity}/rpc.{encode_name(text, _DOTS - 1)}")
+
+    def topic(self, subject: str | int) -> str:
+        """Where a publication of a subject comes from.
+
+        Raises:
+            LocalProtocolError: An address that is no topic, or a subject that is too long.
+        """
+        text = _text(subject)
+        if "/" in text:
+            uri = _parsed(text)
+            if not uri.is_topic or not uri.is_versioned:
+                raise LocalProtocolError(f"{text[:100]!r} is no topic: it has a resource and a #Message", protocol="uprotocol")
+            return text
+        # ``rpc.x`` would be taken for a method.
+        name = encode_name(text, 0) if text.startswith("rpc.") else encode_name(text)
+        return self._checked(f"{self.entity}/{name}#{MESSAGE}")
+
+    def _checked(self, uri: str) -> str:
+        if len(uri) > self._limit:
+            text = f"the address of {len(uri)} characters is longer than {self._limit} (limit: subject): {uri[:60]!r}"
+            raise LocalProtocolError(text, protocol="uprotocol")
+        return uri
+
+    def subject(self, uri: str) -> str:
+        """The subject of an address that came in: plain where it is our own's or the peer's, else as it stands."""
+        found = self._subjects.get(uri)
+        if found is None:
+            if len(self._subjects) >= 1024:
+                self._subjects.clear()
+            found = self._subjects[uri] = self._find(uri)
+        return found
+
+    def _find(self, text: str) -> str:
+        uri = parse_uri(text)
+        if uri.short or uri.entity not in (self._own, self._peer):
+            return text
+        if uri.is_method:
+            return decode_name(uri.instance) or text
+        if uri.message == MESSAGE:
+            return decode_name(uri.name) or text
+        return text
+
+
+def entity_key(entity: str) -> str:
+    """An entity in the one spelling that is compared.
+
+    Raises:
+        ValueError: It is none.
+    """
+    try:
+        uri = parse_uri(entity)
+    except UriError as error:
+        raise ValueError(f"entity: {error}") from error
+    if not uri.is_versioned or uri.resource or uri.message or uri.is_pattern or entity.endswith("/"):
+        raise ValueError(f"{entity[:100]!r} is no entity: it has the form //VCU.VIN/body.access/1 or /body.access/1")
+    return uri.entity
+
+
+def _text(subject: str | int) -> str:
+    if isinstance(subject, int):
+        raise LocalProtocolError(f"{subject} is a number: uProtocol has names and addresses", protocol="uprotocol")
+    return subject
+
+
+def _parsed(text: str) -> Uri:
+    try:
+        uri = parse_uri(text)
+    except UriError as error:
+        raise LocalProtocolError(str(error), protocol="uprotocol") from error
+    if uri.is_pattern:
+        raise LocalProtocolError(f"{text[:100]!r} has wildcards: only subscriptions take them", protocol="uprotocol")
+    return uri

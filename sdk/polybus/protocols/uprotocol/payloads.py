@@ -1,0 +1,77 @@
+"""The data of an event: what the content type says that they are (document, 1.1 datacontenttype, and 3 Formats)."""
+
+from __future__ import annotations
+
+import binascii
+from functools import lru_cache
+from typing import Any, Final
+
+import msgspec
+
+from ...body import JSON, OCTETS, TEXT, BodyFormat, check_json
+from ...errors import BusError
+from .bodies import ANY
+from .envelope import refuse
+
+__all__ = ["OCTET_STREAM", "PROTOBUF", "format_of", "from_base64", "from_json", "from_text"]
+
+PROTOBUF: Final = "application/protobuf"
+OCTET_STREAM: Final = "application/octet-stream"
+_decode: Final = msgspec.json.Decoder().decode
+
+
+@lru_cache(256)
+def format_of(content_type: str | None) -> BodyFormat:
+    """The body format of a content type. Both media types of protobuf mean ``Any``: of before and after June 2023."""
+    media = "" if content_type is None else content_type.partition(";")[0].strip().lower()
+    if media in ("", PROTOBUF, "application/x-protobuf"):
+        return ANY
+    if media == "application/json" or media.endswith("+json"):
+        return JSON
+    return TEXT if media.startswith("text/") else OCTETS
+
+
+def from_base64(text: Any) -> bytes:
+    """The bytes of ``data_base64``.
+
+    Raises:
+        RemoteProtocolError: It is no base64.
+    """
+    try:
+        if not isinstance(text, str):
+            raise ValueError("not text")
+        return binascii.a2b_base64(text.encode("ascii"), strict_mode=True)
+    except ValueError as error:  # UnicodeEncodeError and binascii.Error are ValueErrors
+        raise refuse(f"data_base64 is no base64: {error} (document, 3 Formats, Table 6)") from error
+
+
+def from_json(value: Any, format: BodyFormat, lenient: bool) -> bytes:
+    """The bytes of the member ``data`` of a JSON event.
+
+    Raises:
+        RemoteProtocolError: Such data must stand in ``data_base64``.
+    """
+    if format is JSON:
+        return msgspec.json.encode(value)
+    if format is TEXT and isinstance(value, str):
+        return value.encode()
+    if format is ANY and lenient and isinstance(value, str):
+        return from_base64(value)  # the document's examples show ``data``
+    raise refuse("data in the member data: protobuf and binary data stand in data_base64 (document, 3 Formats, Table 6)")
+
+
+def from_text(data: bytes, format: BodyFormat, depth: int) -> bytes:
+    """Data that came as bytes or text, checked where they say that they are JSON or text.
+
+    Raises:
+        RemoteProtocolError: They are not.
+    """
+    try:
+        if format is JSON:
+            check_json(data, depth)
+            _decode(data)
+        elif format is TEXT:
+            str(data, "utf-8")
+    except (BusError, ValueError, RecursionError) as error:
+        raise refuse(f"the data are no {format.content_type}: {error}") from error
+    return data

@@ -1,0 +1,237 @@
+"""Reads the protobuf format of CloudEvents 1.0.2 (``io.cloudevents.v1.CloudEvent``).
+
+The usual case is read by hand: attributes that come again and again are known by their bytes. What is not usual goes through
+the generated class and the table of rules.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+from ...body import OCTETS, BodyFormat
+from ...errors import EncodeError, RemoteProtocolError
+from ...limits import Limits
+from ...message import MISSING, Kind, Message
+from .bodies import ANY, check_any
+from .envelope import LEVELS, Envelope, is_id, known_schema, refuse
+from .generated import cloud_event_classes
+from .payloads import OCTET_STREAM, PROTOBUF, format_of, from_text
+from .rules import MAX_INTEGER
+from .status import STATUS_URLS
+from .wire import read_varint
+
+__all__ = ["ProtoReader"]
+
+_REQUEST, _RESPONSE = Kind.REQUEST, Kind.RESPONSE
+_ID, _SOURCE, _VERSION, _TYPE, _ATTRIBUTE, _BINARY, _PROTO = 0x0A, 0x12, 0x1A, 0x22, 0x2A, 0x32, 0x42
+_NAMES: Final = frozenset({"sink", "priority", "ttl", "datacontenttype", "dataschema", "token", "plevel"})
+_PROTOBUFS: Final = frozenset({PROTOBUF, "application/x-protobuf"})
+_REQID: Final = b"\n\x05reqid\x12&\x1a$"
+_KNOWN: Final = 2048
+_BATCH: Final = 4096
+
+
+class ProtoReader:
+    """Makes messages of protobuf events."""
+
+    def __init__(self, envelope: Envelope, limits: Limits) -> None:
+        self._envelope = envelope
+        self._addresses = envelope.addresses
+        self._look = envelope.look
+        self._limits = limits
+        self._max_frame = limits.message
+        # Attributes, and the texts of source and type, by their bytes. Bounded.
+        self._known: dict[bytes, tuple[str, Any]] = {}
+        self._texts: dict[bytes, str] = {}
+
+    def read(self, frame: bytes) -> Message:
+        """The one message of an event.
+
+        Raises:
+            RemoteProtocolError: It is none, or a bad one.
+        """
+        if len(frame) > self._max_frame:
+            text = f"a frame of {len(frame)} bytes is larger than {self._max_frame} (limit: message)"
+            raise refuse(text, "too_large", close_code=1009)
+        try:
+            message = self._quick(frame)
+        except (ValueError, IndexError):
+            message = None
+        if message is not None:
+            return message
+        try:
+            return self._read_any(frame)
+        except (RemoteProtocolError, ValueError, RecursionError, EncodeError) as error:
+            refused = error if isinstance(error, RemoteProtocolError) else refuse(f"not an event: {error}")
+            if b"token" not in frame:  # a token is never shown
+                refused.frame = frame[:200]
+            if refused is error:
+                raise
+            raise refused from error
+
+    def read_batch(self, frame: bytes) -> Sequence[Message | RemoteProtocolError]:
+        """The messages of a ``CloudEventBatch``; a refused one is an error among them.
+
+        Raises:
+            RemoteProtocolError: The frame is none.
+        """
+        from google.protobuf.message import DecodeError
+
+        if len(frame) > self._max_frame:
+            raise refuse(f"a batch of {len(frame)} bytes is larger than {self._max_frame} (limit: message)", "too_large")
+        try:
+            batch = cloud_event_classes()[1].FromString(frame)
+        except DecodeError as error:
+            raise refuse(f"not a CloudEventBatch: {error}") from error
+        if len(batch.events) > _BATCH:
+            raise refuse(f"a batch of {len(batch.events)} events: the limit is {_BATCH}", "too_large")
+        found: list[Message | RemoteProtocolError] = []
+        for event in batch.events:
+            try:
+                found.append(self.read(event.SerializeToString()))
+            except RemoteProtocolError as error:
+                found.append(error)
+        return found
+
+    # -- the usual case --------------------------------------------------------------------------------------------------
+
+    def _quick(self, frame: bytes) -> Message | None:
+        """The message of a usual event; None (or a ValueError or IndexError) where anything needs a second look."""
+        known = self._known
+        attributes: dict[str, Any] = {}
+        raw: bytes | None = None
+        format: BodyFormat = ANY
+        version = False
+        at, end = 0, len(frame)
+        while at < end:
+            tag, size = frame[at], frame[at + 1]
+            at += 2
+            if size > 127:
+                size, at = read_varint(frame, at - 1)
+            part = frame[at : at + size]
+            at += size
+            if tag == _ATTRIBUTE:
+                name, value = known.get(part) or self._attribute(part)
+                if name in attributes:
+                    return None  # the last one counts: the generated class knows
+                attributes[name] = value
+            elif tag == _PROTO or tag == _BINARY:
+                if raw is not None:
+                    return None
+                raw, format = part, ANY if tag == _PROTO else OCTETS
+            elif tag == _ID:
+                attributes["id"] = str(part, "ascii")
+            elif tag == _SOURCE:
+                attributes["source"] = self._texts.get(part) or self._text(part)
+            elif tag == _TYPE:
+                attributes["type"] = self._texts.get(part) or self._text(part)
+            elif tag == _VERSION and part == b"1.0":
+                version = True
+            else:
+                return None
+        if at != end or not version:
+            return None
+        return self._message(attributes, raw, format)
+
+    def _message(self, attributes: dict[str, Any], raw: bytes | None, format: BodyFormat) -> Message | None:
+        get = attributes.get
+        type, source, sink = get("type", ""), get("source", ""), get("sink")
+        kind = self._addresses.get((type, source, sink)) or self._look(type, source, sink)
+        if kind is None or is_id(id := get("id", "")) is None:
+            return None
+        content, schema = get("datacontenttype"), get("dataschema")
+        if raw is not None:
+            if content is not None or format is OCTETS:
+                if format is OCTETS and (content is None or content in _PROTOBUFS):
+                    format = ANY  # as up-python 1.5 writes it
+                elif (content in _PROTOBUFS) is not (format is ANY) or (format is OCTETS and content != OCTET_STREAM):
+                    return None
+            if (schema is None) if format is OCTETS else not check_any(raw):
+                return None
+        if schema is not None and not known_schema(schema):
+            return None
+        ttl, priority = get("ttl"), get("priority")
+        if kind is _REQUEST:
+            if not ttl or priority is None or priority < "CS4":
+                return None
+            return Message(_REQUEST, sink or "", id, raw, format, None, ttl / 1000, None, None, attributes, None, MISSING)
+        if kind is _RESPONSE:
+            reqid = get("reqid")
+            if reqid is None or is_id(reqid) is None or (raw is not None and raw.startswith(STATUS_URLS, 2)):
+                return None
+            return Message(_RESPONSE, "", reqid, raw, format, None, None, None, None, attributes, None, MISSING)
+        seconds = ttl / 1000 if ttl else None
+        return Message(kind, source, None, raw, format, None, seconds, None, None, attributes, None, MISSING)
+
+    def _text(self, part: bytes) -> str:
+        text = str(part, "utf-8")
+        if len(self._texts) >= _KNOWN:
+            self._texts.clear()
+        if len(part) <= self._limits.subject:
+            self._texts[part] = text
+        return text
+
+    def _attribute(self, part: bytes) -> tuple[str, Any]:
+        """Name and value of an entry; ids are not remembered, for they do not come again.
+
+        Raises:
+            ValueError: It is not a usual one.
+        """
+        if part.startswith(_REQID) and len(part) == len(_REQID) + 36:
+            return "reqid", str(part[len(_REQID) :], "ascii")
+        name_end = part[1] + 2
+        value = part[name_end + 2 :]
+        name = str(part[2:name_end], "ascii")
+        if part[0] != 10 or part[name_end] != 0x12 or part[name_end + 1] != len(value) or name not in _NAMES:
+            raise ValueError
+        found: Any
+        if value[0] in (0x1A, 0x32) and value[1] == len(value) - 2 < 128:  # ce_string, ce_uri_ref
+            found = str(value[2:], "utf-8")
+            if name in ("ttl", "plevel") or (name == "priority" and found not in LEVELS):
+                raise ValueError
+        elif value[0] == 0x10 and name in ("ttl", "plevel"):  # ce_integer
+            found, end = read_varint(value, 1)
+            if end != len(value) or found > MAX_INTEGER:
+                raise ValueError
+        else:
+            raise ValueError
+        if len(self._known) >= _KNOWN:
+            self._known.clear()
+        if name != "token":
+            self._known[part] = name, found
+        return name, found
+
+    # -- everything else -------------------------------------------------------------------------------------------------
+
+    def _read_any(self, frame: bytes) -> Message:
+        from google.protobuf.message import DecodeError
+
+        try:
+            event = cloud_event_classes()[0].FromString(frame)
+        except DecodeError as error:
+            raise refuse(f"not an io.cloudevents.v1.CloudEvent: {error}") from error
+        attributes: dict[str, Any] = {name: _value(value) for name, value in event.attributes.items()}
+        for name, own in (("id", "id"), ("source", "source"), ("type", "type"), ("specversion", "spec_version")):
+            if name in attributes:
+                raise refuse(f"{name} stands among the attributes and has a field of its own", "ambiguous")
+            attributes[name] = getattr(event, own) or None
+        where = event.WhichOneof("data")
+        content = attributes.get("datacontenttype")
+        format = format_of(content if isinstance(content, str) else None)
+        if where is None:
+            return self._envelope.examined(attributes, None, ANY)
+        if where == "proto_data":
+            if format is not ANY:
+                raise refuse(f"proto_data, and the content type is {content!r}", "ambiguous")
+            return self._envelope.examined(attributes, event.proto_data.SerializeToString(), ANY)
+        data = event.binary_data if where == "binary_data" else event.text_data.encode()
+        return self._envelope.examined(attributes, from_text(data, format, self._limits.depth), format)
+
+
+def _value(value: Any) -> Any:
+    kind = value.WhichOneof("attr")
+    if kind is None:
+        return None
+    found = getattr(value, kind)
+    return found.ToJsonString() if kind == "ce_timestamp" else found

@@ -1,0 +1,347 @@
+"""One uProtocol connection, without I/O. There is no handshake: what is left are ids, times, addresses, and who was asked."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final
+
+from ...errors import Code, LocalProtocolError, RemoteProtocolError, TooLarge, Unsupported
+from ...limits import Limits
+from ...message import Kind, Message
+from ...plugins import Capabilities, CloseWanted, Ready, Refused, SessionEvent, Undelivered
+from .bodies import ANY
+from .codec import UProtocolCodec, error_body, written_body
+from .envelope import ReturnAddress, refuse, return_address
+from .extensions import BY_KIND, extension_attributes
+from .headers import write_headers
+from .ids import IdFactory, id_time_ms
+from .names import Names
+from .rules import MAX_INTEGER
+from .uris import RESPONSE, parse_uri
+
+if TYPE_CHECKING:
+    from .adapter import UProtocol
+
+__all__ = ["UProtocolSession"]
+
+_CAPABILITIES: Final = Capabilities(subscribe=False)
+_READY: Final = Ready()
+_REQUEST, _RESPONSE, _ERROR, _PUBLISH, _NOTIFY = Kind.REQUEST, Kind.RESPONSE, Kind.ERROR, Kind.PUBLISH, Kind.NOTIFY
+_OPEN: Final = Kind.OPEN
+_SILENT: Final = frozenset({Kind.SUBSCRIBE, Kind.UNSUBSCRIBE})
+# What a refused request is told, where it is not that its header is malformed (up-l2 dispatchers).
+_CODES: Final = {"expired": Code.DEADLINE_EXCEEDED, "clock_skew": Code.DEADLINE_EXCEEDED, "invalid_hash": Code.UNAUTHENTICATED}
+
+
+class UProtocolSession:
+    """Either end of a connection: both speak alike.
+
+    A request has as key the id of its event. Of an incoming request, `Message.id` is its `ReturnAddress`.
+    """
+
+    capabilities: Final = _CAPABILITIES
+
+    def __init__(self, codec: UProtocolCodec, adapter: UProtocol, limits: Limits, rng: random.Random) -> None:
+        self.codec: Final = codec
+        self._read = codec.read
+        self._write = codec.writer.write
+        self._options = adapter
+        self._clock: Callable[[], int] = adapter.clock
+        self._max_frame = limits.message
+        self._names = Names(adapter.entity, adapter.peer, limits.subject)
+        self._ids = IdFactory(adapter.clock, rng)
+        self._answers = f"{adapter.entity}/{RESPONSE}"
+        self._plain = adapter.token is None and adapter.permission_level is None and adapter.sign is None
+        # By subject: the head of a request and its sink.
+        self._methods: dict[str | int, tuple[bytes, str]] = {}
+        self._topics: dict[tuple[Kind, str | int], bytes] = {}
+        self._asked: dict[str, str] = {}
+        self._events: list[Message | SessionEvent] = []
+        self._frames: list[bytes] = []
+
+    def start(self, now: float) -> None:
+        """There is no handshake: ready at once."""
+        self._events.append(_READY)
+
+    # -- incoming --------------------------------------------------------------------------------------------------------
+
+    def receive(self, frame: bytes, now: float) -> None:
+        """One frame has come in. Never raises: a bad event becomes `Refused`, and is answered where it is a request."""
+        if frame[:1] == b"[" and self.codec.writes == "text":
+            self._receive_batch(frame, now)
+            return
+        try:
+            self._received(self._read(frame), now)
+        except RemoteProtocolError as error:
+            self._refuse(error)
+
+    def _receive_batch(self, frame: bytes, now: float) -> None:
+        try:
+            batch = self.codec.read_batch(frame)
+        except RemoteProtocolError as error:
+            self._refuse(error)
+            return
+        for message in batch:
+            if isinstance(message, RemoteProtocolError):
+                self._refuse(message)
+                continue
+            try:
+                self._received(message, now)
+            except RemoteProtocolError as error:
+                self._refuse(error)
+
+    def _received(self, message: Message, now: float) -> None:
+        kind = message.kind
+        attributes = message.attributes
+        if self._options.verify is not None:
+            self._verify(message)
+        if kind is _RESPONSE or kind is _ERROR:
+            self._check_answer(message, attributes)
+        elif kind is _REQUEST:
+            source, sink, ttl = attributes["source"], attributes["sink"], attributes["ttl"]
+            message.id = return_address(attributes["id"], source, sink, attributes["priority"], ttl)
+            if self._names.peer is None:
+                self._learn(source)
+            message.subject = self._names.subject(sink)
+            if not self._in_time(message, attributes["id"], ttl / 1000):
+                return
+        elif kind is _PUBLISH or kind is _NOTIFY:
+            source = attributes["source"]
+            if self._names.peer is None and (kind is _NOTIFY or source.endswith("#Message")):
+                self._learn(source)
+            message.subject = self._names.subject(source)
+            if message.ttl is not None:
+                if not self._in_time(message, attributes["id"], message.ttl):
+                    return
+                message.expires = now + message.ttl
+        elif kind is _OPEN:
+            if attributes["id"].endswith(self._ids.suffix):  # both ends name a channel by its opener's id
+                raise refuse("an open under an id of this side", "invalid_id")
+            message.subject = self._names.subject(attributes["sink"])
+        self._events.append(message)
+
+    def _learn(self, source: str) -> None:
+        if not parse_uri(source).short:
+            self._names.learn(source)
+            self._methods.clear()
+
+    def _check_answer(self, message: Message, attributes: dict[str, Any]) -> None:
+        key = message.id
+        sink = self._asked.get(key)
+        if sink is None:
+            if not key.endswith(self._ids.suffix):
+                raise refuse("an answer to an id that is not of this side", "unknown_id")
+            return  # late: the bus counts it
+        source = attributes["source"]
+        if source != sink and parse_uri(source).key != parse_uri(sink).key:
+            raise refuse(f"an answer from {source[:80]!r} to a request for {sink[:80]!r}", "wrong_peer")
+        del self._asked[key]
+
+    def _in_time(self, message: Message, id: str, ttl: float) -> bool:
+        """Whether a message still lives; sets what is left of its time (document, 1.1 ttl: expired strictly after)."""
+        made = int(id[:8], 16) << 16 | int(id[9:13], 16) if id[14] != "6" else id_time_ms(id)
+        if id[14] == "4" or made is None:
+            return True  # lenient: no time, so no end by it
+        age = (self._clock() // 1_000_000 - made) / 1000
+        if age > ttl + self._options.allowance:
+            self._dead(message, "expired", f"made {age:.3f} s ago with a ttl of {ttl:.3f} s")
+            return False
+        if -age > self._options.max_clock_skew:
+            text = f"made {-age:.3f} s in the future: at most {self._options.max_clock_skew:g} s (max_clock_skew)"
+            raise refuse(text, "clock_skew", message.id if message.kind is _REQUEST else None)
+        message.ttl = min(ttl, ttl - age + self._options.allowance)
+        return True
+
+    def _dead(self, message: Message, reason: str, text: str) -> None:
+        """A message cannot be delivered: the bus hears of it, and who asked."""
+        code = _CODES[reason]
+        self._events.append(Undelivered(message, code, reason, text))
+        if message.kind is _REQUEST:
+            self._answer(message.id, code, f"the request was {text}", reason)
+
+    def _verify(self, message: Message) -> None:
+        verify, given = self._options.verify, message.attributes.get("hash")
+        assert verify is not None
+        if message.raw is None and given is None:
+            return  # a hash is made of data
+        if not isinstance(given, bytes) or not verify(message.raw or b"", given):
+            address = None
+            if message.kind is _REQUEST:
+                facts = message.attributes
+                address = return_address(message.id, facts["source"], facts["sink"], facts["priority"], facts["ttl"])
+            raise refuse("the hash is missing or not that of the data (document, 1.1 hash)", "invalid_hash", address)
+
+    def _refuse(self, error: RemoteProtocolError) -> None:
+        self._events.append(Refused(error))
+        if isinstance(error.answer_id, ReturnAddress):
+            self._answer(error.answer_id, _CODES.get(error.reason, Code.INVALID_ARGUMENT), error.text, error.reason)
+        if error.reply_id is not None and self._asked.pop(error.reply_id, None) is None:
+            error.reply_id = None
+        if error.close_code is not None:
+            self._events.append(CloseWanted(error.close_code, error.reason, error))
+
+    def _answer(self, address: ReturnAddress, code: Code, text: str, reason: str) -> None:
+        """Say that a request was not delivered."""
+        facts = {"text": text, "reason": reason, "undelivered": True}
+        self._frames.append(self._response(Message(_ERROR, "", address, code=code, attributes=facts)))
+
+    def events(self) -> list[Message | SessionEvent]:
+        """What has happened since the last call, in order."""
+        events, self._events = self._events, []
+        return events
+
+    # -- outgoing --------------------------------------------------------------------------------------------------------
+
+    def send(self, message: Message, now: float, peer_key: Any = None) -> str | None:
+        """Queue a message. For a request or an open: the id of its event, under which the answers will come.
+
+        Raises:
+            EncodeError: The body does not fit the wire.
+            Unsupported: The wire has no form for this kind of message.
+            LocalProtocolError: The subject or a header does not fit the wire, or a request has no deadline.
+            ReservedSubject: A request for ``response``.
+            TooLarge: The frame would exceed `Limits.message`.
+        """
+        kind = message.kind
+        key = None
+        if kind is _REQUEST:
+            head, sink = self._methods.get(message.subject) or self._method(message.subject)
+            ttl = self._milliseconds(message)
+            raw, format = written_body(message)
+            key = self._ids.next()
+            extra = None if self._plain and message.headers is None else self._extra(message, raw)
+            frame = self._write(head, key, ttl, None, extra, raw, format)
+            self._fits(frame)
+            self._asked[key] = sink
+        elif kind is _RESPONSE or kind is _ERROR:
+            frame = self._response(message)
+        elif kind is _PUBLISH:
+            frame = self._publication(message)
+        else:
+            key, frame = self._other(kind, message)
+        self._fits(frame)
+        self._frames.append(frame)
+        return key
+
+    def _fits(self, frame: bytes) -> None:
+        if len(frame) > self._max_frame:
+            raise TooLarge(f"an event of {len(frame)} bytes is larger than {self._max_frame} (limit: message)")
+
+    def _method(self, subject: str | int) -> tuple[bytes, str]:
+        """The head of requests for a subject."""
+        sink = self._names.method(subject)
+        level = self.codec.level_of(subject) or "CS4"
+        head = self.codec.writer.head("req.v1", self._answers, sink, max(level, "CS4"))
+        if len(self._methods) >= 1024:
+            self._methods.clear()
+        found = self._methods[subject] = head, sink
+        return found
+
+    def _topic(self, kind: Kind, subject: str | int) -> bytes:
+        """The head of publications or notifications of a subject."""
+        source = self._names.topic(subject)
+        name, sink = "pub.v1", None
+        if kind is _NOTIFY:
+            name, sink = self._options.notification, self._names.peer or self._names.entity
+        if len(self._topics) >= 1024:
+            self._topics.clear()
+        head = self.codec.writer.head(name, source, sink, self.codec.level_of(subject) or "CS1")
+        if kind is _PUBLISH or self._names.peer is not None:
+            self._topics[kind, subject] = head
+        return head
+
+    @staticmethod
+    def _milliseconds(message: Message) -> int:
+        if message.ttl is None:
+            raise LocalProtocolError("a request of uProtocol must have an end: pass timeout=", protocol="uprotocol")
+        return min(max(1, int(message.ttl * 1000 + 0.5)), MAX_INTEGER)
+
+    def _publication(self, message: Message) -> bytes:
+        """The same event for all peers: it was made once, so it has one id."""
+        shared, key = message.shared, (self.codec, self._names.entity)
+        frame = shared.get(key)
+        if frame is None:
+            frame = shared[key] = self._event(_PUBLISH, message)
+        return frame
+
+    def _event(self, kind: Kind, message: Message) -> bytes:
+        head = self._topics.get((kind, message.subject)) or self._topic(kind, message.subject)
+        ttl = None if message.ttl is None else self._milliseconds(message)
+        raw, format = written_body(message)
+        extra = None if self._options.sign is None and message.headers is None else self._extra(message, raw)
+        return self._write(head, self._ids.next(), ttl, None, extra, raw, format)
+
+    def _response(self, message: Message) -> bytes:
+        """Source and sink change places; priority and ttl are those of the request."""
+        asked = message.id
+        if not isinstance(asked, ReturnAddress):
+            raise LocalProtocolError("an answer has the id that its request came with", protocol="uprotocol")
+        ttl = asked.ttl
+        head = self.codec.writer.head("res.v1", asked.sink, asked.source, asked.priority)
+        extra: dict[str, Any] = {}
+        if message.kind is _ERROR:
+            raw, format = error_body(message), ANY
+            if message.attributes.get("undelivered"):
+                extra["commstatus"] = int(message.code or Code.UNKNOWN)
+        else:
+            raw, format = written_body(message)  # type: ignore[assignment]
+        if self._options.sign is not None or message.headers is not None:
+            extra.update(self._extra(message, raw) or {})
+        return self._write(head, self._ids.next(), ttl or None, asked, extra or None, raw, format)
+
+    def _other(self, kind: Kind, message: Message) -> tuple[str | None, bytes]:
+        """A notification, or what only a bus of ours understands."""
+        if kind is _NOTIFY:
+            return None, self._event(_NOTIFY, message)
+        if kind not in BY_KIND:
+            raise Unsupported(f"uProtocol has no form for a {kind.value} message")
+        given, data = extension_attributes(message)
+        raw, format = (data, ANY) if data is not None else written_body(message)
+        id, reqid = self._ids.next(), given.pop("reqid", None)
+        sink = self._names.method(message.subject) if kind is _OPEN else None
+        if message.headers is not None or self._options.sign is not None:
+            given.update(self._extra(message, raw) or {})
+        head = self.codec.writer.head(given.pop("type"), self._answers, sink, None)
+        ttl = None if message.ttl is None else self._milliseconds(message)
+        return id if kind is _OPEN else None, self._write(head, id, ttl, reqid, given or None, raw, format)
+
+    def _extra(self, message: Message, raw: bytes | None) -> dict[str, Any] | None:
+        """Attributes that only some messages have."""
+        options, extra = self._options, dict[str, Any]()
+        if message.kind is _REQUEST:
+            if options.token is not None:
+                extra["token"] = options.token() if callable(options.token) else options.token
+            if options.permission_level is not None:
+                extra["plevel"] = options.permission_level
+        if options.sign is not None and raw is not None:
+            extra["hash"] = options.sign(raw)
+        if message.headers:
+            extra.update(write_headers(message.headers, self.codec.headers_limit))
+        return extra or None
+
+    # -- the rest --------------------------------------------------------------------------------------------------------
+
+    def forget(self, key: Any, now: float) -> None:
+        """Nobody waits for the answer any more."""
+        self._asked.pop(key, None)
+
+    def frames_to_send(self) -> list[bytes]:
+        """Frames queued since the last call, in order."""
+        frames, self._frames = self._frames, []
+        return frames
+
+    def next_tick(self) -> float | None:
+        """Never: what has a time is looked at when it comes and goes."""
+        return None
+
+    def tick(self, now: float) -> None:
+        """Time has passed; nothing depends on it."""
+
+    def close(self, code: int, reason: str, now: float, peer_key: Any = None) -> None:
+        """The protocol has no goodbye; the transport closes."""
+
+    def connection_lost(self, reason: str) -> None:
+        """Frames that were not taken yet are dropped."""
+        self._frames.clear()
+        self._asked.clear()

@@ -1,0 +1,83 @@
+"""The wire format of protocol buffers, as far as this package writes and reads it by hand: lengths and fields of bytes."""
+
+from __future__ import annotations
+
+from typing import Final
+
+__all__ = ["LENGTHS", "field", "length", "read_fields", "read_varint", "varint"]
+
+LENGTHS: Final = tuple(bytes((n,)) if n < 128 else bytes((n & 127 | 128, n >> 7)) for n in range(16384))
+"""Varints below 2^14, which are most."""
+
+
+def varint(number: int) -> bytes:
+    """A whole number, not below 0."""
+    if number < 16384:
+        return LENGTHS[number]
+    parts = bytearray()
+    while number > 127:
+        parts.append(number & 127 | 128)
+        number >>= 7
+    parts.append(number)
+    return bytes(parts)
+
+
+def length(data: bytes) -> bytes:
+    """The length of data, as a varint."""
+    size = len(data)
+    return LENGTHS[size] if size < 16384 else varint(size)
+
+
+def field(tag: bytes, data: bytes) -> bytes:
+    """A field of bytes: tag, length, data."""
+    return tag + length(data) + data
+
+
+def read_varint(data: bytes, at: int) -> tuple[int, int]:
+    """A number, and where the next thing begins.
+
+    Raises:
+        ValueError: More than 64 bits.
+        IndexError: The data ends in it.
+    """
+    number = shift = 0
+    while shift < 70:
+        byte = data[at]
+        at += 1
+        number |= (byte & 127) << shift
+        if byte < 128:
+            return number & 0xFFFF_FFFF_FFFF_FFFF, at
+        shift += 7
+    raise ValueError("a varint of more than ten bytes")
+
+
+_FIXED: Final = {1: 8, 5: 4}
+
+
+def read_fields(data: bytes) -> list[tuple[int, int | bytes]]:
+    """The fields of a message: number, and a varint or bytes.
+
+    Raises:
+        ValueError: It is no message; groups, which nobody writes any more, count as none.
+    """
+    fields: list[tuple[int, int | bytes]] = []
+    at, end = 0, len(data)
+    try:
+        while at < end:
+            tag, at = read_varint(data, at)
+            number, kind = tag >> 3, tag & 7
+            if kind == 0:
+                value, at = read_varint(data, at)
+                fields.append((number, value))
+                continue
+            if kind == 2:
+                size, at = read_varint(data, at)
+            else:
+                size = _FIXED[kind]
+            if number == 0 or at + size > end:
+                raise ValueError("a field that ends behind the message")
+            fields.append((number, data[at : at + size]))
+            at += size
+    except (IndexError, KeyError) as error:
+        raise ValueError("no message of protocol buffers") from error
+    return fields

@@ -1,0 +1,372 @@
+"""Events in both formats: the vectors, the document's examples, what other packages make of ours, and any bytes at all."""
+
+import base64
+import json
+from typing import Any
+
+import msgspec
+import pytest
+from cloudevents.core.formats.json import JSONFormat
+from cloudevents.core.v1.event import CloudEvent
+from google.protobuf import any_pb2, struct_pb2, wrappers_pb2
+from hypothesis import given
+from hypothesis import strategies as st
+
+from polybus import Code, EncodeError, Limits, LocalProtocolError, Message, RemoteProtocolError
+from polybus.message import Kind
+from polybus.protocols import UProtocol
+from polybus.protocols.uprotocol import cloudevents_pb2
+from polybus.protocols.uprotocol.bodies import ANY, pack
+from polybus.protocols.uprotocol.rules import Violation
+from polybus.protocols.uprotocol.values import read_value, write_value
+
+from .support import HI, PUBLISH, REQUEST, RESPONSE, VECTORS, decode
+
+EVENTS = [vector for vector in VECTORS if vector["kind"] == "event.json"]
+JSON = UProtocol().codec()
+PROTO = UProtocol(format="protobuf").codec()
+LENIENT = UProtocol(mode="lenient").codec()
+
+
+@pytest.mark.parametrize("mode", ["strict", "lenient"])
+@pytest.mark.parametrize("vector", EVENTS, ids=lambda vector: vector["id"])
+def test_an_event_is_taken_as_the_vector_says(vector: dict[str, Any], mode: str) -> None:
+    if vector["valid"] or (mode == "lenient" and vector.get("lenient")):
+        message = decode(vector["input"], mode=mode)
+        if vector.get("normalises_to") == "notification":
+            assert message.kind is Kind.NOTIFY
+    else:
+        with pytest.raises(RemoteProtocolError) as caught:
+            decode(vector["input"], mode=mode)
+        assert caught.value.reason
+        if isinstance(caught.value, Violation):
+            assert caught.value.rule.name in str(caught.value)
+            assert caught.value.rule.clause in str(caught.value)
+
+
+BASE = {
+    "source": "up://VCU.VIN.veh.up.gm.com/body.access/1/rpc.UpdateDoor",
+    "sink": "up://VCU.VIN.veh.up.gm.com/MyAppp/1/rpc.response",
+    "datacontenttype": "application/protobuf",
+    "specversion": "1.0",
+}
+ANSWER = {
+    **BASE,
+    "id": "5b9fe861-8c1c-4899-9b07-ad1cde652e10",
+    "type": "res.v1",
+    "dataschema": "/google.rpc.Status",
+    "priority": "CS4",
+    "reqid": "cf8b1bcd-30bd-43be-a8d3-ad1cde652e10",
+    "ttl": 50000,
+    "data": base64.b64encode(pack("google.rpc.Status", b"")).decode(),
+}
+EXAMPLES: dict[str, tuple[dict[str, Any], Kind]] = {
+    "4.1": (
+        {
+            "specversion": "1.0",
+            "id": "cf8b1bcd-30bd-43be-a8d3-ad1cde652e10",
+            "source": "up://VCU.VIN.veh.up.gm.com/body.access/1/door.front_left#Door",
+            "type": "pub.v1",
+            "datacontenttype": "application/protobuf",
+            "dataschema": "/org.eclipse.uprotocol.vehicle.body.access.v1.Door",
+            "priority": "CS1",
+            "ttl": 10000,
+            "data": HI,
+        },
+        Kind.PUBLISH,
+    ),
+    "4.2": (ANSWER, Kind.RESPONSE),
+    "4.3": (
+        {
+            "specversion": "1.0",
+            "id": "cf8b1bcd-30bd-43be-a8d3-ad1cde652e10",
+            "source": BASE["sink"],
+            "sink": BASE["source"],
+            "type": "req.v1",
+            "datacontenttype": "application/protobuf",
+            "dataschema": "/org.eclipse.uprotocol.vehicle.body.access.v1.UpdateDoorRequest",
+            "priority": "CS4",
+            "ttl": 50000,
+            "data": HI,
+        },
+        Kind.REQUEST,
+    ),
+    "4.4": (ANSWER, Kind.RESPONSE),
+}
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_the_examples_of_the_document_are_read_leniently_and_refused_strictly_with_the_reason(name: str) -> None:
+    event, kind = EXAMPLES[name]
+    message = decode(event, mode="lenient")
+    assert message.kind is kind
+    assert message.attributes["source"] == event["source"]
+    with pytest.raises(RemoteProtocolError, match="data_base64"):
+        decode(event)
+    right_place = {("data_base64" if key == "data" else key): value for key, value in event.items()}
+    with pytest.raises(Violation, match="version 4, which has no time") as caught:
+        decode(right_place)
+    assert caught.value.rule.name == "id.version"
+
+
+def test_the_usual_and_the_careful_reading_give_the_same_message() -> None:
+    for event in (REQUEST, RESPONSE, PUBLISH, {**PUBLISH, "sink": "up://hu.veh7/hmi.app/1"}):
+        usual = decode(event)
+        careful = decode({**event, "extra": "x"})
+        assert careful.attributes.pop("extra") == "x"
+        for name in ("kind", "subject", "id", "raw", "format", "ttl", "attributes", "headers"):
+            assert getattr(usual, name) == getattr(careful, name), name
+
+
+# -- what other packages make of ours, and the other way -----------------------------------------------------------------
+
+
+def to_protobuf(event: dict[str, Any]) -> cloudevents_pb2.CloudEvent:
+    """The event in the generated class, built with nothing of ours."""
+    made = cloudevents_pb2.CloudEvent(
+        id=event["id"], source=event["source"], spec_version=event["specversion"], type=event["type"]
+    )
+    for name, value in event.items():
+        if name in ("id", "source", "specversion", "type", "data_base64"):
+            continue
+        if isinstance(value, int):
+            made.attributes[name].ce_integer = value
+        elif name in ("sink", "dataschema"):
+            made.attributes[name].ce_uri_ref = value
+        else:
+            made.attributes[name].ce_string = value
+    if "data_base64" in event:
+        made.proto_data.ParseFromString(base64.b64decode(event["data_base64"]))
+    return made
+
+
+@pytest.mark.parametrize("event", [REQUEST, RESPONSE, PUBLISH], ids=["request", "response", "publish"])
+def test_our_json_is_read_by_the_cloudevents_package_with_all_attributes_and_back(event: dict[str, Any]) -> None:
+    frame = JSON.encode([decode(event)])
+    theirs = JSONFormat().read(CloudEvent, frame)
+    attributes = {name: value for name, value in theirs.get_attributes().items() if name not in ("time", "datacontenttype")}
+    assert attributes == {name: value for name, value in event.items() if name != "data_base64"}
+    assert theirs.get_data() == base64.b64decode(HI)
+    (back,) = JSON.decode(
+        JSONFormat().write(CloudEvent({**attributes, "datacontenttype": "application/protobuf"}, theirs.get_data()))
+    )
+    assert isinstance(back, Message)
+    assert back.body == "hi"
+    assert back.attributes["source"] == event["source"]
+
+
+@pytest.mark.parametrize("event", [REQUEST, RESPONSE, PUBLISH], ids=["request", "response", "publish"])
+def test_our_protobuf_is_read_by_the_generated_class_with_all_attributes_and_back(event: dict[str, Any]) -> None:
+    frame = PROTO.encode([decode(event)])
+    theirs = cloudevents_pb2.CloudEvent.FromString(frame)
+    assert theirs == to_protobuf(event)
+    (back,) = PROTO.decode(theirs.SerializeToString())
+    assert isinstance(back, Message)
+    assert back.body == "hi"
+    assert back.attributes == {name: value for name, value in event.items() if name not in ("specversion", "data_base64")}
+
+
+def test_an_older_up_python_is_written_for_and_read() -> None:
+    codec = UProtocol(format="protobuf", profile="up-python-1.5").codec()
+    theirs = cloudevents_pb2.CloudEvent.FromString(codec.encode([decode(REQUEST)]))
+    assert theirs.attributes["sink"].WhichOneof("attr") == "ce_string"
+    assert theirs.WhichOneof("data") == "binary_data"
+    theirs.attributes["priority"].ce_string = "UPRIORITY_CS4"
+    theirs.attributes["time"].ce_string = "2023-11-14T22:13:20Z"
+    (message,) = PROTO.decode(theirs.SerializeToString())
+    assert isinstance(message, Message)
+    assert (message.body, message.attributes["priority"]) == ("hi", "CS4")
+
+
+def test_all_attributes_survive_both_formats() -> None:
+    event = {
+        **RESPONSE,
+        "commstatus": 0,
+        "hash": base64.b64encode(b"\x00\xffhash").decode(),
+        "traceparent": "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01",
+        "time": "2023-11-14T22:13:20Z",
+        "flag": True,
+        "dataschema": "/google.protobuf.StringValue",
+        "datacontenttype": "application/x-protobuf",
+    }
+    first = decode(event)
+    assert first.attributes["hash"] == b"\x00\xffhash"
+    for codec in (JSON, PROTO):
+        (again,) = codec.decode(codec.encode([first]))
+        assert isinstance(again, Message)
+        for name, value in first.attributes.items():
+            assert again.attributes.get(name) == value or name == "datacontenttype", name
+        assert again.headers == first.headers
+        assert again.raw == first.raw
+
+
+def test_bytes_go_as_octets_with_a_schema_in_both_formats() -> None:
+    for codec in (JSON, PROTO):
+        message = Message(Kind.PUBLISH, attributes={name: PUBLISH[name] for name in ("id", "source")}, body=b"\x00\xff")
+        (back,) = codec.decode(codec.encode([message]))
+        assert isinstance(back, Message)
+        assert back.body == b"\x00\xff"
+        assert back.attributes["datacontenttype"] == "application/octet-stream"
+        assert back.attributes["dataschema"] == "/polybus/octets"
+
+
+def test_batches_hold_several_events_and_refuse_one_alone() -> None:
+    events = [REQUEST, {**REQUEST, "priority": "CS9"}, PUBLISH]
+    first, second, third = JSON.decode(json.dumps(events).encode())
+    assert isinstance(first, Message) and isinstance(third, Message)
+    assert isinstance(second, RemoteProtocolError)
+    written = JSON.encode([first, third])
+    assert [event["type"] for event in json.loads(written)] == ["req.v1", "pub.v1"]
+    assert len(PROTO.read_batch(PROTO.encode([first, third]))) == 2
+    with pytest.raises(RemoteProtocolError):
+        PROTO.read_batch(b"\xff")
+
+
+def test_what_is_written_keeps_the_rules() -> None:
+    message = decode(REQUEST)
+    message.attributes["priority"] = "CS1"
+    with pytest.raises(LocalProtocolError, match=r"priority\.request"):
+        JSON.encode([message])
+    with pytest.raises(LocalProtocolError, match=r"id\.required"):
+        JSON.encode([Message(Kind.PUBLISH, "news", body=1)])
+
+
+def test_an_error_of_the_application_and_a_failed_delivery_are_told_apart() -> None:
+    facts = {"id": RESPONSE["id"], "source": RESPONSE["source"], "sink": RESPONSE["sink"], "reqid": RESPONSE["reqid"]}
+    told = {"text": "no such door", "reason": "gone", "detail": {"door": 7}}
+    for codec in (JSON, PROTO):
+        error = Message(Kind.ERROR, "", RESPONSE["reqid"], code=Code.NOT_FOUND, attributes={**facts, **told})
+        (back,) = codec.decode(codec.encode([error]))
+        assert isinstance(back, Message)
+        assert (back.kind, back.code) == (Kind.ERROR, Code.NOT_FOUND)
+        assert {name: back.attributes[name] for name in told} == told
+        assert "commstatus" not in back.attributes
+    empty = base64.b64encode(pack("google.protobuf.Empty", b"")).decode()
+    failed = decode({**RESPONSE, "commstatus": 4, "data_base64": empty})
+    assert (failed.kind, failed.code, failed.attributes["commstatus"]) == (Kind.ERROR, Code.DEADLINE_EXCEEDED, 4)
+    odd = decode({**RESPONSE, "commstatus": 99})
+    assert odd.code is Code.UNKNOWN
+    assert "UNKNOWN(99)" in odd.attributes["text"]
+
+
+# -- bodies --------------------------------------------------------------------------------------------------------------
+
+PLAIN = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**53), 2**53) | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8), inner, max_size=4),
+    max_leaves=20,
+)
+
+
+@given(PLAIN)
+def test_a_plain_value_is_what_the_package_reads_and_writes(value: Any) -> None:
+    data = write_value(value, 128)
+    assert read_value(data, 128) == value
+    theirs = struct_pb2.Value.FromString(data)
+    assert read_value(theirs.SerializeToString(), 128) == value
+
+
+@given(st.binary(max_size=60))
+def test_any_bytes_are_a_value_or_a_value_error(data: bytes) -> None:
+    try:
+        read_value(data, 8)
+    except ValueError:
+        pass
+
+
+def test_messages_and_wrappers_and_strangers() -> None:
+    packed = any_pb2.Any()
+    packed.Pack(wrappers_pb2.Int64Value(value=2**60))
+    assert ANY.decode(packed.SerializeToString()) == 2**60
+    assert ANY.encode(wrappers_pb2.Int64Value(value=2**60)) == packed.SerializeToString()
+    struct = struct_pb2.Struct()
+    struct["a"] = 1
+    assert ANY.decode(ANY.encode(struct)) == struct
+    stranger = ANY.decode(pack("com.example.Unknown", b"\x08\x01"))
+    assert isinstance(stranger, any_pb2.Any)
+    assert (stranger.type_url, stranger.value) == ("type.googleapis.com/com.example.Unknown", b"\x08\x01")
+    assert ANY.encode(stranger) == stranger.SerializeToString()
+
+
+@pytest.mark.parametrize(
+    ("value", "path"),
+    [({"a": [1, 2**60]}, "$.a[1]"), ({"a": {"b": float("inf")}}, "$.a.b"), ([object()], "$[0]"), ("\ud800", "$")],
+)
+def test_what_has_no_place_in_a_value_is_named_by_its_path(value: Any, path: str) -> None:
+    with pytest.raises(EncodeError) as caught:
+        ANY.encode(value)
+    assert caught.value.path == path
+
+
+def test_deep_values_are_refused_in_both_directions() -> None:
+    deep: Any = 1
+    for _ in range(130):
+        deep = [deep]
+    with pytest.raises(EncodeError):
+        ANY.encode(deep)
+    with pytest.raises(RemoteProtocolError, match="deep"):
+        decode(b'{"a":' + b"[" * 200 + b"]" * 200 + b"}")
+
+
+# -- any bytes -----------------------------------------------------------------------------------------------------------
+
+
+@given(st.binary(max_size=200))
+def test_any_bytes_are_an_event_or_a_typed_error(data: bytes) -> None:
+    for codec in (JSON, PROTO, LENIENT):
+        try:
+            found = codec.decode(data)
+        except RemoteProtocolError:
+            continue
+        assert all(isinstance(item, (Message, RemoteProtocolError)) for item in found)
+
+
+@given(st.data())
+def test_a_spoiled_event_is_an_event_or_a_typed_error(data: st.DataObject) -> None:
+    for codec, whole in ((JSON, json.dumps(REQUEST).encode()), (PROTO, to_protobuf(REQUEST).SerializeToString())):
+        frame = bytearray(whole)
+        for _ in range(data.draw(st.integers(1, 4))):
+            frame[data.draw(st.integers(0, len(frame) - 1))] = data.draw(st.integers(0, 255))
+        frame = frame[: data.draw(st.integers(0, len(frame)))]
+        try:
+            (message,) = codec.decode(bytes(frame))
+        except RemoteProtocolError:
+            continue
+        assert isinstance(message, Message)
+        assert message.attributes["source"]
+
+
+ANYTHING = PLAIN | st.sampled_from([REQUEST["source"], REQUEST["sink"], "CS4", "req.v1", "1.0", 2**31, -1, "", "a/b"])
+
+
+@given(
+    st.dictionaries(st.sampled_from([*RESPONSE, "commstatus", "token", "plevel", "dataschema", "data", "hash", "x"]), ANYTHING)
+)
+def test_attributes_of_any_type_give_an_event_or_a_typed_error(changes: dict[str, Any]) -> None:
+    for base in (REQUEST, RESPONSE, PUBLISH):
+        try:
+            frame = msgspec.json.encode({**base, **changes})
+        except UnicodeEncodeError:
+            return
+        try:
+            (message,) = JSON.decode(frame)
+        except RemoteProtocolError as error:
+            assert error.reason
+            continue
+        assert isinstance(message, Message)
+
+
+def test_a_frame_above_the_limit_ends_the_connection() -> None:
+    for format in ("json", "protobuf"):
+        codec = UProtocol(format=format).codec(Limits(message=100))
+        with pytest.raises(RemoteProtocolError) as caught:
+            codec.decode(b" " * 101)
+        assert caught.value.close_code == 1009
+
+
+def test_a_token_is_in_no_error() -> None:
+    with pytest.raises(RemoteProtocolError) as caught:
+        decode({**REQUEST, "token": {"secret": "s3cret"}})
+    assert "s3cret" not in str(caught.value)
+    assert b"s3cret" not in caught.value.frame
+    assert "s3cret" not in repr(UProtocol(token="s3cret"))
