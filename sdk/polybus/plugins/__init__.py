@@ -1,0 +1,84 @@
+"""The interfaces for third parties: protocols and transports that polybus does not know.
+
+They are `typing.Protocol` classes: nothing has to be inherited. A distribution offers its own by entry points in the groups
+``polybus.protocols`` and ``polybus.transports``; the name of the entry point is the word in the URL.
+
+A **codec** translates between one frame and messages. It is pure: no role, no state, no clock; so recorded traffic, the
+command line and relays use it alone. A **session** stands on a codec and knows one connection: who asks, which ids are
+pending, the handshake. It does no I/O either: the link calls it with frames and the time and takes frames and events away.
+A **transport** is one connection that carries whole frames, and calls its **receiver**.
+"""
+
+from .admission import (
+    Admission,
+    Gate,
+    Handshake,
+    Identity,
+)
+from .endpoints import (
+    Connector,
+    DialOptions,
+    Listening,
+    ListenOptions,
+    TransportAdapter,
+)
+from .protocols import (
+    Capabilities,
+    CloseWanted,
+    Codec,
+    Dissector,
+    FrameField,
+    PeerClosed,
+    PeerOpened,
+    ProtocolAdapter,
+    Ready,
+    Refused,
+    Role,
+    Session,
+    SessionEvent,
+    Undelivered,
+)
+from .transports import (
+    Closed,
+    Host,
+    Receiver,
+    Transport,
+)
+from .web import (
+    AsgiApp,
+    WebEndpoint,
+    WebRoute,
+)
+
+__all__ = [
+    "Admission",
+    "AsgiApp",
+    "Capabilities",
+    "CloseWanted",
+    "Closed",
+    "Codec",
+    "Connector",
+    "DialOptions",
+    "Dissector",
+    "FrameField",
+    "Gate",
+    "Handshake",
+    "Host",
+    "Identity",
+    "ListenOptions",
+    "Listening",
+    "PeerClosed",
+    "PeerOpened",
+    "ProtocolAdapter",
+    "Ready",
+    "Receiver",
+    "Refused",
+    "Role",
+    "Session",
+    "SessionEvent",
+    "Transport",
+    "TransportAdapter",
+    "Undelivered",
+    "WebEndpoint",
+    "WebRoute",
+]

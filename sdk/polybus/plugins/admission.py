@@ -1,0 +1,84 @@
+"""Who comes in: what is known of a stranger, who it turns out to be, and the bus's gate that transports ask."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
+
+from attrs import field, frozen
+
+from ..errors import BusError
+from .transports import Transport
+
+__all__ = [
+    "Admission",
+    "Gate",
+    "Handshake",
+    "Identity",
+]
+
+
+@frozen(kw_only=True)
+class Handshake:
+    """What is known of a stranger before it is let in; `Bus(authenticate=...)` decides on it."""
+
+    protocol: str = ""
+    transport: str = ""
+    url: str = ""
+    """Of the listener."""
+    path: str = "/"
+    query: Mapping[str, str] = field(factory=dict)
+    headers: Mapping[str, str] = field(factory=dict)
+    """Lower-case names; empty where the transport has none."""
+    cookies: Mapping[str, str] = field(factory=dict)
+    origin: str | None = None
+    address: str = ""
+    tls_peer: Mapping[str, Any] | None = None
+    """The verified client certificate, as `ssl.SSLSocket.getpeercert` gives it."""
+    outer: Any = None
+    """Of a tunnel: the outer peer."""
+    params: Mapping[str, str] = field(factory=dict)
+    """What the protocol's own handshake or a tunnel passed along."""
+
+
+@frozen
+class Identity:
+    """Who a peer is.
+
+    Attributes:
+        value: Anything: shown as `Peer.identity` and `Context.identity`.
+        key: For `Bus.peers_of`: all connections of one user share it.
+        expires_at: An aware datetime at which the link ends (WebSocket close code 4401).
+    """
+
+    value: Any = None
+    key: str | None = None
+    expires_at: Any = None
+
+
+@frozen
+class Admission:
+    """The outcome of `Gate.admit` when the stranger may come in."""
+
+    identity: Identity
+    handshake: Handshake
+
+
+class Gate(Protocol):
+    """The bus's side of accepting: transports ask it."""
+
+    def knock(self, address: str) -> BusError | None:
+        """A connection was accepted, nothing is read yet. None lets it go on; an error says why not (limits, draining)."""
+        ...
+
+    def left(self, address: str) -> None:
+        """A connection that knocked went away before `opened`."""
+        ...
+
+    def admit(self, handshake: Handshake, decided: Callable[[Admission | BusError], None]) -> None:
+        """Ask whether the stranger may come in. `decided` is called once, at once or later."""
+        ...
+
+    def opened(self, transport: Transport, admission: Admission) -> None:
+        """The connection is established; the bus calls `transport.start`."""
+        ...

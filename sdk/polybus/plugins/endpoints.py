@@ -1,0 +1,113 @@
+"""Where connections come from: dialling, listening, and the adapter of a word in the URL that does both."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Literal, Protocol
+
+from attrs import field, frozen
+
+from .admission import Gate
+from .transports import Host, Transport
+
+if TYPE_CHECKING:
+    import ssl
+
+__all__ = [
+    "Connector",
+    "DialOptions",
+    "ListenOptions",
+    "Listening",
+    "TransportAdapter",
+]
+
+
+@frozen(kw_only=True)
+class DialOptions:
+    """How a client connects."""
+
+    host: Host
+    reads: frozenset[Literal["text", "binary"]]
+    writes: Literal["text", "binary"]
+    subprotocol: str
+    headers: Mapping[str, str] = field(factory=dict)
+    tls: ssl.SSLContext | None = None
+
+
+class Connector(Protocol):
+    """Makes connections to one place; what `connect()` takes in place of a URL."""
+
+    @property
+    def url(self) -> str:
+        """For people and errors."""
+        ...
+
+    @property
+    def reconnects(self) -> bool:
+        """Whether it can be asked again after a connection was lost."""
+        ...
+
+    async def connect(self, options: DialOptions) -> Transport:
+        """One attempt, bounded by `Limits.connect_timeout` and `Limits.handshake_timeout`.
+
+        Raises:
+            ConnectFailed: With the address and the reason.
+            Unauthorized: The server refuses who we are.
+            Forbidden: The server does not let us in.
+        """
+        ...
+
+
+@frozen(kw_only=True)
+class ListenOptions:
+    """How a server listens."""
+
+    host: Host
+    gate: Gate
+    protocol: str
+    reads: frozenset[Literal["text", "binary"]]
+    writes: Literal["text", "binary"]
+    subprotocol: str
+    origins: tuple[str, ...] = ()
+    hosts: tuple[str, ...] = ()
+    tls: ssl.SSLContext | None = None
+    private: bool = False
+    """Everybody is let in, so nobody may come from another machine. Checked by those who learn only from a connection at which
+    address it came in."""
+
+
+class Listening(Protocol):
+    """A bound listener."""
+
+    @property
+    def url(self) -> str:
+        """The real address, without the protocol: ``tcp://127.0.0.1:40123``."""
+        ...
+
+    async def aclose(self) -> None:
+        """Stop accepting and release the address; connections stay."""
+        ...
+
+
+class TransportAdapter(Protocol):
+    """One transport of the URL: how to dial and how to listen."""
+
+    def connector(self, url: str) -> Connector:
+        """For an address without the protocol, for example ``ws://host/path``.
+
+        Raises:
+            ValueError: The address lacks something; the text says what.
+        """
+        ...
+
+    def is_private(self, url: str) -> bool:
+        """Whether only this machine can reach that address when it is bound (loopback, Unix socket, memory)."""
+        ...
+
+    async def listen(self, url: str, options: ListenOptions) -> Listening:
+        """Bind and accept.
+
+        Raises:
+            OSError: The address is taken or not ours.
+        """
+        ...

@@ -1,0 +1,325 @@
+"""What a protocol consists of: a codec, a session on it, an adapter that makes both, and what a session reports."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, Protocol, Self, TypeAlias
+
+from attrs import field, frozen
+
+from ..body import BodyFormat
+from ..errors import BusError, Code, RemoteProtocolError
+from ..limits import Limits
+from ..message import Message
+
+__all__ = [
+    "Capabilities",
+    "CloseWanted",
+    "Codec",
+    "Dissector",
+    "FrameField",
+    "PeerClosed",
+    "PeerOpened",
+    "ProtocolAdapter",
+    "Ready",
+    "Refused",
+    "Role",
+    "Session",
+    "SessionEvent",
+    "Undelivered",
+]
+
+
+Role: TypeAlias = Literal["client", "server"]
+"""``client`` opened the connection, ``server`` accepted it."""
+
+
+@frozen(kw_only=True)
+class Capabilities:
+    """What a session's wire can carry by itself, without the extensions between our own buses."""
+
+    publish: bool = True
+    """Publications have a form of their own."""
+    subscribe: bool = True
+    """Subscriptions have a form of their own; without it every publication is sent to a bare peer."""
+    patterns: bool = False
+    """A bare peer understands our wildcard patterns."""
+    numbers: bool = False
+    """Subjects may be ``int``."""
+    headers: bool = True
+    deadlines: bool = True
+    """A request carries how long its asker waits."""
+    extensions: bool = True
+    """The session can write cancel, open, item, credit and end to a peer of ours."""
+    announce: Literal["client", "both"] = "client"
+    """Who tells the other side of its subscriptions: the side that opened the link, or both."""
+    handlers: bool = False
+    """The peer asks only for subjects that it was told of: those of handlers are announced to it like subscriptions."""
+    many_peers: bool = False
+    """One connection carries several peers (`PeerOpened`, `PeerClosed`); otherwise it has one, opened at `Ready`."""
+    shared_publish: bool = False
+    """A publication's frame is the same on every session of this codec, so fan-out encodes it once."""
+    asks_before_publishing: bool = False
+    """Publications and subscriptions are extensions too: a bare peer reads none, so that they are `Unsupported` with it. The
+    bus finds out by `_polybus.hello` before the first one."""
+    initiates: bool = True
+    """This side may begin requests and publications. Where that depends on the connection (a plain HTTP server only answers),
+    the transport says it: see `Transport`."""
+
+
+class Codec(Protocol):
+    """Frames to messages and back. Pure: options, but no role and no state."""
+
+    @property
+    def formats(self) -> tuple[BodyFormat, ...]:
+        """Body formats that this wire carries; the first is the default."""
+        ...
+
+    @property
+    def reads(self) -> frozenset[Literal["text", "binary"]]:
+        """Kinds of frames that `decode` accepts, for transports that tell them apart."""
+        ...
+
+    @property
+    def writes(self) -> Literal["text", "binary"]:
+        """The kind of frames that `encode` gives. Text frames are UTF-8 bytes too."""
+        ...
+
+    def format_for(self, value: Any, subject: str | int) -> BodyFormat:
+        """The format in which a value is written to a subject."""
+        ...
+
+    def decode(self, frame: bytes) -> Sequence[Message | RemoteProtocolError]:
+        """The messages of one frame; an error in the list stands for one refused message among good ones.
+
+        Raises:
+            RemoteProtocolError: The frame is not of this protocol. Nothing else is ever raised, whatever the bytes.
+        """
+        ...
+
+    def encode(self, messages: Sequence[Message]) -> bytes:
+        """One frame with these messages. Only wires with `join` take more than one.
+
+        Raises:
+            EncodeError: A body does not fit the wire.
+            Unsupported: The wire has no form for this kind of message.
+            LocalProtocolError: A subject or id does not fit the wire.
+        """
+        ...
+
+
+@frozen
+class Ready:
+    """The handshake is over: the link may carry traffic.
+
+    Attributes:
+        bare: The handshake has shown that the peer is none of ours: it need not be asked for the extensions.
+    """
+
+    bare: bool = False
+
+
+@frozen
+class PeerOpened:
+    """A peer appeared on a connection that carries many, after `Ready`. `key` is how the session names it in `Message.peer`.
+
+    It is a stranger like any other: `Bus(authenticate=...)` is asked, with `params` in the handshake.
+    """
+
+    key: Any
+    address: str = ""
+    params: Mapping[str, str] = field(factory=dict)
+
+
+@frozen
+class PeerClosed:
+    """A peer of a connection that carries many has gone."""
+
+    key: Any
+    reason: str = ""
+
+
+@frozen
+class Refused:
+    """Something was malformed. The session has already queued an answer where one is possible."""
+
+    error: RemoteProtocolError
+    peer_key: Any = None
+
+
+@frozen
+class Undelivered:
+    """A good message that must not be delivered, because it has expired on its way. The session has told whom it must."""
+
+    message: Message
+    code: Code
+    reason: str
+    """A short word: ``expired``."""
+    text: str = ""
+
+
+@frozen
+class CloseWanted:
+    """The session wants the connection closed, with a WebSocket close code and a reason.
+
+    A link that was opened comes back after it, unless `error` is a refusal.
+    """
+
+    code: int
+    reason: str
+    error: BusError | None = None
+    """Why, for the local side: an `Unauthorized` or `Forbidden` here stops reconnecting."""
+
+
+SessionEvent: TypeAlias = Ready | PeerOpened | PeerClosed | Refused | Undelivered | CloseWanted
+
+
+class Session(Protocol):
+    """One connection of a protocol, without I/O. Time is monotonic seconds, always passed in."""
+
+    @property
+    def codec(self) -> Codec:
+        """The codec that the session stands on."""
+        ...
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """What this wire can carry. May change only before `Ready`."""
+        ...
+
+    def start(self, now: float) -> None:
+        """The connection is there: queue the first frames of the handshake, or `Ready` where there is none."""
+        ...
+
+    def receive(self, frame: bytes, now: float) -> None:
+        """One frame has come in. Never raises: what is wrong with it becomes `Refused` or `CloseWanted`."""
+        ...
+
+    def events(self) -> list[Message | SessionEvent]:
+        """What has happened since the last call, in order. Of a message from one of many peers, `Message.peer` is its key.
+
+        Answers carry in `Message.id` the key that `send` gave for the request; incoming requests and opens carry an id that
+        must be handed back in `Message.id` of the answer.
+        """
+        ...
+
+    def send(self, message: Message, now: float, peer_key: Any = None) -> Any:
+        """Queue a message for writing. For a request or an open: the key by which its answers will be known; else None.
+
+        `Message.id` must be set for everything that belongs to an earlier message (response, error, cancel, item, credit,
+        end): to the id of the request or open, or to the key that `send` gave for it.
+
+        Keys are hashable, differ from the ids of what the peer has opened, and are never given twice: a cancel may be sent for
+        a key after `forget`, when its id on the wire already belongs to another request. The message is not changed: it may
+        go to other peers too.
+
+        Raises:
+            EncodeError: The body does not fit the wire.
+            Unsupported: The wire has no form for this kind of message.
+            LocalProtocolError: A subject does not fit the wire.
+            TooLarge: The frame would exceed `Limits.message`.
+            QueueFull: No id is free.
+            Disconnected: The peer of `peer_key` has gone.
+        """
+        ...
+
+    def forget(self, key: Any, now: float) -> None:
+        """Nobody waits for the answer to `key` any more (deadline, cancel), or the channel with this key or id is over.
+
+        The session may quarantine the id.
+        """
+        ...
+
+    def frames_to_send(self) -> list[bytes]:
+        """Frames queued since the last call, in order."""
+        ...
+
+    def next_tick(self) -> float | None:
+        """When `tick` wants to be called (heartbeat, handshake deadline), or None."""
+        ...
+
+    def tick(self, now: float) -> None:
+        """Time has passed."""
+        ...
+
+    def close(self, code: int, reason: str, now: float, peer_key: Any = None) -> None:
+        """Queue whatever the protocol says when it leaves (or, with `peer_key`, when it sends one of many peers away).
+
+        A peer that was sent away counts as gone at once; `PeerClosed` for it may follow or not.
+        """
+        ...
+
+    def connection_lost(self, reason: str) -> None:
+        """The connection is gone; nothing will be written any more."""
+        ...
+
+
+class ProtocolAdapter(Protocol):
+    """A protocol with its options set; an immutable value. `polybus.protocols.Ubre(format="binary")` is one.
+
+    One that wants several connections to one place offers ``connections()``, which gives the adapter of each.
+    """
+
+    @property
+    def name(self) -> str:
+        """The word in the URL."""
+        ...
+
+    @property
+    def url_options(self) -> Mapping[str, str]:
+        """The options that differ from the defaults, as they stand in a URL's query."""
+        ...
+
+    @classmethod
+    def from_options(cls, options: Mapping[str, str]) -> Self:
+        """From a URL's query.
+
+        On transports whose handshake shows a query to the server, only the members that are options come here: those in the
+        class's ``option_names`` (any collection of names), if it has that, else those named as its attrs fields.
+
+        Raises:
+            ValueError: An option or its value is not known; the text lists those that are.
+        """
+        ...
+
+    def codec(self, limits: Limits = ...) -> Codec:
+        """The codec; the same object for equal adapters and limits."""
+        ...
+
+    def session(self, role: Role, limits: Limits = ..., rng: random.Random | None = None) -> Session:
+        """A session for one connection. `rng` makes ids; the default is `random.SystemRandom`."""
+        ...
+
+
+@frozen
+class FrameField:
+    """A part of a frame, for people: where it stands, what the specification calls it, and what it says."""
+
+    offset: int
+    """Bytes from the start of the frame."""
+    length: int
+    """Bytes."""
+    name: str
+    value: str
+    """As people read it."""
+    note: str = ""
+    """What it means, or what is wrong with it."""
+
+
+class Dissector(Protocol):
+    """What an adapter may offer besides: a view of its frames, field by field, for `polybus inspect` and the like.
+
+    It looks at the bytes alone and is for frames that do not decode, too.
+    """
+
+    def dissect(self, frame: bytes) -> Sequence[FrameField]:
+        """The fields of a frame, in the order in which they stand. Never raises: a frame that is cut off or wrong gives the
+        fields up to there, the last one with a note that says what is wrong. Nothing for a form without fields (JSON).
+        """
+        ...
+
+    @property
+    def inspect_options(self) -> Mapping[str, str]:
+        """Options with which recorded frames are read where nobody names any: those that accept the most."""
+        ...

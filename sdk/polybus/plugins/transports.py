@@ -1,0 +1,135 @@
+"""What an established connection offers, whom it calls, and what the bus lends it."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, Literal, Protocol
+
+from attrs import frozen
+
+from ..errors import BusError
+from ..limits import Limits
+
+__all__ = [
+    "Closed",
+    "Host",
+    "Receiver",
+    "Transport",
+]
+
+
+@frozen
+class Closed:
+    """Why a connection ended."""
+
+    code: int = 1006
+    """A WebSocket close code: 1000 orderly, 1001 going away, 1006 without a word, 4401 unauthorized, 4403 forbidden..."""
+    reason: str = ""
+    error: BusError | None = None
+    """What waiting callers should see where that is more than a `Disconnected`: `Unauthorized`, `Forbidden`, ..."""
+
+
+class Receiver(Protocol):
+    """What a transport calls. All of it is synchronous, on the event loop, and never raises."""
+
+    def frames_received(self, frames: Sequence[bytes]) -> None:
+        """Whole frames, in order, as many as one read gave."""
+        ...
+
+    def closed(self, why: Closed) -> None:
+        """The last call: nothing is sent or received any more."""
+        ...
+
+    def pause_writing(self) -> None:
+        """The peer is slow: send nothing more until `resume_writing`. (A frame sent all the same is kept.)"""
+        ...
+
+    def resume_writing(self) -> None:
+        """There is room again."""
+        ...
+
+
+class Transport(Protocol):
+    """One established connection that carries whole frames.
+
+    A transport whose end may only answer has ``initiates = False``; requests and publications are then `Unsupported`.
+
+    One that is established before the server has let the client in, without a word when it does, has ``admitted = False``:
+    where the protocol has no handshake either, a first connect then waits for a moment whether a refusal comes.
+
+    Frames are handed on as they are, in both directions. So a session and a transport that know each other may mark them: a
+    subclass of ``bytes`` can say in which exchange a frame came, and in which one its answer leaves.
+
+    A transport may offer ``pause_reading()`` and ``resume_reading()``, by which a broker holds back a peer whose other end is
+    slow; where it does not, what comes in is kept up to a limit, and then the connection ends.
+
+    A transport whose frames have the same bytes on every connection may offer two more methods, and fan-out makes the bytes
+    once: ``framed(frame) -> bytes | None`` (None: not on this one after all) and ``send_framed(data, turn)``, where `turn` is a
+    number of the current turn of the event loop, so that the first write of a turn can leave at once.
+    """
+
+    @property
+    def name(self) -> str:
+        """The word in the URL: ``tcp``, ``ws``, ..."""
+        ...
+
+    @property
+    def max_frame(self) -> int:
+        """The largest frame in bytes that `send` takes."""
+        ...
+
+    @property
+    def hops(self) -> int:
+        """How many tunnels this connection already runs through: 0 on a network."""
+        ...
+
+    @property
+    def address(self) -> str:
+        """Of the other end, for people and logs."""
+        ...
+
+    def start(self, receiver: Receiver) -> None:
+        """Deliver from now on, first what has already come in. Called once."""
+        ...
+
+    def send(self, frame: bytes) -> None:
+        """Hand over a frame without waiting; those of one turn of the event loop leave in one write. After the end: ignored."""
+        ...
+
+    def write_backlog(self) -> int:
+        """Bytes handed over that the operating system has not taken yet."""
+        ...
+
+    def close(self, code: int = 1000, reason: str = "") -> None:
+        """Write what was sent, tell the peer, close; after `Limits.close_timeout` cut. `Receiver.closed` follows."""
+        ...
+
+    def abort(self, why: Closed) -> None:
+        """Cut at once. `Receiver.closed` follows with this reason."""
+        ...
+
+    def tick(self, now: float) -> None:
+        """About once a second: pings, frame and write deadlines, close timeout."""
+        ...
+
+
+class Host(Protocol):
+    """What the bus lends a transport."""
+
+    @property
+    def backend(self) -> Literal["asyncio", "trio"]: ...
+
+    @property
+    def limits(self) -> Limits: ...
+
+    def time(self) -> float:
+        """Monotonic seconds: the clock of all `now` arguments."""
+        ...
+
+    def call_soon(self, function: Callable[[], None]) -> None:
+        """Call in the next turn of the event loop. The function must not raise."""
+        ...
+
+    def spawn(self, function: Callable[..., Awaitable[Any]], *args: Any) -> None:
+        """Run a coroutine function as a task of the bus, cancelled when the bus is left. What it raises is logged."""
+        ...
