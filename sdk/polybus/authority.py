@@ -8,7 +8,9 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from .errors import BusError, Forbidden, RequestError, Unauthorized
+import anyio
+
+from .errors import BusError, Forbidden, RequestError, Unauthorized, Unavailable
 from .plugins import Admission, Handshake, Identity
 
 if TYPE_CHECKING:
@@ -29,18 +31,23 @@ _REMEMBERED = 1024
 class Authority:
     """Asks the two hooks and never lets their failure through."""
 
-    def __init__(self, authenticate: Authenticate | None, authorize: Authorize | None) -> None:
+    def __init__(self, authenticate: Authenticate | None, authorize: Authorize | None, seconds: float) -> None:
+        self._seconds = seconds  # that `authenticate` may take
         self.authenticate: Authenticate | None = authenticate
         self.authorize: Authorize | None = authorize
 
     async def admit(self, handshake: Handshake) -> Admission | BusError:
-        """Whether a stranger may come in, and as whom."""
+        """Whether a stranger may come in, and as whom; `Unavailable`, so that it tries again, if that is not known in time."""
         if self.authenticate is None:
             return Admission(Identity(), handshake)
         try:
             identity = self.authenticate(handshake)
             if inspect.isawaitable(identity):
-                identity = await identity
+                with anyio.move_on_after(self._seconds) as scope:
+                    identity = await identity
+                if scope.cancelled_caught:
+                    logger.error("polybus: authenticate took more than %g s (Limits.handshake_timeout)", self._seconds)
+                    return Unavailable("it took too long to find out who you are")
         except RequestError as error:
             return error if isinstance(error, (Unauthorized, Forbidden)) else Unauthorized("not authenticated")
         except Exception:

@@ -26,6 +26,7 @@ from .errors import (
     QueueFull,
     Unauthorized,
     Unsupported,
+    another,
 )
 from .events import BusEvent, DeadLettered
 from .execution import Middleware
@@ -99,7 +100,7 @@ class Bus(Life):
         self._id = secrets.token_hex(4)
         super().__init__(self, limits, lifespan)
         self.debug: bool = debug
-        self._authority = Authority(authenticate, authorize)
+        self._authority = Authority(authenticate, authorize, self.limits.handshake_timeout)
         self._authorize = authorize
         self._deliver = self._distribution.deliver
         self._counters = Counters()
@@ -205,9 +206,9 @@ class Bus(Life):
             self._opened.remove(link)
             self._distribution.upstream = tuple(p for p in self._distribution.upstream if p._link is not link)
             if not self._opened and not self._listeners and why.code != 1000:
-                failed = link.runtime.gone = link._disconnected(sent=False)
+                gone = link.runtime.gone = link._disconnected(sent=False)
                 for subscription in list(self._subscriptions):
-                    subscription.fail(failed)
+                    subscription.fail(another(gone))
         for listener in self._listeners:
             listener._gate.gone(link)
         self._own_links.discard(link)
@@ -219,7 +220,7 @@ class Bus(Life):
         """
         gone = self._running.gone
         if gone is not None and not self._opened and not self._listeners:
-            raise gone.with_traceback(None)
+            raise another(gone)
 
     async def _announced(self, link: Link) -> None:
         """Wait until a new link knows of what this bus has subscribed to."""

@@ -7,10 +7,8 @@ import math
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-import anyio
-
 from .account import Account, cost
-from .errors import BusError, Code, Unauthorized
+from .errors import BusError, Code, Forbidden, Unauthorized
 from .events import LinkDown, LinkUp
 from .message import Kind, Message
 from .peer import Peer
@@ -24,6 +22,8 @@ __all__ = ["Crowd", "expiry"]
 
 _STRANGERS = 16
 """A stranger may have that part kept of what may be kept for all of them."""
+
+_CODES: dict[type[BusError], int] = {Unauthorized: 4401, Forbidden: 4403}
 
 
 class _Stranger:
@@ -90,9 +90,7 @@ class Crowd:
         handshake = Handshake(
             protocol=link.adapter.name, transport=transport, url=link.url, address=event.address, params=event.params
         )
-        outcome: Admission | BusError = Unauthorized("it took too long to find out who you are")
-        with anyio.move_on_after(link.runtime.limits.handshake_timeout):
-            outcome = await link.bus._authority.admit(handshake)
+        outcome = await link.bus._authority.admit(handshake)
         if self._knocking.get(event.key) is not stranger or link.crowd is not self:
             return  # it has gone meanwhile, and maybe another has come under its key
         del self._knocking[event.key]
@@ -101,7 +99,7 @@ class Crowd:
             self._let_in(event, outcome.identity)
             link.receive_all(said)
         else:
-            code = 4401 if isinstance(outcome, Unauthorized) else 4403
+            code = _CODES.get(type(outcome), 1013)
             self._refuse(event.key, code, _text(outcome))
 
     def _let_in(self, event: PeerOpened, identity: Identity) -> None:

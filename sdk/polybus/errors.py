@@ -21,6 +21,7 @@ peer should not have sent.
 
 from __future__ import annotations
 
+import copy
 import enum
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -265,6 +266,11 @@ def make_request_error(code: Code, text: str = "", *, reason: str | None = None,
     error = class_of(code, reason).__new__(class_of(code, reason))
     error._fill(code, text, reason, detail)
     return error
+
+
+def another(error: BusError) -> BusError:
+    """A copy, for one more who is told: an exception that several raise would collect the traceback and context of all."""
+    return copy.copy(error)
 
 
 class DeadlineExceeded(BusError, TimeoutError):

@@ -1,6 +1,6 @@
 """One connection: a session joined to a transport, with its peers and its ups and downs; what leaves is in `outflow`.
 
-The link is the transport's receiver. On the way in it hands messages to its peers, on the way out it takes them from the peers
+A transport reports to its link. On the way in it hands messages to its peers, on the way out it takes them from the peers
 to the session; there is no queue and no task in between, unless the connection is slow or down: then messages wait in the
 outbox.
 """
@@ -31,10 +31,43 @@ __all__ = ["Link", "State"]
 logger: logging.Logger = logging.getLogger("polybus.link")
 
 
+class Attachment:
+    """What one connection of a link reports to; implements `plugins.Receiver`. Once it is over, it says nothing to the link any
+    more: however often and however late a transport reports, it does not meet the connection that came after it."""
+
+    __slots__ = ("_link", "frames_received")
+
+    def __init__(self, link: Link) -> None:
+        self._link: Link | None = link
+        self.frames_received: Callable[[Sequence[bytes]], None] = link.frames_received  # no call in between, for speed
+
+    def over(self) -> None:
+        """The connection is no longer the link's."""
+        self._link = None
+        self.frames_received = _unheard
+
+    def closed(self, why: Closed) -> None:
+        if self._link is not None:
+            self._link.closed(why)
+
+    def pause_writing(self) -> None:
+        if self._link is not None:
+            self._link.pause_writing()
+
+    def resume_writing(self) -> None:
+        if self._link is not None:
+            self._link.resume_writing()
+
+
+def _unheard(frames: Sequence[bytes]) -> None:
+    """Frames of a connection that is over."""
+
+
 class Link(Outflow):
     """A connection that this bus opened (it may come back) or accepted (it ends once)."""
 
     __slots__ = (
+        "_attachment",
         "_bad",
         "_bad_since",
         "_since",
@@ -83,6 +116,7 @@ class Link(Outflow):
         """Whether every attempt asks for credentials anew."""
         self.on_up: Callable[[], None] | None = None
         self.on_down: Callable[[Closed], None] | None = None
+        self._attachment: Attachment | None = None
         self._bad = 0
         self._bad_since = 0.0
         self._since = 0.0
@@ -117,7 +151,10 @@ class Link(Outflow):
         self._since = now
         self.state = State.CONNECTING
         self.session.start(now)
-        transport.start(self)
+        if self._attachment is not None:
+            self._attachment.over()
+        self._attachment = Attachment(self)
+        transport.start(self._attachment)
         self._take_events(now)
         self.flush()
 
@@ -170,7 +207,7 @@ class Link(Outflow):
         else:
             self._ended(why)
 
-    # -- plugins.Receiver ------------------------------------------------------------------------------------------------
+    # -- what the connection reports -------------------------------------------------------------------------------------
 
     def frames_received(self, frames: Sequence[bytes]) -> None:
         session = self.session
@@ -283,6 +320,9 @@ class Link(Outflow):
         if self.state is State.CLOSED:
             return
         before = self.state
+        if self._attachment is not None:
+            self._attachment.over()
+            self._attachment = None
         # An identity that expires is no refusal where the next attempt brings a new one.
         renewed = self.renews and self.was_up and isinstance(why.error, Unauthorized)
         refused = isinstance(why.error, (Unauthorized, Forbidden)) and not renewed

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import anyio
 
 from .account import Account
-from .errors import BusError, Disconnected, QueueFull, RequestError, TooLarge, Unsupported
+from .errors import BusError, Disconnected, QueueFull, RequestError, TooLarge, Unsupported, another
 from .events import PeerSlow
 from .message import Message
 from .outbox import Outbox, Waiting
@@ -453,5 +453,5 @@ class Outflow:
     def _disconnected(self, *, sent: bool) -> BusError:
         why = self._closing
         if why is not None and why.error is not None:
-            return why.error
+            return another(why.error)
         return Disconnected(why.reason if why is not None else "the link is closed", self.address, sent)

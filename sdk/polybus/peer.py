@@ -26,6 +26,7 @@ from .errors import (
     RequestCancelled,
     TooManyRequests,
     Unsupported,
+    another,
 )
 from .message import Kind, Message
 from .reply import Reply
@@ -576,7 +577,7 @@ class Peer(Answer):
         failed = error if error is not None else Disconnected(reason, self.address, True)
         pending, self.pending = self.pending, {}
         for reply in pending.values():
-            reply._fail(failed)
+            reply._fail(another(failed))
         waiting, self.waiting = self.waiting, None
         for call in waiting or ():
             self.release(call.message)
@@ -587,7 +588,7 @@ class Peer(Answer):
         for call in list(self.calls.values()) if self.calls else ():
             call.stop()
         for channel in list(self.channels.values()) if self.channels else ():
-            channel.lost(failed)
+            channel.lost(another(failed))
         for message in self.undecided or ():
             self.release(message)
         self.calls = self.channels = self.undecided = None
@@ -598,7 +599,7 @@ class Peer(Answer):
             self._extended = None  # another may answer at that address
         if not going_on:
             for reply in list(self._unsent or ()):
-                reply._fail(error if error is not None else Disconnected(reason, self.address, False))
+                reply._fail(Disconnected(reason, self.address, False) if error is None else another(error))
             self._unsent = None
             self._link.runtime.timed.pop(self, None)
             self._extended = None

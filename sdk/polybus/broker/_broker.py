@@ -74,7 +74,8 @@ class Broker:
         insecure: bool = False,
     ) -> None:
         self.limits: Limits = limits if limits is not None else Limits()
-        self._authorities = Authority(authenticate, None), Authority(authenticate_servers, None)
+        seconds = self.limits.handshake_timeout
+        self._authorities = Authority(authenticate, None, seconds), Authority(authenticate_servers, None, seconds)
         self._targets = _targets(clients), _targets(servers)
         for targets, authority, word in zip(
             self._targets, self._authorities, ("authenticate", "authenticate_servers"), strict=True
