@@ -38,6 +38,8 @@ def _systems() -> dict[str, System]:
                 url="ubre+tcp://127.0.0.1:0?format=binary&body=raw",
                 body="bytes",
             ),
+            _ours("csb-tcp", loop, _REQUESTS | _ONE_WAY, url="csb+tcp://127.0.0.1:0", body="bytes"),
+            _ours("csb-json-tcp", loop, _REQUESTS | _ONE_WAY, url="csb+tcp://127.0.0.1:0", body="json"),
             _ours("ubre-ws", loop, _ALL, url="ubre+ws://127.0.0.1:0/bus", body="json"),
         ]
     return {system.key: system for system in systems}

@@ -84,9 +84,19 @@ def make_bus(options: dict[str, Any]) -> Bus:
     return bus
 
 
+_ACTIONS = {"bench.echo": 0x00010001, "bench.count": 0x00010002, "bench.counted": 0x00010003}
+
+
+def protocol_of(options: dict[str, Any]) -> Any:
+    """CSB with numbers for the subjects, as its users have; None leaves it to the URL."""
+    from polybus.protocols import Csb
+
+    return Csb(actions=_ACTIONS) if options["url"].startswith("csb+") else None
+
+
 async def serve(options: dict[str, Any], ready: Callable[[str], None]) -> None:
     bus = make_bus(options)
-    async with bus.serve(options["url"]) as listener:
+    async with bus.serve(options["url"], protocol=protocol_of(options)) as listener:
         ready(listener.url)
         await bus.wait_closed()
 
@@ -113,7 +123,7 @@ class BusClient(Client):
 
 @asynccontextmanager
 async def connect(options: dict[str, Any], url: str, size: int) -> AsyncIterator[Client]:
-    async with connect_bus(url, limits=_LIMITS) as bus:
+    async with connect_bus(url, protocol=protocol_of(options), limits=_LIMITS) as bus:
         yield BusClient(bus, size, raw=options["body"] == "bytes")
 
 

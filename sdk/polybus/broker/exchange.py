@@ -14,7 +14,7 @@ from typing import Any, Final, Protocol
 import msgspec
 from attrs import define, field
 
-from ..errors import TooLarge
+from ..errors import Code, TooLarge
 from ..protocols.csb import wire
 from .events import BrokerEvent, ClientJoined, ClientLeft, FrameDropped, ServerJoined, ServerLeft
 from .stats import BrokerStats, Counters
@@ -31,6 +31,7 @@ _FIRST_BAD: Final = 0x10
 _PAST_GOOD: Final = 0x30
 """First bytes from here on are no requests and no responses."""
 _BAD_REQUEST: Final = 0xCC
+_INTERNAL: Final = 0xD0
 _TOO_LARGE: Final = 0xD1
 _encode: Final = msgspec.json.Encoder().encode
 _SAYABLE: Final = range(1000, 5000)
@@ -225,7 +226,7 @@ class Exchange:
             return
         if not self._name(server, id, instance[:64]):
             text = f"the server id {id!r} is taken: another server has it"
-            self._answer(server, number, _BAD_REQUEST, {"code": 6, "text": text})
+            self._answer(server, number, _INTERNAL, {"code": int(Code.ALREADY_EXISTS), "text": text})
             self.counters.drop("refused")
             server.end.close(1008, text)
             return
@@ -334,8 +335,9 @@ class Exchange:
     def _refuse_client(self, client: Client, frame: bytes, result: int, reason: str, text: str) -> None:
         self._drop(client.end, reason, text)
         _, _, number, action = wire.HEADER.unpack_from(frame)
-        code = 8 if result == _TOO_LARGE else 3
-        said = {"code": code, "text": text, **({"reason": "too_large"} if result == _TOO_LARGE else {})}
+        said: dict[str, Any] = {"code": int(Code.INVALID_ARGUMENT), "text": text}
+        if result == _TOO_LARGE:
+            said = {"code": int(Code.RESOURCE_EXHAUSTED), "reason": "too_large", "text": text}
         client.send(wire.HEADER.pack(wire.RESPONSE << 4 | wire.JSON, result, number, action) + _encode(said))
 
     # -- the table -------------------------------------------------------------------------------------------------------

@@ -27,6 +27,7 @@ _MORE: Final = struct.Struct(">HHI")
 _REQUEST, _RESPONSE, _PUBLISH = Kind.REQUEST, Kind.RESPONSE, Kind.PUBLISH
 _MODES: Final = ("stream", "channel", "tunnel")
 _CACHED: Final = 1024
+_WORDS: Final = {number: word for word, number in wire.ENCODINGS.items()}
 
 
 class Extras(msgspec.Struct, gc=False, kw_only=True):
@@ -83,6 +84,7 @@ class Reader:
                 raw, body_format, value = self._body(first & 15, frame[8:], action << 16 | number)
                 subject = self._names.get(action, action)
                 message = Message(_REQUEST, subject, action << 16 | number, raw, body_format)
+                message._attributes = {"encoding": _WORDS[first & 15]}
                 if raw is not None:
                     message._value = value
                 return message
@@ -104,6 +106,7 @@ class Reader:
 
     def _filled(self, message: Message, encoding: int, data: bytes, answer_id: Any = None) -> Message:
         raw, message.format, value = self._body(encoding, data, answer_id)
+        message.attributes["encoding"] = _WORDS[encoding]
         if raw is not None:
             message.raw, message._value = raw, value
         return message
@@ -125,6 +128,7 @@ class Reader:
             fill_error(message, result, value)
             return message
         message = Message(_RESPONSE, "", id, raw, body_format)
+        message._attributes = {"encoding": _WORDS[encoding]}
         if raw is not None:
             message._value = value
         return message
@@ -173,10 +177,11 @@ class Reader:
             raise refuse("the payload is shorter than its lengths", "truncated", id)
         size, more, ttl = _MORE.unpack_from(frame, 8)
         end = 16 + (size if size != NUMBERED else 4)
-        known = self._subjects.get(frame[16:end])
-        subject = known if known is not None and size != NUMBERED else self._checked_subject(frame, 16, size, id)
+        known = self._subjects.get(frame[16:end]) if size != NUMBERED and end <= len(frame) else None
+        subject = known if known is not None else self._checked_subject(frame, 16, size, id)
         raw, body_format, value = self._body(encoding, frame[end + more :], id)
         message = Message(_REQUEST, subject, id, raw, body_format, None, None if ttl == NO_TTL else ttl / 1000)
+        message._attributes = {"encoding": _WORDS[encoding]}
         if raw is not None:
             message._value = value
         if more:
@@ -235,7 +240,7 @@ class Reader:
             raise refuse("the payload is shorter than the length of its subject", "truncated", id)
         size = frame[8] << 8 | frame[9]
         end = 10 + (size if size != NUMBERED else 4)
-        if size != NUMBERED:
+        if size != NUMBERED and end <= len(frame):
             known = self._subjects.get(frame[10:end])
             if known is not None:
                 return known, end

@@ -1,0 +1,367 @@
+"""The document's bytes, both directions: what each frame means, and that writing it gives the same bytes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from polybus.errors import Code, EncodeError, LocalProtocolError, RemoteProtocolError, Unsupported
+from polybus.limits import Limits
+from polybus.message import Kind, Message
+from polybus.protocols import Csb
+
+CODEC = Csb(actions={"user.login": 0x00010001}).codec()
+FORM = Csb(encodings={7: "urlencoded", 8: "base64", 9: "string", 10: "json", 11: "binary"}).codec()
+
+
+def id_of(action: int, number: int) -> int:
+    return action << 16 | number
+
+
+def read(hexes: str, codec: Any = CODEC) -> Message:
+    [message] = codec.decode(bytes.fromhex(hexes))
+    assert isinstance(message, Message)
+    return message
+
+
+# frame, kind, subject, id, body, encoding
+REQUESTS: list[tuple[str, Any, int, Any, str]] = [
+    ("10 00 0001 00000007", 7, 1, None, "binary"),
+    ("10 00 ffff 00000007 00ff", 7, 0xFFFF, b"\x00\xff", "binary"),
+    ("11 00 0002 00000007", 7, 2, "", "string"),
+    ("11 00 0002 00000007 c3bc", 7, 2, "ü", "string"),
+    ("12 00 0003 00010001 7b226964223a377d", "user.login", 3, {"id": 7}, "json"),
+    ("12 00 0003 fffeffff 5b5d", 0xFFFEFFFF, 3, [], "json"),
+    ("13 00 0004 00000007", 7, 4, {}, "urlencoded"),
+    ("13 00 0004 00000007 613d3126613d3226623d", 7, 4, {"a": ["1", "2"], "b": ""}, "urlencoded"),
+    ("13 00 0004 00000007 613d25433325424326622b633d78", 7, 4, {"a": "ü", "b c": "x"}, "urlencoded"),
+    ("14 00 0005 00000007", 7, 5, b"", "base64"),
+    ("14 00 0005 00000007 61476b3d", 7, 5, b"hi", "base64"),
+]
+
+
+@pytest.mark.parametrize(("frame", "subject", "number", "body", "encoding"), REQUESTS)
+def test_a_request_in_every_encoding(frame: str, subject: Any, number: int, body: Any, encoding: str) -> None:
+    message = read(frame)
+    action = 0x00010001 if subject == "user.login" else subject
+    assert (message.kind, message.subject, message.id) == (Kind.REQUEST, subject, id_of(action, number))
+    assert message.body == body
+    assert type(message.body) is type(body)
+    assert message.has_body == (body is not None)
+    assert message.attributes["encoding"] == encoding
+    if frame != "14 00 0005 00000007" and "13" != frame[:2]:
+        assert CODEC.encode([message]) == bytes.fromhex(frame)
+    message.forget_value()
+    assert message.body == body
+
+
+@pytest.mark.parametrize(("frame", "subject", "number", "body", "encoding"), REQUESTS)
+def test_a_response_in_every_encoding(frame: str, subject: Any, number: int, body: Any, encoding: str) -> None:
+    action = 0x00010001 if subject == "user.login" else subject
+    answer = bytes([0x20 | int(frame[1])]) + bytes.fromhex(frame)[1:]
+    [message] = CODEC.decode(answer)
+    assert isinstance(message, Message)
+    assert (message.kind, message.id, message.body) == (Kind.RESPONSE, id_of(action, number), body)
+    assert message.attributes["encoding"] == encoding
+
+
+@pytest.mark.parametrize(
+    ("subject", "value", "frame"),
+    [
+        (7, None, "10 00 0001 00000007"),
+        (7, b"\x00\xff", "10 00 0001 00000007 00ff"),
+        (7, b"", "14 00 0001 00000007"),
+        (7, "ü", "11 00 0001 00000007 c3bc"),
+        (7, "", "11 00 0001 00000007"),
+        (7, {"id": 7}, "12 00 0001 00000007 7b226964223a377d"),
+        (7, 1.5, "12 00 0001 00000007 312e35"),
+        ("user.login", True, "12 00 0001 00010001 74727565"),
+        ("a.b", 1, "12 00 0001 ffff0004 0003 612e62 31"),
+        ("a.b", None, "10 00 0001 ffff0004 0003 612e62"),
+        ("ü", b"\x01", "10 00 0001 ffff0004 0002 c3bc 01"),
+        ("_polybus.hello", {"v": 1}, "12 00 0001 ffff0000 7b2276223a317d"),
+    ],
+)
+def test_the_encoding_is_chosen_by_the_value(subject: Any, value: Any, frame: str) -> None:
+    message = Message(Kind.REQUEST, subject, id_of(0, 1))
+    if value is not None:
+        message.format = CODEC.format_for(value, subject)
+        message.raw = message.format.encode(value)
+    assert CODEC.encode([message]) == bytes.fromhex(frame)
+    again = read(frame)
+    assert (again.subject, again.body) == (subject, value)
+
+
+@pytest.mark.parametrize(
+    ("action", "value", "frame"),
+    [
+        (7, {"a": ["1", 2], "b": "ü c", "ok": True}, "13 00 0001 00000007" + b"a=1&a=2&b=%C3%BC+c&ok=true".hex()),
+        (8, b"hi", "14 00 0001 00000008 61476b3d"),
+        (9, "hi", "11 00 0001 00000009 6869"),
+        (10, "hi", "12 00 0001 0000000a 22686922"),
+        (11, b"hi", "10 00 0001 0000000b 6869"),
+    ],
+)
+def test_an_encoding_may_be_set_for_an_action(action: int, value: Any, frame: str) -> None:
+    message = Message(Kind.REQUEST, action, 1, FORM.format_for(value, action).encode(value), FORM.format_for(value, action))
+    assert FORM.encode([message]) == bytes.fromhex(frame)
+
+
+@pytest.mark.parametrize(("action", "value"), [(7, 5), (7, {"a": None}), (7, {"a": {"b": 1}}), (8, "text"), (9, 5), (11, "x")])
+def test_a_value_that_does_not_fit_the_encoding_is_told(action: int, value: Any) -> None:
+    with pytest.raises(EncodeError):
+        FORM.format_for(value, action).encode(value)
+
+
+# result byte, code, reason: what a bare peer means, and what we write.
+RESULTS = [
+    (0xC9, Code.UNIMPLEMENTED, None),
+    (0xCA, Code.DEADLINE_EXCEEDED, None),
+    (0xCB, Code.INVALID_ARGUMENT, "encoding"),
+    (0xCC, Code.INVALID_ARGUMENT, None),
+    (0xCD, Code.UNAUTHENTICATED, None),
+    (0xCE, Code.PERMISSION_DENIED, None),
+    (0xCF, Code.RESOURCE_EXHAUSTED, None),
+    (0xD0, Code.INTERNAL, None),
+    (0xD1, Code.RESOURCE_EXHAUSTED, "too_large"),
+    (0xD2, Code.UNIMPLEMENTED, "not_implemented"),
+]
+
+
+@pytest.mark.parametrize(("result", "code", "reason"), RESULTS)
+def test_a_reserved_result_has_its_code_both_ways(result: int, code: Code, reason: str | None) -> None:
+    bare = read(f"20 {result:02x} 0005 00000007")
+    assert (bare.kind, bare.id, bare.code, bare.attributes["reason"]) == (Kind.ERROR, id_of(7, 5), code, reason)
+    assert bare.attributes["detail"] is None
+    assert bare.attributes["text"]
+    ours = Message(Kind.ERROR, "", id_of(7, 5), code=code, attributes={"text": "no", "reason": reason, "detail": [1]})
+    frame = CODEC.encode([ours])
+    assert frame[:8] == bytes.fromhex(f"22 {result:02x} 0005 00000007")
+    again = read(frame.hex())
+    assert (again.code, again.attributes) == (code, {"text": "no", "reason": reason, "detail": [1]})
+
+
+@pytest.mark.parametrize("code", [code for code in Code if code is not Code.OK])
+@pytest.mark.parametrize("reason", [None, "gone"])
+def test_every_code_comes_back_between_our_own(code: Code, reason: str | None) -> None:
+    facts = {"text": "t", "reason": reason, "detail": {"a": 1}}
+    frame = CODEC.encode([Message(Kind.ERROR, "", id_of(7, 1), code=code, attributes=dict(facts))])
+    again = read(frame.hex())
+    assert (again.code, again.attributes) == (code, facts)
+    if code not in {row[1] for row in RESULTS}:
+        assert frame[1] == 0xD0  # without a byte of its own it travels under InternalError
+
+
+@pytest.mark.parametrize("result", [1, 100, 0xC8])
+def test_a_result_of_the_application_travels_as_detail(result: int) -> None:
+    bare = read(f"20 {result:02x} 0005 00000007")
+    assert (bare.code, bare.attributes["detail"]) == (Code.UNKNOWN, {"result": result})
+    said = read(f"21 {result:02x} 0005 00000007" + b"no seat".hex())
+    assert (said.attributes["text"], said.attributes["detail"]) == ("no seat", {"result": result})
+    value = read(f"22 {result:02x} 0005 00000007" + b'{"seat":4}'.hex())
+    assert value.attributes["detail"] == {"result": result, "body": {"seat": 4}}
+    ours = Message(Kind.ERROR, "", id_of(7, 5), code=Code.ABORTED, attributes={"text": "x", "detail": {"result": result}})
+    frame = CODEC.encode([ours])
+    assert frame[1] == result
+    again = read(frame.hex())
+    assert (again.code, again.attributes["detail"]) == (Code.ABORTED, {"result": result})
+
+
+@pytest.mark.parametrize("detail", [{"result": 0}, {"result": 0xC9}, {"result": "1"}, {"result": True}, {"result": -1}, 5])
+def test_what_is_no_result_of_an_application_is_only_detail(detail: Any) -> None:
+    error = Message(Kind.ERROR, "", id_of(7, 5), code=Code.NOT_FOUND, attributes={"detail": detail})
+    assert CODEC.encode([error])[1] == 0xD0
+
+
+def test_a_result_that_is_not_defined_is_an_unknown_error() -> None:
+    message = read("20 f0 0005 00000007")
+    assert (message.code, message.attributes["detail"]) == (Code.UNKNOWN, {"result": 0xF0})
+
+
+CHANNEL = [
+    ("12 00 0009 ffff0009 31", Message(Kind.ITEM, "", id_of(0xFFFF0007, 9), body=1)),
+    ("22 00 0009 ffff0009 31", Message(Kind.ITEM, "", ~id_of(0xFFFF0007, 9), body=1)),
+    ("10 00 0009 ffff000a 00000040", Message(Kind.CREDIT, "", id_of(0xFFFF0007, 9), attributes={"credit": 64})),
+    ("20 00 0009 ffff000a 00000001", Message(Kind.CREDIT, "", ~id_of(0xFFFF0007, 9), attributes={"credit": 1})),
+    ("10 00 0009 ffff000b", Message(Kind.END, "", id_of(0xFFFF0007, 9))),
+    ("20 00 0009 ffff000b", Message(Kind.END, "", ~id_of(0xFFFF0007, 9))),
+    ("10 00 0009 ffff0008 00000007", Message(Kind.CANCEL, "", id_of(7, 9))),
+]
+
+
+@pytest.mark.parametrize(("frame", "message"), CHANNEL)
+def test_what_belongs_to_a_request_or_an_open(frame: str, message: Message) -> None:
+    again = read(frame)
+    assert (again.kind, again.id, again.body) == (message.kind, message.id, message.body)
+    assert again.attributes.get("credit") == message.attributes.get("credit")
+    assert CODEC.encode([message]) == bytes.fromhex(frame)
+
+
+def test_an_open_carries_mode_credit_hops_headers_and_deadline() -> None:
+    facts = {"mode": "stream", "credit": 64, "hops": 2}
+    message = Message(Kind.OPEN, "log", id_of(0xFFFF0007, 9), headers={"x-a": "b"}, ttl=1.5, attributes=facts, body=[1])
+    frame = CODEC.encode([message])
+    extras = b'{"mode":"stream","n":64,"hops":2,"headers":{"x-a":"b"}}'
+    assert frame == bytes.fromhex(f"12 00 0009 ffff0007 0003 {len(extras):04x} 000005dc") + b"log" + extras + b"[1]"
+    again = read(frame.hex())
+    assert (again.kind, again.subject, again.id, again.ttl, again.headers) == (Kind.OPEN, "log", message.id, 1.5, {"x-a": "b"})
+    assert {name: again.attributes[name] for name in facts} == facts
+    assert again.body == [1]
+
+
+def test_a_failed_end_says_why_in_both_directions() -> None:
+    facts = {"text": "gone", "reason": "r", "detail": None}
+    for id, first, result in ((id_of(0xFFFF0007, 9), 0x12, 0), (~id_of(0xFFFF0007, 9), 0x22, 0xCE)):
+        frame = CODEC.encode([Message(Kind.END, "", id, code=Code.PERMISSION_DENIED, attributes=dict(facts))])
+        assert (frame[0], frame[1]) == (first, result)
+        again = read(frame.hex())
+        assert (again.kind, again.id, again.code, again.attributes) == (Kind.END, id, Code.PERMISSION_DENIED, facts)
+
+
+@pytest.mark.parametrize(
+    ("kind", "subject", "frame"),
+    [
+        (Kind.SUBSCRIBE, "news.*", "10 00 0000 ffff0001 0006 6e6577732e2a"),
+        (Kind.UNSUBSCRIBE, "news.*", "10 00 0000 ffff0002 0006 6e6577732e2a"),
+        (Kind.SUBSCRIBE, 0x00020001, "10 00 0000 ffff0001 ffff 00020001"),
+        (Kind.SUBSCRIBE, "user.login", "10 00 0000 ffff0001 ffff 00010001"),
+        (Kind.PUBLISH, "news", "12 00 0000 ffff0003 0004 6e657773 31"),
+        (Kind.PUBLISH, 0x00020001, "12 00 0000 ffff0003 ffff 00020001 31"),
+    ],
+)
+def test_subscriptions_and_publications_travel_on_reserved_actions(kind: Kind, subject: Any, frame: str) -> None:
+    message = Message(kind, subject, body=1) if kind is Kind.PUBLISH else Message(kind, subject)
+    assert CODEC.encode([message]) == bytes.fromhex(frame)
+    again = read(frame)
+    assert (again.kind, again.subject) == (kind, subject)
+
+
+def test_headers_of_publications_and_requests_have_actions_of_their_own() -> None:
+    frame = CODEC.encode([Message(Kind.PUBLISH, "a", headers={"polybus-via": "b1"}, body=1)])
+    extras = b'{"headers":{"polybus-via":"b1"}}'
+    assert frame == bytes.fromhex(f"12 00 0000 ffff0006 0001 {len(extras):04x} ffffffff 61") + extras + b"1"
+    assert read(frame.hex()).headers == {"polybus-via": "b1"}
+    frame = CODEC.encode([Message(Kind.REQUEST, "a", id_of(0xFFFF0005, 3), headers={"x": "y"}, ttl=30.0, body=1)])
+    extras = b'{"headers":{"x":"y"}}'
+    assert frame == bytes.fromhex(f"12 00 0003 ffff0005 0001 {len(extras):04x} 00007530 61") + extras + b"1"
+    again = read(frame.hex())
+    assert (again.subject, again.ttl, again.headers, again.body) == ("a", 30.0, {"x": "y"}, 1)
+
+
+# -- behind a broker -----------------------------------------------------------------------------------------------------
+
+WRAPPED = Csb(side="broker-server").codec()
+
+
+@pytest.mark.parametrize(
+    ("frame", "kind", "subject"),
+    [
+        ("00000007 12 00 0001 00000009 31", Kind.REQUEST, 9),
+        ("ffffffff 22 00 0001 00000009 31", Kind.RESPONSE, ""),
+        ("00000007 d0 00 0000 00000000", Kind.CONTROL, "connected"),
+        ("00000007 e0 00 0000 00000000", Kind.CONTROL, "closed"),
+        ("00000007 f0 00 0000 00000000", Kind.CONTROL, "close"),
+    ],
+)
+def test_behind_a_broker_the_number_of_the_client_stands_in_front(frame: str, kind: Kind, subject: Any) -> None:
+    message = read(frame, WRAPPED)
+    assert (message.kind, message.subject, message.peer) == (kind, subject, int(frame[:8], 16))
+    assert WRAPPED.encode([message]) == bytes.fromhex(frame)
+
+
+# -- what is refused -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("frame", "reason", "answered"),
+    [
+        ("", "truncated", None),
+        ("10000001000000", "truncated", None),
+        ("00 00 0001 00000001", "unknown_kind", None),
+        ("32 00 0001 00000001", "unknown_kind", None),
+        ("10 07 0005 00000001", "result", id_of(1, 5)),
+        ("15 00 0005 00000001", "encoding", id_of(1, 5)),
+        ("12 00 0005 00000001 7b", "encoding", id_of(1, 5)),
+        ("12 00 0005 00000001 4e614e", "encoding", id_of(1, 5)),
+        ("12 00 0005 00000001 22ff22", "encoding", id_of(1, 5)),
+        ("11 00 0005 00000001 ff", "encoding", id_of(1, 5)),
+        ("13 00 0005 00000001 61", "encoding", id_of(1, 5)),
+        ("13 00 0005 00000001 613d256666", "encoding", id_of(1, 5)),
+        ("13 00 0005 00000001 613dc3bc", "encoding", id_of(1, 5)),
+        ("14 00 0005 00000001 61476b", "encoding", id_of(1, 5)),
+        ("14 00 0005 00000001 61 47 6b 3d 0a", "encoding", id_of(1, 5)),
+        ("12 00 0005 ffff0004 00", "truncated", id_of(0xFFFF0004, 5)),
+        ("12 00 0005 ffff0004 0005 61", "truncated", id_of(0xFFFF0004, 5)),
+        ("12 00 0005 ffff0004 ffff 61", "truncated", id_of(0xFFFF0004, 5)),
+        ("12 00 0005 ffff0004 0001 ff", "invalid_subject", id_of(0xFFFF0004, 5)),
+        ("12 00 0005 ffff0004 0001 0a", "invalid_subject", id_of(0xFFFF0004, 5)),
+        ("10 00 0005 ffff0001 0001 00", "invalid_subject", id_of(0xFFFF0001, 5)),
+        ("10 00 0005 ffff0005 0001", "truncated", id_of(0xFFFF0005, 5)),
+        ("10 00 0005 ffff0005 0001 0005 ffffffff 61 7b", "truncated", id_of(0xFFFF0005, 5)),
+        ("10 00 0005 ffff0005 0001 0002 ffffffff 61 5b5d", "malformed", id_of(0xFFFF0005, 5)),
+        ("10 00 0005 ffff0007 0001 0002 ffffffff 61 7b7d", "malformed", id_of(0xFFFF0007, 5)),
+        ("10 00 0005 ffff0008 00", "malformed", None),
+        ("10 00 0005 ffff000a 00000000", "malformed", None),
+        ("10 00 0005 ffff000a 00", "malformed", None),
+    ],
+)
+def test_a_bad_frame_is_refused_with_its_reason(frame: str, reason: str, answered: int | None) -> None:
+    with pytest.raises(RemoteProtocolError) as caught:
+        CODEC.decode(bytes.fromhex(frame))
+    assert (caught.value.reason, caught.value.answer_id) == (reason, answered)
+    assert caught.value.frame == bytes.fromhex(frame)
+    assert caught.value.close_code is None
+
+
+def test_a_bad_answer_names_its_request() -> None:
+    with pytest.raises(RemoteProtocolError) as caught:
+        CODEC.decode(bytes.fromhex("22 00 0005 00000001 7b"))
+    assert (caught.value.reply_id, caught.value.answer_id) == (id_of(1, 5), None)
+
+
+def test_a_form_has_a_limit_of_fields() -> None:
+    head = bytes.fromhex("13 00 0005 00000001")
+    [good] = CODEC.decode(head + b"&".join(b"a%d=1" % number for number in range(1000)))
+    assert isinstance(good, Message)
+    assert len(good.body) == 1000
+    with pytest.raises(RemoteProtocolError) as caught:
+        CODEC.decode(head + b"&".join(b"a%d=1" % number for number in range(1001)))
+    assert caught.value.reason == "too_large"
+
+
+def test_json_that_is_too_deep_is_refused() -> None:
+    codec = Csb().codec(Limits(depth=4))
+    [good] = codec.decode(bytes.fromhex("12 00 0005 00000001") + b"[[[[1]]]]")
+    assert isinstance(good, Message)
+    with pytest.raises(RemoteProtocolError) as caught:
+        codec.decode(bytes.fromhex("12 00 0005 00000001") + b"[[[[[1]]]]]")
+    assert caught.value.reason == "encoding"
+
+
+@pytest.mark.parametrize("action", [-1, 0xFFFF0000, 0xFFFFFFFF, 2**32])
+def test_a_reserved_or_impossible_action_is_ours_to_refuse(action: int) -> None:
+    with pytest.raises(LocalProtocolError):
+        CODEC.encode([Message(Kind.REQUEST, action, 1)])
+
+
+@pytest.mark.parametrize("id", [None, "1", 1.0, -1, 1 << 48])
+def test_an_id_that_is_none_of_this_wire(id: Any) -> None:
+    with pytest.raises(LocalProtocolError):
+        CODEC.encode([Message(Kind.RESPONSE, "", id)])
+
+
+def test_what_has_no_form_is_unsupported() -> None:
+    with pytest.raises(Unsupported):
+        CODEC.encode([Message(Kind.CONTROL, "pause")])
+    with pytest.raises(Unsupported):
+        CODEC.encode([Message(Kind.CANCEL, "", 1), Message(Kind.CANCEL, "", 2)])
+    with pytest.raises(LocalProtocolError):
+        WRAPPED.encode([Message(Kind.REQUEST, 7, 1)])
+
+
+@pytest.mark.parametrize("subject", ["a\nb", "x" * 1025, "\ud800"])
+def test_a_subject_that_does_not_fit_is_ours_to_refuse(subject: str) -> None:
+    for kind in (Kind.REQUEST, Kind.PUBLISH, Kind.SUBSCRIBE):
+        with pytest.raises(LocalProtocolError):
+            CODEC.encode([Message(kind, subject, 1 if kind is Kind.REQUEST else None)])

@@ -1,0 +1,146 @@
+"""A server's socket to a broker: clients come and go, each with ids of its own."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from polybus.errors import Disconnected
+from polybus.limits import Limits
+from polybus.message import Kind, Message
+from polybus.plugins import CloseWanted, PeerClosed, PeerOpened, Ready, Refused
+from polybus.protocols import Csb
+from polybus.protocols.csb.ids import REST
+from polybus.protocols.csb.session import CsbSession
+
+
+def session_of(**options: Any) -> CsbSession:
+    session = Csb(side="broker-server", **options).session("client", Limits())
+    session.start(0.0)
+    return session
+
+
+def with_clients(*numbers: int) -> CsbSession:
+    session = session_of()
+    for number in numbers:
+        session.receive(number.to_bytes(4) + bytes.fromhex("d0000000 00000000"), 0.0)
+    session.events()
+    return session
+
+
+def sent(session: CsbSession) -> list[str]:
+    return [frame.hex() for frame in session.frames_to_send()]
+
+
+def test_without_an_id_nothing_but_the_documents_bytes_go_out() -> None:
+    session = session_of()
+    assert isinstance(session.events()[0], Ready)
+    assert sent(session) == []
+    session.receive(bytes.fromhex("00000007 d0000000 00000000"), 0.0)
+    [opened] = session.events()
+    assert opened == PeerOpened(7, "client 7", {})
+    session.close(4401, "no", 0.0, 7)
+    assert sent(session) == ["00000007" + "f0000000" + "00000000"]
+
+
+def test_with_an_id_it_introduces_itself_and_learns_who_its_clients_are() -> None:
+    session = session_of(server="A", instance="i1")
+    assert session.events() == []
+    [frame] = session.frames_to_send()
+    assert frame[:12] == bytes.fromhex("00000000 12000000 ffff0000")
+    assert json.loads(frame[12:]) == {"v": 1, "server": "A", "instance": "i1"}
+    session.receive(bytes.fromhex("00000000 22000000 ffff0000") + b'{"v":1}', 0.0)
+    assert isinstance(session.events()[0], Ready)
+    facts = b'{"address":"10.0.0.1:5","params":{"path":"/game","n":1}}'
+    session.receive(bytes.fromhex("00000007 d2000000 00000000") + facts, 0.0)
+    assert session.events() == [PeerOpened(7, "10.0.0.1:5", {"path": "/game"})]
+    session.close(4401, "no", 0.0, 7)
+    assert sent(session) == ["00000007" + "f2000000" + "00000000" + b'{"code":4401,"reason":"no"}'.hex()]
+
+
+def test_a_broker_that_refuses_it_ends_the_connection() -> None:
+    session = session_of(server="A")
+    session.receive(bytes.fromhex("00000000 22d00000 ffff0000") + b'{"code":6,"text":"taken"}', 0.0)
+    [event] = session.events()
+    assert isinstance(event, CloseWanted)
+    assert event.reason == "taken"
+
+
+def test_each_client_has_ids_of_its_own_and_keys_that_no_other_has() -> None:
+    session = with_clients(7, 8)
+    one = session.send(Message(Kind.REQUEST, 5), 0.0, 7)
+    two = session.send(Message(Kind.REQUEST, 5), 0.0, 8)
+    assert one != two
+    assert sent(session) == ["00000007" + "10000001" + "00000005", "00000008" + "10000001" + "00000005"]
+    session.receive(bytes.fromhex("00000008 20000001 00000005"), 0.0)
+    [answer] = session.events()
+    assert isinstance(answer, Message)
+    assert (answer.id, answer.peer) == (two, 8)
+    session.receive(bytes.fromhex("00000008 20000001 00000005"), 0.0)
+    [again] = session.events()
+    assert isinstance(again, Refused)
+    assert (again.error.reason, again.peer_key) == ("unknown_id", 8)
+    session.forget(one, 1.0)
+    assert session.next_tick() == 1.0 + REST
+    session.tick(1.0 + REST)
+    assert session.next_tick() is None
+
+
+def test_when_a_client_has_gone_nothing_of_it_is_left() -> None:
+    session = with_clients(7)
+    key = session.send(Message(Kind.REQUEST, 5), 0.0, 7)
+    session.forget(key, 0.0)
+    session.receive(bytes.fromhex("00000007 e0000000 00000000"), 0.0)
+    assert session.events() == [PeerClosed(7, "the client has gone")]
+    assert session.next_tick() is None
+    with pytest.raises(Disconnected, match="client 7"):
+        session.send(Message(Kind.REQUEST, 5), 0.0, 7)
+    session.receive(bytes.fromhex("00000007 d0000000 00000000"), 0.0)
+    session.frames_to_send()
+    again = session.send(Message(Kind.REQUEST, 5), 0.0, 7)
+    assert again != key
+
+
+def test_a_number_that_is_given_again_is_another_client() -> None:
+    session = with_clients(7)
+    session.receive(bytes.fromhex("00000007 d0000000 00000000"), 0.0)
+    assert [type(event) for event in session.events()] == [PeerClosed, PeerOpened]
+
+
+@pytest.mark.parametrize(
+    ("frame", "reason"),
+    [
+        ("000000", "truncated"),
+        ("00000007", "truncated"),
+        ("00000009 10000001 00000005", "unknown_peer"),
+        ("00000009 20000001 00000005", "unknown_peer"),
+        ("00000000 10000001 00000005", "unknown_peer"),
+        ("00000000 d0000000 00000000", "unknown_kind"),
+        ("00000007 f0000000 00000000", "unknown_kind"),
+        ("00000007 40000000 00000000", "unknown_kind"),
+    ],
+)
+def test_what_a_broker_must_not_say(frame: str, reason: str) -> None:
+    session = with_clients(7)
+    session.receive(bytes.fromhex(frame), 0.0)
+    [event] = session.events()
+    assert isinstance(event, Refused)
+    assert event.error.reason == reason
+    assert sent(session) == []
+
+
+def test_a_bad_request_of_a_client_is_answered_to_that_client() -> None:
+    session = with_clients(7)
+    session.receive(bytes.fromhex("00000007 12000005 00000001 7b"), 0.0)
+    [frame] = session.frames_to_send()
+    assert frame[:12] == bytes.fromhex("00000007 22cb0005 00000001")
+
+
+def test_leaving_sends_everybody_away() -> None:
+    session = with_clients(7, 8)
+    session.close(1001, "the bus is leaving", 0.0)
+    assert sent(session) == [f"{number:08x}f000000000000000" for number in (7, 8)]
+    session.close(1001, "again", 0.0, 7)
+    assert sent(session) == []

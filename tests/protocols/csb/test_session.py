@@ -1,0 +1,350 @@
+"""Ids that come round, answers that find their request, and what a peer is told before it is known to be a polybus."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from polybus.errors import Code, QueueFull, RemoteProtocolError, TooLarge, Unsupported
+from polybus.limits import Limits
+from polybus.message import Kind, Message
+from polybus.plugins import CloseWanted, Ready, Refused
+from polybus.protocols import Csb
+from polybus.protocols.csb.ids import REST
+from polybus.protocols.csb.session import CsbSession
+
+REQUEST = Message(Kind.REQUEST, 7, body=1)
+
+
+def started(adapter: Csb = Csb(), **limits: Any) -> CsbSession:  # noqa: B008  # immutable
+    session = adapter.session("client", Limits(**limits))
+    session.start(0.0)
+    assert isinstance(events_of(session)[0], Ready)
+    return session
+
+
+def events_of(session: CsbSession) -> list[Any]:
+    return [*session.events()]
+
+
+def sent(session: CsbSession) -> list[str]:
+    return [frame.hex() for frame in session.frames_to_send()]
+
+
+def answer(session: CsbSession, number: int, action: int = 7, result: int = 0, payload: bytes = b"") -> list[Any]:
+    session.receive(bytes([0x22 if payload else 0x20, result]) + number.to_bytes(2) + action.to_bytes(4) + payload, 1.0)
+    return events_of(session)
+
+
+def refused(events: list[Any]) -> str:
+    [event] = events
+    assert isinstance(event, Refused)
+    return event.error.reason
+
+
+def test_a_request_and_its_answer() -> None:
+    session = started()
+    key = session.send(REQUEST, 0.0)
+    assert sent(session) == ["12000001" + "00000007" + "31"]
+    [message] = answer(session, 1, payload=b'"ok"')
+    assert (message.kind, message.id, message.body) == (Kind.RESPONSE, key, "ok")
+    assert refused(answer(session, 1)) == "unknown_id"
+
+
+def test_an_answer_counts_for_its_action_only_unless_the_peer_does_not_echo_it() -> None:
+    session = started()
+    key = session.send(REQUEST, 0.0)
+    assert refused(answer(session, 1, action=8)) == "unknown_id"
+    [message] = answer(session, 1, action=0)
+    assert message.id == key
+
+
+def test_an_incoming_request_is_answered_under_its_id_and_action() -> None:
+    session = started()
+    session.receive(bytes.fromhex("12 00 abcd 00010001 31"), 0.0)
+    [message] = events_of(session)
+    session.send(Message(Kind.RESPONSE, "", message.id, body=[1]), 0.0)
+    session.send(Message(Kind.ERROR, "", message.id, code=Code.INTERNAL), 0.0)
+    assert sent(session) == ["2200abcd00010001" + b"[1]".hex(), "22d0abcd00010001" + b'{"code":13}'.hex()]
+
+
+def test_200_000_requests_one_after_the_other_each_get_their_answer() -> None:
+    asker, answerer = started(), started()
+    keys = set()
+    for number in range(200_000):
+        key = asker.send(Message(Kind.REQUEST, 7, None, b"%d" % number), 0.0)
+        keys.add(key)
+        for frame in asker.frames_to_send():
+            answerer.receive(frame, 0.0)
+        [message] = events_of(answerer)
+        assert isinstance(message, Message)
+        answerer.send(Message(Kind.RESPONSE, "", message.id, message.raw), 0.0)
+        for frame in answerer.frames_to_send():
+            asker.receive(frame, 0.0)
+        [reply] = events_of(asker)
+        assert isinstance(reply, Message)
+        assert (reply.id, reply.raw) == (key, b"%d" % number)
+    assert len(keys) == 200_000  # although the ids on the wire came round three times
+    assert not asker._one.pending
+
+
+def test_20_000_requests_at_once_round_and_round_are_never_mixed_up() -> None:
+    asker = started()
+    waiting: dict[int, tuple[int, int]] = {}
+    taken: set[int] = set()
+    asked = 0
+    for turn in range(12):
+        while len(waiting) < 20_000:
+            asked += 1
+            key = asker.send(Message(Kind.REQUEST, 7, None, b"%d" % asked), 0.0)
+            [frame] = asker.frames_to_send()
+            number = int.from_bytes(frame[2:4])
+            assert key is not None
+            assert key not in waiting
+            assert number not in taken
+            waiting[key] = number, asked
+            taken.add(number)
+        for key in list(waiting)[turn % 3 :: 3]:  # answered out of order, some of them late
+            number, body = waiting.pop(key)
+            taken.discard(number)
+            [message] = answer(asker, number, payload=b"%d" % body)
+            assert (message.id, message.body) == (key, body)
+    assert asked > 65_536  # the ids came round
+    assert len(asker._one.pending) == len(waiting)
+
+
+def test_the_65_537th_request_that_waits_fails_here_and_says_why() -> None:
+    session = started()
+    numbers = set()
+    for _ in range(65_536):
+        session.send(REQUEST, 0.0)
+    for frame in session.frames_to_send():
+        numbers.add(frame[2:4])
+    assert len(numbers) == 65_536
+    with pytest.raises(QueueFull, match=r"all 65536 message ids .* 65536 requests wait .* open another connection"):
+        session.send(REQUEST, 0.0)
+    assert session.frames_to_send() == []
+    answer(session, 0x1234)
+    session.send(REQUEST, 0.0)
+    [frame] = session.frames_to_send()
+    assert frame[2:4] == b"\x12\x34"
+
+
+def test_the_id_of_a_request_that_timed_out_rests_until_its_answer_comes() -> None:
+    session = started()
+    late = session.send(REQUEST, 0.0)
+    session.forget(late, 5.0)
+    assert session.next_tick() == 5.0 + REST
+    for _ in range(65_535):
+        session.send(REQUEST, 5.0)
+    with pytest.raises(QueueFull, match="1 ids rest after a timeout"):
+        session.send(REQUEST, 5.0)
+    [message] = answer(session, 1)
+    assert message.id == late  # the bus counts it as late: nobody waits under this key
+    key = session.send(REQUEST, 6.0)
+    assert key not in (late, None)
+    [reply] = answer(session, 1)
+    assert reply.id == key
+
+
+def test_an_id_whose_answer_never_comes_is_free_after_its_rest() -> None:
+    session = started()
+    key = session.send(REQUEST, 0.0)
+    session.forget(key, 1.0)
+    session.forget(key, 30.0)  # once is enough
+    session.tick(1.0 + REST - 0.1)
+    assert session.next_tick() == 1.0 + REST
+    session.tick(1.0 + REST)
+    assert session.next_tick() is None
+    assert refused(answer(session, 1)) == "unknown_id"
+
+
+def test_a_cancel_goes_out_only_while_the_id_is_still_its_own() -> None:
+    session = started()
+    key = session.send(REQUEST, 0.0)
+    sent(session)
+    session.send(Message(Kind.CANCEL, 7, key), 0.0)
+    assert sent(session) == ["10000001ffff0008" + "00000007"]
+    answer(session, 1)
+    session.send(Message(Kind.CANCEL, 7, key), 0.0)
+    assert sent(session) == []
+
+
+def test_a_notification_is_a_request_whose_answer_nobody_reads() -> None:
+    session = started()
+    assert session.send(Message(Kind.NOTIFY, 7, body=1), 0.0) is None
+    assert sent(session) == ["1200000100000007" + "31"]
+    assert session.next_tick() == REST
+    [message] = answer(session, 1)
+    assert message.kind is Kind.RESPONSE  # and the bus knows nobody who waits for it
+    assert session.next_tick() is None
+
+
+# -- who the peer is -----------------------------------------------------------------------------------------------------
+
+
+def test_a_bare_peer_sees_nothing_but_the_document_on_numbers() -> None:
+    session = started()
+    session.send(Message(Kind.REQUEST, 7, body=1, ttl=30.0), 0.0)
+    assert sent(session) == ["1200000100000007" + "31"]
+
+
+def test_after_the_first_name_the_peer_is_asked_once_who_it_is() -> None:
+    session = started()
+    session.send(Message(Kind.REQUEST, "a", ttl=30.0), 0.0)
+    session.send(Message(Kind.REQUEST, "a", ttl=30.0), 0.0)
+    hello = "12000002ffff0000" + b'{"v":1}'.hex()
+    assert sent(session) == ["10000001ffff0004" + "000161", hello, "10000003ffff0004" + "000161"]
+    assert answer(session, 2, 0xFFFF0000, payload=b'{"v":1}') == []  # the session alone wanted to know
+    session.send(Message(Kind.REQUEST, "a", ttl=30.0), 0.0)
+    session.send(Message(Kind.REQUEST, 7, ttl=1.0), 0.0)
+    assert sent(session) == [
+        "10000004ffff0005" + "0001" + "0000" + "00007530" + "61",
+        "10000005ffff0005" + "ffff" + "0000" + "000003e8" + "00000007",
+    ]
+
+
+@pytest.mark.parametrize("said", [{"result": 0xC9}, {"payload": b'{"v":2}'}, {"payload": b"[1]"}])
+def test_a_peer_that_says_no_is_bare(said: dict[str, Any]) -> None:
+    session = started()
+    key = session.send(Message(Kind.REQUEST, "_polybus.hello", body={"v": 1}), 0.0)
+    [message] = answer(session, 1, 0xFFFF0000, **said)
+    assert message.id == key
+    sent(session)
+    session.send(Message(Kind.REQUEST, "a", ttl=30.0), 0.0)
+    assert sent(session) == ["10000002ffff0004" + "000161"]
+    with pytest.raises(Unsupported, match="no place for headers"):
+        session.send(Message(Kind.REQUEST, "a", headers={"x": "y"}), 0.0)
+    assert sent(session) == []
+
+
+def test_who_says_hello_is_one_of_ours() -> None:
+    session = started()
+    session.receive(bytes.fromhex("12 00 0005 ffff0000") + b'{"v":1}', 0.0)
+    [message] = events_of(session)
+    assert (message.kind, message.subject) == (Kind.REQUEST, "_polybus.hello")
+    session.send(Message(Kind.REQUEST, 7, ttl=1.0), 0.0)
+    assert sent(session) == ["10000001ffff0005" + "ffff" + "0000" + "000003e8" + "00000007"]
+
+
+def test_publications_and_subscriptions_of_a_stranger_are_answered_like_any_request() -> None:
+    session = started()
+    for number, action in ((0, "ffff0003"), (5, "ffff0003"), (6, "ffff0001"), (7, "ffff0002")):
+        session.receive(bytes.fromhex(f"10 00 {number:04x} {action} 0001 61"), 0.0)
+    assert [event.kind for event in events_of(session)] == [Kind.PUBLISH, Kind.PUBLISH, Kind.SUBSCRIBE, Kind.UNSUBSCRIBE]
+    assert sent(session) == ["20000000ffff0003", "20000005ffff0003", "20000006ffff0001", "20000007ffff0002"]
+
+
+def test_publications_between_our_own_are_not_answered() -> None:
+    session = started()
+    session.receive(bytes.fromhex("12 00 0005 ffff0000") + b'{"v":1}', 0.0)
+    session.receive(bytes.fromhex("10 00 0000 ffff0003 0001 61"), 0.0)
+    session.receive(bytes.fromhex("10 00 0001 ffff0003 0001 61"), 0.0)
+    assert sent(session) == ["20000001ffff0003"]
+
+
+@pytest.mark.parametrize("result", [0, 0xC9])
+def test_answers_to_our_publications_say_nothing(result: int) -> None:
+    session = started()
+    session.send(Message(Kind.PUBLISH, "a"), 0.0)
+    assert sent(session) == ["10000000ffff0003" + "000161"]
+    assert answer(session, 0, 0xFFFF0003, result) == []
+
+
+# -- channels ------------------------------------------------------------------------------------------------------------
+
+
+def test_a_channel_goes_by_the_number_of_its_open_in_both_directions() -> None:
+    opener, other = started(), started()
+    key = opener.send(Message(Kind.OPEN, "log", attributes={"mode": "channel", "credit": 4, "hops": 0}), 0.0)
+    for frame in opener.frames_to_send():
+        other.receive(frame, 0.0)
+    [opened] = events_of(other)
+    assert isinstance(opened, Message)
+    assert opened.id != key
+    for kind, facts in ((Kind.ITEM, {"body": b""}), (Kind.CREDIT, {"attributes": {"credit": 3}}), (Kind.END, {})):
+        opener.send(Message(kind, "", key, **facts), 0.0)
+        other.send(Message(kind, "", opened.id, **facts), 0.0)
+    for frame in opener.frames_to_send():
+        other.receive(frame, 0.0)
+    for frame in other.frames_to_send():
+        opener.receive(frame, 0.0)
+    assert [(event.kind, event.id) for event in events_of(other)] == [
+        (Kind.ITEM, opened.id),
+        (Kind.CREDIT, opened.id),
+        (Kind.END, opened.id),
+    ]
+    theirs = events_of(opener)
+    assert [(event.kind, event.id) for event in theirs] == [(Kind.ITEM, key), (Kind.CREDIT, key), (Kind.END, key)]
+    assert isinstance(theirs[0], Message)
+    assert theirs[0].body == b""
+
+
+def test_an_item_for_a_channel_that_was_never_open_is_refused() -> None:
+    session = started()
+    session.send(REQUEST, 0.0)
+    session.receive(bytes.fromhex("22 00 0001 ffff0009 31"), 0.0)  # 1 is a request, and no open
+    assert refused(events_of(session)) == "unknown_id"
+
+
+def test_an_open_that_a_bare_peer_does_not_know_is_over() -> None:
+    session = started()
+    key = session.send(Message(Kind.OPEN, "log", attributes={"mode": "stream", "credit": 4, "hops": 0}), 0.0)
+    [message] = answer(session, 1, 0xFFFF0007, 0xC9)
+    assert (message.kind, message.id, message.code) == (Kind.ERROR, key, Code.UNIMPLEMENTED)
+
+
+# -- bad input -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_bad_open_is_answered_with_an_end() -> None:
+    session = started()
+    session.receive(bytes.fromhex("10 00 0005 ffff0007 0001 0002 ffffffff 61 7b7d"), 0.0)
+    assert refused(events_of(session)) == "malformed"
+    [frame] = session.frames_to_send()
+    assert frame[:8] == bytes.fromhex("22 cc 0005 ffff000b")
+
+
+def test_an_answer_that_does_not_parse_fails_its_request() -> None:
+    session = started()
+    key = session.send(REQUEST, 0.0)
+    [event] = answer(session, 1, payload=b"{")
+    assert isinstance(event, Refused)
+    assert event.error.reply_id == key
+    assert not session._one.pending
+
+
+@pytest.mark.parametrize("first", ["d0", "e0", "f0"])
+def test_point_to_point_nobody_says_connected_closed_or_close(first: str) -> None:
+    session = started()
+    session.receive(bytes.fromhex(first + "000000" + "00000000"), 0.0)
+    assert refused(events_of(session)) == "unknown_kind"
+
+
+def test_a_frame_over_the_limit_is_not_queued() -> None:
+    session = started(message=100)
+    with pytest.raises(TooLarge, match="limit: message"):
+        session.send(Message(Kind.REQUEST, 7, body=b"x" * 100), 0.0)
+    assert session.frames_to_send() == []
+    assert not session._one.pending
+    session.receive(bytes(10), 0.0)
+    assert not any(isinstance(event, CloseWanted) for event in events_of(session))
+
+
+def test_what_cannot_be_written_takes_no_id() -> None:
+    session = started()
+    for bad in (Message(Kind.REQUEST, -1), Message(Kind.NOTIFY, 2**32), Message(Kind.OPEN, "a\nb", attributes={})):
+        with pytest.raises(Exception, match="csb|action|control"):
+            session.send(bad, 0.0)
+    assert not session._one.pending
+    assert not session._one.resting
+
+
+def test_refusals_are_errors_of_this_protocol() -> None:
+    session = started()
+    session.receive(b"\x40", 0.0)
+    [event] = events_of(session)
+    assert isinstance(event, Refused)
+    assert isinstance(event.error, RemoteProtocolError)
+    assert event.error.protocol == "csb"
