@@ -1035,3 +1035,20 @@ async def test_handlers_see_the_context_in_which_the_bus_was_entered_and_never_e
         await eventually(lambda: len(heard) == 5)
     assert heard == ["entered"] * 5
     mine.reset(token)
+
+
+@bounded
+async def test_who_asks_a_bus_that_is_being_left_is_told_so_and_not_that_nobody_handles_it() -> None:
+    ends: list[BusError] = []
+
+    @asynccontextmanager
+    async def lifespan(bus: Bus) -> AsyncIterator[None]:
+        yield
+        try:
+            await bus.request("echo", 1)  # the links that the bus was left with are closed
+        except BusError as error:
+            ends.append(error)
+
+    async with pair(answering(), client=Bus(lifespan=lifespan)) as client:
+        await client.request("echo", 1)
+    assert [(type(error), "left" in str(error)) for error in ends] == [(Disconnected, True)]

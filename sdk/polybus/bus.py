@@ -31,7 +31,7 @@ from .errors import (
 from .events import BusEvent, DeadLettered
 from .execution import Middleware
 from .headers import check_headers
-from .life import Life, Lifespan
+from .life import Life, Lifespan, Phase
 from .limits import Limits
 from .link import Link, State
 from .message import Kind, Message
@@ -345,6 +345,8 @@ class Bus(Life):
         self._check_gone()  # the better errors: of this, and where the bus is not entered
         opened = [link for link in opened if link.crowd is None]  # at the end of the others are clients, behind a broker
         if not opened:
+            if self._phase in (Phase.DRAINING, Phase.DRAINED, Phase.CLOSING):
+                raise Disconnected("this bus is being left")
             raise NoHandler(f"nobody to ask for {subject!r}: no handler here, and no link opened by this bus (to= asks a peer)")
         links = [link for link in opened if any(matches(pattern, subject) for pattern in link.serves)]
         if not links or links[0].peer is None:
