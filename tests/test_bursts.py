@@ -3,7 +3,7 @@
 import anyio
 import pytest
 
-from polybus import Bus, connect
+from polybus import Bus, Limits, connect
 
 pytestmark = pytest.mark.anyio
 
@@ -28,3 +28,19 @@ async def test_a_burst_of_publications_arrives_whole_and_in_order(url: str) -> N
             await done.wait()
             assert client.stats().reconnects == 0
             assert bus.stats().dropped == 0
+
+
+@pytest.mark.parametrize("url", ["ubre+tcp://127.0.0.1:0", "ubre+ws://127.0.0.1:0/bus"])
+async def test_requests_that_nobody_awaits_yet_leave_while_the_peer_has_room(url: str) -> None:
+    count = 8_000  # twice an outbox; the socket takes that much
+    bus = Bus(limits=Limits(waiting=count))
+
+    @bus.handle("twice")
+    async def twice(body: int) -> int:
+        return 2 * body
+
+    with anyio.fail_after(30):
+        async with bus.serve(url) as listener, connect(listener.url) as client:
+            assert await client.request("twice", 1) == 2
+            replies = [client.request("twice", number) for number in range(count)]
+            assert [await reply for reply in replies] == [2 * number for number in range(count)]

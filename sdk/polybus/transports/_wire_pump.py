@@ -1,7 +1,9 @@
 """The driver for every other event loop: two tasks that pump an anyio byte stream.
 
 One receive and one joined send per chunk, never per message: that is what makes it as fast as callbacks. The tasks belong to
-the bus, so no cancellation of user code reaches a send and tears a frame.
+the bus, so no cancellation of user code reaches a send and tears a frame. Where the stream is a plain socket, what may leave at
+once is written without a turn of the writing task, as far as the socket takes it: a publication to many connections, and the
+beginning of a long burst.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ from anyio.abc import ByteStream, SocketStream, UNIXSocketStream
 from anyio.streams.tls import TLSAttribute, TLSStream
 
 from ._sockets import tune
-from ._wire import HIGH_WATER, LOW_WATER
+from ._wire import BURST, HIGH_WATER, LOW_WATER
 
 if TYPE_CHECKING:
     from ..plugins import Host
@@ -40,13 +42,20 @@ _WRITE_SIZE: Final = 64 * 1024
 class PumpWire:
     """A byte connection pumped by two tasks."""
 
-    def __init__(self, stream: ByteStream, host: Host, address: str = "") -> None:
+    def __init__(self, stream: ByteStream, host: Host, address: str = "", sock: socket.socket | None = None) -> None:
         self.address: str = address
+        self._socket = sock
+        """Bytes may be written to it directly, while the writing task has none."""
         self._stream = stream
         self._host = host
         self._user: WireUser | None = None
         self._pending: list[bytes] = []
         self._backlog = 0
+        # What the writing task is sending, and whether the socket took nothing more when it was last tried without that task.
+        self._sending = 0
+        self._stuck = False
+        # The turn of the event loop in which bytes last left at once.
+        self._turn = -1
         self._taken = 0
         self._full = False
         self._something_to_write = anyio.Event()
@@ -144,6 +153,8 @@ class PumpWire:
         data = pending[0] if len(pending) == 1 else b"".join(pending)
         # A stalled peer keeps us here: nothing may be held twice meanwhile.
         self._pending = pending = []
+        self._sending = len(data)
+        self._stuck = False
         if len(data) <= _WRITE_SIZE:
             await self._stream.send(data)
             self._count(len(data))
@@ -158,6 +169,7 @@ class PumpWire:
     def _count(self, size: int) -> None:
         self._taken += size
         self._backlog -= size
+        self._sending -= size
         if self._full and self._backlog <= LOW_WATER:
             self._full = False
             if self._user is not None:
@@ -189,6 +201,10 @@ class PumpWire:
             return
         self._pending.append(data)
         self._backlog += len(data)
+        if self._backlog >= BURST and self._socket is not None and not self._sending and not self._stuck:
+            self._write_now()
+            if not self._backlog:
+                return
         self._something_to_write.set()
         if self._backlog > HIGH_WATER and not self._full:
             self._full = True
@@ -196,8 +212,37 @@ class PumpWire:
                 self._user.pause_writing()
 
     def write_first(self, data: bytes, turn: int) -> None:
-        if not self.shut:
-            self.write(data)  # the writing task begins in the next turn anyway
+        if self.shut:
+            return
+        if self._socket is None or self._turn == turn or self._backlog or self._lost or self._hung_up:
+            self.write(data)
+            return
+        self._turn = turn
+        taken = self._try(data)
+        if taken < len(data):
+            self._stuck = True
+            self.write(data[taken:])
+
+    def _write_now(self) -> None:
+        """Write what waits, as far as the socket takes it. The writing task has nothing in hand."""
+        pending = self._pending
+        data = pending[0] if len(pending) == 1 else b"".join(pending)
+        taken = self._try(data)
+        self._backlog -= taken
+        if self._backlog:
+            self._stuck = True
+            self._pending = [data[taken:]]
+        else:
+            self._pending = []
+
+    def _try(self, data: bytes) -> int:
+        """How much of it the socket has taken."""
+        try:
+            taken = self._socket.send(data)  # type: ignore[union-attr]  # only asked for where there is one
+        except OSError:  # full, or broken: the writing task waits, or meets the same error
+            return 0
+        self._taken += taken
+        return taken
 
     def backlog(self) -> int:
         return self._backlog
@@ -255,7 +300,8 @@ async def accept_wire(sock: socket.socket, address: str, tls: ssl.SSLContext | N
     Raises:
         OSError: The connection broke or the TLS handshake failed.
     """
-    return PumpWire(await _with_tls(await _stream_on(sock), tls, server_side=True), host, address)
+    stream = await _with_tls(await _stream_on(sock), tls, server_side=True)
+    return PumpWire(stream, host, address, _direct(sock, tls, host))
 
 
 async def dial_wire(sock: socket.socket, address: str, name: str, tls: ssl.SSLContext | None, host: Host) -> PumpWire:
@@ -264,7 +310,13 @@ async def dial_wire(sock: socket.socket, address: str, name: str, tls: ssl.SSLCo
     Raises:
         OSError: The connection broke or the TLS handshake failed.
     """
-    return PumpWire(await _with_tls(await _stream_on(sock), tls, hostname=name), host, address)
+    stream = await _with_tls(await _stream_on(sock), tls, hostname=name)
+    return PumpWire(stream, host, address, _direct(sock, tls, host))
+
+
+def _direct(sock: socket.socket, tls: ssl.SSLContext | None, host: Host) -> socket.socket | None:
+    """The socket, where bytes may be written past the stream on it: trio keeps none back, asyncio's transports and TLS do."""
+    return sock if tls is None and host.backend == "trio" else None
 
 
 async def _stream_on(sock: socket.socket) -> SocketStream | UNIXSocketStream:
