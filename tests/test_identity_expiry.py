@@ -6,7 +6,7 @@ from collections.abc import Mapping
 import anyio
 import pytest
 
-from polybus import Backoff, Bus, Context, Handshake, Identity, Unauthorized, connect
+from polybus import Backoff, Bus, Context, Disconnected, Handshake, Identity, Unauthorized, connect
 from polybus.events import LinkUp
 
 pytestmark = pytest.mark.anyio
@@ -46,6 +46,21 @@ async def test_a_client_whose_headers_are_a_function_comes_back_with_a_new_token
                     if isinstance(event, LinkUp) and event.again:
                         break
                 assert await bus.request("who") == tokens[-1] != "token-1"
+
+
+async def test_a_request_in_flight_when_a_token_is_replaced_is_told_of_a_lost_connection_not_of_a_refusal() -> None:
+    server = make_server()
+
+    @server.handle("never")
+    async def never() -> None:
+        await anyio.sleep_forever()
+
+    with anyio.fail_after(10):
+        async with server.serve("ubre+ws://127.0.0.1:0/bus") as listener:
+            async with connect(listener.url, headers=lambda: {"authorization": "new"}, backoff=QUICK) as bus:
+                with pytest.raises(Disconnected, match="expired") as caught:
+                    await bus.request("never")
+                assert caught.value.sent
 
 
 async def test_a_client_with_a_fixed_token_is_told_and_does_not_come_back() -> None:

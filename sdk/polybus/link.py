@@ -338,7 +338,7 @@ class Link(Outflow):
         if self.crowd is not None:
             self.crowd.lost(why.reason, why.error)
         if self._peer is not None:
-            self._peer._lost(why.reason, going_on=returns, error=why.error)
+            self._peer._lost(why.reason, going_on=returns, error=None if returns else why.error)
         if not returns:
             self._finish(why)
         elif self.outbox is not None:
