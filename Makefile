@@ -11,7 +11,7 @@ WHEELS := tests/pyodide/wheels
 WHEELS_READY := $(WHEELS)/.ready
 PIP_INSTALL = $(BIN)/python -m pip install -qq --disable-pip-version-check
 
-.PHONY: help demo test bench gate lint format docs peers clean FORCE
+.PHONY: help demo test bench gate lint format docs peers web clean FORCE
 
 help:
 	@echo "make demo    a small plant in several processes, over every protocol and transport"
@@ -26,7 +26,7 @@ help:
 demo: $(READY)
 	$(BIN)/polybus demo $(ARGS)
 
-test: $(READY) peers
+test: $(READY) peers web
 	$(BIN)/python -m pytest $(ARGS)
 
 bench: $(READY)
@@ -81,6 +81,10 @@ peers: $(READY)
 		echo "no npm, or npm install failed: without it the tests against real Node peers cannot run" >&2; \
 		test -z "$$POLYBUS_CI"; \
 	}
+
+# A proxy and a browser. Where they are missing, the tests that need them are skipped with a reason; under .ci/run they fail.
+web:
+	@scripts/debian-packages.sh web
 
 # Pyodide itself comes from npm; these are the packages that a page would have it install.
 $(WHEELS_READY): tests/pyodide/requirements.txt constraints.txt

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# debian-packages.sh [python] [node]: installs what is missing of these, when run as root on a Debian;
+# debian-packages.sh [python] [node] [web]: installs what is missing of these, when run as root on a Debian;
 # anywhere else it prints what is missing. Does nothing, and asks no network, when nothing is missing.
 set -eu
 
@@ -16,8 +16,13 @@ for part in "${@:-python}"; do
             command -v node >/dev/null || packages+=(nodejs)
             command -v npm >/dev/null || packages+=(npm)
             ;;
+        web)
+            # Debian keeps nginx where only root's path looks.
+            command -v nginx >/dev/null || [ -x /usr/sbin/nginx ] || packages+=(nginx)
+            command -v chromium >/dev/null || command -v chromium-headless-shell >/dev/null || packages+=(chromium)
+            ;;
         *)
-            echo "debian-packages.sh: unknown part '$part' (python, node)" >&2
+            echo "debian-packages.sh: unknown part '$part' (python, node, web)" >&2
             exit 2
             ;;
     esac
@@ -34,6 +39,13 @@ fi
 
 echo "installing ${packages[*]}"
 export DEBIAN_FRONTEND=noninteractive
+# Installing nginx would start it too, on port 80 of every address; the tests start their own, on a loopback address.
+policy=/usr/sbin/policy-rc.d
+if [ ! -e "$policy" ]; then
+    trap 'rm -f "$policy"' EXIT
+    printf '#!/bin/sh\nexit 101\n' >"$policy"
+    chmod +x "$policy"
+fi
 # Whoever cannot do without them says so next, in words of their own.
 if ! { apt-get update -qq && apt-get install -qq --yes --no-install-recommends "${packages[@]}" >/dev/null; }; then
     echo "could not install ${packages[*]}" >&2

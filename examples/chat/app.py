@@ -1,0 +1,91 @@
+"""A chat with a page for the browser, which uses npm `ubre`.
+
+    npm install --prefix examples/chat
+    python examples/chat/app.py
+
+and open http://127.0.0.1:8000 in two windows.
+"""
+
+import os
+import secrets
+import sys
+from collections import deque
+from pathlib import Path
+from typing import Annotated
+
+from attrs import asdict, field, frozen
+from attrs.validators import max_len, min_len
+from fastapi import Cookie, FastAPI, Response
+from fastapi.responses import FileResponse
+from fastapi.staticfiles import StaticFiles
+
+import polybus.fastapi
+from polybus import Bus, Context, Identity
+from polybus.plugins import Handshake
+
+HERE = Path(__file__).parent
+UBRE = Path(os.environ.get("UBRE", HERE / "node_modules" / "ubre"))
+
+sessions: dict[str, str] = {}
+"""Which token belongs to whom. A real application signs its tokens or keeps them in a database."""
+history: deque[dict[str, str]] = deque(maxlen=50)
+
+
+def authenticate(handshake: Handshake) -> Identity | None:
+    """The browser sends the cookie with the upgrade; whoever has none stays outside."""
+    name = sessions.get(handshake.cookies.get("session", ""))
+    return None if name is None else Identity(name, key=name)
+
+
+bus = Bus(authenticate=authenticate)
+
+
+@frozen
+class Say:
+    text: str = field(validator=[min_len(1), max_len(500)])
+
+
+@frozen
+class Said:
+    name: str
+    text: str
+
+
+@bus.handle("chat.say")
+async def say(body: Say, ctx: Context) -> None:
+    line = asdict(Said(ctx.identity, body.text))
+    history.append(line)
+    await ctx.bus.publish("chat.line", line)
+
+
+@bus.handle("chat.history")
+async def lines() -> list[dict[str, str]]:
+    return list(history)
+
+
+app = FastAPI()
+polybus.fastapi.attach(app, bus)  # ws://.../bus
+app.mount("/ubre", StaticFiles(directory=UBRE / "src", check_dir=False))
+
+
+@app.get("/")
+async def page() -> FileResponse:
+    return FileResponse(HERE / "page.html")
+
+
+@app.post("/login/{name}")
+async def login(name: str, response: Response) -> None:
+    token = secrets.token_urlsafe(16)
+    sessions[token] = name[:30]
+    response.set_cookie("session", token, httponly=True, samesite="lax")
+
+
+@app.get("/me")
+async def me(session: Annotated[str, Cookie()] = "") -> str | None:
+    return sessions.get(session)
+
+
+if __name__ == "__main__":
+    if not (UBRE / "src").is_dir():
+        sys.exit("npm ubre is missing: npm install --prefix examples/chat")
+    polybus.fastapi.run(app, port=int(os.environ.get("PORT", "8000")))
