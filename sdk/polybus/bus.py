@@ -484,8 +484,7 @@ class Bus(Life):
 
     def _recipients(self, to: Any) -> tuple[tuple[Peer, ...], Peer | None]:
         """Those who are there, and one who is not."""
-        several = isinstance(to, Iterable) and not isinstance(to, (str, bytes, Peer))
-        peers = tuple(to) if several else (to,)
+        peers: list[Any] = [*to] if isinstance(to, Iterable) and not isinstance(to, (str, bytes)) else [to]
         for peer in peers:
             self._check_peer(peer)
         there = tuple(peer for peer in peers if not peer.gone)
