@@ -14,6 +14,7 @@ from .errors import BusError, Forbidden, RequestError, Unauthorized, Unavailable
 from .plugins import Admission, Handshake, Identity
 
 if TYPE_CHECKING:
+    from .message import Message
     from .peer import Peer
 
 __all__ = ["Authenticate", "Authorize", "Authority"]
@@ -22,8 +23,8 @@ logger: logging.Logger = logging.getLogger("polybus.security")
 
 Authenticate: TypeAlias = Callable[[Handshake], Any]
 """``authenticate(handshake)`` gives any identity, or `Identity`; None refuses."""
-Authorize: TypeAlias = "Callable[[Peer, str, str | int], bool | Awaitable[bool]]"
-"""``authorize(peer, verb, subject)``; False refuses."""
+Authorize: TypeAlias = "Callable[..., bool | Awaitable[bool]]"
+"""``authorize(peer, verb, subject)``; False refuses. With a parameter ``message`` it is given the message too, or None."""
 
 _REMEMBERED = 1024
 
@@ -35,6 +36,7 @@ class Authority:
         self._seconds = seconds  # that `authenticate` may take
         self.authenticate: Authenticate | None = authenticate
         self.authorize: Authorize | None = authorize
+        self._wants_message = authorize is not None and _has_parameter(authorize, "message")
 
     async def admit(self, handshake: Handshake) -> Admission | BusError:
         """Whether a stranger may come in, and as whom; `Unavailable`, so that it tries again, if that is not known in time."""
@@ -65,10 +67,12 @@ class Authority:
             identity = Identity(identity, key=identity if isinstance(identity, str) else None)
         return Admission(identity, handshake)
 
-    def asks(self, peer: Peer, verb: str, subject: str | int) -> bool | Awaitable[bool]:
+    def asks(self, peer: Peer, verb: str, subject: str | int, message: Message | None = None) -> bool | Awaitable[bool]:
         """The answer of `authorize`, or something to await for it."""
         assert self.authorize is not None
         try:
+            if self._wants_message:
+                return self.authorize(peer, verb, subject, message=message)
             return self.authorize(peer, verb, subject)
         except Exception:
             logger.exception("polybus: authorize(%r, %r, %r) failed, which refuses", peer, verb, subject)
@@ -84,9 +88,9 @@ class Authority:
             logger.exception("polybus: authorize failed, which refuses")
             return False
 
-    async def may(self, peer: Peer, verb: str, subject: str | int) -> bool:
+    async def may(self, peer: Peer, verb: str, subject: str | int, message: Message) -> bool:
         """Whether the peer may."""
-        return self.authorize is None or await self.answer(self.asks(peer, verb, subject))
+        return self.authorize is None or await self.answer(self.asks(peer, verb, subject, message))
 
     def may_receive(self, peer: Peer, subject: str | int) -> bool | Awaitable[bool]:
         """Whether a concrete subject may be sent to a peer; remembered per peer and subject."""
@@ -111,3 +115,11 @@ class Authority:
             known.clear()
         known[subject] = allowed
         return allowed
+
+
+def _has_parameter(function: Callable[..., Any], name: str) -> bool:
+    """Whether a function takes an argument of that name."""
+    try:
+        return name in inspect.signature(function).parameters
+    except (TypeError, ValueError):  # written in C
+        return False

@@ -41,12 +41,13 @@ from .reply import Reply
 from .router import Listen, WhenFull, check_queue
 from .serving import Listener, Serving
 from .stats import Counters, Stats
-from .subjects import Subject, check_pattern, check_subject, matches, resolve
+from .subjects import Subject, canonical, check_pattern, check_subject, matches, resolve
 from .subscription import Subscription
 
 if TYPE_CHECKING:
     import ssl
 
+    from .handlers import Handler
     from .plugins import Connector, ProtocolAdapter
 
 __all__ = ["Bus", "Middleware"]
@@ -60,6 +61,7 @@ AnySubject: TypeAlias = "str | int | Subject[Any, Any]"
 logger: logging.Logger = logging.getLogger("polybus")
 
 _CHECKED = 4096
+_KEPT = 4096
 _TIMEOUT = 30.0
 
 
@@ -72,7 +74,8 @@ class Bus(Life):
     Args:
         limits: Sizes and times; see `Limits`.
         authenticate: ``authenticate(handshake)`` decides who a stranger is; None refuses. Without it everybody may come in.
-        authorize: ``authorize(peer, verb, subject)`` decides what a peer may do. Without it everything.
+        authorize: ``authorize(peer, verb, subject)`` decides what a peer may do. Without it everything. With a parameter
+            ``message`` it is given that too, with what the wire says of who asks (a token of uProtocol, for example).
         lifespan: ``lifespan(bus)`` is an async context manager run inside the entered bus; what it yields is ``ctx.state``. It
             has a task of its own, so it may hold a task group. Until it has yielded the bus is not `ready`, and others who
             enter wait; what it raises before is what entering raises. It ends after the handlers. As with an application
@@ -670,14 +673,14 @@ class Bus(Life):
 
     # -- authority -------------------------------------------------------------------------------------------------------
 
-    def _asks(self, peer: Peer, verb: str, subject: str | int) -> Any:
-        return self._authority.asks(peer, verb, subject)
+    def _asks(self, peer: Peer, verb: str, subject: str | int, message: Message) -> Any:
+        return self._authority.asks(peer, verb, subject, message)
 
     async def _allowed(self, allowed: Any) -> bool:
         return await self._authority.answer(allowed)
 
-    async def _may(self, peer: Peer, verb: str, subject: str | int) -> bool:
-        return await self._authority.may(peer, verb, subject)
+    async def _may(self, peer: Peer, verb: str, subject: str | int, message: Message) -> bool:
+        return await self._authority.may(peer, verb, subject, message)
 
     # -- watching --------------------------------------------------------------------------------------------------------
 
@@ -720,10 +723,18 @@ class Bus(Life):
                 self._checked.clear()
             self._checked.add(subject)
 
+    def _handler(self, subject: str | int) -> Handler | None:
+        """Who answers a subject."""
+        found = self._handlers.get(subject)
+        if found is None and self._by_uri and isinstance(subject, str):
+            found = self._by_uri.get(canonical(subject))
+        return found
+
     def _dead_letter(self, peer: Peer | None, message: Message, code: Code, reason: str) -> None:
         """Tell who reads events that a message could not be delivered."""
         if self._events.read:
-            self._emit(DeadLettered(peer=peer, subject=message.subject, code=code, reason=reason, message=message))
+            kept = message if len(message.raw or b"") <= _KEPT else None  # a thousand unread events hold no large bodies
+            self._emit(DeadLettered(peer=peer, subject=message.subject, code=code, reason=reason, message=kept))
 
     def _headers(self, headers: Mapping[str, str] | None) -> dict[str, str] | None:
         return None if headers is None else check_headers(headers, self.limits.headers)

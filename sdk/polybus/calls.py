@@ -113,7 +113,7 @@ class Call:
     async def _authorized(self, bus: Bus, verb: str) -> None:
         peer = self.peer
         assert peer is not None
-        if not await bus._may(peer, verb, self.message.subject):
+        if not await bus._may(peer, verb, self.message.subject, self.message):
             bus._counters.refused += 1
             raise Forbidden(f"{verb} on {self.message.subject!r} is not allowed to this peer")
 

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import anyio.lowlevel
 
 from .deliveries import Deliveries
-from .errors import BusError, Disconnected, Forbidden, LocalProtocolError, QueueFull, Unsupported
-from .events import DeadLettered
+from .errors import BusError, Code, Disconnected, Forbidden, LocalProtocolError, QueueFull, Unsupported
 from .headers import VIA
 from .message import Kind, Message
 from .relaying import Journeys
@@ -520,7 +519,12 @@ class Distribution:
         if message._attributes:  # what only that wire knows goes on to peers on the same one
             alike = Message(Kind.PUBLISH, on.subject, None, on.raw, on.format, on.headers, attributes=message._attributes)
             alike._value = on._value
-        deadline = source._link.runtime.time() + 30.0
+        now = source._link.runtime.time()
+        deadline = now + 30.0
+        if message.expires is not None:  # what is left of its time
+            on.expires = alike.expires = message.expires
+            on.ttl = alike.ttl = message.expires - now
+            deadline = min(deadline, message.expires)
         for peer in self.targets(message.subject):
             if peer is not source:
                 try:
@@ -529,7 +533,7 @@ class Distribution:
                 except BusError as error:
                     self._bus._counters.dropped += 1
                     logger.warning("polybus: %r could not be relayed to %r: %s", message.subject, peer, error)
-                    self._bus._emit(DeadLettered(peer=peer, subject=message.subject, reason=f"not relayed: {error}"))
+                    self._bus._dead_letter(peer, message, Code.INVALID_ARGUMENT, f"not relayed: {error}")
         on.forget_shared()
         alike.forget_shared()
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import anyio
 
 from .account import OVERHEAD, Account
-from .errors import SlowConsumer
+from .errors import Code, SlowConsumer
 from .plugins import Closed
 
 if TYPE_CHECKING:
@@ -106,6 +106,14 @@ class Inbox:
         if self._room:
             self._wake_one()
         return message
+
+    def expired(self, message: Message) -> bool:
+        """Whether a publication with an end was taken too late; then it is counted and told."""
+        if message.expires is None or message.expires >= self._bus._running.time():
+            return False
+        self._count_dropped()
+        self._bus._dead_letter(message.peer, message, Code.DEADLINE_EXCEEDED, "expired before it was read")
+        return True
 
     # -- what is charged -------------------------------------------------------------------------------------------------
 

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any
 from .calls import Call, ChannelCall, RefusedCall
 from .channel import CREDIT, Channel
 from .errors import BusError, Code
-from .events import DeadLettered
 from .message import Kind, Message
 from .subjects import RESERVED_PREFIX, check_pattern, pattern_cost, wire_pattern
+from .urgency import UrgentQueue
 
 if TYPE_CHECKING:
     from .handlers import Handler
@@ -29,7 +29,6 @@ logger: logging.Logger = logging.getLogger("polybus")
 
 DRAINING = "this bus takes no requests now, it is draining or has not started yet: ask another, or later"
 MODES = ("stream", "channel", "tunnel")
-_LARGE = 4096
 
 REQUEST, RESPONSE, ERROR, PUBLISH = Kind.REQUEST, Kind.RESPONSE, Kind.ERROR, Kind.PUBLISH
 
@@ -80,7 +79,7 @@ def _request(peer: Peer, message: Message, now: float) -> None:
     if ttl is not None and ttl <= 0:
         peer.send_error(message, Code.DEADLINE_EXCEEDED, "the deadline had passed on arrival")
         return
-    handler = bus._handlers.get(message.subject)
+    handler = bus._handlers.get(message.subject) or bus._handler(message.subject)
     deadline = math.inf if ttl is None else now + ttl
     call: Call
     if handler is None or not bus.ready or handler.style in ("stream", "channel"):
@@ -106,7 +105,7 @@ def admit(peer: Peer, call: Call) -> None:
         runtime.workers.submit(call)
         return
     if waiting is None:
-        waiting = peer.waiting = deque()
+        waiting = peer.waiting = UrgentQueue()
     if len(waiting) >= limits.waiting or not peer.hold(call.message):
         if peer.calls is not None:
             peer.calls.pop(call.message.id, None)
@@ -115,7 +114,8 @@ def admit(peer: Peer, call: Call) -> None:
         text = f"{limits.running} requests run, {len(waiting)} wait (Limits.running, waiting, waiting_bytes): try again later"
         call.origin.refuse(call, Code.RESOURCE_EXHAUSTED, text, "too_many_requests", None)
         return
-    waiting.append(call)
+    urgency = peer._link.urgency
+    waiting.append(call, 0 if urgency is None else urgency(call.message))
     runtime.crowded[peer] = None
 
 
@@ -186,23 +186,21 @@ def _answer_hello(peer: Peer, message: Message) -> None:
 
 def _notify(peer: Peer, message: Message, now: float) -> None:
     bus = peer._link.bus
-    handler = bus._handlers.get(message.subject)
+    handler = bus._handler(message.subject)
     if handler is None or not bus.ready or handler.style in ("stream", "channel"):
         # Nobody asked for an answer, so nobody is refused one; as for a publication that nobody hears, it is no offence.
         why = "no handler" if handler is None else f"a {handler.style} handler" if bus.ready else "draining"
         bus._counters.refused += handler is not None
-        bus._emit(DeadLettered(peer=peer, subject=message.subject, reason=why, message=_kept(message)))
+        code = Code.UNAVAILABLE if not bus.ready else Code.UNIMPLEMENTED
+        bus._dead_letter(peer, message, code, why)
         return
-    call = Call(bus, peer, peer, handler, message, math.inf)
+    call = Call(bus, peer, peer, handler, message, math.inf if message.expires is None else message.expires)
     peer.calls = peer.calls if peer.calls is not None else {}
     message.id = call  # unique, and never written
     peer.calls[call] = call
     admit(peer, call)
-
-
-def _kept(message: Message) -> Message | None:
-    """For an event, which may be read late: a thousand of them shall not hold a thousand large bodies."""
-    return message if len(message.raw or b"") <= _LARGE else None
+    if call.deadline < peer._due:
+        peer._watch(call.deadline)
 
 
 def _cancel(peer: Peer, message: Message, now: float) -> None:
@@ -230,7 +228,7 @@ def _gated(act: Callable[[Peer, Message], None], verb: str) -> Callable[[Peer, M
         if message.kind is Kind.UNSUBSCRIBE:
             act(peer, message)  # who may not subscribe any more may still leave
             return
-        allowed = bus._asks(peer, verb, message.subject)
+        allowed = bus._asks(peer, verb, message.subject, message)
         if inspect.isawaitable(allowed):
             peer.undecided = deque()
             peer._link.runtime.spawn(_decide, peer, message, allowed)
@@ -275,7 +273,7 @@ async def _decide(peer: Peer, message: Message | None, allowed: Any) -> None:
                     _unsubscribe(peer, message)
                 message = _next_undecided(peer)
             if message is not None:
-                allowed = bus._asks(peer, _VERBS[message.kind][0], message.subject)
+                allowed = bus._asks(peer, _VERBS[message.kind][0], message.subject, message)
     finally:
         # A cancellation that escaped from `authorize` refuses what waited; it must not block what follows.
         while peer.undecided is not None and _next_undecided(peer) is not None:
@@ -334,7 +332,7 @@ def _open(peer: Peer, message: Message, now: float) -> None:
     link = peer._link
     bus, limits = link.bus, link.runtime.limits
     mode = message.attributes.get("mode", "stream")
-    handler = bus._handlers.get(message.subject)
+    handler = bus._handler(message.subject)
     channels = peer.channels = peer.channels if peer.channels is not None else {}
     problem: tuple[Code, str] | None = None
     unanswerable: tuple[Code, str] | None = None

@@ -1,4 +1,4 @@
-"""What waits for a link that is slow or down: bounded in messages and bytes, in order."""
+"""What waits for a link that is slow or down: bounded in messages and bytes, in order; where a wire has priorities, by them."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Any
 
 from .account import Account, cost
+from .urgency import UrgentQueue
 
 if TYPE_CHECKING:
     from .limits import Limits
@@ -21,15 +22,19 @@ __all__ = ["Outbox", "Waiting"]
 class Waiting:
     """One message in an outbox. `message` is None once it was dropped or given up."""
 
-    __slots__ = ("deadline", "droppable", "message", "peer", "reply", "size", "waits")
+    __slots__ = ("deadline", "droppable", "level", "message", "peer", "reply", "size", "waits")
 
-    def __init__(self, message: Message, peer: Peer, reply: Reply[Any] | None, deadline: float, droppable: bool) -> None:
+    def __init__(
+        self, message: Message, peer: Peer, reply: Reply[Any] | None, deadline: float, droppable: bool, level: int = 0
+    ) -> None:
         self.message: Message | None = message
         self.peer: Peer = peer
         self.reply: Reply[Any] | None = reply
         self.deadline: float = deadline
         self.droppable: bool = droppable
         self.size: int = cost(message)
+        self.level: int = level
+        """How urgent it is: more goes first."""
         self.waits: bool = True
 
 
@@ -56,7 +61,7 @@ class Outbox:
     def __init__(self, limits: Limits, runtime: Runtime) -> None:
         self._limits = limits
         self._account = Account(runtime, limits.outbox_bytes)
-        self._entries: deque[Waiting] = deque()
+        self._entries: UrgentQueue[Waiting] = UrgentQueue()
         self._shares: dict[Peer, _Share] = {}
         self._earliest = math.inf
         self._count = 0
@@ -89,14 +94,14 @@ class Outbox:
         share = self._shares.get(entry.peer)
         if share is None:
             share = self._shares[entry.peer] = _Share()
-        self._entries.append(entry)
+        self._entries.append(entry, entry.level)
         if entry.droppable:
             share.droppable.append(entry)
             self._earliest = min(self._earliest, entry.deadline)
         self._count_in(entry, share, 1)
 
     def pop(self) -> Waiting | None:
-        """The oldest message that is still wanted, or None."""
+        """The next message that is still wanted, or None: the oldest of the most urgent."""
         while self._entries:
             entry = self._entries.popleft()
             if entry.waits:
@@ -111,7 +116,7 @@ class Outbox:
             entry.message = None
             # Dropped entries must not pile up behind one that cannot be dropped.
             if len(self._entries) > 2 * self._count + 64:
-                self._entries = deque(e for e in self._entries if e.waits)
+                self._entries.retain(lambda entry: entry.waits)
 
     def greediest(self) -> Peer:
         """The peer with most in a box that is not empty: in messages or in bytes, by what is nearer to its limit."""

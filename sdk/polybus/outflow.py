@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import anyio
 
 from .account import Account
-from .errors import BusError, Disconnected, QueueFull, RequestError, TooLarge, Unsupported, another
+from .errors import BusError, Code, Disconnected, QueueFull, RequestError, TooLarge, Unsupported, another
 from .events import PeerSlow
 from .message import Message
 from .outbox import Outbox, Waiting
@@ -68,6 +68,7 @@ class Outflow:
         "state",
         "transport",
         "unwritten",
+        "urgency",
         "url",
         "when_full",
     )
@@ -109,6 +110,8 @@ class Outflow:
         self._wanted = False  # the end was not this application's wish: an opened link comes back
         codec = adapter.codec(runtime.limits)
         self.format: BodyFormat = codec.formats[0]
+        self.urgency: Callable[[Message], int] | None = getattr(codec, "urgency", None)
+        """How urgent a message is, where the wire has priorities."""
         self.format_for: Callable[[Any, str | int], BodyFormat] = codec.format_for
 
     @property
@@ -313,7 +316,8 @@ class Outflow:
         """
         if message.raw is None and message.has_body:
             message.encoded(self.adapter.codec(self.runtime.limits).formats)
-        return Waiting(message, peer, reply, deadline, droppable)
+        level = 0 if self.urgency is None else self.urgency(message)
+        return Waiting(message, peer, reply, deadline, droppable, level)
 
     def make_room(self, outbox: Outbox, entry: Waiting) -> bool:
         """Whether one more message may be added to an outbox, after what the policy has dropped for it."""
@@ -394,8 +398,11 @@ class Outflow:
                 reply._fail(error)
         elif entry.droppable and entry.deadline <= now:
             self.bus._counters.dropped += 1
+            self.bus._dead_letter(peer, message, Code.DEADLINE_EXCEEDED, "expired before it could be sent")
             return
         else:
+            if message.expires is not None:
+                message.ttl = message.expires - now
             try:
                 self.write(message, peer)
             except BusError as error:

@@ -31,6 +31,7 @@ from .errors import (
 from .message import Kind, Message
 from .reply import Reply
 from .subjects import Subject, resolve
+from .urgency import UrgentQueue
 
 if TYPE_CHECKING:
     from .deliveries import Deliveries
@@ -94,7 +95,7 @@ class Peer(Answer):
         """Requests that were written and wait for their answer."""
         self.calls: dict[Any, Call] | None = None
         """Requests of this peer whose handlers run or wait, by their id."""
-        self.waiting: deque[Call] | None = None
+        self.waiting: UrgentQueue[Call] | None = None
         self.stopping: int = 0
         """Handlers of requests that are over already: each keeps its place until it returns."""
         self.patterns: dict[str | int, int] | None = None

@@ -9,7 +9,7 @@ from attrs import frozen
 
 from .arguments import check_count, check_type
 from .handlers import Handler, plan
-from .subjects import Subject, check_pattern, check_subject
+from .subjects import Subject, canonical, check_pattern, check_subject
 
 __all__ = ["Listen", "Router", "WhenFull"]
 
@@ -35,6 +35,8 @@ class Router:
 
     def __init__(self) -> None:
         self._handlers: dict[str | int, Handler] = {}
+        self._by_uri: dict[str, Handler] = {}
+        """Those of URIs, which have several spellings."""
         self._listens: list[Listen] = []
 
     def handle(self, subject: str | int | Subject[Any, Any], *, inline: bool = False) -> Callable[[F], F]:
@@ -115,6 +117,8 @@ class Router:
         if old is not None:
             raise TypeError(f"{handler.name}: {handler.subject!r} is already handled by {old.name}")
         self._handlers[handler.subject] = handler
+        if isinstance(handler.subject, str) and "/" in handler.subject:
+            self._by_uri[canonical(handler.subject)] = handler
 
     def _add_listen(self, listen: Listen) -> None:
         self._listens.append(listen)

@@ -2,13 +2,15 @@
 
 Subjects are dotted text (``news.today``) or, where a protocol numbers its actions, ``int``. In a pattern ``*`` stands for one
 token, ``>`` at the end for one or more, ``{name}`` for one token that is handed over under that name. A pattern with a ``/``
-is a URI pattern (uProtocol): its tokens are the segments between the slashes, with ``*`` and ``>`` alike.
+is a URI pattern (uProtocol): its tokens are the segments between the slashes, with ``*`` and ``>`` alike; a ``*`` may also
+stand in a segment, and an empty segment stands for any. Scheme and authority are the same in upper and lower case.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable
+from functools import lru_cache
 from typing import Any, Generic, TypeVar, overload
 
 from attrs import field, frozen
@@ -18,6 +20,7 @@ from .errors import LocalProtocolError, ReservedSubject
 __all__ = [
     "Subject",
     "SubjectIndex",
+    "canonical",
     "captures",
     "check_pattern",
     "check_subject",
@@ -37,6 +40,8 @@ RESERVED_PREFIX = "_polybus."
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 _NAMED = re.compile(r"\{([A-Za-z_][A-Za-z0-9_]*)\}")
 _CACHE_SIZE = 4096
+_STARS = 2
+"""In one segment of a URI pattern: more would let a short pattern cost a long time."""
 _TOKENS = 64
 """Of a pattern with wildcards: each is an object in the index, which a peer could otherwise fill for a few bytes."""
 
@@ -89,6 +94,8 @@ def check_pattern(pattern: str | int, limit: int = 1024, *, foreign: bool = Fals
     tokens = pattern.split("/" if "/" in pattern else ".")
     if len(tokens) > _TOKENS and is_pattern(pattern):
         raise LocalProtocolError(f"a pattern of {len(tokens)} tokens: the limit is {_TOKENS}")
+    if "/" in pattern and _is_uri(pattern) and any(token.count("*") > _STARS for token in tokens):
+        raise LocalProtocolError(f"pattern {pattern!r}: a segment has at most {_STARS} '*'")
     if ">" in tokens[:-1]:
         raise LocalProtocolError(f"pattern {pattern!r}: '>' stands for the rest and can only be the last token")
 
@@ -149,13 +156,53 @@ def has_empty_token(text: str) -> bool:
 
 def is_pattern(text: str | int) -> bool:
     """Whether a subscription text has wildcards."""
-    if isinstance(text, int) or not ("*" in text or ">" in text or "{" in text):
+    if isinstance(text, int):
         return False
+    if not ("*" in text or ">" in text or "{" in text):
+        return "/" in text and _is_uri(text) and "" in _path(text)
     if "/" in text:
-        return not {"*", ">"}.isdisjoint(text.split("/"))
+        return not {"*", ">"}.isdisjoint(text.split("/")) or (_is_uri(text) and ("*" in text or "" in _path(text)))
     if has_empty_token(text):
         return False
     return any(token in ("*", ">") or _NAMED.fullmatch(token) for token in text.split("."))
+
+
+def _is_uri(text: str) -> bool:
+    """Whether a text with a slash is an address of uProtocol; other protocols may have slashes in their names."""
+    return text.startswith("/") or text[:4].lower() == "up:/"
+
+
+def _path(uri: str) -> list[str]:
+    """The segments of an address."""
+    text = canonical(uri)
+    return text[2:].split("/")[1:] if text.startswith("//") else text[1:].split("/")
+
+
+def canonical(subject: str) -> str:
+    """A URI in the spelling that is compared: without ``up:``, its authority in lower case. Other subjects as they are."""
+    if "/" not in subject:
+        return subject
+    if subject[:4].lower() == "up:/":
+        subject = subject[3:]
+    if subject.startswith("//"):
+        authority, slash, rest = subject[2:].partition("/")
+        subject = f"//{authority.lower()}{slash}{rest}"
+    return subject
+
+
+def _segments(pattern: str) -> list[str]:
+    """The tokens of a URI pattern: an empty one in its midst stands for any."""
+    tokens = canonical(pattern).split("/")
+    if not _is_uri(pattern):
+        return tokens
+    start = 2 if tokens[:2] == ["", ""] else 1
+    return [token if token or place < start else "*" for place, token in enumerate(tokens)]
+
+
+@lru_cache(1024)
+def _glob(token: str) -> re.Pattern[str]:
+    """A segment with ``*`` in it."""
+    return re.compile(".*".join(map(re.escape, token.split("*"))), re.DOTALL)
 
 
 def wire_pattern(pattern: str | int) -> str | int:
@@ -197,22 +244,31 @@ def matches(pattern: str | int, subject: str | int) -> bool:
     """Whether one pattern matches one subject; for a set of patterns use `SubjectIndex`."""
     if isinstance(pattern, int) or isinstance(subject, int) or has_empty_token(subject):
         return pattern == subject
-    between = "/" if "/" in pattern else "."
-    tokens, have = str(wire_pattern(pattern)).split(between), subject.split(between)
+    if "/" in pattern:
+        if not is_pattern(pattern):
+            return canonical(pattern) == canonical(subject)
+        tokens, have = _segments(pattern), canonical(subject).split("/")
+    else:
+        tokens, have = str(wire_pattern(pattern)).split("."), subject.split(".")
     if tokens[-1] == ">":
         return len(have) >= len(tokens) and _tokens_match(tokens[:-1], have)
     return len(have) == len(tokens) and _tokens_match(tokens, have)
 
 
 def _tokens_match(tokens: Iterable[str], have: Iterable[str]) -> bool:
-    return all(token in ("*", got) for token, got in zip(tokens, have, strict=False))
+    return all(
+        token in ("*", got) or ("*" in token and _glob(token).fullmatch(got) is not None)
+        for token, got in zip(tokens, have, strict=False)
+    )
 
 
 class _Node(Generic[T]):
-    __slots__ = ("children", "here", "rest")
+    __slots__ = ("children", "globs", "here", "rest")
 
     def __init__(self) -> None:
         self.children: dict[str, _Node[T]] = {}
+        self.globs: int = 0
+        """How many of its children are segments with a ``*`` in them."""
         self.here: dict[T, int] = {}
         self.rest: dict[T, int] = {}
 
@@ -255,11 +311,12 @@ class SubjectIndex(Generic[T]):
         return found
 
     def _cache_miss(self, subject: str | int) -> tuple[T, ...]:
-        items: dict[T, int] = dict(self._exact.get(subject, ()))
+        key = canonical(subject) if isinstance(subject, str) else subject
+        items: dict[T, int] = dict(self._exact.get(key, ()))
         if isinstance(subject, str) and not self._root.empty and not has_empty_token(subject):
             _collect(self._root, subject.split("."), 0, items)
         if isinstance(subject, str) and not self._uris.empty:
-            _collect(self._uris, subject.split("/"), 0, items)
+            _collect(self._uris, str(key).split("/"), 0, items)
         if len(self._cache) >= _CACHE_SIZE:
             self._cache.clear()
         found = self._cache[subject] = tuple(items)
@@ -270,22 +327,30 @@ class SubjectIndex(Generic[T]):
             self._cache.clear()
         self.changed()
         if not is_pattern(pattern):
-            holders = self._exact.setdefault(pattern, {})
+            key = canonical(pattern) if isinstance(pattern, str) else pattern
+            holders = self._exact.setdefault(key, {})
             self.size += _count(holders, item, step)
             if not holders:
-                del self._exact[pattern]
+                del self._exact[key]
             return
         uri = "/" in str(pattern)
-        tokens = str(wire_pattern(pattern)).split("/" if uri else ".")
+        tokens = _segments(str(pattern)) if uri else str(wire_pattern(pattern)).split(".")
         path = [self._uris if uri else self._root]
         tail = tokens[-1] == ">"
         for token in tokens[:-1] if tail else tokens:
+            if token not in path[-1].children:
+                path[-1].globs += uri and _is_glob(token)
             path.append(path[-1].children.setdefault(token, _Node()))
         self.size += _count(path[-1].rest if tail else path[-1].here, item, step)
         for parent, token in zip(reversed(path[:-1]), reversed(tokens[: len(path) - 1]), strict=True):
             if not parent.children[token].empty:
                 break
             del parent.children[token]
+            parent.globs -= uri and _is_glob(token)
+
+
+def _is_glob(token: str) -> bool:
+    return "*" in token and token != "*"
 
 
 def _nothing() -> None:
@@ -309,6 +374,10 @@ def _collect(node: _Node[T], tokens: list[str], at: int, into: dict[T, int]) -> 
             child = node.children.get(token)
             if child is not None:
                 _collect(child, tokens, at + 1, into)
+        if node.globs:
+            for token, child in node.children.items():
+                if _is_glob(token) and _glob(token).fullmatch(tokens[at]):
+                    _collect(child, tokens, at + 1, into)
     else:
         into.update(node.here)
 

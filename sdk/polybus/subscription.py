@@ -93,6 +93,8 @@ class Subscription(Inbox):
                         self._arrived()
                     raise
             message = self.take()
+            if message.expires is not None and self.expired(message):
+                continue
             if self._returns is Any:
                 return message
             try:
@@ -182,6 +184,8 @@ class _Pump:
         try:
             while queue:
                 message = inbox.take()
+                if message.expires is not None and inbox.expired(message):
+                    continue
                 try:
                     if only_body is not None:  # the usual case, without the layers between
                         await function(only_body(message))

@@ -1,0 +1,84 @@
+"""A queue in which some go first: by level, in order within a level, and without anybody waiting for ever."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator
+from typing import Final, Generic, TypeVar
+
+__all__ = ["UrgentQueue"]
+
+T = TypeVar("T")
+_AGEING: Final = 8
+"""Of so many that are taken while others wait, one is whoever has waited longest."""
+
+
+class UrgentQueue(Generic[T]):
+    """A queue with levels: the highest goes first.
+
+    One in eight goes to whoever has waited longest, whatever its level: so the lowest level moves on under any load.
+    """
+
+    __slots__ = ("_count", "_levels", "_taken", "_turn")
+
+    def __init__(self) -> None:
+        self._levels: dict[int, deque[tuple[int, T]]] = {}
+        self._count = 0
+        self._turn = 0
+        self._taken = 0
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __iter__(self) -> Iterator[T]:
+        """All, by level and order."""
+        for level in sorted(self._levels, reverse=True):
+            for _, item in self._levels[level]:
+                yield item
+
+    def append(self, item: T, level: int = 0) -> None:
+        """Add one behind those of its level."""
+        queue = self._levels.get(level)
+        if queue is None:
+            queue = self._levels[level] = deque()
+        self._turn += 1
+        self._count += 1
+        queue.append((self._turn, item))
+
+    def popleft(self) -> T:
+        """Take the next one.
+
+        Raises:
+            IndexError: There is none.
+        """
+        if not self._count:
+            raise IndexError("an empty queue")
+        levels = self._levels
+        if len(levels) == 1:
+            level = next(iter(levels))
+        else:
+            self._taken += 1
+            if self._taken % _AGEING:
+                level = max(levels)
+            else:
+                level = min(levels, key=lambda level: levels[level][0][0])
+        queue = levels[level]
+        _, item = queue.popleft()
+        if not queue:
+            del levels[level]
+        self._count -= 1
+        return item
+
+    def remove(self, item: T) -> None:
+        """Take one out; unknown ones are ignored."""
+        self.retain(lambda other: other is not item)
+
+    def retain(self, wanted: Callable[[T], bool]) -> None:
+        """Keep only some."""
+        for level, queue in list(self._levels.items()):
+            kept = deque(entry for entry in queue if wanted(entry[1]))
+            self._count += len(kept) - len(queue)
+            if kept:
+                self._levels[level] = kept
+            else:
+                del self._levels[level]
