@@ -1,0 +1,132 @@
+"""No buffer without a bound: everything in the core that can grow is listed here, with what bounds it.
+
+A container that is new makes the test fail: give it a bound, and a line. What is charged is also within `Limits.total_bytes`.
+"""
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import polybus
+
+PACKAGE = Path(polybus.__file__).parent
+MODULES = (
+    "authority bus calls channel connecting crowd deliveries distribution event_stream execution inbox incoming life link"
+    " loopback outbox outflow peer relaying reply router runtime serving subjects subscription workers"
+).split()
+GROWING = {"Counter", "OrderedDict", "bytearray", "defaultdict", "deque", "dict", "list", "set"}
+
+OURS = "grows with what this application does, not with what peers send"
+BOUNDS: dict[str, str] = {
+    "authority._allowed": "1,024 answers for each peer, then it is emptied",
+    "bus._checked": "4,096 subjects, then it is emptied",
+    "channel._ahead": "CREDIT_BYTES: each entry counts for 200 bytes at least",
+    "channel._items": "CREDIT items, _TOLERANCE * CREDIT_BYTES and one item more; charged to the peer",
+    "channel._readers": OURS,
+    "channel._writers": OURS,
+    "connecting._checked_headers": OURS,
+    "crowd._expires": "Limits.peers",
+    "crowd._knocking": "Limits.peers",
+    "crowd._unasked": "Limits.peers",
+    "crowd.peers": "Limits.peers",
+    "crowd.said": "Limits.running messages of a stranger, a sixteenth of Limits.queue_bytes; charged",
+    "deliveries._publishers": OURS,
+    "distribution._bare": "one for each peer",
+    "distribution._hinted": "256 subjects",
+    "distribution._inbound": "4,096 subjects, then it is emptied",
+    "distribution._interest": OURS,
+    "distribution._restoring": "one for each peer",
+    "distribution._unasked": "one for each peer",
+    "distribution.routes": "4,096 subjects, then it is emptied",
+    "event_stream._waiters": OURS,
+    "execution.middleware": OURS,
+    "inbox._overflow": "Limits.queue_bytes of each link; charged",
+    "inbox._queue": "`queue` messages and Limits.queue_bytes, and what is held back for links; charged",
+    "inbox._room": OURS,
+    "incoming.calls": "Limits.running + waiting",
+    "incoming.channels": "Limits.channels of each direction",
+    "incoming.patterns": "Limits.subscriptions; charged to the peer",
+    "incoming.undecided": "Limits.waiting messages, Limits.waiting_bytes; charged to the peer",
+    "incoming.waiting": "Limits.waiting messages, Limits.waiting_bytes; charged to the peer",
+    "life._holders": OURS,
+    "life._inboxes": OURS,
+    "life._listeners": OURS,
+    "life._opened": OURS,
+    "life._own_links": OURS,
+    "life._subscriptions": OURS,
+    "loopback.calls": "Limits.pending, twice Limits.channels",
+    "outbox._entries": "Limits.outbox messages, Limits.outbox_bytes; charged",
+    "outbox._shares": "Limits.outbox",
+    "outbox.droppable": "Limits.outbox",
+    "outflow._room": OURS,
+    "peer._unsent": "Limits.outbox",
+    "peer.channels": "twice Limits.channels",
+    "peer.pending": "Limits.pending",
+    "protocols.ubre.json_reader._by_letter": "made once",
+    "protocols.ubre.json_reader._by_verb": "made once",
+    "protocols.ubre.session._events": "what one chunk holds: taken after each",
+    "protocols.ubre.session._frames": "what one message makes: taken after each",
+    "relaying._before": "8,192 ids of 64 characters",
+    "relaying._recent": "8,192 ids of 64 characters",
+    "router._handlers": OURS,
+    "router._listens": OURS,
+    "runtime._detached": OURS,
+    "runtime.crowded": "one for each peer",
+    "runtime.links": "Limits.peers, and the links that this bus opened",
+    "runtime.timed": "one for each peer and link",
+    "serving._inside": "Limits.peers",
+    "serving.links": "Limits.peers",
+    "subjects._cache": "4,096 subjects, then it is emptied",
+    "subjects._exact": "Limits.subscriptions of each peer; charged to the peer",
+    "subjects.children": "Limits.subscriptions of each peer, 64 tokens; charged to the peer beyond eight",
+    "subjects.here": "as its node",
+    "subjects.rest": "as its node",
+    "subscription._readers": OURS,
+    "transports._asgi._pending": "what is not read makes the link pause: HIGH_WATER, then the outbox",
+    "transports._lengths._parts": "Limits.message, for Limits.frame_timeout",
+    "transports._listen._arrivals": "Limits.handshakes",
+    "transports._race._errors": "the addresses of a name",
+    "transports._stream._early": "one chunk: nothing is read before the link is there",
+    "transports._wire_asyncio._pending": "HIGH_WATER, then the link pauses and its outbox fills; charged while paused",
+    "transports._wire_pump._pending": "HIGH_WATER, then the link pauses and its outbox fills; charged while paused",
+    "transports._ws_client.rest": "the head of an answer, and one chunk",
+    "transports._ws_frames._fragments": "MAX_FRAGMENTS, Limits.message",
+    "transports._ws_frames._keys": "a fixed size",
+    "transports._ws_frames._parts": "Limits.message, for Limits.frame_timeout",
+    "transports._ws_server._head": "the head of a request",
+    "transports.memory._inbox": "HIGH_BYTES or HIGH_FRAMES, then the link pauses and its outbox fills; charged while paused",
+    "workers._idle": "64 workers",
+    "workers._ready": "Limits.total_running, and one for each `on` handler",
+}
+
+
+def sources() -> Iterator[Path]:
+    yield from (PACKAGE / f"{module}.py" for module in MODULES)
+    yield from sorted((PACKAGE / "transports").glob("*.py"))
+    yield from sorted((PACKAGE / "protocols" / "ubre").glob("*.py"))
+
+
+def grows(value: ast.AST | None) -> bool:
+    """Whether an expression is, or may be, a new container that is empty."""
+    if isinstance(value, ast.Call) and isinstance(value.func, ast.Name):
+        return value.func.id in GROWING and not any(keyword.arg == "maxlen" for keyword in value.keywords)
+    if isinstance(value, ast.IfExp):
+        return grows(value.body) or grows(value.orelse)
+    if isinstance(value, ast.BoolOp):
+        return any(map(grows, value.values))
+    return (isinstance(value, ast.Dict) and not value.keys) or (isinstance(value, (ast.List, ast.Set)) and not value.elts)
+
+
+def containers(path: Path) -> Iterator[str]:
+    """All attributes that are set to one, as ``module.attribute``."""
+    module = ".".join(path.relative_to(PACKAGE).with_suffix("").parts)
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, (ast.Assign, ast.AnnAssign)) and grows(node.value):
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            yield from (f"{module}.{target.attr}" for target in targets if isinstance(target, ast.Attribute))
+
+
+def test_everything_that_can_grow_has_a_bound() -> None:
+    found = {name for path in sources() for name in containers(path)}
+    assert found - BOUNDS.keys() == set(), "what bounds these? Then a line in BOUNDS"
+    assert BOUNDS.keys() - found == set(), "these are gone: their lines too"
