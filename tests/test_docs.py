@@ -7,6 +7,7 @@ why: ```` ```python no-run needs a broker ````. A block ```` ```text ```` right 
 
 from __future__ import annotations
 
+import importlib.util
 import re
 import subprocess
 import sys
@@ -15,8 +16,15 @@ from pathlib import Path
 import pytest
 from attrs import frozen
 
+import polybus
+import polybus.blocking
+import polybus.errors
+import polybus.sync
+
 ROOT = Path(__file__).resolve().parent.parent
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+DOCS = sorted((ROOT / "docs").rglob("*.md"))
+PAGES = [ROOT / "README.md", *DOCS]
+LINKED = [*PAGES, ROOT / "CONTRIBUTING.md", ROOT / "SECURITY.md", *sorted((ROOT / "examples").rglob("*.md"))]
 
 FENCE = re.compile(r"^```(?P<info>[^\n`]*)\n(?P<text>.*?)^```[ ]*$(?:\s*^```text\n(?P<prints>.*?)^```[ ]*$)?", re.M | re.S)
 FILE_NAME = re.compile(r"# ([\w-]+\.py)$")
@@ -93,10 +101,59 @@ def test_a_program_that_is_not_run_says_why(page: Path) -> None:
             assert len(program.words) > 2, f"{page.name}:{program.line}: no-run without a reason"
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+LINK = re.compile(r"\]\((?!https?:|mailto:)([^)#\s]*)(?:#([^)\s]+))?\)")
+HEADING = re.compile(r"^#+ +(.+?) *$", re.M)
+
+
+@pytest.mark.parametrize("page", LINKED, ids=lambda page: str(page.relative_to(ROOT)))
 def test_links_within_the_repository_lead_somewhere(page: Path) -> None:
-    targets = re.findall(r"\]\((?!https?:|mailto:|#)([^)#\s]+)", page.read_text())
-    assert [target for target in targets if not (page.parent / target).exists()] == []
+    lost = []
+    for target, anchor in LINK.findall(without_programs(page.read_text())):
+        path = page.parent / target if target else page
+        if not path.exists() or (anchor and anchor not in anchors(path)):
+            lost.append(f"{target}#{anchor}")
+    assert lost == []
+
+
+@pytest.mark.parametrize("page", DOCS, ids=lambda page: str(page.relative_to(ROOT)))
+def test_pages_are_in_the_navigation_and_link_to_nothing_outside_of_the_documentation(page: Path) -> None:
+    name = page.relative_to(ROOT / "docs").as_posix()
+    assert re.search(rf"^ +- (?:[\w ]+: )?{re.escape(name)}$", (ROOT / "mkdocs.yml").read_text(), re.M), f"{name} is in no menu"
+    for target, _ in LINK.findall(without_programs(page.read_text())):
+        assert (page.parent / target).resolve().is_relative_to(ROOT / "docs"), target
+
+
+def without_programs(page: str) -> str:
+    return FENCE.sub("", page)
+
+
+def anchors(page: Path) -> set[str]:
+    """The headings of a page as mkdocs names them, and what mkdocstrings puts there."""
+    text = without_programs(page.read_text())
+    slugs = {re.sub(r"[-\s]+", "-", re.sub(r"[^\w\s-]", "", heading).strip().lower()) for heading in HEADING.findall(text)}
+    return slugs | set(re.findall(r"^::: ([\w.]+)$", text, re.M))
+
+
+@pytest.mark.parametrize("name", ["make_picture", "make_reference"])
+def test_what_is_made_from_the_program_is_what_it_would_make_now(name: str) -> None:
+    spec = importlib.util.spec_from_file_location(name, ROOT / "docs" / f"{name}.py")
+    assert spec is not None and spec.loader is not None
+    maker = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(maker)
+    made = {maker.PICTURE: maker.draw} if name == "make_picture" else {maker.FOLDER / p: f for p, f in maker.PAGES.items()}
+    old = [path.name for path, make in made.items() if path.read_text() != make()]
+    assert old == [], f"run python docs/{name}.py"
+
+
+def test_every_public_name_is_in_the_reference() -> None:
+    reference = "".join(page.read_text() for page in (ROOT / "docs" / "reference").glob("*.md"))
+    documented = set(re.findall(r"^(?:::: |        - )([\w.]+)$", reference, re.M))
+    errors = set(polybus.errors.__all__) if "polybus.errors" in documented else set()
+    limits = {"Limits"} if "polybus.limits.Limits" in documented else set()
+    assert set(polybus.__all__) - documented - errors - limits == set()
+    assert set(polybus.sync.__all__) - documented - set(polybus.blocking.__all__) - {"Context"} == set()
+    modules = {"polybus.protocols", "polybus.transports", "polybus.events", "polybus.plugins", "polybus.testing"}
+    assert modules - documented == set()
 
 
 def test_the_readme_shows_a_program_of_ten_lines_and_two_commands() -> None:

@@ -632,7 +632,7 @@ class Bus(Life):
         """Open a conversation: ``async with bus.channel("chat") as ch: await ch.send(...); async for item in ch: ...``
 
         Raises:
-            As `stream`.
+            BusError: As `stream`.
         """
         name, receives = resolve(subject, receives)
         self._check_opening(name, timeout, to)

@@ -1,7 +1,13 @@
 """Every example is run as a user would run it, and has to print what it promises."""
 
+import configparser
+import os
+import re
+import signal
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -14,7 +20,12 @@ PRINTS = {
     "hello_publish.py": {"server: temperature is at 95.5", "console: [20.5, 21.0, 95.5]"},
     "hello_stream.py": {"client: left at 1000", "server: the stream has ended", "client: 1.5", "client: 4.0"},
 }
+PRINTS["logs.py"] = {
+    "Line(level='WARNING', text='the oven is at 95 degrees')",
+    "Line(level='ERROR', text='the oven is on fire')",
+}
 TOGETHER = ("hello_server.py", "hello_client.py")
+TOOL = "tool.py"
 CLIENT_PRINTS = [
     "Tank(number=4, litres=42.0)",
     "472.5 litres in all",
@@ -26,7 +37,7 @@ CLIENT_PRINTS = [
 
 
 def test_every_example_is_run_here() -> None:
-    assert {path.name for path in EXAMPLES.glob("*.py")} == {*PRINTS, *TOGETHER}
+    assert {path.name for path in EXAMPLES.glob("*.py")} == {*PRINTS, *TOGETHER, TOOL}
 
 
 @pytest.mark.parametrize("name", PRINTS)
@@ -41,21 +52,98 @@ def test_hello_world_takes_ten_lines() -> None:
     assert len([line for line in lines if line.strip()]) <= 10
 
 
+def test_every_example_is_in_the_index() -> None:
+    index = (EXAMPLES / "README.md").read_text()
+    named = set(re.findall(r"\]\(([\w.]+)/?\)", index))
+    assert named == {path.name for path in EXAMPLES.iterdir() if path.name not in ("README.md", "__pycache__")}
+
+
+@contextmanager
+def server(name: str, *urls: str, **environment: str) -> Iterator[tuple[str, "subprocess.Popen[str]"]]:
+    """A serving example in a process of its own; the URL that it prints, and the process."""
+    path = EXAMPLES / name
+    process = subprocess.Popen(
+        [sys.executable, "-u", str(path), *urls],
+        cwd=path.parent,
+        env=os.environ | environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert process.stdout is not None
+        url = next(line.split()[1] for line in process.stdout if line.startswith("serving "))
+        yield url, process
+    finally:
+        process.kill()
+        process.communicate(timeout=30)
+
+
+def run_example(name: str, *arguments: str) -> "subprocess.CompletedProcess[str]":
+    path = EXAMPLES / name
+    command = [sys.executable, str(path), *arguments]
+    return subprocess.run(command, cwd=path.parent, capture_output=True, text=True, timeout=60, check=False)
+
+
 def test_the_client_and_the_server_in_two_processes() -> None:
     server_name, client_name = TOGETHER
-    command = [sys.executable, str(EXAMPLES / server_name), "ubre+ws://127.0.0.1:0/bus"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
-        try:
-            assert server.stdout is not None
-            url = server.stdout.readline().split()[1]
-            client = subprocess.run(
-                [sys.executable, EXAMPLES / client_name, url], capture_output=True, text=True, timeout=60, check=False
-            )
-            server.terminate()
-            assert server.wait(timeout=30) == 0
-        finally:
-            server.kill()
+    with server(server_name, "ubre+ws://127.0.0.1:0/bus") as (url, process):
+        client = run_example(client_name, url)
+        process.terminate()
+        assert process.wait(timeout=30) == 0
     assert (client.returncode, client.stderr) == (0, "")
     lines = client.stdout.splitlines()
     assert len(lines) == len(CLIENT_PRINTS)
     assert all(line.startswith(start) for line, start in zip(lines, CLIENT_PRINTS, strict=True)), lines
+
+
+def test_the_tool_prints_answers_and_tells_errors_in_one_line() -> None:
+    with server("hello_server.py", "ubre+tcp://127.0.0.1:0") as (url, _):
+        got = run_example(TOOL, url, "get", "4")
+        assert (got.returncode, got.stdout, got.stderr) == (0, "tank 4: 42.0 l\n", "")
+        assert run_example(TOOL, url, "sum").stdout == "472.5 l in 10 tanks\n"
+        refused = run_example(TOOL, url, "get", "99")
+    assert (refused.returncode, refused.stdout) == (1, "")
+    assert refused.stderr.count("\n") == 1 and "there is no tank 99" in refused.stderr
+
+
+def test_two_services_with_one_contract() -> None:
+    with server("services/stock.py", "ubre+tcp://127.0.0.1:0") as (url, _):
+        shop = run_example("services/shop.py", url)
+    assert (shop.returncode, shop.stderr) == (0, "")
+    assert sorted(shop.stdout.splitlines()) == sorted(
+        [
+            "Receipt(number=1, customer='Ann', left=90)",
+            "shop: order more nuts, 1 left",
+            "Receipt(number=2, customer='Bob', left=1)",
+            "Conflict: 1 of 2 nuts are left",
+            "NotFound: there are no screws",
+        ]
+    )
+
+
+def test_the_service_answers_what_runs_when_it_is_told_to_end() -> None:
+    with server("service/service.py", "ubre+tcp://127.0.0.1:0", SECONDS_OF_WORK="0.5") as (url, process):
+        command = [sys.executable, "-m", "polybus.cli", "request", url, "report", '"Monday"']
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as client:
+            assert process.stdout is not None
+            assert process.stdout.readline() == "a report is asked for\n"
+            process.send_signal(signal.SIGTERM)
+            answer = client.communicate(timeout=30)[0]
+        out, err = process.communicate(timeout=30)
+    assert (client.returncode, answer) == (0, '"Monday: all is well"\n')
+    assert (process.returncode, out) == (0, "closing the archive: the last report has been given\n")
+    assert "draining" in err
+
+
+def test_the_unit_and_the_manifest_leave_time_for_the_drain() -> None:
+    unit = configparser.ConfigParser(strict=False)
+    unit.optionxform = str  # type: ignore[assignment,method-assign]
+    unit.read(EXAMPLES / "service" / "report.service")
+    service = unit["Service"]
+    drain = float(re.findall(r"DRAIN=(\d+)", service["Environment"])[0])
+    assert float(service["TimeoutStopSec"]) > drain
+    manifest = (EXAMPLES / "service" / "kubernetes.yaml").read_text()
+    times = {name: float(value) for name, value in re.findall(r'name: (DELAY|DRAIN), value: "(\d+)"', manifest)}
+    grace = re.findall(r"terminationGracePeriodSeconds: (\d+)", manifest)
+    assert float(grace[0]) > times["DELAY"] + times["DRAIN"]

@@ -1,0 +1,151 @@
+"""Writes what the reference takes from the program itself: docs/reference/command-line.md and docs/reference/features.md.
+
+``python docs/make_reference.py`` writes the files; a test compares them with what this would write.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import typer
+
+from polybus.cli.app import app
+from polybus.plugins import Capabilities
+from polybus.urls import _PROTOCOLS, find_protocol
+
+FOLDER = Path(__file__).parent / "reference"
+
+# -- the command line --------------------------------------------------------------------------------------------------------
+
+COMMAND_LINE = """# Command line
+
+`pip install 'polybus[cli]'` brings the command `polybus`. `python -m polybus.cli` is the same.
+
+| exit status | meaning |
+| --- | --- |
+| 0 | success |
+| 1 | the peer said no, or was not there, or what it sent is not right |
+| 2 | wrong usage; also an app that cannot be imported |
+| 130 | Ctrl-C |
+
+Errors are one line on stderr that says what to do next. With `--json`, and where the output is no terminal, answers are JSON
+for machines. A reader that leaves early (`| head -1`) is no failure. `NO_COLOR` is heeded. `polybus --install-completion`
+teaches your shell to complete commands and options.
+
+A URL is `protocol+transport://address`, see [URLs](index.md#urls). BODY is JSON; `-` reads it from stdin. Text needs its own
+quotes: `polybus request URL greet '"Ann"'`.
+
+```sh
+polybus serve app:bus ubre+ws://127.0.0.1:8000/bus             # the Bus named bus in app.py, until Ctrl-C
+polybus request ubre+ws://127.0.0.1:8000/bus user.get '{"id": 7}' --timeout 2
+polybus subscribe ubre+ws://127.0.0.1:8000/bus 'news.>' --count 10 --json
+polybus doctor ubre+wss://bus.example.org/bus --ca ca.pem --header 'authorization: Bearer TOKEN'
+polybus inspect frames.bin --protocol 'ubre?format=binary' --frames lengths
+```
+"""
+
+
+def command_line() -> str:
+    """The page, with every command and option that there is."""
+    group: Any = typer.main.get_command(app)
+    sections = [_section(name, command) for name, command in group.commands.items() if not command.hidden]
+    return "\n".join((COMMAND_LINE, *sections))
+
+
+def _section(name: str, command: Any) -> str:
+    usage = " ".join((f"polybus {name}", *_usage(command)))
+    lines = [f"## polybus {name}", "", " ".join(command.help.split()), "", "```text", usage, "```", ""]
+    rows = [row for parameter in command.params if not getattr(parameter, "hidden", False) for row in _rows(parameter)]
+    if rows:
+        lines += ["| argument or option | default | meaning |", "| --- | --- | --- |", *rows, ""]
+    return "\n".join(lines)
+
+
+def _usage(command: Any) -> Iterator[str]:
+    if any(parameter.param_type_name == "option" for parameter in command.params):
+        yield "[OPTIONS]"
+    for parameter in command.params:
+        if parameter.param_type_name == "argument":
+            name = parameter.metavar or parameter.name.upper()
+            yield name if parameter.required else f"[{name.strip('[]')}]"
+
+
+def _rows(parameter: Any) -> Iterator[str]:
+    if parameter.param_type_name == "argument":
+        name = f"`{(parameter.metavar or parameter.name.upper()).strip('[]')}`"
+    else:
+        metavar = "" if parameter.is_flag else f" {parameter.metavar or ''}".rstrip()
+        name = f"`{', '.join(parameter.opts)}{metavar}`"
+    unset = parameter.default is None or parameter.default in (False, "", ()) or callable(parameter.default)
+    default = "required" if parameter.required else "" if unset else f"`{parameter.default}`"
+    yield f"| {_cell(name)} | {default} | {_cell(parameter.help or '')} |"
+
+
+def _cell(text: str) -> str:
+    return " ".join(text.split()).replace("|", "\\|")
+
+
+# -- protocols and their features ---------------------------------------------------------------------------------------------
+
+FEATURES = """# What each protocol can carry
+
+A *bare* peer is a program of that protocol which is not polybus. Between two polybus programs more is possible, as they agree
+on extensions. What a wire or a bare peer cannot carry raises `Unsupported`; nothing is lost in silence. This table is made from
+the `Capabilities` that each protocol declares, with its default options.
+
+"""
+
+Cell = Callable[[Capabilities], str]
+
+
+def _when(condition: Callable[[Capabilities], bool]) -> Cell:
+    return lambda wire: "yes" if condition(wire) else "–"
+
+
+ROWS: tuple[tuple[str, Cell, Cell], ...] = (
+    ("request and reply", lambda wire: "yes", lambda wire: "yes"),
+    ("notify", lambda wire: "yes", lambda wire: "yes"),
+    ("publish", _when(lambda wire: wire.publish and not wire.asks_before_publishing), _when(lambda wire: True)),
+    (
+        "subscribe to exact subjects",
+        lambda wire: "–" if wire.asks_before_publishing else "yes" if wire.subscribe else "it gets every publication",
+        _when(lambda wire: True),
+    ),
+    (
+        "subscribe with wildcards",
+        _when(lambda wire: wire.patterns and not wire.asks_before_publishing),
+        _when(lambda wire: wire.patterns or wire.extensions),
+    ),
+    ("stream, channel, tunnel", _when(lambda wire: False), _when(lambda wire: wire.extensions)),
+    ("a cancel stops the handler", _when(lambda wire: False), _when(lambda wire: wire.extensions)),
+    ("a deadline travels with the request", lambda wire: "sent" if wire.deadlines else "–", _when(lambda wire: wire.deadlines)),
+    ("headers", lambda wire: "sent" if wire.headers else "–", _when(lambda wire: wire.headers)),
+    ("numbers as subjects", _when(lambda wire: wire.numbers), _when(lambda wire: wire.numbers)),
+    ("several peers on one connection", _when(lambda wire: wire.many_peers), _when(lambda wire: wire.many_peers)),
+)
+
+
+def features() -> str:
+    """The page, with every protocol that there is."""
+    wires = {name: find_protocol(name, {}).session("client").capabilities for name in _PROTOCOLS}
+    lines = [
+        "| | " + " | ".join(f"{name}, bare | {name}, polybus" for name in wires) + " |",
+        "| --- |" + " --- |" * (2 * len(wires)),
+    ]
+    for title, bare, ours in ROWS:
+        cells = " | ".join(f"{bare(wire)} | {ours(wire)}" for wire in wires.values())
+        lines.append(f"| {title} | {cells} |")
+    notes = (
+        '"sent": it is written, and a bare peer that does not know it ignores it. What the verbs promise is the same for all:',
+        "see [delivery promises](../explanation/delivery.md).",
+    )
+    return FEATURES + "\n".join((*lines, "", *notes, ""))
+
+
+PAGES: dict[str, Callable[[], str]] = {"command-line.md": command_line, "features.md": features}
+
+if __name__ == "__main__":
+    for name, write in PAGES.items():
+        (FOLDER / name).write_text(write(), encoding="utf-8")
