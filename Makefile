@@ -49,6 +49,8 @@ format: $(READY)
 	$(BIN)/python -m ruff format
 
 docs: $(DOCS_READY)
+	$(BIN)/python docs/make_picture.py
+	$(BIN)/python docs/make_reference.py
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict $(ARGS)
 
 clean:
