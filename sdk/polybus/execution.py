@@ -58,6 +58,11 @@ class Execution:
         if self._threads is not None:
             self._threads.leave(deadline)
 
+    @property
+    def threads_left(self) -> bool:
+        """Whether threads of a life that is over run still."""
+        return self._threads is not None and any(not work.returned for work in self._threads.abandoned)
+
     async def run(self, handler: Handler, message: Message, deadline: float | None) -> Any:
         """The handler's result, through all middleware.
 

@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 import logging
+import os
 import signal
-from contextlib import suppress
+import threading
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, Any
 
 import anyio
 
-if TYPE_CHECKING:
-    from contextlib import AsyncExitStack
+from .health import Health
 
+if TYPE_CHECKING:
     from .bus import Bus
 
 __all__ = ["run"]
 
 logger: logging.Logger = logging.getLogger("polybus")
+
+_AT_ONCE = 3.0
+"""Seconds that closing may take after the second signal: a lifespan, or the thread of a `def` handler, may never end."""
 
 
 def run(
@@ -31,13 +37,16 @@ def run(
 ) -> None:
     """Serve until SIGINT or SIGTERM, then drain. A second signal ends at once.
 
+    A signal before the bus serves (its lifespan takes long) ends at once too. What has not ended 3 s later, such as a lifespan
+    or a thread that does not return, ends with the process, whose exit status then is 128 and the signal's number.
+
     Args:
         bus: What to serve.
         urls: Where; see `Bus.serve`.
-        drain: Seconds for running handlers after the signal.
+        drain: Seconds for running handlers after the signal; see `Bus.drain`.
         delay: Seconds between the signal and the drain, while requests are still taken but ``/readyz`` says 503: load
             balancers need them to look elsewhere.
-        health: ``http://127.0.0.1:8081`` answers ``/livez`` and ``/readyz`` there.
+        health: ``http://127.0.0.1:8081`` answers ``/livez`` and ``/readyz`` there, from before the bus starts to its end.
         backend: ``asyncio`` or ``trio``.
         uvloop: Use uvloop on asyncio.
         options: Further options of `Bus.serve`, for all URLs.
@@ -45,94 +54,76 @@ def run(
     Raises:
         ValueError: A URL or an option is wrong.
         OSError: An address cannot be bound.
+        Exception: What the bus's lifespan raises.
     """
+    running = _Run(bus, drain, delay, Health(bus, health) if health is not None else None)
     backend_options = {"use_uvloop": True} if uvloop and backend == "asyncio" else {}
-    anyio.run(_serve, bus, urls, drain, delay, health, options, backend=backend, backend_options=backend_options)
+    anyio.run(running.main, urls, options, backend=backend, backend_options=backend_options)
+    running.over()
 
 
-async def _serve(
-    bus: Bus, urls: tuple[str, ...], drain: float, delay: float, health: str | None, options: dict[str, Any]
-) -> None:
-    from contextlib import AsyncExitStack
+class _Run:
+    """One bus, from its start to the last signal."""
 
-    with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
-        async with bus, AsyncExitStack() as stack:
-            probe = _Probe(bus)
-            if health is not None:
-                await probe.listen(health)
-            try:
-                await _listen(bus, urls, stack, options)
-                await anext(aiter(signals))
-                logger.info("polybus: draining")
-                probe.ready = False
-                async with anyio.create_task_group() as group:
-                    group.start_soon(_drain, bus, drain, delay, group.cancel_scope)
-                    await anext(aiter(signals))
-                    logger.warning("polybus: second signal, ending at once")
-                    group.cancel_scope.cancel()
-            finally:
-                await probe.aclose()
-            if bus.stats().running:
-                await bus.aclose()
-
-
-async def _listen(bus: Bus, urls: tuple[str, ...], stack: AsyncExitStack, options: dict[str, Any]) -> None:
-    for url in urls:
-        listener = await stack.enter_async_context(bus.serve(url, **options))
-        logger.info("polybus: serving %s", listener.url)
-        print(f"serving {listener.url}", flush=True)
-
-
-async def _drain(bus: Bus, drain: float, delay: float, scope: anyio.CancelScope) -> None:
-    await anyio.sleep(delay)
-    await bus.drain(drain)
-    scope.cancel()
-
-
-class _Probe:
-    """Answers ``/livez`` and ``/readyz``: enough HTTP for a kubelet or a load balancer, nothing more."""
-
-    def __init__(self, bus: Bus) -> None:
+    def __init__(self, bus: Bus, drain: float, delay: float, health: Health | None) -> None:
         self._bus = bus
-        self._listener: Any = None
-        self.ready: bool = True
+        self._drain = drain
+        self._delay = delay
+        self._health = health
+        self._serving = False
+        self._signalled: anyio.Event
+        self._scope: anyio.CancelScope
+        self._force: threading.Timer | None = None
 
-    async def listen(self, url: str) -> None:
-        """Bind.
+    async def main(self, urls: tuple[str, ...], options: dict[str, Any]) -> None:
+        """Serve until told to stop; what goes wrong comes out as it is, not in a group."""
+        failure: BaseException | None = None
+        self._signalled, self._scope = anyio.Event(), anyio.CancelScope()
+        with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
+            async with anyio.create_task_group() as group:
+                group.start_soon(self._heed, signals)
+                try:
+                    if self._health is not None:
+                        await group.start(self._health.serve)
+                    with self._scope:
+                        await self._serve(urls, options)
+                except anyio.get_cancelled_exc_class():
+                    raise
+                except BaseException as error:
+                    failure = error
+                group.cancel_scope.cancel()
+        if failure is not None:
+            raise failure
 
-        Raises:
-            ValueError: Not of the form ``http://host:port``.
-            OSError: The address cannot be bound.
-        """
-        from urllib.parse import urlsplit
+    async def _serve(self, urls: tuple[str, ...], options: dict[str, Any]) -> None:
+        bus, health = self._bus, self._health
+        async with bus, AsyncExitStack() as stack:
+            for url in urls:
+                listener = await stack.enter_async_context(bus.serve(url, **options))
+                logger.info("polybus: serving %s", listener.url)
+                print(f"serving {listener.url}", flush=True)
+            self._serving = True
+            if health is not None:
+                health.ready = True
+            await self._signalled.wait()
+            await anyio.sleep(self._delay)
+            await bus.drain(self._drain)
 
-        parts = urlsplit(url)
-        if parts.scheme != "http" or not parts.hostname or parts.port is None:
-            raise ValueError(f"health={url!r}: of the form http://127.0.0.1:8081")
-        self._listener = await anyio.create_tcp_listener(local_host=parts.hostname, local_port=parts.port)
-        self._bus._running.spawn(self._listener.serve, self._answer)
+    async def _heed(self, signals: AsyncIterator[signal.Signals]) -> None:
+        async for number in signals:
+            if self._serving and not self._signalled.is_set():
+                logger.info("polybus: %s, draining", number.name)
+                self._signalled.set()
+                if self._health is not None:
+                    self._health.ready = False
+            elif self._force is None:
+                logger.warning("polybus: %s, ending at once", number.name)
+                self._scope.cancel()
+                self._force = threading.Timer(_AT_ONCE, os._exit, (128 + number,))
+                self._force.daemon = True
+                self._force.start()
 
-    async def _answer(self, stream: Any) -> None:
-        # Whoever only knocks, or goes in the middle, is no reason to stop answering others.
-        with suppress(anyio.EndOfStream, anyio.BrokenResourceError, anyio.ClosedResourceError):
-            await self._reply(stream)
-
-    async def _reply(self, stream: Any) -> None:
-        async with stream:
-            with anyio.move_on_after(5):
-                request = await stream.receive(4096)
-                path = (request.split(b" ", 2) + [b"", b""])[1]
-                ready = self.ready and self._bus.ready
-                status = {b"/livez": "200 OK", b"/readyz": "200 OK" if ready else "503 Service Unavailable"}.get(
-                    path, "404 Not Found"
-                )
-                text = f"{status}\n"
-                fields = f"content-type: text/plain\r\ncontent-length: {len(text)}\r\nconnection: close"
-                head = f"HTTP/1.1 {status}\r\n{fields}\r\n\r\n"
-                await stream.send(f"{head}{text}".encode())
-
-    async def aclose(self) -> None:
-        """Stop answering."""
-        if self._listener is not None:
-            with anyio.CancelScope(shield=True):
-                await self._listener.aclose()
+    def over(self) -> None:
+        """All has ended; but threads that do not return keep the interpreter from ending, and are left to the timer."""
+        if self._force is not None and not self._bus._execution.threads_left:
+            self._force.cancel()

@@ -1,0 +1,129 @@
+"""`polybus.run` from its start to the last signal, where something does not go as it should."""
+
+from __future__ import annotations
+
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import anyio
+import anyio.to_thread
+import pytest
+
+import polybus
+from polybus import Backoff, Bus, BusError, connect
+
+from .processes import BOUND, eventually, loop_of, running
+from .test_restart import free_port, probe
+
+SOON = Backoff(initial=0.02, maximum=0.2)
+
+
+@pytest.fixture(scope="module", params=[("asyncio", {}), ("trio", {})], ids=["asyncio", "trio"])
+def anyio_backend(request: pytest.FixtureRequest) -> tuple[str, dict[str, Any]]:
+    """Without uvloop: these tests take their time."""
+    backend: tuple[str, dict[str, Any]] = request.param
+    return backend
+
+
+@pytest.mark.anyio
+async def test_while_a_bus_starts_the_process_lives_but_is_not_ready_and_a_signal_ends_it(anyio_backend: Any) -> None:
+    port = free_port()
+    run = {"health": f"http://127.0.0.1:{port}", "drain": 600, "delay": 600}
+    async with running("runner", lifespan="slow", run=run, **loop_of(anyio_backend)) as server:
+        assert (await probe(port, "/livez"), await probe(port, "/readyz")) == (200, 503)
+        server.signal(signal.SIGTERM)
+        assert await server.ended() == 0
+        assert "Traceback" not in server.log()
+
+
+@pytest.mark.anyio
+async def test_a_second_signal_ends_the_delay_too(anyio_backend: Any) -> None:
+    port = free_port()
+    run = {"health": f"http://127.0.0.1:{port}", "delay": 600}
+    async with running("runner", run=run, **loop_of(anyio_backend)) as server, connect(server.url, backoff=SOON) as bus:
+        assert await probe(port, "/readyz?verbose") == 200
+        server.signal(signal.SIGTERM)
+
+        async def not_ready() -> bool:
+            return await probe(port, "/readyz") == 503
+
+        await eventually(not_ready)
+        assert await bus.request("echo", 1) == 1
+        server.signal(signal.SIGINT)
+        assert await server.ended() == 0
+        assert "Traceback" not in server.log()
+
+
+@pytest.mark.anyio
+async def test_a_second_signal_ends_the_process_though_its_lifespan_does_not(anyio_backend: Any) -> None:
+    async with running("runner", lifespan="stuck", **loop_of(anyio_backend)) as server:
+        server.signal(signal.SIGTERM)
+        await eventually(lambda: "draining" in server.log())
+        server.signal(signal.SIGTERM)
+        assert await server.ended() == 128 + signal.SIGTERM
+
+
+@pytest.mark.anyio
+async def test_a_second_signal_ends_the_process_though_a_thread_does_not(anyio_backend: Any) -> None:
+    run = {"drain": 600}
+    async with running("runner", run=run, **loop_of(anyio_backend)) as server, connect(server.url, backoff=SOON) as bus:
+        reply = bus.request("stuck", timeout=600)
+        await bus.request("echo", 1)
+        server.signal(signal.SIGTERM)
+        await eventually(lambda: "draining" in server.log())
+        server.signal(signal.SIGTERM)
+        # The interpreter waits for a thread of asyncio's, and not for one of trio's.
+        assert await server.ended() == (0 if anyio_backend[0] == "trio" else 128 + signal.SIGTERM)
+        with anyio.fail_after(BOUND), pytest.raises(BusError):
+            await reply
+
+
+@pytest.mark.parametrize("backend", ["asyncio", "trio"])
+def test_what_goes_wrong_at_the_start_is_raised_as_it_is(backend: str) -> None:
+    @asynccontextmanager
+    async def lifespan(bus: Bus) -> AsyncIterator[None]:
+        if not bus.ready:
+            raise LookupError("no database")
+        yield
+
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        with pytest.raises(OSError, match=str(port)):
+            polybus.run(Bus(), f"ubre+tcp://127.0.0.1:{port}", backend=backend)
+        with pytest.raises(OSError, match="in use"):
+            polybus.run(Bus(), "ubre+tcp://127.0.0.1:0", health=f"http://127.0.0.1:{port}", backend=backend)
+    with pytest.raises(LookupError, match="no database"):
+        polybus.run(Bus(lifespan=lifespan), "ubre+tcp://127.0.0.1:0", backend=backend)
+    for health in ("127.0.0.1:8081", "https://127.0.0.1:8081", "http://127.0.0.1"):
+        with pytest.raises(ValueError, match="health="):
+            polybus.run(Bus(), "ubre+tcp://127.0.0.1:0", health=health, backend=backend)
+
+
+@pytest.mark.parametrize("taken_by", ["serve", "health"])
+def test_an_address_in_use_is_one_line_and_status_1(tmp_path: Path, taken_by: str) -> None:
+    (tmp_path / "app.py").write_text("from polybus import Bus\nbus = Bus()\n")
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        url = f"ubre+tcp://127.0.0.1:{port}" if taken_by == "serve" else "ubre+tcp://127.0.0.1:0"
+        health = ["--health", f"http://127.0.0.1:{port}"] if taken_by == "health" else []
+        done = subprocess.run(
+            [sys.executable, "-m", "polybus.cli", "serve", "app:bus", url, *health],
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            timeout=BOUND,
+        )
+    assert done.returncode == 1
+    assert done.stderr.count("\n") == 1
+    assert str(port) in done.stderr
+    assert "in use" in done.stderr
