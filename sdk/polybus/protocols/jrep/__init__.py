@@ -3,5 +3,7 @@
 from .adapter import Jrep
 from .formats import Parts
 from .java import JavaEnum, JavaObject, JavaTypes
+from .rpc import RemoteInterface
+from .states import BusState, bus_states
 
-__all__ = ["JavaEnum", "JavaObject", "JavaTypes", "Jrep", "Parts"]
+__all__ = ["BusState", "JavaEnum", "JavaObject", "JavaTypes", "Jrep", "Parts", "RemoteInterface", "bus_states"]

@@ -218,9 +218,7 @@ class Federation:
 
     def finish_server(self, message: Message | None, now: float) -> None:
         """The client's FinishStateSync: both have sent it, so the federation is active."""
-        wanted = list(self._wants)
         self._ready(now)
-        self._events.extend(Message(Kind.SUBSCRIBE, subject) for subject in wanted)
 
     def _finish_greeting(self) -> None:
         """Write the answer to a handshake, with all that has been announced meanwhile."""
@@ -253,6 +251,7 @@ class Federation:
     def _ready(self, now: float) -> None:
         self.capabilities = CAPABILITIES if self.ours else _TO_BARE
         self._events.append(Ready(bare=not self.ours))
+        self._events.extend(Message(Kind.SUBSCRIBE, subject) for subject in self._wants)
         self._due = now + self._heartbeat if self._heartbeat else None
 
     # -- actions: a client's handshake -----------------------------------------------------------------------------------
@@ -272,9 +271,7 @@ class Federation:
         """The server's FinishStateSync; ours follows, behind what this side can receive."""
         self._say("RemoteSubscribe", SubjectsList=[*_OWN["client"], *self._told])
         self._say("FinishStateSync")
-        wanted = list(self._wants)
         self._ready(now)
-        self._events.extend(Message(Kind.SUBSCRIBE, subject) for subject in wanted)
 
     def fall_back(self, message: Message | None, now: float) -> None:
         """Associate was not understood: the older dialect."""

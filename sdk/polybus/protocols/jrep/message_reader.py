@@ -103,7 +103,7 @@ class MessageReader:
         subject = parts.ToSubject
         if not 0 < len(subject) <= self._short or not subject.isprintable() or subject in CONTROL_SUBJECTS:
             raise refuse("to be looked at")
-        if subject[:6] == LOCAL_PREFIX:
+        if subject[:6] == LOCAL_PREFIX or (parts.PolybusTtl is not None and parts.ReplyTo is None):
             raise refuse("to be looked at")
         if parts.PolybusVerb is not None or parts.PolybusId is not None:
             message = self._usual_item(parts)

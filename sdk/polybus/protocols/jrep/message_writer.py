@@ -15,7 +15,16 @@ from ...message import Kind, Message
 from .._rules import fault_in_headers, milliseconds
 from .checks import check_local_subject
 from .formats import ErraiFormat, Parts, PartsFormat, ids_after
-from .names import CLIENT_BUS_ERRORS, LOCAL_PREFIX, PROTOCOL_PARTS, RPC_MARK, SERVER_BUS, service_of
+from .names import (
+    CLIENT_BUS_ERRORS,
+    ERRORS_SUFFIX,
+    LOCAL_PREFIX,
+    PROTOCOL_PARTS,
+    REPLY_SUFFIX,
+    RPC_MARK,
+    SERVER_BUS,
+    service_of,
+)
 from .problems import failure_parts
 from .text import json_text, quoted
 
@@ -103,9 +112,19 @@ class MessageWriter:
         body = b',"MethodParms":' if service != subject else b',"Value":'
         return _Names(to, b'%b,"ReplyTo":%b:' % (to, name[:-1]), b':RespondTo:RPC","ErrorTo":%b:' % name[:-1], body)
 
-    def _request(self, message: Message, id: str, ours: bool) -> bytes:
-        names, key = self._names(message.subject), id.encode()
-        start = b'%b%b%b%b:Errors:RPC"' % (names.reply, key, names.errors, key)
+    def _addressed(self, message: Message, id: Any) -> tuple[_Names, bytes]:
+        """Where a request goes and where its answers shall go, up to ErrorTo. An id that came in is both of these already."""
+        names = self._names(message.subject)
+        if type(id) is str:
+            key = quoted(id)[1:-1]
+            return names, b'%b%b%b%b:Errors:RPC"' % (names.reply, key, names.errors, key)
+        if type(id) is not tuple or type(id[0]) is not str:
+            raise LocalProtocolError(f"the id of a request is text, not {type(id).__name__}", protocol="jrep")
+        error_to = b"" if id[1] is None else b',"ErrorTo":' + quoted(id[1])
+        return names, b'%b,"ReplyTo":%b%b' % (names.to, quoted(id[0]), error_to)
+
+    def _request(self, message: Message, id: Any, ours: bool) -> bytes:
+        names, start = self._addressed(message, id)
         ttl = message.ttl
         tail = b"}"
         if ours and ttl is not None:
@@ -117,11 +136,19 @@ class MessageWriter:
             return start + self._body(message, names.body) + tail
         return b"".join((start, names.body, raw, tail))
 
-    def _response(self, message: Message, id: tuple[str, str | None]) -> bytes:
+    def _answer_to(self, message: Message, id: Any, which: int) -> bytes:
+        """Where an answer goes: what the asker said, or the subject of an id that came in with an answer."""
+        if type(id) is str:
+            return self._reply_to(f"{message.subject}:{id}{(REPLY_SUFFIX, ERRORS_SUFFIX)[which]}")
+        if type(id) is not tuple:
+            raise LocalProtocolError(f"an answer goes to (ReplyTo, ErrorTo), not to {type(id).__name__}", protocol="jrep")
+        return self._reply_to(id[which] if id[which] is not None else CLIENT_BUS_ERRORS)
+
+    def _response(self, message: Message, id: Any) -> bytes:
         subject = message.subject
         name = b',"MethodReply":' if type(subject) is str and RPC_MARK in subject else b',"Value":'
         tail = self._headers(message) + b"}" if message.headers else b"}"
-        return b"".join((self._reply_to(id[0]), self._body(message, name), tail))
+        return b"".join((self._answer_to(message, id, 0), self._body(message, name), tail))
 
     def _with_body(self, names: _Names, message: Message, verb: bytes) -> bytes:
         tail = self._headers(message) if message.headers else b""
@@ -187,9 +214,8 @@ class MessageWriter:
         subject = service_of(check_local_subject(message.subject, self._limits.subject))
         return self.command(bus, {"CommandType": command, "Subject": subject, "PriorityProcessing": "1"})
 
-    def _error(self, message: Message, id: tuple[str, str | None], bus: str) -> bytes:
-        goes_to = id[1] if id[1] is not None else CLIENT_BUS_ERRORS
-        return b"".join((self._reply_to(goes_to), failure_parts(message, self._marked), b"}"))
+    def _error(self, message: Message, id: Any, bus: str) -> bytes:
+        return b"".join((self._answer_to(message, id, 1), failure_parts(message, self._marked), b"}"))
 
     @property
     def _marked(self) -> bool:
@@ -197,9 +223,8 @@ class MessageWriter:
 
     # -- extensions ------------------------------------------------------------------------------------------------------
 
-    def _cancel(self, message: Message, id: str, bus: str) -> bytes:
-        names, key = self._names(message.subject), id.encode()
-        return b'%b%b%b%b:Errors:RPC","PolybusVerb":"cancel"}' % (names.reply, key, names.errors, key)
+    def _cancel(self, message: Message, id: Any, bus: str) -> bytes:
+        return self._addressed(message, id)[1] + b',"PolybusVerb":"cancel"}'
 
     def _extension(self, message: Message, verb: str, id: Any) -> bytes:
         return b'%b,"PolybusVerb":"%b","PolybusId":%b' % (self._names(message.subject).to, verb.encode(), quoted(id))

@@ -7,7 +7,7 @@ ours to answer, which are answers to us, which may not be at all.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from ...body import JSON
@@ -27,6 +27,20 @@ __all__ = ["JrepSession"]
 _REQUEST, _OPEN, _PUBLISH, _NOTIFY = Kind.REQUEST, Kind.OPEN, Kind.PUBLISH, Kind.NOTIFY
 _RESPONSE, _ERROR, _CONTROL = Kind.RESPONSE, Kind.ERROR, Kind.CONTROL
 _SUBSCRIPTIONS: Final = (Kind.SUBSCRIBE, Kind.UNSUBSCRIBE)
+
+
+def _by_priority(messages: Sequence[Message | RemoteProtocolError]) -> Sequence[Message | RemoteProtocolError]:
+    """Of messages that come together, those with a salience first (document); commands keep their places."""
+    if any(isinstance(one, Message) and one._attributes and "PriorityProcessing" in one._attributes for one in messages):
+        if not any(isinstance(one, Message) and one.kind is _CONTROL for one in messages):
+            return sorted(messages, key=_salience)
+    return messages
+
+
+def _salience(message: Message | RemoteProtocolError) -> bool:
+    """False comes first."""
+    given = message.attributes.get("PriorityProcessing") if isinstance(message, Message) else None
+    return given is None or float(given) == 0
 
 
 class JrepSession(Federation):
@@ -66,6 +80,8 @@ class JrepSession(Federation):
             return
         if not messages:
             self._moved("nothing", None, now)
+        elif len(messages) > 1:
+            messages = _by_priority(messages)
         for message in messages:
             if isinstance(message, RemoteProtocolError):
                 self._refused(message)

@@ -258,7 +258,7 @@ class ValueWriter:
             given = ids.seen.get(id(target))
             if given is not None:
                 return b'{"^EncodedType":%b,"^ObjectID":"%d"}' % (json_text(name), given)
-            if len(node) == 2:  # a reference to what this message does not hold yet
+            if len(node) == 2 and getattr(target, "_node", None) is not node:  # a reference to what has not been written yet
                 return self._value(target, ids)
             given = ids.add(target)
         return b"{%b}" % b",".join(

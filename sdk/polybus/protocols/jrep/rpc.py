@@ -1,0 +1,177 @@
+"""Remote procedures: a Java interface as Errai calls it (notes section 2.6).
+
+On the wire a call goes to ``<interface>:RPC`` with the method's signature as CommandType and the arguments in MethodParms; the
+result comes in MethodReply. On the bus the two names are one subject, ``<interface>:RPC.<signature>``, and the body is the list
+of arguments; so the ordinary verbs do it, and this module only makes the names.
+"""
+
+from __future__ import annotations
+
+import datetime
+import decimal
+import inspect
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final, TypeVar, get_origin, get_type_hints
+
+import msgspec
+
+from ...body import convert
+from ...errors import BadRequest
+from ...subjects import Subject
+from .java import JavaEnum, JavaObject, JavaTypes, Portable
+from .names import RPC_MARK
+
+if TYPE_CHECKING:
+    from ...router import Router
+
+__all__ = ["RemoteInterface"]
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+_JAVA_NAMES: Final[dict[Any, str]] = {
+    int: "java.lang.Integer",
+    float: "java.lang.Double",
+    bool: "java.lang.Boolean",
+    str: "java.lang.String",
+    list: "java.util.List",
+    tuple: "java.util.List",
+    dict: "java.util.Map",
+    set: "java.util.Set",
+    frozenset: "java.util.Set",
+    bytes: "byte[]",
+    datetime.datetime: "java.util.Date",
+    decimal.Decimal: "java.math.BigDecimal",
+}
+
+
+class RemoteInterface:
+    """A Java interface whose methods are called, or answered, over J.REP.
+
+    ::
+
+        calculator = RemoteInterface("com.acme.Calculator")
+        ADD = calculator.method("add", int, int, returns=int)
+        await bus.request(ADD, [2, 3])
+
+        @calculator.handle(bus)
+        async def add(left: int, right: int) -> int: ...
+
+    Args:
+        name: The Java name of the interface.
+        java: The application's types, for methods that take them.
+    """
+
+    def __init__(self, name: str, java: JavaTypes | None = None) -> None:
+        self.name: str = name
+        self._java = java if java is not None else JavaTypes()
+
+    def method(self, name: str, *parameters: Any, returns: Any = Any) -> Subject[Any, Any]:
+        """The subject of a method: ask it with the list of its arguments.
+
+        Args:
+            name: As in Java.
+            parameters: The types of its parameters: Python types, or Java names as text (``"java.lang.Long"``).
+            returns: What the result is converted to.
+
+        Raises:
+            TypeError: A type has no Java name.
+        """
+        signature = "".join(f"{self._java_name(parameter)}:" for parameter in parameters)
+        return Subject(f"{self.name}{RPC_MARK}{name}:{signature}", list, returns)
+
+    def call(self, bus: Any, method: str, *arguments: Any, returns: Any = Any, **options: Any) -> Any:
+        """Call a method whose parameters have the types of these arguments; where they do not, `method` names them.
+
+        Args:
+            bus: A bus, or a peer.
+            method: As in Java.
+            arguments: What is passed.
+            returns: What the result is converted to.
+            options: As `Bus.request` has them: ``timeout``, ``headers``, ``to``.
+
+        Returns:
+            The `Reply`.
+
+        Raises:
+            TypeError: An argument has no Java name.
+            BusError: As `Bus.request`.
+        """
+        subject = self.method(method, *map(self._type_of, arguments), returns=returns)
+        return bus.request(subject, list(arguments), **options)
+
+    def handle(self, router: Router, name: str | None = None, *parameters: Any) -> Callable[[F], F]:
+        """Answer a method with a function; its positional parameters are the method's.
+
+        Args:
+            router: The bus.
+            name: As in Java; else that of the function.
+            parameters: As `method`; else the annotations of the function.
+
+        Raises:
+            TypeError: A parameter has no annotation that Java has a name for.
+        """
+
+        def register(function: F) -> F:
+            hints = get_type_hints(function)
+            given = [one for one in inspect.signature(function).parameters.values() if one.kind is not one.KEYWORD_ONLY]
+            types = [hints.get(one.name, Any) for one in given]
+            java = parameters if parameters else tuple(types)
+            subject = self.method(name or function.__name__, *java)
+            router.handle(subject)(_with_list(function, types))
+            return function
+
+        return register
+
+    def _type_of(self, value: Any) -> Any:
+        if isinstance(value, (JavaObject, JavaEnum)):
+            return value.type
+        if type(value) is int and not -0x8000_0000 <= value <= 0x7FFF_FFFF:
+            return "java.lang.Long"
+        return type(value)
+
+    def _java_name(self, kind: Any) -> str:
+        if isinstance(kind, str):
+            return kind
+        if kind is Any or kind is object or kind is type(None):
+            return "java.lang.Object"
+        plain = get_origin(kind) or kind
+        if isinstance(plain, type):
+            registered = self._java.of_class(plain)
+            if registered is not None:
+                return registered.java if isinstance(registered, Portable) else registered
+            for known, name in _JAVA_NAMES.items():
+                if plain is known:
+                    return name
+        raise TypeError(f"{kind!r} has no Java name: say it as text, for example 'java.lang.Long', or register the type")
+
+
+def _with_list(function: Callable[..., Any], types: list[Any]) -> Callable[..., Any]:
+    """The function as a handler whose body is the list of its arguments."""
+
+    def taken(body: Any) -> list[Any]:
+        if not isinstance(body, (list, tuple)) or len(body) != len(types):
+            raise BadRequest(f"{len(types)} arguments are wanted, as a list")
+        made = []
+        for number, (value, kind) in enumerate(zip(body, types, strict=True)):
+            try:
+                made.append(convert(value, kind))
+            except (msgspec.ValidationError, ValueError) as error:
+                raise BadRequest(f"argument {number + 1}: {error}") from error
+        return made
+
+    if inspect.iscoroutinefunction(function):
+
+        async def answer(body: Any) -> Any:
+            return await function(*taken(body))
+
+        return _named(answer, function)
+
+    def answer_plainly(body: Any) -> Any:
+        return function(*taken(body))
+
+    return _named(answer_plainly, function)
+
+
+def _named(made: Callable[..., Any], function: Callable[..., Any]) -> Callable[..., Any]:
+    made.__name__, made.__qualname__, made.__module__ = function.__name__, function.__qualname__, function.__module__
+    return made

@@ -1,0 +1,271 @@
+"""The handshakes: every state has an answer to every verb, in every dialect."""
+
+import json
+import random
+from typing import Any
+
+import pytest
+
+from polybus import Kind, Message
+from polybus.plugins import CloseWanted, Ready, Refused, Role
+from polybus.protocols import Jrep
+from polybus.protocols.jrep.handshake import EVENTS, FIRST, VERBS, Action, Dialect, State, step_of
+from polybus.protocols.jrep.session import JrepSession
+
+DIALECTS: tuple[Dialect, ...] = ("auto", "v3", "legacy")
+ROLES: tuple[Role, ...] = ("client", "server")
+STATES_OF: dict[Role, list[State]] = {
+    "client": [State.ASSOCIATING, State.TRYING, State.QUEUEING, State.CONNECTED, State.CLOSED],
+    "server": [State.LISTENING, State.SYNCING, State.CONNECTED, State.CLOSED],
+}
+
+
+def session(role: Role, dialect: Dialect = "auto", **options: Any) -> JrepSession:
+    made = Jrep(dialect=dialect, **options).session(role, rng=random.Random(1))
+    made.start(0.0)
+    return made
+
+
+def command(bus: str, verb: str, **parts: Any) -> bytes:
+    return json.dumps([{"ToSubject": bus, "CommandType": verb, **parts}]).encode()
+
+
+def said(one: JrepSession) -> list[dict[str, Any]]:
+    return [message for frame in one.frames_to_send() for message in json.loads(frame)]
+
+
+def shaken(client: Jrep, server: Jrep) -> tuple[JrepSession, JrepSession]:
+    """Two sessions after as many words as they need."""
+    here, there = client.session("client"), server.session("server")
+    here.start(0.0)
+    there.start(0.0)
+    for turn in range(10):
+        frames = here.frames_to_send()
+        for frame in frames:
+            there.receive(frame, 0.0)
+        answers = there.frames_to_send()
+        for frame in answers:
+            here.receive(frame, 0.0)
+        if not frames and not answers:
+            if here.state is State.CONNECTED:
+                break
+            here.tick(float(turn))
+    return here, there
+
+
+@pytest.mark.parametrize("dialect", DIALECTS)
+@pytest.mark.parametrize("role", ROLES)
+def test_every_state_has_an_answer_to_every_verb(role: Role, dialect: Dialect) -> None:
+    assert FIRST[role, dialect] in STATES_OF[role]
+    for state in STATES_OF[role]:
+        for event in EVENTS:
+            step = step_of(role, dialect, state, event)
+            assert isinstance(step.action, Action)
+            assert step.then in STATES_OF[role]
+            assert (step.then is State.CLOSED) <= (
+                step.action in (Action.VIOLATE, Action.LEAVE, Action.RENEW) or state is State.CLOSED
+            )
+
+
+@pytest.mark.parametrize("verb", [*VERBS, "Dance"])
+@pytest.mark.parametrize("dialect", DIALECTS)
+@pytest.mark.parametrize("role", ROLES)
+def test_a_session_survives_every_verb_in_every_state(role: Role, dialect: Dialect, verb: str) -> None:
+    for state in STATES_OF[role]:
+        for parts in (
+            {},
+            {"Subject": "a"},
+            {"RemoteServices": "a,b"},
+            {"CapabilitiesFlags": "x"},
+            {"Reason": "r"},
+            {"PolybusInterval": 5},
+        ):
+            one = session(role, dialect)
+            one.frames_to_send()
+            one.state = state
+            one.receive(command("ServerBus" if role == "server" else "ClientBus", verb, **parts), 1.0)
+            step = step_of(role, dialect, state, verb if verb in VERBS else "unknown")
+            refused = [event for event in one.events() if isinstance(event, Refused)]
+            assert one.state is step.then or refused
+            if step.action in (Action.REFUSE, Action.VIOLATE, Action.EXPIRED):
+                assert len(refused) == 1
+            one.frames_to_send()
+
+
+@pytest.mark.parametrize("client", DIALECTS)
+@pytest.mark.parametrize("server", DIALECTS)
+def test_two_of_ours_find_a_common_dialect_where_there_is_one(client: Dialect, server: Dialect) -> None:
+    here, there = shaken(Jrep(dialect=client), Jrep(dialect=server))
+    if {client, server} == {"v3", "legacy"}:
+        assert here.state is not State.CONNECTED
+        assert there.state is State.LISTENING
+    else:
+        assert here.state is there.state is State.CONNECTED
+        assert here.ours
+        assert there.ours
+        assert [event for event in here.events() if isinstance(event, Ready)] == [Ready()]
+        assert [event for event in there.events() if isinstance(event, Ready)] == [Ready()]
+
+
+def test_the_words_of_v3_are_those_of_errai() -> None:
+    client, server = session("client", "v3"), session("server")
+    associate = client.frames_to_send()[0]
+    assert json.loads(associate) == [
+        {
+            "ToSubject": "ServerBus",
+            "CommandType": "Associate",
+            "PriorityProcessing": "1",
+            "RemoteServices": "ClientBus,ClientBusErrors",
+            "Polybus": "1",
+        }
+    ]
+    server.receive(associate, 0.0)
+    server.send(Message(Kind.SUBSCRIBE, "news"), 0.0)
+    server.send(Message(Kind.SUBSCRIBE, "x.Svc:RPC.add:int:"), 0.0)
+    server.send(Message(Kind.SUBSCRIBE, "x.Svc:RPC.sub:int:"), 0.0)
+    (finish,) = said(server)
+    assert finish.pop("ConnectionSessionKey")
+    assert finish == {
+        "ToSubject": "ClientBus",
+        "CommandType": "FinishAssociation",
+        "RemoteServices": "ServerBus,ServerEchoService,news,x.Svc:RPC",
+        "CapabilitiesFlags": "LongPolling",
+        "Polybus": "1",
+    }
+
+
+def test_the_words_of_the_document_come_in_its_order() -> None:
+    client, server = session("client", "legacy"), session("server")
+    (connect,) = client.frames_to_send()
+    assert json.loads(connect)[0]["CommandType"] == "ConnectToQueue"
+    server.receive(connect, 0.0)
+    (greeting,) = server.frames_to_send()
+    assert [message["CommandType"] for message in json.loads(greeting)] == [
+        "RemoteSubscribe",
+        "CapabilitiesNotice",
+        "FinishStateSync",
+    ]
+    assert server.events() == []
+    client.receive(greeting, 0.0)
+    (rest,) = client.frames_to_send()
+    assert [message["CommandType"] for message in json.loads(rest)] == ["RemoteSubscribe", "FinishStateSync"]
+    server.receive(rest, 0.0)
+    assert client.events() == server.events() == [Ready()]
+
+
+def test_a_client_falls_back_after_an_empty_answer_and_after_silence() -> None:
+    for nothing in (True, False):
+        client = session("client")
+        client.frames_to_send()
+        if nothing:
+            client.receive(b"[]", 0.1)
+        else:
+            due = client.next_tick()
+            assert due == 1.0
+            client.tick(due)
+        assert [word["CommandType"] for word in said(client)] == ["ConnectToQueue"]
+        client.receive(command("ClientBus", "FinishAssociation", RemoteServices="ServerBus"), 2.0)
+        assert client.state is State.CONNECTED  # it was only slow
+
+
+def test_an_associate_without_remote_services_is_answered_with_an_error_at_once() -> None:
+    server = session("server")
+    server.receive(command("ServerBus", "Associate"), 0.0)
+    (complaint,) = said(server)
+    assert complaint["ToSubject"] == "ClientBusErrors"
+    assert "RemoteServices" in complaint["ErrorMessage"]
+    assert server.state is State.LISTENING
+
+
+def test_a_second_associate_tells_everything_anew() -> None:
+    server = session("server")
+    server.receive(command("ServerBus", "Associate", RemoteServices="ClientBus,a,b"), 0.0)
+    assert [(event.kind, event.subject) for event in server.events() if isinstance(event, Message)] == [
+        (Kind.SUBSCRIBE, "a"),
+        (Kind.SUBSCRIBE, "b"),
+    ]
+    server.send(Message(Kind.SUBSCRIBE, "news"), 0.0)
+    server.frames_to_send()
+    server.receive(command("ServerBus", "Associate", RemoteServices="ClientBus,b,c"), 0.0)
+    events = server.events()
+    assert not any(isinstance(event, Ready) for event in events)
+    assert [(event.kind, event.subject) for event in events if isinstance(event, Message)] == [
+        (Kind.UNSUBSCRIBE, "a"),
+        (Kind.UNSUBSCRIBE, "b"),
+        (Kind.SUBSCRIBE, "b"),
+        (Kind.SUBSCRIBE, "c"),
+    ]
+    (finish,) = said(server)
+    assert finish["RemoteServices"] == "ServerBus,ServerEchoService,news"
+
+
+def test_traffic_without_a_federation_is_told_that_its_session_has_expired() -> None:
+    server = session("server")
+    server.receive(b'[{"ToSubject":"a","Value":1}]', 0.0)
+    assert [word["CommandType"] for word in said(server) if "CommandType" in word] == ["SessionExpired"]
+    assert [type(event) for event in server.events()] == [Refused]
+    assert server.state is State.LISTENING
+
+
+def test_a_client_whose_session_has_expired_comes_back() -> None:
+    client, _ = shaken(Jrep(), Jrep())
+    client.events()
+    client.receive(command("ClientBus", "SessionExpired"), 1.0)
+    (event,) = client.events()
+    assert isinstance(event, CloseWanted)
+    assert event.error is None, "the link is made anew"
+    assert "expired" in event.reason
+
+
+def test_disconnect_says_why_in_both_directions() -> None:
+    client, server = shaken(Jrep(), Jrep())
+    client.close(1000, "bye", 1.0)
+    (word,) = said(client)
+    assert (word["ToSubject"], word["CommandType"], word["Reason"]) == ("ServerBus", "Disconnect", "bye")
+    server.events()
+    server.receive(json.dumps([word]).encode(), 1.0)
+    assert server.events() == [CloseWanted(1000, "bye")]
+    bare = session("client")
+    bare.receive(command("ClientBus", "FinishAssociation", RemoteServices="ServerBus"), 0.0)
+    bare.events()
+    bare.receive(command("ClientBus", "Disconnect", Reason="maintenance"), 1.0)
+    assert bare.events() == [CloseWanted(1001, "maintenance")]
+
+
+def test_a_peer_that_says_how_often_it_beats_is_held_to_it_and_others_are_not() -> None:
+    client, server = shaken(Jrep(heartbeat=10), Jrep())
+    assert client.next_tick() == 10.0
+    client.tick(10.0)
+    assert client.next_tick() == 20.0
+    (beat,) = client.frames_to_send()
+    server.events()
+    server.receive(beat, 10.0)
+    due = server.next_tick()
+    assert due == 40.0
+    server.tick(39.0)
+    assert server.events() == []
+    server.tick(41.0)
+    (event,) = server.events()
+    assert isinstance(event, CloseWanted)
+    plain = session("server")
+    plain.receive(command("ServerBus", "Associate", RemoteServices="a"), 0.0)
+    plain.receive(command("ServerBus", "Heartbeat"), 1.0)
+    assert plain.next_tick() is None
+
+
+def test_a_peer_cannot_speak_for_this_side_s_bus() -> None:
+    server = session("server")
+    server.receive(command("ServerBus", "Associate", RemoteServices="a"), 0.0)
+    server.events()
+    server.receive(command("ClientBus", "Disconnect", Reason="spoof"), 0.0)
+    (event,) = server.events()
+    assert isinstance(event, Refused)
+    assert event.error.reason == "reserved_subject"
+    assert server.state is State.CONNECTED
+
+
+def test_the_bare_object_of_a_websocket_negotiation_is_answered() -> None:
+    server = session("server")
+    server.receive(b'{"CommandType":"Associate","ConnectionSessionKey":"k","WebSocketToken":"t"}', 0.0)
+    assert [word.get("CommandType") for word in said(server)] == ["WebsocketNegotiationFailed"]
+    assert server.state is State.LISTENING

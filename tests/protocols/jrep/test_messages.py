@@ -1,0 +1,297 @@
+"""Payloads and messages: what is written is read again, and any bytes give messages or a `RemoteProtocolError`."""
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from polybus import Code, Kind, Limits, Message
+from polybus.errors import EncodeError, LocalProtocolError, RemoteProtocolError, ReservedSubject, Unsupported
+from polybus.protocols import Jrep
+
+TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
+NAMES = st.text(
+    st.characters(exclude_categories=["Cs"], exclude_characters="\x7f:", min_codepoint=0x20), min_size=1, max_size=40
+)
+HEADERS = st.dictionaries(NAMES, NAMES, min_size=1, max_size=4)
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**53), 2**53) | st.floats(allow_nan=False, allow_infinity=False) | TEXT,
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(TEXT.filter(lambda key: key[:1] != "^"), inner, max_size=4),
+    max_leaves=8,
+)
+COUNTS = st.integers(0, 2**53)
+TTL = st.integers(0, 10**9).map(lambda milliseconds: milliseconds / 1000)
+FAILURES = st.fixed_dictionaries({"text": TEXT, "reason": st.none() | TEXT, "detail": VALUES})
+CODES = st.sampled_from([code for code in Code if code is not Code.OK])
+
+
+def of(kind: Kind, body: bool = False, **fields: st.SearchStrategy[Any]) -> st.SearchStrategy[Message]:
+    optional: dict[str, st.SearchStrategy[Any]] = {"body": VALUES} if body else {}
+    if kind in (Kind.REQUEST, Kind.PUBLISH, Kind.RESPONSE, Kind.OPEN):
+        optional["headers"] = HEADERS
+    if kind in (Kind.REQUEST, Kind.OPEN):
+        optional["ttl"] = TTL
+    return st.fixed_dictionaries(fields, optional=optional).map(lambda given: Message(kind, **given))
+
+
+OPENING = st.fixed_dictionaries({"mode": st.sampled_from(["stream", "channel"]), "credit": COUNTS, "hops": COUNTS})
+MESSAGES = st.one_of(
+    of(Kind.REQUEST, True, subject=NAMES, id=NAMES),
+    of(Kind.PUBLISH, True, subject=NAMES),
+    of(Kind.NOTIFY, True, subject=NAMES),
+    of(Kind.SUBSCRIBE, subject=NAMES),
+    of(Kind.UNSUBSCRIBE, subject=NAMES),
+    of(Kind.OPEN, True, subject=NAMES, id=NAMES, attributes=OPENING),
+    of(Kind.ITEM, True, subject=NAMES, id=NAMES),
+    of(Kind.CREDIT, subject=NAMES, id=NAMES, attributes=st.fixed_dictionaries({"credit": st.integers(1, 2**53)})),
+    of(Kind.END, subject=NAMES, id=NAMES),
+    of(Kind.END, subject=NAMES, id=NAMES, code=CODES, attributes=FAILURES),
+).filter(lambda message: not str(message.subject).startswith("local"))
+
+
+@pytest.mark.parametrize("values", ["errai", "plain"])
+@given(messages=st.lists(MESSAGES, min_size=1, max_size=4))
+def test_what_is_written_is_read_again(values: str, messages: list[Message]) -> None:
+    codec = Jrep(values=values).codec()
+    again = codec.decode(codec.encode(messages))
+    assert len(again) == len(messages)
+    for back, sent in zip(again, messages, strict=True):
+        assert isinstance(back, Message), back
+        assert (back.kind, back.subject, back.headers, back.ttl, back.code) == (
+            sent.kind,
+            sent.subject,
+            sent.headers,
+            sent.ttl,
+            sent.code,
+        )
+        assert (back.has_body, back.body) == (sent.has_body, sent.body)
+        if sent.kind is Kind.REQUEST:
+            assert back.id == (f"{sent.subject}:{sent.id}:RespondTo:RPC", f"{sent.subject}:{sent.id}:Errors:RPC")
+        elif sent.id is not None:
+            assert back.id == sent.id
+        for name, value in sent.attributes.items():
+            assert back.attributes[name] == value
+
+
+@given(NAMES, NAMES, VALUES, CODES, FAILURES)
+def test_answers_come_back_to_the_id_that_was_asked(
+    subject: str, id: str, body: Any, code: Code, failure: dict[str, Any]
+) -> None:
+    codec = Jrep().codec()
+    (asked,) = codec.decode(codec.encode([Message(Kind.REQUEST, subject, id)]))
+    assert isinstance(asked, Message)
+    answers = [Message(Kind.RESPONSE, subject, asked.id, body=body), Message(Kind.ERROR, subject, asked.id, code=code)]
+    answers[1]._attributes = failure
+    response, error = codec.decode(codec.encode(answers))
+    assert isinstance(response, Message)
+    assert (response.kind, response.id, response.body) == (Kind.RESPONSE, id, body)
+    assert isinstance(error, Message)
+    assert (error.kind, error.id, error.code) == (Kind.ERROR, id, code)
+    assert {name: error.attributes[name] for name in failure} == failure
+
+
+def test_a_cancel_names_the_request_that_it_ends() -> None:
+    codec = Jrep().codec()
+    asked, cancel = codec.decode(codec.encode([Message(Kind.REQUEST, "a.b", "t-1"), Message(Kind.CANCEL, "a.b", "t-1")]))
+    assert isinstance(asked, Message)
+    assert isinstance(cancel, Message)
+    assert cancel.kind is Kind.CANCEL
+    assert asked.id == cancel.id
+
+
+PARTS = [
+    "ToSubject",
+    "CommandType",
+    "ReplyTo",
+    "ErrorTo",
+    "Value",
+    "MethodParms",
+    "SessionID",
+    "PriorityProcessing",
+    "Throwable",
+]
+OWN = [
+    "PolybusTtl",
+    "PolybusVerb",
+    "PolybusId",
+    "PolybusMode",
+    "PolybusN",
+    "PolybusHeaders",
+    "PolybusCode",
+    "Subject",
+    "SubjectsList",
+]
+WORDS = [
+    "ServerBus",
+    "ClientBus",
+    "a:1:RespondTo:RPC",
+    "a:1:Errors:RPC",
+    "x:RPC",
+    "local:x",
+    "open",
+    "item",
+    "end",
+    "credit",
+    "cancel",
+]
+ODD = VALUES | st.sampled_from(
+    [2**53 + 1, -1, 0, "", "a\n", "stream", "\x7f", *WORDS, {"^EncodedType": "x.Y", "^ObjectID": "1"}]
+)
+OBJECTS = st.dictionaries(st.sampled_from(PARTS + OWN) | TEXT, ODD, max_size=8)
+ANYTHING = (
+    st.binary(max_size=60)
+    | st.lists(OBJECTS | VALUES, max_size=4).map(lambda value: json.dumps(value).encode())
+    | OBJECTS.map(lambda value: json.dumps(value).encode())
+)
+
+
+@pytest.mark.parametrize("adapter", [Jrep(), Jrep(values="plain"), Jrep(types="strict")], ids=str)
+@given(frame=ANYTHING)
+def test_any_bytes_give_messages_or_a_remote_protocol_error(adapter: Jrep, frame: bytes) -> None:
+    try:
+        found = adapter.codec().decode(frame)
+    except RemoteProtocolError as error:
+        assert error.reason
+        return
+    for message in found:
+        assert isinstance(message, Message) or message.reason
+
+
+@given(frame=ANYTHING)
+def test_what_could_be_read_can_be_written_again_and_is_the_same(frame: bytes) -> None:
+    codec = Jrep().codec()
+    try:
+        found = codec.decode(frame)
+    except RemoteProtocolError:
+        return
+    for message in found:
+        if isinstance(message, Message):
+            try:
+                (again,) = codec.decode(codec.encode([message]))
+            except (LocalProtocolError, ReservedSubject, EncodeError, Unsupported):
+                continue  # subjects that are not for everybody
+            assert isinstance(again, Message)
+            assert (again.kind, again.subject, again.id) == (message.kind, message.subject, message.id)
+
+
+# -- one by one ----------------------------------------------------------------------------------------------------------
+
+
+def refused(payload: str | bytes, **options: Any) -> RemoteProtocolError:
+    (found,) = Jrep(**options).codec().decode(payload if isinstance(payload, bytes) else payload.encode())
+    assert isinstance(found, RemoteProtocolError)
+    return found
+
+
+def read(payload: str) -> Message:
+    (found,) = Jrep().codec().decode(payload.encode())
+    assert isinstance(found, Message), found
+    return found
+
+
+def test_one_undecodable_message_among_a_hundred_is_refused_alone() -> None:
+    good = [f'{{"ToSubject":"n","Value":{number}}}' for number in range(100)]
+    good[50] = '{"ToSubject":"n","Value":{"^EncodedType":"java.lang.Integer","^NumVal":"x"}}'
+    found = Jrep().codec().decode(("[" + ",".join(good) + "]").encode())
+    assert [message.body for message in found if isinstance(message, Message)] == [n for n in range(100) if n != 50]
+    (error,) = [message for message in found if isinstance(message, RemoteProtocolError)]
+    assert "java.lang.Integer" in error.text
+
+
+def test_a_bare_object_an_empty_text_and_an_empty_array_are_payloads() -> None:
+    codec = Jrep().codec()
+    assert read('{"ToSubject":"a"}').subject == "a"
+    assert list(codec.decode(b"")) == list(codec.decode(b" ")) == list(codec.decode(b" [ ] ")) == []
+
+
+def test_a_session_id_is_never_read() -> None:
+    assert "SessionID" not in read('[{"ToSubject":"a","SessionID":"of somebody else","x":1}]').attributes
+
+
+def test_parts_of_the_application_are_attributes() -> None:
+    message = read('[{"ToSubject":"a","CommandType":"Subscribe","Value ":"happyTopic","Value":1}]')
+    assert message.body == 1
+    assert message.attributes == {"CommandType": "Subscribe", "Value ": "happyTopic"}
+
+
+def test_parts_with_marks_share_one_space_of_ids() -> None:
+    inner = '{"^EncodedType":"java.util.ArrayList","^ObjectID":"1","^Value":["x"]}'
+    message = read(f'[{{"ToSubject":"a","First":{inner},"Value":{{"^EncodedType":"java.util.ArrayList","^ObjectID":"1"}}}}]')
+    assert message.body == ["x"]
+    assert message.body is message.attributes["First"]
+    written = json.loads(Jrep().codec().encode([message]))[0]
+    ids = [written[name]["^ObjectID"] for name in ("Value", "First")]
+    assert sorted(ids) == ["1", "2"], "each part can be read without the other"
+
+
+def test_subjects_of_the_buses_are_nobody_else_s() -> None:
+    codec = Jrep().codec()
+    for name in ("ServerBus", " serverbus", "ClientBus\u200b", "\uff33erverBus", "ServerEchoService"):
+        with pytest.raises(ReservedSubject):
+            codec.encode([Message(Kind.PUBLISH, name)])
+    assert codec.encode([Message(Kind.PUBLISH, "local:here")]) == b"[]", "it does not leave its bus"
+    assert refused('[{"ToSubject":"local:x"}]').reason == "reserved_subject"
+
+
+REFUSED = {
+    '[{"Value":1}]': "missing_subject",
+    '[{"ToSubject":""}]': "missing_subject",
+    '[{"ToSubject":null}]': "missing_subject",
+    '[{"ToSubject":5}]': "invalid_subject",
+    '[{"ToSubject":"a\\u0000"}]': "invalid_subject",
+    "[5]": "malformed",
+    "[[]]": "malformed",
+    '[{"ToSubject":"a","ReplyTo":5}]': "invalid_part",
+    '[{"ToSubject":"a","PriorityProcessing":"high"}]': "invalid_part",
+    '[{"ToSubject":"a","PolybusTtl":-1}]': "invalid_ttl",
+    '[{"ToSubject":"a","PolybusTtl":"1"}]': "invalid_ttl",
+    '[{"ToSubject":"a","PolybusHeaders":"[]"}]': "invalid_headers",
+    '[{"ToSubject":"a","PolybusHeaders":"{\\"a\\":\\"b\\\\n\\"}"}]': "invalid_headers",
+    '[{"ToSubject":"a","PolybusVerb":"dance","PolybusId":"1"}]': "unknown_verb",
+    '[{"ToSubject":"a","PolybusVerb":"item"}]': "invalid_id",
+    '[{"ToSubject":"a","PolybusVerb":"open","PolybusId":"1"}]': "invalid_part",
+    '[{"ToSubject":"a","PolybusVerb":"credit","PolybusId":"1","PolybusN":0}]': "invalid_part",
+    '[{"ToSubject":"ServerBus","CommandType":"RemoteSubscribe"}]': "missing_part",
+    '[{"ToSubject":"ServerBus","CommandType":"RemoteSubscribe","Subject":"a","SubjectsList":["b"]}]': "ambiguous",
+    '[{"ToSubject":"ServerBus","CommandType":"RemoteSubscribe","SubjectsList":"a,b"}]': "invalid_part",
+    '[{"ToSubject":"ServerBus","CommandType":"RemoteSubscribe","SubjectsList":[5]}]': "invalid_subject",
+}
+
+
+@pytest.mark.parametrize("payload", REFUSED)
+def test_a_bad_message_is_refused_with_its_reason(payload: str) -> None:
+    assert refused(payload).reason == REFUSED[payload]
+
+
+def test_what_is_too_much_is_refused() -> None:
+    parts = {"ToSubject": "a", **{str(number): 1 for number in range(300)}}
+    assert refused(json.dumps([parts])).reason == "too_large"
+    with pytest.raises(RemoteProtocolError, match="1024") as caught:
+        Jrep().codec().decode(b"[" + b",".join([b'{"ToSubject":"a"}'] * 1025) + b"]")
+    assert caught.value.close_code == 1009
+    assert len(Jrep().codec().decode(b"[" + b",".join([b'{"ToSubject":"a"}'] * 1024) + b"]")) == 1024
+    with pytest.raises(RemoteProtocolError, match="larger") as caught:
+        Jrep().codec(Limits(message=100)).decode(b'[{"ToSubject":"%b"}]' % (b"a" * 100))
+    assert caught.value.close_code == 1009
+    with pytest.raises(RemoteProtocolError) as caught:
+        Jrep().codec().decode(b'[{"ToSubject":"a","Value":' + b"[" * 2000 + b"]" * 2000 + b"}]")
+    assert caught.value.reason == "too_deep"
+
+
+def test_an_answer_can_be_given_where_the_bad_message_says_where_to() -> None:
+    payload = '[{"ToSubject":"a","ReplyTo":"r","ErrorTo":"e","Value":{"^EncodedType":"java.lang.Long","^NumVal":[]}}]'
+    assert refused(payload).answer_id == ("r", "e")
+
+
+def test_a_strict_reader_takes_no_member_twice() -> None:
+    payload = '[{"ToSubject":"a","ToSubject":"b"}]'
+    assert refused(payload, types="strict").reason == "ambiguous"
+    assert read(payload).subject == "b"
+
+
+def test_payloads_can_be_joined() -> None:
+    codec = Jrep().codec()
+    joined = codec.join([b'[{"ToSubject":"a"}]', b"[]", b' [ {"ToSubject":"b"} ] '])
+    assert [message.subject for message in codec.decode(joined) if isinstance(message, Message)] == ["a", "b"]

@@ -1,0 +1,358 @@
+"""Marked values: types, identity, limits, and bytes that are none."""
+
+import datetime
+import decimal
+import enum
+import json
+import math
+import uuid
+from typing import Any
+
+import attrs
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from polybus.errors import BadRequest, EncodeError
+from polybus.protocols import Jrep
+from polybus.protocols.jrep import JavaEnum, JavaObject, JavaTypes, Parts
+from polybus.protocols.jrep.formats import ErraiFormat
+
+ERRAI = ErraiFormat(JavaTypes(), strict=False, depth=128)
+STRICT = ErraiFormat(JavaTypes(), strict=True, depth=128)
+
+TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
+MOMENTS = st.datetimes(datetime.datetime(1, 1, 2), datetime.datetime(9999, 12, 30), timezones=st.just(datetime.UTC)).map(
+    lambda moment: moment.replace(microsecond=moment.microsecond // 1000 * 1000, fold=0)
+)
+SCALARS = (
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.integers(2**62, 2**66)
+    | st.floats()
+    | TEXT
+    | st.binary(max_size=20)
+    | MOMENTS
+    | st.decimals(allow_nan=False, allow_infinity=False)
+)
+ENUMS = st.builds(JavaEnum, st.just("x.Colour"), TEXT)
+KEYS = st.none() | st.booleans() | st.integers() | TEXT | MOMENTS | st.sampled_from(["^NullVal", "^${$JSON$}$::5", "^Value"])
+
+
+def nested(leaves: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+    return st.recursive(
+        leaves,
+        lambda inner: st.lists(inner, max_size=4) | st.dictionaries(KEYS, inner, max_size=4) | st.sets(SCALARS, max_size=4),
+        max_leaves=12,
+    )
+
+
+VALUES = nested(SCALARS | ENUMS)
+
+
+def same(one: Any, other: Any) -> bool:
+    """Equal, of equal types, and NaN is NaN."""
+    if type(one) is not type(other):
+        return False
+    if isinstance(one, float):
+        return one == other or (math.isnan(one) and math.isnan(other))
+    if isinstance(one, list):
+        return len(one) == len(other) and all(map(same, one, other))
+    if isinstance(one, dict):
+        return len(one) == len(other) and all(key in other and same(value, other[key]) for key, value in one.items())
+    if isinstance(one, set):
+        return {repr(item) for item in one} == {repr(item) for item in other}
+    return bool(one == other)
+
+
+@given(VALUES)
+def test_every_value_comes_back_as_it_went(value: Any) -> None:
+    assert same(ERRAI.decode(ERRAI.encode(value)), value)
+
+
+@given(nested(SCALARS))
+def test_a_strict_reader_reads_whatever_we_write_of_known_types(value: Any) -> None:
+    assert same(STRICT.decode(STRICT.encode(value)), value)
+
+
+@given(VALUES, st.dictionaries(TEXT.filter(bool).filter(lambda name: name[:1] != "^"), VALUES, max_size=3))
+def test_parts_of_one_message_share_their_ids_and_come_back(value: Any, more: dict[str, Any]) -> None:
+    codec = Jrep().codec()
+    own = {f"x-{name}": item for name, item in more.items()}
+    parts = Parts({"Value": value, **own})
+    raw = codec.format_for(parts, "s").encode(parts)
+    back = codec.format_for(parts, "s").decode(raw)
+    assert same(dict(back), dict(parts))
+
+
+@given(st.text(max_size=60))
+def test_text_is_escaped_in_upper_case_or_refused(text: str) -> None:
+    try:
+        data = ERRAI.encode(text)
+    except EncodeError as error:
+        assert "surrogate" in error.text
+        assert any(0xD800 <= ord(letter) < 0xE000 for letter in text)
+        return
+    assert json.loads(data) == text
+    assert not any(b"\\u" + code in data for code in (b"000b", b"000e", b"001a", b"001f"))
+
+
+def test_a_backslash_before_a_u_stays_a_backslash() -> None:
+    text = "\\u001f \x1f \\\\u001f"
+    assert json.loads(ERRAI.encode(text)) == text
+    assert ERRAI.encode("\\u001f") == b'"\\\\u001f"'
+
+
+# -- identity ------------------------------------------------------------------------------------------------------------
+
+
+def test_what_occurs_twice_is_written_once_and_is_one_object_again() -> None:
+    shared = [1]
+    value = {"a": shared, "b": shared}
+    data = ERRAI.encode(value)
+    assert data.count(b"^Value") == 2
+    back = ERRAI.decode(data)
+    assert back == value
+    assert back["a"] is back["b"]
+
+
+def test_a_list_may_contain_itself() -> None:
+    loop: list[Any] = [1]
+    loop.append(loop)
+    back = ERRAI.decode(ERRAI.encode(loop))
+    assert back[0] == 1
+    assert back[1] is back
+
+
+def test_equal_but_different_objects_stay_different() -> None:
+    back = ERRAI.decode(ERRAI.encode([[1], [1]]))
+    assert back[0] is not back[1]
+
+
+def test_hash_codes_of_dates_and_big_numbers_are_no_ids() -> None:
+    one = '{"^EncodedType":"java.math.BigDecimal","^ObjectID":"1","^Value":"%s"}'
+    data = '{"^EncodedType":"java.util.ArrayList","^ObjectID":"1","^Value":[' + one % "1.5" + "," + one % "2.5" + "]}"
+    assert ERRAI.decode(data.encode()) == [decimal.Decimal("1.5"), decimal.Decimal("2.5")]
+
+
+def test_an_object_of_an_unknown_type_keeps_what_it_shares_with_the_rest() -> None:
+    data = (
+        b'{"^EncodedType":"java.util.ArrayList","^ObjectID":"7","^Value":['
+        b'{"^EncodedType":"java.util.ArrayList","^ObjectID":"9","^Value":["x"]},'
+        b'{"^EncodedType":"x.Node","^ObjectID":"4","list":{"^EncodedType":"java.util.ArrayList","^ObjectID":"9"}}]}'
+    )
+    value = ERRAI.decode(data)
+    assert value[1].fields["list"] is value[0]
+    # In another order, the list is written where it is met first.
+    again = ERRAI.decode(ERRAI.encode([value[1], value[0]]))
+    assert again[0].fields["list"] is again[1]
+    assert again[1] == ["x"]
+
+
+def test_references_cannot_make_much_of_little() -> None:
+    parts = ['{"^EncodedType":"java.util.ArrayList","^ObjectID":"0","^Value":["x"]}']
+    for number in range(1, 40):
+        reference = f'{{"^EncodedType":"java.util.ArrayList","^ObjectID":"{number - 1}"}}'
+        parts.append(f'{{"^EncodedType":"java.util.ArrayList","^ObjectID":"{number}","^Value":[{reference},{reference}]}}')
+    data = '{"^EncodedType":"java.util.ArrayList","^ObjectID":"list","^Value":[' + ",".join(parts) + "]}"
+    with pytest.raises(BadRequest, match="references"):
+        ERRAI.decode(data.encode())
+
+
+def test_references_cannot_make_it_deep() -> None:
+    parts = ['{"^EncodedType":"java.util.ArrayList","^ObjectID":"0","^Value":["x"]}']
+    for number in range(1, 5000):
+        reference = f'{{"^EncodedType":"java.util.ArrayList","^ObjectID":"{number - 1}"}}'
+        parts.append(f'{{"^EncodedType":"java.util.ArrayList","^ObjectID":"{number}","^Value":[{reference}]}}')
+    data = '{"^EncodedType":"java.util.ArrayList","^ObjectID":"list","^Value":[' + ",".join(parts) + "]}"
+    with pytest.raises(BadRequest, match="levels"):
+        ERRAI.decode(data.encode())
+
+
+# -- what is wrong -------------------------------------------------------------------------------------------------------
+
+WRONG = {
+    "a number that is text": '{"^EncodedType":"java.lang.Integer","^ObjectID":"-1","^NumVal":"x"}',
+    "a number that is missing": '{"^EncodedType":"java.lang.Integer","^ObjectID":"-1"}',
+    "a fraction as Integer": '{"^EncodedType":"java.lang.Integer","^ObjectID":"-1","^NumVal":1.5}',
+    "a boolean that is a number": '{"^EncodedType":"java.lang.Boolean","^ObjectID":"-1","^NumVal":1}',
+    "a date that is text": '{"^EncodedType":"java.util.Date","^ObjectID":"-1","^Value":"yesterday"}',
+    "a date beyond the year 9999": '{"^EncodedType":"java.util.Date","^ObjectID":"-1","^Value":"9999999999999999"}',
+    "a decimal that is none": '{"^EncodedType":"java.math.BigDecimal","^ObjectID":"-1","^Value":"NaN"}',
+    "an integer of 10,000 digits": '{"^EncodedType":"java.math.BigInteger","^ObjectID":"-1","^Value":"%s"}' % ("9" * 10000),
+    "bytes out of range": '{"^EncodedType":"[B","^ObjectID":"1","^Value":[128]}',
+    "bytes of text": '{"^EncodedType":"[B","^ObjectID":"1","^Value":["a"]}',
+    "a type that is a number": '{"^EncodedType":5,"^ObjectID":"1"}',
+    "a type that is a list": '{"^EncodedType":[],"^ObjectID":"1"}',
+    "an enum without a name": '{"^EncodedType":"x.Colour","^EnumStringValue":5}',
+    "an id given twice": '{"^EncodedType":"java.util.ArrayList","^ObjectID":"1","^Value":'
+    '[{"^EncodedType":"java.util.ArrayList","^ObjectID":"1","^Value":[]}]}',
+    "a key that is no JSON": '{"^EncodedType":"java.util.HashMap","^ObjectID":"1","^Value":{"^${$JSON$}$::{":1}}',
+    "a key that is a list": '{"^EncodedType":"java.util.HashMap","^ObjectID":"1","^Value":'
+    '{"^${$JSON$}$::{\\"^EncodedType\\":\\"java.util.ArrayList\\",\\"^ObjectID\\":\\"2\\",\\"^Value\\":[]}":1}}',
+    "a key that is too deep": '{"^EncodedType":"java.util.HashMap","^ObjectID":"1","^Value":{"^${$JSON$}$::%s":1}}'
+    % ("[" * 90 + "]" * 90),
+}
+STRICTLY_WRONG = {
+    "a list without an id": '{"^EncodedType":"java.util.ArrayList","^Value":[]}',
+    "a reference to nothing": '{"^EncodedType":"java.util.ArrayList","^ObjectID":"5"}',
+    "a list without its elements": '{"^EncodedType":"java.util.ArrayList","^ObjectID":"5","x":1}',
+    "an unknown type": '{"^EncodedType":"no.such.Type","^ObjectID":"1","x":1}',
+    "an unknown enum": '{"^EncodedType":"no.such.Enum","^EnumStringValue":"A"}',
+}
+
+
+@pytest.mark.parametrize("what", WRONG)
+@pytest.mark.parametrize("reader", [ERRAI, STRICT], ids=["lenient", "strict"])
+def test_a_wrong_marker_is_refused(what: str, reader: ErraiFormat) -> None:
+    with pytest.raises(BadRequest):
+        reader.decode(WRONG[what].encode())
+
+
+@pytest.mark.parametrize("what", STRICTLY_WRONG)
+def test_a_lenient_reader_keeps_what_a_strict_one_refuses(what: str) -> None:
+    with pytest.raises(BadRequest):
+        STRICT.decode(STRICTLY_WRONG[what].encode())
+    kept = ERRAI.decode(STRICTLY_WRONG[what].encode())
+    if what != "a list without an id":
+        assert json.loads(ERRAI.encode(kept)) == {**json.loads(STRICTLY_WRONG[what]), **_id_of(kept)}
+
+
+def _id_of(kept: Any) -> dict[str, str]:
+    return {"^ObjectID": "1"} if isinstance(kept, JavaObject) else {}
+
+
+@given(
+    st.recursive(
+        st.none() | st.booleans() | st.integers() | TEXT,
+        lambda inner: (
+            st.lists(inner, max_size=3)
+            | st.dictionaries(
+                st.sampled_from(["^EncodedType", "^ObjectID", "^Value", "^NumVal", "^EnumStringValue", "a"]),
+                inner
+                | st.sampled_from(["java.util.ArrayList", "java.util.HashMap", "java.lang.Integer", "[B", "x.Y", "1", "-1"]),
+                max_size=4,
+            )
+        ),
+        max_leaves=10,
+    )
+)
+def test_whatever_markers_say_gives_a_value_or_a_bad_request(node: Any) -> None:
+    data = json.dumps(node).encode()
+    for reader in (ERRAI, STRICT):
+        try:
+            value = reader.decode(data)
+        except BadRequest:
+            continue
+        reader.encode(value)
+
+
+def test_what_has_no_form_is_refused_with_its_path() -> None:
+    for value, path in (
+        ({"items": [1, {"price": object()}]}, "$.items[1].price"),
+        ([datetime.datetime(2020, 1, 1)], "$[0]"),
+        ({"a": decimal.Decimal("NaN")}, "$.a"),
+        ([10**5000], "$[0]"),
+        (["\ud800"], "$[0]"),
+    ):
+        with pytest.raises(EncodeError) as caught:
+            ERRAI.encode(value)
+        assert caught.value.path == path
+
+
+def test_what_is_too_deep_is_refused_when_written() -> None:
+    value: Any = 1
+    for _ in range(129):
+        value = [value]
+    with pytest.raises(EncodeError, match="128|256"):
+        ERRAI.encode(value)
+    for _ in range(5000):
+        value = [value]
+    with pytest.raises(EncodeError):
+        ERRAI.encode(value)
+
+
+# -- other types of Python -----------------------------------------------------------------------------------------------
+
+
+class Colour(enum.Enum):
+    RED = "r"
+
+
+@attrs.frozen
+class Point:
+    x: int
+    y: float
+
+
+def test_types_without_a_java_name_are_written_as_json_would_have_them() -> None:
+    value = [Colour.RED, Point(1, 2.5), uuid.UUID(int=1), datetime.date(2020, 1, 2), (1, "a"), frozenset({1})]
+    assert ERRAI.decode(ERRAI.encode(value)) == [
+        "r",
+        {"x": 1, "y": 2.5},
+        "00000000-0000-0000-0000-000000000001",
+        "2020-01-02",
+        [1, "a"],
+        {1},
+    ]
+
+
+def test_an_exception_is_written_as_a_runtime_exception_without_a_stack() -> None:
+    back = ERRAI.decode(ERRAI.encode(ValueError("no")))
+    assert isinstance(back, JavaObject)
+    assert back.type == "java.lang.RuntimeException"
+    assert (back.fields["message"], back.fields["stackTrace"], back.fields["cause"]) == ("ValueError:no", [], None)
+
+
+def test_registered_classes_and_enums_come_back_as_such() -> None:
+    types = JavaTypes()
+    types.portable("x.Colour")(Colour)
+
+    @types.portable("x.Shape")
+    @attrs.frozen
+    class Shape:
+        name: str
+        at: Point
+        colour: Colour
+        big: int = 0
+        any: Any = None
+        tags: list[str] = attrs.Factory(list)
+
+    types.portable("x.Point")(Point)
+    both = ErraiFormat(types, strict=True, depth=128)
+    shape = Shape("box", Point(1, 2.0), Colour.RED, 2**40, 5)
+    data = both.encode([shape, shape])
+    first, second = both.decode(data)
+    assert first == shape
+    assert first is second
+    node = json.loads(data)["^Value"][0]
+    assert node["name"] == "box"
+    assert node["at"] == {"^EncodedType": "x.Point", "^ObjectID": "3", "x": 1, "y": 2.0}
+    assert node["colour"] == {"^EncodedType": "x.Colour", "^EnumStringValue": "RED"}
+    assert node["big"]["^EncodedType"] == "java.lang.Long"
+    assert node["any"]["^EncodedType"] == "java.lang.Integer"
+    small = b'{"^EncodedType":"x.Shape","^ObjectID":"1","name":"n","at":null,"colour":null,"unknown":1}'
+    with pytest.raises(BadRequest, match=r"x\.Shape\.at"):
+        both.decode(small)
+    with pytest.raises(BadRequest, match="needs a field"):
+        both.decode(b'{"^EncodedType":"x.Shape","^ObjectID":"1","name":"n"}')
+
+
+def test_a_registry_refuses_doubles_and_other_classes() -> None:
+    types = JavaTypes()
+    types.portable("x.Point")(Point)
+    with pytest.raises(ValueError, match="already"):
+        types.portable("x.Point")(Colour)
+    with pytest.raises(ValueError, match="already"):
+        types.portable("x.Other")(Point)
+    with pytest.raises(TypeError, match="attrs"):
+        types.portable("x.Plain")(dict)
+
+
+def test_parts_are_none_of_the_protocol_s() -> None:
+    with pytest.raises(ValueError, match="ReplyTo"):
+        Parts(ReplyTo="x")
+    with pytest.raises(ValueError, match="at most"):
+        Parts({str(number): 1 for number in range(300)})
+    assert dict(Parts(Value=1, Nick="Ann")) == {"Value": 1, "Nick": "Ann"}
