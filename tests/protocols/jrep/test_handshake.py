@@ -11,6 +11,7 @@ from polybus.plugins import CloseWanted, Ready, Refused, Role
 from polybus.protocols import Jrep
 from polybus.protocols.jrep.handshake import EVENTS, FIRST, VERBS, Action, Dialect, State, step_of
 from polybus.protocols.jrep.session import JrepSession
+from polybus.protocols.jrep.states import STATES as BUS_STATES
 
 DIALECTS: tuple[Dialect, ...] = ("auto", "v3", "legacy")
 ROLES: tuple[Role, ...] = ("client", "server")
@@ -269,3 +270,9 @@ def test_the_bare_object_of_a_websocket_negotiation_is_answered() -> None:
     server.receive(b'{"CommandType":"Associate","ConnectionSessionKey":"k","WebSocketToken":"t"}', 0.0)
     assert [word.get("CommandType") for word in said(server)] == ["WebsocketNegotiationFailed"]
     assert server.state is State.LISTENING
+
+
+def test_every_state_of_a_bus_has_an_answer_to_every_event() -> None:
+    for following in BUS_STATES.values():
+        assert set(following) == {"up", "lost", "gone", "trying", "left"}
+        assert set(following.values()) <= set(BUS_STATES)

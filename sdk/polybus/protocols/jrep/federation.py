@@ -330,8 +330,8 @@ class Federation:
             LocalProtocolError, ReservedSubject: The subject cannot be announced.
         """
         name = str(message.subject)
-        if name == CLIENT_BUS_ERRORS or name.startswith(LOCAL_PREFIX):
-            return  # known already, or of no interest to anybody else
+        if name == CLIENT_BUS_ERRORS and self.role == "client":
+            return  # known already
         service = service_of(check_local_subject(message.subject, self._limits.subject))
         behind = self._told.get(service)
         if message.kind is Kind.SUBSCRIBE:

@@ -149,6 +149,7 @@ def _with_list(function: Callable[..., Any], types: list[Any]) -> Callable[..., 
     """The function as a handler whose body is the list of its arguments."""
 
     def taken(body: Any) -> list[Any]:
+        body = [] if body is None else body
         if not isinstance(body, (list, tuple)) or len(body) != len(types):
             raise BadRequest(f"{len(types)} arguments are wanted, as a list")
         made = []

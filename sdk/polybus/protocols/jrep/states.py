@@ -40,7 +40,7 @@ STATES: Final[Mapping[BusState, Mapping[str, BusState]]] = {
 """A link is up; the last one that was up is lost, or is gone for good; one is being tried; the bus has been left."""
 
 
-async def bus_states(bus: Bus) -> AsyncIterator[BusState]:
+def bus_states(bus: Bus) -> AsyncIterator[BusState]:
     """The state of a bus now, and each one that follows; it ends with UNINITIALIZED when the bus is left.
 
     ::
@@ -48,17 +48,33 @@ async def bus_states(bus: Bus) -> AsyncIterator[BusState]:
         async for state in bus_states(bus):
             print(state.name)
     """
-    events, up = bus.events(), set[Any]()
-    state = _now(bus, up)
-    yield state
-    async for event in events:
-        kind = _kind_of(event, bus, up)
-        following = STATES[state][kind] if kind is not None else state
-        if following is not state:
-            state = following
-            yield state
-    if state is not BusState.UNINITIALIZED:
-        yield STATES[state]["left"]
+    return _States(bus)
+
+
+class _States(AsyncIterator[BusState]):
+    """Not a generator: whoever stops reading owes it nothing."""
+
+    def __init__(self, bus: Bus) -> None:
+        self._bus = bus
+        self._events = bus.events()
+        self._up: set[Any] = set()
+        self._state: BusState | None = None
+
+    async def __anext__(self) -> BusState:
+        if self._state is None:
+            self._state = _now(self._bus, self._up)
+            return self._state
+        while True:
+            try:
+                kind = _kind_of(await anext(self._events), self._bus, self._up)
+            except StopAsyncIteration:
+                if self._state is BusState.UNINITIALIZED:
+                    raise
+                kind = "left"
+            following = STATES[self._state][kind] if kind is not None else self._state
+            if following is not self._state:
+                self._state = following
+                return following
 
 
 def _now(bus: Bus, up: set[Any]) -> BusState:

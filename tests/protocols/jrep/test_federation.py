@@ -1,0 +1,534 @@
+"""Buses over J.REP: what a foreign client sees, isolation of sessions, and what a real Errai fails (notes section 5)."""
+
+import json
+import logging
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Any
+
+import anyio
+import pytest
+
+from polybus import Backoff, Bus, NoHandler, RequestError, Unsupported, connect
+from polybus.errors import Code, Conflict, RemoteError, ReservedSubject
+from polybus.events import FrameRefused, LinkUp
+from polybus.protocols.jrep import BusState, JavaObject, Parts, RemoteInterface, bus_states
+
+from .raw import BOUND, Peer, raw
+
+pytestmark = pytest.mark.anyio
+URL = "jrep+tcp://127.0.0.1:0"
+
+
+def make_bus(**options: Any) -> Bus:
+    bus = Bus(**options)
+
+    @bus.handle("barrier")
+    async def barrier() -> None:
+        pass
+
+    @bus.handle("echo")
+    async def echo(body: Any) -> Any:
+        return body
+
+    return bus
+
+
+@asynccontextmanager
+async def served(bus: Bus, clients: int = 1) -> AsyncIterator[list[Peer]]:
+    """Foreign clients of a bus, associated."""
+    with anyio.fail_after(BOUND):
+        async with bus.serve(URL) as listener, AsyncExitStack() as stack:
+            peers = [await stack.enter_async_context(raw(listener.url)) for _ in range(clients)]
+            for peer in peers:
+                await peer.associate()
+            yield peers
+
+
+# -- a foreign client ----------------------------------------------------------------------------------------------------
+
+
+async def test_a_foreign_client_is_told_of_handlers_and_exact_subscriptions() -> None:
+    bus = make_bus()
+
+    @bus.on("news.today")
+    async def on_news(body: Any) -> None: ...
+
+    @bus.on("other.*")
+    async def on_other(body: Any) -> None: ...
+
+    async with bus.serve(URL) as listener, raw(listener.url) as peer:
+        finish = await peer.associate()
+        assert set(finish["RemoteServices"].split(",")) == {"ServerBus", "ServerEchoService", "barrier", "echo", "news.today"}
+        assert finish["CapabilitiesFlags"]
+        assert "PolybusTtl" not in finish
+
+        @bus.handle("late")
+        async def late() -> None: ...
+
+        told = await peer.hear("RemoteSubscribe")
+        assert (told["ToSubject"], told["Subject"]) == ("ClientBus", "late")
+        async with bus.subscribe("later"):
+            assert (await peer.hear("RemoteSubscribe"))["Subject"] == "later"
+        assert (await peer.hear("RemoteUnsubscribe"))["Subject"] == "later"
+        async with bus.subscribe("later.*"):  # a pattern cannot be told, and that harms nobody
+            assert await peer.nothing_more() == []
+
+
+async def test_a_foreign_client_asks_and_is_answered_in_marked_values() -> None:
+    async with served(make_bus()) as (peer,):
+        value = {"^EncodedType": "java.util.ArrayList", "^ObjectID": "1", "^Value": ["a", None]}
+        await peer.say({"ToSubject": "echo", "Value": value, "ReplyTo": "echo:1:RespondTo:RPC", "ErrorTo": "ClientBusErrors"})
+        assert await peer.hear() == {"ToSubject": "echo:1:RespondTo:RPC", "Value": value}
+
+
+async def test_any_reply_subject_may_be_used_and_several_times_at_once() -> None:
+    bus = make_bus()
+    gate = anyio.Event()
+
+    @bus.handle("slow")
+    async def slow(body: Any) -> Any:
+        await gate.wait()
+        return body
+
+    async with served(bus) as (peer,):
+        for number in range(3):
+            await peer.say({"ToSubject": "slow", "Value": str(number), "ReplyTo": "mine"})
+        await peer.nothing_more()
+        gate.set()
+        answers = [await peer.hear() for _ in range(3)]
+        assert sorted(answer["Value"] for answer in answers) == ["0", "1", "2"]
+        assert {answer["ToSubject"] for answer in answers} == {"mine"}
+
+
+async def test_an_error_has_all_that_an_errai_client_looks_for_and_no_stack() -> None:
+    bus = make_bus()
+
+    @bus.handle("fail")
+    async def fail(body: Any) -> None:
+        if body == "secret":
+            raise ValueError("hunter2")
+        raise Conflict("twice", reason="double", detail={"a": 1})
+
+    async with served(bus) as (peer,):
+        await peer.say({"ToSubject": "fail", "Value": "x", "ReplyTo": "f:1:RespondTo:RPC", "ErrorTo": "f:1:Errors:RPC"})
+        error = await peer.hear()
+        assert error["ToSubject"] == "f:1:Errors:RPC"
+        assert error["ErrorMessage"] == "twice"
+        assert error["AdditionalDetails"] == "FAILED_PRECONDITION (double)"
+        assert error["Throwable"]["^EncodedType"] == "java.lang.RuntimeException"
+        assert error["Throwable"]["message"] == "twice"
+        assert error["Throwable"]["stackTrace"]["^Value"] == []
+        await peer.say({"ToSubject": "fail", "Value": "secret", "ReplyTo": "f:2:RespondTo:RPC", "ErrorTo": "f:2:Errors:RPC"})
+        text = json.dumps(await peer.hear())
+        assert "hunter2" not in text
+        assert "Traceback" not in text
+        await peer.say({"ToSubject": "fail", "Value": "x", "ReplyTo": "f:3:RespondTo:RPC"})
+        assert (await peer.hear())["ToSubject"] == "ClientBusErrors", "without ErrorTo the client's bus is told"
+
+
+async def test_an_unknown_subject_is_an_error_within_the_round_trip() -> None:
+    async with served(make_bus()) as (peer,):
+        await peer.say({"ToSubject": "nobody", "ReplyTo": "n:1:RespondTo:RPC", "ErrorTo": "n:1:Errors:RPC"})
+        assert (await peer.hear())["ToSubject"] == "n:1:Errors:RPC"
+
+
+async def test_without_reply_to_it_goes_to_listeners_and_to_the_handler() -> None:
+    bus = make_bus()
+    heard: list[Any] = []
+
+    @bus.handle("job")
+    async def job(body: Any) -> str:
+        heard.append(("handle", body))
+        return "nobody reads this"
+
+    @bus.on("job")
+    async def on_job(body: Any) -> None:
+        heard.append(("on", body))
+
+    async with served(bus) as (peer,):
+        await peer.say({"ToSubject": "job", "Value": "v"})
+        assert await peer.nothing_more() == []
+        while len(heard) < 2:
+            await anyio.lowlevel.checkpoint()
+    assert sorted(heard) == [("handle", "v"), ("on", "v")]
+
+
+async def test_priority_comes_first_within_a_payload() -> None:
+    bus, heard = make_bus(), list[Any]()
+
+    @bus.on("job")
+    async def on_job(body: Any) -> None:
+        heard.append(body)
+
+    async with served(bus) as (peer,):
+        await peer.say(
+            {"ToSubject": "job", "Value": "1"},
+            {"ToSubject": "job", "Value": "2", "PriorityProcessing": "1"},
+            {"ToSubject": "job", "Value": "3", "PriorityProcessing": 0},
+            {"ToSubject": "job", "Value": "4", "PriorityProcessing": 5},
+        )
+        await peer.nothing_more()
+        while len(heard) < 4:
+            await anyio.lowlevel.checkpoint()
+    assert heard == ["2", "4", "1", "3"]
+
+
+async def test_one_bad_message_costs_no_other_and_its_asker_is_told() -> None:
+    bus, heard = make_bus(), list[Any]()
+
+    @bus.on("job")
+    async def on_job(body: Any) -> None:
+        heard.append(body)
+
+    async with served(bus) as (peer,):
+        bad = {"^EncodedType": "java.lang.Integer", "^NumVal": "x"}
+        messages: list[dict[str, Any]] = [{"ToSubject": "job", "Value": f"{number}"} for number in range(99)]
+        messages.insert(50, {"ToSubject": "job", "Value": bad, "ReplyTo": "j:1:RespondTo:RPC", "ErrorTo": "j:1:Errors:RPC"})
+        await peer.say(*messages)
+        (error,) = await peer.nothing_more()
+        assert error["ToSubject"] == "j:1:Errors:RPC"
+        while len(heard) < 99:
+            await anyio.lowlevel.checkpoint()
+    assert heard == [f"{number}" for number in range(99)]
+    assert bus.stats().malformed == 1
+
+
+async def test_the_echo_service_answers() -> None:
+    async with served(make_bus()) as (peer,):
+        await peer.say({"ToSubject": "ServerEchoService", "ReplyTo": "SSEAgent"})
+        assert await peer.hear() == {"ToSubject": "SSEAgent"}
+
+
+async def test_an_unterminated_map_key_and_a_quote_in_a_key_are_survived() -> None:
+    async with served(make_bus()) as (peer,):
+        value = {"^EncodedType": "java.util.HashMap", "^ObjectID": "1", "^Value": {'with " quote': "x", "é": "y"}}
+        await peer.say({"ToSubject": "echo", "Value": value, "ReplyTo": "e:1:RespondTo:RPC"})
+        assert (await peer.hear())["Value"]["^Value"] == value["^Value"]
+        lower = '[{"ToSubject":"echo","Value":"\\u00e9","ReplyTo":"e:2:RespondTo:RPC"}]'
+        await peer.say(text=lower)
+        assert (await peer.hear())["Value"] == "é"
+
+
+async def test_a_deep_payload_is_refused_and_the_connection_goes_on() -> None:
+    async with served(make_bus()) as (peer,):
+        await peer.say(text='[{"ToSubject":"echo","Value":' + "[" * 2000 + "]" * 2000 + "}]")
+        assert await peer.nothing_more() == []
+
+
+# -- isolation -----------------------------------------------------------------------------------------------------------
+
+
+async def test_a_client_cannot_reach_what_only_another_one_serves() -> None:
+    bus = make_bus()
+    async with served(bus, 2) as (ann, bob):
+        await bob.say({"ToSubject": "ServerBus", "CommandType": "RemoteSubscribe", "Subject": "private"})
+        await bob.nothing_more()
+        await ann.say({"ToSubject": "private", "Value": "x"})
+        await ann.nothing_more()
+        assert await bob.nothing_more() == []
+
+
+async def test_a_client_cannot_disconnect_another_one_or_listen_to_the_buses() -> None:
+    bus = make_bus()
+    async with served(bus, 2) as (ann, bob):
+        await ann.say({"ToSubject": "ClientBus", "CommandType": "Disconnect", "Reason": "spoof"})
+        await ann.say({"ToSubject": "ServerBus", "CommandType": "RemoteSubscribe", "Subject": "ServerBus"})
+        await ann.say({"ToSubject": "ServerBus", "CommandType": "RemoteSubscribe", "Subject": "echo"})
+        complaints = await ann.nothing_more()
+        assert {complaint["ToSubject"] for complaint in complaints} == {"ClientBusErrors"}
+        await bob.say({"ToSubject": "echo", "Value": "secret", "ReplyTo": "e:1:RespondTo:RPC"})
+        assert (await bob.hear())["Value"] == "secret"
+        assert await ann.nothing_more() == [], "no copy of what another one asks"
+        assert await bob.nothing_more() == []
+
+
+async def test_a_relay_passes_on_with_all_parts_and_not_back() -> None:
+    bus = make_bus()
+    bus.relay("chat.>")
+    async with served(bus, 2) as (ann, bob):
+        for peer in (ann, bob):
+            await peer.say({"ToSubject": "ServerBus", "CommandType": "RemoteSubscribe", "Subject": "chat.room"})
+            await peer.nothing_more()
+        node = {"^EncodedType": "x.Node", "^ObjectID": "1", "count": 3}
+        await ann.say({"ToSubject": "chat.room", "Nick": "Ann", "Node": node, "Value": ["bare"]})
+        assert await ann.nothing_more() == []
+        (heard,) = await bob.nothing_more()
+        assert heard["Nick"] == "Ann"
+        assert {**heard["Node"], "^ObjectID": "1"} == node
+        assert heard["Value"]["^EncodedType"] == "java.util.ArrayList", "a bare array is refused by real clients"
+        assert heard["Node"]["^ObjectID"] != heard["Value"]["^ObjectID"]
+
+
+async def test_hubs_in_a_ring_pass_a_message_once() -> None:
+    hubs = [make_bus(), make_bus()]
+    heard: list[Any] = []
+
+    @hubs[1].on("chat.room")
+    async def on_chat(body: Any) -> None:
+        heard.append(body)
+
+    with anyio.fail_after(BOUND):
+        for hub in hubs:
+            hub.relay("chat.>")
+        async with hubs[0].serve("jrep+memory://ring-0"), hubs[1].serve("jrep+memory://ring-1"):
+            async with hubs[0].connect("jrep+memory://ring-1"), hubs[1].connect("jrep+memory://ring-0"):
+                async with connect("jrep+memory://ring-0") as client:
+                    await client.publish("chat.room", 1)
+                    await client.publish("chat.room", 2)
+                    while len(heard) < 2:
+                        await anyio.lowlevel.checkpoint()
+                    for _ in range(5):
+                        await client.request("barrier")
+    assert heard == [1, 2]
+
+
+# -- our own buses -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("address", ["memory://own", "tcp://127.0.0.1:0", "ws://127.0.0.1:0/bus"])
+@pytest.mark.parametrize("dialect", ["auto", "v3", "legacy"])
+async def test_two_of_ours_federate_over_every_transport(address: str, dialect: str) -> None:
+    bus = make_bus()
+    with anyio.fail_after(BOUND):
+        async with bus.serve(f"jrep+{address}?dialect={dialect}") as listener, connect(listener.url) as client:
+            async with client.subscribe("news.*") as news:
+                await bus.publish("news.today", Parts(Value=[1, b"x"], Nick="Ann"))
+                message = await anext(news)
+                assert (message.body, message.attributes["Nick"]) == ([1, b"x"], "Ann")
+            assert await client.request("echo", {5: {1.5}}) == {5: {1.5}}
+
+
+async def test_a_foreign_server_is_bare_and_says_so_at_once() -> None:
+    client = make_bus()
+    with anyio.fail_after(BOUND):
+        async with await anyio.create_tcp_listener(local_host="127.0.0.1") as listener, anyio.create_task_group() as group:
+            port = listener.extra(anyio.abc.SocketAttribute.local_port)
+            seen: list[dict[str, Any]] = []
+
+            async def serve(stream: Any) -> None:
+                peer = Peer(stream)
+                try:
+                    while stream is not None:
+                        message = await peer.hear()
+                        seen.append(message)
+                        if message.get("CommandType") == "Associate":
+                            services = {"RemoteServices": "ServerBus,echo", "CapabilitiesFlags": "LongPolling"}
+                            await peer.say({"ToSubject": "ClientBus", "CommandType": "FinishAssociation", **services})
+                        elif "ReplyTo" in message:
+                            await peer.say(
+                                {"ToSubject": message["ErrorTo"], "ErrorMessage": "no", "AdditionalDetails": "<pre>"}
+                            )
+                except (anyio.EndOfStream, anyio.BrokenResourceError):
+                    await stream.aclose()
+
+            group.start_soon(listener.serve, serve)
+            async with connect(f"jrep+tcp://127.0.0.1:{port}", bus=client):
+                with pytest.raises(RemoteError, match="no") as caught:
+                    await client.request("far", 1)
+                assert caught.value.code is Code.UNKNOWN
+                async with client.subscribe("exact"):
+                    pass
+                with pytest.raises(Unsupported, match="exact subjects"):
+                    async with client.subscribe("pattern.*"):
+                        pass
+                with pytest.raises(Unsupported):
+                    async with client.stream("lines"):
+                        pass
+                await client.notify("told", 1)
+            group.cancel_scope.cancel()
+    names = [message.get("CommandType", message["ToSubject"]) for message in seen]
+    assert names[0] == "Associate"
+    assert "_polybus.hello" not in names
+    asked = next(message for message in seen if message["ToSubject"] == "far")
+    assert not any(name.startswith("Polybus") for name in asked)
+    told = next(message for message in seen if message["ToSubject"] == "told")
+    assert set(told) == {"ToSubject", "Value"}
+    announced = {message.get("Subject") for message in seen if message.get("CommandType") == "RemoteSubscribe"}
+    assert {"barrier", "echo", "exact"} <= announced
+
+
+async def test_reserved_subjects_are_refused_by_the_call() -> None:
+    with anyio.fail_after(BOUND):
+        async with make_bus().serve("jrep+memory://reserved"), connect("jrep+memory://reserved") as client:
+            for name in ("ServerBus", "clientbus", "ClientBusErrors"):
+                with pytest.raises(ReservedSubject):
+                    _ = client.request(name)
+                with pytest.raises(ReservedSubject):
+                    await client.publish(name, 1)
+            with pytest.raises(ReservedSubject):
+                async with client.subscribe("ServerBus"):
+                    pass
+            assert await client.request("echo", "still here") == "still here"
+
+
+async def test_a_reserved_name_that_a_bus_listens_to_does_not_break_its_links(caplog: pytest.LogCaptureFixture) -> None:
+    client = make_bus()
+
+    @client.on("ServerBus")
+    async def on_bus(body: Any) -> None: ...
+
+    with anyio.fail_after(BOUND), caplog.at_level(logging.WARNING):
+        async with make_bus().serve("jrep+memory://listening"), connect("jrep+memory://listening", bus=client):
+            assert await client.peers[0].request("echo", 1) == 1
+    assert "does not hear of 'ServerBus'" in caplog.text
+
+
+async def test_subjects_that_begin_with_local_stay_here() -> None:
+    server, client, heard = make_bus(), make_bus(), list[Any]()
+
+    @client.on("local:x")
+    async def on_local(body: Any) -> None:
+        heard.append(body)
+
+    with anyio.fail_after(BOUND):
+        async with server.serve("jrep+memory://local"), connect("jrep+memory://local", bus=client):
+            async with server.subscribe("local:x") as there:
+                await client.publish("local:x", 1)
+                await client.peers[0].request("barrier")
+                assert heard == [1]
+                assert len(there) == 0
+            with pytest.raises(ReservedSubject, match="belongs to"):
+                async with client.subscribe("local:y"):
+                    pass
+            assert client.peers[0].connected
+
+
+async def test_a_session_that_has_expired_is_made_anew_with_its_subscriptions() -> None:
+    server, client = make_bus(), Bus()
+    with anyio.fail_after(BOUND):
+        async with server.serve("jrep+memory://expiry"):
+            async with connect("jrep+memory://expiry", bus=client, backoff=Backoff(initial=0.001)):
+                async with client.subscribe("news") as news:
+                    events = client.events()
+                    (link,) = server._running.links
+                    assert link.transport is not None
+                    link.transport.send(b'[{"ToSubject":"ClientBus","CommandType":"SessionExpired"}]')
+                    async for event in events:
+                        if isinstance(event, LinkUp):
+                            assert event.again
+                            break
+                    await client.request("barrier")
+                    await server.publish("news", 1)
+                    assert (await anext(news)).body == 1
+
+
+async def test_a_complaint_of_the_server_is_seen() -> None:
+    server, client = make_bus(), Bus()
+    with anyio.fail_after(BOUND):
+        async with server.serve("jrep+memory://complaint"), connect("jrep+memory://complaint", bus=client):
+            events = client.events()
+            (link,) = server._running.links
+            assert link.transport is not None
+            link.transport.send(b'[{"ToSubject":"ClientBusErrors","ErrorMessage":"out of order"}]')
+            event = await anext(aiter(events))
+            while not isinstance(event, FrameRefused):
+                event = await anext(aiter(events))
+            assert "out of order" in event.text
+
+
+# -- remote procedures ---------------------------------------------------------------------------------------------------
+
+CALCULATOR = RemoteInterface("wiretest.Svc")
+ADD = CALCULATOR.method("add", int, int, returns=int)
+
+
+def make_calculator() -> Bus:
+    bus = make_bus()
+
+    @CALCULATOR.handle(bus)
+    async def add(left: int, right: int) -> int:
+        return left + right
+
+    @CALCULATOR.handle(bus, "fire")
+    def fire() -> None:
+        pass
+
+    return bus
+
+
+async def test_a_gwt_style_client_calls_a_python_method() -> None:
+    async with served(make_calculator()) as (peer,):
+        marked = {"^EncodedType": "java.lang.Integer", "^ObjectID": "-1"}
+        call = {
+            "ToSubject": "wiretest.Svc:RPC",
+            "CommandType": "add:java.lang.Integer:java.lang.Integer:",
+            "ReplyTo": "wiretest.Svc:RPC.add:java.lang.Integer:java.lang.Integer::2:RespondTo:RPC",
+            "ErrorTo": "wiretest.Svc:RPC.add:java.lang.Integer:java.lang.Integer::2:Errors:RPC",
+            "MethodParms": {
+                "^EncodedType": "java.util.ArrayList",
+                "^ObjectID": "1",
+                "^Value": [{**marked, "^NumVal": 2}, {**marked, "^NumVal": 3}],
+            },
+        }
+        await peer.say(call)
+        assert await peer.hear() == {"ToSubject": call["ReplyTo"], "MethodReply": {**marked, "^NumVal": 5}}
+        call["MethodParms"]["^Value"].pop()  # type: ignore[index]
+        await peer.say(call)
+        assert "2 arguments" in (await peer.hear())["ErrorMessage"]
+        call["CommandType"] = "divide:java.lang.Integer:"
+        await peer.say(call)
+        assert "divide" in (await peer.hear())["ErrorMessage"]
+        await peer.say(
+            {"ToSubject": "wiretest.Svc:RPC", "CommandType": "fire:", "ReplyTo": "wiretest.Svc:RPC.fire::6:RespondTo:RPC"}
+        )
+        assert await peer.hear() == {"ToSubject": "wiretest.Svc:RPC.fire::6:RespondTo:RPC"}
+
+
+async def test_a_python_method_is_called_with_types_and_as_it_is() -> None:
+    with anyio.fail_after(BOUND):
+        async with make_calculator().serve("jrep+memory://calculator"), connect("jrep+memory://calculator") as client:
+            assert await client.request(ADD, [2, 3]) == 5
+            assert await CALCULATOR.call(client, "add", 20, 30, returns=int, timeout=2) == 50
+            assert await CALCULATOR.call(client.peers[0], "fire") is None
+            with pytest.raises(NoHandler):
+                await CALCULATOR.call(client, "add", "x", "y")
+            with pytest.raises(RequestError, match="argument 2"):
+                await client.request(ADD, [1, "x"])
+
+
+def test_names_of_methods_follow_java() -> None:
+    method = CALCULATOR.method("find", str, "java.lang.Long", list[int], dict[str, int], Any)
+    assert method.name == (
+        "wiretest.Svc:RPC.find:java.lang.String:java.lang.Long:java.util.List:java.util.Map:java.lang.Object:"
+    )
+    with pytest.raises(TypeError, match="no Java name"):
+        CALCULATOR.method("find", complex)
+    assert CALCULATOR._type_of(JavaObject("x.Y")) == "x.Y"
+
+
+# -- states --------------------------------------------------------------------------------------------------------------
+
+
+async def test_the_five_states_follow_a_link() -> None:
+    server, client = make_bus(), Bus()
+    seen: list[BusState] = []
+    with anyio.fail_after(BOUND):
+        async with server.serve("jrep+memory://states"), anyio.create_task_group() as group:
+            async with client:
+                started = anyio.Event()
+
+                async def watch() -> None:
+                    async for state in bus_states(client):
+                        seen.append(state)
+                        started.set()
+
+                group.start_soon(watch)
+                await started.wait()
+                async with client.connect("jrep+memory://states", backoff=Backoff(initial=0.001)):
+                    while BusState.CONNECTED not in seen:
+                        await anyio.lowlevel.checkpoint()
+                    await server.peers[0].aclose("a hiccup")
+                    while seen.count(BusState.CONNECTED) < 2:
+                        await anyio.lowlevel.checkpoint()
+                while seen[-1] is not BusState.LOCAL_ONLY:
+                    await anyio.lowlevel.checkpoint()
+    assert seen[:2] == [BusState.LOCAL_ONLY, BusState.CONNECTED]
+    assert BusState.CONNECTION_INTERRUPTED in seen
+    assert seen[-2:] == [BusState.LOCAL_ONLY, BusState.UNINITIALIZED]
+
+
+async def test_a_bus_that_is_not_entered_is_uninitialized() -> None:
+    async for state in bus_states(Bus()):
+        assert state is BusState.UNINITIALIZED
+        break
