@@ -362,10 +362,14 @@ def test_threads_that_wait_are_told_when_the_bus_is_closed(url: str, backend: An
     assert len(ends) == 8
 
 
-def test_the_state_of_the_lifespan_is_there_for_def_handlers() -> None:
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_lifespan_may_hold_a_task_group_and_its_state_is_there_for_def_handlers(backend: Any) -> None:
     @asynccontextmanager
     async def lifespan(bus: polybus.Bus) -> AsyncIterator[str]:
-        yield "state"
+        async with anyio.create_task_group() as group:
+            group.start_soon(anyio.sleep_forever)
+            yield "state"
+            group.cancel_scope.cancel()
 
     app = polybus.Bus(lifespan=lifespan)
 
@@ -373,7 +377,7 @@ def test_the_state_of_the_lifespan_is_there_for_def_handlers() -> None:
     def state(ctx: sync.Context) -> str:
         return str(ctx.state)
 
-    with sync.Bus(app) as bus:
+    with sync.Bus(app, backend=backend) as bus:
         assert bus.request("state") == "state"
 
 

@@ -2,11 +2,13 @@
 
 import json
 import signal
+import socket
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
 from polybus.cli.app import run
@@ -152,3 +154,26 @@ def test_a_reader_that_leaves_early_is_no_failure(url: str) -> None:
             assert run(["publish", url, "news.today"]) == 0
         assert pipeline.stderr is not None
         assert pipeline.stderr.read() == ""
+
+
+def test_serve_knows_further_hosts_behind_a_proxy(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for options, status in ((["--host", "bus.example"], 0), ([], 1)):
+        with serving(tmp_path, *options, url="ubre+ws://127.0.0.1:0/bus") as (url, _):
+            assert run(["request", url, "greet", '"Ann"', "--header", "Host: bus.example"]) == status
+    assert "bus.example" in capsys.readouterr().err
+
+
+def test_serve_goes_on_answering_for_the_delay_while_it_says_that_it_is_not_ready(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        health = f"http://127.0.0.1:{free.getsockname()[1]}"
+    with serving(tmp_path, "--health", health, "--delay", "600") as (url, process):
+        assert httpx.get(f"{health}/readyz").status_code == 200
+        process.send_signal(signal.SIGTERM)
+        while httpx.get(f"{health}/readyz").status_code == 200:
+            pass
+        assert run(["request", url, "greet", '"Ann"']) == 0
+        assert "Hello, Ann" in capsys.readouterr().out
+        process.send_signal(signal.SIGTERM)
+        process.wait(timeout=30)

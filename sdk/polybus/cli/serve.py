@@ -27,6 +27,10 @@ def serve(
         list[str] | None,
         typer.Option(metavar="O", help="A web origin whose pages may connect; several are possible.", show_default=False),
     ] = None,
+    host: Annotated[
+        list[str] | None,
+        typer.Option(metavar="H", help="A further Host of a loopback server, behind a proxy; several.", show_default=False),
+    ] = None,
     relay: Annotated[
         list[str] | None,
         typer.Option(
@@ -49,19 +53,23 @@ def serve(
         ),
     ] = None,
     drain: Annotated[float, typer.Option(metavar="S", min=0, help="Seconds that running handlers get after SIGTERM.")] = 20.0,
+    delay: Annotated[
+        float,
+        typer.Option(metavar="S", min=0, help="Seconds before that, while /readyz says 503 and requests are still taken."),
+    ] = 0.0,
 ) -> None:
     """Serve a bus until SIGINT or SIGTERM, then let running handlers finish."""
     logging.basicConfig(format="%(levelname)s %(name)s: %(message)s")
     bus = load_bus(app)
     for pattern in relay or ():
         bus.relay(pattern)
-    options: dict[str, Any] = {"origins": tuple(origin or ()), "insecure": insecure}
+    options: dict[str, Any] = {"origins": tuple(origin or ()), "hosts": tuple(host or ()), "insecure": insecure}
     if cert is not None:
         options["tls"] = _certificate(cert, key)
     elif key is not None:
         raise UsageError("--key without --cert: name the certificate too")
     try:
-        run(bus, *urls, drain=drain, health=health, **options)
+        run(bus, *urls, drain=drain, delay=delay, health=health, **options)
     except LocalProtocolError as error:
         raise UsageError(str(error).replace("insecure=True", "--insecure").replace("tls=", "--cert FILE")) from None
 
