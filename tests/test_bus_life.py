@@ -955,11 +955,19 @@ async def test_a_bus_that_is_used_from_another_thread_or_loop_says_so() -> None:
         async with connect("ubre+memory://elsewhere", bus=bus):
             pass
 
+    async def subscribe() -> None:
+        async with bus.subscribe("news"):
+            pass
+
+    async def stream() -> None:
+        async with bus.stream("echo"):
+            pass
+
     def plain() -> None:
         with pytest.raises(LocalProtocolError, match="another thread"):
             _ = bus.request("echo", 1)
         for backend in ("asyncio", "trio"):
-            for attempt in (enter, link, bus.drain, bus.aclose, bus.wait_closed):
+            for attempt in (enter, link, subscribe, stream, bus.drain, bus.aclose, bus.wait_closed):
                 with pytest.raises(LocalProtocolError, match="another thread"):
                     anyio.run(attempt, backend=backend)
         said.append(1)

@@ -528,7 +528,7 @@ class Bus(Life):
             local: Take the bus's own publications too.
 
         Raises:
-            LocalProtocolError: The pattern is not valid.
+            LocalProtocolError: The pattern is not valid; (on entering) the bus runs in another event loop.
             ReservedSubject: It begins with ``_polybus.``.
             ValueError: The queue or the policy is not possible.
             Unsupported: (on entering) A bare peer matches exact subjects only, or no link carries such a subject (a number).
@@ -553,7 +553,8 @@ class Bus(Life):
             self._runtime.spawn(self._distribution.announce_later, pattern)
 
     async def _subscribe(self, subscription: Subscription) -> None:
-        self._check_gone()  # raises when the bus is not entered, too
+        self._running.check_here()
+        self._check_gone()
         self._subscriptions[subscription] = None
         self._distribution.local.add(subscription.pattern, subscription)
         self._distribution.want(subscription.pattern)
@@ -648,6 +649,7 @@ class Bus(Life):
     async def _open(
         self, subject: str | int, body: Any, mode: str, timeout: float | None, receives: Any, to: Peer | None
     ) -> Channel[Any, Any]:
+        self._running.check_here()
         if to is None and subject in self._handlers:
             return self._loopback.open(subject, body, mode, timeout, receives)
         peer = to if to is not None else self._route(subject)
