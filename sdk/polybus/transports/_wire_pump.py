@@ -1,9 +1,8 @@
-"""The driver for every other event loop: two tasks that pump an anyio byte stream.
+"""The driver for every other event loop: a task that reads an anyio byte stream, and one that writes while something waits.
 
 One receive and one joined send per chunk, never per message: that is what makes it as fast as callbacks. The tasks belong to
-the bus, so no cancellation of user code reaches a send and tears a frame. Where the stream is a plain socket, what may leave at
-once is written without a turn of the writing task, as far as the socket takes it: a publication to many connections, and the
-beginning of a long burst.
+the bus, so no cancellation of user code reaches a send and tears a frame. Where the stream is a plain socket, bytes are written
+without a task as far as it takes them: at the end of a turn, a publication to many connections and a long burst at once.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ from __future__ import annotations
 import socket
 import ssl
 from collections.abc import Mapping
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from typing import TYPE_CHECKING, Any, Final, cast
 
 import anyio
@@ -58,13 +57,17 @@ class PumpWire:
         self._turn = -1
         self._taken = 0
         self._full = False
-        self._something_to_write = anyio.Event()
-        self._may_read = anyio.Event()
+        # Whether the writing task runs, and whether `_flush` is on its way.
+        self._writing = False
+        self._sender: anyio.CancelScope | None = None
+        self._flushes = False
+        self._may_read: anyio.Event | None = anyio.Event()
+        """What the reading task waits for; None while it may read."""
         # We write nothing more; all of it is written; the peer sends nothing more.
         self._hung_up = False
         self._all_written = False
         self._eof = False
-        self._reading = anyio.CancelScope()
+        self._reading = anyio.CancelScope() if isinstance(stream, TLSStream) else None
         self._everything = anyio.CancelScope()
         self._error: Exception | None = None
         self._lost = False
@@ -76,10 +79,11 @@ class PumpWire:
     async def _run(self) -> None:
         try:
             with self._everything:
-                async with anyio.create_task_group() as group:
-                    group.start_soon(self._write_all)
-                    await self._read_all()
+                await self._read_all()
+                await anyio.sleep_forever()  # the peer sends nothing more: the writing task has the last word
         finally:
+            if self._sender is not None:
+                self._sender.cancel()
             with anyio.CancelScope(shield=True):
                 await anyio.aclose_forcefully(self._stream)
             self._lose()
@@ -93,9 +97,9 @@ class PumpWire:
 
     async def _read_all(self) -> None:
         size = _READ_SIZE
-        with self._reading:
+        with self._reading or nullcontext():
             while True:
-                if not self._may_read.is_set():
+                if self._may_read is not None:
                     await self._may_read.wait()
                 try:
                     data = await self._stream.receive(size)
@@ -104,7 +108,7 @@ class PumpWire:
                     return
                 size = _READ_MORE if len(data) == size else _READ_SIZE
                 for start in range(0, len(data), _READ_SIZE):
-                    if not self._may_read.is_set():
+                    if self._may_read is not None:
                         await self._may_read.wait()
                     if self._user is not None:
                         self._user.data_received(data[start : start + _READ_SIZE])
@@ -136,17 +140,24 @@ class PumpWire:
         self._everything.cancel()
 
     async def _write_all(self) -> None:
+        """Runs while something waits that could not be written at once."""
         try:
-            while True:
+            with anyio.CancelScope() as self._sender:
                 while self._pending:
                     await self._write_pending()
                 if self._hung_up:
-                    break
-                self._something_to_write = anyio.Event()
-                await self._something_to_write.wait()
-            await self._close_our_half()
+                    await self._close_our_half()
         except (OSError, anyio.BrokenResourceError, anyio.ClosedResourceError) as error:
-            self._break(error)
+            if not self._everything.cancel_called:
+                self._break(error)
+        finally:
+            self._sender = None
+            self._writing = False
+
+    def _start_writing(self) -> None:
+        if not self._writing and not self._lost:
+            self._writing = True
+            self._host.spawn(self._write_all)
 
     async def _write_pending(self) -> None:
         pending = self._pending
@@ -167,9 +178,14 @@ class PumpWire:
             self._count(len(part))
 
     def _count(self, size: int) -> None:
+        if self._lost:
+            return
         self._taken += size
         self._backlog -= size
         self._sending -= size
+        self._relieve()
+
+    def _relieve(self) -> None:
         if self._full and self._backlog <= LOW_WATER:
             self._full = False
             if self._user is not None:
@@ -179,7 +195,8 @@ class PumpWire:
         """What waited is written: say that nothing more comes; the reader goes on until the peer says so too."""
         if isinstance(self._stream, TLSStream):
             # TLS has no half-close: its goodbye is exchanged by closing, and only one task may read.
-            self._reading.cancel()
+            if self._reading is not None:
+                self._reading.cancel()
             with anyio.move_on_after(self._host.limits.close_timeout, shield=True), suppress(Exception):
                 await self._stream.aclose()
             self._eof = True
@@ -205,7 +222,11 @@ class PumpWire:
             self._write_now()
             if not self._backlog:
                 return
-        self._something_to_write.set()
+        if self._socket is None:
+            self._start_writing()
+        elif not self._flushes and not self._writing:
+            self._flushes = True
+            self._host.call_soon(self._flush)
         if self._backlog > HIGH_WATER and not self._full:
             self._full = True
             if self._user is not None:
@@ -222,6 +243,16 @@ class PumpWire:
         if taken < len(data):
             self._stuck = True
             self.write(data[taken:])
+
+    def _flush(self) -> None:
+        """The turn in which something was written has ended."""
+        self._flushes = False
+        if self._backlog and not self._writing and not self._lost:
+            if not self._stuck:
+                self._write_now()
+            if self._backlog:
+                self._start_writing()
+            self._relieve()
 
     def _write_now(self) -> None:
         """Write what waits, as far as the socket takes it. The writing task has nothing in hand."""
@@ -251,16 +282,19 @@ class PumpWire:
         return self._taken
 
     def pause_reading(self) -> None:
-        if self._may_read.is_set():
+        if self._may_read is None:
             self._may_read = anyio.Event()
 
     def resume_reading(self) -> None:
-        self._may_read.set()
+        if self._may_read is not None:
+            self._may_read.set()
+            self._may_read = None
 
     def hang_up(self) -> None:
-        self._hung_up = True
-        self._something_to_write.set()
-        self._may_read.set()
+        self.resume_reading()
+        if not self._hung_up:
+            self._hung_up = True
+            self._start_writing()
 
     def abort(self) -> None:
         self._everything.cancel()
