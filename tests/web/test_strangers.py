@@ -98,7 +98,29 @@ async def test_who_cannot_be_told_apart_in_time_is_answered_503() -> None:
     async with running(app) as server:
         for _ in range(3):  # each gives its place back
             answer = await knock(server.port)
-            assert (answer.status_code, "in time" in answer.text) == (503, True)
+            assert (answer.status_code, answer.text) == (503, "it took too long to find out who you are\n")
+
+
+@bounded
+async def test_who_is_being_asked_about_when_the_bus_is_left_is_answered_503() -> None:
+    asked = anyio.Event()
+
+    async def slow(handshake: Handshake) -> None:
+        asked.set()
+        await anyio.sleep_forever()
+
+    app, bus = FastAPI(), Bus(authenticate=slow, limits=Limits(handshake_timeout=0.2, close_timeout=0.2))
+    attach(app, bus)
+    answers: list[httpx.Response] = []
+
+    async def ask(port: int) -> None:
+        answers.append(await knock(port))
+
+    async with running(app) as server, anyio.create_task_group() as group:
+        group.start_soon(ask, server.port)
+        await asked.wait()
+        await bus.aclose()
+    assert (answers[0].status_code, answers[0].text) == (503, "this server is shutting down\n")
 
 
 @pytest.mark.parametrize(

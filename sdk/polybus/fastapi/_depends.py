@@ -7,9 +7,7 @@ import inspect
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
-import anyio.from_thread
-
-from ..blocking import BlockingBus
+from ..blocking import BlockingBus, FromHandler
 from ._attachment import AttachedRoute, Attachment
 
 # FastAPI looks at the annotations of dependencies at run time.
@@ -38,7 +36,7 @@ async def blocking_bus_of(connection: HTTPConnection) -> BlockingBus:
     Raises:
         RuntimeError: As `bus_of`.
     """
-    return BlockingBus(await bus_of(connection), anyio.from_thread.run)
+    return BlockingBus(await bus_of(connection), FromHandler())
 
 
 async def bus_or_twin_of(connection: HTTPConnection) -> Any:

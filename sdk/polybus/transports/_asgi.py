@@ -199,10 +199,9 @@ class AsgiTransport:
     def _take(self, message: MutableMapping[str, Any]) -> None:
         if self._state is not State.OPEN:
             return
-        data: bytes | None = message.get("bytes")
-        kind: Literal["text", "binary"] = "binary"
-        if data is None:
-            data, kind = message["text"].encode(), "text"
+        binary: bytes | None = message.get("bytes")
+        kind: Literal["text", "binary"] = "text" if binary is None else "binary"
+        data: bytes = message["text"].encode() if binary is None else binary
         if kind not in self._reads:
             other = "binary" if kind == "text" else "text"
             self._fail(1003, f"a {kind} frame, but only {other} frames are read here")

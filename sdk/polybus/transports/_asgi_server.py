@@ -113,7 +113,7 @@ class AsgiWebSocket:
         Raises:
             Turned: The request breaks a rule.
         """
-        here = scope.get("server") or ("", None)
+        here: tuple[str, int | None] = scope.get("server") or ("", None)
         upgrade = _upgrade(scope)
         door = Door(
             path=upgrade.path,
@@ -164,10 +164,12 @@ async def _decision(options: ListenOptions, handshake: Handshake) -> Admission:
         decided.set()
 
     options.gate.admit(handshake, decide)
-    with anyio.move_on_after(options.host.limits.handshake_timeout):
+    limits = options.host.limits
+    # `authenticate` has its own time; but a bus that is left meanwhile decides nothing any more.
+    with anyio.move_on_after(limits.handshake_timeout + limits.close_timeout):
         await decided.wait()
     if not outcome:
-        raise Turned(HTTPStatus.SERVICE_UNAVAILABLE, "it was not decided in time who you are: try again")
+        raise Turned(HTTPStatus.SERVICE_UNAVAILABLE, "this server is shutting down")
     if isinstance(outcome[0], BusError):
         raise refused(outcome[0])
     return outcome[0]
