@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from polybus.errors import Code, RemoteProtocolError
 from polybus.message import Kind, Message
-from polybus.plugins import PeerOpened, Ready, Refused
+from polybus.plugins import PeerClosed, PeerOpened, Ready, Refused
 from polybus.protocols import Csb
 from polybus.protocols.csb import wire
 
@@ -152,6 +152,6 @@ def test_a_session_takes_any_bytes(given_frames: list[bytes]) -> None:
             session.receive(head + bytes.fromhex("d0000000 00000000"), 0.0)
         for frame in given_frames:
             session.receive(head + frame, 0.0)
-        assert all(isinstance(event, Message | Ready | Refused | PeerOpened) for event in session.events())
+        assert all(isinstance(event, Message | Ready | Refused | PeerOpened | PeerClosed) for event in session.events())
         for frame in session.frames_to_send():
             adapter.codec().decode(frame)

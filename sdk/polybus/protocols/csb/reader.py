@@ -78,7 +78,8 @@ class Reader:
             kind = first >> 4
             if kind == wire.REQUEST:
                 if result:
-                    raise refuse(f"result {result:#04x} on a request: it is 0 there", "result", action << 16 | number)
+                    answer_id = None if action in wire.UNANSWERED else action << 16 | number
+                    raise refuse(f"result {result:#04x} on a request: it is 0 there", "result", answer_id)
                 if action >= wire.FIRST_RESERVED:
                     return self._extension(first & 15, number, action, frame)
                 raw, body_format, value = self._body(first & 15, frame[8:], action << 16 | number)

@@ -42,6 +42,7 @@ __all__ = [
     "RESPONSE",
     "STRING",
     "SUBSCRIBE",
+    "UNANSWERED",
     "UNSUBSCRIBE",
     "URLENCODED",
 ]
@@ -94,3 +95,4 @@ ITEM: Final = 0xFFFF0009
 CREDIT: Final = 0xFFFF000A
 END: Final = 0xFFFF000B
 CHANNEL_KINDS: Final[Mapping[int, Kind]] = {ITEM: Kind.ITEM, CREDIT: Kind.CREDIT, END: Kind.END}
+UNANSWERED: Final = frozenset((PUBLISH_MORE, CANCEL, ITEM, CREDIT, END))
