@@ -32,8 +32,9 @@ class MetricsPort:
         self._host, self._port = parts.hostname, parts.port
         self._text = text
         self._listener: Any = None
-        self._scope = anyio.CancelScope()
-        self._ended = anyio.Event()
+        # Made when it listens: an address may be checked before there is an event loop.
+        self._scope: anyio.CancelScope
+        self._ended: anyio.Event
         self.url: str = url
 
     async def listen(self, runtime: Runtime) -> None:

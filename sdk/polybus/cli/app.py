@@ -12,6 +12,7 @@ from importlib.metadata import PackageNotFoundError, version
 import typer
 
 from .bench import bench
+from .broker import broker
 from .client import publish, request, subscribe
 from .demo import demo
 from .doctor import doctor
@@ -34,6 +35,7 @@ app.command()(serve)
 app.command()(request)
 app.command()(publish)
 app.command()(subscribe)
+app.command()(broker)
 app.command()(inspect)
 app.command()(doctor)
 app.command()(bench)

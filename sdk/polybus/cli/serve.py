@@ -14,7 +14,7 @@ import typer
 from .. import Bus, LocalProtocolError, run
 from .problems import UsageError
 
-__all__ = ["load_bus", "serve"]
+__all__ = ["certificate", "load_bus", "serve"]
 
 
 def serve(
@@ -65,7 +65,7 @@ def serve(
         bus.relay(pattern)
     options: dict[str, Any] = {"origins": tuple(origin or ()), "hosts": tuple(host or ()), "insecure": insecure}
     if cert is not None:
-        options["tls"] = _certificate(cert, key)
+        options["tls"] = certificate(cert, key)
     elif key is not None:
         raise UsageError("--key without --cert: name the certificate too")
     try:
@@ -74,7 +74,12 @@ def serve(
         raise UsageError(str(error).replace("insecure=True", "--insecure").replace("tls=", "--cert FILE")) from None
 
 
-def _certificate(cert: Path, key: Path | None) -> ssl.SSLContext:
+def certificate(cert: Path, key: Path | None) -> ssl.SSLContext:
+    """What a server shows, from its files.
+
+    Raises:
+        UsageError: They cannot be used.
+    """
     tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     try:
         tls.load_cert_chain(cert, key)

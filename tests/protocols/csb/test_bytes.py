@@ -365,3 +365,58 @@ def test_a_subject_that_does_not_fit_is_ours_to_refuse(subject: str) -> None:
     for kind in (Kind.REQUEST, Kind.PUBLISH, Kind.SUBSCRIBE):
         with pytest.raises(LocalProtocolError):
             CODEC.encode([Message(kind, subject, 1 if kind is Kind.REQUEST else None)])
+
+
+# -- field by field ------------------------------------------------------------------------------------------------------
+
+
+def seen(frame: str, adapter: Any = None) -> list[tuple[int, int, str, str, str]]:
+    fields = (adapter or Csb(actions={"user.login": 0x00010001})).dissect(bytes.fromhex(frame))
+    return [(field.offset, field.length, field.name, field.value, field.note) for field in fields]
+
+
+def test_the_fields_of_a_header() -> None:
+    assert seen("22 c9 0007 00010001 7b7d") == [
+        (0, 1, "kind", "0x2", "response (high four bits)"),
+        (0, 1, "encoding", "0x2", "json (low four bits)"),
+        (1, 1, "result code", "0xc9", "NotFound"),
+        (2, 2, "message id", "7", ""),
+        (4, 4, "action id", "0x00010001", "user.login"),
+        (8, 2, "payload", "{}", ""),
+    ]
+    assert seen("00000009 f0 00 0000 00000000", Csb(side="broker-server"))[:2] == [
+        (0, 4, "client id", "9", ""),
+        (4, 1, "kind", "0xf", "close (high four bits)"),
+    ]
+
+
+def test_the_fields_of_reserved_actions() -> None:
+    assert seen("12 00 0003 ffff0005 0001 0002 00007530 61 7b7d 31")[4:] == [
+        (4, 4, "action id", "0xffff0005", "request with extras"),
+        (8, 2, "subject length", "1", ""),
+        (10, 2, "extras length", "2", ""),
+        (12, 4, "ttl", "30000", "milliseconds"),
+        (16, 1, "subject", "a", ""),
+        (17, 2, "extras", "{}", ""),
+        (19, 1, "payload", "1", ""),
+    ]
+    assert seen("10 00 0000 ffff0001 ffff 00020001")[5:] == [
+        (8, 2, "subject length", "65535", "an action's number in 4 bytes"),
+        (10, 4, "subject", "0x00020001", ""),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("frame", "last"),
+    [
+        ("", "header"),
+        ("10000001", "header"),
+        ("4f 07 0001 00000001", "action id"),
+        ("12 00 0003 ffff0004 00", "subject length"),
+        ("12 00 0003 ffff0004 0005 61", "subject"),
+        ("12 00 0003 ffff0005 0001 0009 00007530 61 7b", "extras"),
+    ],
+)
+def test_what_is_cut_off_or_wrong_is_shown_as_far_as_it_goes(frame: str, last: str) -> None:
+    assert seen(frame)[-1][2] == last
+    assert seen("000000", Csb(side="broker-server")) == [(0, 3, "client id", "00 00 00", "cut off: it has 4 bytes")]

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import random
 import secrets
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any, ClassVar, Final, Literal, Self
 
 from attrs import evolve, field, frozen
 
 from ...limits import Limits
-from ...plugins import Role
+from ...plugins import FrameField, Role
 from .._rules import fault_in_subject
 from . import wire
 from .bodies import BY_NAME
 from .codec import CsbCodec, make_codec
 from .crowded import CrowdedSession
+from .dissect import dissect
 from .session import CsbSession
 
 __all__ = ["Csb"]
@@ -128,6 +129,10 @@ class Csb:
     def codec(self, limits: Limits = _LIMITS) -> CsbCodec:
         """The codec; the same object for equal adapter and limits."""
         return _codec(self.actions, self.encodings, self.side == "broker-server", limits)
+
+    def dissect(self, frame: bytes) -> Sequence[FrameField]:
+        """The fields of a frame, one by one; of one that is cut off, those that are there."""
+        return dissect(frame, self.side == "broker-server", {number: name for name, number in self.actions})
 
     def session(self, role: Role, limits: Limits = _LIMITS, rng: random.Random | None = None) -> CsbSession:
         """A session for one connection. Both roles speak alike, except that of two only the client dials a broker."""

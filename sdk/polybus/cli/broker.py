@@ -1,0 +1,92 @@
+"""`polybus broker`"""
+
+from __future__ import annotations
+
+import logging
+import signal
+import ssl
+from pathlib import Path
+from typing import Annotated
+
+import anyio
+import typer
+
+from .. import Broker, LocalProtocolError
+from .problems import UsageError
+from .serve import certificate
+
+__all__ = ["broker"]
+
+
+def broker(
+    clients: Annotated[
+        list[str],
+        typer.Option(
+            metavar="URL", help="Where clients connect, for example csb+ws://127.0.0.1:8000/game; several are possible."
+        ),
+    ],
+    servers: Annotated[
+        list[str],
+        typer.Option(metavar="URL", help="Where servers connect, for example csb+tcp://127.0.0.1:9000; several are possible."),
+    ],
+    metrics: Annotated[
+        str | None,
+        typer.Option(metavar="URL", help="Answer /metrics there for Prometheus: http://127.0.0.1:9100", show_default=False),
+    ] = None,
+    origin: Annotated[
+        list[str] | None,
+        typer.Option(metavar="O", help="A web origin whose pages may connect; several are possible.", show_default=False),
+    ] = None,
+    insecure: Annotated[
+        bool, typer.Option("--insecure", help="Let everybody in although other machines can reach an address.")
+    ] = False,
+    cert: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="For tls and wss: the certificate, in PEM.", show_default=False)
+    ] = None,
+    key: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Its private key, where it is in a file of its own.", show_default=False)
+    ] = None,
+    drain: Annotated[float, typer.Option(metavar="S", min=0, help="Seconds for what is under way after SIGTERM.")] = 20.0,
+) -> None:
+    """Hand CSB frames on between clients and servers until SIGINT or SIGTERM.
+
+    Servers connect with ?side=broker-server, and with &server=ID where clients choose them by the header x-csb-server.
+    """
+    logging.basicConfig(format="%(levelname)s %(name)s: %(message)s")
+    tls: ssl.SSLContext | None = None
+    if cert is not None:
+        tls = certificate(cert, key)
+    elif key is not None:
+        raise UsageError("--key without --cert: name the certificate too")
+    try:
+        made = Broker(clients, servers, metrics=metrics, origins=tuple(origin or ()), insecure=insecure, tls=tls)
+    except (LocalProtocolError, ValueError) as error:
+        text = (
+            str(error).replace("insecure=True", "--insecure").replace("metrics=", "--metrics ").replace("tls=", "--cert FILE")
+        )
+        raise UsageError(
+            text.replace("pass authenticate=..., or ", "").replace("pass authenticate_servers=..., or ", "")
+        ) from None
+    anyio.run(_run, made, drain)
+
+
+async def _run(broker: Broker, drain: float) -> None:
+    with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
+        async with broker:
+            for url in broker.client_urls:
+                print(f"clients {url}", flush=True)
+            for url in broker.server_urls:
+                print(f"servers {url}", flush=True)
+            if broker.metrics_url is not None:
+                print(f"metrics {broker.metrics_url}", flush=True)
+            await anext(aiter(signals))
+            async with anyio.create_task_group() as group:
+                group.start_soon(_leave, broker, drain, group.cancel_scope)
+                await anext(aiter(signals))
+                await broker.aclose()
+                group.cancel_scope.cancel()
+
+
+async def _leave(broker: Broker, drain: float, scope: anyio.CancelScope) -> None:
+    await broker.drain(drain)
+    scope.cancel()

@@ -1,0 +1,319 @@
+"""The broker with our own buses on both sides."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Any
+
+import anyio
+import pytest
+
+from polybus import (
+    Backoff,
+    Broker,
+    Bus,
+    ConnectFailed,
+    Context,
+    Disconnected,
+    Forbidden,
+    Handshake,
+    Limits,
+    LocalProtocolError,
+    Unauthorized,
+    connect,
+)
+from polybus.broker import ClientJoined, ClientLeft, ServerJoined, ServerLeft
+from polybus.events import LinkDown
+from tests.support import bounded, eventually
+
+pytestmark = pytest.mark.anyio
+
+TCP, WS = "csb+tcp://127.0.0.1:0", "csb+ws://127.0.0.1:0/game"
+BACKOFF = Backoff(initial=0.001, maximum=0.02)
+
+
+def server_bus(name: str) -> Bus:
+    bus = Bus()
+
+    @bus.handle("who")
+    async def who() -> str:
+        return name
+
+    @bus.handle("where")
+    async def where(ctx: Context) -> str:
+        assert ctx.peer is not None
+        return ctx.peer.address
+
+    return bus
+
+
+@asynccontextmanager
+async def running(*servers: str, **options: Any) -> AsyncIterator[tuple[Broker, list[Bus]]]:
+    """A broker with servers, by the query of their URL."""
+    async with Broker(WS, TCP, **options) as broker, AsyncExitStack() as stack:
+        buses = [server_bus(query) for query in servers]
+        for bus, query in zip(buses, servers, strict=True):
+            await stack.enter_async_context(connect(broker.server_urls[0] + query, bus=bus, backoff=BACKOFF))
+        await eventually(lambda: broker.stats().sockets >= len(servers))
+        yield broker, buses
+
+
+def client_of(broker: Broker, **options: Any) -> Any:
+    return connect(broker.client_urls[0], backoff=BACKOFF, **options)
+
+
+@bounded
+async def test_a_client_chooses_its_server_by_a_header_or_a_member_of_the_query() -> None:
+    async with running("&server=A", "&server=B") as (broker, _):
+        for _ in range(3):
+            async with client_of(broker, headers={"x-csb-server": "B"}) as client:
+                assert await client.request("who") == "&server=B"
+            async with connect(broker.client_urls[0] + "?x-csb-server=A") as client:
+                assert await client.request("who") == "&server=A"
+
+
+@bounded
+async def test_the_same_handlers_serve_direct_and_brokered_clients() -> None:
+    async with running("") as (broker, (bus,)), bus.serve(TCP) as listener:
+        async with client_of(broker) as brokered, connect(listener.url) as direct:
+            assert await brokered.request("who") == await direct.request("who") == ""
+            assert len(bus.peers) == 2
+
+
+@bounded
+async def test_a_server_with_an_id_knows_who_its_clients_are() -> None:
+    seen: list[Handshake] = []
+
+    def authenticate(handshake: Handshake) -> str | None:
+        seen.append(handshake)
+        return "ann" if handshake.params.get("authorization") == "Bearer good" else None
+
+    async with Broker(WS, TCP) as broker:
+        bus = Bus(authenticate=authenticate)
+
+        @bus.handle("me")
+        async def me(ctx: Context) -> Any:
+            return ctx.identity
+
+        async with connect(broker.server_urls[0] + "&server=A", bus=bus):
+            url = broker.client_urls[0] + "?table=7"
+            async with connect(url, headers={"authorization": "Bearer good"}) as client:
+                assert await client.request("me") == "ann"
+            async with connect(url, headers={"authorization": "Bearer bad"}) as client:
+                with pytest.raises(Unauthorized):
+                    await client.request("me")
+        assert seen[0].params == {"table": "7", "path": "/game", "authorization": "Bearer good"}
+        assert seen[0].address.startswith("127.0.0.1:")
+
+
+@bounded
+async def test_the_end_of_one_socket_of_a_pool_closes_only_the_clients_on_it() -> None:
+    async with running("&pool=3") as (broker, (bus,)), AsyncExitStack() as stack:
+        assert broker.stats().sockets == 3
+        clients = [await stack.enter_async_context(client_of(broker)) for _ in range(6)]
+        await eventually(lambda: len(bus.peers) == 6)
+        ends = [client.events() for client in clients]
+        link = next(iter(bus._running.links))
+        assert link.transport is not None
+        cut = len(link.peers)
+        assert cut == 2
+        link.transport.close(1000, "one of three")
+        gone = 0
+        for end in ends:
+            with anyio.move_on_after(0.3):
+                async for event in end:
+                    if isinstance(event, LinkDown):
+                        gone += 1
+                        break
+        assert gone == cut
+        await eventually(lambda: broker.stats().clients == 6)  # they have come back, to the same server
+        assert [await client.request("who") for client in clients] == ["&pool=3"] * 6
+
+
+@bounded
+async def test_a_second_server_with_an_id_that_is_taken_is_refused_and_the_first_is_not_disturbed() -> None:
+    async with running("&server=A") as (broker, _), client_of(broker) as client:
+        with pytest.raises(ConnectFailed, match="taken"):
+            async with connect(broker.server_urls[0] + "&server=A"):
+                pass
+        assert await client.request("who") == "&server=A"
+        assert broker.stats().servers == {"A": 1}
+
+
+@bounded
+async def test_a_server_that_leaves_drains_and_its_clients_go_to_another() -> None:
+    started, finish = anyio.Event(), anyio.Event()
+    async with running("&server=B") as (broker, _):
+        leaving = server_bus("A")
+
+        @leaving.handle("slow")
+        async def slow() -> str:
+            started.set()
+            await finish.wait()
+            return "done"
+
+        async with anyio.create_task_group() as group, AsyncExitStack() as stack:
+            server = connect(broker.server_urls[0] + "&server=A", bus=leaving)
+            await server.__aenter__()
+            client = await stack.enter_async_context(client_of(broker))
+            while await client.request("who") != "A":
+                client = await stack.enter_async_context(client_of(broker))
+            reply = client.request("slow")
+            await started.wait()
+            group.start_soon(server.__aexit__, None, None, None)
+            await eventually(lambda: not leaving.ready)
+            finish.set()
+            assert await reply == "done"
+            await eventually(lambda: "A" not in broker.stats().servers)
+            with anyio.fail_after(3):
+                while True:
+                    try:
+                        assert await client.request("who", timeout=1) == "&server=B"
+                        break
+                    except Disconnected:
+                        continue
+
+
+@bounded
+async def test_a_peer_of_a_server_is_sent_away() -> None:
+    async with running("&server=A") as (broker, (bus,)), client_of(broker) as client:
+        await eventually(lambda: bus.peers)
+        events = client.events()
+        await bus.peers[0].aclose("game over")
+        async for event in events:
+            if isinstance(event, LinkDown):
+                assert event.reason == "game over"
+                break
+
+
+@bounded
+async def test_a_client_that_does_not_read_hurts_nobody_else() -> None:
+    limits = Limits(outbox_bytes=256 * 1024)
+    async with running("", limits=limits) as (broker, (bus,)):
+        port = int(broker.client_urls[0].split(":")[2].split("/")[0])
+        slow = socket.create_connection(("127.0.0.1", port))
+        slow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        key = "dGhlIHNhbXBsZSBub25jZQ=="
+        slow.sendall(
+            f"GET /game HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+            f"Sec-WebSocket-Key: {key}\r\nSec-WebSocket-Version: 13\r\n\r\n".encode()
+        )
+        await eventually(lambda: len(bus.peers) == 1)
+        (stuck,) = bus.peers
+        async with client_of(broker) as client:
+            while not broker.stats().slow_clients:
+                with anyio.move_on_after(0.01):
+                    await stuck.notify(7, b"x" * 60_000)
+                assert await client.request("who", timeout=2) == ""
+        assert broker.stats().slow_clients == 1
+        slow.close()
+
+
+@bounded
+async def test_a_server_that_does_not_read_holds_back_its_own_clients_only() -> None:
+    async with Broker(WS, TCP) as broker:
+        port = int(broker.server_urls[0].split(":")[2].split("?")[0])
+        stuck = socket.create_connection(("127.0.0.1", port))
+        await eventually(lambda: broker.stats().sockets == 1)
+        async with client_of(broker) as of_stuck:
+            await eventually(lambda: broker.stats().clients == 1)
+            async with connect(broker.server_urls[0], bus=server_bus("good")), client_of(broker) as client:
+                assert await client.request("who") == "good"
+                while not broker.stats().held:
+                    with anyio.move_on_after(0.01):
+                        await of_stuck.notify(7, b"x" * 60_000)
+                    assert await client.request("who", timeout=2) == "good"
+                before = broker.stats().to_servers
+                assert await client.request("who", timeout=2) == "good"
+                assert broker.stats().to_servers - before < 10
+            stuck.close()
+
+
+@bounded
+async def test_what_happens_is_told_and_counted() -> None:
+    async with Broker(WS, TCP, metrics="http://127.0.0.1:0") as broker:
+        events = broker.events()
+        async with connect(broker.server_urls[0] + "&server=A", bus=server_bus("A")):
+            async with client_of(broker) as client:
+                await client.request("who")
+                host, port = broker.metrics_url.split("/")[2].split(":") if broker.metrics_url else ("", "0")
+                async with await anyio.connect_tcp(host, int(port)) as stream:
+                    await stream.send(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n")
+                    text = b""
+                    while b'clients{server="A"} 1' not in text:
+                        text += await stream.receive()
+                assert text.startswith(b"HTTP/1.1 200 OK\r\ncontent-type: text/plain; version=0.0.4")
+                async with await anyio.connect_tcp(host, int(port)) as stream:
+                    await stream.send(b"POST / HTTP/1.1\r\n\r\n")
+                    assert (await stream.receive()).startswith(b"HTTP/1.1 404")
+            await eventually(lambda: broker.stats().clients == 0)
+        await eventually(lambda: broker.stats().sockets == 0)
+        told = [await anext(events) for _ in range(4)]
+        assert [type(event) for event in told] == [ServerJoined, ClientJoined, ClientLeft, ServerLeft]
+    assert [event async for event in events] == []
+
+
+@bounded
+async def test_leaving_the_broker_ends_everything_and_it_may_be_entered_again() -> None:
+    broker = Broker(TCP, TCP, metrics="http://127.0.0.1:0")
+    for _ in range(2):
+        async with broker:
+            async with connect(broker.server_urls[0], bus=server_bus("A"), backoff=Backoff(attempts=1)):
+                async with connect(broker.client_urls[0], backoff=Backoff(attempts=1)) as client:
+                    assert await client.request("who") == "A"
+        assert broker.client_urls == broker.server_urls == ()
+    await broker.aclose()
+
+
+@bounded
+async def test_waiting_for_the_end() -> None:
+    broker = Broker(TCP, TCP)
+    with pytest.raises(LocalProtocolError, match="not running"):
+        await broker.wait_closed()
+    async with broker, anyio.create_task_group() as group:
+        group.start_soon(broker.wait_closed)
+        with pytest.raises(LocalProtocolError, match="entered already"):
+            await broker.__aenter__()
+        await anyio.wait_all_tasks_blocked()
+        await broker.aclose()
+
+
+@bounded
+async def test_strangers_are_asked_who_they_are() -> None:
+    def nobody(handshake: Handshake) -> None:
+        raise Forbidden("not here")
+
+    async with Broker(WS, WS, authenticate=lambda handshake: "ann", authenticate_servers=nobody) as broker:
+        with pytest.raises(Forbidden):
+            async with connect(broker.server_urls[0]):
+                pass
+
+
+@pytest.mark.parametrize("sides", [("csb+tcp://0.0.0.0:0", TCP), (TCP, "csb+tcp://0.0.0.0:0")])
+def test_an_address_for_everybody_needs_a_doorkeeper(sides: tuple[str, str]) -> None:
+    with pytest.raises(LocalProtocolError, match="can be reached from other machines"):
+        Broker(*sides)
+    Broker(*sides, insecure=True)
+
+
+@pytest.mark.parametrize(
+    ("clients", "servers", "said"),
+    [
+        ("ubre+tcp://127.0.0.1:0", TCP, "a broker speaks csb"),
+        (TCP, "csb+tcp://127.0.0.1:0?side=broker-server", "not for the broker"),
+        ((), TCP, "needs an address"),
+        ("127.0.0.1", TCP, "is no bus URL"),
+    ],
+)
+def test_what_is_no_address_of_a_broker(clients: Any, servers: Any, said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        Broker(clients, servers)
+
+
+def test_metrics_are_for_this_machine_only() -> None:
+    with pytest.raises(LocalProtocolError, match=r"127\.0\.0\.1"):
+        Broker(TCP, TCP, metrics="http://0.0.0.0:9100")
+    with pytest.raises(ValueError, match="http://127"):
+        Broker(TCP, TCP, metrics="9100")

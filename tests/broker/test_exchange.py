@@ -1,0 +1,208 @@
+"""Who belongs to whom, without sockets."""
+
+from __future__ import annotations
+
+import pytest
+
+from polybus.broker.exchange import REST, Client, Exchange, Server
+from polybus.broker.stats import prometheus_text
+from polybus.errors import TooLarge
+
+from .test_table import Wire
+
+REQUEST = bytes.fromhex("10 00 0001 00000007")
+
+
+def joined(exchange: Exchange, id: str = "") -> tuple[Wire, Server]:
+    wire = Wire()
+    server = exchange.server_joined(wire, wire.send, id)
+    assert server is not None
+    return wire, server
+
+
+def entered(exchange: Exchange, wanted: str = "") -> tuple[Wire, Client]:
+    wire = Wire()
+    client = exchange.client_joined(wire, wire.send, wanted)
+    assert client is not None
+    return wire, client
+
+
+def test_clients_are_spread_over_the_least_loaded() -> None:
+    exchange = Exchange(lambda: 0.0)
+    servers = [joined(exchange)[1] for _ in range(3)]
+    clients = [entered(exchange)[1] for _ in range(9)]
+    assert [len(server.clients) for server in servers] == [3, 3, 3]
+    exchange.client_left(clients[0], "")
+    exchange.client_left(clients[3], "")
+    assert {entered(exchange)[1].server for _ in range(2)} == {servers[0]}
+
+
+def test_a_client_may_ask_for_its_server() -> None:
+    exchange = Exchange(lambda: 0.0)
+    joined(exchange, "a")
+    _, other = joined(exchange, "b")
+    assert all(entered(exchange, "b")[1].server is other for _ in range(3))
+    wire = Wire()
+    assert exchange.client_joined(wire, wire.send, "c") is None
+    assert wire.closed == (1013, "there is no server 'c' now")
+    assert exchange.stats().turned_away == 1
+
+
+def test_a_number_is_not_given_again_while_it_rests() -> None:
+    now = [0.0]
+    exchange = Exchange(lambda: now[0])
+    server_wire, server = joined(exchange)
+    _, client = entered(exchange)
+    exchange.client_left(client, "")
+    exchange._last = client.number - 1  # as after four thousand million clients
+    assert entered(exchange)[1].number == client.number + 1
+    server_wire.sent.clear()
+    exchange.from_server(server, [client.prefix + REQUEST])
+    assert exchange.stats().dropped == {"late": 1}
+    assert server_wire.sent == []
+    now[0] = REST
+    exchange.tick(now[0])
+    exchange._last = client.number - 1
+    assert entered(exchange)[1].number == client.number
+
+
+def test_a_number_that_is_nobodys_is_counted_and_said_to_be_closed() -> None:
+    exchange = Exchange(lambda: 0.0)
+    wire, server = joined(exchange)
+    exchange.from_server(server, [bytes.fromhex("ffffffff 1000000100000001")])
+    assert exchange.stats().dropped == {"unknown_client": 1}
+    assert wire.sent == [bytes.fromhex("ffffffff e000000000000000")]
+    assert wire.closed is None
+
+
+@pytest.mark.parametrize("frame", ["f000000000000000", "1000000100000007", "2000000100000007"])
+def test_a_server_has_no_say_in_the_clients_of_another(frame: str) -> None:
+    exchange = Exchange(lambda: 0.0)
+    wire, server = joined(exchange)
+    joined(exchange)
+    entered(exchange)
+    foreign_wire, foreign = entered(exchange)
+    assert foreign.server is not server
+    exchange.from_server(server, [foreign.prefix + bytes.fromhex(frame)])
+    assert wire.closed == (1008, f"client {foreign.number} is not yours")
+    assert (foreign_wire.sent, foreign_wire.closed) == ([], None)
+    assert exchange.stats().dropped == {"not_your_client": 1}
+
+
+def test_the_sockets_of_one_server_may_speak_to_its_clients() -> None:
+    exchange = Exchange(lambda: 0.0)
+    _, one = joined(exchange)
+    _, two = joined(exchange)
+    hello = b"\0\0\0\0" + bytes.fromhex("12000000ffff0000") + b'{"v":1,"server":"A","instance":"i"}'
+    for server in (one, two):
+        exchange.from_server(server, [hello])
+    wire, client = entered(exchange)
+    other = two if client.server is one else one
+    exchange.from_server(other, [client.prefix + REQUEST])
+    assert wire.sent == [REQUEST]
+
+
+def test_an_id_belongs_to_one_instance() -> None:
+    exchange = Exchange(lambda: 0.0)
+    wire, server = joined(exchange)
+    other_wire, other = joined(exchange)
+    hello = b"\0\0\0\0" + bytes.fromhex("12000000ffff0000") + b'{"v":1,"server":"A","instance":"%s"}'
+    exchange.from_server(server, [hello % b"one"])
+    assert wire.sent == [bytes.fromhex("00000000 22000000ffff0000") + b'{"v":1}']
+    exchange.from_server(other, [hello % b"two"])
+    assert other_wire.sent[0][:12] == bytes.fromhex("00000000 22d00000ffff0000")
+    assert other_wire.closed is not None
+    assert other_wire.closed[0] == 1008
+    assert wire.closed is None
+    third = Wire()
+    assert exchange.server_joined(third, third.send, "A") is None
+    assert third.closed is not None
+
+
+@pytest.mark.parametrize("said", [b"", b"{", b"[]", b'{"server":""}', b'{"server":5,"instance":""}', b'{"server":"a"}'])
+def test_client_0_is_nobody(said: bytes) -> None:
+    exchange = Exchange(lambda: 0.0)
+    wire, server = joined(exchange)
+    exchange.from_server(server, [bytes.fromhex("00000000 12000000ffff0000") + said])
+    assert exchange.stats().dropped == {"unknown_client": 1}
+    assert wire.sent == []
+
+
+def test_a_client_that_does_not_read_is_closed_and_nobody_else_suffers() -> None:
+    exchange = Exchange(lambda: 0.0, most=1000)
+    _, server = joined(exchange)
+    slow_wire, slow = entered(exchange)
+    quick_wire, quick = entered(exchange)
+    exchange.client_paused(slow)
+    slow_wire.waits = 1001
+    exchange.from_server(server, [slow.prefix + REQUEST, slow.prefix + REQUEST, quick.prefix + REQUEST])
+    assert slow_wire.closed is not None
+    assert slow_wire.closed[0] == 1013
+    assert quick_wire.sent == [REQUEST]
+    stats = exchange.stats()
+    assert (stats.slow_clients, stats.dropped, stats.leaving) == (1, {"late": 1}, 1)
+
+
+def test_the_clients_of_a_slow_server_wait_and_those_of_others_do_not() -> None:
+    exchange = Exchange(lambda: 0.0)
+    _, slow = joined(exchange)
+    joined(exchange)
+    wires = [entered(exchange) for _ in range(4)]
+    exchange.server_paused(slow)
+    for _, client in wires:
+        exchange.from_client(client, [REQUEST])
+    assert [wire.held for wire, _ in wires] == [True, False, True, False]
+    assert exchange.stats().held == 2
+    exchange.server_resumed(slow)
+    assert not any(wire.held for wire, _ in wires)
+
+
+def test_a_server_that_takes_nothing_for_long_is_given_up() -> None:
+    exchange = Exchange(lambda: 0.0, most_for_server=1000)
+    wire, server = joined(exchange)
+    _, client = entered(exchange)
+    exchange.server_paused(server)
+    wire.waits = 1001
+    exchange.from_client(client, [REQUEST])
+    assert wire.closed is not None
+    assert wire.closed[0] == 1013
+
+
+def test_a_frame_that_is_too_large_with_its_header_is_refused() -> None:
+    exchange = Exchange(lambda: 0.0)
+    _, server = joined(exchange)
+    wire, client = entered(exchange)
+
+    def too_large(frame: bytes) -> None:
+        raise TooLarge("no")
+
+    server.send = too_large
+    exchange.from_client(client, [REQUEST])
+    assert wire.sent[0][:8] == bytes.fromhex("22 d1 0001 00000007")
+    assert exchange.stats().dropped == {"too_large": 1}
+
+
+def test_when_a_server_goes_only_its_clients_go() -> None:
+    exchange = Exchange(lambda: 0.0)
+    _, first = joined(exchange)
+    joined(exchange)
+    wires = [entered(exchange) for _ in range(4)]
+    exchange.server_left(first, "")
+    assert [wire.closed is not None for wire, _ in wires] == [True, False, True, False]
+    assert wires[0][0].closed == (1001, "the server has gone")
+
+
+def test_numbers_for_prometheus() -> None:
+    exchange = Exchange(lambda: 0.0)
+    _, server = joined(exchange, 'a"b\\')
+    _, client = entered(exchange)
+    exchange.from_client(client, [REQUEST, b""])
+    exchange.from_server(server, [b"xx"])
+    text = prometheus_text(exchange.stats())
+    lines = text.splitlines()
+    assert "polybus_broker_clients 1" in lines
+    assert "polybus_broker_to_servers_total 1" in lines
+    assert 'polybus_broker_server_clients{server="a\\"b\\\\"} 1' in lines
+    assert 'polybus_broker_dropped_total{reason="truncated"} 2' in lines
+    names = [line.split()[2] for line in lines if line.startswith("# TYPE")]
+    assert len(names) == len(set(names))

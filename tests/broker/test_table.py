@@ -1,0 +1,130 @@
+"""The life of a client is a table, and the table is total."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from polybus.broker.exchange import REST, Client, Exchange
+from polybus.broker.table import TABLE, Act, Event, Stage
+
+
+@pytest.mark.parametrize(("stage", "event"), list(itertools.product(Stage, Event)))
+def test_every_stage_knows_every_event(stage: Stage, event: Event) -> None:
+    act, following = TABLE[stage][event]
+    assert isinstance(act, Act)
+    assert following is None or isinstance(following, Stage)
+    assert (following is None) == (act is Act.FREE)
+
+
+def test_every_act_is_there_and_can_be_done() -> None:
+    used = {act for row in TABLE.values() for act, _ in row.values()}
+    assert used == set(Act) == set(Exchange._acts)
+
+
+def test_every_stage_can_be_reached_and_left() -> None:
+    reached = {following for row in TABLE.values() for _, following in row.values()} - {None}
+    assert reached == set(Stage)
+    assert all(any(following is not stage for _, following in row.values()) for stage, row in TABLE.items())
+
+
+def test_nobody_comes_back_to_life() -> None:
+    order = list(Stage)
+    for stage, row in TABLE.items():
+        for _, following in row.values():
+            assert following is None or order.index(following) >= order.index(stage)
+
+
+class Wire:
+    """An end that remembers what was done to it."""
+
+    address = "here"
+
+    def __init__(self) -> None:
+        self.sent: list[bytes] = []
+        self.closed: tuple[int, str] | None = None
+        self.held = False
+        self.waits = 0
+
+    def send(self, frame: bytes) -> None:
+        self.sent.append(frame)
+
+    def backlog(self) -> int:
+        return self.waits
+
+    def close(self, code: int, reason: str) -> None:
+        self.closed = self.closed or (code, reason)
+
+    def hold(self) -> None:
+        self.held = True
+
+    def release(self) -> None:
+        self.held = False
+
+
+@given(st.lists(st.tuples(st.integers(0, 9), st.integers(0, 5)), max_size=40))
+def test_whatever_happens_numbers_and_owners_stay_in_order(happenings: list[tuple[int, int]]) -> None:
+    now = [0.0]
+    exchange = Exchange(lambda: now[0])
+    servers: list[Any] = []
+    clients: list[Client] = []
+
+    def server_joins(_: int) -> None:
+        wire = Wire()
+        servers.append(exchange.server_joined(wire, wire.send))
+
+    def client_joins(_: int) -> None:
+        wire = Wire()
+        client = exchange.client_joined(wire, wire.send)
+        if client is not None:
+            clients.append(client)
+        else:
+            assert wire.closed is not None
+            assert wire.closed[0] == 1013
+
+    def with_client(act: Callable[[Client], None]) -> Callable[[int], None]:
+        return lambda index: act(clients[index % len(clients)]) if clients else None
+
+    def with_server(act: Callable[[Any], None]) -> Callable[[int], None]:
+        return lambda index: act(servers[index % len(servers)]) if servers else None
+
+    def pass_time(_: int) -> None:
+        now[0] += REST / 3
+        exchange.tick(now[0])
+
+    number = clients and clients[0].number
+    assert not number
+    does: list[Callable[[int], None]] = [
+        server_joins,
+        client_joins,
+        client_joins,
+        with_client(lambda client: exchange.from_client(client, [bytes.fromhex("1000000100000007")])),
+        with_server(lambda server: exchange.from_server(server, [b"\0\0\0\1" + bytes.fromhex("1000000100000007")])),
+        with_server(lambda server: exchange.from_server(server, [b"\0\0\0\1" + bytes.fromhex("f000000000000000")])),
+        with_client(lambda client: exchange.client_left(client, "")),
+        with_server(lambda server: exchange.server_left(server, "")),
+        pass_time,
+        with_client(exchange.client_paused),
+    ]
+    for what, index in happenings:
+        does[what](index)
+        known = [client for client in exchange.clients.values() if client.stage is Stage.OPEN]
+        assert sum(len(server.clients) for server in exchange.servers) == len(known)
+        for client in known:
+            assert client.server.clients[client.number] is client
+            assert client.server in exchange.servers
+        assert len({client.number for client in exchange.clients.values()}) == len(exchange.clients)
+        assert all(number not in server.clients for server in servers if server.gone for number in exchange.clients)
+        stats = exchange.stats()
+        assert stats.clients + stats.leaving + stats.resting == len(exchange.clients)
+    now[0] += 10 * REST
+    for client in clients:
+        exchange.client_left(client, "")
+    now[0] += 10 * REST
+    exchange.tick(now[0])
+    assert not exchange.clients

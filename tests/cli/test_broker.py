@@ -1,0 +1,69 @@
+"""`polybus broker`, as a process."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import anyio
+import pytest
+
+from polybus import Bus, connect
+from polybus.cli import main
+
+
+@contextmanager
+def broker(*arguments: str) -> Iterator[tuple[dict[str, str], subprocess.Popen[str]]]:
+    command = [sys.executable, "-m", "polybus.cli", "broker", *arguments]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            lines = 3 if "--metrics" in arguments else 2
+            yield dict(process.stdout.readline().split() for _ in range(lines)), process
+        finally:
+            process.kill()
+
+
+ADDRESSES = ("--clients", "csb+ws://127.0.0.1:0/game", "--servers", "csb+tcp://127.0.0.1:0")
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_it_says_where_it_is_and_leaves_in_order(number: signal.Signals) -> None:
+    async def use(urls: dict[str, str]) -> None:
+        bus = Bus()
+        bus.handle("echo")(echo)
+        async with connect(urls["servers"], bus=bus), connect(urls["clients"]) as client:
+            assert await client.request("echo", 7) == 7
+
+    async def echo(body: int) -> int:
+        return body
+
+    with broker(*ADDRESSES, "--metrics", "http://127.0.0.1:0") as (urls, process):
+        assert set(urls) == {"clients", "servers", "metrics"}
+        anyio.run(use, urls)
+        process.send_signal(number)
+        assert process.wait(timeout=20) == 0
+        assert process.stderr is not None
+        assert process.stderr.read() == ""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("--clients", "csb+tcp://0.0.0.0:0", *ADDRESSES[2:]), "--insecure"),
+        (("--clients", "ubre+tcp://127.0.0.1:0", *ADDRESSES[2:]), "a broker speaks csb"),
+        (ADDRESSES[:2], "--servers"),
+        ((*ADDRESSES, "--key", "x"), "--cert"),
+        ((*ADDRESSES, "--metrics", "9100"), "http://127.0.0.1:9100"),
+    ],
+)
+def test_wrong_usage_is_one_line(arguments: tuple[str, ...], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        main(["broker", *arguments])
+    assert caught.value.code == 2
+    text = capsys.readouterr().err
+    assert said in text
+    assert len(text.splitlines()) == 1
