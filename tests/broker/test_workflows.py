@@ -35,7 +35,7 @@ async def brokered(servers: int = 1) -> AsyncIterator[tuple[Broker, list[RawPeer
 
         for number in range(servers):
             group.start_soon(hold)
-            while broker.stats().sockets <= number or len(peers) <= number:
+            while broker.stats().sockets <= number or len(peers) <= number:  # noqa: ASYNC110  # nothing tells of it
                 await anyio.sleep(0.001)
         yield broker, peers
         stop.set()
