@@ -46,7 +46,7 @@ class Router:
         generator answers `stream`; a function with a `Channel` parameter answers `channel`.
 
         Args:
-            subject: One subject, or `Subject`.
+            subject: One subject, or `Subject`. The empty one is that of requests which name none (UBRE as in its document).
             inline: Call a plain function on the event loop.
 
         Raises:
@@ -55,7 +55,8 @@ class Router:
             ReservedSubject: The subject is ours.
         """
         name = _name(subject, "handle")
-        check_subject(name)
+        if name != "":
+            check_subject(name)
 
         def register(function: F) -> F:
             self._add_handler(plan(name, function, inline=inline))
