@@ -982,12 +982,16 @@ async def test_a_bus_that_is_used_from_another_thread_or_loop_says_so() -> None:
 def test_a_bus_whose_event_loop_went_down_with_it_may_be_entered_in_another() -> None:
     bus = answering()
 
+    @bus.on("news")
+    async def on_news() -> None:
+        """Its interest has been told to the link of the loop that went down."""
+
     async def work() -> None:
         async with bus:
             assert await bus.request("echo", 1) == 1
 
     loop = asyncio.new_event_loop()
-    loop.run_until_complete(bus.__aenter__())
+    loop.run_until_complete(pair(bus).__aenter__())
     for task in asyncio.all_tasks(loop):
         task.cancel()
     loop.run_until_complete(asyncio.sleep(0.01))

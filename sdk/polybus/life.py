@@ -111,7 +111,8 @@ class Life(Router):
         """
         while (runtime := self._runtime) is not None:
             if runtime.loop.is_over():
-                self._end()  # that loop went down with it
+                self._runtime = None  # that loop went down with it, and nothing of it can be told any more
+                self._end()
                 return
             runtime.check_here()
             if self._changing is None or self._is_inside():
