@@ -31,7 +31,7 @@ def test_a_name_with_an_empty_token_is_refused(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["a", "a.b", "a b", "a-b.c_d", "Ärger.ß", "//host/body.access/1/rpc.Set", "/a//b", "a:b", "a.{b", "1"]
+    "text", ["a", "a.b", "a b", "a-b.c_d", "Ärger.ß", "//host/body.access/1/rpc.Set", "a//b", "a:b", "a.{b", "1"]
 )
 def test_other_names_are_allowed(text: str) -> None:
     check_subject(text)

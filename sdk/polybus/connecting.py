@@ -91,8 +91,8 @@ class Connecting:
     ) -> None:
         self._bus = bus
         self._adapter, self._connector = resolve_target(target, protocol)
-        connections = getattr(self._adapter, "connections", None)
-        if connections is not None:
+        others: list[ProtocolAdapter] = []
+        if (connections := getattr(self._adapter, "connections", None)) is not None:
             self._adapter, *others = connections()
         self._siblings: list[Connecting] = [
             Connecting(
@@ -106,7 +106,7 @@ class Connecting:
                 wait=wait,
                 gives_bus=gives_bus,
             )
-            for adapter in (others if connections is not None else ())
+            for adapter in others
         ]
         """Of a protocol that wants several connections to one place: the others."""
         self._serves = _patterns(serves)

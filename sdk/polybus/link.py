@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from . import incoming
 from .crowd import Crowd, expiry
@@ -23,7 +23,7 @@ from .plugins import Closed, CloseWanted, Handshake, Identity, PeerClosed, PeerO
 if TYPE_CHECKING:
     from .bus import Bus
     from .outbox import Outbox
-    from .plugins import ProtocolAdapter, Role, Session, Transport
+    from .plugins import ProtocolAdapter, Receiver, Role, Session, Transport
     from .runtime import Runtime
 
 __all__ = ["Link", "State"]
@@ -154,7 +154,7 @@ class Link(Outflow):
         if self._attachment is not None:
             self._attachment.over()
         self._attachment = Attachment(self)
-        transport.start(self._attachment)
+        transport.start(cast("Receiver", self._attachment))  # pyright takes an attribute that is a function for a method
         self._take_events(now)
         self.flush()
 
