@@ -40,6 +40,14 @@ def _systems() -> dict[str, System]:
             ),
             _ours("csb-tcp", loop, _REQUESTS | _ONE_WAY, url="csb+tcp://127.0.0.1:0", body="bytes"),
             _ours("csb-json-tcp", loop, _REQUESTS | _ONE_WAY, url="csb+tcp://127.0.0.1:0", body="json"),
+            _ours("uprotocol-tcp", loop, _REQUESTS | _ONE_WAY, url="uprotocol+tcp://127.0.0.1:0", body="json"),
+            _ours(
+                "uprotocol-protobuf-tcp",
+                loop,
+                _REQUESTS | _ONE_WAY,
+                url="uprotocol+tcp://127.0.0.1:0?format=protobuf",
+                body="json",
+            ),
             _ours("ubre-ws", loop, _ALL, url="ubre+ws://127.0.0.1:0/bus", body="json"),
         ]
     return {system.key: system for system in systems}

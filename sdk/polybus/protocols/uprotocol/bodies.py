@@ -14,8 +14,8 @@ import msgspec
 from ...body import JSON
 from ...errors import BadRequest, EncodeError
 from .generated import is_message, known_class
-from .values import Unwritable, read_value, write_value
-from .wire import field, length, read_fields, varint
+from .values import Unwritable, read_value, read_value_at, write_dict, write_value
+from .wire import field, length, read_fields
 
 __all__ = ["ANY", "AnyFormat", "check_any", "pack", "pack_value", "type_name", "unpack"]
 
@@ -51,8 +51,7 @@ def pack_value(value: Any) -> bytes:
         data = write_value(value, _DEPTH)
     except (ValueError, RecursionError):
         data = _write_converted(value)
-    size = len(data)
-    return _VALUE_HEAD + (varint(size) if size > 127 else bytes((size,))) + data
+    return _VALUE_HEAD + length(data) + data
 
 
 def _write_converted(value: Any) -> bytes:
@@ -129,9 +128,15 @@ class AnyFormat:
         Raises:
             EncodeError: It cannot be written; the error names the path of the part that does not fit.
         """
-        if type(value) is dict or not is_message(value):
+        if type(value) is dict:
+            try:
+                data = write_dict(value, _DEPTH)
+            except (ValueError, RecursionError):
+                return pack_value(value)
+            return _VALUE_HEAD + length(data) + data
+        if not is_message(value):
             return pack_value(value)
-        data: bytes = value.SerializeToString()
+        data = value.SerializeToString()
         name: str = value.DESCRIPTOR.full_name
         return data if name == "google.protobuf.Any" else pack(name, data)
 
@@ -144,7 +149,7 @@ class AnyFormat:
         try:
             size = data[_VALUE_END] if data.startswith(_VALUE_HEAD) else 128
             if size < 128 and _VALUE_END + 1 + size == len(data):
-                return read_value(data[_VALUE_END + 1 :], _DEPTH)
+                return read_value_at(data, _VALUE_END + 1, _DEPTH)
             url, inner = unpack(data)
             name = type_name(url)
             if name == "google.protobuf.Value":

@@ -12,6 +12,7 @@ from ...errors import LocalProtocolError, RemoteProtocolError, Unsupported
 from ...message import Kind, Message
 from .bodies import ANY
 from .envelope import ReturnAddress
+from .events import EventMessage
 from .extensions import BY_KIND, extension_attributes
 from .headers import write_headers
 from .rules import PRIORITIES, TYPES, Facts, violations
@@ -69,8 +70,8 @@ class UProtocolCodec:
         level_of: The priority of a subject, where one was set for it.
     """
 
-    read: Callable[[bytes], Message]
-    read_batch: Callable[[bytes], Sequence[Message | RemoteProtocolError]]
+    read: Callable[[bytes], EventMessage]
+    read_batch: Callable[[bytes], Sequence[EventMessage | RemoteProtocolError]]
     writer: Writer
     reads: frozenset[Literal["text", "binary"]]
     writes: Literal["text", "binary"]
@@ -81,13 +82,13 @@ class UProtocolCodec:
 
     def format_for(self, value: Any, subject: str | int) -> BodyFormat:
         """Bytes go as they are, everything else in a ``google.protobuf.Any``."""
-        return OCTETS if isinstance(value, (bytes, bytearray, memoryview)) else ANY
+        return ANY if type(value) is dict or not isinstance(value, (bytes, bytearray, memoryview)) else OCTETS
 
     def urgency(self, message: Message) -> int:
         """How urgent a message is, where some must wait: 0 (CS0) to 6 (CS6)."""
         name = message.attributes.get("priority") or self.level_of(message.subject)
         if name is None and isinstance(message.id, ReturnAddress):  # an answer, as urgent as its question
-            name = message.id.priority
+            name = message.id.event.priority
         return _LEVELS.get(str(name), _USUAL_LEVEL.get(message.kind, _CONTROL_LEVEL))
 
     def decode(self, frame: bytes) -> Sequence[Message | RemoteProtocolError]:

@@ -12,8 +12,9 @@ from typing import Any, Final
 from ...body import OCTETS, BodyFormat
 from ...errors import Code, RemoteProtocolError
 from ...limits import Limits
-from ...message import Kind, Message
+from ...message import MISSING, Kind, Message
 from .bodies import ANY, check_any
+from .events import Event, EventMessage, event_of
 from .extensions import BY_NAME, Extension, read_extension
 from .headers import read_headers
 from .rules import PRIORITIES, RULES, TYPES, Facts, Violation, is_uri_reference, violations
@@ -37,20 +38,17 @@ _UPRIORITY: Final = "UPRIORITY_"
 
 
 class ReturnAddress(str):
-    """The id of a request, with what an answer takes over from it: source and sink change places, priority and ttl stay."""
+    """The id of a request, with the request: an answer takes its source and sink the other way round, its priority and ttl."""
 
-    __slots__ = ("priority", "sink", "source", "ttl")
+    __slots__ = ("event",)
 
-    source: str
-    sink: str
-    priority: str
-    ttl: int
+    event: Event
 
 
-def return_address(id: str, source: str, sink: str, priority: str, ttl: int) -> ReturnAddress:
+def return_address(event: Event) -> ReturnAddress:
     """Where the answer to a request goes."""
-    address = ReturnAddress(id)
-    address.source, address.sink, address.priority, address.ttl = source, sink, priority, ttl
+    address = ReturnAddress(event.id)
+    address.event = event
     return address
 
 
@@ -81,6 +79,13 @@ class Envelope:
         self.addresses: dict[tuple[str, str, str | None], Kind] = {}
         """By type, source and sink: that they fit together, and what they make. Bounded."""
 
+    def usual(self, event: Event) -> Kind | None:
+        """The kind of an event whose attributes fit each other; None where that needs a second look."""
+        kind = self.addresses.get((event.type, event.source, event.sink)) or self.look(event.type, event.source, event.sink)
+        if kind is _REQUEST and not (event.ttl and event.priority is not None and event.priority >= "CS4"):
+            return None
+        return kind
+
     def look(self, type: str, source: str, sink: str | None) -> Kind | None:
         """Whether type, source and sink fit together; remembered where they do."""
         kind = TYPES.get(type)
@@ -102,7 +107,7 @@ class Envelope:
 
     # -- everything else -------------------------------------------------------------------------------------------------
 
-    def examined(self, attributes: dict[str, Any], raw: bytes | None, format: BodyFormat) -> Message:
+    def examined(self, attributes: dict[str, Any], raw: bytes | None, format: BodyFormat) -> EventMessage:
         """A message of any attributes.
 
         Raises:
@@ -129,7 +134,7 @@ class Envelope:
 
     def _message(
         self, attributes: dict[str, Any], kind: str, extension: Extension | None, raw: bytes | None, format: BodyFormat
-    ) -> Message:
+    ) -> EventMessage:
         ttl = attributes.get("ttl")
         seconds = ttl / 1000 if ttl else None
         if extension is not None:
@@ -142,9 +147,23 @@ class Envelope:
         else:
             message = Message(_KINDS[kind], attributes["source"], None, raw, format, None, seconds)
         del attributes["specversion"]
-        message._attributes = {**attributes, **(message._attributes or {})}
-        message.headers = read_headers(attributes, self._limits.headers)
-        return message
+        made = EventMessage(
+            message.kind,
+            message.subject,
+            message.id,
+            message.raw,
+            message.format,
+            None,
+            message.ttl,
+            message.code,
+            None,
+            {**attributes, **(message._attributes or {})},
+            None,
+            MISSING,
+            event_of(attributes),
+        )
+        made.headers = read_headers(made.attributes, self._limits.headers)
+        return made
 
     def _return_address(self, attributes: dict[str, Any]) -> ReturnAddress | None:
         """Where a bad request can be answered; None where it cannot."""
@@ -159,7 +178,7 @@ class Envelope:
             return None
         if "*" in source or "*" in sink or max(len(source), len(sink)) > self._limits.subject:
             return None
-        return return_address(id, source, sink, "CS4", 0)
+        return return_address(Event("1.0", id, source, "req.v1", sink, "CS4", 0))
 
 
 def _reply_id(attributes: dict[str, Any], kind: str) -> str | None:

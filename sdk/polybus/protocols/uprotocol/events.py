@@ -10,7 +10,7 @@ from msgspec import Meta, Struct
 
 from ...message import Message
 
-__all__ = ["Event", "EventMessage"]
+__all__ = ["Event", "EventMessage", "event_of"]
 
 
 Integer: TypeAlias = Annotated[int, Meta(ge=0, le=2**31 - 1)]
@@ -50,3 +50,11 @@ class EventMessage(Message):
             given = msgspec.structs.asdict(self.event) if self.event is not None else {}
             self._attributes = {k: v for k, v in given.items() if v is not None and k not in _NO_ATTRIBUTES}
         return self._attributes
+
+
+_FIELDS: Final = frozenset(Event.__struct_fields__) - frozenset(_NO_ATTRIBUTES)
+
+
+def event_of(attributes: dict[str, Any]) -> Event:
+    """The usual attributes among all of a message."""
+    return Event("1.0", **{name: value for name, value in attributes.items() if name in _FIELDS})

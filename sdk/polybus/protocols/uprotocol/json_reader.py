@@ -14,7 +14,7 @@ import msgspec
 from ...body import OCTETS, BodyFormat, check_json
 from ...errors import EncodeError, RemoteProtocolError
 from ...limits import Limits
-from ...message import MISSING, Kind, Message
+from ...message import MISSING, Kind
 from .bodies import ANY, check_any
 from .envelope import Envelope, is_id, known_schema, refuse
 from .events import Event, EventMessage
@@ -43,7 +43,7 @@ class JsonReader:
         self._limits = limits
         self._max_frame = limits.message
 
-    def read(self, frame: bytes) -> Message:
+    def read(self, frame: bytes) -> EventMessage:
         """The one message of an event.
 
         Raises:
@@ -83,7 +83,7 @@ class JsonReader:
                 return EventMessage(kind, source, None, raw, format, None, seconds, None, None, None, None, MISSING, event)
         return self._read_slowly(frame)
 
-    def read_batch(self, frame: bytes) -> Sequence[Message | RemoteProtocolError]:
+    def read_batch(self, frame: bytes) -> Sequence[EventMessage | RemoteProtocolError]:
         """The messages of a JSON array; a refused one is an error among them (CloudEvents 1.0.2, JSON batch format).
 
         Raises:
@@ -96,7 +96,7 @@ class JsonReader:
             raise _foul(error) from error
         if len(parts) > _BATCH:
             raise refuse(f"a batch of {len(parts)} events: the limit is {_BATCH}", "too_large")
-        found: list[Message | RemoteProtocolError] = []
+        found: list[EventMessage | RemoteProtocolError] = []
         for part in parts:
             try:
                 found.append(self.read(bytes(part)))
@@ -110,7 +110,7 @@ class JsonReader:
             raise refuse(text, "too_large", close_code=1009)
         check_json(frame, self._limits.depth + 2)
 
-    def _read_slowly(self, frame: bytes) -> Message:
+    def _read_slowly(self, frame: bytes) -> EventMessage:
         try:
             self._check(frame)
             return self._read_any(frame)
@@ -122,7 +122,7 @@ class JsonReader:
                 raise
             raise refused from error
 
-    def _read_any(self, frame: bytes) -> Message:
+    def _read_any(self, frame: bytes) -> EventMessage:
         value = _any(frame)
         if not isinstance(value, dict):
             raise refuse(f"an event is a JSON object, not {type(value).__name__}")

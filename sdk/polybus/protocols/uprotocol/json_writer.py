@@ -40,7 +40,10 @@ class JsonWriter:
         format: BodyFormat,
     ) -> bytes:
         """One event. Texts are known to need no more than JSON's own escapes; `id` and `reqid` none."""
-        if ttl and extra is None and reqid is None and raw is not None and format is ANY:  # most requests
+        if ttl and extra is None and raw is not None and format is ANY:  # most of what is written
+            if reqid is not None:
+                start = b'%b%b","ttl":%d,"reqid":"%b"' % (head, id.encode(), ttl, reqid.encode())
+                return b'%b%b%b"}' % (start, _ANY_DATA, _base64(raw, newline=False))
             return b'%b%b","ttl":%d%b%b"}' % (head, id.encode(), ttl, _ANY_DATA, _base64(raw, newline=False))
         parts = [head, id.encode(), b'"']
         if ttl:
@@ -52,10 +55,10 @@ class JsonWriter:
         if raw is None:
             parts.append(b"}")
         else:
-            start = _ANY_DATA if format is ANY else self._octets
+            begin = _ANY_DATA if format is ANY else self._octets
             if extra and format is not ANY and "dataschema" in extra:
-                start = _OCTET_DATA + b',"data_base64":"'
-            parts += (start, _base64(raw, newline=False), b'"}')
+                begin = _OCTET_DATA + b',"data_base64":"'
+            parts += (begin, _base64(raw, newline=False), b'"}')
         return b"".join(parts)
 
     @staticmethod

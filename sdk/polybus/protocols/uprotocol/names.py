@@ -48,7 +48,7 @@ class Names:
         subject_limit: `Limits.subject`.
     """
 
-    __slots__ = ("_limit", "_own", "_peer", "_subjects", "entity", "peer")
+    __slots__ = ("_limit", "_own", "_peer", "entity", "peer", "subjects")
 
     def __init__(self, entity: str, peer: str | None, subject_limit: int) -> None:
         self.entity: Final = entity
@@ -56,13 +56,14 @@ class Names:
         self._own = entity_key(entity)
         self._peer = None if peer is None else entity_key(peer)
         self._limit = subject_limit
-        self._subjects: dict[str, str] = {}
+        self.subjects: dict[str, str] = {}
+        """Of addresses that came in lately."""
 
     def learn(self, uri: str) -> None:
         """The peer has shown its own address."""
         self.peer = uri[: uri.rindex("/")] or None
         self._peer = parse_uri(uri).entity
-        self._subjects.clear()
+        self.subjects.clear()
 
     def method(self, subject: str | int) -> str:
         """Where a request for a subject goes.
@@ -107,11 +108,11 @@ class Names:
 
     def subject(self, uri: str) -> str:
         """The subject of an address that came in: plain where it is our own's or the peer's, else as it stands."""
-        found = self._subjects.get(uri)
+        found = self.subjects.get(uri)
         if found is None:
-            if len(self._subjects) >= 1024:
-                self._subjects.clear()
-            found = self._subjects[uri] = self._find(uri)
+            if len(self.subjects) >= 1024:
+                self.subjects.clear()
+            found = self.subjects[uri] = self._find(uri)
         return found
 
     def _find(self, text: str) -> str:

@@ -12,9 +12,10 @@ from typing import Any, Final
 from ...body import OCTETS, BodyFormat
 from ...errors import EncodeError, RemoteProtocolError
 from ...limits import Limits
-from ...message import MISSING, Kind, Message
+from ...message import MISSING, Kind
 from .bodies import ANY, check_any
 from .envelope import LEVELS, Envelope, is_id, known_schema, refuse
+from .events import Event, EventMessage
 from .generated import cloud_event_classes
 from .payloads import OCTET_STREAM, PROTOBUF, format_of, from_text
 from .rules import MAX_INTEGER
@@ -28,6 +29,11 @@ _ID, _SOURCE, _VERSION, _TYPE, _ATTRIBUTE, _BINARY, _PROTO = 0x0A, 0x12, 0x1A, 0
 _NAMES: Final = frozenset({"sink", "priority", "ttl", "datacontenttype", "dataschema", "token", "plevel"})
 _PROTOBUFS: Final = frozenset({PROTOBUF, "application/x-protobuf"})
 _REQID: Final = b"\n\x05reqid\x12&\x1a$"
+_REQID_FIELD: Final = b"*/" + _REQID
+_ID_HEAD: Final = b"\n$"  # an id of 36 characters
+_BLOCK: Final = len(_ID_HEAD) + 36
+_BLOCKS: Final = 256
+_SIZES: Final = 6
 _KNOWN: Final = 2048
 _BATCH: Final = 4096
 
@@ -37,15 +43,16 @@ class ProtoReader:
 
     def __init__(self, envelope: Envelope, limits: Limits) -> None:
         self._envelope = envelope
-        self._addresses = envelope.addresses
-        self._look = envelope.look
         self._limits = limits
         self._max_frame = limits.message
         # Attributes, and the texts of source and type, by their bytes. Bounded.
         self._known: dict[bytes, tuple[str, Any]] = {}
         self._texts: dict[bytes, str] = {}
+        # What stands between id and reqid or data, and the few sizes that it has. Bounded.
+        self._blocks: dict[bytes, tuple[Kind, Event]] = {}
+        self._sizes: dict[int, None] = {}
 
-    def read(self, frame: bytes) -> Message:
+    def read(self, frame: bytes) -> EventMessage:
         """The one message of an event.
 
         Raises:
@@ -70,7 +77,7 @@ class ProtoReader:
                 raise
             raise refused from error
 
-    def read_batch(self, frame: bytes) -> Sequence[Message | RemoteProtocolError]:
+    def read_batch(self, frame: bytes) -> Sequence[EventMessage | RemoteProtocolError]:
         """The messages of a ``CloudEventBatch``; a refused one is an error among them.
 
         Raises:
@@ -86,7 +93,7 @@ class ProtoReader:
             raise refuse(f"not a CloudEventBatch: {error}") from error
         if len(batch.events) > _BATCH:
             raise refuse(f"a batch of {len(batch.events)} events: the limit is {_BATCH}", "too_large")
-        found: list[Message | RemoteProtocolError] = []
+        found: list[EventMessage | RemoteProtocolError] = []
         for event in batch.events:
             try:
                 found.append(self.read(event.SerializeToString()))
@@ -96,30 +103,64 @@ class ProtoReader:
 
     # -- the usual case --------------------------------------------------------------------------------------------------
 
-    def _quick(self, frame: bytes) -> Message | None:
-        """The message of a usual event; None (or a ValueError or IndexError) where anything needs a second look."""
-        known = self._known
+    def _quick(self, frame: bytes) -> EventMessage | None:
+        """The message of a usual event; None (or a ValueError or IndexError) where anything needs a second look.
+
+        What stands between the id and the reqid or the data is the same in many events: then it is known as a whole.
+        """
+        for size in self._sizes:
+            begin = frame[_BLOCK : _BLOCK + size]
+            found = self._blocks.get(begin)
+            if found is not None:
+                return self._known_block(frame, _BLOCK + size, *found)
+        return self._by_fields(frame)
+
+    def _known_block(self, frame: bytes, at: int, kind: Kind, known: Event) -> EventMessage | None:
+        if not frame.startswith(_ID_HEAD):
+            return None
+        id, reqid, raw = str(frame[2:_BLOCK], "ascii"), None, None
+        if frame.startswith(_REQID_FIELD, at):
+            begin, at = at + len(_REQID_FIELD), at + len(_REQID_FIELD) + 36
+            reqid = str(frame[begin:at], "ascii")
+        end = len(frame)
+        if at < end:
+            if frame[at] != _PROTO:
+                return self._by_fields(frame)
+            size, at = frame[at + 1], at + 2
+            if size > 127:
+                size, at = read_varint(frame, at - 1)
+            if at + size != end or not check_any(raw := frame[at:]):
+                return self._by_fields(frame)
+        if is_id(id) is None:
+            return None
+        event = Event("1.0", id, known.source, known.type, known.sink, known.priority, known.ttl, reqid)
+        return self._message(kind, event, raw, ANY)
+
+    def _by_fields(self, frame: bytes) -> EventMessage | None:
         attributes: dict[str, Any] = {}
         raw: bytes | None = None
         format: BodyFormat = ANY
         version = False
-        at, end = 0, len(frame)
+        at, end, block = 0, len(frame), 0
         while at < end:
-            tag, size = frame[at], frame[at + 1]
+            start, tag, size = at, frame[at], frame[at + 1]
             at += 2
             if size > 127:
                 size, at = read_varint(frame, at - 1)
             part = frame[at : at + size]
             at += size
             if tag == _ATTRIBUTE:
-                name, value = known.get(part) or self._attribute(part)
+                name, value = self._known.get(part) or self._attribute(part)
                 if name in attributes:
                     return None  # the last one counts: the generated class knows
                 attributes[name] = value
+                if name == "reqid":
+                    block = block or start
             elif tag == _PROTO or tag == _BINARY:
                 if raw is not None:
                     return None
                 raw, format = part, ANY if tag == _PROTO else OCTETS
+                block = block or start
             elif tag == _ID:
                 attributes["id"] = str(part, "ascii")
             elif tag == _SOURCE:
@@ -130,17 +171,18 @@ class ProtoReader:
                 version = True
             else:
                 return None
-        if at != end or not version:
+        if at != end or not version or "id" not in attributes:
             return None
-        return self._message(attributes, raw, format)
+        return self._checked(frame, block or end, attributes, raw, format)
 
-    def _message(self, attributes: dict[str, Any], raw: bytes | None, format: BodyFormat) -> Message | None:
-        get = attributes.get
-        type, source, sink = get("type", ""), get("source", ""), get("sink")
-        kind = self._addresses.get((type, source, sink)) or self._look(type, source, sink)
-        if kind is None or is_id(id := get("id", "")) is None:
+    def _checked(
+        self, frame: bytes, block: int, attributes: dict[str, Any], raw: bytes | None, format: BodyFormat
+    ) -> EventMessage | None:
+        event = Event("1.0", **attributes)
+        kind = self._envelope.usual(event)
+        if kind is None or is_id(event.id) is None:
             return None
-        content, schema = get("datacontenttype"), get("dataschema")
+        content, schema = event.datacontenttype, event.dataschema
         if raw is not None:
             if content is not None or format is OCTETS:
                 if format is OCTETS and (content is None or content in _PROTOBUFS):
@@ -151,18 +193,36 @@ class ProtoReader:
                 return None
         if schema is not None and not known_schema(schema):
             return None
-        ttl, priority = get("ttl"), get("priority")
+        if content is None and schema is None and event.token is None and event.plevel is None:
+            self._remember(frame, block, kind, event)
+        return self._message(kind, event, raw, format)
+
+    def _remember(self, frame: bytes, block: int, kind: Kind, event: Event) -> None:
+        """The next event may have the same bytes between its id and its reqid or data."""
+        size = block - _BLOCK
+        if frame.startswith(_ID_HEAD) and 0 < size <= self._limits.subject * 3:
+            if len(self._blocks) >= _BLOCKS:
+                self._blocks.clear()
+                self._sizes.clear()
+            if size in self._sizes or len(self._sizes) < _SIZES:
+                self._sizes[size] = None
+                self._blocks[frame[_BLOCK:block]] = kind, event
+
+    def _message(self, kind: Kind, event: Event, raw: bytes | None, format: BodyFormat) -> EventMessage | None:
+        ttl = event.ttl
         if kind is _REQUEST:
-            if not ttl or priority is None or priority < "CS4":
+            if not ttl:
                 return None
-            return Message(_REQUEST, sink or "", id, raw, format, None, ttl / 1000, None, None, attributes, None, MISSING)
+            return EventMessage(
+                _REQUEST, event.sink or "", event.id, raw, format, None, ttl / 1000, None, None, None, None, MISSING, event
+            )
         if kind is _RESPONSE:
-            reqid = get("reqid")
+            reqid = event.reqid
             if reqid is None or is_id(reqid) is None or (raw is not None and raw.startswith(STATUS_URLS, 2)):
                 return None
-            return Message(_RESPONSE, "", reqid, raw, format, None, None, None, None, attributes, None, MISSING)
+            return EventMessage(_RESPONSE, "", reqid, raw, format, None, None, None, None, None, None, MISSING, event)
         seconds = ttl / 1000 if ttl else None
-        return Message(kind, source, None, raw, format, None, seconds, None, None, attributes, None, MISSING)
+        return EventMessage(kind, event.source, None, raw, format, None, seconds, None, None, None, None, MISSING, event)
 
     def _text(self, part: bytes) -> str:
         text = str(part, "utf-8")
@@ -204,7 +264,7 @@ class ProtoReader:
 
     # -- everything else -------------------------------------------------------------------------------------------------
 
-    def _read_any(self, frame: bytes) -> Message:
+    def _read_any(self, frame: bytes) -> EventMessage:
         from google.protobuf.message import DecodeError
 
         try:

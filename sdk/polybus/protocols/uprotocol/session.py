@@ -13,10 +13,11 @@ from ...plugins import Capabilities, CloseWanted, Ready, Refused, SessionEvent, 
 from .bodies import ANY
 from .codec import UProtocolCodec, error_body, written_body
 from .envelope import ReturnAddress, refuse, return_address
+from .events import EventMessage
 from .extensions import BY_KIND, extension_attributes
 from .headers import write_headers
 from .ids import IdFactory, id_time_ms
-from .names import Names
+from .names import MESSAGE, Names
 from .rules import MAX_INTEGER
 from .uris import RESPONSE, parse_uri
 
@@ -29,7 +30,7 @@ _CAPABILITIES: Final = Capabilities(subscribe=False)
 _READY: Final = Ready()
 _REQUEST, _RESPONSE, _ERROR, _PUBLISH, _NOTIFY = Kind.REQUEST, Kind.RESPONSE, Kind.ERROR, Kind.PUBLISH, Kind.NOTIFY
 _OPEN: Final = Kind.OPEN
-_SILENT: Final = frozenset({Kind.SUBSCRIBE, Kind.UNSUBSCRIBE})
+_PLAIN: Final = f"#{MESSAGE}"
 # What a refused request is told, where it is not that its header is malformed (up-l2 dispatchers).
 _CODES: Final = {"expired": Code.DEADLINE_EXCEEDED, "clock_skew": Code.DEADLINE_EXCEEDED, "invalid_hash": Code.UNAUTHENTICATED}
 
@@ -46,6 +47,7 @@ class UProtocolSession:
         self.codec: Final = codec
         self._read = codec.read
         self._write = codec.writer.write
+        self._head = codec.writer.head
         self._options = adapter
         self._clock: Callable[[], int] = adapter.clock
         self._max_frame = limits.message
@@ -56,6 +58,7 @@ class UProtocolSession:
         # By subject: the head of a request and its sink.
         self._methods: dict[str | int, tuple[bytes, str]] = {}
         self._topics: dict[tuple[Kind, str | int], bytes] = {}
+        self._subjects = self._names.subjects
         self._asked: dict[str, str] = {}
         self._events: list[Message | SessionEvent] = []
         self._frames: list[bytes] = []
@@ -91,34 +94,35 @@ class UProtocolSession:
             except RemoteProtocolError as error:
                 self._refuse(error)
 
-    def _received(self, message: Message, now: float) -> None:
+    def _received(self, message: EventMessage, now: float) -> None:
         kind = message.kind
-        attributes = message.attributes
         if self._options.verify is not None:
             self._verify(message)
-        if kind is _RESPONSE or kind is _ERROR:
-            self._check_answer(message, attributes)
-        elif kind is _REQUEST:
-            source, sink, ttl = attributes["source"], attributes["sink"], attributes["ttl"]
-            message.id = return_address(attributes["id"], source, sink, attributes["priority"], ttl)
+        if kind is _REQUEST:
+            event = message.event
+            address = message.id = ReturnAddress(event.id)
+            address.event = event
+            sink = event.sink
             if self._names.peer is None:
-                self._learn(source)
-            message.subject = self._names.subject(sink)
-            if not self._in_time(message, attributes["id"], ttl / 1000):
+                self._learn(event.source)
+            message.subject = self._subjects.get(sink) or self._names.subject(sink)
+            if not self._in_time(message, event.id, event.ttl / 1000):
                 return
+        elif kind is _RESPONSE or kind is _ERROR:
+            self._check_answer(message)
         elif kind is _PUBLISH or kind is _NOTIFY:
-            source = attributes["source"]
-            if self._names.peer is None and (kind is _NOTIFY or source.endswith("#Message")):
+            source = str(message.subject)
+            if self._names.peer is None and (kind is _NOTIFY or source.endswith(_PLAIN)):
                 self._learn(source)
             message.subject = self._names.subject(source)
             if message.ttl is not None:
-                if not self._in_time(message, attributes["id"], message.ttl):
+                if not self._in_time(message, message.event.id, message.ttl):
                     return
                 message.expires = now + message.ttl
         elif kind is _OPEN:
-            if attributes["id"].endswith(self._ids.suffix):  # both ends name a channel by its opener's id
+            if message.id.endswith(self._ids.suffix):  # both ends name a channel by its opener's id
                 raise refuse("an open under an id of this side", "invalid_id")
-            message.subject = self._names.subject(attributes["sink"])
+            message.subject = self._names.subject(str(message.subject))
         self._events.append(message)
 
     def _learn(self, source: str) -> None:
@@ -126,21 +130,21 @@ class UProtocolSession:
             self._names.learn(source)
             self._methods.clear()
 
-    def _check_answer(self, message: Message, attributes: dict[str, Any]) -> None:
+    def _check_answer(self, message: EventMessage) -> None:
         key = message.id
         sink = self._asked.get(key)
         if sink is None:
             if not key.endswith(self._ids.suffix):
                 raise refuse("an answer to an id that is not of this side", "unknown_id")
             return  # late: the bus counts it
-        source = attributes["source"]
+        source = message.event.source
         if source != sink and parse_uri(source).key != parse_uri(sink).key:
             raise refuse(f"an answer from {source[:80]!r} to a request for {sink[:80]!r}", "wrong_peer")
         del self._asked[key]
 
     def _in_time(self, message: Message, id: str, ttl: float) -> bool:
         """Whether a message still lives; sets what is left of its time (document, 1.1 ttl: expired strictly after)."""
-        made = int(id[:8], 16) << 16 | int(id[9:13], 16) if id[14] != "6" else id_time_ms(id)
+        made = int(id[:8] + id[9:13], 16) if id[14] != "6" else id_time_ms(id)
         if id[14] == "4" or made is None:
             return True  # lenient: no time, so no end by it
         age = (self._clock() // 1_000_000 - made) / 1000
@@ -160,16 +164,13 @@ class UProtocolSession:
         if message.kind is _REQUEST:
             self._answer(message.id, code, f"the request was {text}", reason)
 
-    def _verify(self, message: Message) -> None:
+    def _verify(self, message: EventMessage) -> None:
         verify, given = self._options.verify, message.attributes.get("hash")
         assert verify is not None
         if message.raw is None and given is None:
             return  # a hash is made of data
         if not isinstance(given, bytes) or not verify(message.raw or b"", given):
-            address = None
-            if message.kind is _REQUEST:
-                facts = message.attributes
-                address = return_address(message.id, facts["source"], facts["sink"], facts["priority"], facts["ttl"])
+            address = return_address(message.event) if message.kind is _REQUEST else None
             raise refuse("the hash is missing or not that of the data (document, 1.1 hash)", "invalid_hash", address)
 
     def _refuse(self, error: RemoteProtocolError) -> None:
@@ -207,32 +208,32 @@ class UProtocolSession:
         key = None
         if kind is _REQUEST:
             head, sink = self._methods.get(message.subject) or self._method(message.subject)
-            ttl = self._milliseconds(message)
-            raw, format = written_body(message)
+            ttl = message.ttl
+            milliseconds = int(ttl * 1000 + 0.5) if ttl is not None and 0.001 < ttl < 2e6 else self._milliseconds(message)
+            raw, format = message.raw, message.format
+            if raw is None or format is not ANY:
+                raw, format = written_body(message)
             key = self._ids.next()
             extra = None if self._plain and message.headers is None else self._extra(message, raw)
-            frame = self._write(head, key, ttl, None, extra, raw, format)
-            self._fits(frame)
-            self._asked[key] = sink
+            frame = self._write(head, key, milliseconds, None, extra, raw, format)
+            if len(frame) <= self._max_frame:
+                self._asked[key] = sink
         elif kind is _RESPONSE or kind is _ERROR:
             frame = self._response(message)
         elif kind is _PUBLISH:
             frame = self._publication(message)
         else:
             key, frame = self._other(kind, message)
-        self._fits(frame)
-        self._frames.append(frame)
-        return key
-
-    def _fits(self, frame: bytes) -> None:
         if len(frame) > self._max_frame:
             raise TooLarge(f"an event of {len(frame)} bytes is larger than {self._max_frame} (limit: message)")
+        self._frames.append(frame)
+        return key
 
     def _method(self, subject: str | int) -> tuple[bytes, str]:
         """The head of requests for a subject."""
         sink = self._names.method(subject)
         level = self.codec.level_of(subject) or "CS4"
-        head = self.codec.writer.head("req.v1", self._answers, sink, max(level, "CS4"))
+        head = self._head("req.v1", self._answers, sink, max(level, "CS4"))
         if len(self._methods) >= 1024:
             self._methods.clear()
         found = self._methods[subject] = head, sink
@@ -246,7 +247,7 @@ class UProtocolSession:
             name, sink = self._options.notification, self._names.peer or self._names.entity
         if len(self._topics) >= 1024:
             self._topics.clear()
-        head = self.codec.writer.head(name, source, sink, self.codec.level_of(subject) or "CS1")
+        head = self._head(name, source, sink, self.codec.level_of(subject) or "CS1")
         if kind is _PUBLISH or self._names.peer is not None:
             self._topics[kind, subject] = head
         return head
@@ -277,8 +278,9 @@ class UProtocolSession:
         asked = message.id
         if not isinstance(asked, ReturnAddress):
             raise LocalProtocolError("an answer has the id that its request came with", protocol="uprotocol")
-        ttl = asked.ttl
-        head = self.codec.writer.head("res.v1", asked.sink, asked.source, asked.priority)
+        event = asked.event
+        ttl = event.ttl
+        head = self._head("res.v1", event.sink or "", event.source, event.priority)
         extra: dict[str, Any] = {}
         if message.kind is _ERROR:
             raw, format = error_body(message), ANY
@@ -302,7 +304,7 @@ class UProtocolSession:
         sink = self._names.method(message.subject) if kind is _OPEN else None
         if message.headers is not None or self._options.sign is not None:
             given.update(self._extra(message, raw) or {})
-        head = self.codec.writer.head(given.pop("type"), self._answers, sink, None)
+        head = self._head(given.pop("type"), self._answers, sink, None)
         ttl = None if message.ttl is None else self._milliseconds(message)
         return id if kind is _OPEN else None, self._write(head, id, ttl, reqid, given or None, raw, format)
 

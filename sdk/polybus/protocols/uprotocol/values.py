@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from .wire import length, read_varint, varint
 
-__all__ = ["Unwritable", "read_value", "write_value"]
+__all__ = ["Unwritable", "read_value", "read_value_at", "write_dict", "write_value"]
 
 _DOUBLE: Final = Struct("<d")
 _EXACT: Final = 2**53
@@ -54,15 +54,27 @@ def write_value(value: Any, depth: int) -> bytes:
     return write(value, depth)
 
 
-def _write_dict(value: dict[str, Any], depth: int) -> bytes:
+def write_dict(value: dict[str, Any], depth: int) -> bytes:
+    """`write_value` of a dict."""
     parts: list[bytes] = []
     for key, item in value.items():
         if type(key) is not str:
             raise Unwritable(f"a key is text, not {type(key).__name__}")
         name = _key(key) if len(key) < 64 else _key.__wrapped__(key)
+        kind = type(item)
+        if kind is str:  # most values are short text: at once, with all lengths in one byte
+            text: bytes = item.encode()
+            size = len(text)
+            if size + len(name) < 120:
+                parts.append(b"\n%c%b%c\x1a%c%b" % (size + len(name) + 3, name, size + 2, size, text))
+                continue
         entry = write_value(item, depth - 1)
-        size = length(entry)
-        parts += (b"\n", varint(len(name) + len(size) + len(entry)), name, size, entry)
+        size = len(entry)
+        if size + len(name) < 120:
+            parts.append(b"\n%c%b%c%b" % (size + len(name) + 1, name, size, entry))
+        else:
+            prefix = varint(size)
+            parts += (b"\n", varint(len(name) + len(prefix) + size), name, prefix, entry)
     inner = b"".join(parts)
     return b"\x2a" + length(inner) + inner
 
@@ -84,7 +96,7 @@ def _key(key: str) -> bytes:
 
 
 _WRITERS: Final[dict[type, Callable[[Any, int], bytes]]] = {
-    dict: _write_dict,
+    dict: write_dict,
     list: _write_list,
     tuple: _write_list,
     bool: lambda value, depth: b"\x20\x01" if value else b"\x20\x00",
@@ -105,6 +117,18 @@ def read_value(data: bytes, depth: int) -> Any:
         return _value(data, 0, len(data), depth)
     except IndexError as error:
         raise ValueError("it ends too early") from error
+
+
+def read_value_at(data: bytes, at: int, depth: int) -> Any:
+    """`read_value` of the end of some bytes.
+
+    Raises:
+        ValueError, IndexError: As it does.
+    """
+    end = len(data)
+    if at + 2 < end and data[at] == _STRUCT and data[at + 1] == end - at - 2 < 128:
+        return _struct(data, at + 2, end, depth - 1)
+    return _value(data, at, end, depth)
 
 
 def _size(data: bytes, at: int, end: int) -> tuple[int, int]:
@@ -161,16 +185,37 @@ def _struct(data: bytes, at: int, end: int, depth: int) -> dict[str, Any]:
     while at < end:
         if data[at] != _ITEM:
             raise ValueError("not of google.protobuf.Struct")
-        here, at = _size(data, at + 1, end)
-        key, value = "", None
-        while here < at:
-            tag = data[here]
-            begin, here = _size(data, here + 1, at)
-            if tag == _ITEM:
-                key = data[begin:here].decode()
-            elif tag == _ENTRY_VALUE:
-                value = _value(data, begin, here, depth)
-            else:
-                raise ValueError("not an entry of google.protobuf.Struct")
-        members[key] = value
+        here, at = at + 2, at + 2 + data[at + 1]
+        name_end = here + 2 + data[here + 1]
+        # The usual entry: all lengths in one byte, the key first, then the value and nothing else.
+        if at - here > 127 or at > end or data[here] != _ITEM or name_end + 2 >= at or data[name_end] != _ENTRY_VALUE:
+            here, at = _size(data, here - 1, end)
+            key, value = _entry(data, here, at, depth)
+            members[key] = value
+            continue
+        key = data[here + 2 : name_end].decode()
+        begin, size = name_end + 2, data[name_end + 1]
+        if begin + size != at:
+            key, value = _entry(data, here, at, depth)
+            members[key] = value
+            continue
+        if data[begin] == _STRING and data[begin + 1] == size - 2:
+            members[key] = data[begin + 2 : at].decode()
+        else:
+            members[key] = _value(data, begin, at, depth)
     return members
+
+
+def _entry(data: bytes, here: int, end: int, depth: int) -> tuple[str, Any]:
+    """Key and value of an entry, in any order, and the last of each."""
+    key, value = "", None
+    while here < end:
+        tag = data[here]
+        begin, here = _size(data, here + 1, end)
+        if tag == _ITEM:
+            key = data[begin:here].decode()
+        elif tag == _ENTRY_VALUE:
+            value = _value(data, begin, here, depth)
+        else:
+            raise ValueError("not an entry of google.protobuf.Struct")
+    return key, value

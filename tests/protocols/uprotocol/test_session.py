@@ -1,0 +1,374 @@
+"""The session: names and addresses, times, tokens, hashes, answers; no sockets, and a clock that stands where it is put."""
+
+import hashlib
+import hmac
+import json
+import random
+from typing import Any
+
+import pytest
+
+from polybus import Code, Limits, LocalProtocolError, Message, ReservedSubject, TooLarge
+from polybus.message import Kind
+from polybus.plugins import CloseWanted, Ready, Refused, Undelivered
+from polybus.protocols import UProtocol
+from polybus.protocols.uprotocol.bodies import ANY
+from polybus.protocols.uprotocol.names import Names, decode_name, encode_name
+from polybus.protocols.uprotocol.session import UProtocolSession
+
+from .support import PUBLISH, REQUEST, RESPONSE
+
+NOW = 1_700_000_000_123  # the time in the ids of the examples
+
+
+class Clock:
+    """Nanoseconds, from milliseconds that the test sets."""
+
+    def __init__(self, ms: int = NOW) -> None:
+        self.ms = ms
+
+    def __call__(self) -> int:
+        return self.ms * 1_000_000
+
+
+def session(clock: Clock | None = None, limits: Limits = Limits(), **options: Any) -> UProtocolSession:  # noqa: B008
+    made = UProtocol(clock=clock or Clock(), **options).session("client", limits, random.Random(1))
+    made.start(0.0)
+    assert made.events() == [Ready()]
+    return made
+
+
+def receive(to: UProtocolSession, event: Any, now: float = 0.0) -> list[Any]:
+    to.receive(event if isinstance(event, bytes) else json.dumps(event).encode(), now)
+    return to.events()
+
+
+def sent(from_: UProtocolSession) -> list[dict[str, Any]]:
+    return [json.loads(frame) for frame in from_.frames_to_send()]
+
+
+def request(subject: str, ttl: float | None = 5.0, body: Any = "hi") -> Message:
+    return Message(Kind.REQUEST, subject, None, ANY.encode(body), ANY, None, ttl)
+
+
+# -- names and addresses -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("subject", "name"),
+    [
+        ("user", "user"),
+        ("user.get", "user.get"),
+        ("a.b.c", "a.b.c"),
+        ("a.b.c.d", "a.b.c%2Ed"),
+        ("a b", "a%20b"),
+        ("gr\u00fcn", "gr%C3%BCn"),
+        ("50%", "50%25"),
+        ("a*b", "a%2Ab"),
+        ("a#b", "a%23b"),
+        (".a", "%2Ea"),
+        ("a..b", "a%2E%2Eb"),
+        ("..", "%2E%2E"),
+    ],
+)
+def test_a_subject_becomes_a_segment_and_comes_back(subject: str, name: str) -> None:
+    assert encode_name(subject) == name
+    assert decode_name(name) == subject
+
+
+@pytest.mark.parametrize("name", ["", "a%2Fb", "a%00b", "%ff"])
+def test_a_segment_that_is_no_subject_stays_an_address(name: str) -> None:
+    assert decode_name(name) is None
+
+
+def test_requests_go_to_the_peer_and_publications_come_from_us() -> None:
+    names = Names("//VCU.VIN/body.access/1", "up://hu.veh7/hmi.app/1", 1024)
+    assert names.method("user.get") == "up://hu.veh7/hmi.app/1/rpc.user.get"
+    assert names.topic("news.today") == "//VCU.VIN/body.access/1/news.today#Message"
+    assert names.topic("rpc.x") == "//VCU.VIN/body.access/1/rpc%2Ex#Message"
+    full = "up://other.veh/x.y/2.1/door#Door"
+    assert names.topic(full) == full
+    for subject in ("user.get", "a.b.c.d", "news", "rpc.x"):
+        assert names.subject(names.topic(subject)) == subject
+        assert names.subject(names.method(subject)) == subject
+    assert names.subject("UP://HU.veh7/hmi.app/1/rpc.user.get") == "user.get"
+    for uri in (full, "//vcu.vin/body.access/1/door#Door", "//vcu.vin/body.access/2/news#Message", "/4/1/3"):
+        assert names.subject(uri) == uri
+
+
+@pytest.mark.parametrize(
+    ("subject", "error"),
+    [
+        ("response", ReservedSubject),
+        ("/a/1/door#Door", LocalProtocolError),
+        ("/a/1/rpc.*", LocalProtocolError),
+        ("/a//rpc.Get", LocalProtocolError),
+        ("x" * 1020, LocalProtocolError),
+        (7, LocalProtocolError),
+    ],
+)
+def test_what_cannot_be_asked_is_said(subject: Any, error: type[Exception]) -> None:
+    with pytest.raises(error):
+        session().send(request(subject), 0.0)
+
+
+def test_the_default_entity_and_the_learned_one() -> None:
+    ours = session()
+    ours.send(request("user.get"), 0.0)
+    (event,) = sent(ours)
+    assert (event["source"], event["sink"]) == ("/polybus/1/rpc.response", "/polybus/1/rpc.user.get")
+    (message,) = receive(ours, REQUEST)
+    assert message.subject == REQUEST["sink"]  # not ours and not the peer's
+    ours.send(request("user.get"), 0.0)
+    assert sent(ours)[0]["sink"] == "up://hu.veh7/hmi.app/1/rpc.user.get"
+
+
+def test_a_foreign_address_stays_as_it_came_and_a_plain_topic_of_the_peer_is_plain() -> None:
+    ours = session()
+    (foreign,) = receive(ours, PUBLISH)
+    assert foreign.subject == PUBLISH["source"] == foreign.attributes["source"]
+    (plain,) = receive(ours, {**PUBLISH, "source": "up://cgw.veh7/climate.seat/1/news.today#Message"})
+    assert plain.subject == "news.today"
+
+
+# -- requests and answers ------------------------------------------------------------------------------------------------
+
+
+def test_a_request_has_all_that_the_document_wants() -> None:
+    ours = session(entity="//VCU.VIN/body.access/1", peer="//hu.veh7/hmi.app/1", token=lambda: "t0ken", permission_level=3)
+    key = ours.send(request("user.get", 2.5), 0.0)
+    (event,) = sent(ours)
+    assert event.pop("data_base64")
+    assert event == {
+        "specversion": "1.0",
+        "id": key,
+        "type": "req.v1",
+        "source": "//VCU.VIN/body.access/1/rpc.response",
+        "sink": "//hu.veh7/hmi.app/1/rpc.user.get",
+        "priority": "CS4",
+        "ttl": 2500,
+        "token": "t0ken",
+        "plevel": 3,
+        "datacontenttype": "application/protobuf",
+    }
+
+
+def test_a_request_without_an_end_is_refused_and_a_long_one_shortened() -> None:
+    ours = session()
+    with pytest.raises(LocalProtocolError, match="timeout"):
+        ours.send(request("x", None), 0.0)
+    ours.send(request("x", 1e12), 0.0)
+    ours.send(request("x", 0.0), 0.0)
+    assert [event["ttl"] for event in sent(ours)] == [2**31 - 1, 1]
+
+
+def test_priorities_come_from_the_application_and_requests_have_four_at_least() -> None:
+    ours = session(priorities={"door.>": "CS6", "log.*": "CS0"})
+    for subject in ("door.open", "log.x", "other"):
+        ours.send(request(subject), 0.0)
+        ours.send(Message(Kind.PUBLISH, subject, body=1), 0.0)
+    assert [event["priority"] for event in sent(ours)] == ["CS6", "CS6", "CS4", "CS0", "CS4", "CS1"]
+
+
+@pytest.mark.parametrize("format", ["json", "protobuf"])
+def test_an_answer_takes_over_address_priority_and_ttl(format: Any) -> None:
+    clock = Clock()
+    asker, server = session(clock, format=format), session(clock, format=format, priorities={"x": "CS5"})
+    key = asker.send(request("x"), 0.0)
+    (frame,) = asker.frames_to_send()
+    (question,) = receive(server, frame)
+    assert (question.id, question.subject, question.ttl) == (key, "x", 5.0)
+    server.send(Message(Kind.RESPONSE, "x", question.id, body={"a": 1}), 0.0)
+    (answer,) = server.codec.decode(server.frames_to_send()[0])
+    assert isinstance(answer, Message)
+    facts = answer.attributes
+    assert (facts["source"], facts["sink"]) == ("/polybus/1/rpc.x", "/polybus/1/rpc.response")
+    assert (facts["priority"], facts["ttl"], facts["reqid"], answer.body) == ("CS4", 5000, key, {"a": 1})
+
+
+def asked(ours: UProtocolSession) -> dict[str, Any]:
+    """A request that is out, and the answer to it as the peer would write it."""
+    key = ours.send(request(RESPONSE["source"]), 0.0)
+    ours.frames_to_send()
+    return {**RESPONSE, "reqid": key, "sink": "/polybus/1/rpc.response"}
+
+
+def test_an_answer_from_another_than_was_asked_is_refused() -> None:
+    ours = session()
+    answer = asked(ours)
+    (refused,) = receive(ours, {**answer, "source": "up://cgw.veh7/evil/1/rpc.SetHeat"})
+    assert (refused.error.reason, refused.error.reply_id) == ("wrong_peer", None)
+    (message,) = receive(ours, {**answer, "source": "up://CGW.VEH7/climate.seat/1/rpc.SetHeat"})
+    assert message.kind is Kind.RESPONSE
+
+
+def test_an_answer_to_nobody_is_refused_and_a_late_one_left_to_the_bus() -> None:
+    ours = session()
+    (refused,) = receive(ours, RESPONSE)
+    assert refused.error.reason == "unknown_id"
+    answer = asked(ours)
+    ours.forget(answer["reqid"], 0.0)
+    (late,) = receive(ours, answer)
+    assert late.id == answer["reqid"]
+
+
+def test_a_bad_answer_ends_the_waiting() -> None:
+    ours = session()
+    answer = asked(ours)
+    (refused,) = receive(ours, {**answer, "priority": "CS9"})
+    assert refused.error.reply_id == answer["reqid"]
+
+
+def test_a_bad_request_is_answered_with_commstatus_and_one_without_address_is_not() -> None:
+    ours = session()
+    (refused,) = receive(ours, {**REQUEST, "priority": "CS1"})
+    assert isinstance(refused, Refused)
+    (answer,) = sent(ours)
+    assert (answer["type"], answer["reqid"], answer["commstatus"]) == ("res.v1", REQUEST["id"], 3)
+    assert (answer["source"], answer["sink"]) == (REQUEST["sink"], REQUEST["source"])
+    receive(ours, {**REQUEST, "source": "up://x"})
+    receive(ours, {**REQUEST, "id": "no"})
+    assert sent(ours) == []
+
+
+def test_what_the_bus_refuses_is_commstatus_and_what_a_handler_says_is_a_status() -> None:
+    ours = session()
+    (question,) = receive(ours, REQUEST)
+    facts = {"text": "nobody", "reason": None, "detail": None}
+    ours.send(Message(Kind.ERROR, "", question.id, code=Code.UNIMPLEMENTED, attributes={**facts, "undelivered": True}), 0.0)
+    ours.send(Message(Kind.ERROR, "", question.id, code=Code.NOT_FOUND, attributes=facts), 0.0)
+    refused, said = sent(ours)
+    assert refused["commstatus"] == 12
+    assert "commstatus" not in said
+    (error,) = UProtocol(mode="lenient").codec().decode(json.dumps(said).encode())
+    assert isinstance(error, Message)
+    assert (error.kind, error.code, error.attributes["text"]) == (Kind.ERROR, Code.NOT_FOUND, "nobody")
+
+
+# -- time ----------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("later", "alive"), [(0, True), (4999, True), (5000, True), (5001, False), (60_000, False)])
+def test_a_request_ends_strictly_after_its_ttl_and_is_told(later: int, alive: bool) -> None:
+    ours = session(Clock(NOW + later))
+    (found,) = receive(ours, REQUEST)
+    answers = sent(ours)
+    if alive:
+        assert found.ttl == pytest.approx((5000 - later) / 1000)
+        assert answers == []
+    else:
+        assert isinstance(found, Undelivered)
+        assert (found.code, found.reason) == (Code.DEADLINE_EXCEEDED, "expired")
+        assert answers[0]["commstatus"] == 4
+
+
+@pytest.mark.parametrize(("ahead", "alive"), [(5, True), (30_000, True), (30_001, False), (86_400_000, False)])
+def test_an_id_from_the_future_lives_its_ttl_at_most_and_half_a_minute_ahead(ahead: int, alive: bool) -> None:
+    (found,) = receive(session(Clock(NOW - ahead)), REQUEST)
+    if alive:
+        assert found.ttl == 5.0
+    else:
+        assert found.error.reason == "clock_skew"
+
+
+def test_an_allowance_lets_a_slow_clock_pass() -> None:
+    slow = Clock(NOW + 33_000)
+    assert isinstance(receive(session(slow), REQUEST)[0], Undelivered)
+    (message,) = receive(session(slow, allowance=30), REQUEST)
+    assert message.ttl == pytest.approx(2.0)
+
+
+def test_a_publication_expires_silently_and_without_ttl_never() -> None:
+    (dead,) = receive(session(Clock(NOW + 10_001)), PUBLISH)
+    assert isinstance(dead, Undelivered)
+    (alive,) = receive(session(Clock(NOW + 4_000)), PUBLISH, now=100.0)
+    assert alive.expires == pytest.approx(106.0)
+    for ttl in (None, 0):
+        (old,) = receive(session(Clock(NOW + 31_536_000_000)), {**PUBLISH, "ttl": ttl})
+        assert old.expires is None
+
+
+def test_an_id_without_time_never_expires() -> None:
+    event = {**REQUEST, "id": "5b9fe861-8c1c-4899-9b07-ad1cde652e10"}
+    (message,) = receive(session(Clock(NOW + 10**12), mode="lenient"), event)
+    assert (message.kind, message.ttl) == (Kind.REQUEST, 5.0)
+
+
+# -- hashes --------------------------------------------------------------------------------------------------------------
+
+
+def sign(data: bytes) -> bytes:
+    return hmac.digest(b"device key", data, hashlib.sha256)
+
+
+def verify(data: bytes, given: bytes) -> bool:
+    return hmac.compare_digest(sign(data), given)
+
+
+@pytest.mark.parametrize("format", ["json", "protobuf"])
+def test_a_hash_is_made_and_verified_and_a_wrong_or_missing_one_refused(format: Any) -> None:
+    good, plain = session(sign=sign, format=format), session(format=format)
+    for by, fine in ((good, True), (plain, False)):
+        by.send(request("x"), 0.0)
+        by.send(Message(Kind.PUBLISH, "x", body=b"\x00"), 0.0)
+        reader = session(verify=verify, format=format)
+        for frame in by.frames_to_send():
+            (found,) = receive(reader, frame)
+            assert isinstance(found, Message) is fine
+            if not fine:
+                assert found.error.reason == "invalid_hash"
+        answers = [reader.codec.decode(frame)[0] for frame in reader.frames_to_send()]
+        assert [answer.code for answer in answers if isinstance(answer, Message)] == ([] if fine else [Code.UNAUTHENTICATED])
+
+
+# -- the rest ------------------------------------------------------------------------------------------------------------
+
+
+def test_notifications_are_written_as_the_sdks_did_or_as_the_document_says() -> None:
+    for name in ("pub.v1", "notif.v1"):
+        ours = session(peer="//hu.veh7/hmi.app/1", notification=name)
+        ours.send(Message(Kind.NOTIFY, "door.opened", body=1), 0.0)
+        (event,) = sent(ours)
+        assert (event["type"], event["sink"], event["source"]) == (
+            name,
+            "//hu.veh7/hmi.app/1",
+            "/polybus/1/door.opened#Message",
+        )
+        (message,) = receive(session(), event)
+        assert (message.kind, message.subject) == (Kind.NOTIFY, "door.opened")
+
+
+def test_one_publication_is_one_event_for_all_peers() -> None:
+    adapter = UProtocol()
+    message = Message(Kind.PUBLISH, "news", body=1)
+    frames = []
+    for _ in range(3):
+        one = adapter.session("server")
+        one.send(message, 0.0)
+        frames += one.frames_to_send()
+    assert len(set(frames)) == 1
+
+
+def test_a_batch_is_taken_message_by_message() -> None:
+    ours = session()
+    found = receive(ours, [PUBLISH, {**PUBLISH, "priority": "CS9"}, REQUEST])
+    assert [type(item) for item in found[1:2]] == [Refused]
+    assert [item.kind for item in (found[0], found[2])] == [Kind.PUBLISH, Kind.REQUEST]
+
+
+def test_sizes() -> None:
+    ours = session(limits=Limits(message=500))
+    with pytest.raises(TooLarge, match="500"):
+        ours.send(request("x", body="y" * 500), 0.0)
+    refused, close = receive(ours, b" " * 501)
+    assert isinstance(refused, Refused)
+    assert isinstance(close, CloseWanted) and close.code == 1009
+
+
+def test_a_channel_is_not_opened_under_a_name_of_ours() -> None:
+    ours = session()
+    own = ours.send(Message(Kind.OPEN, "talk", None, attributes={"mode": "channel", "credit": 1, "hops": 0}), 0.0)
+    (event,) = sent(ours)
+    assert event["id"] == own
+    (refused,) = receive(ours, event)
+    assert refused.error.reason == "invalid_id"
