@@ -191,3 +191,19 @@ async def test_an_idle_connection_is_small(anyio_backend: Any) -> None:
         assert transport._framer._core is None
         here.transport.close()
     gc.collect()
+
+
+async def test_an_idle_connection_has_no_task_that_writes(anyio_backend: Any) -> None:
+    if anyio_backend[0] != "trio":
+        pytest.skip("there a connection is no task at all")
+    async with running(anyio_backend) as host, serving(host, "tcp://127.0.0.1:0") as server:
+        await anyio.wait_all_tasks_blocked()
+        before = host.tasks
+        here = await dial(host, server.url)
+        there = await server.gate.peer()
+        for number in range(10):
+            here.transport.send(b"%d" % number)
+            await there.received(number + 1)
+        await anyio.wait_all_tasks_blocked()
+        assert host.tasks == before + 2, "who reads, on both sides"
+        here.transport.close()
