@@ -210,6 +210,7 @@ def test_starlettes_test_client_without_a_lifespan_has_a_bus_for_each_connection
     ("options", "error", "says"),
     [
         ({"app": object()}, TypeError, "takes a FastAPI or Starlette application"),
+        ({"bus": "/bus"}, TypeError, "takes a polybus.Bus, not str"),
         ({"path": "bus"}, ValueError, "begins with a slash"),
         ({"protocol": "morse"}, ValueError, "'morse' is no protocol here"),
         ({"origins": ["example.org"]}, ValueError, "is no origin"),

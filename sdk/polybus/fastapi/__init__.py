@@ -6,7 +6,11 @@ application so that a SIGTERM loses no answer. FastAPI itself is loaded for `Bus
 
 from __future__ import annotations
 
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
+
+if find_spec("starlette") is None:
+    raise ImportError("polybus.fastapi needs FastAPI or Starlette: pip install 'polybus[fastapi]'")
 
 from ._attach import attach
 from ._depends import blocking_bus_of, bus_of, bus_or_twin_of

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from ..bus import Bus
 from ..serving import WHEN_FULL
 from ..transports._asgi_server import AsgiWebSocket
 from ..transports._ws_policy import check_origins
@@ -17,7 +18,6 @@ if TYPE_CHECKING:
     from starlette.applications import Starlette
     from starlette.routing import Router
 
-    from ..bus import Bus
     from ..plugins import ProtocolAdapter, WebEndpoint
 
     Application: TypeAlias = Starlette | Router
@@ -54,10 +54,12 @@ def attach(
         insecure: Let strangers in from other machines although the bus has no `authenticate`.
 
     Raises:
-        TypeError: This is no application and no router.
+        TypeError: This is no application and no router, or no bus.
         ValueError: An option is wrong, or something is attached at that path already.
     """
     router = _router_of(app)
+    if not isinstance(bus, Bus):
+        raise TypeError(f"attach(app, bus) takes a polybus.Bus, not {type(bus).__name__}")
     origins = (origins,) if isinstance(origins, str) else tuple(origins)
     hosts = (hosts,) if isinstance(hosts, str) else tuple(hosts)
     check_origins(origins)

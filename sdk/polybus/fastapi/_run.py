@@ -25,6 +25,7 @@ def run(app: Any, *, drain: float = 20.0, host: str = "127.0.0.1", port: int = 8
 
     Raises:
         ValueError: ``workers`` or ``reload``: a bus lives in one process.
+        ImportError: uvicorn is not installed.
         SystemExit: The address is taken, or the application's lifespan failed (uvicorn's status 3).
     """
     for option in ("workers", "reload"):
@@ -33,7 +34,10 @@ def run(app: Any, *, drain: float = 20.0, host: str = "127.0.0.1", port: int = 8
                 f"{option}={options[option]!r}: a bus lives in one process. To use more processors start several, on ports "
                 "of their own; for development use uvicorn --reload"
             )
-    from ._server import Server
+    try:
+        from ._server import Server
+    except ImportError as error:
+        raise ImportError(f"run() needs uvicorn ({error}): pip install 'polybus[fastapi]'") from None
 
     usual = {
         "ws": "websockets-sansio",
