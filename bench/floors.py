@@ -55,6 +55,7 @@ FLOORS = (
     Floor(workload="W5", system="ubre-ws@asyncio", figure="pss_kib", at_most=12),
     Floor(workload="W5_5000", system="ubre-ws@asyncio", figure="pss_kib", at_most=12),
     Floor(workload="W2_64", system="ubre-ws@asyncio", figure="rate", at_least=1.2, beside="websockets@asyncio"),
+    Floor(workload="W2_64", system="jrep-ws@asyncio", at_least=0.35),
     Floor(workload="W7", system="import polybus", figure="cpu_ms", at_most=100),
 )
 

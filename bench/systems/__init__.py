@@ -49,6 +49,7 @@ def _systems() -> dict[str, System]:
                 body="json",
             ),
             _ours("ubre-ws", loop, _ALL, url="ubre+ws://127.0.0.1:0/bus", body="json"),
+            _ours("jrep-ws", loop, _ALL, url="jrep+ws://127.0.0.1:0/bus", body="json"),
         ]
     return {system.key: system for system in systems}
 

@@ -117,11 +117,12 @@ class JrepSession(Federation):
         if subject == ECHO_SERVICE and self.role == "server":
             self._echo(message)
             return
-        if is_reserved(subject) or is_reserved(reply_to):
+        usual = reply_to.endswith(REPLY_SUFFIX)
+        if is_reserved(subject) or (not usual and is_reserved(reply_to)):
             name = subject if is_reserved(subject) else reply_to
             text = f"{name[:60]!r} belongs to the buses: nobody else is asked or answered there"
             raise refuse(text, "reserved_subject", message.id)
-        if not reply_to.endswith(REPLY_SUFFIX):  # the name may be used again while this request is in flight
+        if not usual:  # the name may be used again while this request is in flight
             self._serial = serial = self._serial + 1
             message.id = (*message.id, serial)
         self._events.append(message)

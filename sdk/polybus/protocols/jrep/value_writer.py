@@ -12,6 +12,7 @@ import enum
 import math
 from array import array
 from collections.abc import Callable, Mapping
+from functools import lru_cache
 from typing import Any, Final, TypeAlias
 
 import attrs
@@ -78,6 +79,8 @@ class ValueWriter:
 
     def __init__(self, types: JavaTypes) -> None:
         self._types = types
+        self._quote = lru_cache(1024)(quoted)
+        """For the keys of maps, which come again and again."""
         self._by_type: dict[type, _Write] = {
             type(None): lambda value, ids: _NULL,
             str: quoted,
@@ -140,17 +143,12 @@ class ValueWriter:
         if known is not None:
             return b'{"^EncodedType":"java.util.LinkedHashMap","^ObjectID":"%d"}' % known
         given = ids.add(value)
-        find, other, key = self._by_type.get, self._other, self._key
-        members = b",".join(
-            [
-                b"%b:%b" % (
-                    quoted(name) if type(name) is str and name[:1] != "^" else key(name, ids),
-                    (find(type(item)) or other)(item, ids),
-                )
-                for name, item in value.items()
-            ]
-        )  # fmt: skip
-        return b'{"^EncodedType":"java.util.LinkedHashMap","^ObjectID":"%d","^Value":{%b}}' % (given, members)
+        find, quote, members = self._by_type.get, self._quote, []
+        for name, item in value.items():
+            write = find(type(item)) or self._other
+            written = quote(name) if type(name) is str and name[:1] != "^" and len(name) < 64 else self._key(name, ids)
+            members.append(written + b":" + write(item, ids))
+        return b'{"^EncodedType":"java.util.LinkedHashMap","^ObjectID":"%d","^Value":{%b}}' % (given, b",".join(members))
 
     def _key(self, key: Any, ids: Numbering) -> bytes:
         """A key that is no text, or is a text that could be mistaken for such a one."""
