@@ -13,10 +13,10 @@ from attrs import field, frozen
 
 from polybus import Bus, connect
 
-from .processes import Process, loop_of, port_of, running
+from .processes import Process, eventually, loop_of, port_of, running
 from .raw import frame
 from .raw_websocket import raw_websocket, websocket_frame
-from .test_bad_inputs import CASES, LIMITS, Line, Witness, eventually, messages, tcp_receiver, websocket_code
+from .test_bad_inputs import CASES, LIMITS, Line, Witness, messages, tcp_receiver, websocket_code
 
 pytestmark = pytest.mark.anyio
 

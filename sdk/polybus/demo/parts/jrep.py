@@ -1,0 +1,28 @@
+"""J.REP between two of our own buses: both kinds of values, both handshakes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ..console import STEPS, play_row
+from ..play import Row
+
+__all__ = ["PART", "JrepPart"]
+
+VARIANTS = {"errai": "", "plain": "?values=plain&dialect=legacy"}
+TRANSPORTS = ("memory", "tcp", "tls", "unix", "ws", "wss")
+
+
+class JrepPart:
+    """Errai's values with Errai's handshake, and the document's with the document's."""
+
+    def rows(self) -> Sequence[Row]:
+        """Variants times transports."""
+        return [
+            Row("jrep", variant, transport, tuple(STEPS), play_row(transport, f"jrep+{{address}}{query}"))
+            for transport in TRANSPORTS
+            for variant, query in VARIANTS.items()
+        ]
+
+
+PART = JrepPart()
