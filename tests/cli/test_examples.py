@@ -24,6 +24,13 @@ PRINTS["logs.py"] = {
     "Line(level='WARNING', text='the oven is at 95 degrees')",
     "Line(level='ERROR', text='the oven is on fire')",
 }
+PRINTS["lobby.py"] = {
+    *(f"{name} at table 1 of east: Bob wins with AC" for name in ("Ann", "Bob")),
+    *(f"{name} at table 1 of west: Dee wins with AC" for name in ("Cid", "Dee")),
+    "4 players, 2 servers",
+    *(f"{name} at table 2 of west: Bob wins with AC" for name in ("Ann", "Bob")),
+    "east has closed: 1 server",
+}
 TOGETHER = ("hello_server.py", "hello_client.py")
 TOOL = "tool.py"
 CLIENT_PRINTS = [
