@@ -48,6 +48,13 @@ class Account:
 
     def hold(self, size: int) -> bool:
         """Keep so much more. False, and nothing is kept, if it does not fit."""
+        if self._part_of is None:  # the usual case, in one piece: this is done for every message that waits
+            runtime, held = self._runtime, self.held + size
+            if (self.held and held > self.limit) or runtime.buffered + size > runtime.limits.total_bytes:
+                return False
+            self.held = held
+            runtime.buffered += size
+            return True
         if not self.has_room(size):
             return False
         self.charge(size)
@@ -63,4 +70,8 @@ class Account:
 
     def release(self, size: int) -> None:
         """So much is kept no more."""
-        self.charge(-size)
+        self.held -= size
+        if self._part_of is None:
+            self._runtime.buffered -= size
+        else:
+            self._part_of.release(size)

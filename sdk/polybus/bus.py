@@ -425,7 +425,10 @@ class Bus(Life):
         name = subject.name if isinstance(subject, Subject) else subject
         if timeout != _TIMEOUT:
             timeout = seconds(timeout)
-        route = self._route_of(name)
+        try:
+            route = self._distribution.routes.get(name) or self._distribution.route(name)
+        except TypeError:  # not hashable: `route` says what it should be
+            route = self._distribution.route(name)
         sole = route.sole
         if to is None and headers is None and body is not None and sole is not None and sole._link.flowing:
             self._distribution.publish_alone(route, sole._link, body)

@@ -197,7 +197,8 @@ class Inbox:
             link, size = overflow.popleft()
             link.held.release(size)
             self._bytes += size - OVERHEAD
-        self._settle()
+        if not self._least_kept <= self._bytes <= self._most_free:
+            self._settle()
 
     # -- publishers of this process --------------------------------------------------------------------------------------
 

@@ -104,8 +104,9 @@ def admit(peer: Peer, call: Call) -> None:
         runtime.running += 1
         runtime.workers.submit(call)
         return
+    urgency = peer._link.urgency
     if waiting is None:
-        waiting = peer.waiting = UrgentQueue()
+        waiting = peer.waiting = deque() if urgency is None else UrgentQueue()
     if len(waiting) >= limits.waiting or not peer.hold(call.message):
         if peer.calls is not None:
             peer.calls.pop(call.message.id, None)
@@ -114,8 +115,10 @@ def admit(peer: Peer, call: Call) -> None:
         text = f"{limits.running} requests run, {len(waiting)} wait (Limits.running, waiting, waiting_bytes): try again later"
         call.origin.refuse(call, Code.RESOURCE_EXHAUSTED, text, "too_many_requests", None)
         return
-    urgency = peer._link.urgency
-    waiting.append(call, 0 if urgency is None else urgency(call.message))
+    if urgency is None or not isinstance(waiting, UrgentQueue):
+        waiting.append(call)
+    else:
+        waiting.append(call, urgency(call.message))
     runtime.crowded[peer] = None
 
 

@@ -95,7 +95,7 @@ class Peer(Answer):
         """Requests that were written and wait for their answer."""
         self.calls: dict[Any, Call] | None = None
         """Requests of this peer whose handlers run or wait, by their id."""
-        self.waiting: UrgentQueue[Call] | None = None
+        self.waiting: deque[Call] | UrgentQueue[Call] | None = None
         self.stopping: int = 0
         """Handlers of requests that are over already: each keeps its place until it returns."""
         self.patterns: dict[str | int, int] | None = None
