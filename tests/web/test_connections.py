@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import socket
 import struct
 from collections.abc import MutableMapping
 from typing import Any
@@ -207,6 +208,16 @@ async def test_a_client_that_goes_while_it_is_being_authenticated_leaves_nothing
         async with connect(f"ubre+ws://127.0.0.1:{server.port}/bus") as client:
             assert await client.request("echo", 1) == 1
     assert [record for record in caplog.records if record.levelno >= logging.ERROR] == []
+
+
+@bounded
+async def test_small_messages_are_not_held_back_by_the_system() -> None:
+    app, bus = served()
+    async with running(app) as server, plain(server.port):
+        await eventually(lambda: bus.peers)
+        [connection] = server.server_state.connections
+        raw = connection.transport.get_extra_info("socket")
+        assert raw.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY) == 1
 
 
 @bounded

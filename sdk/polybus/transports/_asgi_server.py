@@ -12,7 +12,7 @@ import anyio
 from ..errors import BusError, LocalProtocolError
 from ..plugins import Admission, Handshake, ListenOptions, WebRoute
 from ._asgi import AsgiTransport, Receive, Scope, Send, socket_of
-from ._sockets import is_loopback
+from ._sockets import is_loopback, tune
 from ._urls import host_port
 from ._ws_policy import Door, Turned, Upgrade, answer, check_origins, refused
 
@@ -90,12 +90,16 @@ class AsgiWebSocket:
         try:
             chosen, handshake = self._examine(scope, receive, options)
             admission = await _decision(options, handshake)
+            socket = socket_of(receive)
+            if socket is not None:
+                # asyncio leaves Nagle's algorithm on where the server was given a socket that it did not make itself.
+                tune(socket.get_extra_info("socket"))
             transport = AsgiTransport(
                 handshake.transport,
                 address,
                 options.host,
                 send,
-                socket_of(receive),
+                socket,
                 reads=options.reads,
                 writes=options.writes,
             )
