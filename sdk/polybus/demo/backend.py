@@ -6,12 +6,13 @@ import argparse
 import math
 import os
 import secrets
+import signal
 import ssl
 from collections.abc import AsyncIterator
 
 import anyio
 
-from .. import Bus, Channel, Context, Limits, NotFound, Peer, Unavailable, run
+from .. import Bus, Channel, Context, Limits, NotFound, Peer, Unavailable, connect, run
 from ..events import HandlerFailed
 from .children import leave_with_parent
 from .vocabulary import (
@@ -197,18 +198,31 @@ class Backend:
         )
 
 
+async def _behind(bus: Bus, url: str) -> None:
+    """As `polybus.run`, but the clients come from a broker."""
+    with anyio.open_signal_receiver(signal.SIGTERM) as signals:
+        async with connect(url, bus=bus, wait=5.0):
+            print(f"serving {url}", flush=True)
+            await anext(aiter(signals))
+            await bus.drain(5.0)
+
+
 def main() -> None:
     """The process."""
     parser = argparse.ArgumentParser()
     parser.add_argument("url")
     parser.add_argument("--tls", nargs=2, metavar=("CERTIFICATE", "KEY"))
     parser.add_argument("--sabotage", default="", choices=["", *SABOTAGE])
+    parser.add_argument("--behind", action="store_true", help="URL is a broker's: connect to it")
     arguments = parser.parse_args()
     tls = None
     if arguments.tls:
         tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
         tls.load_cert_chain(*arguments.tls)
     leave_with_parent()
+    if arguments.behind:
+        anyio.run(_behind, Backend(arguments.sabotage).bus, arguments.url)
+        return
     run(Backend(arguments.sabotage).bus, arguments.url, drain=5.0, tls=tls)
 
 

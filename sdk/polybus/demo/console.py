@@ -283,11 +283,13 @@ STEPS: Mapping[str, Callable[[Console], Awaitable[str]]] = {
 """In the order in which they are played; the last two end the back end."""
 
 
-def play_row(transport: str, template: str) -> Callable[[RowRun, Workshop], Awaitable[None]]:
-    """How to play a row: `template` makes the URL of an address, ``ubre+{address}?format=binary``."""
+def play_row(
+    transport: str, template: str, make: Callable[[str, str, str, Workshop], Plant] = make_plant
+) -> Callable[[RowRun, Workshop], Awaitable[None]]:
+    """How to play a row: `template` makes the URL of an address, ``ubre+{address}?format=binary``; `make` makes the plant."""
 
     async def run(row: RowRun, workshop: Workshop) -> None:
-        async with make_plant(transport, template, row.row.name, workshop) as plant:
+        async with make(transport, template, row.row.name, workshop) as plant:
             async with connect(plant.url, tls=plant.tls, backoff=BACKOFF) as bus:
                 console = Console(bus, plant)
                 for name in row.row.steps:

@@ -18,7 +18,7 @@ from .children import Child, DemoError
 from .play import NotHere, Workshop
 from .sensors import Sensors
 
-__all__ = ["MemoryPlant", "Plant", "ProcessPlant", "make_plant"]
+__all__ = ["BrokeredPlant", "MemoryPlant", "Plant", "ProcessPlant", "make_plant"]
 
 _START = 10.0
 _DRAIN = 5.0
@@ -167,6 +167,29 @@ class ProcessPlant:
     def wake_sensors(self) -> None:
         assert self._sensors is not None
         self._sensors.send(signal.SIGCONT)
+
+
+class BrokeredPlant(ProcessPlant):
+    """The same behind a broker, which is one more process."""
+
+    def __init__(self, transport: str, template: str, name: str, workshop: Workshop) -> None:
+        super().__init__(transport, template, name.replace(" ", "-"), workshop)
+        self._options.append("--behind")
+        self._for_servers = ""
+
+    async def _start_backend(self, url: str) -> None:
+        if not self._for_servers:
+            broker = await self._stack.enter_async_context(self._child("broker", url, "csb+tcp://127.0.0.1:0"))
+            word, *urls = (await broker.start()).split()
+            if word != "between":
+                raise DemoError(f"the broker said {word!r}")
+            self.url, self._for_servers = urls
+        for_clients = self.url
+        await super()._start_backend(f"{self._for_servers}&pool=2&server=plant")
+        self.url = for_clients
+
+    def stall_sensors(self) -> None:
+        raise NotHere("the broker closes who does not read, so the back end has nothing to drop")
 
 
 class MemoryPlant:
