@@ -27,7 +27,7 @@ FLOORS: tuple[frozenset[str], ...] = (
     frozenset({"subscription", "distribution"}),
     frozenset({"connecting", "serving", "draining", "life", "bus", "broker"}),
     frozenset({"portal"}),
-    frozenset({"_connect", "health", "running", "sync", "__init__"}),
+    frozenset({"_connect", "delivery", "health", "running", "sync", "__init__"}),
     frozenset({"testing", "cli", "demo", "fastapi"}),
 )
 LEVEL = {name: level for level, floor in enumerate(FLOORS) for name in floor}
