@@ -20,6 +20,12 @@ PRINTS = {
     "hello_publish.py": {"server: temperature is at 95.5", "console: [20.5, 21.0, 95.5]"},
     "hello_stream.py": {"client: left at 1000", "server: the stream has ended", "client: 1.5", "client: 4.0"},
 }
+PRINTS["errai_service.py"] = {
+    "the server offers Greeter, com.acme.client.Warehouse:RPC",
+    "Greeter: Hello, Ann",
+    'find(7): {"^EncodedType": "com.acme.client.Article", "^ObjectID": "1", "number": 7, "name": "paint", "price": 12.5}',
+    "find(8): there is no article 8",
+}
 PRINTS["logs.py"] = {
     "Line(level='WARNING', text='the oven is at 95 degrees')",
     "Line(level='ERROR', text='the oven is on fire')",

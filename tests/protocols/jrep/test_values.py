@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from polybus.body import JSON, convert
 from polybus.errors import BadRequest, EncodeError
 from polybus.protocols import Jrep
 from polybus.protocols.jrep import JavaEnum, JavaObject, JavaTypes, Parts
@@ -143,10 +144,10 @@ def test_an_object_of_an_unknown_type_keeps_what_it_shares_with_the_rest() -> No
         b'{"^EncodedType":"x.Node","^ObjectID":"4","list":{"^EncodedType":"java.util.ArrayList","^ObjectID":"9"}}]}'
     )
     value = ERRAI.decode(data)
-    assert value[1].fields["list"] is value[0]
+    assert value[1]["list"] is value[0]
     # In another order, the list is written where it is met first.
     again = ERRAI.decode(ERRAI.encode([value[1], value[0]]))
-    assert again[0].fields["list"] is again[1]
+    assert again[0]["list"] is again[1]
     assert again[1] == ["x"]
 
 
@@ -302,7 +303,7 @@ def test_an_exception_is_written_as_a_runtime_exception_without_a_stack() -> Non
     back = ERRAI.decode(ERRAI.encode(ValueError("no")))
     assert isinstance(back, JavaObject)
     assert back.type == "java.lang.RuntimeException"
-    assert (back.fields["message"], back.fields["stackTrace"], back.fields["cause"]) == ("ValueError:no", [], None)
+    assert (back["message"], back["stackTrace"], back["cause"]) == ("ValueError:no", [], None)
 
 
 def test_registered_classes_and_enums_come_back_as_such() -> None:
@@ -356,3 +357,14 @@ def test_parts_are_none_of_the_protocol_s() -> None:
     with pytest.raises(ValueError, match="at most"):
         Parts({str(number): 1 for number in range(300)})
     assert dict(Parts(Value=1, Nick="Ann")) == {"Value": 1, "Nick": "Ann"}
+
+
+def test_an_object_that_nobody_registered_fits_a_type_all_the_same_and_other_protocols() -> None:
+    value = ERRAI.decode(
+        b'{"^EncodedType":"x.Point","^ObjectID":"1","x":1,"y":{"^EncodedType":"java.lang.Double","^NumVal":2}}'
+    )
+    assert isinstance(value, JavaObject)
+    assert convert(value, Point) == Point(1, 2.0)
+    assert json.loads(JSON.encode(value)) == {"x": 1, "y": 2.0}
+    assert value != {"x": 1, "y": 2.0}
+    assert {value: 1}[value] == 1

@@ -115,13 +115,13 @@ def test_an_object_that_points_to_itself_is_one_object() -> None:
     node = message.body
     assert isinstance(node, JavaObject)
     assert node.type == "wiretest.Node"
-    assert node.fields["next"] is node
-    assert node.fields["kids"][0] is node
-    assert node.fields["kids"][1].fields["name"] is None
-    assert node.fields["m"] == {1: "one"}
-    assert node.fields["colour"] == JavaEnum("wiretest.Colour", "RED")
-    assert node.fields["bytes"] == b"\x01\x02"
-    assert [node.fields[name] for name in ("name", "count", "big", "any", "d", "flag", "ch")] == [
+    assert node["next"] is node
+    assert node["kids"][0] is node
+    assert node["kids"][1]["name"] is None
+    assert node["m"] == {1: "one"}
+    assert node["colour"] == JavaEnum("wiretest.Colour", "RED")
+    assert node["bytes"] == b"\x01\x02"
+    assert [node[name] for name in ("name", "count", "big", "any", "d", "flag", "ch")] == [
         "root",
         3,
         9,
@@ -147,7 +147,7 @@ def test_a_throwable_is_data(id: str) -> None:
     (message,) = messages(id)
     throwable = message.attributes["Throwable"]
     assert isinstance(throwable, JavaObject)
-    assert throwable.fields["message"] == {"J29": "boom", "J40": "hi"}[id]
+    assert throwable["message"] == {"J29": "boom", "J40": "hi"}[id]
 
 
 @pytest.mark.parametrize("id", ["J28", "J40", "J18"])

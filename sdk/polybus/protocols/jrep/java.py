@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final, TypeVar, get_args, get_origin, get_type_hints
 
 import attrs
-from attrs import define, field
 
 __all__ = ["JavaEnum", "JavaObject", "JavaTypes", "Portable"]
 
@@ -17,28 +16,39 @@ _BARE: Final = (int, bool, float, str)
 """Field types that Errai reads without a marker, because the Java field has a static type."""
 
 
-@define(eq=False, repr=False)
-class JavaObject:
-    """An object of a Java type that nobody has registered. It is written again as it came.
+class JavaObject(dict[str, Any]):
+    """An object of a Java type that nobody has registered: its fields, as plain values. It is written again as it came.
 
+    So ``returns=User`` and a typed body work without registering anything, and other protocols carry it as a plain object.
     Made by hand, ``JavaObject("x.Point", {"x": 1, "y": 2})``, its fields are written with markers of their own, as Errai does
-    for fields of type Object.
+    for fields of type Object. One that came in is written as it came, whatever is done to it: to change it, make another.
 
     Attributes:
         type: The Java class name.
-        fields: Its fields, as plain values. Do not change those of one that came in: what is written again is what came.
         value: Of a type that keeps its content in ``^Value`` (collections, ``java.lang.Class``); else None.
     """
 
-    type: str
-    fields: Mapping[str, Any] = field(factory=dict)
-    value: Any = None
-    # How it stood on the wire, and what the ids of that message stood for.
-    _node: dict[str, Any] | None = field(default=None, init=False)
-    _table: Mapping[str, Any] | None = field(default=None, init=False)
+    __slots__ = ("_node", "_table", "type", "value")
+
+    def __init__(self, type: str, fields: Mapping[str, Any] | None = None, value: Any = None) -> None:
+        super().__init__(fields or {})
+        self.type: str = type
+        self.value: Any = value
+        # How it stood on the wire, and what the ids of that message stood for.
+        self._node: dict[str, Any] | None = None
+        self._table: Mapping[str, Any] | None = None
+
+    # As in Java where a class says nothing else: an object is equal to itself. It may contain itself.
+    __hash__ = object.__hash__
+
+    def __eq__(self, other: object) -> bool:
+        return self is other
+
+    def __ne__(self, other: object) -> bool:
+        return self is not other
 
     def __repr__(self) -> str:
-        return f"JavaObject({self.type!r}, {', '.join(self.fields) or 'no fields'})"
+        return f"JavaObject({self.type!r}, {', '.join(self) or 'no fields'})"
 
 
 @attrs.frozen

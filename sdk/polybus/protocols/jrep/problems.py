@@ -13,7 +13,6 @@ import msgspec
 from ...body import JSON
 from ...errors import Code
 from ...message import Kind, Message
-from .java import JavaObject
 from .text import json_text, quoted
 from .value_writer import Numbering, throwable
 
@@ -36,10 +35,7 @@ def failure_of(kind: Kind, subject: str, key: Any, values: dict[str, Any]) -> Me
 
 
 def _message_of(throwable: Any) -> str:
-    if isinstance(throwable, JavaObject):
-        found = throwable.fields.get("message")
-    else:
-        found = throwable.get("message") if isinstance(throwable, dict) else None
+    found = throwable.get("message") if isinstance(throwable, dict) else None
     return found[:_EXPLAINED] if isinstance(found, str) else ""
 
 

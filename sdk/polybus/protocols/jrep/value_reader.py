@@ -319,14 +319,13 @@ class Reading:
         name = node["^EncodedType"]
         if self._strict and not known:
             raise BadRequest(f"the Java type {name[:100]!r} is not known here, or its ^Value is missing")
-        fields: dict[str, Any] = {}
-        made = JavaObject(name, fields)
+        made = JavaObject(name)
         made._node, made._table = node, self._known
         if id is not None:
             self._known[id] = made
         for key, item in node.items():
             if key[:1] != "^":
-                fields[key] = self.value(item)
+                made[key] = self.value(item)
         if "^Value" in node:
             made.value = self.value(node["^Value"])
         return made
@@ -381,12 +380,12 @@ def measure(value: Any, depth: int) -> None:
 
 
 def _content_of(value: Any) -> Any:
+    if isinstance(value, JavaObject):
+        return (*value.values(), value.value)
     if isinstance(value, dict):
         return value.values()
     if isinstance(value, (list, set)):
         return value
-    if isinstance(value, JavaObject):
-        return (*value.fields.values(), value.value)
     if attrs.has(type(value)):
         return [getattr(value, one.name) for one in attrs.fields(type(value))]
     return ()

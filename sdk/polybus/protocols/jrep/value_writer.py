@@ -231,7 +231,7 @@ class ValueWriter:
         if known is not None:
             return b'{"^EncodedType":%b,"^ObjectID":"%d"}' % (name, known)
         given = ids.add(value)
-        members = [b",%b:%b" % (quoted(key), self._value(item, ids)) for key, item in value.fields.items()]
+        members = [b",%b:%b" % (quoted(key), self._value(item, ids)) for key, item in value.items()]
         if value.value is not None:
             members.append(b',"^Value":%b' % self._content(value.value, ids))
         if not members:
