@@ -39,7 +39,7 @@ class JavaObject(dict[str, Any]):
         self._table: Mapping[str, Any] | None = None
 
     # As in Java where a class says nothing else: an object is equal to itself. It may contain itself.
-    __hash__ = object.__hash__
+    __hash__ = object.__hash__  # type: ignore[assignment]  # of dict it is None
 
     def __eq__(self, other: object) -> bool:
         return self is other
