@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
 from attrs import define, field
@@ -11,6 +12,8 @@ from .body import JSON, BodyFormat
 from .errors import Code
 
 if TYPE_CHECKING:
+    from cloudevents.core.base import BaseCloudEvent
+
     from .peer import Peer
 
 __all__ = ["Kind", "Message"]
@@ -138,6 +141,35 @@ class Message:
         if self._shared is None:
             self._shared = {}
         return self._shared
+
+    def to_cloudevent(self, *, entity: str = "/polybus/1") -> BaseCloudEvent:
+        """This message as an event of the ``cloudevents`` package, by the rules of uProtocol.
+
+        What it does not say is made: an id with the time of now, addresses of `entity`.
+
+        Raises:
+            EncodeError: The body does not fit.
+            LocalProtocolError: It breaks a rule, for example a request without ttl; the text names it.
+            Unsupported: There is no event for this kind of message.
+        """
+        border = import_module("polybus.protocols.uprotocol")  # a floor above; loaded when somebody asks
+        event: BaseCloudEvent = border.to_cloudevent(self, entity=entity)
+        return event
+
+    @classmethod
+    def from_cloudevent(cls, event: BaseCloudEvent, *, mode: str = "strict") -> Message:
+        """The message of an event of the ``cloudevents`` package that keeps the rules of uProtocol.
+
+        Args:
+            event: With an id, a source and a type of its own: nothing is invented.
+            mode: ``lenient`` tolerates what the document's examples and the SDKs of its time wrote.
+
+        Raises:
+            RemoteProtocolError: It breaks a rule; the error names it.
+        """
+        border = import_module("polybus.protocols.uprotocol")
+        message: Message = border.from_cloudevent(event, mode=mode)
+        return message
 
     def forget_shared(self) -> None:
         """All have been served who could be at once: those who wait shall not hold the message twice."""

@@ -152,7 +152,7 @@ def _codec(adapter: UProtocol, limits: Limits) -> UProtocolCodec:
     local = None if device_only else frozenset(known)
     envelope = Envelope(limits, adapter.mode == "lenient", local)
     levels = _Levels(adapter.priorities)
-    common: dict[str, Any] = {"local": local, "headers_limit": limits.headers, "level_of": levels.of}
+    common: dict[str, Any] = {"local": local, "headers_limit": limits.headers, "schema": adapter.schema, "level_of": levels.of}
     if adapter.format == "json":
         json = JsonReader(envelope, limits)
         return UProtocolCodec(

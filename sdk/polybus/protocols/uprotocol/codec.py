@@ -67,6 +67,7 @@ class UProtocolCodec:
         writes: The kind of frames that are written.
         local: Entities without authority that may be written; None for all.
         headers_limit: `Limits.headers`.
+        schema: ``dataschema`` of bytes.
         level_of: The priority of a subject, where one was set for it.
     """
 
@@ -77,6 +78,7 @@ class UProtocolCodec:
     writes: Literal["text", "binary"]
     local: frozenset[str] | None = frozenset()
     headers_limit: int = 16 * 1024
+    schema: str = ""
     level_of: Callable[[str | int], str | None] = field(default=lambda subject: None)
     formats: tuple[BodyFormat, ...] = FORMATS
 
@@ -113,16 +115,24 @@ class UProtocolCodec:
         return frames[0] if len(frames) == 1 else self.writer.batch(frames)
 
     def _encode(self, message: Message) -> bytes:
-        attributes, raw, format = self._parts(message)
+        attributes, raw, format = self.parts(message)
         self.check(attributes, raw is not None, format is ANY)
+        return self.event(attributes, raw, format)
+
+    def event(self, attributes: Mapping[str, Any], raw: bytes | None, format: BodyFormat) -> bytes:
+        """The event of attributes and data that were checked."""
         head = self.writer.head(attributes["type"], attributes["source"], attributes.get("sink"), attributes.get("priority"))
         rest = {name: value for name, value in attributes.items() if name not in _HEAD}
         return self.writer.write(
             head, attributes["id"], attributes.get("ttl"), attributes.get("reqid"), rest or None, raw, format
         )
 
-    def _parts(self, message: Message) -> tuple[dict[str, Any], bytes | None, BodyFormat]:
-        """All attributes, and the data."""
+    def parts(self, message: Message) -> tuple[dict[str, Any], bytes | None, BodyFormat]:
+        """All attributes, and the data; not checked.
+
+        Raises:
+            EncodeError, LocalProtocolError, Unsupported: As `encode`.
+        """
         kind, given = message.kind, message.attributes
         attributes: dict[str, Any] = {"specversion": "1.0"}
         data: bytes | None = None

@@ -1,0 +1,143 @@
+"""Messages as objects of the ``cloudevents`` package, and back: at the border only, for its object invents and coerces.
+
+Read and written here are the attributes as they are: no time is invented, a number stays a number, bytes stay bytes.
+"""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from ...body import OCTETS, BodyFormat
+from ...errors import LocalProtocolError, RemoteProtocolError
+from ...limits import Limits
+from ...message import Kind, Message
+from .adapter import DEFAULT_ENTITY
+from .bodies import ANY
+from .codec import UProtocolCodec
+from .envelope import Envelope
+from .ids import IdFactory, id_time_ms
+from .names import Names
+from .payloads import OCTET_STREAM, PROTOBUF, format_of, from_text
+
+if TYPE_CHECKING:
+    from cloudevents.core.base import BaseCloudEvent
+
+__all__ = ["attributes_of", "from_cloudevent", "message_of", "to_cloudevent"]
+
+_LIMITS: Final = Limits()
+_STRICT: Final = Envelope(_LIMITS, lenient=False, local=None)
+_LENIENT: Final = Envelope(_LIMITS, lenient=True, local=None)
+_SOURCE_IS_METHOD: Final = frozenset({Kind.RESPONSE, Kind.ERROR})
+
+
+def to_cloudevent(message: Message, codec: UProtocolCodec, *, entity: str = DEFAULT_ENTITY) -> BaseCloudEvent:
+    """The event of a message.
+
+    What the message does not say is made: an id with the time of now, addresses of `entity`; ``time`` is that of the id.
+
+    Raises:
+        EncodeError: The body does not fit.
+        LocalProtocolError: The message breaks a rule of uProtocol, for example a request without ttl.
+        Unsupported: There is no event for this kind of message.
+    """
+    from cloudevents.core.v1.event import CloudEvent
+
+    attributes, raw, _ = attributes_of(message, codec, entity)
+    made = id_time_ms(attributes["id"])
+    if "time" not in attributes and made is not None:
+        # Its constructor would invent one: this is the true one.
+        attributes["time"] = datetime.datetime.fromtimestamp(made / 1000, datetime.UTC)
+    return CloudEvent(attributes, raw)
+
+
+def attributes_of(
+    message: Message, codec: UProtocolCodec, entity: str = DEFAULT_ENTITY
+) -> tuple[dict[str, Any], bytes | None, BodyFormat]:
+    """All attributes and the data of an event, checked.
+
+    Raises:
+        EncodeError, LocalProtocolError, Unsupported: As `to_cloudevent`.
+    """
+    attributes, raw, format = codec.parts(_addressed(message, Names(entity, None, _LIMITS.subject)))
+    if raw is not None:
+        attributes.setdefault("datacontenttype", PROTOBUF if format is ANY else OCTET_STREAM)
+        if format is OCTETS:
+            attributes.setdefault("dataschema", codec.schema)
+    codec.check(attributes, raw is not None, format is ANY)
+    return attributes, raw, format
+
+
+def _addressed(message: Message, names: Names) -> Message:
+    """The message with an id, a source, a sink and what else an event must have."""
+    facts, kind, subject = dict(message.attributes), message.kind, message.subject
+    answers = f"{names.entity}/rpc.response"
+    facts.setdefault("id", message.id if kind is Kind.REQUEST and _is_event_id(message.id) else IdFactory().next())
+    if kind is Kind.REQUEST:
+        facts.setdefault("source", answers)
+        if "sink" not in facts:
+            facts["sink"] = names.method(subject)
+        facts.setdefault("priority", "CS4")
+    elif kind in _SOURCE_IS_METHOD:
+        if "source" not in facts:
+            facts["source"] = names.method(subject)
+        facts.setdefault("sink", answers)
+    elif "source" not in facts:
+        facts["source"] = names.topic(subject)
+    if kind is Kind.NOTIFY:
+        facts.setdefault("sink", names.entity)
+    if message.ttl is not None and "ttl" not in facts:
+        facts["ttl"] = max(1, round(message.ttl * 1000))
+    made = Message(kind, subject, message.id, message.raw, message.format, message.headers, attributes=facts, code=message.code)
+    made._value = message._value
+    return made
+
+
+def _is_event_id(id: Any) -> bool:
+    return isinstance(id, str) and len(id) == 36
+
+
+def from_cloudevent(event: BaseCloudEvent, *, mode: str = "strict") -> Message:
+    """The message of an event. What the document forbids is refused; ``mode="lenient"`` tolerates what it can.
+
+    Raises:
+        RemoteProtocolError: It is no event of uProtocol; the error names the rule.
+        LocalProtocolError: The mode is not known.
+    """
+    if mode not in ("strict", "lenient"):
+        raise LocalProtocolError(f"mode={mode!r}: strict or lenient", protocol="uprotocol")
+    data = event.get_data()
+    attributes = {name: _plain(value) for name, value in event.get_attributes().items()}
+    raw: bytes | None
+    if data is None or isinstance(data, bytes):
+        raw = data
+    elif isinstance(data, str):
+        raw = data.encode()
+    else:
+        raw = msgspec.json.encode(data)
+    return message_of(attributes, raw, lenient=mode == "lenient")
+
+
+def message_of(attributes: Mapping[str, Any], raw: bytes | None, *, lenient: bool = False) -> Message:
+    """The message of attributes and data.
+
+    Raises:
+        RemoteProtocolError: They are no event of uProtocol.
+    """
+    content = attributes.get("datacontenttype")
+    format = format_of(content if isinstance(content, str) else None)
+    if raw is not None:
+        raw = from_text(raw, format, _LIMITS.depth)
+    try:
+        return (_LENIENT if lenient else _STRICT).examined(dict(attributes), raw, format)
+    except (ValueError, RecursionError) as error:
+        raise RemoteProtocolError(f"not an event: {error}", protocol="uprotocol") from error
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, datetime.datetime):
+        return value.isoformat().replace("+00:00", "Z")
+    return value

@@ -1,0 +1,158 @@
+"""The border: objects of the cloudevents package, and HTTP content in all its modes, with that package as the other side."""
+
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+from cloudevents.core.bindings import http as their_http
+from cloudevents.core.formats.json import JSONFormat
+from cloudevents.core.v1.event import CloudEvent
+
+from polybus import Code, LocalProtocolError, Message, RemoteProtocolError
+from polybus.message import Kind
+from polybus.protocols import UProtocol
+from polybus.protocols.uprotocol import cloudevents_pb2
+from polybus.protocols.uprotocol.bodies import ANY
+from polybus.protocols.uprotocol.http import from_http, to_http
+
+from .support import PUBLISH, REQUEST, RESPONSE, decode
+
+
+def known(message: Message) -> dict[str, Any]:
+    return {name: value for name, value in message.attributes.items() if name not in ("datacontenttype", "time")}
+
+
+@pytest.mark.parametrize(
+    "event", [REQUEST, RESPONSE, PUBLISH, {**RESPONSE, "commstatus": 4}], ids=["req", "res", "pub", "failed"]
+)
+def test_a_message_is_an_event_of_the_package_and_comes_back(event: dict[str, Any]) -> None:
+    message = decode(event)
+    theirs = message.to_cloudevent()
+    assert isinstance(theirs, CloudEvent)
+    attributes = theirs.get_attributes()
+    for name, value in event.items():
+        if name != "data_base64":
+            assert attributes[name] == value, name
+    back = Message.from_cloudevent(theirs)
+    assert (back.kind, back.code, known(back)) == (message.kind, message.code, known(message))
+    assert back.raw == message.raw
+
+
+def test_what_a_message_does_not_say_is_made() -> None:
+    theirs = Message(Kind.PUBLISH, "news.today", body={"a": 1}).to_cloudevent(entity="//VCU.VIN/body.access/1")
+    back = Message.from_cloudevent(theirs)
+    assert (back.subject, back.body) == ("//VCU.VIN/body.access/1/news.today#Message", {"a": 1})
+    assert Message.from_cloudevent(Message(Kind.PUBLISH, "x", body=b"\xff").to_cloudevent()).body == b"\xff"
+    asked = Message(Kind.REQUEST, "user.get", ttl=2.5).to_cloudevent()
+    assert asked.get_attributes()["ttl"] == 2500
+    with pytest.raises(LocalProtocolError, match=r"ttl\.required"):
+        Message(Kind.REQUEST, "user.get").to_cloudevent()
+
+
+def test_an_event_that_breaks_a_rule_is_refused_by_its_name() -> None:
+    event = CloudEvent({"id": "1", "source": "/a", "type": "com.example"})
+    with pytest.raises(RemoteProtocolError, match=r"type\.value"):
+        Message.from_cloudevent(event)
+    attributes = {name: value for name, value in PUBLISH.items() if name != "data_base64"}
+    old = CloudEvent({**attributes, "id": "5b9fe861-8c1c-4899-9b07-ad1cde652e10"})
+    with pytest.raises(RemoteProtocolError, match=r"id\.version"):
+        Message.from_cloudevent(old)
+    assert Message.from_cloudevent(old, mode="lenient").kind is Kind.PUBLISH
+
+
+# -- HTTP ----------------------------------------------------------------------------------------------------------------
+
+NASTY = {
+    **PUBLISH,
+    "source": "up://cgw.veh7/climate.seat/1/a%20b#Heater",
+    "dataschema": "/x?y=%22z%22",
+    "note": 'gr\u00fcn "quoted" 100%',
+}
+
+
+@pytest.mark.parametrize("format", ["json", "protobuf"])
+@pytest.mark.parametrize("mode", ["structured", "binary", "batch"])
+@pytest.mark.parametrize("event", [REQUEST, RESPONSE, PUBLISH, NASTY], ids=["request", "response", "publish", "nasty"])
+def test_an_event_goes_through_http_and_back(event: dict[str, Any], mode: Any, format: Any) -> None:
+    message = decode(event)
+    content = to_http([message], UProtocol(format=format), mode)
+    (back,) = from_http({name.title(): value for name, value in content.headers.items()}, content.body)
+    assert isinstance(back, Message)
+    assert (back.kind, known(back), back.raw, back.ttl) == (message.kind, known(message), message.raw, message.ttl)
+
+
+def test_binary_mode_is_that_of_the_package() -> None:
+    for event in (REQUEST, NASTY):
+        message = decode(event)
+        ours = to_http([message], mode="binary")
+        theirs = their_http.to_binary_event(message.to_cloudevent())
+        assert theirs.headers.pop("ce-time") == "2023-11-14T22:13:20.123000Z"  # that of the id, and not of now
+        assert {name.lower(): value for name, value in theirs.headers.items()} == dict(ours.headers)
+        assert theirs.body == ours.body
+        read = their_http.from_http(their_http.HTTPMessage(dict(ours.headers), ours.body), JSONFormat())
+        assert read.get_attributes()["source"] == event["source"]
+        (back,) = from_http(theirs.headers, theirs.body)
+        assert isinstance(back, Message)
+        assert (known(back), back.body) == (known(message), "hi")
+
+
+def test_structured_mode_is_read_by_the_package_and_a_batch_by_the_generated_class() -> None:
+    content = to_http([decode(REQUEST)])
+    theirs = their_http.from_http(their_http.HTTPMessage(dict(content.headers), content.body), JSONFormat())
+    assert theirs.get_id() == REQUEST["id"]
+    batch = to_http([decode(REQUEST), decode(PUBLISH)], UProtocol(format="protobuf"), "batch")
+    assert [event.type for event in cloudevents_pb2.CloudEventBatch.FromString(batch.body).events] == ["req.v1", "pub.v1"]
+
+
+def test_types_come_back_from_headers() -> None:
+    message = decode({**RESPONSE, "commstatus": 14, "hash": "AP8="})
+    content = to_http([message], mode="binary")
+    (back,) = from_http(content.headers, content.body)
+    assert isinstance(back, Message)
+    assert (back.code, back.attributes["ttl"], back.attributes["hash"]) == (Code.UNAVAILABLE, 5000, b"\x00\xff")
+
+
+@pytest.mark.parametrize(
+    ("headers", "body"),
+    [
+        ({}, b""),
+        ({"content-type": "text/html"}, b"<p>"),
+        ({"content-type": "application/cloudevents+json"}, b"{"),
+        ({"content-type": "application/cloudevents-batch+json"}, b"{}"),
+        ({"content-type": "application/cloudevents+protobuf"}, b"\xff"),
+        ({"ce-specversion": "1.0"}, b""),
+        ({"ce-specversion": "1.0", "ce-ttl": "9" * 30}, b""),
+        ({"ce-specversion": "1.0", "ce-hash": "\u00e4"}, b""),
+    ],
+)
+def test_what_is_no_event_is_a_typed_error(headers: dict[str, str], body: bytes) -> None:
+    with pytest.raises(RemoteProtocolError):
+        from_http(headers, body)
+
+
+def test_a_message_without_answer_is_written_with_what_the_caller_has() -> None:
+    with pytest.raises(ValueError, match="batch"):
+        to_http([decode(PUBLISH), decode(PUBLISH)])
+    content = to_http([Message(Kind.PUBLISH, "news", ANY.encode(1) and None, body=1)])
+    (back,) = from_http(content.headers, content.body)
+    assert isinstance(back, Message)
+    assert (back.subject, back.body) == ("/polybus/1/news#Message", 1)
+
+
+def test_the_hot_path_loads_neither_protobuf_nor_cloudevents() -> None:
+    script = """
+import sys, json
+from polybus.protocols import UProtocol
+from polybus.message import Kind, Message
+for format in ("json", "protobuf"):
+    one, two = (UProtocol(format=format).session(role) for role in ("client", "server"))
+    codec = one.codec
+    one.send(Message(Kind.REQUEST, "x", None, codec.formats[0].encode({"a": 1}), codec.formats[0], None, 5.0), 0.0)
+    two.receive(one.frames_to_send()[0], 0.0)
+    (message,) = two.events()
+    assert message.body == {"a": 1}
+print(*[name for name in ("google.protobuf", "cloudevents", "httpx") if name in sys.modules])
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=60)
+    assert done.stdout.split() == []
