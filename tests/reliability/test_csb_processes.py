@@ -1,0 +1,198 @@
+"""CSB in real processes: who is killed takes nobody along, and a thousand clients are spread evenly."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Any
+
+import anyio
+import httpx
+import pytest
+from attrs import define, field
+
+from polybus import Backoff, Bus, BusError, DeadlineExceeded, Disconnected, connect
+
+from .processes import MIB, Process, eventually, running
+
+pytestmark = pytest.mark.anyio
+
+ROUNDS = int(os.environ.get("POLYBUS_KILL_ROUNDS", "2"))
+"""Of each victim. POLYBUS_KILL_ROUNDS=20 is for those who have the time."""
+BACKOFF = Backoff(initial=0.02, maximum=0.2)
+WORKERS = 8
+
+
+@pytest.fixture(scope="module", params=[("asyncio", {})], ids=["asyncio"])
+def anyio_backend(request: pytest.FixtureRequest) -> tuple[str, dict[str, Any]]:
+    """One is enough: what is tried here are the processes."""
+    backend: tuple[str, dict[str, Any]] = request.param
+    return backend
+
+
+def free_port() -> int:
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        return int(sock.getsockname()[1])
+
+
+@define
+class Traffic:
+    """Clients in this process that ask all the time and look at every answer."""
+
+    counted: Counter[str] = field(factory=Counter)
+    stop: bool = False
+
+    async def work(self, bus: Bus, worker: int) -> None:
+        number = 0
+        while not self.stop:
+            number += 1
+            body = b"%d of %d of %d" % (number, worker, id(bus))
+            try:
+                answer = await bus.request(7, body, timeout=10)
+            except Disconnected:
+                self.counted["lost"] += 1
+                await anyio.sleep(0.005)
+            except DeadlineExceeded:
+                self.counted["stuck"] += 1
+            except BusError as error:
+                self.counted[f"failed: {error}"] += 1
+            else:
+                self.counted["good" if answer == body else "wrong"] += 1
+
+    async def more(self) -> None:
+        """Wait until all goes well again."""
+        before = self.counted["good"]
+        await eventually(lambda: self.counted["good"] > before + 200)
+
+
+class Installation:
+    """A broker, two servers and a client as processes, each of which may be killed and started again."""
+
+    def __init__(self, stack: AsyncExitStack) -> None:
+        self._stack = stack
+        self.ports = free_port(), free_port(), free_port()
+        self.url = f"csb+tcp://127.0.0.1:{self.ports[0]}"
+        self.for_servers = f"csb+tcp://127.0.0.1:{self.ports[1]}"
+        self.metrics = f"http://127.0.0.1:{self.ports[2]}"
+        self.running: dict[str, Process] = {}
+
+    async def start(self, name: str) -> None:
+        options: dict[str, dict[str, Any]] = {
+            "broker": {"role": "broker", "clients": self.url, "servers": self.for_servers, "metrics": self.metrics},
+            "east": {"role": "server", "url": self.for_servers, "name": "east"},
+            "west": {"role": "server", "url": self.for_servers, "name": "west"},
+            "client": {"role": "client", "url": self.url},
+        }
+        self.running[name] = await self._stack.enter_async_context(running("csb_role", **options[name]))
+
+    async def kill(self, name: str) -> None:
+        process = self.running.pop(name)
+        process.kill()
+        await process.ended()
+
+    async def numbers(self) -> dict[str, float]:
+        """What the broker says of itself."""
+        async with httpx.AsyncClient(trust_env=False) as http:
+            lines = (await http.get(f"{self.metrics}/metrics")).text.splitlines()
+        words = [line.rsplit(" ", 1) for line in lines if not line.startswith("#")]
+        return {name.removeprefix("polybus_broker_"): float(value) for name, value in words}
+
+    async def state(self, bus: Bus) -> dict[str, int]:
+        """Of the server that this client is assigned to."""
+        answer: dict[str, int] = await bus.request("state", timeout=10)
+        return answer
+
+
+@asynccontextmanager
+async def installed() -> AsyncIterator[Installation]:
+    async with AsyncExitStack() as stack:
+        made = Installation(stack)
+        for name in ("broker", "east", "west", "client"):
+            await made.start(name)
+        yield made
+
+
+@pytest.mark.timeout(600)
+async def test_whoever_is_killed_takes_nobody_along() -> None:
+    traffic = Traffic()
+    async with installed() as made, AsyncExitStack() as stack:
+        buses = [await stack.enter_async_context(connect(made.url, backoff=BACKOFF)) for _ in range(4)]
+        async with anyio.create_task_group() as group:
+            for bus in buses:
+                for worker in range(WORKERS):
+                    group.start_soon(traffic.work, bus, worker)
+            await traffic.more()
+            first_files: dict[str, int] = {}
+            for turn in range(ROUNDS):
+                for victim in ("client", "east", "west", "broker"):
+                    await made.kill(victim)
+                    await made.start(victim)
+                    await traffic.more()
+                if turn == 0:
+                    first_files = {name: process.files() for name, process in made.running.items()}
+            traffic.stop = True
+        counted = traffic.counted
+        assert counted["lost"] > 0
+        assert counted["stuck"] == counted["wrong"] == 0
+        # A request that meets the moment without a server, or a server that leaves, ends too; nothing else happens to any.
+        assert not [what for what in counted if what.startswith("failed")], counted
+        # Nothing is left of those who are gone: neither at the broker nor at the servers.
+        here = len(buses) + 1
+        await eventually(lambda: _settled(made, here))
+        numbers = await made.numbers()
+        assert sum(value for name, value in numbers.items() if name.startswith("server_clients")) == here
+        assert numbers["sockets"] == 4
+        assert not [name for name in numbers if name.startswith("dropped") and "late" not in name]
+        peers = 0
+        for server in ("east", "west"):
+            async with connect(f"{made.url}", backoff=BACKOFF) as probe:
+                while await probe.request("who", timeout=10) != server:
+                    await stack.enter_async_context(connect(made.url, backoff=BACKOFF))
+                    probe = await stack.enter_async_context(connect(made.url, backoff=BACKOFF))
+                state = await made.state(probe)
+            assert state["pending"] == state["malformed"] == state["waiting"] == 0
+            assert state["peers"] == state["parties"]
+            peers += state["peers"]
+        for name, process in made.running.items():
+            assert process.running(), process.log()
+            assert "Traceback" not in process.log()
+            assert process.files() <= first_files[name] + 16
+            assert process.memory() < 200 * MIB
+        print(f"{ROUNDS} rounds of each victim: {dict(counted)}")
+
+
+async def _settled(made: Installation, clients: int) -> bool:
+    numbers = await made.numbers()
+    return numbers["clients"] == clients and numbers["leaving"] == 0
+
+
+@pytest.mark.timeout(120)
+async def test_a_thousand_clients_through_one_broker_to_two_servers() -> None:
+    async with installed() as made, AsyncExitStack() as stack:
+        await made.kill("client")
+        clients: list[Bus] = []
+
+        async def arrive() -> None:
+            clients.append(await stack.enter_async_context(connect(made.url, wait=20)))
+
+        for _ in range(20):
+            async with anyio.create_task_group() as group:
+                for _ in range(50):
+                    group.start_soon(arrive)
+        numbers = await made.numbers()
+        assert (numbers['server_clients{server="east"}'], numbers['server_clients{server="west"}']) == (500, 500)
+        names: Counter[str] = Counter()
+        bodies = [b"client %d" % number for number in range(1000)]
+        replies = [(client.request(7, body), body, client.request("who")) for client, body in zip(clients, bodies, strict=True)]
+        for reply, body, who in replies:
+            assert await reply == body
+            names[await who] += 1
+        assert names == {"east": 500, "west": 500}
+        assert made.running["broker"].memory() < 100 * MIB
+        for client in clients[:500]:
+            await client.aclose()
+        await eventually(lambda: _settled(made, 500))
