@@ -12,7 +12,7 @@ import polybus
 PACKAGE = Path(polybus.__file__).parent
 MODULES = (
     "authority bus calls channel connecting crowd deliveries distribution event_stream execution inbox incoming life link"
-    " loopback outbox outflow peer relaying reply router runtime serving subjects subscription workers"
+    " loopback outbox outflow peer relaying reply router runtime serving subjects subscription urgency workers"
 ).split()
 GROWING = {"Counter", "OrderedDict", "bytearray", "defaultdict", "deque", "dict", "list", "set"}
 
@@ -55,7 +55,6 @@ BOUNDS: dict[str, str] = {
     "life._own_links": OURS,
     "life._subscriptions": OURS,
     "loopback.calls": "Limits.pending, twice Limits.channels",
-    "outbox._entries": "Limits.outbox messages, Limits.outbox_bytes; charged",
     "outbox._shares": "Limits.outbox",
     "outbox.droppable": "Limits.outbox",
     "outflow._room": OURS,
@@ -68,6 +67,7 @@ BOUNDS: dict[str, str] = {
     "protocols.ubre.session._frames": "what one message makes: taken after each",
     "relaying._before": "8,192 ids of 64 characters",
     "relaying._recent": "8,192 ids of 64 characters",
+    "router._by_uri": OURS,
     "router._handlers": OURS,
     "router._listens": OURS,
     "runtime._detached": OURS,
@@ -95,6 +95,7 @@ BOUNDS: dict[str, str] = {
     "transports._ws_frames._parts": "Limits.message, for Limits.frame_timeout",
     "transports._ws_server._head": "the head of a request",
     "transports.memory._inbox": "HIGH_BYTES or HIGH_FRAMES, then the link pauses and its outbox fills; charged while paused",
+    "urgency._levels": "what its owner lets in: Limits.outbox and outbox_bytes, or Limits.waiting and waiting_bytes; charged",
     "workers._idle": "64 workers",
     "workers._ready": "Limits.total_running, and one for each `on` handler",
 }

@@ -195,7 +195,7 @@ def test_a_second_handler_for_a_subject_is_a_type_error_that_names_both() -> Non
 
 def test_a_subject_or_queue_that_cannot_be_is_said_at_registration() -> None:
     bus = Bus()
-    for subject in ("", "a.*", "x" * 2000, "a\x00"):
+    for subject in ("a.*", "x" * 2000, "a\x00"):
         with pytest.raises(LocalProtocolError):
             bus.handle(subject)
     with pytest.raises(ReservedSubject):

@@ -19,6 +19,8 @@ from polybus import (
     connect,
 )
 from polybus.events import LinkDown
+from polybus.message import Kind, Message
+from polybus.outbox import Outbox, Waiting
 from polybus.testing import Faults, pair
 
 from .support import bounded, eventually
@@ -298,3 +300,24 @@ async def test_doubled_frames_are_answered_or_refused_and_nothing_is_left() -> N
                 assert "in flight" in str(error)
         assert client.stats().pending == 0
         await eventually(lambda: bus.stats().running == 0)
+
+
+def test_urgent_messages_that_overtake_leave_nothing_behind_in_an_outbox() -> None:
+    class Clerk:
+        buffered = 0
+        limits = Limits()
+
+    box: Any = Outbox(Limits(), Clerk())  # type: ignore[arg-type]  # all that an account asks of a runtime
+    peer: Any = "somebody"
+
+    def add(level: int) -> None:
+        box.add(Waiting(Message(Kind.PUBLISH, "x", raw=b"x"), peer, None, 60.0, True, level))
+
+    for _ in range(1_000):
+        add(0)
+    for _ in range(5_000):
+        add(1)
+        assert box.pop() is not None
+        assert len(box._shares[peer].droppable) <= 2 * len(box) + 65
+    assert len(box.clear()) == 1_000
+    assert box.bytes == 0

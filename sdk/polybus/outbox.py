@@ -189,5 +189,7 @@ class Outbox:
         heads = share.droppable
         while heads and not heads[0].waits:
             heads.popleft()
+        if len(heads) > 2 * share.count + 64:  # urgent ones have left from behind one that still waits
+            share.droppable = deque(e for e in heads if e.waits)
         if not share.count:
             del self._shares[entry.peer]
