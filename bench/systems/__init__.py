@@ -51,6 +51,11 @@ def _systems() -> dict[str, System]:
             _ours("ubre-ws", loop, _ALL, url="ubre+ws://127.0.0.1:0/bus", body="json"),
             _ours("jrep-ws", loop, _ALL, url="jrep+ws://127.0.0.1:0/bus", body="json"),
         ]
+    options = {"url": "ubre+ws://127.0.0.1:0/bus", "body": "json"}
+    systems += [
+        System(name="ubre-uvicorn", loop=loop, driver="under_uvicorn", workloads=_ALL, options=options, note="polybus")
+        for loop in ("asyncio", "uvloop")
+    ]
     return {system.key: system for system in systems}
 
 

@@ -172,15 +172,12 @@ class AsgiTransport:
         """Read and write until the end, and tell it."""
         try:
             async with anyio.create_task_group() as group:
-                group.start_soon(self._run, receive, group.cancel_scope)
                 group.start_soon(self._write)
+                with self._scope:
+                    await self._read(receive)
+                group.cancel_scope.cancel()
         finally:
             self._finish()
-
-    async def _run(self, receive: Receive, whole: anyio.CancelScope) -> None:
-        with self._scope:
-            await self._read(receive)
-        whole.cancel()
 
     async def _read(self, receive: Receive) -> None:
         while True:
