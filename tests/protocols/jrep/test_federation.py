@@ -9,9 +9,9 @@ from typing import Any
 import anyio
 import pytest
 
-from polybus import Backoff, Bus, NoHandler, RequestError, Unsupported, connect
+from polybus import Backoff, Bus, Context, NoHandler, RequestError, Unsupported, connect
 from polybus.errors import Code, Conflict, RemoteError, ReservedSubject
-from polybus.events import FrameRefused, LinkUp
+from polybus.events import LinkUp
 from polybus.protocols.jrep import BusState, JavaObject, Parts, RemoteInterface, bus_states
 
 from .raw import BOUND, Peer, raw
@@ -413,18 +413,23 @@ async def test_a_session_that_has_expired_is_made_anew_with_its_subscriptions() 
                     assert (await anext(news)).body == 1
 
 
-async def test_a_complaint_of_the_server_is_seen() -> None:
-    server, client = make_bus(), Bus()
+async def test_a_complaint_of_the_server_is_heard_by_whoever_listens() -> None:
+    server, client, heard = make_bus(), Bus(), list[Any]()
+    seen = anyio.Event()
+
+    @client.on("ClientBusErrors")
+    async def on_error(ctx: Context) -> None:
+        heard.append(ctx.message.attributes["ErrorMessage"])
+        seen.set()
+
     with anyio.fail_after(BOUND):
         async with server.serve("jrep+memory://complaint"), connect("jrep+memory://complaint", bus=client):
-            events = client.events()
             (link,) = server._running.links
             assert link.transport is not None
             link.transport.send(b'[{"ToSubject":"ClientBusErrors","ErrorMessage":"out of order"}]')
-            event = await anext(aiter(events))
-            while not isinstance(event, FrameRefused):
-                event = await anext(aiter(events))
-            assert "out of order" in event.text
+            await seen.wait()
+    assert heard == ["out of order"]
+    assert client.stats().malformed == 0
 
 
 # -- remote procedures ---------------------------------------------------------------------------------------------------

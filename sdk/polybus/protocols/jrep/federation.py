@@ -46,6 +46,7 @@ class Federation:
         "_heartbeat",
         "_limits",
         "_max_frame",
+        "_met",
         "_most",
         "_prefix",
         "_rng",
@@ -73,6 +74,8 @@ class Federation:
         self._limits = limits
         self._max_frame = limits.message
         self._most = MAX_MESSAGES
+        self._met = False
+        """Whether the link has been told that it is up."""
         self._rng = rng
         self._prefix = "".join(rng.choices(_ALPHABET, k=_TOKEN_LENGTH)) + "-"
         self._documents: list[bytes] = []
@@ -152,7 +155,7 @@ class Federation:
 
     def _complain(self, error: RemoteProtocolError) -> None:
         """Tell a client's bus what was wrong with a command; commands have no ErrorTo."""
-        if self.role == "server" and error.close_code is None:
+        if self.role == "server" and error.close_code is None and error.reason != "session_expired":
             parts = {"ErrorMessage": error.text, "AdditionalDetails": error.reason}
             self._documents.append(self._writer.command(CLIENT_BUS_ERRORS, parts))
 
@@ -202,11 +205,12 @@ class Federation:
         subjects = [name for name in (part.strip() for part in services.split(",")) if name]
         for subject in subjects:
             check_subject(subject, self._limits.subject)
-        again = bool(self._wants) or self._greeting is not None or self._due is not None
         for subject in list(self._wants):
             self._unwant(subject)
         self._greeting = "FinishAssociation"
-        self._meet(message, now, again)
+        self._know(message)
+        if not self._met:
+            self._ready(now)
         for subject in subjects:
             self._want(subject)
 
@@ -239,16 +243,12 @@ class Federation:
             self._say("FinishStateSync", ConnectionSessionKey="".join(self._rng.choices(_ALPHABET, k=_TOKEN_LENGTH)))
         self._documents.extend(waiting)
 
-    def _meet(self, message: Message, now: float, again: bool) -> None:
-        self._know(message)
-        if not again:
-            self._ready(now)
-
     def _know(self, message: Message) -> None:
         if message.attributes.get("Polybus") is not None:
             self.ours = True
 
     def _ready(self, now: float) -> None:
+        self._met = True
         self.capabilities = CAPABILITIES if self.ours else _TO_BARE
         self._events.append(Ready(bare=not self.ours))
         self._events.extend(Message(Kind.SUBSCRIBE, subject) for subject in self._wants)

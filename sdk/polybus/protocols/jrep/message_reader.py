@@ -129,7 +129,7 @@ class MessageReader:
             raise refuse("to be looked at")
         message = Message(_REQUEST, parts.ToSubject, (reply, error))
         message.reply_to = reply
-        message._attributes = {"ReplyTo": reply, "ErrorTo": error}
+        message._attributes = {"ReplyTo": reply} if error is None else {"ReplyTo": reply, "ErrorTo": error}
         ttl = parts.PolybusTtl
         if ttl is not None:
             message.ttl = read_ttl(ttl)

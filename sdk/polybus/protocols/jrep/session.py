@@ -132,7 +132,9 @@ class JrepSession(Federation):
         answer = Message(_RESPONSE, ECHO_SERVICE, message.id, message.raw, message.format)
         if message.raw is None and message.has_body:
             answer._value = message.body
-        self._documents.append(self._write(answer, message.id))
+        document = self._write(answer, message.id)
+        if len(document) + 2 <= self._max_frame:  # the name in ReplyTo may be longer than the question's
+            self._documents.append(document)
 
     def _publication(self, message: Message) -> None:
         """
@@ -141,7 +143,8 @@ class JrepSession(Federation):
         """
         subject = str(message.subject)
         if subject == CLIENT_BUS_ERRORS:
-            self._complaint(message)
+            if self.role == "client":  # what a server says of something that asked for no answer, for whoever listens
+                self._events.append(message)
             return
         if is_reserved(subject):
             raise refuse(f"{subject[:60]!r} belongs to the buses", "reserved_subject")
@@ -151,14 +154,6 @@ class JrepSession(Federation):
             twin = Message(_NOTIFY, subject, None, message.raw, message.format, message.headers)
             twin._attributes, twin._value = message._attributes, message._value
             self._events.append(twin)
-
-    def _complaint(self, message: Message) -> None:
-        """What the peer's bus has to say of something that asked for no answer."""
-        if self.role == "client":
-            parts = message.attributes
-            text = parts.get("ErrorMessage")
-            error = refuse(f"the server complains: {str(text)[:200]}", "complaint")
-            self._events.append(Refused(error))
 
     def _answer(self, message: Message) -> None:
         """

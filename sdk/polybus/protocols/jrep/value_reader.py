@@ -21,7 +21,7 @@ from ...errors import BadRequest, EncodeError
 from .java import JavaEnum, JavaObject, JavaTypes, Portable
 from .value_writer import KEY_PREFIX, NULL_KEY
 
-__all__ = ["READERS", "Reading", "is_marked", "measure"]
+__all__ = ["READERS", "Reading", "measure"]
 
 _MAX_NODES: Final = 1_000_000
 """Of a value with its references written out: a few bytes may stand for billions otherwise."""
@@ -329,11 +329,6 @@ class Reading:
         if "^Value" in node:
             made.value = self.value(node["^Value"])
         return made
-
-
-def is_marked(data: bytes) -> bool:
-    """Whether there may be marked values in this JSON; a marker may be written with escapes."""
-    return b'"^EncodedType"' in data or (b"\\u" in data and b"EncodedType" in data) or b"\\u005" in data
 
 
 def _portable(how: Portable) -> _Read:

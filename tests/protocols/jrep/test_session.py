@@ -1,0 +1,176 @@
+"""One connection: ids, answers, refusals, and whatever bytes a peer may think of."""
+
+import json
+import random
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from polybus import Code, Kind, Limits, Message
+from polybus.errors import TooLarge
+from polybus.plugins import CloseWanted, Refused, Role
+from polybus.protocols import Jrep
+from polybus.protocols.jrep.handshake import VERBS
+from polybus.protocols.jrep.session import JrepSession
+
+
+def pair(**options: Any) -> tuple[JrepSession, JrepSession]:
+    """Two sessions that are associated, with what they have said taken away."""
+    client, server = Jrep(**options).session("client", rng=random.Random(1)), Jrep(**options).session("server")
+    client.start(0.0)
+    server.start(0.0)
+    carry(client, server)
+    carry(server, client)
+    client.events()
+    server.events()
+    return client, server
+
+
+def carry(one: JrepSession, other: JrepSession) -> None:
+    for frame in one.frames_to_send():
+        other.receive(frame, 0.0)
+
+
+def messages(one: JrepSession) -> list[Message]:
+    events = one.events()
+    assert all(isinstance(event, Message) for event in events), events
+    return [event for event in events if isinstance(event, Message)]
+
+
+def reasons(one: JrepSession) -> list[str]:
+    return [event.error.reason for event in one.events() if isinstance(event, Refused)]
+
+
+def test_a_request_and_its_answer_have_one_key() -> None:
+    client, server = pair()
+    key = client.send(Message(Kind.REQUEST, "user.get", body={"id": 7}, ttl=2.0), 0.0)
+    carry(client, server)
+    (asked,) = messages(server)
+    assert (asked.kind, asked.subject, asked.body, asked.ttl) == (Kind.REQUEST, "user.get", {"id": 7}, 2.0)
+    assert asked.id != key
+    answer = Message(Kind.RESPONSE, asked.subject, asked.id, body="Ann")
+    server.send(answer, 0.0)
+    carry(server, client)
+    (answered,) = messages(client)
+    assert (answered.kind, answered.id, answered.body) == (Kind.RESPONSE, key, "Ann")
+
+
+def test_keys_are_never_given_twice_and_cannot_be_guessed() -> None:
+    client, _ = pair()
+    keys = [client.send(Message(Kind.REQUEST, "a"), 0.0) for _ in range(100)]
+    assert len(set(keys)) == 100
+    other = Jrep().session("client")
+    assert str(keys[0]).partition("-")[0] != str(other.send(Message(Kind.REQUEST, "a"), 0.0)).partition("-")[0]
+
+
+@pytest.mark.parametrize("id", ["x-1", "PREFIX0", "PREFIX2", "PREFIX-1", "PREFIX٣", "PREFIX", "PREFIX99999999999999999999"])
+def test_an_answer_that_nobody_asked_for_is_refused(id: str) -> None:
+    client, _ = pair()
+    key = str(client.send(Message(Kind.REQUEST, "a"), 0.0))
+    forged = id.replace("PREFIX", key.removesuffix("1"))
+    client.receive(json.dumps([{"ToSubject": f"a:{forged}:RespondTo:RPC"}]).encode(), 0.0)
+    client.receive(json.dumps([{"ToSubject": f"a:{forged}:Errors:RPC", "ErrorMessage": "x"}]).encode(), 0.0)
+    assert reasons(client) == ["unknown_id", "unknown_id"]
+
+
+def test_a_peer_cannot_open_a_channel_under_a_name_of_ours() -> None:
+    client, server = pair()
+    key = client.send(Message(Kind.OPEN, "a", attributes={"mode": "stream", "credit": 1, "hops": 0}), 0.0)
+    carry(client, server)
+    (opened,) = messages(server)
+    assert opened.id == key
+    client.receive(
+        json.dumps([{"ToSubject": "a", "PolybusVerb": "open", "PolybusId": key, "PolybusMode": "stream"}]).encode(), 0.0
+    )
+    assert reasons(client) == ["invalid_id"]
+
+
+def test_nobody_may_be_asked_or_answered_under_a_reserved_name() -> None:
+    _, server = pair()
+    server.receive(b'[{"ToSubject":"a","ReplyTo":"ServerBus","ErrorTo":"e"},{"ToSubject":"clientBUS ","Value":1}]', 0.0)
+    assert reasons(server) == ["reserved_subject", "reserved_subject"]
+    (told,) = [message for frame in server.frames_to_send() for message in json.loads(frame)]
+    assert told["ToSubject"] == "e"
+
+
+def test_what_is_too_large_is_refused_before_it_is_sent() -> None:
+    client = Jrep().session("client", Limits(message=2000))
+    with pytest.raises(TooLarge, match="2000"):
+        client.send(Message(Kind.REQUEST, "a", body="x" * 2000), 0.0)
+    assert len(client.frames_to_send()) == 0
+
+
+def test_what_waits_leaves_in_as_few_payloads_as_the_limit_allows() -> None:
+    client, server = pair()
+    client._max_frame = 500
+    for number in range(20):
+        client.send(Message(Kind.PUBLISH, "n", body=f"{number}" * 20), 0.0)
+    frames = client.frames_to_send()
+    assert 1 < len(frames) < 20
+    assert all(len(frame) <= 500 for frame in frames)
+    for frame in frames:
+        server.receive(frame, 0.0)
+    assert [message.body for message in messages(server)] == [f"{number}" * 20 for number in range(20)]
+
+
+def test_sending_does_not_change_the_message() -> None:
+    client, _ = pair()
+    message = Message(Kind.REQUEST, "a", body=1, headers={"x-a": "b"}, ttl=1.0)
+    client.send(message, 0.0)
+    assert (message.id, message.subject, message.headers, message.ttl, message.body) == (None, "a", {"x-a": "b"}, 1.0, 1)
+
+
+def test_an_error_without_error_to_goes_to_a_client_s_bus_only() -> None:
+    client, server = pair()
+    for one, expected in ((server, ["ClientBusErrors"]), (client, [])):
+        one.send(Message(Kind.ERROR, "a", ("reply", None), code=Code.INTERNAL, attributes={"text": "x"}), 0.0)
+        assert [message["ToSubject"] for frame in one.frames_to_send() for message in json.loads(frame)] == expected
+
+
+def test_a_lost_connection_forgets_what_was_not_sent() -> None:
+    client, _ = pair()
+    client.send(Message(Kind.PUBLISH, "a"), 0.0)
+    client.connection_lost("cut")
+    assert client.frames_to_send() == []
+
+
+WORDS = st.sampled_from([*VERBS, "ServerBus", "ClientBus", "ClientBusErrors", "ServerEchoService", "a", "a,b", "1", "local:x"])
+PARTS = st.sampled_from(
+    "ToSubject CommandType Subject SubjectsList RemoteServices CapabilitiesFlags ReplyTo ErrorTo Value Reason Polybus "
+    "PolybusVerb PolybusId PolybusInterval PriorityProcessing".split()
+)
+OBJECT = st.dictionaries(PARTS, WORDS | st.integers() | st.none() | st.lists(WORDS, max_size=3), max_size=6)
+FRAMES = st.lists(
+    st.lists(OBJECT, max_size=4).map(lambda value: json.dumps(value).encode()) | st.binary(max_size=30), max_size=6
+)
+
+
+@pytest.mark.parametrize("dialect", ["auto", "v3", "legacy"])
+@pytest.mark.parametrize("role", ["client", "server"])
+@given(frames=FRAMES)
+def test_whatever_a_peer_says_a_session_never_raises(role: Role, dialect: Any, frames: list[bytes]) -> None:
+    session = Jrep(dialect=dialect).session(role)
+    session.start(0.0)
+    for number, frame in enumerate(frames):
+        session.receive(frame, float(number))
+        due = session.next_tick()
+        if due is not None and due <= number:
+            session.tick(float(number))
+        for event in session.events():
+            assert not isinstance(event, CloseWanted) or event.code in (1000, 1001, 1002, 1006, 1009)
+        for payload in session.frames_to_send():
+            json.loads(payload)
+    assert len(session._wants) <= Limits().subscriptions
+
+
+def test_a_peer_cannot_make_the_tables_grow_without_bound() -> None:
+    _, server = pair()
+    for start in range(0, 5000, 500):
+        subjects = [f"s{number}" for number in range(start, start + 500)]
+        server.receive(
+            json.dumps([{"ToSubject": "ServerBus", "CommandType": "RemoteSubscribe", "SubjectsList": subjects}]).encode(), 0.0
+        )
+    assert len(server._wants) == Limits().subscriptions
+    assert len(server.events()) == 5000, "the bus counts and refuses the rest"
