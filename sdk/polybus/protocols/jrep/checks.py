@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from ...errors import BadRequest, BusError, EncodeError, LocalProtocolError, RemoteProtocolError, ReservedSubject
+from ...errors import BadRequest, EncodeError, LocalProtocolError, RemoteProtocolError, ReservedSubject
 from .._rules import MAX_INT, fault_in_headers, fault_in_subject
 from .names import LOCAL_PREFIX, is_reserved
 
@@ -36,8 +36,7 @@ def foul(error: Exception, answer_id: Any = None) -> RemoteProtocolError:
         return refuse("nested too deeply (limit: depth)", "too_deep", answer_id)
     if isinstance(error, BadRequest):
         return refuse(error.text, error.reason or "invalid_value", answer_id)
-    text = error.text if isinstance(error, BusError) and hasattr(error, "text") else str(error)
-    return refuse(f"not the JSON of a message: {text}", "malformed", answer_id)
+    return refuse(f"not the JSON of a message: {error}", "malformed", answer_id)
 
 
 def check_subject(value: Any, limit: int, answer_id: Any = None) -> None:

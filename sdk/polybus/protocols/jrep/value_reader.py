@@ -164,9 +164,10 @@ class Reading:
         try:
             check_json(text, 2 * _KEY_DEPTH)
             key = self.value(_decode(text))
-            hash(key)
         except (ValueError, RecursionError, EncodeError) as error:
             raise BadRequest(f"the map key {name[:60]!r} is no JSON of a value: {error}") from error
+        try:
+            hash(key)
         except TypeError:
             raise BadRequest(f"the map key {name[:60]!r} is a {type(key).__name__}, which cannot be a key here") from None
         return key
