@@ -28,6 +28,14 @@ async def greet(name: str) -> str:
 async def echo(body: object) -> object:
     return body
 
+@bus.handle(0x00010001)
+async def numbered(body: object) -> object:
+    return {"numbered": body}
+
+@bus.handle("7")
+async def text(body: object) -> object:
+    return {"text": body}
+
 @bus.handle("vault")
 async def vault() -> None:
     raise Forbidden("not you")

@@ -177,3 +177,15 @@ def test_serve_goes_on_answering_for_the_delay_while_it_says_that_it_is_not_read
         assert "Hello, Ann" in capsys.readouterr().out
         process.send_signal(signal.SIGTERM)
         process.wait(timeout=30)
+
+
+def test_a_subject_is_a_number_where_the_protocol_has_them(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with serving(tmp_path, url="csb+tcp://127.0.0.1:0") as (url, _):
+        for subject in ("65537", "0x00010001"):
+            assert run(["request", url, subject, "[1]"]) == 0
+            assert json.loads(capsys.readouterr().out) == {"numbered": [1]}
+            assert run(["doctor", url, "--subject", subject, "--body", "[1]"]) == 0
+            assert "numbered" in capsys.readouterr().out
+    with serving(tmp_path, url="ubre+tcp://127.0.0.1:0") as (url, _):
+        assert run(["request", url, "7", "[1]"]) == 0
+        assert json.loads(capsys.readouterr().out) == {"text": [1]}

@@ -21,7 +21,7 @@ from .. import Bus
 from ..testing import pair
 from ..urls import find_protocol, resolve_url, split_url
 from .bench_server import COUNT, ECHO, ONE_WAY, make_bus
-from .options import Ca, Header, Wait, connecting, json_line, parse_body
+from .options import Ca, Header, Wait, connecting, json_line, parse_body, parse_subject
 from .problems import PeerError, UsageError, unwrapped
 from .rates import Rates, measure
 from .show import Printer
@@ -35,7 +35,7 @@ _LOOPS = ("asyncio", "uvloop", "trio")
 class Load:
     """What is sent."""
 
-    subject: str
+    subject: str | int
     body: Any
     seconds: float
     in_flight: int
@@ -70,7 +70,8 @@ def bench(
     if loop != "asyncio" and find_spec(loop) is None:
         raise UsageError(f"--loop {loop}: it is not installed here: pip install {loop}")
     value = "x" * size if body is None else parse_body(body)
-    load = Load(subject=subject or ECHO, body=value, seconds=seconds, in_flight=in_flight, timeout=timeout)
+    asked = parse_subject(url, subject) if url is not None and subject else subject or ECHO
+    load = Load(subject=asked, body=value, seconds=seconds, in_flight=in_flight, timeout=timeout)
     results: dict[str, Rates] = {}
     if url is not None:
         resolve_url(url)

@@ -12,7 +12,7 @@ import typer
 
 from .. import Bus, Message
 from ..events import LinkDown, LinkUp
-from .options import Body, Ca, Header, Json, Url, Wait, connecting, json_line, parse_body
+from .options import Body, Ca, Header, Json, Url, Wait, connecting, json_line, parse_body, parse_subject
 from .problems import PeerError, say, unwrapped
 
 __all__ = ["publish", "request", "subscribe"]
@@ -34,11 +34,11 @@ def request(
     wait: Wait = 0.0,
 ) -> None:
     """Ask for something and print the answer, as JSON."""
-    value = parse_body(body)
+    name, value = parse_subject(url, subject), parse_body(body)
 
     async def ask() -> Any:
         async with connecting(url, header, ca, wait, timeout) as bus:
-            return await bus.request(subject, value, timeout=timeout)
+            return await bus.request(name, value, timeout=timeout)
 
     answer = anyio.run(ask)
     if sys.stdout.isatty() and not as_json:
@@ -59,11 +59,11 @@ def publish(
     wait: Wait = 0.0,
 ) -> None:
     """Publish something. Whether anybody hears it is not known."""
-    value = parse_body(body)
+    name, value = parse_subject(url, subject), parse_body(body)
 
     async def tell() -> None:
         async with connecting(url, header, ca, wait, timeout) as bus:
-            await bus.publish(subject, value, timeout=timeout)
+            await bus.publish(name, value, timeout=timeout)
 
     anyio.run(tell)
 
@@ -82,19 +82,20 @@ def subscribe(
     wait: Wait = 0.0,
 ) -> None:
     """Print what is published, one line of JSON each."""
+    name = parse_subject(url, pattern)
     show = partial(_show, pretty=sys.stdout.isatty() and not as_json)
 
     async def listen() -> None:
         async with connecting(url, header, ca, wait, timeout) as bus, anyio.create_task_group() as group:
             group.start_soon(_until_signal, group.cancel_scope)
             group.start_soon(_watch, bus, timeout)
-            await _print_publications(bus, pattern, count, show)
+            await _print_publications(bus, name, count, show)
             group.cancel_scope.cancel()
 
     unwrapped(lambda: anyio.run(listen))
 
 
-async def _print_publications(bus: Bus, pattern: str, count: int, show: Any) -> None:
+async def _print_publications(bus: Bus, pattern: str | int, count: int, show: Any) -> None:
     left = count
     async with bus.subscribe(pattern) as publications:
         async for message in publications:

@@ -11,7 +11,7 @@ from attrs import asdict
 
 from ..urls import resolve_url
 from .examination import Examination, Step
-from .options import Ca, Header, headers_of, json_line, parse_body, trust_of
+from .options import Ca, Header, headers_of, json_line, parse_body, parse_subject, trust_of
 from .problems import PeerError
 from .show import Printer
 
@@ -36,7 +36,12 @@ def doctor(
     """Connect step by step: name, connection, TLS, upgrade, handshake, peer, request. Status 1 where one fails."""
     resolve_url(url)
     examination = Examination(
-        url, subject=subject, body=parse_body(body), timeout=timeout, headers=headers_of(header), tls=trust_of(ca)
+        url,
+        subject=parse_subject(url, subject),
+        body=parse_body(body),
+        timeout=timeout,
+        headers=headers_of(header),
+        tls=trust_of(ca),
     )
     anyio.run(examination.run)
     if as_json:

@@ -81,7 +81,7 @@ class Examination:
         self,
         url: str,
         *,
-        subject: str = "",
+        subject: str | int = "",
         body: Any = None,
         timeout: float = 5.0,
         headers: Mapping[str, str] | None = None,
@@ -210,10 +210,10 @@ class Examination:
         return f"a bare {self._adapter.name} peer, or a silent one: no streams, channels or wildcards"
 
     async def _ask(self, stack: AsyncExitStack) -> str:
-        subject = self._subject or _NOBODY
+        subject = _NOBODY if self._subject == "" else self._subject
         times: list[float] = []
         answer = ""
-        for _ in range(1 if self._subject else _ROUNDS):
+        for _ in range(_ROUNDS if self._subject == "" else 1):
             began = perf_counter()
             try:
                 value = await self._peer.request(subject, self._body, timeout=self._timeout)
@@ -221,7 +221,7 @@ class Examination:
             except DeadlineExceeded:
                 raise TimeoutError from None
             except RequestError as error:
-                if self._subject:
+                if self._subject != "":
                     raise
                 answer = "nobody handles it, as expected" if isinstance(error, NoHandler) else f"answered with {error!r}"
             times.append(perf_counter() - began)

@@ -14,9 +14,23 @@ import msgspec
 import typer
 
 from .. import Backoff, Bus, Limits, connect
+from ..urls import resolve_url
 from .problems import UsageError
 
-__all__ = ["Body", "Ca", "Header", "Json", "Url", "Wait", "connecting", "headers_of", "json_line", "parse_body", "trust_of"]
+__all__ = [
+    "Body",
+    "Ca",
+    "Header",
+    "Json",
+    "Url",
+    "Wait",
+    "connecting",
+    "headers_of",
+    "json_line",
+    "parse_body",
+    "parse_subject",
+    "trust_of",
+]
 
 Url: TypeAlias = Annotated[
     str, typer.Argument(metavar="URL", help="protocol+transport://address, for example ubre+ws://127.0.0.1:8000/bus")
@@ -99,6 +113,23 @@ def parse_body(text: str | None) -> Any:
     except ValueError as error:
         hint = """; text needs its own quotes: '"like this"'""" if given[:1].isalpha() else ""
         raise UsageError(f"BODY is not JSON: {error}{hint}") from None
+
+
+def parse_subject(url: str, text: str) -> str | int:
+    """The subject of a SUBJECT: a number, also in hexadecimal, where the protocol of the URL numbers its subjects.
+
+    Raises:
+        ValueError: The URL is wrong.
+    """
+    if not text[:1].isdigit():
+        return text
+    adapter, _, _ = resolve_url(url)
+    if not adapter.session("client").capabilities.numbers:
+        return text
+    try:
+        return int(text, 0)
+    except ValueError:
+        return text
 
 
 def json_line(value: Any, *, pretty: bool = False) -> str:

@@ -35,7 +35,7 @@ class Rates:
 
 async def measure(
     bus: Bus,
-    subject: str,
+    subject: str | int,
     body: Any,
     *,
     seconds: float,
