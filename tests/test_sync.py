@@ -459,6 +459,35 @@ def test_ctrl_c_ends_what_waits_and_the_bus_goes_on(line: str, url: str) -> None
     assert finish(program) == (0, "interrupted 0\nAnn\n", "")
 
 
+IMPATIENT = """
+import anyio, polybus, polybus.life
+polybus.life.Life.drain.__defaults__ = (600.0,)
+app = polybus.Bus()
+
+@app.handle("stubborn")
+async def stubborn():
+    print("running", flush=True)
+    await anyio.sleep_forever()
+
+server = sync.Bus(app).open()
+threading.Thread(target=server.notify, args=("stubborn",)).start()
+try:
+    server.close()
+except KeyboardInterrupt:
+    print("interrupted")
+print(threading.active_count() - 1, "threads are left")
+bus.close()
+"""
+
+
+def test_ctrl_c_while_a_bus_drains_ends_it_at_once(url: str) -> None:
+    program = run_program(url, IMPATIENT)
+    assert program.stdout is not None and program.stdout.readline() == "running\n"
+    program.send_signal(signal.SIGINT)
+    status, out, err = finish(program)
+    assert (status, out.splitlines()[:1], err) == (0, ["interrupted"], "")
+
+
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
 def test_a_fork_is_told_to_open_its_own_and_ends_well(url: str) -> None:
     body = f"""

@@ -35,7 +35,11 @@ def make_bus() -> Bus:
     return bus
 
 
-if __name__ == "__main__":
+def main(url: str, loop: str) -> None:
+    """Serve until the parent ends."""
     leave_with_parent()
-    url, loop = sys.argv[1:]
     run(make_bus(), url, drain=1, backend="trio" if loop == "trio" else "asyncio", uvloop=loop == "uvloop")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
