@@ -370,3 +370,23 @@ def test_a_token_is_in_no_error() -> None:
     assert "s3cret" not in str(caught.value)
     assert b"s3cret" not in caught.value.frame
     assert "s3cret" not in repr(UProtocol(token="s3cret"))
+
+
+# -- for people ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_protobuf_event_is_shown_field_by_field_without_its_token() -> None:
+    frame = to_protobuf(REQUEST).SerializeToString(deterministic=True)
+    fields = UProtocol(format="protobuf").dissect(frame)
+    assert fields[0].offset == 0
+    assert sum(field.length for field in fields) == len(frame)
+    shown = {field.name: field.value for field in fields}
+    assert (shown["id"], shown["type"], shown["ttl"], shown["sink"]) == (REQUEST["id"], "req.v1", "5000", REQUEST["sink"])
+    assert REQUEST["token"] not in repr(fields)
+    assert UProtocol().dissect(b"{}") == []
+
+
+@given(st.binary(max_size=80))
+def test_any_bytes_are_shown(data: bytes) -> None:
+    fields = UProtocol(format="protobuf").dissect(data)
+    assert sum(field.length for field in fields) == len(data)

@@ -11,9 +11,10 @@ from attrs import field, fields, frozen
 
 from ..._clock import wall_clock_ns
 from ...limits import Limits
-from ...plugins import Role
+from ...plugins import FrameField, Role
 from ...subjects import SubjectIndex
 from .codec import UProtocolCodec
+from .dissect import dissect
 from .envelope import Envelope
 from .json_reader import JsonReader
 from .json_writer import JsonWriter
@@ -114,6 +115,15 @@ class UProtocol:
     max_clock_skew: float = field(default=30.0, validator=_seconds)
     allowance: float = field(default=0.0, validator=_seconds)
     clock: Callable[[], int] = wall_clock_ns
+
+    def dissect(self, frame: bytes) -> list[FrameField]:
+        """The fields of a protobuf event, for `polybus inspect`; of JSON none."""
+        return dissect(frame) if self.format == "protobuf" else []
+
+    @property
+    def inspect_options(self) -> Mapping[str, str]:
+        """Recorded events are read as far as they can be."""
+        return {"mode": "lenient"}
 
     @property
     def url_options(self) -> Mapping[str, str]:

@@ -1,0 +1,31 @@
+"""uProtocol in both formats, over every transport that carries its frames; the server with an entity of a vehicle."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ..console import STEPS, play_row
+from ..play import Row
+
+__all__ = ["PART", "UProtocolPart"]
+
+VARIANTS = {
+    "json": "?entity=//plant.example/tanks/1",
+    "protobuf": "?entity=//plant.example/tanks/1&format=protobuf",
+}
+TRANSPORTS = ("memory", "tcp", "tls", "unix", "ws", "wss")
+
+
+class UProtocolPart:
+    """JSON and protobuf events."""
+
+    def rows(self) -> Sequence[Row]:
+        """Variants times transports."""
+        return [
+            Row("uprotocol", variant, transport, tuple(STEPS), play_row(transport, f"uprotocol+{{address}}{query}"))
+            for transport in TRANSPORTS
+            for variant, query in VARIANTS.items()
+        ]
+
+
+PART = UProtocolPart()
