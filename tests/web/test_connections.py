@@ -14,6 +14,7 @@ import anyio.lowlevel
 import pytest
 import websockets
 from fastapi import FastAPI
+from starlette.testclient import TestClient
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from polybus import Bus, Limits, connect
@@ -73,6 +74,14 @@ async def test_a_malformed_message_is_counted_and_the_connection_goes_on() -> No
         await socket.send('{"request": "echo", "id": 7, "body": "\u2028 \U0001f600"}')
         assert await socket.recv() == '{"success":7,"body":"\u2028 \U0001f600"}'
         assert bus.stats().malformed == 1
+
+
+def test_text_that_no_websocket_carries_is_malformed_like_any_other() -> None:
+    app, _ = served()
+    with TestClient(app) as client, client.websocket_connect("/bus") as socket:
+        socket.send({"type": "websocket.receive", "text": '{"request": "\ud800", "id": 1}'})
+        socket.send_json({"request": "echo", "id": 2, "body": "next"})
+        assert socket.receive_json() == {"success": 2, "body": "next"}
 
 
 @pytest.mark.parametrize("how", ["close", "reset", "end"])

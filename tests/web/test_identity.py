@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import datetime
 from contextlib import AsyncExitStack
+from contextvars import ContextVar
 from typing import Any
 
 import pytest
 import websockets
 from fastapi import FastAPI
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from polybus import Bus, Context, Identity, Unauthorized, connect
 from polybus.fastapi import attach
@@ -91,6 +93,54 @@ async def test_a_publication_to_the_tabs_of_one_user_reaches_these_alone() -> No
         await bus.publish("news", "for all")
         assert [(await anext(one)).body for one in news] == ["for ann", "for ann", "for ann", "for all"]
         assert bus.peers_of("eve") == []
+
+
+class Middleware:
+    """As Starlette's own for sessions and users: it knows who somebody is before we do."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        visitor.set("whoever came first")
+        await self._app({**scope, "session": {"user": "ann"}}, receive, send)
+
+
+visitor: ContextVar[str] = ContextVar("visitor", default="nobody")
+
+
+@bounded
+async def test_what_middleware_knows_is_in_the_scope_and_what_is_in_the_path_too() -> None:
+    def by_session(handshake: Handshake) -> Identity:
+        assert handshake.scope is not None
+        assert "session" not in repr(handshake)
+        return Identity({"name": f"{handshake.scope['session']['user']} in {handshake.scope['path_params']['room']}"})
+
+    app, bus = FastAPI(), Bus(authenticate=by_session)
+    app.add_middleware(Middleware)
+
+    @bus.handle("whoami")
+    async def whoami(ctx: Context) -> Any:
+        return ctx.identity["name"]
+
+    attach(app, bus, "/rooms/{room}/bus")
+    async with running(app) as server, connect(f"ubre+ws://127.0.0.1:{server.port}/rooms/blue/bus") as client:
+        assert await client.request("whoami") == "ann in blue"
+
+
+@bounded
+async def test_the_first_visitor_leaves_no_context_behind_in_a_bus_that_it_starts() -> None:
+    outer, inner, bus = FastAPI(), FastAPI(), Bus()
+    outer.add_middleware(Middleware)
+
+    @bus.handle("visitor")
+    async def who() -> str:
+        return visitor.get()
+
+    attach(inner, bus)
+    outer.mount("/sub", inner)
+    async with running(outer) as server, connect(f"ubre+ws://127.0.0.1:{server.port}/sub/bus") as client:
+        assert await client.request("visitor") == "nobody"
 
 
 @bounded

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import TYPE_CHECKING, Any
@@ -105,7 +106,9 @@ class Attachment:
     def _spawn(self, function: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """In a task that belongs to the event loop: no connection outlives the others, and no lifespan is run."""
         if running_loop().backend == "asyncio":
-            self._owner = asyncio.get_running_loop().create_task(function(), name="polybus attached")
+            # Not in the context of whoever happens to come first: what middleware has put there is nobody else's business.
+            nobodys = contextvars.Context()
+            self._owner = asyncio.get_running_loop().create_task(function(), name="polybus attached", context=nobodys)
         else:
             import trio
 

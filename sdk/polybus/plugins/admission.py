@@ -39,6 +39,8 @@ class Handshake:
     """Of a tunnel: the outer peer."""
     params: Mapping[str, str] = field(factory=dict)
     """What the protocol's own handshake or a tunnel passed along."""
+    scope: Mapping[str, Any] | None = field(default=None, repr=False)
+    """In a web application: its ASGI scope, with what middleware has put there (``session``, ``user``, ``path_params``)."""
 
 
 @frozen

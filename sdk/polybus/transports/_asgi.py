@@ -198,7 +198,8 @@ class AsgiTransport:
             return
         binary: bytes | None = message.get("bytes")
         kind: Literal["text", "binary"] = "text" if binary is None else "binary"
-        data: bytes = message["text"].encode() if binary is None else binary
+        # A lone surrogate, which no WebSocket carries, becomes bytes that no decoder takes.
+        data: bytes = message["text"].encode("utf-8", "surrogatepass") if binary is None else binary
         if kind not in self._reads:
             other = "binary" if kind == "text" else "text"
             self._fail(1003, f"a {kind} frame, but only {other} frames are read here")

@@ -72,7 +72,10 @@ class AsgiWebSocket:
         try:
             await self._knock(scope, receive, send)
         except Turned as turned:
-            await _turn_away(scope, send, turned)
+            try:
+                await _turn_away(scope, send, turned)
+            except Exception as error:
+                logger.debug("polybus: gone before it could be turned away: %r", error)
 
     async def _knock(self, scope: Scope, receive: Receive, send: Send) -> None:
         """
@@ -137,6 +140,7 @@ class AsgiWebSocket:
             url=f"{'wss' if door.tls else 'ws'}://{_at(*here)}{upgrade.path}",
             address=_address(scope),
             tls_peer=(socket.get_extra_info("peercert") or None) if socket is not None else None,
+            scope=scope,
         )
         return door.handshake(upgrade, known)
 
