@@ -6,10 +6,12 @@ To add a peer, write a module with `serve`, `connect` and `light` (see `_base.Dr
 from __future__ import annotations
 
 from ._base import System
+from ._helpers import has_nats
 
 __all__ = ["CEILING", "MAIN", "REFERENCE", "SYSTEMS"]
 
 _REQUESTS = frozenset({"W1", "W1_awake", "W2_64", "W2_256", "W6"})
+_ROUND_TRIPS = frozenset({"W1", "W1_awake", "W2_64", "W2_256"})
 _ONE_WAY = frozenset({"W3_64", "W3_4k"})
 _FAN_OUT = frozenset({"W4_100", "W4_1000"})
 _IDLE = frozenset({"W5", "W5_5000"})
@@ -56,7 +58,20 @@ def _systems() -> dict[str, System]:
         System(name="ubre-uvicorn", loop=loop, driver="under_uvicorn", workloads=_ALL, options=options, note="polybus")
         for loop in ("asyncio", "uvloop")
     ]
+    for loop in ("asyncio", "uvloop"):
+        systems += [
+            _brokered("csb-broker", loop, "bus", "polybus, three processes"),
+            _brokered("csb-broker-raw", loop, "raw", "raw ends, so the broker alone"),
+        ]
+    if has_nats():
+        nats = System(name="nats", loop="asyncio", driver="nats_py", workloads=_ROUND_TRIPS, note="nats-py, nats-server")
+        systems.append(nats)
     return {system.key: system for system in systems}
+
+
+def _brokered(name: str, loop: str, endpoints: str, note: str) -> System:
+    options = {"url": "csb+tcp://127.0.0.1:0", "body": "bytes", "endpoints": endpoints, "loop": loop}
+    return System(name=name, loop=loop, driver="csb_broker", workloads=_ROUND_TRIPS, options=options, note=note)
 
 
 def _ours(name: str, loop: str, workloads: frozenset[str], **options: str) -> System:

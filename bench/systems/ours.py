@@ -87,11 +87,11 @@ def make_bus(options: dict[str, Any]) -> Bus:
 _ACTIONS = {"bench.echo": 0x00010001, "bench.count": 0x00010002, "bench.counted": 0x00010003}
 
 
-def protocol_of(options: dict[str, Any]) -> Any:
+def protocol_of(options: dict[str, Any], **more: Any) -> Any:
     """CSB with numbers for the subjects, as its users have; None leaves it to the URL."""
     from polybus.protocols import Csb
 
-    return Csb(actions=_ACTIONS) if options["url"].startswith("csb+") else None
+    return Csb(actions=_ACTIONS, **more) if options["url"].startswith("csb+") else None
 
 
 async def serve(options: dict[str, Any], ready: Callable[[str], None]) -> None:
