@@ -8,6 +8,7 @@ from typing import Any, Final
 
 import msgspec
 
+from ...body import OCTETS
 from ...errors import RemoteProtocolError
 from ...limits import Limits
 from ...message import Kind, Message
@@ -23,8 +24,13 @@ NUMBERED: Final = 0xFFFF
 NO_TTL: Final = 0xFFFFFFFF
 HELLO_SUBJECT: Final = "_polybus.hello"
 
+_unpack: Final = wire.HEADER.unpack_from
 _MORE: Final = struct.Struct(">HHI")
 _REQUEST, _RESPONSE, _PUBLISH = Kind.REQUEST, Kind.RESPONSE, Kind.PUBLISH
+_RESERVED: Final = wire.FIRST_RESERVED
+_OF_CHANNEL: Final = wire.ITEM
+_BINARY_REQUEST: Final = wire.REQUEST << 4 | wire.BINARY
+_BINARY_RESPONSE: Final = wire.RESPONSE << 4 | wire.BINARY
 _MODES: Final = ("stream", "channel", "tunnel")
 _CACHED: Final = 1024
 _WORDS: Final = {number: word for word, number in wire.ENCODINGS.items()}
@@ -74,20 +80,28 @@ class Reader:
         try:
             if len(frame) < 8:
                 raise refuse(f"{len(frame)} of the 8 bytes of a header", "truncated")
-            first, result, number, action = wire.HEADER.unpack_from(frame)
+            first, result, number, action = _unpack(frame)
             kind = first >> 4
             if kind == wire.REQUEST:
                 if result:
                     answer_id = None if action in wire.UNANSWERED else action << 16 | number
                     raise refuse(f"result {result:#04x} on a request: it is 0 there", "result", answer_id)
-                if action >= wire.FIRST_RESERVED:
+                if action >= _RESERVED:
                     return self._extension(first & 15, number, action, frame)
-                raw, body_format, value = self._body(first & 15, frame[8:], action << 16 | number)
-                subject = self._names.get(action, action)
-                message = Message(_REQUEST, subject, action << 16 | number, raw, body_format)
+                id = action << 16 | number
+                if first == _BINARY_REQUEST:
+                    message = Message(_REQUEST, self._names.get(action, action), id, frame[8:] or None, OCTETS)
+                    message._attributes = {"encoding": "binary"}
+                    return message
+                raw, body_format, value = self._body(first & 15, frame[8:], id)
+                message = Message(_REQUEST, self._names.get(action, action), id, raw, body_format)
                 message._attributes = {"encoding": _WORDS[first & 15]}
                 if raw is not None:
                     message._value = value
+                return message
+            if first == _BINARY_RESPONSE and not result and action < _OF_CHANNEL:
+                message = Message(_RESPONSE, "", action << 16 | number, frame[8:] or None, OCTETS)
+                message._attributes = {"encoding": "binary"}
                 return message
             if kind == wire.RESPONSE:
                 return self._response(first & 15, result, number, action, frame)

@@ -29,6 +29,7 @@ _TOLD: Final = frozenset((Kind.PUBLISH, Kind.SUBSCRIBE, Kind.UNSUBSCRIBE))
 _OF_CHANNEL: Final = frozenset(wire.CHANNEL_KINDS.values())
 _SILENT: Final = frozenset((wire.SUBSCRIBE, wire.UNSUBSCRIBE, wire.PUBLISH, wire.PUBLISH_MORE, wire.CANCEL))
 """Actions of ours that go out under the number 0, whose answers say nothing."""
+_ACTION: Final = 0xFFFFFFFF
 _HELLO_BODY: Final = b'{"v":1}'
 
 
@@ -73,16 +74,19 @@ class CsbSession:
         """
         kind = message.kind
         if kind is _RESPONSE or kind is _ERROR:
+            # As `Party.find` and `Party.answered`, without the calls.
             id = message.id
-            key = party.find(id)
-            if key is None:
-                if id >> 16 in _SILENT:
+            number, action = id & 0xFFFF, id >> 16
+            entry = party.pending.get(number)
+            if entry is None or (entry & _ACTION != action and action):
+                if action in _SILENT:
                     return
-                raise refuse(
-                    f"an answer to message id {id & 0xFFFF} of action {id >> 16:#x}, which is not pending", "unknown_id"
-                )
-            party.answered(key)
-            if id >> 16 == wire.HELLO and self._met(message, party, key):
+                raise refuse(f"an answer to message id {number} of action {action:#x}, which is not pending", "unknown_id")
+            del party.pending[number]
+            if party.resting:
+                party.resting.pop(number, None)
+            key = -(entry >> 32)
+            if action == wire.HELLO and self._met(message, party, key):
                 return
             message.id = key
         elif kind is _REQUEST:
@@ -149,9 +153,10 @@ class CsbSession:
         kind = message.kind
         if kind is _REQUEST:
             serial = party.next_id(now)
-            frame, action = self._writer.request(message, serial & 0xFFFF, party.ours)
+            number = serial & 0xFFFF
+            frame, action = self._writer.request(message, number, party.ours)
             self._queue(frame, party)
-            party.pending[serial & 0xFFFF] = serial << 32 | action
+            party.pending[number] = serial << 32 | action
             if action == wire.REQUEST_NAMED and party.ours is None and not party.asked:
                 self._ask(party, now)
             return -serial

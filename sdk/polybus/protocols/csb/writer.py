@@ -24,12 +24,13 @@ __all__ = ["Writer"]
 _REQUEST, _NOTIFY, _RESPONSE, _PUBLISH = Kind.REQUEST, Kind.NOTIFY, Kind.RESPONSE, Kind.PUBLISH
 _AS_REQUEST: Final = wire.REQUEST << 4
 _AS_RESPONSE: Final = wire.RESPONSE << 4
-_JSON_REQUEST: Final = _AS_REQUEST | wire.JSON
 _JSON_RESPONSE: Final = _AS_RESPONSE | wire.JSON
+# The first byte of what has a body that is not empty.
+_REQUEST_FIRST: Final = {body_format: _AS_REQUEST | number_of(body_format) for body_format in FORMATS}
+_RESPONSE_FIRST: Final = {body_format: _AS_RESPONSE | number_of(body_format) for body_format in FORMATS}
 _pack: Final = wire.HEADER.pack
 _pack_more: Final = struct.Struct(">BBHIHHI").pack
 _pack_named: Final = struct.Struct(">BBHIH").pack
-_NUMBERS: Final = {JSON_FORMAT: wire.JSON, OCTETS: wire.BINARY}
 _encode: Final = msgspec.json.Encoder().encode
 _CACHED: Final = 1024
 _ACTIONS: Final = {
@@ -65,14 +66,13 @@ class Writer:
             LocalProtocolError: The subject or a header does not fit.
         """
         subject, headers = message.subject, message.headers
-        raw, body_format = message.raw, message.format
-        if raw is not None and body_format is JSON_FORMAT:
-            first = _JSON_REQUEST
-        else:
+        raw = message.raw
+        first = _REQUEST_FIRST.get(message.format) if raw else None
+        if first is None or raw is None:
             first, raw = self._body(message, _AS_REQUEST)
-        if headers is not None and headers and ours is False:
-            raise Unsupported("this peer is not a polybus: CSB has no place for headers")
         if (ours or headers) and subject != HELLO_SUBJECT:
+            if headers and ours is False:
+                raise Unsupported("this peer is not a polybus: CSB has no place for headers")
             ttl = message.ttl
             if headers or ttl is not None:
                 size, name = self._names.get(subject) or self._name(subject)
@@ -116,9 +116,9 @@ class Writer:
     def response(self, message: Message, id: int) -> bytes:
         """An answer, to ``action << 16 | number``."""
         raw = message.raw
-        if raw is not None and message.format is JSON_FORMAT:
-            return _pack(_JSON_RESPONSE, 0, id & 0xFFFF, id >> 16) + raw
-        first, raw = self._body(message, _AS_RESPONSE)
+        first = _RESPONSE_FIRST.get(message.format) if raw else None
+        if first is None or raw is None:
+            first, raw = self._body(message, _AS_RESPONSE)
         return _pack(first, 0, id & 0xFFFF, id >> 16) + raw
 
     def error(self, message: Message, id: int) -> bytes:
