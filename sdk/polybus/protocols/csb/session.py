@@ -97,10 +97,10 @@ class CsbSession:
             if message.id is not None and (message.id & 0xFFFF or not party.ours):
                 self._queue(self._writer.acknowledged(message.id), party)
         elif kind in _OF_CHANNEL and message.id < 0:  # of the receiver of an open of ours
-            key = party.find(~message.id)
-            if key is None:
+            opened = party.find(~message.id)
+            if opened is None:
                 raise refuse(f"a channel {~message.id & 0xFFFF} that is not open", "unknown_id")
-            message.id = key
+            message.id = opened
         self._events.append(message)
 
     @staticmethod
