@@ -7,6 +7,8 @@ READY := $(VENV)/.ready
 DOCS_READY := $(VENV)/.ready-docs
 NODE := tests/interop/node
 NODE_READY := $(NODE)/node_modules/.ready
+UP_PYTHON := tests/interop/up_python
+UP_PYTHON_READY := $(UP_PYTHON)/.venv/.ready
 WHEELS := tests/pyodide/wheels
 WHEELS_READY := $(WHEELS)/.ready
 PIP_INSTALL = $(BIN)/python -m pip install -qq --disable-pip-version-check
@@ -54,7 +56,7 @@ docs: $(DOCS_READY)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict $(ARGS)
 
 clean:
-	rm -rf $(VENV) $(NODE)/node_modules $(WHEELS) site .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(NODE)/node_modules $(UP_PYTHON)/.venv $(WHEELS) site .mypy_cache .pytest_cache .ruff_cache .hypothesis
 
 # A virtual environment that came along when its folder was copied or moved still points at the old place.
 ifneq ($(shell cat $(READY) 2>/dev/null),$(CURDIR))
@@ -83,6 +85,10 @@ peers: $(READY)
 		echo "no npm, or npm install failed: without it the tests against real Node peers cannot run" >&2; \
 		test -z "$$POLYBUS_CI"; \
 	}
+	@$(MAKE) --silent --no-print-directory $(UP_PYTHON_READY) || { \
+		echo "up-python cannot be had: without it the tests against the real uProtocol SDK cannot run" >&2; \
+		test -z "$$POLYBUS_CI"; \
+	}
 
 # A proxy and a browser. Where they are missing, the tests that need them are skipped with a reason; under .ci/run they fail.
 web:
@@ -94,6 +100,12 @@ $(WHEELS_READY): tests/pyodide/requirements.txt constraints.txt
 	@$(BIN)/python -m pip download -qq --disable-pip-version-check -d $(WHEELS) \
 		-r tests/pyodide/requirements.txt -c constraints.txt --no-deps --only-binary=:all: \
 		--platform pyemscripten_2026_0_wasm32 --implementation cp --abi cp314 --python-version 3.14
+	@touch $@
+
+# In an environment of its own: it wants an older protobuf than polybus.
+$(UP_PYTHON_READY): $(UP_PYTHON)/requirements.txt
+	@python="$$(scripts/find-python.sh)" && "$$python" -m venv --clear $(UP_PYTHON)/.venv
+	@$(UP_PYTHON)/.venv/bin/python -m pip install -qq --disable-pip-version-check -r $(UP_PYTHON)/requirements.txt
 	@touch $@
 
 $(NODE_READY): $(NODE)/package.json $(NODE)/.npmrc

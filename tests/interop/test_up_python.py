@@ -1,0 +1,138 @@
+"""Events of the real up-python (0.1.2, the generation with CloudEvents), both ways, in both formats."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+
+from polybus import Bus, Code, Message
+from polybus.message import Kind
+from polybus.protocols import UProtocol
+from polybus.protocols.uprotocol import id_time_ms
+from polybus.protocols.uprotocol.bodies import ANY
+
+FOLDER = Path(__file__).parent / "up_python"
+PYTHON = FOLDER / ".venv" / "bin" / "python"
+FORMATS = ["json", "protobuf"]
+ASKER, METHOD = "up://hu.veh7/hmi.app/1/rpc.response", "up://cgw.veh7/climate.seat/1/rpc.SetHeat"
+
+
+class UpPython:
+    """The process with up-python in it."""
+
+    def __init__(self, process: subprocess.Popen[str]) -> None:
+        self._process = process
+
+    def __call__(self, do: str, **told: Any) -> dict[str, Any]:
+        assert self._process.stdin is not None and self._process.stdout is not None
+        self._process.stdin.write(json.dumps({"do": do, **told}) + "\n")
+        self._process.stdin.flush()
+        answer: dict[str, Any] = json.loads(self._process.stdout.readline())
+        assert "error" not in answer, answer["error"]
+        return answer
+
+
+@pytest.fixture(scope="module")
+def theirs() -> Iterator[UpPython]:
+    if not PYTHON.exists():
+        text = "up-python is not installed: make peers"
+        pytest.fail(text, pytrace=False) if os.environ.get("POLYBUS_CI") else pytest.skip(text)
+    with subprocess.Popen(
+        [PYTHON, FOLDER / "peer.py"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    ) as process:
+        yield UpPython(process)
+        assert process.stdin is not None
+        process.stdin.close()
+
+
+def codec(format: Any) -> Any:
+    return UProtocol(format=format, profile="up-python-1.5").codec()
+
+
+@pytest.mark.parametrize("format", FORMATS)
+@pytest.mark.parametrize(
+    ("kind", "becomes"),
+    [
+        ("request", Kind.REQUEST),
+        ("response", Kind.RESPONSE),
+        ("failed", Kind.ERROR),
+        ("publish", Kind.PUBLISH),
+        ("notification", Kind.NOTIFY),
+    ],
+)
+def test_what_up_python_writes_is_read_strictly(theirs: UpPython, kind: str, becomes: Kind, format: str) -> None:
+    reqid = theirs("make", kind="request", format=format)["id"]
+    made = theirs("make", kind=kind, format=format, reqid=reqid)
+    (message,) = codec(format).decode(bytes.fromhex(made["hex"]))
+    assert isinstance(message, Message)
+    assert message.kind is becomes
+    assert message.attributes["id"] == made["id"]
+    assert (message.attributes["priority"], message.attributes["ttl"]) == ("CS4", 5000)
+    assert id_time_ms(made["id"]) is not None
+    if kind == "failed":
+        assert (message.code, message.id) == (Code.UNAVAILABLE, reqid)
+    else:
+        assert message.body == "hi"
+
+
+def ours(kind: Kind, **more: Any) -> Message:
+    source, sink = (METHOD, ASKER) if kind in (Kind.RESPONSE, Kind.ERROR) else (ASKER, METHOD)
+    facts = {"id": UProtocol().session("client")._ids.next(), "source": source, "sink": sink, "priority": "CS4", "ttl": 5000}
+    if kind is Kind.PUBLISH:
+        facts["source"] = "up://cgw.veh7/climate.seat/1/heater.rear_left#Heater"
+        del facts["sink"]
+    return Message(kind, raw=ANY.encode("hi"), format=ANY, attributes={**facts, **more})
+
+
+@pytest.mark.parametrize("format", FORMATS)
+@pytest.mark.parametrize("kind", [Kind.REQUEST, Kind.RESPONSE, Kind.PUBLISH])
+def test_what_we_write_is_valid_to_up_python_with_all_attributes(theirs: UpPython, kind: Kind, format: str) -> None:
+    more = {"reqid": "018bcfe5-687b-8001-8000-000000000007"} if kind is Kind.RESPONSE else {}
+    message = ours(kind, **more)
+    read = theirs("read", format=format, hex=codec(format).encode([message]).hex())
+    assert (read["valid"], read["expired"]) == (True, False), read["why"]
+    assert read["data"] == ANY.encode("hi").hex()
+    for name, value in message.attributes.items():
+        assert read["attributes"][name] == value, name
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("format", FORMATS)
+async def test_up_python_asks_a_bus_over_tcp_and_reads_its_answers(theirs: UpPython, format: Any) -> None:
+    bus = Bus()
+
+    @bus.handle("SetHeat")
+    async def set_heat(body: str) -> str:
+        return body.upper()
+
+    adapter = UProtocol(entity="//cgw.veh7/climate.seat/1", format=format, profile="up-python-1.5")
+    with anyio.fail_after(20):
+        async with bus.serve("uprotocol+tcp://127.0.0.1:0", protocol=adapter) as listener:
+            port = int(listener.url.partition("?")[0].rpartition(":")[2])
+            async with await anyio.connect_tcp("127.0.0.1", port) as stream:
+
+                async def ask() -> dict[str, Any]:
+                    made = theirs("make", kind="request", format=format, text="warm")
+                    frame = bytes.fromhex(made["hex"])
+                    await stream.send(len(frame).to_bytes(4, "big") + frame)
+                    data = await stream.receive()
+                    while len(data) < 4 + int.from_bytes(data[:4], "big"):
+                        data += await stream.receive()
+                    read = theirs("read", format=format, hex=data[4:].hex())
+                    assert read["valid"], read["why"]
+                    assert (read["attributes"]["reqid"], read["attributes"]["sink"]) == (made["id"], ASKER)
+                    return read
+
+                answer = await ask()
+                assert (answer["failed"], ANY.decode(bytes.fromhex(answer["data"]))) == (False, "WARM")
+                del bus._handlers["SetHeat"]
+                refused = await ask()
+                assert refused["failed"]
+                assert refused["attributes"]["commstatus"] == Code.UNIMPLEMENTED
