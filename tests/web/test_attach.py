@@ -206,6 +206,30 @@ def test_starlettes_test_client_without_a_lifespan_has_a_bus_for_each_connection
         assert not is_up(bus)  # each had an event loop of its own, which has ended
 
 
+def test_a_test_client_may_be_used_with_and_without_the_lifespan_in_turn() -> None:
+    app, bus = FastAPI(), echoing()
+    attach(app, bus)
+    for client in (TestClient(app), TestClient(app)):
+        with client:
+            assert is_up(bus)
+        with client.websocket_connect("/bus") as socket:
+            socket.send_json({"request": "echo", "id": 1, "body": "hi"})
+            assert socket.receive_json() == {"success": 1, "body": "hi"}
+        assert not is_up(bus)
+
+
+@bounded
+async def test_a_router_may_be_included_twice() -> None:
+    app, router, bus = FastAPI(), APIRouter(), echoing()
+    attach(router, bus)
+    app.include_router(router, prefix="/v1")
+    app.include_router(router, prefix="/v2")
+    async with running(app) as server:
+        assert await asks(server.port, "/v1/bus") == {"path": "/v1/bus"}
+        assert await asks(server.port, "/v2/bus") == {"path": "/v2/bus"}
+    assert not is_up(bus)
+
+
 @pytest.mark.parametrize(
     ("options", "error", "says"),
     [

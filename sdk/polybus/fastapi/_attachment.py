@@ -41,7 +41,7 @@ class Attachment:
         self.bus: Bus = bus
         self._serving = serving
         self._listener: Listener | None = None
-        # Whether a lifespan has ever run: then it alone starts and ends the bus.
+        # While a lifespan runs, it alone starts and ends the bus: also when it is about to end.
         self._managed = False
         # While the first connection starts the bus: set when that is over, one way or the other.
         self._starting: anyio.Event | None = None
@@ -51,12 +51,15 @@ class Attachment:
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
         """The bus, for as long as a lifespan lasts."""
-        self._managed = True
-        if self._listener is not None:  # a connection was faster
+        if self._listener is not None:  # a connection was faster, or the lifespan is that of a router included twice
             yield
             return
-        async with self._listening():
-            yield
+        self._managed = True
+        try:
+            async with self._listening():
+                yield
+        finally:
+            self._managed = False
 
     async def start(self) -> None:
         """Make sure that the bus runs, for somebody who has come in.

@@ -12,13 +12,13 @@ def run(app: Any, *, drain: float = 20.0, host: str = "127.0.0.1", port: int = 8
     """Serve an application with uvicorn until SIGINT or SIGTERM, then drain the attached buses, then stop.
 
     By itself uvicorn closes all WebSockets first, and what their handlers were working on is lost. A second signal ends at
-    once.
+    once. When it listens, it prints a line as `polybus.run` does: ``serving http://127.0.0.1:8000``.
 
     Args:
         app: The application, or where it is: ``"module:app"``.
         drain: Seconds for running handlers after the signal.
         host: Where to listen.
-        port: Where to listen.
+        port: Where to listen; 0 takes a free one.
         options: Further options of `uvicorn.Config`. Other than uvicorn's own defaults: ``ws`` is ``websockets-sansio``,
             ``ws_per_message_deflate`` is off, ``ws_max_size`` is 1 MiB or the largest `Limits.message` of the buses that start
             with the application, pings as in `Limits`, ``timeout_graceful_shutdown`` as `drain`.
@@ -28,12 +28,11 @@ def run(app: Any, *, drain: float = 20.0, host: str = "127.0.0.1", port: int = 8
         ImportError: uvicorn is not installed.
         SystemExit: The address is taken, or the application's lifespan failed (uvicorn's status 3).
     """
-    for option in ("workers", "reload"):
-        if options.get(option) not in (None, False, 1):
-            raise ValueError(
-                f"{option}={options[option]!r}: a bus lives in one process. To use more processors start several, on ports "
-                "of their own; for development use uvicorn --reload"
-            )
+    if (options.get("workers") or 1) > 1 or options.get("reload"):
+        raise ValueError(
+            "workers= and reload= are not for run(): a bus lives in one process. To use more processors start several, on ports "
+            "of their own; for development use uvicorn --reload"
+        )
     try:
         from ._server import Server
     except ImportError as error:

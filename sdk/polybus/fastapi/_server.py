@@ -16,6 +16,7 @@ import anyio
 import uvicorn
 
 from ..bus import Bus
+from ..transports._sockets import address_of
 from ._attachment import attached_here
 
 __all__ = ["Server"]
@@ -40,6 +41,7 @@ class Server(uvicorn.Server):
         """Listen, with the limits of the buses that the application has started."""
         self._loop = asyncio.get_running_loop()
         await super().startup(sockets)
+        self._tell()
         limits = [attachment.bus.limits for attachment in attached_here()]
         if not limits:
             return
@@ -51,6 +53,13 @@ class Server(uvicorn.Server):
         for name, value in wanted.items():
             if name not in self._chosen:
                 setattr(self.config, name, value)
+
+    def _tell(self) -> None:
+        """As `polybus.run` does: whoever started this process learns the port, also where it was 0."""
+        scheme = "https" if self.config.ssl is not None else "http"
+        for listening in (sock for server in self.servers for sock in server.sockets):
+            if listening.family in (socket.AF_INET, socket.AF_INET6):
+                print(f"serving {scheme}://{address_of(listening.family, listening.getsockname())}", flush=True)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Let nobody in, let handlers finish, tell the peers; then what uvicorn does."""
