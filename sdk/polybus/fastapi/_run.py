@@ -30,8 +30,8 @@ def run(app: Any, *, drain: float = 20.0, host: str = "127.0.0.1", port: int = 8
     """
     if (options.get("workers") or 1) > 1 or options.get("reload"):
         raise ValueError(
-            "workers= and reload= are not for run(), a bus lives in one process: to use more processors start several, on ports "
-            "of their own; for development use uvicorn --reload"
+            "workers= and reload= are not for run(), a bus lives in one process: to use more processors start several, "
+            "on ports of their own; for development use uvicorn --reload"
         )
     try:
         from ._server import Server
