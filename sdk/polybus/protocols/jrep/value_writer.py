@@ -55,10 +55,10 @@ class Numbering:
     __slots__ = ("copied", "keep", "next", "seen")
 
     def __init__(self, first: int = 1) -> None:
-        self.next = first
+        self.next: int = first
         self.seen: dict[int, int] = {}
         """From `id()` to the id on the wire."""
-        self.copied = False
+        self.copied: bool = False
         """Whether something came in with levels that have no ids."""
         self.keep: list[Any] = []
         """Objects made on the way: while one lives, no other has its `id()`."""
