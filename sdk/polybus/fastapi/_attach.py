@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from ..bus import Bus
 from ..serving import WHEN_FULL
 from ..transports._asgi_server import AsgiWebSocket
+from ..transports._errai_server import ErraiEndpoint
 from ..transports._ws_policy import check_origins
 from ..urls import find_protocol
 from ._attachment import AttachedRoute, Attachment
@@ -23,6 +24,9 @@ if TYPE_CHECKING:
     Application: TypeAlias = Starlette | Router
 
 __all__ = ["attach"]
+
+# Protocols of ours that want more of the web than WebSockets: a protocol cannot name a transport.
+_ENDPOINTS: Mapping[str, Callable[[str], WebEndpoint]] = {"jrep": ErraiEndpoint}
 
 
 def attach(
@@ -67,7 +71,7 @@ def attach(
         raise ValueError(f"when_full={when_full!r}: one of {', '.join(WHEN_FULL)}")
     _check_path(router, path)
     adapter = find_protocol(protocol, {})
-    endpoint: WebEndpoint = getattr(adapter, "web_endpoint", AsgiWebSocket)(path)
+    endpoint: WebEndpoint = getattr(adapter, "web_endpoint", _ENDPOINTS.get(adapter.name, AsgiWebSocket))(path)
     serve = functools.partial(
         bus.serve,
         endpoint,

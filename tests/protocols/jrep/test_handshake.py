@@ -130,7 +130,7 @@ def test_the_words_of_v3_are_those_of_errai() -> None:
         "ToSubject": "ClientBus",
         "CommandType": "FinishAssociation",
         "RemoteServices": "ServerBus,ServerEchoService,news,x.Svc:RPC",
-        "CapabilitiesFlags": "LongPolling",
+        "CapabilitiesFlags": "LongPolling,SSE",
         "Polybus": "1",
     }
 

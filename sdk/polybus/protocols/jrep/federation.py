@@ -232,7 +232,7 @@ class Federation:
         if verb == "FinishAssociation":
             named = [name for name in self._told if "," not in name]
             key = "".join(self._rng.choices(_ALPHABET, k=_TOKEN_LENGTH))
-            services, flags = ",".join((*own, *named)), "LongPolling"
+            services, flags = ",".join((*own, *named)), "LongPolling,SSE"
             self._say(verb, ConnectionSessionKey=key, RemoteServices=services, CapabilitiesFlags=flags, Polybus="1")
             for name in self._told:
                 if "," in name:

@@ -1,0 +1,286 @@
+"""An application that Errai's own clients can use: long polls, streams of events, sessions, and who stays outside."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import anyio
+import httpx
+import pytest
+from fastapi import FastAPI
+
+from polybus import Bus, Context, Limits, connect
+from polybus.events import LinkDown
+from polybus.fastapi import attach
+from polybus.protocols.jrep import RemoteInterface
+from polybus.transports import _errai_connection, _errai_server
+
+from .support import running
+
+pytestmark = pytest.mark.anyio
+BOUND = 10.0
+JSON = {"content-type": "application/json; charset=utf-8"}
+CALCULATOR = RemoteInterface("com.acme.Calculator")
+
+
+class Client:
+    """Asks as Errai's `HttpPollingHandler` does."""
+
+    def __init__(self, http: httpx.AsyncClient, id: str = "123-456") -> None:
+        self.http = http
+        self.id = id
+        self.count = 0
+        self.heard: list[dict[str, Any]] = []
+
+    async def post(self, *messages: dict[str, Any], **query: str) -> httpx.Response:
+        self.count += 1
+        asked = {"z": str(self.count), "clientId": self.id, **query}
+        answer = await self.http.post(f"/out.{self.id}.erraiBus", params=asked, content=json.dumps(messages), headers=JSON)
+        if answer.status_code == 200:
+            assert answer.headers["content-type"] == "application/json; charset=utf-8"
+            self.heard.extend(answer.json())
+        return answer
+
+    async def associate(self, services: str = "ClientBus,ClientBusErrors") -> dict[str, Any]:
+        words = {"ToSubject": "ServerBus", "CommandType": "Associate", "PriorityProcessing": "1", "RemoteServices": services}
+        await self.post(words, phase="connection", wait="1")
+        return self.heard.pop(0)
+
+    async def poll(self) -> list[dict[str, Any]]:
+        await self.post(wait="1")
+        heard, self.heard = self.heard, []
+        return heard
+
+    async def next(self) -> dict[str, Any]:
+        while not self.heard:
+            await self.post(wait="1")
+        return self.heard.pop(0)
+
+
+def make_bus(**options: Any) -> Bus:
+    # Who does not poll is waited for when the bus leaves.
+    bus = Bus(**{"limits": Limits(close_timeout=0.05), **options})
+
+    @bus.handle("echo")
+    async def echo(body: Any) -> Any:
+        return body
+
+    @CALCULATOR.handle(bus)
+    async def add(left: int, right: int) -> int:
+        return left + right
+
+    return bus
+
+
+@asynccontextmanager
+async def serving(bus: Bus, **options: Any) -> AsyncIterator[Client]:
+    app = FastAPI()
+    attach(app, bus, "/", protocol="jrep", **options)
+    with anyio.fail_after(BOUND):
+        async with running(app) as server:
+            async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{server.port}", timeout=BOUND) as http:
+                yield Client(http)
+
+
+@asynccontextmanager
+async def another(client: Client, id: str) -> AsyncIterator[Client]:
+    """Another browser."""
+    async with httpx.AsyncClient(base_url=client.http.base_url, timeout=BOUND) as http:
+        yield Client(http, id)
+
+
+async def test_a_client_associates_asks_and_calls_over_long_polls() -> None:
+    async with serving(make_bus()) as client:
+        finish = await client.associate()
+        assert finish["CommandType"] == "FinishAssociation"
+        assert set(finish["RemoteServices"].split(",")) >= {"ServerBus", "ServerEchoService", "echo", "com.acme.Calculator:RPC"}
+        assert finish["CapabilitiesFlags"] == "LongPolling,SSE"
+        await client.post({"ToSubject": "echo", "Value": "v", "ReplyTo": "echo:1:RespondTo:RPC", "ErrorTo": "ClientBusErrors"})
+        assert await client.next() == {"ToSubject": "echo:1:RespondTo:RPC", "Value": "v"}
+        marked = {"^EncodedType": "java.lang.Integer", "^ObjectID": "-1"}
+        call = {
+            "ToSubject": "com.acme.Calculator:RPC",
+            "CommandType": "add:java.lang.Integer:java.lang.Integer:",
+            "MethodParms": {
+                "^EncodedType": "java.util.ArrayList",
+                "^ObjectID": "1",
+                "^Value": [{**marked, "^NumVal": 2}, {**marked, "^NumVal": 3}],
+            },
+            "ReplyTo": "c:2:RespondTo:RPC",
+        }
+        await client.post(call)
+        assert await client.next() == {"ToSubject": "c:2:RespondTo:RPC", "MethodReply": {**marked, "^NumVal": 5}}
+
+
+async def test_a_thousand_messages_go_both_ways_in_order() -> None:
+    bus, heard = make_bus(), list[Any]()
+
+    @bus.on("up")
+    async def on_up(body: Any, ctx: Context) -> None:
+        heard.append(body)
+        await ctx.bus.publish("down", body)
+
+    async with serving(bus) as client:
+        await client.associate("ClientBus,ClientBusErrors,down")
+        for start in range(0, 1000, 50):
+            await client.post(*({"ToSubject": "up", "Value": f"{number}"} for number in range(start, start + 50)))
+        while len(client.heard) < 1000:
+            await client.post(wait="1")
+        expected = [f"{number}" for number in range(1000)]
+        assert heard == [message["Value"] for message in client.heard] == expected
+
+
+async def test_a_poll_ends_empty_after_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_errai_server, "_POLL", 0.02)
+    async with serving(make_bus()) as client:
+        await client.associate()
+        assert await client.poll() == []
+
+
+async def test_a_later_poll_takes_the_place_of_an_earlier_one_and_one_that_left_takes_nothing() -> None:
+    bus = make_bus()
+    async with serving(bus) as client, anyio.create_task_group() as group:
+        await client.associate("ClientBus,news")
+        earlier: list[Any] = []
+
+        async def poll() -> None:
+            earlier.append((await client.post(wait="1")).json())
+
+        group.start_soon(poll)
+        (connection,) = _connections(bus)
+        while not connection._fetching:  # noqa: ASYNC110  # nobody tells
+            await anyio.sleep(0.001)
+        with anyio.move_on_after(0.05):
+            await client.post(wait="1")
+        assert earlier == [[]]
+        while connection._fetching:  # noqa: ASYNC110  # nobody tells
+            await anyio.sleep(0.001)
+        await bus.publish("news", "kept")
+        assert (await client.next())["Value"] == "kept"
+
+
+def _connections(bus: Bus) -> list[Any]:
+    return [link.transport for link in bus._running.links]
+
+
+async def test_messages_come_as_events_too() -> None:
+    bus = make_bus()
+    async with serving(bus) as client:
+        await client.associate("ClientBus,news")
+        query = {"sse": "1", "clientId": client.id, "z": "9"}
+        async with client.http.stream("GET", f"/in.{client.id}.erraiBus", params=query) as events:
+            assert events.headers["content-type"].startswith("text/event-stream")
+            lines = events.aiter_lines()
+            assert await anext(lines) == "retry: 500"
+            for number in range(3):
+                await bus.publish("news", f"{number}")
+            seen: list[str] = []
+            async for line in lines:
+                if line.startswith("data: "):
+                    seen.extend(message["Value"] for message in json.loads(line[6:]))
+                if len(seen) == 3:
+                    break
+            assert seen == ["0", "1", "2"]
+            await client.post({"ToSubject": "ServerEchoService", "ReplyTo": "SSEAgent"})
+            assert client.heard == [], "nothing comes on another way, where it could overtake"
+            async for line in lines:
+                if "SSEAgent" in line:
+                    break
+
+
+async def test_a_session_is_nobody_else_s() -> None:
+    bus = make_bus()
+    async with serving(bus) as client, another(client, client.id) as thief, another(client, "other") as other:
+        await client.associate("ClientBus,news")
+        await other.associate("ClientBus,news")
+        assert len(bus.peers) == 2
+        assert client.http.cookies != other.http.cookies
+        for forged in (thief, other):
+            forged.id = client.id
+            await forged.post()
+            assert forged.heard == [{"ToSubject": "ClientBus", "CommandType": "SessionExpired"}]
+            forged.heard.clear()
+        await bus.publish("news", "for those who are in")
+        assert (await client.next())["Value"] == "for those who are in"
+
+
+async def test_an_unknown_session_has_expired_and_can_begin_again() -> None:
+    async with serving(make_bus()) as client:
+        await client.post({"ToSubject": "echo", "Value": "v", "ReplyTo": "r:1:RespondTo:RPC"})
+        assert client.heard.pop() == {"ToSubject": "ClientBus", "CommandType": "SessionExpired"}
+        assert (await client.associate())["CommandType"] == "FinishAssociation"
+
+
+async def test_a_client_that_leaves_or_falls_silent_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    bus = make_bus()
+    async with serving(bus) as client, another(client, "silent") as silent:
+        await client.associate()
+        await silent.associate()
+        events = bus.events()
+        await client.post({"ToSubject": "ServerBus", "CommandType": "Disconnect", "Reason": "bye"}, phase="disconnect")
+        await _down(events)
+        assert len(bus.peers) == 1
+        monkeypatch.setattr(_errai_connection, "_SILENCE", 0.0)
+        await _down(events)
+        assert bus.peers == []
+        await client.post()
+        assert client.heard.pop()["CommandType"] == "SessionExpired"
+
+
+async def _down(events: Any) -> None:
+    async for event in events:
+        if isinstance(event, LinkDown):
+            return
+
+
+async def test_a_draining_server_says_why() -> None:
+    bus = make_bus(limits=Limits(close_timeout=0.5))
+    async with serving(bus) as client, anyio.create_task_group() as group:
+        await client.associate()
+        group.start_soon(bus.drain)
+        word = await client.next()
+        assert (word["ToSubject"], word["CommandType"], word["Reason"]) == ("ClientBus", "Disconnect", "the bus is leaving")
+
+
+@pytest.mark.parametrize(
+    ("change", "status", "text"),
+    [
+        ({"params": {}}, 400, "clientId"),
+        ({"params": {"clientId": "x" * 200}}, 400, "clientId"),
+        ({"headers": {"content-type": "text/plain"}}, 415, "application/json"),
+        ({"headers": {**JSON, "origin": "https://elsewhere.example"}}, 403, "origins"),
+        ({"headers": {**JSON, "host": "elsewhere.example"}}, 421, "hosts"),
+        ({"content": b"[" + b" " * 1_100_000 + b"]"}, 413, "1048576"),
+    ],
+)
+async def test_a_request_that_may_not_be_is_refused(change: dict[str, Any], status: int, text: str) -> None:
+    async with serving(make_bus()) as client:
+        asked = {"params": {"clientId": "1"}, "headers": JSON, "content": b"[]", **change}
+        answer = await client.http.post("/in.1.erraiBus", **asked)
+        assert (answer.status_code, text in answer.text) == (status, True)
+
+
+async def test_who_is_not_let_in_is_told_so() -> None:
+    seen: list[Any] = []
+
+    def authenticate(handshake: Any) -> Any:
+        seen.append(handshake)
+        return "ann" if handshake.headers.get("authorization") == "Bearer good" else None
+
+    async with serving(make_bus(authenticate=authenticate)) as client:
+        words = {"ToSubject": "ServerBus", "CommandType": "Associate", "RemoteServices": "ClientBus"}
+        assert (await client.post(words, phase="connection")).status_code == 401
+        client.http.headers["authorization"] = "Bearer good"
+        assert (await client.associate())["CommandType"] == "FinishAssociation"
+    assert (seen[-1].transport, seen[-1].protocol, seen[-1].query["clientId"]) == ("http", "jrep", client.id)
+
+
+async def test_our_own_buses_come_over_a_websocket_at_the_same_place() -> None:
+    bus = make_bus()
+    async with serving(bus) as client:
+        url = str(client.http.base_url).replace("http://", "jrep+ws://")
+        async with connect(url) as ours:
+            assert await ours.request("echo", [1, 2]) == [1, 2]
