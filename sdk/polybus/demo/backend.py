@@ -214,6 +214,7 @@ def main() -> None:
     parser.add_argument("--tls", nargs=2, metavar=("CERTIFICATE", "KEY"))
     parser.add_argument("--sabotage", default="", choices=["", *SABOTAGE])
     parser.add_argument("--behind", action="store_true", help="URL is a broker's: connect to it")
+    parser.add_argument("--fastapi", action="store_true", help="serve it in an application, with uvicorn")
     arguments = parser.parse_args()
     tls = None
     if arguments.tls:
@@ -222,6 +223,11 @@ def main() -> None:
     leave_with_parent()
     if arguments.behind:
         anyio.run(_behind, Backend(arguments.sabotage).bus, arguments.url)
+        return
+    if arguments.fastapi:
+        from .web import serve
+
+        serve(Backend(arguments.sabotage).bus, arguments.url)
         return
     run(Backend(arguments.sabotage).bus, arguments.url, drain=5.0, tls=tls)
 

@@ -6,6 +6,7 @@ import signal
 import socket
 import ssl
 from contextlib import AsyncExitStack
+from importlib.util import find_spec
 from types import TracebackType
 from typing import Any, Protocol, Self
 
@@ -120,6 +121,11 @@ class ProcessPlant:
             if not hasattr(socket, "AF_UNIX"):
                 raise NotHere("this system has no Unix sockets")
             return f"unix://{self._workshop.folder / self._name}.sock"
+        if self._transport == "fastapi":
+            if missing := [name for name in ("fastapi", "uvicorn") if find_spec(name) is None]:
+                raise NotHere(f"{' and '.join(missing)} not installed: pip install 'polybus[fastapi]'")
+            self._options.append("--fastapi")
+            return "ws://127.0.0.1:0/bus"
         try:
             find_transport(self._transport)
         except ImportError as error:
@@ -134,7 +140,8 @@ class ProcessPlant:
         self._backend = await self._stack.enter_async_context(self._child("backend", url, *self._options))
         line = await self._backend.start()
         word, _, url = line.partition(" ")
-        self.url = url
+        # An application says where it is itself; the bus is at a path of it.
+        self.url = self._template.format(address=f"ws{url[4:]}/bus") if url.startswith("http") else url
         if word != "serving":
             raise DemoError(f"the back end said {line!r}")
 

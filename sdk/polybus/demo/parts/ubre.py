@@ -17,12 +17,13 @@ class UbrePart:
     """JSON in both dialects, and binary."""
 
     def rows(self) -> Sequence[Row]:
-        """Variants times transports."""
-        return [
+        """Variants times transports; and one in an application."""
+        rows = [
             Row("ubre", variant, transport, tuple(STEPS), play_row(transport, f"ubre+{{address}}{query}"))
             for transport in TRANSPORTS
             for variant, query in VARIANTS.items()
         ]
+        return [*rows, Row("ubre", "json", "fastapi", tuple(STEPS), play_row("fastapi", "ubre+{address}"))]
 
 
 PART = UbrePart()
