@@ -321,6 +321,15 @@ def test_any_bytes_are_an_event_or_a_typed_error(data: bytes) -> None:
         assert all(isinstance(item, (Message, RemoteProtocolError)) for item in found)
 
 
+@pytest.mark.parametrize("missing", ["id", "source", "spec_version", "type"])
+def test_a_protobuf_event_without_a_required_attribute_is_refused(missing: str) -> None:
+    event = to_protobuf(REQUEST)
+    event.ClearField(missing)
+    with pytest.raises(Violation) as caught:
+        PROTO.decode(event.SerializeToString())
+    assert caught.value.reason == "missing_attribute"
+
+
 @given(st.data())
 def test_a_spoiled_event_is_an_event_or_a_typed_error(data: st.DataObject) -> None:
     for codec, whole in ((JSON, json.dumps(REQUEST).encode()), (PROTO, to_protobuf(REQUEST).SerializeToString())):

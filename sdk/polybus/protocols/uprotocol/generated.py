@@ -4,7 +4,8 @@
 
     python -m grpc_tools.protoc -I. --python_out=. --pyi_out=. cloudevents.proto
 
-What protoc 30 makes runs with protobuf 6.30 and 7; what a later one makes would ask for a later package.
+In the ``.pyi``, ``Mapping`` was then given its type arguments. What protoc 30 makes runs with protobuf 6.30 and 7; what a later
+one makes would ask for a later package.
 """
 
 from __future__ import annotations

@@ -27,6 +27,7 @@ __all__ = ["ProtoReader"]
 _REQUEST, _RESPONSE = Kind.REQUEST, Kind.RESPONSE
 _ID, _SOURCE, _VERSION, _TYPE, _ATTRIBUTE, _BINARY, _PROTO = 0x0A, 0x12, 0x1A, 0x22, 0x2A, 0x32, 0x42
 _NAMES: Final = frozenset({"sink", "priority", "ttl", "datacontenttype", "dataschema", "token", "plevel"})
+_REQUIRED: Final = frozenset({"id", "source", "type"})
 _PROTOBUFS: Final = frozenset({PROTOBUF, "application/x-protobuf"})
 _REQID: Final = b"\n\x05reqid\x12&\x1a$"
 _REQID_FIELD: Final = b"*/" + _REQID
@@ -171,7 +172,7 @@ class ProtoReader:
                 version = True
             else:
                 return None
-        if at != end or not version or "id" not in attributes:
+        if at != end or not version or not _REQUIRED <= attributes.keys():
             return None
         return self._checked(frame, block or end, attributes, raw, format)
 
