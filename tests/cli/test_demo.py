@@ -42,7 +42,7 @@ def test_the_demo_over_memory_and_tcp_holds_and_says_so(capsys: pytest.CaptureFi
 
 
 def test_the_demo_for_people_ends_with_a_table_and_a_verdict(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["demo", "--only", "memory,json"]) == 0
+    assert run(["demo", "--only", "ubre,memory,json"]) == 0
     out = capsys.readouterr().out
     assert "ubre json memory" in out
     assert f"{len(STEPS)} of {len(STEPS)} steps held over 1 wires" in out
@@ -89,7 +89,8 @@ def test_no_process_is_left_when_the_demo_is_killed(tmp_path: Path) -> None:
     [
         (["tcp", "binary"], ["ubre binary tcp"]),
         (["memory", "ubre"], ["ubre json memory", "ubre spec memory", "ubre binary memory"]),
-        (["unix", "ws", "json"], ["ubre json unix", "ubre json ws"]),
+        (["ubre", "unix", "ws", "json"], ["ubre json unix", "ubre json ws"]),
+        (["fastapi"], ["ubre json fastapi"]),
     ],
 )
 def test_only_takes_words_of_one_kind_as_alternatives_and_narrows_by_kind(words: list[str], names: list[str]) -> None:
