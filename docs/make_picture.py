@@ -17,7 +17,7 @@ STYLE = """
   text { font: 14px system-ui, sans-serif; fill: #1f2933; text-anchor: middle }
   .small { font-size: 12px; fill: #52606d }
   .left { text-anchor: start }
-  .head { font-weight: 600 }
+  .head { font-weight: 600; font-size: 13.5px }
   rect { rx: 8px; stroke-width: 1.5px }
   .page { fill: #ffffff; stroke: none }
   .bus { fill: #e3f2ec; stroke: #2f855a }
@@ -35,7 +35,7 @@ TRANSPORTS = {
     "unix": ("Unix socket", "unix"),
     "ws": ("WebSocket", "ws"),
     "http": ("HTTP", "http"),
-    "postmessage": ("message port", "postmessage"),
+    "postmessage": ("iframe port", "postmessage"),
 }
 
 
@@ -108,7 +108,7 @@ def draw() -> str:
             52,
             "floor",
             "polybus, or a bare peer of that protocol",
-            "ubre+ws://host/bus   protocol+transport://address",
+            "protocol+transport://address, for example ubre+ws://host/bus",
         ),
         f'<text x="{WIDTH - 20}" y="{HEIGHT - 12}" class="small" style="text-anchor: end">dashed: not there yet</text>',
     ]

@@ -118,7 +118,7 @@ ROWS: tuple[tuple[str, Cell, Cell], ...] = (
         _when(lambda wire: wire.patterns and not wire.asks_before_publishing),
         _when(lambda wire: wire.patterns or wire.extensions),
     ),
-    ("stream, channel, tunnel", _when(lambda wire: False), _when(lambda wire: wire.extensions)),
+    ("stream, channel", _when(lambda wire: False), _when(lambda wire: wire.extensions)),
     ("a cancel stops the handler", _when(lambda wire: False), _when(lambda wire: wire.extensions)),
     ("a deadline travels with the request", lambda wire: "sent" if wire.deadlines else "–", _when(lambda wire: wire.deadlines)),
     ("headers", lambda wire: "sent" if wire.headers else "–", _when(lambda wire: wire.headers)),
@@ -127,19 +127,20 @@ ROWS: tuple[tuple[str, Cell, Cell], ...] = (
 )
 
 
+def _both(bare: str, ours: str) -> str:
+    return ours if bare == ours else "polybus only" if bare == "–" else f"yes ({bare})"
+
+
 def features() -> str:
     """The page, with every protocol that there is."""
     wires = {name: find_protocol(name, {}).session("client").capabilities for name in _PROTOCOLS}
-    lines = [
-        "| | " + " | ".join(f"{name}, bare | {name}, polybus" for name in wires) + " |",
-        "| --- |" + " --- |" * (2 * len(wires)),
-    ]
+    lines = ["| | " + " | ".join(wires) + " |", "| --- |" + " --- |" * len(wires)]
     for title, bare, ours in ROWS:
-        cells = " | ".join(f"{bare(wire)} | {ours(wire)}" for wire in wires.values())
+        cells = " | ".join(_both(bare(wire), ours(wire)) for wire in wires.values())
         lines.append(f"| {title} | {cells} |")
     notes = (
-        '"sent": it is written, and a bare peer that does not know it ignores it. What the verbs promise is the same for all:',
-        "see [delivery promises](../explanation/delivery.md).",
+        '"polybus only": with a bare peer it is `Unsupported`. "sent": it is written, and a bare peer may ignore it. What the',
+        "verbs promise is the same for all: see [delivery promises](../explanation/delivery.md).",
     )
     return FEATURES + "\n".join((*lines, "", *notes, ""))
 
