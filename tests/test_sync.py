@@ -443,7 +443,9 @@ with bus, bus.subscribe("news.none") as news:
         print("waiting", flush=True)
         {line}
     except KeyboardInterrupt:
-        print("interrupted", bus.stats().pending, flush=True)
+        while bus.stats().pending:
+            pass
+        print("interrupted", flush=True)
         print(bus.request("user.get", {{"id": 1}})["name"])
 """
 
@@ -456,7 +458,7 @@ def test_ctrl_c_ends_what_waits_and_the_bus_goes_on(line: str, url: str) -> None
     if "for.ever" in line:
         assert asked.wait(WAIT)
     program.send_signal(signal.SIGINT)
-    assert finish(program) == (0, "interrupted 0\nAnn\n", "")
+    assert finish(program) == (0, "interrupted\nAnn\n", "")
 
 
 IMPATIENT = """
@@ -466,7 +468,9 @@ app = polybus.Bus()
 
 @app.handle("stubborn")
 async def stubborn():
-    print("running", flush=True)
+    while app.ready:
+        await anyio.sleep(0)
+    print("drains", flush=True)
     await anyio.sleep_forever()
 
 server = sync.Bus(app).open()
@@ -482,7 +486,7 @@ bus.close()
 
 def test_ctrl_c_while_a_bus_drains_ends_it_at_once(url: str) -> None:
     program = run_program(url, IMPATIENT)
-    assert program.stdout is not None and program.stdout.readline() == "running\n"
+    assert program.stdout is not None and program.stdout.readline() == "drains\n"
     program.send_signal(signal.SIGINT)
     status, out, err = finish(program)
     assert (status, out.splitlines()[:1], err) == (0, ["interrupted"], "")
@@ -507,7 +511,8 @@ else:
     bus.close()
 """
     program = PROGRAM.format(url=url, body=body)
-    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=WAIT * 3, check=False)
+    command = [sys.executable, "-W", "ignore::DeprecationWarning", "-c", program]  # Python 3.12 warns of forks beside threads
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=WAIT * 3, check=False)
     expected = ["LocalProtocolError True", "LocalProtocolError True", "Ann", "0 Ann"]
     assert (ended.returncode, ended.stdout.splitlines(), ended.stderr) == (0, expected, "")
 
