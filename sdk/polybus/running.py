@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import anyio
 
 from .health import Health
+from .urls import resolve_url
 
 if TYPE_CHECKING:
     from .bus import Bus
@@ -20,6 +21,9 @@ if TYPE_CHECKING:
 __all__ = ["run"]
 
 logger: logging.Logger = logging.getLogger("polybus")
+
+_PATIENCE = 20.0
+"""Seconds for a broker to be there."""
 
 _AT_ONCE = 3.0
 """Seconds that closing may take after the second signal: a lifespan, or the thread of a `def` handler, may never end."""
@@ -99,9 +103,13 @@ class _Run:
         bus, health = self._bus, self._health
         async with bus, AsyncExitStack() as stack:
             for url in urls:
-                listener = await stack.enter_async_context(bus.serve(url, **options))
-                logger.info("polybus: serving %s", listener.url)
-                print(f"serving {listener.url}", flush=True)
+                if getattr(resolve_url(url)[0], "dials", False):  # the clients come through somebody else, who may start later
+                    await stack.enter_async_context(bus.connect(url, wait=_PATIENCE))
+                    served = url
+                else:
+                    served = (await stack.enter_async_context(bus.serve(url, **options))).url
+                logger.info("polybus: serving %s", served)
+                print(f"serving {served}", flush=True)
             self._serving = True
             if health is not None:
                 health.ready = True

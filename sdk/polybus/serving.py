@@ -161,6 +161,8 @@ class Serving:
         else:
             self._adapter, self._transport = resolve_target(target, protocol, "listen")
             self._address = None  # a transport object knows where it listens
+        if getattr(self._adapter, "dials", False):
+            raise LocalProtocolError(f"{target}: such a server connects: use connect(url, bus=bus), or polybus.run(bus, url)")
         self._listener: Listener | None = None
         self._runtime: Runtime | None = None
 

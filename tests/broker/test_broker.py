@@ -291,6 +291,34 @@ async def test_strangers_are_asked_who_they_are() -> None:
                 pass
 
 
+@bounded
+async def test_what_a_client_says_of_itself_need_not_be_unicode() -> None:
+    seen: list[Handshake] = []
+
+    def authenticate(handshake: Handshake) -> str:
+        seen.append(handshake)
+        return "ann"
+
+    async with Broker(WS, TCP) as broker:
+        async with connect(broker.server_urls[0] + "&server=A", bus=Bus(authenticate=authenticate)):
+            port = int(broker.client_urls[0].split(":")[2].split("/")[0])
+            async with await anyio.connect_tcp("127.0.0.1", port) as stream:
+                await stream.send(
+                    b"GET /game?name=%FF HTTP/1.1\r\nHost: 127.0.0.1:%d\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+                    b"Authorization: Bearer \xff\r\nSec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n"
+                    b"Sec-WebSocket-Version: 13\r\n\r\n".replace(b"%d", b"%d" % port)
+                )
+                assert (await stream.receive()).startswith(b"HTTP/1.1 101")
+                await eventually(lambda: seen)
+            assert seen[0].params["path"] == "/game"
+
+
+@bounded
+async def test_a_server_behind_a_broker_does_not_listen() -> None:
+    with pytest.raises(LocalProtocolError, match="such a server connects"):
+        Bus().serve("csb+tcp://127.0.0.1:0?side=broker-server")
+
+
 @pytest.mark.parametrize("sides", [("csb+tcp://0.0.0.0:0", TCP), (TCP, "csb+tcp://0.0.0.0:0")])
 def test_an_address_for_everybody_needs_a_doorkeeper(sides: tuple[str, str]) -> None:
     with pytest.raises(LocalProtocolError, match="can be reached from other machines"):

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import anyio
 import pytest
@@ -27,6 +28,15 @@ def broker(*arguments: str) -> Iterator[tuple[dict[str, str], subprocess.Popen[s
             process.kill()
 
 
+APP = """
+from polybus import Bus
+
+bus = Bus()
+
+@bus.handle("echo")
+async def echo(body: int) -> int:
+    return body
+"""
 ADDRESSES = ("--clients", "csb+ws://127.0.0.1:0/game", "--servers", "csb+tcp://127.0.0.1:0")
 
 
@@ -48,6 +58,28 @@ def test_it_says_where_it_is_and_leaves_in_order(number: signal.Signals) -> None
         assert process.wait(timeout=20) == 0
         assert process.stderr is not None
         assert process.stderr.read() == ""
+
+
+def test_serve_connects_to_a_broker(tmp_path: Path) -> None:
+    (tmp_path / "app.py").write_text(APP)
+
+    async def use(url: str) -> None:
+        async with connect(url) as client:
+            assert await client.request("echo", 7) == 7
+
+    with broker(*ADDRESSES) as (urls, _):
+        command = [sys.executable, "-m", "polybus.cli", "serve", "app:bus", urls["servers"] + "&pool=2"]
+        with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+            try:
+                assert process.stdout is not None
+                assert process.stdout.readline() == f"serving {urls['servers']}&pool=2\n"
+                anyio.run(use, urls["clients"])
+                process.send_signal(signal.SIGTERM)
+                assert process.wait(timeout=20) == 0
+                assert process.stderr is not None
+                assert process.stderr.read() == ""
+            finally:
+                process.kill()
 
 
 @pytest.mark.parametrize(

@@ -66,6 +66,16 @@ class _End:
         """Cut at once."""
         self._transport.abort(why)
 
+    def frames_received(self, frames: Sequence[bytes]) -> None:
+        try:
+            self._take(frames)
+        except Exception:  # it costs this connection, and neither the event loop nor the others
+            logger.exception("polybus: what came from %s could not be handled; its connection is cut", self.address)
+            self.abort(Closed(1011, "an internal error"))
+
+    def _take(self, frames: Sequence[bytes]) -> None:
+        raise NotImplementedError
+
     def joined(self, admission: Admission) -> None:
         """It is let in."""
         raise NotImplementedError
@@ -85,10 +95,12 @@ class ClientEnd(_End):
         params["path"] = handshake.path
         if "authorization" in handshake.headers:
             params["authorization"] = handshake.headers["authorization"]
+        # What a stranger has sent need not be Unicode.
+        params = {_plain(name): _plain(value) for name, value in params.items()}
         self._client = None
         self._client = self.exchange.client_joined(self, self._transport.send, wanted, params)
 
-    def frames_received(self, frames: Sequence[bytes]) -> None:
+    def _take(self, frames: Sequence[bytes]) -> None:
         if self._client is not None:
             self.exchange.from_client(self._client, frames)
 
@@ -117,7 +129,7 @@ class ServerEnd(_End):
         self._server = None
         self._server = self.exchange.server_joined(self, self._transport.send, admission.handshake.query.get("server", ""))
 
-    def frames_received(self, frames: Sequence[bytes]) -> None:
+    def _take(self, frames: Sequence[bytes]) -> None:
         if self._server is not None:
             self.exchange.from_server(self._server, frames)
 
@@ -207,6 +219,10 @@ class Door:
             except Exception:
                 logger.exception("polybus: the connection of %s is cut after a mistake of ours", end.address)
                 end.abort(Closed(1011, "an internal error"))
+
+
+def _plain(text: str) -> str:
+    return text.encode("utf-8", "replace").decode()
 
 
 def _host(address: str) -> str:

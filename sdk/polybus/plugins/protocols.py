@@ -258,7 +258,8 @@ class Session(Protocol):
 class ProtocolAdapter(Protocol):
     """A protocol with its options set; an immutable value. `polybus.protocols.Ubre(format="binary")` is one.
 
-    One that wants several connections to one place offers ``connections()``, which gives the adapter of each.
+    One that wants several connections to one place offers ``connections()``, which gives the adapter of each. One whose servers
+    do not listen but connect, because their clients come through somebody else, says ``dials = True``.
     """
 
     @property

@@ -106,6 +106,11 @@ class Csb:
         chosen = {"side": self.side, "pool": str(self.pool), "server": self.server}
         return {name: value for name, value in chosen.items() if value not in ("direct", "1", "")}
 
+    @property
+    def dials(self) -> bool:
+        """Whether a server of this side connects, and does not listen: behind a broker."""
+        return self.side == "broker-server"
+
     @classmethod
     def from_options(cls, options: Mapping[str, str]) -> Self:
         """From a URL's query.

@@ -1,0 +1,74 @@
+"""Ids of the wire under a whole bus."""
+
+from __future__ import annotations
+
+import anyio
+import pytest
+
+from polybus import Bus, Context, DeadlineExceeded, Limits
+from polybus.protocols import Csb
+from polybus.testing import pair
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture(params=[("asyncio", {})], ids=["asyncio"])
+def anyio_backend(request: pytest.FixtureRequest) -> object:
+    """Numbers do not depend on the event loop."""
+    return request.param
+
+
+@pytest.mark.timeout(120)
+async def test_75_000_requests_over_one_connection_get_each_its_own_answer() -> None:
+    bus = Bus(limits=Limits(waiting=20_000))
+
+    @bus.handle(7)
+    async def echo(body: bytes) -> bytes:
+        return body
+
+    async with pair(bus, protocol=Csb(), client=Bus(limits=Limits(outbox=30_000, outbox_bytes=1 << 26))) as client:
+        for turn in range(5):
+            replies = [client.request(7, b"%d" % (turn * 15_000 + number)) for number in range(15_000)]
+            for number, reply in enumerate(replies):
+                assert await reply == b"%d" % (turn * 15_000 + number)
+        assert client.stats().late == client.stats().malformed == bus.stats().malformed == 0
+
+
+async def test_answers_that_come_late_are_counted_and_reach_nobody() -> None:
+    bus, go = Bus(), anyio.Event()
+
+    @bus.handle(7)
+    async def stubborn(body: str) -> str:
+        if body == "late":
+            with anyio.CancelScope(shield=True):
+                await go.wait()
+        return body
+
+    async with pair(bus, protocol=Csb()) as client:
+        for _ in range(20):
+            with pytest.raises(DeadlineExceeded):
+                await client.request(7, "late", timeout=0.001)
+        go.set()
+        for number in range(100):
+            assert await client.request(7, f"good {number}") == f"good {number}"
+
+
+async def test_between_our_own_the_deadline_travels_once_the_peer_is_known() -> None:
+    bus = Bus()
+
+    @bus.handle("ttl")
+    async def named(ctx: Context) -> float | None:
+        return ctx.message.ttl
+
+    @bus.handle(7)
+    async def numbered(ctx: Context) -> float | None:
+        return ctx.message.ttl
+
+    async with pair(bus, protocol=Csb()) as client:
+        assert await client.request(7, timeout=4) is None
+        assert await client.request("ttl", timeout=4) is None
+        for subject in ("ttl", 7):
+            left = await client.request(subject, timeout=4)
+            assert 0 < left <= 4
+        with anyio.move_on_after(3):
+            assert 0 < await client.request("ttl", timeout=30) <= 3
