@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from polybus.broker.exchange import REST, Client, Exchange, Server
+from polybus.broker.exchange import REST, Exchange
+from polybus.broker.parties import Client, Server
 from polybus.broker.stats import prometheus_text
 from polybus.errors import TooLarge
 

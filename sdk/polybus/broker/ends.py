@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 from ..authority import Authority
 from ..errors import BusError, TooManyRequests, Unavailable
 from ..plugins import Admission, Closed, Handshake, Transport
-from .exchange import Client, Exchange, Server
+from .exchange import Exchange
+from .parties import Client, Server
 
 if TYPE_CHECKING:
     from ..limits import Limits

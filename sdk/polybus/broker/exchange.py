@@ -6,95 +6,27 @@ the client is assigned to: so neither side can speak for, or to, anybody else.
 
 from __future__ import annotations
 
-import struct
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final, Protocol
+from typing import Final
 
-import msgspec
-from attrs import define, field
-
-from ..errors import Code, TooLarge
+from ..errors import TooLarge
 from ..protocols.csb import wire
+from . import frames
 from .events import BrokerEvent, ClientJoined, ClientLeft, FrameDropped, ServerJoined, ServerLeft
+from .frames import BROKER, HEAD
+from .parties import Client, End, Server
 from .stats import BrokerStats, Counters
 from .table import TABLE, Act, Event, Stage
 
-__all__ = ["REST", "Client", "End", "Exchange", "Server"]
+__all__ = ["REST", "Exchange"]
 
 REST: Final = 60.0
 """Seconds for which the number of a client that has gone is not given again."""
-_BROKER: Final = 0
 _NUMBERS: Final = 0xFFFFFFFF
-_FRAME: Final = struct.Struct(">IB")
 _FIRST_BAD: Final = 0x10
 _PAST_GOOD: Final = 0x30
 """First bytes from here on are no requests and no responses."""
-_BAD_REQUEST: Final = 0xCC
-_INTERNAL: Final = 0xD0
-_TOO_LARGE: Final = 0xD1
-_encode: Final = msgspec.json.Encoder().encode
-_SAYABLE: Final = range(1000, 5000)
-
-
-class End(Protocol):
-    """A connection as the exchange sees it."""
-
-    @property
-    def address(self) -> str:
-        """Of the other end."""
-        ...
-
-    def send(self, frame: bytes) -> None:
-        """Hand over a frame without waiting."""
-        ...
-
-    def backlog(self) -> int:
-        """Bytes that the operating system has not taken."""
-        ...
-
-    def close(self, code: int, reason: str) -> None:
-        """Write what was sent, and close."""
-        ...
-
-    def hold(self) -> None:
-        """Read nothing for now."""
-        ...
-
-    def release(self) -> None:
-        """Go on reading."""
-        ...
-
-
-@define(eq=False)
-class Server:
-    """One socket of a server, and the clients on it."""
-
-    end: End
-    send: Callable[[bytes], None]
-    id: str = ""
-    instance: str = ""
-    registered: bool = False
-    paused: bool = False
-    gone: bool = False
-    clients: dict[int, Client] = field(factory=dict)
-    """Those that are open: what is not in here it has no say in."""
-    held: dict[Client, None] = field(factory=dict)
-    """Clients that are not read from until it takes more."""
-
-
-@define(eq=False)
-class Client:
-    """One client."""
-
-    number: int
-    end: End
-    send: Callable[[bytes], None]
-    server: Server
-    prefix: bytes
-    stage: Stage = Stage.OPEN
-    paused: bool = False
-    rests_until: float = 0.0
 
 
 class Exchange:
@@ -121,6 +53,15 @@ class Exchange:
         """All numbers that are in use, also of those that are leaving or resting."""
         self._resting: deque[Client] = deque()
         self.draining: bool = False
+        self._acts: Mapping[Act, Callable[[Client, int, str, bytes], None]] = {
+            Act.TO_SERVER: self._to_server,
+            Act.TO_CLIENT: self._to_client,
+            Act.CLOSE: self._close,
+            Act.TELL: self._tell_closed,
+            Act.COUNT_LATE: self._count_late,
+            Act.FREE: self._free,
+            Act.NOTHING: self._nothing,
+        }
 
     # -- servers: steps 2 and 8 ------------------------------------------------------------------------------------------
 
@@ -168,12 +109,12 @@ class Exchange:
         for client in held:
             client.end.release()
 
-    def from_server(self, server: Server, frames: Sequence[bytes]) -> None:
+    def from_server(self, server: Server, given: Sequence[bytes]) -> None:
         """Steps 4.2, 5 and 7: what a server has sent."""
         clients = server.clients
-        unpack = _FRAME.unpack_from
+        unpack = HEAD.unpack_from
         count = 0
-        for frame in frames:
+        for frame in given:
             if len(frame) >= 12:
                 number, first = unpack(frame)
                 client = clients.get(number)
@@ -190,9 +131,9 @@ class Exchange:
         if len(frame) < 12:
             self._drop(server.end, "truncated", f"{len(frame)} of the 12 bytes of a header")
             return
-        number, first = _FRAME.unpack_from(frame)
+        number, first = HEAD.unpack_from(frame)
         kind = first >> 4
-        if number == _BROKER:
+        if number == BROKER:
             self._introduced(server, frame)
         elif kind not in (wire.REQUEST, wire.RESPONSE, wire.CLOSE):
             reason = "forbidden_kind" if kind in wire.CONTROL_WORDS else "unknown_kind"
@@ -206,37 +147,29 @@ class Exchange:
         client = self.clients.get(number)
         if client is None:
             self._drop(server.end, "unknown_client", f"client {number} is not known")
-            self._control(server, number, wire.CLOSED)
+            server.send(frames.control(number, wire.CLOSED))
         elif client.server is not server and not (server.id and server.id == client.server.id):
             self._drop(server.end, "not_your_client", f"client {number} is another server's")
             server.end.close(1008, f"client {number} is not yours")
         elif kind == wire.CLOSE:
-            code, reason = _said(frame)
+            code, reason = frames.closing(frame)
             self._step(client, Event.SERVER_CLOSES, code, reason)
         else:
             self._step(client, Event.SERVER_SPEAKS, frame=frame)
 
     def _introduced(self, server: Server, frame: bytes) -> None:
         """A server of ours says its id, under the number that is nobody's."""
-        first, _, number, action = wire.HEADER.unpack_from(frame, 4)
-        said = _object(frame[12:]) if first >> 4 == wire.REQUEST and action == wire.HELLO else {}
-        id, instance = said.get("server"), said.get("instance")
-        if not (isinstance(id, str) and 0 < len(id) <= 256 and isinstance(instance, str)):
+        said = frames.introduction(frame)
+        if said is None:
             self._drop(server.end, "unknown_client", "client 0 is nobody")
-            return
-        if not self._name(server, id, instance[:64]):
-            text = f"the server id {id!r} is taken: another server has it"
-            self._answer(server, number, _INTERNAL, {"code": int(Code.ALREADY_EXISTS), "text": text})
+        elif not self._name(server, *said):
+            text = f"the server id {said[0]!r} is taken: another server has it"
+            server.send(frames.taken(frame, text))
             self.counters.drop("refused")
             server.end.close(1008, text)
-            return
-        server.registered = True
-        self._answer(server, number, 0, {"v": 1})
-
-    @staticmethod
-    def _answer(server: Server, number: int, result: int, said: Mapping[str, Any]) -> None:
-        head = wire.HEADER.pack(wire.RESPONSE << 4 | wire.JSON, result, number, wire.HELLO)
-        server.send(wire.CLIENT.pack(_BROKER) + head + _encode(said))
+        else:
+            server.registered = True
+            server.send(frames.welcome(frame))
 
     # -- clients: steps 3, 6 and 7 ---------------------------------------------------------------------------------------
 
@@ -254,7 +187,7 @@ class Exchange:
         self.clients[number] = server.clients[number] = client
         self.counters.clients_total += 1
         facts = {"address": end.address, "params": dict(params or {})} if server.registered else None
-        self._control(server, number, wire.CONNECTED, facts)
+        server.send(frames.control(number, wire.CONNECTED, facts))
         self._tell(ClientJoined(at=self._clock(), address=end.address, client=number, server=server.id))
         return client
 
@@ -291,22 +224,22 @@ class Exchange:
             self.counters.slow_clients += 1
             self._step(client, Event.CLIENT_SLOW, 1013, "too slow: it does not read what is sent to it")
 
-    def from_client(self, client: Client, frames: Sequence[bytes]) -> None:
+    def from_client(self, client: Client, given: Sequence[bytes]) -> None:
         """Steps 4 and 5.2: what a client has sent."""
         if client.stage is not Stage.OPEN:
-            for frame in frames:
+            for frame in given:
                 self._step(client, Event.CLIENT_SPEAKS, frame=frame)
             return
         server = client.server
         send, prefix = server.send, client.prefix
         count = 0
-        for frame in frames:
+        for frame in given:
             if len(frame) >= 8 and _FIRST_BAD <= frame[0] < _PAST_GOOD:
                 try:
                     send(prefix + frame)
                     count += 1
                 except TooLarge:
-                    self._refuse_client(client, frame, _TOO_LARGE, "too_large", "too large to be handed on with a header")
+                    self._refuse_client(client, frame, "too_large", "too large to be handed on with a header")
             else:
                 self._odd_from_client(client, frame)
         self.counters.to_servers += count
@@ -330,15 +263,11 @@ class Exchange:
             self._drop(client.end, "forbidden_kind", f"{wire.CONTROL_WORDS[kind]} from a client")
             client.end.close(1008, f"a client says neither Connected nor Closed nor Close (kind {kind:#x})")
         else:
-            self._refuse_client(client, frame, _BAD_REQUEST, "unknown_kind", f"kind {kind:#x} is not defined in CSB")
+            self._refuse_client(client, frame, "unknown_kind", f"kind {kind:#x} is not defined in CSB")
 
-    def _refuse_client(self, client: Client, frame: bytes, result: int, reason: str, text: str) -> None:
+    def _refuse_client(self, client: Client, frame: bytes, reason: str, text: str) -> None:
         self._drop(client.end, reason, text)
-        _, _, number, action = wire.HEADER.unpack_from(frame)
-        said: dict[str, Any] = {"code": int(Code.INVALID_ARGUMENT), "text": text}
-        if result == _TOO_LARGE:
-            said = {"code": int(Code.RESOURCE_EXHAUSTED), "reason": "too_large", "text": text}
-        client.send(wire.HEADER.pack(wire.RESPONSE << 4 | wire.JSON, result, number, action) + _encode(said))
+        client.send(frames.refusal(frame, text, too_large=reason == "too_large"))
 
     # -- the table -------------------------------------------------------------------------------------------------------
 
@@ -349,7 +278,7 @@ class Exchange:
             client.server.held.pop(client, None)
         if following is not None:
             client.stage = following
-        self._acts[act](self, client, code, reason, frame)
+        self._acts[act](client, code, reason, frame)
 
     def _to_server(self, client: Client, code: int, reason: str, frame: bytes) -> None:
         client.server.send(client.prefix + frame)
@@ -368,7 +297,7 @@ class Exchange:
         client.rests_until = self._clock() + self._rest
         self._resting.append(client)
         if not client.server.gone:
-            self._control(client.server, client.number, wire.CLOSED)
+            client.server.send(frames.control(client.number, wire.CLOSED))
 
     def _count_late(self, client: Client, code: int, reason: str, frame: bytes) -> None:
         self._drop(client.end, "late", f"client {client.number} has gone")
@@ -378,22 +307,6 @@ class Exchange:
 
     def _nothing(self, client: Client, code: int, reason: str, frame: bytes) -> None:
         """So it is."""
-
-    _acts: Final[Mapping[Act, Callable[[Exchange, Client, int, str, bytes], None]]] = {
-        Act.TO_SERVER: _to_server,
-        Act.TO_CLIENT: _to_client,
-        Act.CLOSE: _close,
-        Act.TELL: _tell_closed,
-        Act.COUNT_LATE: _count_late,
-        Act.FREE: _free,
-        Act.NOTHING: _nothing,
-    }
-
-    @staticmethod
-    def _control(server: Server, number: int, kind: int, facts: Mapping[str, Any] | None = None) -> None:
-        payload = b"" if facts is None else _encode(facts)
-        encoding = wire.BINARY if facts is None else wire.JSON
-        server.send(wire.CLIENT.pack(number) + wire.HEADER.pack(kind << 4 | encoding, 0, 0, 0) + payload)
 
     # -- time, the end, and what is told ---------------------------------------------------------------------------------
 
@@ -433,19 +346,3 @@ class Exchange:
             slow_clients=counters.slow_clients,
             dropped=dict(counters.dropped),
         )
-
-
-def _object(data: bytes) -> dict[str, Any]:
-    try:
-        value = msgspec.json.decode(data)
-    except (ValueError, RecursionError):
-        return {}
-    return value if isinstance(value, dict) else {}
-
-
-def _said(frame: bytes) -> tuple[int, str]:
-    """What a server of ours says in a Close: code and reason for the client's connection."""
-    said = _object(frame[12:]) if len(frame) > 12 else {}
-    code, reason = said.get("code"), said.get("reason")
-    good = type(code) is int and code in _SAYABLE
-    return code if good else 1000, reason[:100] if isinstance(reason, str) else ""  # type: ignore[return-value]

@@ -1,0 +1,83 @@
+"""The few frames that a broker writes itself, and what it reads in those that are meant for it."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping
+from typing import Any, Final
+
+import msgspec
+
+from ..errors import Code
+from ..protocols.csb import wire
+
+__all__ = ["BROKER", "HEAD", "closing", "control", "introduction", "object_in", "refusal", "taken", "welcome"]
+
+BROKER: Final = 0
+"""The number that is no client's: what stands under it is for the broker itself."""
+HEAD: Final = struct.Struct(">IB")
+"""The number of the client, then kind and encoding."""
+_BAD_REQUEST: Final = 0xCC
+_INTERNAL: Final = 0xD0
+_TOO_LARGE: Final = 0xD1
+_SAYABLE: Final = range(1000, 5000)
+_encode: Final = msgspec.json.Encoder().encode
+
+
+def control(number: int, kind: int, facts: Mapping[str, Any] | None = None) -> bytes:
+    """Connected or Closed; with facts for a server of ours."""
+    encoding, payload = (wire.BINARY, b"") if facts is None else (wire.JSON, _encode(facts))
+    return wire.CLIENT.pack(number) + wire.HEADER.pack(kind << 4 | encoding, 0, 0, 0) + payload
+
+
+def introduction(frame: bytes) -> tuple[str, str] | None:
+    """Id and instance of a server of ours that introduces itself; None where the frame says nothing of the kind."""
+    first, _, _, action = wire.HEADER.unpack_from(frame, 4)
+    said = object_in(frame[12:]) if first >> 4 == wire.REQUEST and action == wire.HELLO else {}
+    id, instance = said.get("server"), said.get("instance")
+    if isinstance(id, str) and 0 < len(id) <= 256 and isinstance(instance, str):
+        return id, instance[:64]
+    return None
+
+
+def welcome(frame: bytes) -> bytes:
+    """The answer to an introduction."""
+    return _answer(frame, 0, {"v": 1})
+
+
+def taken(frame: bytes, text: str) -> bytes:
+    """The answer to one whose id another server has."""
+    return _answer(frame, _INTERNAL, {"code": int(Code.ALREADY_EXISTS), "text": text})
+
+
+def _answer(frame: bytes, result: int, said: Mapping[str, Any]) -> bytes:
+    _, _, number, _ = wire.HEADER.unpack_from(frame, 4)
+    head = wire.HEADER.pack(wire.RESPONSE << 4 | wire.JSON, result, number, wire.HELLO)
+    return wire.CLIENT.pack(BROKER) + head + _encode(said)
+
+
+def refusal(frame: bytes, text: str, *, too_large: bool = False) -> bytes:
+    """The answer to a client's frame that cannot be handed on."""
+    _, _, number, action = wire.HEADER.unpack_from(frame)
+    said: dict[str, Any] = {"code": int(Code.INVALID_ARGUMENT), "text": text}
+    if too_large:
+        said = {"code": int(Code.RESOURCE_EXHAUSTED), "reason": "too_large", "text": text}
+    result = _TOO_LARGE if too_large else _BAD_REQUEST
+    return wire.HEADER.pack(wire.RESPONSE << 4 | wire.JSON, result, number, action) + _encode(said)
+
+
+def closing(frame: bytes) -> tuple[int, str]:
+    """What a server of ours says in a Close: code and reason for the client's connection."""
+    said = object_in(frame[12:]) if len(frame) > 12 else {}
+    code, reason = said.get("code"), said.get("reason")
+    shown = reason[:100] if isinstance(reason, str) else ""
+    return (code, shown) if type(code) is int and code in _SAYABLE else (1000, shown)
+
+
+def object_in(data: bytes) -> dict[str, Any]:
+    """The JSON object in a payload for the broker; empty where there is none."""
+    try:
+        value = msgspec.json.decode(data)
+    except (ValueError, RecursionError):
+        return {}
+    return value if isinstance(value, dict) else {}

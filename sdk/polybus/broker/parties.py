@@ -1,0 +1,72 @@
+"""Servers and clients as the exchange knows them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+from attrs import define, field
+
+from .table import Stage
+
+__all__ = ["Client", "End", "Server"]
+
+
+class End(Protocol):
+    """A connection as the exchange sees it."""
+
+    @property
+    def address(self) -> str:
+        """Of the other end."""
+        ...
+
+    def send(self, frame: bytes) -> None:
+        """Hand over a frame without waiting."""
+        ...
+
+    def backlog(self) -> int:
+        """Bytes that the operating system has not taken."""
+        ...
+
+    def close(self, code: int, reason: str) -> None:
+        """Write what was sent, and close."""
+        ...
+
+    def hold(self) -> None:
+        """Read nothing for now."""
+        ...
+
+    def release(self) -> None:
+        """Go on reading."""
+        ...
+
+
+@define(eq=False)
+class Server:
+    """One socket of a server, and the clients on it."""
+
+    end: End
+    send: Callable[[bytes], None]
+    id: str = ""
+    instance: str = ""
+    registered: bool = False
+    paused: bool = False
+    gone: bool = False
+    clients: dict[int, Client] = field(factory=dict)
+    """Those that are open: what is not in here it has no say in."""
+    held: dict[Client, None] = field(factory=dict)
+    """Clients that are not read from until it takes more."""
+
+
+@define(eq=False)
+class Client:
+    """One client."""
+
+    number: int
+    end: End
+    send: Callable[[bytes], None]
+    server: Server
+    prefix: bytes
+    stage: Stage = Stage.OPEN
+    paused: bool = False
+    rests_until: float = 0.0
