@@ -189,8 +189,8 @@ class Bus(Life):
         return [peer for link in self._runtime.links for peer in link.peers] if self._runtime is not None else []
 
     def peers_of(self, key: str) -> list[Peer]:
-        """The peers of one identity (its `Identity.key`)."""
-        return [peer for peer in self.peers if peer.identity_key == key]
+        """The peers of one identity (its `Identity.key`), without those on their way out: for ``publish(..., to=...)``."""
+        return [peer for peer in self.peers if peer.identity_key == key and not peer.gone]
 
     def _link_up(self, link: Link) -> None:
         if link.opened:

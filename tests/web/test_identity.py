@@ -7,12 +7,14 @@ from contextlib import AsyncExitStack
 from contextvars import ContextVar
 from typing import Any
 
+import anyio
+import anyio.lowlevel
 import pytest
 import websockets
 from fastapi import FastAPI
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from polybus import Bus, Context, Identity, Unauthorized, connect
+from polybus import Bus, Context, Identity, Limits, Unauthorized, connect
 from polybus.fastapi import attach
 from polybus.plugins import Handshake
 from tests.support import bounded, eventually
@@ -93,6 +95,23 @@ async def test_a_publication_to_the_tabs_of_one_user_reaches_these_alone() -> No
         await bus.publish("news", "for all")
         assert [(await anext(one)).body for one in news] == ["for ann", "for ann", "for ann", "for all"]
         assert bus.peers_of("eve") == []
+
+
+@bounded
+async def test_a_tab_that_is_on_its_way_out_is_no_longer_one_of_her_tabs() -> None:
+    app, bus = with_users(limits=Limits(close_timeout=0.2))
+    async with running(app) as server:
+        headers = {"Cookie": "session=t-ann"}
+        url = f"ws://127.0.0.1:{server.port}/bus"
+        async with websockets.connect(url, additional_headers=headers, proxy=None) as silent:
+            await eventually(lambda: bus.peers_of("ann"))
+            silent.transport.pause_reading()  # it does not answer to the goodbye
+            async with anyio.create_task_group() as group:
+                group.start_soon(bus.peers_of("ann")[0].aclose)
+                while bus.stats().links:
+                    await bus.publish("news", "for ann", to=bus.peers_of("ann"))
+                    await anyio.lowlevel.checkpoint()
+            silent.transport.abort()
 
 
 class Middleware:
