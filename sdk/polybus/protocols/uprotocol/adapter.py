@@ -161,8 +161,16 @@ def _codec(adapter: UProtocol, limits: Limits) -> UProtocolCodec:
     known = {DEFAULT_ENTITY} if adapter.peer is None else {DEFAULT_ENTITY, entity_key(adapter.peer)}
     local = None if device_only else frozenset(known)
     envelope = Envelope(limits, adapter.mode == "lenient", local)
+    # What is written keeps all rules, also where what is read need not.
+    strict = envelope if adapter.mode == "strict" else Envelope(limits, lenient=False, local=local)
     levels = _Levels(adapter.priorities)
-    common: dict[str, Any] = {"local": local, "headers_limit": limits.headers, "schema": adapter.schema, "level_of": levels.of}
+    common: dict[str, Any] = {
+        "local": local,
+        "headers_limit": limits.headers,
+        "schema": adapter.schema,
+        "usual": strict.usual,
+        "level_of": levels.of,
+    }
     if adapter.format == "json":
         json = JsonReader(envelope, limits)
         return UProtocolCodec(

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from copy import copy
 from typing import Any, Final, Literal, Protocol
 
+import msgspec
 from attrs import field, frozen
 
 from ...body import OCTETS, BodyFormat
 from ...errors import LocalProtocolError, RemoteProtocolError, Unsupported
 from ...message import Kind, Message
 from .bodies import ANY
-from .envelope import ReturnAddress
-from .events import EventMessage
+from .envelope import LEVELS, ReturnAddress, is_id, known_schema
+from .events import EVENT_FIELDS, Event, EventMessage
 from .extensions import BY_KIND, extension_attributes
 from .headers import write_headers
-from .rules import PRIORITIES, TYPES, Facts, violations
+from .payloads import OCTET_STREAM, PROTOBUF
+from .rules import MAX_INTEGER, PRIORITIES, TYPES, Facts, violations
 from .status import write_status
 
 __all__ = ["FORMATS", "UProtocolCodec", "Writer", "error_body", "written_body"]
@@ -30,6 +33,9 @@ _TYPES: Final = {
 }
 _HEAD: Final = ("specversion", "type", "source", "sink", "priority", "id", "ttl", "reqid", "datacontenttype")
 _NOT_WRITTEN: Final = frozenset((*_HEAD, "text", "reason", "detail", "mode", "credit", "hops", "undelivered"))
+_QUICK: Final = frozenset({Kind.PUBLISH, Kind.NOTIFY, Kind.REQUEST, Kind.RESPONSE})
+_CONTENTS: Final = frozenset({PROTOBUF, "application/x-protobuf", OCTET_STREAM})
+_json: Final = msgspec.json.Encoder().encode
 _LEVELS: Final = {name: level for level, name in enumerate(PRIORITIES)}
 _USUAL_LEVEL: Final = {Kind.PUBLISH: 1, Kind.NOTIFY: 1}
 _CONTROL_LEVEL: Final = 4
@@ -68,6 +74,7 @@ class UProtocolCodec:
         local: Entities without authority that may be written; None for all.
         headers_limit: `Limits.headers`.
         schema: ``dataschema`` of bytes.
+        usual: The kind of an event whose addresses, priority and ttl fit each other.
         level_of: The priority of a subject, where one was set for it.
     """
 
@@ -79,6 +86,7 @@ class UProtocolCodec:
     local: frozenset[str] | None = frozenset()
     headers_limit: int = 16 * 1024
     schema: str = ""
+    usual: Callable[[Event], Kind | None] = field(default=lambda event: None)
     level_of: Callable[[str | int], str | None] = field(default=lambda subject: None)
     formats: tuple[BodyFormat, ...] = FORMATS
 
@@ -99,9 +107,12 @@ class UProtocolCodec:
         Raises:
             RemoteProtocolError: It is none, or a bad one.
         """
-        if self.writes == "text" and frame[:1] == b"[":
-            return self.read_batch(frame)
-        return [self.read(frame)]
+        try:
+            return [self.read(frame)]
+        except RemoteProtocolError:
+            if frame.startswith(b"[") and self.writes == "text":
+                return self.read_batch(frame)
+            raise
 
     def encode(self, messages: Sequence[Message]) -> bytes:
         """The event of one message, or a batch of several. Ids, source and sink stand in `Message.attributes`.
@@ -111,8 +122,78 @@ class UProtocolCodec:
             LocalProtocolError: An attribute is missing or breaks a rule of the document.
             Unsupported: The wire has no form for this kind of message.
         """
+        if len(messages) == 1:
+            frame = self._quickly(messages[0])
+            if frame is not None:
+                return frame
         frames = [self._encode(message) for message in messages]
         return frames[0] if len(frames) == 1 else self.writer.batch(frames)
+
+    def _quickly(self, message: Message) -> bytes | None:
+        """The event of a message with usual attributes only; None where it needs a second look."""
+        if message.headers is not None:
+            return None
+        raw, format = message.raw, message.format
+        if type(message) is EventMessage and message._attributes is None:
+            event = message.event  # as it was read, and examined then
+            if event.data_base64 is raw and self.writes == "text":
+                return _json(event)
+        else:
+            found = self._usual(message)
+            if found is None:
+                return None
+            event = found
+        if format not in FORMATS or (raw is None and message.has_body):
+            return None
+        if self.writes == "text":
+            if raw is not None:
+                event = copy(event)
+                event.data_base64 = raw
+                if event.datacontenttype is None:
+                    event.datacontenttype = PROTOBUF if format is ANY else OCTET_STREAM
+                if format is OCTETS and event.dataschema is None:
+                    event.dataschema = self.schema
+            return _json(event)
+        if event.token is not None or event.plevel is not None or event.dataschema is not None:
+            return None
+        head = self.writer.head(event.type, event.source, event.sink, event.priority)
+        return self.writer.write(head, event.id, event.ttl, event.reqid, None, raw, format)
+
+    def _usual(self, message: Message) -> Event | None:
+        """The attributes of a message as an event, where all are usual and keep the rules."""
+        given, kind = message.attributes, message.kind
+        if kind not in _QUICK or not given.keys() <= EVENT_FIELDS:
+            return None
+        get = given.get
+        reqid = get("reqid", message.id if kind is Kind.RESPONSE else None)
+        id, ttl, level, content, token = get("id"), get("ttl"), get("plevel"), get("datacontenttype"), get("token")
+        event = Event(
+            "1.0",
+            id,  # type: ignore[arg-type]  # looked at below, as all
+            get("source"),  # type: ignore[arg-type]
+            get("type") or _TYPES[kind],  # type: ignore[arg-type]
+            get("sink"),
+            get("priority"),
+            ttl,
+            reqid,
+            content,
+            get("dataschema"),
+            token,
+            level,
+        )
+        right = (
+            (event.priority is None or event.priority in LEVELS)
+            and (ttl is None or (type(ttl) is int and 0 <= ttl <= MAX_INTEGER))
+            and (level is None or (type(level) is int and 0 <= level <= MAX_INTEGER))
+            and (token is None or type(token) is str)
+            and (content is None or content in _CONTENTS)
+            and type(id) is str
+            and is_id(id) is not None
+            and self.usual(event) is kind
+        )
+        if not right or (kind is Kind.RESPONSE and (type(reqid) is not str or is_id(reqid) is None)):
+            return None
+        return event if event.dataschema is None or known_schema(event.dataschema) else None
 
     def _encode(self, message: Message) -> bytes:
         attributes, raw, format = self.parts(message)

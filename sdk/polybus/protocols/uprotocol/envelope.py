@@ -12,7 +12,7 @@ from typing import Any, Final
 from ...body import OCTETS, BodyFormat
 from ...errors import Code, RemoteProtocolError
 from ...limits import Limits
-from ...message import MISSING, Kind, Message
+from ...message import Kind, Message
 from .bodies import ANY, check_any
 from .events import Event, EventMessage, event_of
 from .extensions import BY_NAME, Extension, read_extension
@@ -148,20 +148,10 @@ class Envelope:
             message = Message(_KINDS[kind], attributes["source"], None, raw, format, None, seconds)
         del attributes["specversion"]
         made = EventMessage(
-            message.kind,
-            message.subject,
-            message.id,
-            message.raw,
-            message.format,
-            None,
-            message.ttl,
-            message.code,
-            None,
-            {**attributes, **(message._attributes or {})},
-            None,
-            MISSING,
-            event_of(attributes),
+            message.kind, str(message.subject), message.id, message.raw, message.format, message.ttl, event_of(attributes)
         )
+        made.code = message.code
+        made._attributes = {**attributes, **(message._attributes or {})}
         made.headers = read_headers(made.attributes, self._limits.headers)
         return made
 

@@ -5,24 +5,25 @@ from __future__ import annotations
 from typing import Annotated, Any, Final, Literal, TypeAlias
 
 import msgspec
-from attrs import define
+from attrs import define, field
 from msgspec import Meta, Struct
 
-from ...message import Message
+from ...body import BodyFormat
+from ...message import MISSING, Kind, Message
 
-__all__ = ["Event", "EventMessage", "event_of"]
+__all__ = ["EVENT_FIELDS", "Event", "EventMessage", "event_of"]
 
 
 Integer: TypeAlias = Annotated[int, Meta(ge=0, le=2**31 - 1)]
 
 
-class Event(Struct, gc=False, forbid_unknown_fields=True):
+class Event(Struct, gc=False, forbid_unknown_fields=True, omit_defaults=True):
     """The usual attributes of an event, with types and ranges as far as a decoder can check them. All are plain values."""
 
     specversion: Literal["1.0"]
     id: str
     source: str
-    type: str
+    type: Literal["pub.v1", "notif.v1", "not.v1", "up-not.v1", "req.v1", "res.v1"]
     sink: str | None = None
     priority: Literal["CS0", "CS1", "CS2", "CS3", "CS4", "CS5", "CS6"] | None = None
     ttl: Integer | None = None
@@ -37,24 +38,39 @@ class Event(Struct, gc=False, forbid_unknown_fields=True):
 _NO_ATTRIBUTES: Final = ("specversion", "data_base64")
 
 
-@define(eq=False, slots=True, repr=False)
+@define(eq=False, slots=True, repr=False, init=False)
 class EventMessage(Message):
     """A message whose attributes become a dict when somebody asks for them: few handlers do."""
 
-    event: Any = None
+    event: Event = field(init=False)
+
+    def __init__(
+        self, kind: Kind, subject: str, id: str | None, raw: bytes | None, format: BodyFormat, ttl: float | None, event: Event
+    ) -> None:
+        # By hand: with an argument for each field it would cost a quarter more, a fifth of reading the whole event.
+        self.kind = kind
+        self.subject = subject
+        self.id = id
+        self.raw = raw
+        self.format = format
+        self.ttl = ttl
+        self.event = event
+        self.headers = self.code = self.reply_to = self._attributes = self.peer = self._shared = self.expires = None
+        self._value = MISSING
 
     @property
     def attributes(self) -> dict[str, Any]:
         """The attributes of the event."""
         if self._attributes is None:
-            given = msgspec.structs.asdict(self.event) if self.event is not None else {}
+            given = msgspec.structs.asdict(self.event)
             self._attributes = {k: v for k, v in given.items() if v is not None and k not in _NO_ATTRIBUTES}
         return self._attributes
 
 
-_FIELDS: Final = frozenset(Event.__struct_fields__) - frozenset(_NO_ATTRIBUTES)
+EVENT_FIELDS: Final = frozenset(Event.__struct_fields__) - frozenset(_NO_ATTRIBUTES)
+"""The attributes that are usual."""
 
 
 def event_of(attributes: dict[str, Any]) -> Event:
     """The usual attributes among all of a message."""
-    return Event("1.0", **{name: value for name, value in attributes.items() if name in _FIELDS})
+    return Event("1.0", **{name: value for name, value in attributes.items() if name in EVENT_FIELDS})

@@ -14,7 +14,7 @@ import msgspec
 from ...body import OCTETS, BodyFormat, check_json
 from ...errors import EncodeError, RemoteProtocolError
 from ...limits import Limits
-from ...message import MISSING, Kind
+from ...message import Kind
 from .bodies import ANY, check_any
 from .envelope import Envelope, is_id, known_schema, refuse
 from .events import Event, EventMessage
@@ -49,8 +49,8 @@ class JsonReader:
         Raises:
             RemoteProtocolError: It is none, or a bad one.
         """
-        if len(frame) <= self._max_frame and frame.isascii():
-            # All members of the shape are plain: nothing in it can be nested, and there is no other character set to check.
+        if len(frame) <= self._max_frame:
+            # All members of the shape are plain, so nothing in it can be nested; and the decoder checks the text.
             try:
                 event = _event(frame)
             except (ValueError, RecursionError):
@@ -71,16 +71,14 @@ class JsonReader:
             if kind is _REQUEST:
                 priority = event.priority
                 if ttl and priority is not None and priority >= "CS4":
-                    return EventMessage(
-                        _REQUEST, sink or "", id, raw, format, None, ttl / 1000, None, None, None, None, MISSING, event
-                    )
+                    return EventMessage(_REQUEST, sink or "", id, raw, format, ttl / 1000, event)
             elif kind is _RESPONSE:
                 reqid = event.reqid
                 if reqid is not None and is_id(reqid) is not None and not (raw and raw.startswith(STATUS_URLS, 2)):
-                    return EventMessage(_RESPONSE, "", reqid, raw, format, None, None, None, None, None, None, MISSING, event)
+                    return EventMessage(_RESPONSE, "", reqid, raw, format, None, event)
             else:
                 seconds = ttl / 1000 if ttl else None
-                return EventMessage(kind, source, None, raw, format, None, seconds, None, None, None, None, MISSING, event)
+                return EventMessage(kind, source, None, raw, format, seconds, event)
         return self._read_slowly(frame)
 
     def read_batch(self, frame: bytes) -> Sequence[EventMessage | RemoteProtocolError]:
@@ -113,6 +111,8 @@ class JsonReader:
     def _read_slowly(self, frame: bytes) -> EventMessage:
         try:
             self._check(frame)
+            if frame.startswith(b"["):
+                raise refuse("an event is a JSON object: an array is a batch")
             return self._read_any(frame)
         except (RemoteProtocolError, ValueError, RecursionError, EncodeError) as error:
             refused = error if isinstance(error, RemoteProtocolError) else _foul(error)

@@ -12,7 +12,7 @@ from typing import Any, Final
 from ...body import OCTETS, BodyFormat
 from ...errors import EncodeError, RemoteProtocolError
 from ...limits import Limits
-from ...message import MISSING, Kind
+from ...message import Kind
 from .bodies import ANY, check_any
 from .envelope import LEVELS, Envelope, is_id, known_schema, refuse
 from .events import Event, EventMessage
@@ -214,16 +214,14 @@ class ProtoReader:
         if kind is _REQUEST:
             if not ttl:
                 return None
-            return EventMessage(
-                _REQUEST, event.sink or "", event.id, raw, format, None, ttl / 1000, None, None, None, None, MISSING, event
-            )
+            return EventMessage(_REQUEST, event.sink or "", event.id, raw, format, ttl / 1000, event)
         if kind is _RESPONSE:
             reqid = event.reqid
             if reqid is None or is_id(reqid) is None or (raw is not None and raw.startswith(STATUS_URLS, 2)):
                 return None
-            return EventMessage(_RESPONSE, "", reqid, raw, format, None, None, None, None, None, None, MISSING, event)
+            return EventMessage(_RESPONSE, "", reqid, raw, format, None, event)
         seconds = ttl / 1000 if ttl else None
-        return EventMessage(kind, event.source, None, raw, format, None, seconds, None, None, None, None, MISSING, event)
+        return EventMessage(kind, event.source, None, raw, format, seconds, event)
 
     def _text(self, part: bytes) -> str:
         text = str(part, "utf-8")

@@ -102,11 +102,11 @@ class UProtocolSession:
             event = message.event
             address = message.id = ReturnAddress(event.id)
             address.event = event
-            sink = event.sink
+            sink = event.sink or ""
             if self._names.peer is None:
                 self._learn(event.source)
             message.subject = self._subjects.get(sink) or self._names.subject(sink)
-            if not self._in_time(message, event.id, event.ttl / 1000):
+            if not self._in_time(message, event.id, (event.ttl or 0) / 1000):
                 return
         elif kind is _RESPONSE or kind is _ERROR:
             self._check_answer(message)
