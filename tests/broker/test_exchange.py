@@ -183,6 +183,35 @@ def test_a_frame_that_is_too_large_with_its_header_is_refused() -> None:
     assert exchange.stats().dropped == {"too_large": 1}
 
 
+def test_more_than_200_bad_frames_in_a_minute_end_a_connection() -> None:
+    now = [0.0]
+    exchange = Exchange(lambda: now[0])
+    server_wire, server = joined(exchange)
+    wire, client = entered(exchange)
+    for _ in range(200):
+        exchange.from_client(client, [b"short"])
+        exchange.from_server(server, [b"short"])
+    now[0] = 61.0
+    for _ in range(200):
+        exchange.from_client(client, [b"short"])
+        exchange.from_server(server, [b"short"])
+    assert (wire.closed, server_wire.closed) == (None, None)
+    exchange.from_client(client, [b"short"])
+    exchange.from_server(server, [b"short"])
+    assert wire.closed == server_wire.closed == (1008, "more than 200 malformed messages in a minute")
+
+
+def test_of_a_client_that_has_gone_only_its_number_is_kept_and_of_these_not_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("polybus.broker.exchange.MOST_RESTING", 3)
+    exchange = Exchange(lambda: 0.0)
+    joined(exchange)
+    clients = [entered(exchange)[1] for _ in range(5)]
+    for client in clients:
+        exchange.client_left(client, "")
+        assert not isinstance(client.end, Wire)
+    assert exchange.stats().resting == len(exchange.clients) == 3
+
+
 def test_when_a_server_goes_only_its_clients_go() -> None:
     exchange = Exchange(lambda: 0.0)
     _, first = joined(exchange)

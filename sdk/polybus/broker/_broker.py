@@ -117,7 +117,11 @@ class Broker:
         self._loop = runtime.loop
         limits = self.limits
         exchange = self._exchange = Exchange(
-            runtime.time, most=limits.outbox_bytes, most_for_server=limits.total_bytes, tell=self._events.emit
+            runtime.time,
+            most=limits.outbox_bytes,
+            most_for_server=limits.total_bytes,
+            bad_messages=limits.bad_messages,
+            tell=self._events.emit,
         )
         self._closed = anyio.Event()
         await runtime.open()

@@ -15,7 +15,7 @@ from ..protocols.csb import wire
 from . import frames
 from .events import BrokerEvent, ClientJoined, ClientLeft, FrameDropped, ServerJoined, ServerLeft
 from .frames import BROKER, HEAD
-from .parties import Client, End, Server
+from .parties import GONE, Client, End, Server
 from .stats import BrokerStats, Counters
 from .table import TABLE, Act, Event, Stage
 
@@ -23,6 +23,8 @@ __all__ = ["REST", "Exchange"]
 
 REST: Final = 60.0
 """Seconds for which the number of a client that has gone is not given again."""
+MOST_RESTING: Final = 100_000
+"""Numbers that rest; of more, the oldest are free early: thousands of millions come before they do again."""
 _NUMBERS: Final = 0xFFFFFFFF
 _FIRST_BAD: Final = 0x10
 _PAST_GOOD: Final = 0x30
@@ -38,12 +40,14 @@ class Exchange:
         *,
         most: int = 4 * 1024 * 1024,
         most_for_server: int = 64 * 1024 * 1024,
+        bad_messages: int = 200,
         rest: float = REST,
         tell: Callable[[BrokerEvent], None] = lambda event: None,
     ) -> None:
         self._clock = clock
         self._most = most
         self._most_for_server = most_for_server
+        self._bad_messages = bad_messages
         self._rest = rest
         self._tell = tell
         self._last = 0
@@ -129,7 +133,7 @@ class Exchange:
 
     def _odd_from_server(self, server: Server, frame: bytes) -> None:
         if len(frame) < 12:
-            self._drop(server.end, "truncated", f"{len(frame)} of the 12 bytes of a header")
+            self._drop(server, "truncated", f"{len(frame)} of the 12 bytes of a header")
             return
         number, first = HEAD.unpack_from(frame)
         kind = first >> 4
@@ -137,7 +141,7 @@ class Exchange:
             self._introduced(server, frame)
         elif kind not in (wire.REQUEST, wire.RESPONSE, wire.CLOSE):
             reason = "forbidden_kind" if kind in wire.CONTROL_WORDS else "unknown_kind"
-            self._drop(server.end, reason, f"kind {kind:#x} from a server")
+            self._drop(server, reason, f"kind {kind:#x} from a server")
             if reason == "forbidden_kind":
                 server.end.close(1008, f"a server says neither Connected nor Closed (kind {kind:#x})")
         else:
@@ -146,10 +150,10 @@ class Exchange:
     def _about_client(self, server: Server, number: int, kind: int, frame: bytes) -> None:
         client = self.clients.get(number)
         if client is None:
-            self._drop(server.end, "unknown_client", f"client {number} is not known")
+            self._drop(server, "unknown_client", f"client {number} is not known")
             server.send(frames.control(number, wire.CLOSED))
         elif client.server is not server and not (server.id and server.id == client.server.id):
-            self._drop(server.end, "not_your_client", f"client {number} is another server's")
+            self._drop(server, "not_your_client", f"client {number} is another server's")
             server.end.close(1008, f"client {number} is not yours")
         elif kind == wire.CLOSE:
             code, reason = frames.closing(frame)
@@ -161,7 +165,7 @@ class Exchange:
         """A server of ours says its id, under the number that is nobody's."""
         said = frames.introduction(frame)
         if said is None:
-            self._drop(server.end, "unknown_client", "client 0 is nobody")
+            self._drop(server, "unknown_client", "client 0 is nobody")
         elif not self._name(server, *said):
             text = f"the server id {said[0]!r} is taken: another server has it"
             server.send(frames.taken(frame, text))
@@ -206,8 +210,9 @@ class Exchange:
 
     def client_left(self, client: Client, reason: str) -> None:
         """A client's connection is gone."""
+        address = client.end.address
         self._step(client, Event.CLIENT_GONE)
-        self._tell(ClientLeft(at=self._clock(), address=client.end.address, client=client.number, reason=reason))
+        self._tell(ClientLeft(at=self._clock(), address=address, client=client.number, reason=reason))
 
     def client_paused(self, client: Client) -> None:
         """It reads too slowly."""
@@ -256,17 +261,17 @@ class Exchange:
 
     def _odd_from_client(self, client: Client, frame: bytes) -> None:
         if len(frame) < 8:
-            self._drop(client.end, "truncated", f"{len(frame)} of the 8 bytes of a header")
+            self._drop(client, "truncated", f"{len(frame)} of the 8 bytes of a header")
             return
         kind = frame[0] >> 4
         if kind in wire.CONTROL_WORDS:
-            self._drop(client.end, "forbidden_kind", f"{wire.CONTROL_WORDS[kind]} from a client")
+            self._drop(client, "forbidden_kind", f"{wire.CONTROL_WORDS[kind]} from a client")
             client.end.close(1008, f"a client says neither Connected nor Closed nor Close (kind {kind:#x})")
         else:
             self._refuse_client(client, frame, "unknown_kind", f"kind {kind:#x} is not defined in CSB")
 
     def _refuse_client(self, client: Client, frame: bytes, reason: str, text: str) -> None:
-        self._drop(client.end, reason, text)
+        self._drop(client, reason, text)
         client.send(frames.refusal(frame, text, too_large=reason == "too_large"))
 
     # -- the table -------------------------------------------------------------------------------------------------------
@@ -294,13 +299,16 @@ class Exchange:
         client.end.close(code, reason)
 
     def _tell_closed(self, client: Client, code: int, reason: str, frame: bytes) -> None:
-        client.rests_until = self._clock() + self._rest
-        self._resting.append(client)
         if not client.server.gone:
             client.server.send(frames.control(client.number, wire.CLOSED))
+        client.rests_until = self._clock() + self._rest
+        client.end, client.send = GONE, GONE.send  # of a number that rests nothing is kept but the number
+        self._resting.append(client)
+        if len(self._resting) > MOST_RESTING:
+            self._step(self._resting.popleft(), Event.RESTED)
 
     def _count_late(self, client: Client, code: int, reason: str, frame: bytes) -> None:
-        self._drop(client.end, "late", f"client {client.number} has gone")
+        self._drop(client, "late", f"client {client.number} has gone")
 
     def _free(self, client: Client, code: int, reason: str, frame: bytes) -> None:
         self.clients.pop(client.number, None)
@@ -321,9 +329,18 @@ class Exchange:
         for client in list(self.clients.values()):
             self._step(client, Event.DRAIN, 1001, "the broker is leaving")
 
-    def _drop(self, end: End, reason: str, text: str) -> None:
+    def _drop(self, party: Client | Server, reason: str, text: str) -> None:
+        """A frame that goes nowhere; too many in a minute end the connection that they came over."""
         self.counters.drop(reason)
-        self._tell(FrameDropped(at=self._clock(), address=end.address, reason=reason, text=text))
+        now = self._clock()
+        self._tell(FrameDropped(at=now, address=party.end.address, reason=reason, text=text))
+        if reason == "late":  # whoever sent it could not know
+            return
+        if now - party.bad_since > 60:
+            party.bad, party.bad_since = 0, now
+        party.bad += 1
+        if party.bad > self._bad_messages:
+            party.end.close(1008, f"more than {self._bad_messages} malformed messages in a minute")
 
     def stats(self) -> BrokerStats:
         """A snapshot."""

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol
+from typing import Final, Protocol
 
 from attrs import define, field
 
 from .table import Stage
 
-__all__ = ["Client", "End", "Server"]
+__all__ = ["GONE", "Client", "End", "Server"]
 
 
 class End(Protocol):
@@ -41,6 +41,31 @@ class End(Protocol):
         ...
 
 
+class _Gone:
+    """In place of a connection that is no more."""
+
+    address = "a connection that is gone"
+
+    def send(self, frame: bytes) -> None:
+        """There is nobody."""
+
+    def backlog(self) -> int:
+        """Nothing."""
+        return 0
+
+    def close(self, code: int, reason: str) -> None:
+        """It is."""
+
+    def hold(self) -> None:
+        """Nothing comes."""
+
+    def release(self) -> None:
+        """Nothing comes."""
+
+
+GONE: Final = _Gone()
+
+
 @define(eq=False)
 class Server:
     """One socket of a server, and the clients on it."""
@@ -52,6 +77,9 @@ class Server:
     registered: bool = False
     paused: bool = False
     gone: bool = False
+    bad: int = 0
+    """Frames in the last minute that broke a rule, since `bad_since`."""
+    bad_since: float = 0.0
     clients: dict[int, Client] = field(factory=dict)
     """Those that are open: what is not in here it has no say in."""
     held: dict[Client, None] = field(factory=dict)
@@ -70,3 +98,5 @@ class Client:
     stage: Stage = Stage.OPEN
     paused: bool = False
     rests_until: float = 0.0
+    bad: int = 0
+    bad_since: float = 0.0
