@@ -20,11 +20,27 @@ from ._wire import HIGH_WATER, LOW_WATER, call_later
 if TYPE_CHECKING:
     from ..plugins import Host, Receiver
 
-__all__ = ["NOTHING", "ErraiConnection"]
+__all__ = ["NOTHING", "ErraiConnection", "next_payload"]
 
 NOTHING = b"[]"
+_EACH = b'"ToSubject"'
+"""Stands in each message, and perhaps in texts besides."""
+_MESSAGES = 1024
+"""Of one payload: more are refused by those who read it."""
 _SILENCE = 90.0
 """Seconds without any request after which a session is over, as on a real server."""
+
+
+def next_payload(queue: deque[bytes], limit: int) -> bytes:
+    """As many frames as one payload may hold, taken from the front of a queue; at least one."""
+    frame = queue.popleft()
+    taken, size, messages = [frame[1:-1]], len(frame), frame.count(_EACH)
+    while queue:
+        size, messages = size + len(queue[0]), messages + queue[0].count(_EACH)
+        if size > limit or messages > _MESSAGES:
+            break
+        taken.append(queue.popleft()[1:-1])
+    return b"[%b]" % b",".join([inner for inner in taken if inner])
 
 
 class ErraiConnection:
@@ -133,18 +149,14 @@ class ErraiConnection:
         """All that waits, in as few messages as it is."""
         if not self._queue:
             return NOTHING
-        taken, size = [self._queue.popleft()], 0
-        while self._queue and size + len(self._queue[0]) < self.max_frame:
-            frame = self._queue.popleft()
-            taken.append(frame)
-            size += len(frame)
+        payload = next_payload(self._queue, self.max_frame)
         self._size = sum(map(len, self._queue))
         if self._paused and self._size <= LOW_WATER and self._state is State.OPEN and self._receiver is not None:
             self._paused = False
             self._receiver.resume_writing()
         if self._state is State.CLOSING and not self._queue:
             self._host.call_soon(self._finish)
-        return b"[%b]" % b",".join([inner for frame in taken if (inner := frame[1:-1])])
+        return payload
 
     def _wake(self) -> None:
         self._changed.set()

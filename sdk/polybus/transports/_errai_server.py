@@ -16,10 +16,10 @@ import anyio
 from attrs import evolve
 
 from ..plugins import Handshake, Listening, ListenOptions, WebRoute
-from ._asgi import Receive, Scope, Send
+from ._asgi import Receive, Scope, Send, socket_of
 from ._asgi_server import AsgiWebSocket, _address, _at, _decision, _is_open, _upgrade
 from ._errai_connection import NOTHING, ErraiConnection
-from ._sockets import is_loopback
+from ._sockets import is_loopback, tune
 from ._ws_policy import Door, Turned, answer, cookies_of, query_of, refused
 
 __all__ = ["ErraiEndpoint"]
@@ -88,6 +88,10 @@ class ErraiEndpoint:
             Turned: The request is not as it has to be, or whoever makes it is not let in.
         """
         door = self._door(scope)
+        socket = socket_of(receive)
+        if socket is not None:
+            # Head and body are two writes; with Nagle's algorithm the second waits 40 ms for the client to confirm the first.
+            tune(socket.get_extra_info("socket"))
         query = query_of(_upgrade(scope).query)
         client = query.get("clientId", "")
         if not 0 < len(client) <= _MAX_ID:

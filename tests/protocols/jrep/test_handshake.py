@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from polybus import Kind, Message
+from polybus import Kind, Message, Unauthorized
 from polybus.plugins import CloseWanted, Ready, Refused, Role
 from polybus.protocols import Jrep
 from polybus.protocols.jrep.handshake import EVENTS, FIRST, VERBS, Action, Dialect, State, step_of
@@ -229,10 +229,23 @@ def test_disconnect_says_why_in_both_directions() -> None:
     client, server = shaken(Jrep(), Jrep())
     client.close(1000, "bye", 1.0)
     (word,) = said(client)
-    assert (word["ToSubject"], word["CommandType"], word["Reason"]) == ("ServerBus", "Disconnect", "bye")
+    assert (word["ToSubject"], word["CommandType"], word["Reason"], word["PolybusCode"]) == (
+        "ServerBus",
+        "Disconnect",
+        "bye",
+        1000,
+    )
     server.events()
     server.receive(json.dumps([word]).encode(), 1.0)
     assert server.events() == [CloseWanted(1000, "bye")]
+    client, server = shaken(Jrep(), Jrep())
+    client.events()
+    server.close(4401, "expired", 1.0)
+    for frame in server.frames_to_send():
+        client.receive(frame, 1.0)
+    (event,) = client.events()
+    assert isinstance(event, CloseWanted)
+    assert (event.code, type(event.error)) == (4401, Unauthorized)
     bare = session("client")
     bare.receive(command("ClientBus", "FinishAssociation", RemoteServices="ServerBus"), 0.0)
     bare.events()

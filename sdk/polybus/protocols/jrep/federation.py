@@ -7,7 +7,7 @@ import string
 from collections.abc import Mapping
 from typing import Any, Final
 
-from ...errors import RemoteProtocolError
+from ...errors import Forbidden, RemoteProtocolError, Unauthorized
 from ...limits import Limits
 from ...message import Kind, Message
 from ...plugins import Capabilities, CloseWanted, Ready, Refused, Role, SessionEvent
@@ -29,6 +29,7 @@ _OWN: Final[Mapping[Role, tuple[str, ...]]] = {
     "client": (CLIENT_BUS, CLIENT_BUS_ERRORS),
 }
 _MAX_FLAGS: Final = 4096
+_REFUSALS: Final[Mapping[int, type[Unauthorized] | type[Forbidden]]] = {4401: Unauthorized, 4403: Forbidden}
 _PATIENCE: Final = 1.0
 """Seconds of silence after Associate before a client tries the older dialect."""
 
@@ -373,12 +374,14 @@ class Federation:
                 self._due = now + self._silence
 
     def leave(self, message: Message | None, now: float) -> None:
-        """Disconnect."""
-        reason = message.attributes.get("Reason") if message is not None else None
+        """Disconnect. One of ours says the code with which its connection ends, which not every transport can."""
+        parts = message.attributes if message is not None else {}
+        reason, code = parts.get("Reason"), parts.get("PolybusCode")
         text = reason[:200] if type(reason) is str and reason else "the peer has left"
-        if self.ours and self.role == "client":
-            return  # the end of the connection follows, and says more
-        self._events.append(CloseWanted(1000 if self.role == "server" else 1001, text))
+        if type(code) is not int or not 1000 <= code <= 4999:
+            code = 1000 if self.role == "server" else 1001
+        error = _REFUSALS[code](text) if self.role == "client" and code in _REFUSALS else None
+        self._events.append(CloseWanted(code, text, error))
 
     def renew(self, message: Message | None, now: float) -> None:
         """SessionExpired: the link is made anew, with all that it had announced."""
@@ -387,7 +390,8 @@ class Federation:
     def close(self, code: int, reason: str, now: float, peer_key: Any = None) -> None:
         """Queue the goodbye."""
         if self.state in (State.CONNECTED, State.SYNCING, State.QUEUEING):
-            self._say("Disconnect", Reason=reason)
+            parts = {"PolybusCode": code} if self.ours else {}
+            self._say("Disconnect", Reason=reason, **parts)
         self.state = State.CLOSED
 
     # -- time ------------------------------------------------------------------------------------------------------------
