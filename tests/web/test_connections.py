@@ -134,6 +134,25 @@ async def test_a_peer_that_reads_nothing_is_cut_after_the_write_timeout_and_the_
             stalled.transport.abort()
 
 
+@bounded
+async def test_a_peer_that_pings_and_reads_no_answer_is_cut_before_they_pile_up() -> None:
+    app, bus = served(limits=Limits(message=1000, outbox_bytes=10_000, frame_timeout=0.2))
+    async with running(app) as server, plain(server.port) as flooding:
+        await eventually(lambda: bus.peers)
+        events = bus.events()
+        flooding.transport.pause_reading()
+        ping = b"\x89\xfd\0\0\0\0" + b"x" * 125  # masked with zeros
+        for _ in range(1000):
+            if flooding.transport.is_closing():  # cut already
+                break
+            flooding.transport.write(ping * 100)
+            await anyio.lowlevel.checkpoint()
+        while not isinstance(event := await anext(events), LinkDown):
+            pass
+        assert (event.code, "answers to pings" in event.reason) == (1008, True)
+        flooding.transport.abort()
+
+
 class Hiding:
     """A middleware that wraps `receive`, so that nobody sees the socket."""
 

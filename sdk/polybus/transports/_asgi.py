@@ -155,14 +155,18 @@ class AsgiTransport:
         """About once a second: the write deadline. Pings are the server's."""
         if self._state is not State.OPEN:
             return
+        limits = self._host.limits
         buffered = self._socket.get_write_buffer_size() if self._socket is not None else 0
-        if not self._size and not buffered:
+        if buffered > self.max_frame + limits.outbox_bytes:
+            # Of ours there is one frame at most: uvicorn answers every ping, also those of a peer that reads no answer.
+            self.abort(Closed(1008, f"{buffered} bytes of answers to pings wait, and the peer reads none"))
+        elif not self._size and not buffered:
             self._stuck_since = None
         elif self._stuck_since is None or self._sent != self._stuck_at or buffered < self._buffered:
             self._stuck_since = now
             self._stuck_at = self._sent
-        elif now - self._stuck_since >= self._host.limits.write_timeout:
-            seconds, backlog = self._host.limits.write_timeout, self.write_backlog()
+        elif now - self._stuck_since >= limits.write_timeout:
+            seconds, backlog = limits.write_timeout, self.write_backlog()
             self.abort(Closed(1006, f"write stalled: the peer took nothing for {seconds:g} s, {backlog} bytes wait"))
         self._buffered = buffered
 
