@@ -943,6 +943,7 @@ async def test_who_has_entered_before_a_close_does_not_leave_what_others_have_en
 # -- other threads -------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.native
 @bounded
 async def test_a_bus_that_is_used_from_another_thread_or_loop_says_so() -> None:
     bus, said = answering(), []
@@ -979,6 +980,7 @@ async def test_a_bus_that_is_used_from_another_thread_or_loop_says_so() -> None:
     assert everything_ended(bus)
 
 
+@pytest.mark.native
 def test_a_bus_whose_event_loop_went_down_with_it_may_be_entered_in_another() -> None:
     bus = answering()
 

@@ -57,5 +57,5 @@ setattr(asyncio.events, "_event_loop_policy", Policy())  # noqa: B010  # the pub
 asyncio._set_running_loop(None)  # Pyodide's own always counts as running
 os.chdir("/repository")
 options = ["-p", "no:cacheprovider", "-c", "tests/pyodide/inside.ini", "--rootdir", ".", "-m", "not native"]
-left_out = "not trio and not uvloop and not OverTcp and not OverWebSocket and not OverUnix"
+left_out = "not trio and not uvloop and not OverTcp and not OverWebSocket and not OverUnix and not asyncio-thread"
 int(pytest.main([*options, "-k", left_out, *sys.argv[1:]]))

@@ -69,6 +69,7 @@ async def test_a_killed_server_that_comes_back_is_found_again_with_subscriptions
                 with anyio.fail_after(2), pytest.raises(Disconnected) as raised:
                     await in_flight
                 assert raised.value.sent
+                await server.ended()  # until then it may accept, and answer nothing
                 await is_down(bus)
                 # This is the first traffic of the next connection: had the subscriptions not come before it, nothing would
                 # be heard of it.
@@ -110,6 +111,7 @@ async def test_no_publication_comes_twice_or_out_of_order_over_restarts(anyio_ba
                     await reply
                 except Disconnected:
                     pass
+                await server.ended()  # until then it may accept, and answer nothing
                 await is_down(bus)
                 server = await lives.enter_async_context(again(server, anyio_backend))
                 await bus.request("echo", life, timeout=BOUND)
@@ -126,6 +128,7 @@ def _has_begun(heard: list[int], number: int) -> bool:
 async def test_a_request_whose_time_ends_in_the_outage_was_never_sent(anyio_backend: Any) -> None:
     async with running(**loop_of(anyio_backend)) as server, connect(server.url, backoff=SOON) as bus:
         server.kill()
+        await server.ended()  # until then it may accept, and answer nothing
         await is_down(bus)
         with anyio.fail_after(BOUND), pytest.raises(Disconnected) as raised:
             await bus.request("echo", 1, timeout=0.2)
@@ -144,6 +147,7 @@ async def test_leaving_in_an_outage_fails_what_waits_and_leaves_nothing(anyio_ba
     async with running(**loop_of(anyio_backend)) as server:
         async with connect(server.url, backoff=SOON) as bus:
             server.kill()
+            await server.ended()  # until then it may accept, and answer nothing
             await is_down(bus)
             replies = [bus.request("echo", number, timeout=600) for number in range(10)]
             with anyio.fail_after(BOUND):
@@ -160,6 +164,7 @@ async def test_a_full_outbox_refuses_requests_and_holds_publishers_back(anyio_ba
         server = await lives.enter_async_context(running(**loop_of(anyio_backend)))
         bus = await lives.enter_async_context(connect(server.url, backoff=SOON, limits=limits))
         server.kill()
+        await server.ended()  # until then it may accept, and answer nothing
         await is_down(bus)
         replies = [bus.request("echo", number, timeout=BOUND) for number in range(10)]
         with pytest.raises(QueueFull, match="10 messages"):
@@ -184,6 +189,7 @@ async def test_a_server_that_refuses_us_when_it_comes_back_is_not_asked_again(an
         bus.subscribe("news") as news,
     ):
         server.kill()
+        await server.ended()  # until then it may accept, and answer nothing
         await is_down(bus)
         async with again(server, anyio_backend, authenticate="unauthorized") as strict:
             with anyio.fail_after(BOUND), pytest.raises(Unauthorized):
