@@ -48,7 +48,7 @@ def _systems() -> dict[str, System]:
                 loop,
                 _REQUESTS | _ONE_WAY,
                 url="uprotocol+tcp://127.0.0.1:0?format=protobuf",
-                body="json",
+                body="bytes",
             ),
             _ours("ubre-ws", loop, _ALL, url="ubre+ws://127.0.0.1:0/bus", body="json"),
             _ours("jrep-ws", loop, _ALL, url="jrep+ws://127.0.0.1:0/bus", body="json"),

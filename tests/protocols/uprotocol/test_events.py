@@ -399,3 +399,32 @@ def test_a_protobuf_event_is_shown_field_by_field_without_its_token() -> None:
 def test_any_bytes_are_shown(data: bytes) -> None:
     fields = UProtocol(format="protobuf").dissect(data)
     assert sum(field.length for field in fields) == len(data)
+
+
+@pytest.mark.parametrize("body", ["hi", b"\x00\xff", None, "x" * 300])
+@pytest.mark.parametrize("event", [REQUEST, RESPONSE, PUBLISH], ids=["request", "response", "publish"])
+def test_the_second_and_third_reading_of_a_protobuf_event_give_the_same(event: dict[str, Any], body: Any) -> None:
+    """What was seen once is known by its bytes."""
+    facts = {name: value for name, value in event.items() if name not in ("specversion", "data_base64", "token", "plevel")}
+    kind = {"req.v1": Kind.REQUEST, "res.v1": Kind.RESPONSE, "pub.v1": Kind.PUBLISH}[event["type"]]
+    codec = UProtocol(format="protobuf").codec(Limits(message=10**6 + len(repr(body))))
+    message = Message(kind, attributes=facts, **({} if body is None else {"body": body}))
+    frame = codec.encode([message])
+    readings = [codec.read(frame) for _ in range(3)]
+    other = bytearray(frame)
+    other[11:12] = b"a" if other[11:12] != b"a" else b"b"  # another id
+    readings.append(codec.read(bytes(other)))
+    for found in readings:
+        assert (found.kind, found.subject, found.raw, found.format, found.ttl) == (
+            readings[0].kind,
+            readings[0].subject,
+            readings[0].raw,
+            readings[0].format,
+            readings[0].ttl,
+        )
+        assert {**found.attributes, "id": ""} == {**readings[0].attributes, "id": ""}
+        assert found.body == body
+    assert readings[3].attributes["id"] == bytes(other[2:38]).decode()
+    for cut in range(1, 4):
+        with pytest.raises(RemoteProtocolError):
+            codec.read(frame[:-cut])

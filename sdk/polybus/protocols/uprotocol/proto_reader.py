@@ -50,7 +50,7 @@ class ProtoReader:
         self._known: dict[bytes, tuple[str, Any]] = {}
         self._texts: dict[bytes, str] = {}
         # What stands between id and reqid or data, and the few sizes that it has. Bounded.
-        self._blocks: dict[bytes, tuple[Kind, Event]] = {}
+        self._blocks: dict[bytes, tuple[Kind, Event, BodyFormat]] = {}
         self._sizes: dict[int, None] = {}
 
     def read(self, frame: bytes) -> EventMessage:
@@ -116,7 +116,7 @@ class ProtoReader:
                 return self._known_block(frame, _BLOCK + size, *found)
         return self._by_fields(frame)
 
-    def _known_block(self, frame: bytes, at: int, kind: Kind, known: Event) -> EventMessage | None:
+    def _known_block(self, frame: bytes, at: int, kind: Kind, known: Event, format: BodyFormat) -> EventMessage | None:
         if not frame.startswith(_ID_HEAD):
             return None
         id, reqid, raw = str(frame[2:_BLOCK], "ascii"), None, None
@@ -125,17 +125,20 @@ class ProtoReader:
             reqid = str(frame[begin:at], "ascii")
         end = len(frame)
         if at < end:
-            if frame[at] != _PROTO:
+            if frame[at] != (_PROTO if format is ANY else _BINARY):
                 return self._by_fields(frame)
             size, at = frame[at + 1], at + 2
             if size > 127:
                 size, at = read_varint(frame, at - 1)
-            if at + size != end or not check_any(raw := frame[at:]):
+            raw = frame[at:]
+            if at + size != end or (format is ANY and not check_any(raw)):
                 return self._by_fields(frame)
         if is_id(id) is None:
             return None
         event = Event("1.0", id, known.source, known.type, known.sink, known.priority, known.ttl, reqid)
-        return self._message(kind, event, raw, ANY)
+        if format is not ANY:
+            event.datacontenttype, event.dataschema = known.datacontenttype, known.dataschema
+        return self._message(kind, event, raw, format)
 
     def _by_fields(self, frame: bytes) -> EventMessage | None:
         attributes: dict[str, Any] = {}
@@ -194,11 +197,12 @@ class ProtoReader:
                 return None
         if schema is not None and not known_schema(schema):
             return None
-        if content is None and schema is None and event.token is None and event.plevel is None:
-            self._remember(frame, block, kind, event)
+        usual = (content is None and schema is None) if format is ANY else raw is not None
+        if usual and event.token is None and event.plevel is None:
+            self._remember(frame, block, kind, event, format)
         return self._message(kind, event, raw, format)
 
-    def _remember(self, frame: bytes, block: int, kind: Kind, event: Event) -> None:
+    def _remember(self, frame: bytes, block: int, kind: Kind, event: Event, format: BodyFormat) -> None:
         """The next event may have the same bytes between its id and its reqid or data."""
         size = block - _BLOCK
         if frame.startswith(_ID_HEAD) and 0 < size <= self._limits.subject * 3:
@@ -207,7 +211,7 @@ class ProtoReader:
                 self._sizes.clear()
             if size in self._sizes or len(self._sizes) < _SIZES:
                 self._sizes[size] = None
-                self._blocks[frame[_BLOCK:block]] = kind, event
+                self._blocks[frame[_BLOCK:block]] = kind, event, format
 
     def _message(self, kind: Kind, event: Event, raw: bytes | None, format: BodyFormat) -> EventMessage | None:
         ttl = event.ttl

@@ -34,7 +34,7 @@ class ProtoWriter:
         self._old = old
         self._data = _BINARY if old else _PROTO
         self._octets = self._attribute("datacontenttype", OCTET_STREAM)
-        self._schema = self._attribute("dataschema", schema)
+        self._octets_and_schema = self._octets + self._attribute("dataschema", schema)
         self._ttl = lru_cache(1024)(lambda ttl: self._attribute("ttl", ttl))
         self.head: Callable[[str, str, str | None, str | None], bytes] = lru_cache(1024)(self._head)
         """``head(type, source, sink, priority)``: what is the same in many events."""
@@ -51,6 +51,8 @@ class ProtoWriter:
     ) -> bytes:
         """One event."""
         parts = [_ID, length(name := id.encode()), name, head]
+        if raw is not None and format is not ANY:  # before what differs from event to event
+            parts.append(self._octets if extra and "dataschema" in extra else self._octets_and_schema)
         if ttl:
             parts.append(self._ttl(ttl))
         if reqid is not None:
@@ -61,11 +63,7 @@ class ProtoWriter:
         if extra:
             parts += (self._attribute(name, value) for name, value in extra.items())
         if raw is not None:
-            if format is ANY:
-                parts += (self._data, length(raw), raw)
-            else:
-                schema = b"" if extra and "dataschema" in extra else self._schema
-                parts += (self._octets, schema, _BINARY, length(raw), raw)
+            parts += (self._data if format is ANY else _BINARY, length(raw), raw)
         return b"".join(parts)
 
     @staticmethod

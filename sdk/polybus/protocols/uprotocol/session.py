@@ -54,11 +54,14 @@ class UProtocolSession:
         self._names = Names(adapter.entity, adapter.peer, limits.subject)
         self._ids = IdFactory(adapter.clock, rng)
         self._answers = f"{adapter.entity}/{RESPONSE}"
+        self._checks_hash = adapter.verify is not None
+        self._allowance, self._skew = adapter.allowance, adapter.max_clock_skew
         self._plain = adapter.token is None and adapter.permission_level is None and adapter.sign is None
         # By subject: the head of a request and its sink.
         self._methods: dict[str | int, tuple[bytes, str]] = {}
         self._topics: dict[tuple[Kind, str | int], bytes] = {}
         self._subjects = self._names.subjects
+        self._seen, self._seen_ms = "", 0
         self._asked: dict[str, str] = {}
         self._events: list[Message | SessionEvent] = []
         self._frames: list[bytes] = []
@@ -96,16 +99,16 @@ class UProtocolSession:
 
     def _received(self, message: EventMessage, now: float) -> None:
         kind = message.kind
-        if self._options.verify is not None:
+        if self._checks_hash:
             self._verify(message)
         if kind is _REQUEST:
-            event = message.event
+            event, names = message.event, self._names
             address = message.id = ReturnAddress(event.id)
             address.event = event
             sink = event.sink or ""
-            if self._names.peer is None:
+            if names.peer is None:
                 self._learn(event.source)
-            message.subject = self._subjects.get(sink) or self._names.subject(sink)
+            message.subject = self._subjects.get(sink) or names.subject(sink)
             if not self._in_time(message, event.id, (event.ttl or 0) / 1000):
                 return
         elif kind is _RESPONSE or kind is _ERROR:
@@ -144,17 +147,23 @@ class UProtocolSession:
 
     def _in_time(self, message: Message, id: str, ttl: float) -> bool:
         """Whether a message still lives; sets what is left of its time (document, 1.1 ttl: expired strictly after)."""
-        made = int(id[:8] + id[9:13], 16) if id[14] != "6" else id_time_ms(id)
-        if id[14] == "4" or made is None:
-            return True  # lenient: no time, so no end by it
+        if id[:15] == self._seen:  # ids of one sender and one millisecond have the same beginning
+            made = self._seen_ms
+        else:
+            found = int(id[:8] + id[9:13], 16) if id[14] in "78" else id_time_ms(id)
+            if found is None:
+                return True  # lenient: no time, so no end by it
+            made = found
+            self._seen, self._seen_ms = id[:15], made
         age = (self._clock() // 1_000_000 - made) / 1000
-        if age > ttl + self._options.allowance:
+        if age > ttl + self._allowance:
             self._dead(message, "expired", f"made {age:.3f} s ago with a ttl of {ttl:.3f} s")
             return False
-        if -age > self._options.max_clock_skew:
-            text = f"made {-age:.3f} s in the future: at most {self._options.max_clock_skew:g} s (max_clock_skew)"
+        if -age > self._skew:
+            text = f"made {-age:.3f} s in the future: at most {self._skew:g} s (max_clock_skew)"
             raise refuse(text, "clock_skew", message.id if message.kind is _REQUEST else None)
-        message.ttl = min(ttl, ttl - age + self._options.allowance)
+        left = ttl - age + self._allowance
+        message.ttl = left if left < ttl else ttl
         return True
 
     def _dead(self, message: Message, reason: str, text: str) -> None:
