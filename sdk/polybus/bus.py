@@ -39,10 +39,13 @@ from .peer import Peer
 from .plugins import Closed
 from .reply import Reply
 from .router import Listen, WhenFull, check_queue
-from .serving import Listener, Serving
+from .serving import WHEN_FULL, Listener, Serving
 from .stats import Counters, Stats
 from .subjects import Subject, canonical, check_pattern, check_subject, matches, resolve
 from .subscription import Subscription
+from .tunnel import TunnelConnector
+from .tunnels import Entrance
+from .urls import find_protocol
 
 if TYPE_CHECKING:
     import ssl
@@ -109,6 +112,7 @@ class Bus(Life):
         self._counters = Counters()
         self._emit = self._events.emit
         self._checked: set[str | int] = set()
+        self._entrances: list[Entrance] = []
 
     # -- links -----------------------------------------------------------------------------------------------------------
 
@@ -660,6 +664,74 @@ class Bus(Life):
         if session is not None and not session.capabilities.extensions:
             raise Unsupported(f"{peer.protocol} cannot carry a {mode}")
         return (await peer._open(subject, body, mode, timeout)).typed(receives, Any)
+
+    # -- tunnels ---------------------------------------------------------------------------------------------------------
+
+    def tunnel(self, name: str, *, params: Mapping[str, str] | None = None) -> TunnelConnector:
+        """A connection that runs inside a link of this bus: ``connect(bus.tunnel("plant.7"), protocol="csb")``.
+
+        It goes to the peer that a request to `name` would go to. It comes back after a loss as any connection does, once the
+        outer link is back.
+
+        Args:
+            name: What the other side serves by `handle_tunnels`.
+            params: Shown there in `Handshake.params`.
+
+        Raises:
+            ReservedSubject, LocalProtocolError: The name cannot be.
+            TypeError: `params` are not text to text.
+        """
+        return self._tunnel(name, params, None)
+
+    def _tunnel(self, name: str, params: Mapping[str, str] | None, peer: Peer | None) -> TunnelConnector:
+        if not isinstance(name, str):
+            raise TypeError(f"tunnel({shown(name)}): a name, for example 'plant.7', not {type(name).__name__}")
+        self._check_subject(name)
+        given = dict(params or {})
+        if not all(isinstance(text, str) for pair in given.items() for text in pair):
+            raise TypeError(f"params={shown(params)}: text to text")
+
+        def route() -> Peer:
+            self._running.check_here()
+            return peer if peer is not None else self._route(name)
+
+        def lasting() -> bool:
+            runtime = self._runtime
+            return runtime is not None and not runtime.closing and (bool(self._opened) if peer is None else not peer.gone)
+
+        return TunnelConnector(route, lasting, name, given)
+
+    def handle_tunnels(
+        self, pattern: str, inner: Bus, *, protocol: str | ProtocolAdapter, when_full: str = "drop_oldest"
+    ) -> None:
+        """Lead tunnels of these names to another bus, as if their openers had connected to it.
+
+        A bus that does not run yet is entered with the first tunnel, and left together with this one. ``authorize(peer,
+        "tunnel", name)`` of this bus is asked first; then `inner` asks its own ``authenticate`` with the outer peer in
+        `Handshake.outer`; without one, whoever comes is who it is here.
+
+        Args:
+            pattern: ``plant.{id}``: what the names give is in `Handshake.params`.
+            inner: Where they lead; may be this bus.
+            protocol: What is spoken inside: name or adapter.
+            when_full: As in `serve`.
+
+        Raises:
+            LocalProtocolError, ReservedSubject: The pattern is not valid.
+            ValueError: The protocol or the policy is not known, or the pattern is served already.
+            TypeError: `inner` is no bus.
+        """
+        check_pattern(pattern, self.limits.subject)
+        check_type(inner, Bus, "inner", "Bus()")
+        if when_full not in WHEN_FULL:
+            raise ValueError(f"when_full={when_full!r}: one of {', '.join(WHEN_FULL)}")
+        if any(entrance.pattern == pattern for entrance in self._entrances):
+            raise ValueError(f"tunnels of {pattern!r} are served already")
+        self._entrances.append(Entrance(self, pattern, inner, find_protocol(protocol, {}), when_full))
+
+    def _entrance(self, name: str | int) -> Any:
+        """Who serves a tunnel, in place of a handler."""
+        return next((entrance for entrance in self._entrances if entrance.fits(name)), None)
 
     # -- running handlers ------------------------------------------------------------------------------------------------
 

@@ -89,6 +89,8 @@ class Channel(Generic[Receives_co, Sends_contra]):
         self._error: BusError | None = None
         self._readers: list[Any] = []
         self._writers: list[Any] = []
+        self.frames: bool = False
+        """Whether the items are frames of a tunnel."""
         self.answers: bool = False
         """Whether this is the handler's end: what does not fit is then the opener's mistake, and it is told."""
         self.started: float = 0.0

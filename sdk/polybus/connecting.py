@@ -272,7 +272,7 @@ class Connecting:
         attempts = self._backoff.attempts
         if bus._running.time() - self._up_since > self._backoff.bound(self._failures):
             self._failures = 0  # a link that ends as soon as it is up counts as a failure, or the pauses would never grow
-        while attempts is None or self._failures < attempts:
+        while (attempts is None or self._failures < attempts) and self._connector.reconnects:
             delay = self._backoff.delay(self._failures)
             self._failures += 1
             bus._emit(LinkRetrying(peer=link.peer, url=link.url, attempt=self._failures, delay=delay, reason=reason))

@@ -32,6 +32,8 @@ async def drain(bus: Bus, runtime: Runtime, timeout: float) -> None:
             await until(lambda: not _runs(bus, runtime))
         _end_streams(bus, runtime)
         await until(lambda: not _runs(bus, runtime))
+        for guest in list(bus._guests):  # what came through tunnels is answered before they end
+            await guest.drain(timeout)
         await until(lambda: not any(inbox.busy for inbox in bus._inboxes))
         await until(lambda: not any(link.outbox and link.state is State.UP for link in runtime.links))
     await close_links(bus, runtime, "the bus is leaving")

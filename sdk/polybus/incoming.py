@@ -335,7 +335,7 @@ def _open(peer: Peer, message: Message, now: float) -> None:
     link = peer._link
     bus, limits = link.bus, link.runtime.limits
     mode = message.attributes.get("mode", "stream")
-    handler = bus._handler(message.subject)
+    handler = bus._handler(message.subject) if mode != "tunnel" else bus._entrance(message.subject)
     channels = peer.channels = peer.channels if peer.channels is not None else {}
     problem: tuple[Code, str] | None = None
     unanswerable: tuple[Code, str] | None = None
@@ -345,13 +345,11 @@ def _open(peer: Peer, message: Message, now: float) -> None:
         problem = Code.UNAVAILABLE, DRAINING
     elif mode not in MODES:
         problem = Code.INVALID_ARGUMENT, f"a mode of {mode!r}: one of {', '.join(MODES)}"
-    elif (
-        sum(isinstance(call, ChannelCall) for call in (peer.calls or {}).values()) >= limits.channels
-        or len(peer.calls or ()) >= limits.running + limits.waiting
-    ):
+    elif _open_channels(peer) >= limits.channels or len(peer.calls or ()) >= limits.running + limits.waiting:
         problem = Code.RESOURCE_EXHAUSTED, f"{len(channels)} channels are open (Limits.channels)"
     elif handler is None:
-        unanswerable = Code.UNIMPLEMENTED, f"nobody handles {message.subject!r} here"
+        what = "serves a tunnel" if mode == "tunnel" else "handles"
+        unanswerable = Code.UNIMPLEMENTED, f"nobody {what} {message.subject!r} here"
     elif handler.style != mode:
         kind = handler.style if handler.style in ("stream", "channel") else "request"
         unanswerable = Code.INVALID_ARGUMENT, f"{message.subject!r} answers {kind}, not {mode}: use bus.{kind}()"
@@ -367,6 +365,9 @@ def _open(peer: Peer, message: Message, now: float) -> None:
         bus._counters.refused += 1
         peer.send_error(message, *problem, kind=Kind.END)
         return
+    if mode == "tunnel":
+        _open_tunnel(peer, message, handler, deadline)
+        return
     credit = message.attributes.get("credit")
     channel: Channel[Any, Any] = Channel(
         link.runtime.loop, peer, message.subject, credit if isinstance(credit, int) and credit > 0 else CREDIT
@@ -381,6 +382,22 @@ def _open(peer: Peer, message: Message, now: float) -> None:
     admit(peer, call)
     if deadline < peer._due:
         peer._watch(deadline)
+
+
+def _open_tunnel(peer: Peer, message: Message, entrance: Any, deadline: float) -> None:
+    call = entrance.call(peer, message, deadline)
+    assert peer.channels is not None and peer.calls is not None
+    peer.channels[message.id] = call.channel
+    peer.calls[message.id] = call
+    admit(peer, call)
+
+
+def _open_channels(peer: Peer) -> int:
+    """Streams, channels and tunnels that a peer has opened: tunnels are no calls any more once they stand."""
+    channels = peer.channels or {}
+    return sum(isinstance(call, ChannelCall) for call in (peer.calls or {}).values()) + sum(
+        channel.frames and channel.answers for channel in channels.values()
+    )
 
 
 def _item(peer: Peer, message: Message, now: float) -> None:

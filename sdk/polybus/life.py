@@ -84,6 +84,8 @@ class Life(Router):
         self._subscriptions: dict[Subscription, None] = {}
         self._listeners: dict[Listener, None] = {}
         self._opened: list[Link] = []
+        self._guests: dict[Bus, Runtime | None] = {}
+        """Other buses that this one has entered, because tunnels to it lead there: they are left together with it."""
 
     # -- entering --------------------------------------------------------------------------------------------------------
 
@@ -137,6 +139,13 @@ class Life(Router):
                     await self._shut(runtime)
                 raise
             self._move(Phase.RUNNING)
+
+    async def _take_in(self, guest: Bus) -> None:
+        """Enter another bus, until this one ends."""
+        before = self._guests.pop(guest, None)
+        if before is not None:  # it was closed meanwhile
+            await guest._leave(before, None)
+        self._guests[guest] = await guest._enter()
 
     def _start_listen(self, listen: Listen) -> HandlerInbox:
         inbox = HandlerInbox(self._bus, self._running, listen)
@@ -299,6 +308,9 @@ class Life(Router):
                 await task.stop()
         finally:
             await draining.close_links(self._bus, runtime, "the bus was closed", all_of_them=True)
+            while self._guests:
+                guest, entered = self._guests.popitem()
+                await guest._leave(entered, None)
             for link in list(runtime.links):
                 link.abort(Closed(1001, "the bus was closed"))
             for subscription in list(self._subscriptions):

@@ -250,7 +250,11 @@ class Outflow:
                 reply._fail(QueueFull(f"the outbox to {self.address} is full: {self._outbox_state()}"))
             return
         self._send_request(message, reply, peer)
-        self.flush()
+        try:
+            self.flush()
+        except TooLarge as error:  # for a connection that takes less than the session does: a tunnel
+            peer.pending.pop(reply.key, None)
+            reply._fail(error)
 
     def _send_request(self, message: Message, reply: Reply[Any], peer: Peer) -> None:
         if len(peer.pending) >= self.runtime.limits.pending:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, overload
 import anyio
 
 from . import incoming
-from .account import Account, cost
+from .account import OVERHEAD, Account, cost
 from .arguments import seconds
 from .calls import Answer, Call
 from .channel import CREDIT, Channel, Opening
@@ -34,9 +34,11 @@ from .subjects import Subject, resolve
 from .urgency import UrgentQueue
 
 if TYPE_CHECKING:
+    from .body import BodyFormat
     from .deliveries import Deliveries
     from .link import Link
     from .plugins import Identity
+    from .tunnel import TunnelConnector
 
 __all__ = ["Peer"]
 
@@ -293,6 +295,14 @@ class Peer(Answer):
         """Open a channel to this peer. See `Bus.channel`."""
         return self._link.bus.channel(subject, sends=sends, receives=receives, timeout=timeout, to=self)
 
+    def tunnel(self, name: str, *, params: Mapping[str, str] | None = None) -> TunnelConnector:
+        """A connection to this peer that runs inside its link. See `Bus.tunnel`.
+
+        Raises:
+            ReservedSubject, LocalProtocolError, TypeError: As `Bus.tunnel`.
+        """
+        return self._link.bus._tunnel(name, params, self)
+
     # -- extensions between our own buses --------------------------------------------------------------------------------
 
     async def extended(self) -> bool:
@@ -341,18 +351,27 @@ class Peer(Answer):
         return refused if isinstance(refused, list) else []
 
     async def _open(self, subject: str | int, body: Any, mode: str, timeout: float | None) -> Channel[Any, Any]:
+        channel: Channel[Any, Any] = Channel(self._link.runtime.loop, self, subject, 0)
+        await self._open_channel(channel, body, mode, timeout, CREDIT, None)
+        return channel
+
+    async def _open_channel(
+        self, channel: Channel[Any, Any], body: Any, mode: str, timeout: float | None, credit: int, hops: int | None
+    ) -> None:
+        """Write an open. `hops` are the tunnels that it has come through, where that is not what the link itself says."""
+        link, subject = self._link, channel.subject
+        if link.session is not None and not link.session.capabilities.extensions:
+            raise Unsupported(f"{self.protocol} cannot carry a {mode}")
         if not await self.extended():
             raise Unsupported(f"{self!r} is not a polybus peer: it can carry requests, but no {mode}")
         if self._answers_only:
             raise Unsupported(f"{self!r} only answers on this connection: it can carry requests, but no {mode}")
-        link = self._link
         now = link.runtime.time()
-        channels = self.channels = self.channels if self.channels is not None else {}
-        if len(channels) >= 2 * link.runtime.limits.channels:
-            raise TooManyRequests(f"{len(channels)} channels are open on this peer (Limits.channels)")
-        channel: Channel[Any, Any] = Channel(link.runtime.loop, self, subject, 0)
-        hops = link.transport.hops if link.transport is not None else 0
-        facts = {"mode": mode, "credit": CREDIT, "hops": hops}
+        if len(self.channels or ()) >= 2 * link.runtime.limits.channels:
+            raise TooManyRequests(f"{len(self.channels or ())} channels are open on this peer (Limits.channels)")
+        if hops is None:
+            hops = link.transport.hops if link.transport is not None else 0
+        facts = {"mode": mode, "credit": credit, "hops": hops}
         message = Message(
             Kind.OPEN, subject, None, None, link.format, None, link.runtime.ttl(now, now + timeout if timeout else math.inf)
         )
@@ -367,12 +386,29 @@ class Peer(Answer):
         link.check_initiates(self)
         channel.started = now
         channel.id = link.write(message, self)
+        channels = self.channels = self.channels if self.channels is not None else {}
         channels[channel.id] = channel
         if timeout is not None:
             channel.deadline = now + timeout
             if channel.deadline < self._due:
                 self._watch(channel.deadline)
-        return channel
+
+    @property
+    def takes_items(self) -> bool:
+        """Whether an item written now would not add to what waits for too long already."""
+        outbox = self._link.outbox
+        return outbox is None or outbox.takes_answers
+
+    def channel_frame(self, channel: Channel[Any, Any], frame: bytes, body_format: BodyFormat | None) -> int:
+        """Write a frame of a tunnel as an item. What it costs the other side until it is read.
+
+        Args:
+            body_format: How it travels; None for a value of this wire.
+        """
+        if body_format is None:
+            return self.channel_send(channel, Kind.ITEM, frame, None, {})
+        self._link.answer(Message(Kind.ITEM, channel.subject, channel.id, frame, body_format), self)
+        return len(frame) + OVERHEAD
 
     def channel_send(self, channel: Channel[Any, Any], kind: Kind, value: Any, code: Code | None, facts: dict[str, Any]) -> int:
         """A channel's port: write an item, a credit or an end. What it costs the other side until it is read."""

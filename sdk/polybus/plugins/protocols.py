@@ -69,7 +69,12 @@ class Capabilities:
 
 
 class Codec(Protocol):
-    """Frames to messages and back. Pure: options, but no role and no state."""
+    """Frames to messages and back. Pure: options, but no role and no state.
+
+    A codec whose items (of streams, channels and tunnels) may have other body formats than the rest says so in
+    ``item_formats``. In a tunnel frames travel as `body.OCTETS` where those are among them, on a wire of text also as
+    `body.JSON`, untouched; where neither is, as a value of the wire.
+    """
 
     @property
     def formats(self) -> tuple[BodyFormat, ...]:

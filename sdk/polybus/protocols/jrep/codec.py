@@ -37,6 +37,8 @@ class JrepCodec:
     writer: MessageWriter
     limits: Limits
     formats: tuple[BodyFormat, ...]
+    item_formats: tuple[BodyFormat, ...] = (JSON,)
+    """A frame of a tunnel may be a JSON document; bytes are base64, a value like others."""
     reads: frozenset[Literal["text", "binary"]] = _TEXT
     writes: Literal["text", "binary"] = "text"
 

@@ -43,6 +43,7 @@ class _Usual(Struct, gc=False, forbid_unknown_fields=True):
     PolybusTtl: int | None = None
     PolybusVerb: str | None = None
     PolybusId: str | None = None
+    PolybusFrame: Raw = Raw()
 
 
 _usual: Final = msgspec.json.Decoder(list[_Usual]).decode
@@ -107,6 +108,9 @@ class MessageReader:
             raise refuse("to be looked at")
         if parts.PolybusVerb is not None or parts.PolybusId is not None:
             message = self._usual_item(parts)
+            if raw := bytes(parts.PolybusFrame):
+                message.raw, message.format = raw, JSON
+                return message
         elif (reply := parts.ReplyTo) is not None:
             message = self._usual_request(parts, reply)
         elif subject[-_REPLY_LENGTH:] == REPLY_SUFFIX:
@@ -202,6 +206,7 @@ class MessageReader:
                 return Message(Kind.CONTROL, "", attributes=self._values_of(parts, None))
             raise refuse("no ToSubject", "missing_subject", id)
         check_subject(subject, self._longest if subject.endswith(":RPC") else self._limits.subject, id)
+        frame = parts.pop("PolybusFrame", None)
         values = self._values_of(parts, id)
         if "PriorityProcessing" in values:
             check_priority(values["PriorityProcessing"], id)
@@ -212,6 +217,8 @@ class MessageReader:
             if part in parts:
                 self._take_body(message, part, parts, values)
                 break
+        if frame is not None and message.kind is _ITEM:
+            message.raw, message.format = bytes(frame), JSON
         message.attributes.update(
             (name, value) for name, value in values.items() if name != "ToSubject" and not name.startswith("Polybus")
         )

@@ -8,7 +8,7 @@ from typing import Any
 
 from attrs import frozen
 
-from ...body import BodyFormat
+from ...body import JSON, BodyFormat
 from ...errors import LocalProtocolError, Unsupported
 from ...limits import Limits
 from ...message import Kind, Message
@@ -161,8 +161,12 @@ class MessageWriter:
         return self._with_body(self._names(message.subject), message, b',"PolybusVerb":"notify"')
 
     def _item(self, message: Message, id: Any) -> bytes:
-        names = self._names(message.subject)
-        return b"".join((names.to, b',"PolybusVerb":"item","PolybusId":', quoted(id), self._body(message, b',"Value":'), b"}"))
+        names, raw = self._names(message.subject), message.raw
+        if raw is not None and message.format is JSON and (self._marked or b"EncodedType" in raw or b"\\u" in raw):
+            body = b',"PolybusFrame":' + raw  # as it is: nobody looks for markers in it, or adds any
+        else:
+            body = self._body(message, b',"Value":')
+        return b"".join((names.to, b',"PolybusVerb":"item","PolybusId":', quoted(id), body, b"}"))
 
     # -- parts -----------------------------------------------------------------------------------------------------------
 

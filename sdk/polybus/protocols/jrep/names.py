@@ -60,6 +60,7 @@ PROTOCOL_PARTS: Final = frozenset(
         "PolybusTtl",
         "PolybusVerb",
         "PolybusId",
+        "PolybusFrame",
         "PolybusMode",
         "PolybusN",
         "PolybusHops",

@@ -1,0 +1,539 @@
+"""Tunnels: connections that run inside another connection. A tunnel is a channel whose items are frames.
+
+`TunnelConnector` is what `Bus.tunnel` and `Peer.tunnel` give: a place to connect to. `TunnelTransport` is one connection, at
+either end; what the far end does with a new one is in `tunnels`. Everything here is called from the outer link and from the
+inner one; a frame costs no task and waits in no queue, unless the other side has granted no credit or the outer connection is
+slow.
+
+A frame travels as bytes. Where the outer wire is text and the frame is a JSON document, it travels as that, so that nothing is
+written as text inside text.
+"""
+
+from __future__ import annotations
+
+import binascii
+from collections import deque
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+import anyio
+import msgspec
+from attrs import frozen
+
+from .account import cost
+from .body import JSON, OCTETS, BodyFormat, check_json
+from .channel import CREDIT_BYTES, Channel
+from .errors import (
+    AmbiguousRoute,
+    BusError,
+    Code,
+    ConnectFailed,
+    DeadlineExceeded,
+    EncodeError,
+    Forbidden,
+    LocalProtocolError,
+    RequestError,
+    TooLarge,
+    Unauthorized,
+)
+from .message import Kind, Message
+from .plugins import Closed
+from .transports._codes import closed_by_peer, sayable
+
+if TYPE_CHECKING:
+    from .peer import Peer
+    from .plugins import Codec, DialOptions, Host, Receiver
+
+__all__ = ["TunnelConnector", "TunnelTransport", "WINDOW", "limits_of", "tunnel_facts"]
+
+WINDOW: Final = 256
+"""Frames that a side grants before it has read any; besides, `channel.CREDIT_BYTES`."""
+_MARGIN: Final = 512
+"""Bytes of the outer frame that are not the inner one, at the most, besides the name."""
+_DEPTH: Final = 8
+"""Levels of nesting that the outer message takes from `Limits.depth`."""
+
+_CODES: Final[Mapping[int, Code]] = {
+    1000: Code.CANCELLED,
+    1001: Code.UNAVAILABLE,
+    1009: Code.RESOURCE_EXHAUSTED,
+    1011: Code.INTERNAL,
+    1013: Code.UNAVAILABLE,
+    4401: Code.UNAUTHENTICATED,
+    4403: Code.PERMISSION_DENIED,
+}
+_skim: Final = msgspec.json.Decoder(msgspec.Raw).decode
+
+
+def _is_document(frame: bytes, depth: int) -> bool:
+    """Whether a frame is a JSON object or array that may stand in another one as it is."""
+    if frame[:1] not in (b"{", b"["):
+        return False
+    try:
+        check_json(frame, depth)
+        _skim(frame)
+    except (ValueError, RecursionError, EncodeError):
+        return False
+    return True
+
+
+@frozen
+class Packing:
+    """How frames travel on an outer wire, and how large they may be."""
+
+    text: bool
+    """Whether a frame that is a JSON document goes as such."""
+    octets: bool
+    """Whether the wire has a place for bytes in an item; else they are a value."""
+    depth: int
+    plain: int
+    """The largest frame that goes as it is."""
+    encoded: int
+    """The largest one that a text wire must write as base64."""
+    outer: int
+    """What the outer connection takes."""
+
+    def choose(self, frame: bytes) -> BodyFormat | None:
+        """JSON, bytes, or None for a value of the wire's own.
+
+        Raises:
+            TooLarge: It does not fit.
+        """
+        chosen: BodyFormat | None = OCTETS if self.octets else None
+        limit = self.encoded
+        if self.text and _is_document(frame, self.depth):
+            limit, chosen = self.plain, JSON
+        if len(frame) > limit:
+            raise TooLarge(
+                f"a frame of {len(frame)} bytes: this tunnel takes {limit}, because the outer connection takes {self.outer}: "
+                "raise Limits(message=...) of both ends of the outer connection"
+            )
+        return chosen
+
+
+def packing(codec: Codec, text: bool, name: str, outer: int, depth: int) -> Packing:
+    """For an outer wire.
+
+    Args:
+        codec: Of the outer wire.
+        text: Whether the inner protocol writes text.
+        name: Of the tunnel.
+        outer: The largest frame of the outer connection.
+        depth: `Limits.depth` of the outer bus.
+    """
+    formats = getattr(codec, "item_formats", codec.formats)
+    binary = codec.writes == "binary"
+    room = max(0, outer - _MARGIN - 2 * len(name.encode()))
+    return Packing(
+        text=text and not binary and JSON in formats,
+        octets=OCTETS in formats,
+        depth=max(1, depth - _DEPTH),
+        plain=room,
+        encoded=room if binary and OCTETS in formats else room * 3 // 4,
+        outer=outer,
+    )
+
+
+def _frame_of(message: Message) -> bytes | None:
+    """The frame in an item; None where there is none."""
+    raw, body_format = message.raw, message.format
+    if raw is not None and (body_format is OCTETS or (body_format is JSON and raw[:1] in b"{[")):
+        return raw
+    try:
+        body = message.body
+        if isinstance(body, str):
+            return binascii.a2b_base64(body, strict_mode=True)
+    except (ValueError, BusError):
+        return None
+    return body if isinstance(body, bytes) else None
+
+
+class FrameChannel(Channel[bytes, bytes]):
+    """The channel below a tunnel: it hands frames to a receiver as they come, and keeps what it may not write yet."""
+
+    def __init__(self, peer: Peer, name: str | int, credit: int, packing: Packing) -> None:
+        super().__init__(peer._link.runtime.loop, peer, name, credit, window=WINDOW)
+        self.frames = True
+        self._peer = peer
+        self._packing = packing
+        self._queue: deque[tuple[bytes, BodyFormat | None]] = deque()
+        self.queued: int = 0
+        self._receiver: Receiver | None = None
+        self._deaf = True
+        self._paused = False
+        self._stalled = False
+        self._since = 0.0
+        """When a frame was written last, or began to wait."""
+        self._goodbye: Closed | None = None
+        self._why: Closed | None = None
+        self._told = False
+        self._waiter: Any = None
+        self.accepted: bool = False
+
+    # -- the opener's wait -----------------------------------------------------------------------------------------------
+
+    async def acceptance(self) -> None:
+        """Wait until the other side takes the tunnel.
+
+        Raises:
+            BusError: It does not, or is gone.
+        """
+        while not self.accepted and self._why is None:
+            self._waiter = self._loop.waiter()
+            await self._waiter
+        if self._error is not None:
+            raise self._error.with_traceback(None)
+        if self._why is not None:
+            raise RequestError(Code.UNAVAILABLE, self._why.reason or "the tunnel ended at once")
+
+    def accept(self) -> None:
+        """Take it: tell the opener of the room here."""
+        self.accepted = True
+        self._port.channel_send(self, Kind.CREDIT, None, None, {"credit": WINDOW})
+
+    def _answered(self) -> None:
+        if self._waiter is not None:
+            self._loop.wake(self._waiter)
+
+    # -- out -------------------------------------------------------------------------------------------------------------
+
+    def put(self, frame: bytes) -> None:
+        """Write a frame, or keep it until it may be written.
+
+        Raises:
+            TooLarge: It does not fit the outer connection.
+        """
+        if not self._sending or self._goodbye is not None:
+            return
+        chosen = self._packing.choose(frame)
+        if self._queue or not self._may_write():
+            if not self._queue:
+                self._since = self._loop.time()
+            self._queue.append((frame, chosen))
+            self.queued += len(frame)
+            if not self._paused and self._receiver is not None:
+                self._paused = True
+                self._receiver.pause_writing()
+        else:
+            self._write(frame, chosen)
+
+    def _may_write(self) -> bool:
+        if self._stalled or self._credit <= 0 or self._ahead_bytes >= CREDIT_BYTES:
+            return False
+        if self._peer.takes_items:
+            return True
+        self._stalled = True
+        self._peer._link.runtime.spawn(self._wait_for_room)
+        return False
+
+    async def _wait_for_room(self) -> None:
+        """The outer connection is slow: one task waits for it, whatever waits here."""
+        try:
+            if (room := self._port.channel_room()) is not None:
+                await room
+        finally:
+            self._stalled = False
+        self._pump()
+
+    def _write(self, frame: bytes, chosen: BodyFormat | None) -> None:
+        size = self._peer.channel_frame(self, frame, chosen)
+        self._credit -= 1
+        self._ahead.append(size)
+        self._ahead_bytes += size
+
+    def _pump(self) -> None:
+        """Write what waits, as far as that is allowed."""
+        while self._queue and self._sending and self._may_write():
+            frame, chosen = self._queue.popleft()
+            self.queued -= len(frame)
+            self._since = self._loop.time()
+            try:
+                self._write(frame, chosen)
+            except BusError as error:
+                self.cut(Closed(1009, str(error)))
+                return
+        if not self._queue and self._sending:
+            if self._goodbye is not None:
+                self._say_goodbye(self._goodbye)
+            elif self._paused and self._receiver is not None:
+                self._paused = False
+                self._receiver.resume_writing()
+
+    def received_credit(self, count: Any) -> None:
+        self.accepted = True
+        super().received_credit(count)
+        self._answered()
+        self._pump()
+
+    # -- in --------------------------------------------------------------------------------------------------------------
+
+    def attach(self, receiver: Receiver) -> None:
+        """Hand frames to somebody from the next turn on."""
+        self._receiver = receiver
+        self._deaf = False
+        self._loop.call_soon(self._deliver)
+
+    def listen(self, *, on: bool) -> None:
+        """Take frames, or leave them where they are: the other side may then send only what it was granted."""
+        if self._deaf is on:
+            self._deaf = not on
+            self._loop.call_soon(self._deliver)
+
+    def received_item(self, message: Message) -> None:
+        if not self._receiving:
+            return
+        receiver = self._receiver
+        if self._deaf or self._items or receiver is None:
+            super().received_item(message)
+            return
+        frame = _frame_of(message)
+        if self._granted <= 0 or frame is None:
+            self._refuse_item(frame)
+            return
+        self._granted -= 1
+        receiver.frames_received((frame,))
+        self._grant(cost(message))
+
+    def _refuse_item(self, frame: bytes | None) -> None:
+        if frame is None:
+            self.cut(Closed(1003, "an item in the tunnel is no frame"))
+        else:
+            self.cut(Closed(1008, f"more frames than the credit of {WINDOW} allows"))
+
+    def _deliver(self) -> None:
+        """What came while nobody took it, and then how it ended."""
+        receiver = self._receiver
+        if receiver is None or (self._deaf and self._why is None):
+            return
+        while self._items and not self._deaf:
+            message = self._items.popleft()
+            size = cost(message)
+            self._unread -= size
+            self._port.account.release(size)
+            frame = _frame_of(message)
+            if frame is None:
+                self._refuse_item(frame)
+                break
+            receiver.frames_received((frame,))
+            self._grant(size)
+        if self._why is not None and not self._told and (not self._items or self._error is not None):
+            self._told = True
+            receiver.closed(self._why)
+
+    # -- the end ---------------------------------------------------------------------------------------------------------
+
+    def close(self, why: Closed) -> None:
+        """Write what waits, then say goodbye."""
+        if self._goodbye is None and self._sending:
+            self._goodbye = why
+            self._since = self._loop.time()
+            if not self._queue:
+                self._say_goodbye(why)
+        elif self._done:
+            self._end(why)
+
+    def _say_goodbye(self, why: Closed) -> None:
+        if why.code == 1000:
+            self._finish_sending()  # the other half ends when all of the peer's frames are here
+            if self._done:
+                self._end(why)
+        else:
+            self.cut(why)
+
+    def cut(self, why: Closed) -> None:
+        """End both halves at once, and tell the other side why."""
+        self._drop()
+        self._goodbye = self._goodbye or why
+        if not self._done:
+            self.abort(_CODES.get(why.code, Code.ABORTED), why.reason, None, {"close": sayable(why.code)})
+        self._end(why)
+
+    def received_end(self, message: Message) -> None:
+        code = message.code
+        if code is None or code is Code.OK:
+            self._receiving = False
+            self._maybe_done()
+            if self._goodbye is not None and self._sending is False:
+                self._end(self._goodbye)
+            else:
+                self.close(Closed(1000))
+                self._end(closed_by_peer(1000, ""))
+        else:
+            super().received_end(message)
+
+    def _break(self, error: BusError) -> None:
+        self._drop()
+        super()._break(error)
+        self._end(_closed_by(error))
+
+    def _overrun(self, told: str, seen: str) -> None:
+        self.cut(Closed(1008, told))
+
+    def _drop(self) -> None:
+        self._queue.clear()
+        self.queued = 0
+
+    def _end(self, why: Closed) -> None:
+        if self._why is None:
+            self._why = why
+            self._answered()
+            self._loop.call_soon(self._deliver)
+
+    def watch(self, now: float, write_timeout: float, close_timeout: float) -> None:
+        """About once a second."""
+        if self._why is not None or self._done:
+            return
+        if self._goodbye is not None and now - self._since > close_timeout:
+            self.cut(self._goodbye)
+        elif self._queue and now - self._since > write_timeout:
+            self.cut(Closed(1006, f"no progress in {write_timeout:g} s of writing into the tunnel (Limits.write_timeout)"))
+
+
+def _closed_by(error: BusError) -> Closed:
+    """How the inner connection ends where the outer side says why."""
+    if isinstance(error, RequestError) and error.received:
+        given = error.detail.get("close") if isinstance(error.detail, dict) else None
+        if type(given) is int and 1000 <= given < 5000:
+            return closed_by_peer(given, error.text)
+        return Closed(1006, f"the tunnel was ended: {error}")
+    return Closed(1006, f"the outer connection is gone: {getattr(error, 'reason', None) or error}")
+
+
+class TunnelTransport:
+    """One connection through a tunnel; implements `plugins.Transport`."""
+
+    __slots__ = ("_channel", "_limits", "address", "hops", "max_frame", "send")
+
+    name = "tunnel"
+
+    def __init__(self, host: Host, channel: FrameChannel, address: str, hops: int) -> None:
+        self._channel = channel
+        self._limits = host.limits
+        self.address: str = address
+        self.hops: int = hops
+        self.max_frame: int = min(host.limits.message, channel._packing.plain)
+        self.send: Callable[[bytes], None] = channel.put
+
+    def start(self, receiver: Receiver) -> None:
+        """Deliver from the next turn on."""
+        self._channel.attach(receiver)
+
+    def write_backlog(self) -> int:
+        """Bytes that the other side has granted no room for."""
+        return self._channel.queued
+
+    def pause_reading(self) -> None:
+        """Take nothing for now: the other side may send what it was granted."""
+        self._channel.listen(on=False)
+
+    def resume_reading(self) -> None:
+        """Go on taking."""
+        self._channel.listen(on=True)
+
+    def close(self, code: int = 1000, reason: str = "") -> None:
+        """End in order."""
+        self._channel.close(Closed(code, reason))
+
+    def abort(self, why: Closed) -> None:
+        """Cut: what has not been written is lost."""
+        self._channel.cut(why)
+
+    def tick(self, now: float) -> None:
+        """The time limits of writing and closing."""
+        self._channel.watch(now, self._limits.write_timeout, self._limits.close_timeout)
+
+
+def tunnel_facts(protocol: str, headers: Mapping[str, str], params: Mapping[str, str]) -> dict[str, Any]:
+    """What an opener says: the protocol inside, and what the inner handshake shall see."""
+    facts: dict[str, Any] = {"protocol": protocol}
+    if headers:
+        facts["headers"] = dict(headers)
+    if params:
+        facts["params"] = dict(params)
+    return facts
+
+
+def limits_of(peer: Peer, text: bool, name: str) -> Packing:
+    """How frames travel to a peer.
+
+    Raises:
+        Disconnected: The link is down.
+    """
+    link = peer._link
+    limits, transport = link.runtime.limits, link.transport
+    outer = limits.message if transport is None else min(limits.message, transport.max_frame)
+    return packing(link.adapter.codec(limits), text, name, outer, limits.depth)
+
+
+class TunnelConnector:
+    """A place at the other end of a link: ``connect(bus.tunnel("plant.7"), protocol="csb")``."""
+
+    def __init__(self, route: Callable[[], Peer], lasting: Callable[[], bool], name: str, params: Mapping[str, str]) -> None:
+        self.url: str = f"tunnel://{name}"
+        self._name = name
+        self._params = params
+        self._route = route
+        self._lasting = lasting
+
+    @property
+    def reconnects(self) -> bool:
+        """Whether the outer link may come back."""
+        return self._lasting()
+
+    def __repr__(self) -> str:
+        return f"<TunnelConnector {self._name!r}>"
+
+    async def connect(self, options: DialOptions) -> TunnelTransport:
+        """One attempt.
+
+        Raises:
+            ConnectFailed: Nobody serves the tunnel, the outer link is down, or it would be one hop too many.
+            Unauthorized, Forbidden: The other side refuses who we are.
+            LocalProtocolError, AmbiguousRoute: The outer bus is not entered; it does not know whom to ask.
+        """
+        if options.tls is not None:
+            raise LocalProtocolError("tls= given for a tunnel, which is as safe as its outer connection", protocol="tunnel")
+        try:
+            return await self._connect(options)
+        except (ConnectFailed, LocalProtocolError, AmbiguousRoute):
+            raise
+        except Unauthorized as error:
+            raise Unauthorized(error.text) from None
+        except Forbidden as error:
+            raise Forbidden(error.text) from None
+        except BusError as error:
+            reason = getattr(error, "text", None) or getattr(error, "reason", None) or str(error)
+            raise ConnectFailed(self.url, reason) from error
+
+    async def _connect(self, options: DialOptions) -> TunnelTransport:
+        peer = self._route()
+        runtime = peer._link.runtime
+        runtime.check_here()
+        if not peer.connected:
+            raise ConnectFailed(self.url, f"the outer link to {peer.address} is down")
+        transport = peer._link.transport
+        hops = 0 if transport is None else transport.hops
+        limit = options.host.limits.hops
+        if hops >= limit:
+            raise ConnectFailed(self.url, too_deep(hops + 1, limit))
+        facts = tunnel_facts(options.subprotocol, options.headers, self._params)
+        channel = FrameChannel(peer, self._name, 0, limits_of(peer, options.writes == "text", self._name))
+        seconds = options.host.limits.connect_timeout
+        try:
+            with anyio.fail_after(seconds):
+                await peer._open_channel(channel, facts, "tunnel", None, WINDOW, hops)
+                await channel.acceptance()
+        except TimeoutError as error:
+            if isinstance(error, DeadlineExceeded):
+                raise
+            channel.cut(Closed(1000, "the opener gave up"))
+            raise ConnectFailed(self.url, f"timed out after {seconds:g} s, waiting to be let in") from None
+        except BaseException:
+            channel.cut(Closed(1000, "the opener gave up"))
+            raise
+        return TunnelTransport(options.host, channel, f"{peer.address}/{self._name}", hops + 1)
+
+
+def too_deep(depth: int, limit: int) -> str:
+    """Why a tunnel is refused."""
+    return f"it would be tunnel number {depth} one in the other: the limit is {limit} (Limits.hops)"

@@ -1,0 +1,236 @@
+"""The far end of tunnels: who serves which names, and how a new one becomes a link of the inner bus."""
+
+from __future__ import annotations
+
+import math
+from http.cookies import CookieError, SimpleCookie
+from typing import TYPE_CHECKING, Any
+
+import anyio
+from attrs import frozen
+
+from .calls import Call, failure
+from .errors import BadRequest, BusError, Code, RequestError
+from .plugins import Admission, Handshake
+from .serving import BusGate, Listener
+from .subjects import captures, matches
+from .tunnel import FrameChannel, TunnelTransport, limits_of, too_deep
+
+if TYPE_CHECKING:
+    from .bus import Bus
+    from .message import Message
+    from .peer import Peer
+    from .plugins import ProtocolAdapter
+    from .runtime import Runtime
+
+__all__ = ["Entrance", "TunnelCall"]
+
+
+@frozen
+class _Open:
+    """What an opener has said."""
+
+    protocol: str | None
+    headers: dict[str, str]
+    params: dict[str, str]
+
+
+def _read(message: Message) -> _Open:
+    """
+    Raises:
+        BadRequest: It is not what `tunnel.tunnel_facts` gives.
+    """
+    body = message.body if message.has_body else {}
+    if not isinstance(body, dict):
+        raise BadRequest("the body of a tunnel's open is an object with protocol, headers and params")
+    protocol = body.get("protocol")
+    if protocol is not None and not isinstance(protocol, str):
+        raise BadRequest("the protocol inside a tunnel is text")
+    headers = {name.lower(): value for name, value in _texts(body, "headers").items()}
+    return _Open(protocol, headers, _texts(body, "params"))
+
+
+def _texts(body: dict[str, Any], member: str) -> dict[str, str]:
+    found = body.get(member) or {}
+    if not isinstance(found, dict) or not all(isinstance(one, str) for pair in found.items() for one in pair):
+        raise BadRequest(f"{member} of a tunnel are text to text")
+    return found
+
+
+class Entrance:
+    """The names of a pattern, and the bus behind them. What `incoming` finds in place of a handler; implements `Listening`."""
+
+    style = "tunnel"
+
+    def __init__(self, outer: Bus, pattern: str, inner: Bus, adapter: ProtocolAdapter, when_full: str) -> None:
+        self.pattern: str = pattern
+        self.url: str = f"tunnel://{pattern}"
+        self._outer = outer
+        self._inner = inner
+        self._adapter = adapter
+        self._when_full = when_full
+        self._listener: Listener | None = None
+        self._runtime: Runtime | None = None
+        self._opening: anyio.Event | None = None
+
+    def fits(self, name: str | int) -> bool:
+        """Whether a name belongs here."""
+        return matches(self.pattern, name)
+
+    async def aclose(self) -> None:
+        """The inner bus is left."""
+        self._listener = None
+
+    async def listener(self) -> Listener:
+        """The inner bus's side. One that does not run yet is entered, and left together with the outer one.
+
+        Raises:
+            LocalProtocolError: The inner bus runs in another event loop.
+        """
+        while self._opening is not None:
+            await self._opening.wait()
+        inner = self._inner
+        if self._listener is None or inner._runtime is not self._runtime:
+            opening = self._opening = anyio.Event()
+            try:
+                if inner._runtime is None:
+                    await self._outer._take_in(inner)
+                runtime = inner._running
+                runtime.check_here()
+                url = f"{self._adapter.name}+{self.url}"
+                listener = Listener(BusGate(inner, self._adapter, url, self._when_full), self, url)
+                inner._listeners[listener] = None
+                self._listener, self._runtime = listener, runtime
+            finally:
+                self._opening = None
+                opening.set()
+        return self._listener
+
+    def call(self, peer: Peer, message: Message, deadline: float) -> TunnelCall:
+        """What admits one tunnel."""
+        given = message.attributes.get("credit")
+        credit = given if isinstance(given, int) and given > 0 else 0
+        text = self._adapter.codec(self._inner.limits).writes == "text"
+        channel = FrameChannel(peer, message.subject, credit, limits_of(peer, text, str(message.subject)))
+        channel.answers = True
+        channel.id = message.id
+        return TunnelCall(self, peer, message, deadline, channel)
+
+    async def admit(self, peer: Peer, message: Message, channel: FrameChannel) -> None:
+        """Let the stranger in: from then on it is a link of the inner bus.
+
+        Raises:
+            RequestError: It is not let in.
+        """
+        given = _read(message)
+        inner, name = self._inner, str(message.subject)
+        if given.protocol is not None and given.protocol != self._adapter.name:
+            text = f"{self._adapter.name} is spoken in the tunnel {name!r}, not {given.protocol[:64]!r}"
+            raise RequestError(Code.FAILED_PRECONDITION, text)
+        depth = hops_of(peer, message) + 1
+        limit = min(self._outer.limits.hops, inner.limits.hops)
+        if depth > limit:
+            raise RequestError(Code.FAILED_PRECONDITION, too_deep(depth, limit))
+        gate = (await self.listener())._gate
+        refused = gate.knock(peer.address)
+        if refused is not None:
+            raise refused
+        try:
+            admission = await self._asked(self._handshake(peer, name, given))
+        except BaseException:
+            gate.left(peer.address)
+            raise
+        if channel.failed is not None or not peer.connected:
+            gate.left(peer.address)
+            return
+        channel.accept()
+        gate.opened(TunnelTransport(inner._running, channel, peer.address, depth), admission)
+
+    async def _asked(self, handshake: Handshake) -> Admission:
+        """Who the stranger is: whom `authenticate` of the inner bus says, or without it who the outer peer is.
+
+        Raises:
+            BusError: It is not let in.
+        """
+        authority = self._inner._authority
+        if authority.authenticate is None:
+            return Admission(handshake.outer._identity, handshake)
+        outcome = await authority.admit(handshake)
+        if isinstance(outcome, BusError):
+            raise outcome
+        return outcome
+
+    def _handshake(self, peer: Peer, name: str, given: _Open) -> Handshake:
+        outer = peer._link.handshake
+        tokens = name.split(".")
+        cookies = given.headers.get("cookie")
+        return Handshake(
+            protocol=self._adapter.name,
+            transport="tunnel",
+            url=f"{self._adapter.name}+tunnel://{name}",
+            path=f"/{name}",
+            headers=given.headers,
+            cookies={} if cookies is None else _cookies(cookies),
+            origin=None if outer is None else outer.origin,
+            address=peer.address,
+            tls_peer=None if outer is None else outer.tls_peer,
+            outer=peer,
+            params={**given.params, **{part: tokens[at] for part, at in captures(self.pattern).items()}},
+        )
+
+
+def hops_of(peer: Peer, message: Message) -> int:
+    """How many tunnels and bridges an open has come through: what it says, and at least what is known here."""
+    said = message.attributes.get("hops")
+    transport = peer._link.transport
+    return max(said if isinstance(said, int) else 0, 0 if transport is None else transport.hops)
+
+
+def _cookies(text: str) -> dict[str, str]:
+    try:
+        return {name: morsel.value for name, morsel in SimpleCookie(text).items()}
+    except CookieError:
+        return {}
+
+
+class TunnelCall(Call):
+    """An open on its way to the inner bus. The tunnel itself is no call: it takes nobody's place while it lasts."""
+
+    __slots__ = ("_entrance", "channel")
+
+    def __init__(self, entrance: Any, peer: Peer, message: Message, deadline: float, channel: FrameChannel) -> None:
+        super().__init__(peer._link.bus, peer, peer, None, message, deadline)  # type: ignore[arg-type]  # there is no handler
+        self._entrance = entrance
+        self.channel: FrameChannel = channel
+
+    async def _run(self) -> None:
+        try:
+            if self.bus._authorize is not None:
+                await self._authorized(self.bus, "tunnel")
+            assert self.peer is not None
+            await self._entrance.admit(self.peer, self.message, self.channel)
+        except Exception as error:
+            self._refused(error)
+        except BaseException as error:
+            if not (self.ended or self.bus._execution.ours(error, self.scope)):
+                self._refused(error)
+            if self.ended or self.bus._execution.must_pass(error, self.scope):
+                raise
+        finally:
+            self.end()
+
+    def _refused(self, error: BaseException) -> None:
+        if self.channel.failed is None and not self.channel.accepted:
+            code, text, reason, detail = failure(error, self.bus, self.message)
+            if isinstance(error, RequestError):
+                self.bus._counters.refused += 1
+            self.channel.abort(code, text, reason, detail)
+
+    def expire(self) -> None:
+        """An open has no deadline of its own that would end a tunnel which stands."""
+        self.deadline = math.inf
+
+    def stop(self) -> None:
+        if not self.channel.accepted:
+            self.channel.abort(Code.CANCELLED, "the tunnel was given up")
+        super().stop()

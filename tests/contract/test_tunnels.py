@@ -1,0 +1,92 @@
+"""The contract through tunnels: each protocol inside each other, over the transports and the event loops (`anyio_backend`)."""
+
+from __future__ import annotations
+
+import itertools
+import secrets
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from typing import Any
+
+from attrs import frozen
+
+from polybus import Backoff, Bus, Limits, Peer, connect
+from polybus.plugins import ProtocolAdapter
+from polybus.protocols import Csb, Jrep, Ubre, UProtocol
+from polybus.testing import protocol_suite
+
+BACKOFF = Backoff(initial=0.001, maximum=0.02)
+WIDE = Limits(message=2**22)
+Make = Callable[[], ProtocolAdapter]
+PROTOCOLS: dict[str, Make] = {"Ubre": Ubre, "Csb": Csb, "Jrep": Jrep, "UProtocol": UProtocol}
+OVER = {"Tcp": "tcp://127.0.0.1:0", "WebSocket": "ws://127.0.0.1:0/bus"}
+
+
+@frozen
+class Seen:
+    """What a test looks at of a listener: the address for clients, and who is there."""
+
+    url: str
+    bus: Bus
+
+    @property
+    def peers(self) -> list[Peer]:
+        return self.bus.peers
+
+
+def tunnelled(inner: Make, outer: Make, address: str = "memory://NAME", skip: Mapping[str, str] | None = None) -> type[Any]:
+    """The contract of `inner`, where every client has a connection of the outer protocol, and the protocol in a tunnel."""
+
+    @asynccontextmanager
+    async def serving(self: Any, bus: Bus, *, when_full: str = "drop_oldest", **options: Any) -> AsyncIterator[tuple[Any, Any]]:
+        adapter, around = self.adapter, outer()
+        front = Bus(limits=WIDE)
+        front.handle_tunnels("site.{id}", bus, protocol=adapter, when_full=when_full)
+        url = f"{around.name}+{address}".replace("NAME", secrets.token_hex(4))
+        async with front.serve(url, protocol=around) as listener:
+
+            @asynccontextmanager
+            async def dial(client: Bus | None = None, **more: Any) -> AsyncIterator[Bus]:
+                target = listener.url.partition("?")[0]
+                async with (
+                    connect(target, protocol=around, limits=WIDE, backoff=BACKOFF) as out,
+                    connect(out.tunnel("site.7"), protocol=adapter, bus=client, backoff=BACKOFF, **more) as joined,
+                ):
+                    yield joined
+
+            async with bus:
+                yield Seen(f"{adapter.name}+tunnel://site.7", bus), dial
+
+    return type("ThroughATunnel", (protocol_suite(inner, skip=skip or {}),), {"serving": serving})
+
+
+OUTSIDE = {"test_connecting_to_nobody_fails_at_once_with_the_address": "the outer server has gone: its address is told"}
+
+TestCsbInUbreJson = tunnelled(Csb, Ubre, skip=OUTSIDE)
+TestUbreInJrep = tunnelled(Ubre, Jrep, skip=OUTSIDE)
+TestJrepInCsb = tunnelled(Jrep, Csb, skip=OUTSIDE)
+
+CORE = frozenset(
+    (
+        "test_a_body_comes_back_as_it_went",
+        "test_a_chosen_error_keeps_class_code_text_reason_and_detail",
+        "test_a_deadline_ends_the_request_and_the_handler",
+        "test_a_link_comes_back_and_its_subscriptions_with_it",
+        "test_a_slow_reader_holds_the_sender_back",
+        "test_a_stranger_that_authenticate_refuses_is_unauthorized",
+        "test_a_thousand_requests_in_flight_each_get_their_own_answer",
+        "test_what_a_server_publishes_reaches_the_subscribed_client_in_order",
+    )
+)
+
+
+def core_of(suite: type[Any]) -> type[Any]:
+    """Its core alone: the others say nothing more about how frames travel."""
+    others = {name: None for name in dir(suite) if name.startswith("test_") and name not in CORE}
+    assert all(hasattr(suite, name) for name in CORE)
+    return type("Core", (suite,), others)
+
+
+for (inside, make), (outside, around) in itertools.product(PROTOCOLS.items(), repeat=2):
+    for where, address in OVER.items():
+        globals()[f"Test{inside}In{outside}Over{where}"] = core_of(tunnelled(make, around, address))
