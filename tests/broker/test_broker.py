@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import socket
+import ssl
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
 import anyio
 import pytest
+import trustme
 
 from polybus import (
     Backoff,
@@ -281,6 +283,19 @@ async def test_waiting_for_the_end() -> None:
 
 
 @bounded
+async def test_over_tls_on_one_side() -> None:
+    authority = trustme.CA()
+    certificate = authority.issue_cert("127.0.0.1")
+    here, there = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH), ssl.create_default_context()
+    certificate.configure_cert(here)
+    authority.configure_trust(there)
+    async with Broker("csb+wss://127.0.0.1:0/game", TCP, tls=here) as broker:
+        async with connect(broker.server_urls[0], bus=server_bus("A")):
+            async with connect(broker.client_urls[0], tls=there) as client:
+                assert await client.request("who") == "A"
+
+
+@bounded
 async def test_strangers_are_asked_who_they_are() -> None:
     def nobody(handshake: Handshake) -> None:
         raise Forbidden("not here")
@@ -338,6 +353,11 @@ def test_an_address_for_everybody_needs_a_doorkeeper(sides: tuple[str, str]) -> 
 def test_what_is_no_address_of_a_broker(clients: Any, servers: Any, said: str) -> None:
     with pytest.raises(ValueError, match=said):
         Broker(clients, servers)
+
+
+def test_tls_that_nothing_uses_is_told() -> None:
+    with pytest.raises(LocalProtocolError, match="none of the addresses"):
+        Broker(TCP, WS, tls=ssl.create_default_context())
 
 
 def test_metrics_are_for_this_machine_only() -> None:

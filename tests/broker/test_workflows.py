@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 
 import anyio
 import pytest
@@ -247,3 +248,39 @@ async def test_short_frames_are_counted_and_the_connection_goes_on() -> None:
         await server.send("00000001 10 00 0001 0000", "00000001 20 00 0001 00000005")
         assert await client.receive() == "2000000100000005"
         assert broker.stats().dropped == {"truncated": 2}
+
+
+# -- the shared bad inputs of a broker -----------------------------------------------------------------------------------
+
+COVERED = {
+    "csb-022": "test_a_client_that_speaks_like_a_broker_or_a_server_is_closed",
+    "csb-023": "test_a_client_that_speaks_like_a_broker_or_a_server_is_closed",
+    "csb-024": "test_a_client_that_writes_a_number_in_front_is_answered_with_bad_request",
+    "csb-025": "test_a_server_that_closes_the_client_of_another_is_closed_itself",
+    "csb-028": "test_a_number_that_was_never_given_is_answered_with_closed",
+    "csb-029": "test_a_second_server_that_says_the_same_id_is_refused",
+    "csb-030": "test_a_client_that_finds_no_server_is_closed_at_once",
+    "csb-031": "test_an_answer_to_a_client_that_has_gone_reaches_nobody",
+}
+
+
+def test_every_bad_input_of_a_broker_is_tried_here() -> None:
+    cases = json.loads((Path(__file__).parents[1] / "vectors" / "bad_inputs.json").read_text())["cases"]
+    assert {case["id"] for case in cases if case["transport"].startswith("csb-broker")} == set(COVERED)
+    assert all(name in globals() for name in COVERED.values())
+
+
+@bounded
+async def test_a_second_server_that_says_the_same_id_is_refused() -> None:
+    hello = bytes.fromhex("00000000 12000000 ffff0000") + b'{"v":1,"server":"A","instance":"%s"}'
+    async with brokered(2) as (broker, (one, two)):
+        await one.send(hello % b"1")
+        assert (await one.receive())[:24] == "00000000" + "22000000ffff0000"
+        await two.send(hello % b"2")
+        assert (await two.receive())[:24] == "00000000" + "22d00000ffff0000"
+        assert (await two.ended()).code == 1008
+        async with raw_peer(broker.client_urls[0]) as client:
+            assert (await one.receive())[8:10] == "d2"
+            await client.send("10 00 0001 00000005")
+            assert (await one.receive())[8:] == "1000000100000005"
+        assert broker.stats().dropped == {"refused": 1}

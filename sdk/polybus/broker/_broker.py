@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 __all__ = ["Broker"]
 
 
+_SECURE = frozenset(("tls", "wss"))
 _QUIET = 0.05
 """Seconds without a frame after which a broker that drains has nothing more to hand on."""
 
@@ -89,6 +90,10 @@ class Broker:
         self._origins = (origins,) if isinstance(origins, str) else tuple(origins)
         self._hosts = (hosts,) if isinstance(hosts, str) else tuple(hosts)
         self._tls = tls
+        self._insecure = insecure
+        transports = [transport.name for targets in self._targets for _, transport, _ in targets.values()]
+        if tls is not None and not set(transports) & _SECURE:
+            raise LocalProtocolError("tls= given, but none of the addresses is tls:// or wss://")
         self._metrics = None if metrics is None else MetricsPort(metrics, lambda: prometheus_text(self.stats()))
         self._events: EventHub[BrokerEvent] = EventHub(self)
         self._runtime: Runtime | None = None
@@ -163,7 +168,8 @@ class Broker:
                 subprotocol=adapter.name,
                 origins=origins,
                 hosts=hosts,
-                tls=self._tls if transport.name in ("tls", "wss") else None,
+                tls=self._tls if transport.name in _SECURE else None,
+                private=not (self._insecure or self._authorities[side].authenticate is not None),
             )
             listening = await transport.listen(address, options)
             self._listening.append(listening)
