@@ -21,7 +21,7 @@ FLOORS: tuple[frozenset[str], ...] = (
     frozenset({"protocols", "transports"}),
     frozenset({"account", "urls", "reply", "outbox", "workers", "runtime", "threads", "channel"}),
     frozenset({"signatures", "handlers", "authority", "router"}),
-    frozenset({"blocking_items"}),
+    frozenset({"blocking_items", "blocking_peer"}),
     frozenset({"blocking", "calls", "execution", "event_stream", "lifespan", "loopback"}),
     frozenset({"incoming", "inbox", "deliveries", "peer", "crowd", "outflow", "link", "relaying", "tunnel"}),
     frozenset({"subscription", "distribution"}),

@@ -4,38 +4,33 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, overload
+from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 import anyio.from_thread
 import anyio.lowlevel
 
 from .blocking_items import BlockingBlock, BlockingChannel, BlockingItems, BlockingSubscription, Run
+from .blocking_peer import AnyPeer, AnySubject, BlockingListener, BlockingPeer, asynchronous, called
 from .context import Context
 from .errors import BusError, LocalProtocolError
 from .subjects import Subject
 
 if TYPE_CHECKING:
     import ssl
-    from datetime import datetime
 
     from .bus import Bus
     from .connecting import Backoff, Headers
     from .events import BusEvent
     from .message import Message
-    from .peer import Peer
     from .plugins import Connector, ProtocolAdapter
     from .router import WhenFull
-    from .serving import Listener
     from .stats import Stats
 
-__all__ = ["BlockingBus", "BlockingContext", "BlockingListener", "BlockingPeer"]
+__all__ = ["BlockingBus", "BlockingContext"]
 
 In = TypeVar("In")
 Out = TypeVar("Out")
 T = TypeVar("T")
-
-AnySubject: TypeAlias = "str | int | Subject[Any, Any]"
-AnyPeer: TypeAlias = "Peer | BlockingPeer"
 
 
 class FromHandler:
@@ -71,171 +66,6 @@ def check_not_on_loop(thread: int) -> None:
         raise LocalProtocolError(
             "a blocking verb was called on the event loop that has to do the work: await the verb of the polybus.Bus there"
         )
-
-
-async def _called(function: Callable[..., T], *args: Any) -> T:
-    return function(*args)
-
-
-def _asynchronous(to: Any) -> Any:
-    """The peers that the asynchronous verbs know."""
-    if isinstance(to, BlockingPeer):
-        return to._peer
-    return [_asynchronous(peer) for peer in to] if isinstance(to, Iterable) else to
-
-
-class BlockingPeer:
-    """A `Peer` whose verbs block the calling thread."""
-
-    def __init__(self, peer: Peer, run: Run) -> None:
-        self._peer = peer
-        self._run = run
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, BlockingPeer) and self._peer is other._peer
-
-    def __hash__(self) -> int:
-        return hash(self._peer)
-
-    def __repr__(self) -> str:
-        return repr(self._peer)
-
-    @property
-    def id(self) -> str:
-        """Random text that tells peers apart."""
-        return self._peer.id
-
-    @property
-    def identity(self) -> Any:
-        """What `authenticate` gave."""
-        return self._peer.identity
-
-    @property
-    def identity_key(self) -> str | None:
-        """The key under which `BlockingBus.peers_of` finds it."""
-        return self._peer.identity_key
-
-    @property
-    def address(self) -> str:
-        """Network address, as far as the transport knows it."""
-        return self._peer.address
-
-    @property
-    def protocol(self) -> str:
-        """The protocol's name."""
-        return self._peer.protocol
-
-    @property
-    def transport(self) -> str:
-        """The transport's name."""
-        return self._peer.transport
-
-    @property
-    def connected_at(self) -> datetime:
-        """When the link came up (aware, UTC)."""
-        return self._peer.connected_at
-
-    @overload
-    def request(
-        self,
-        subject: Subject[In, Out],
-        body: In = ...,
-        *,
-        timeout: float = ...,
-        headers: Mapping[str, str] | None = ...,
-    ) -> Out: ...
-    @overload
-    def request(
-        self,
-        subject: str | int,
-        body: Any = ...,
-        *,
-        timeout: float = ...,
-        returns: type[T],
-        headers: Mapping[str, str] | None = ...,
-    ) -> T: ...
-    @overload
-    def request(
-        self,
-        subject: str | int,
-        body: Any = ...,
-        *,
-        timeout: float = ...,
-        returns: Any = ...,
-        headers: Mapping[str, str] | None = ...,
-    ) -> Any: ...
-    def request(
-        self,
-        subject: AnySubject,
-        body: Any = None,
-        *,
-        timeout: float = 30.0,
-        returns: Any = Any,
-        headers: Mapping[str, str] | None = None,
-    ) -> Any:
-        """Ask this peer, and wait for the answer.
-
-        Raises:
-            BusError: As `Peer.request` and its `Reply`.
-        """
-
-        async def ask() -> Any:
-            return await self._peer.request(subject, body, timeout=timeout, returns=returns, headers=headers)  # type: ignore[arg-type]
-
-        return self._run(ask)
-
-    def publish(
-        self, subject: AnySubject, body: Any = None, *, headers: Mapping[str, str] | None = None, timeout: float = 30.0
-    ) -> None:
-        """Publish to this peer alone.
-
-        Raises:
-            BusError: As `Peer.publish`.
-        """
-        self._run(lambda: self._peer.publish(subject, body, headers=headers, timeout=timeout))
-
-    def notify(self, subject: AnySubject, body: Any = None, *, headers: Mapping[str, str] | None = None) -> None:
-        """Tell this peer's handler, without an answer.
-
-        Raises:
-            BusError: As `Peer.notify`.
-        """
-        self._run(lambda: self._peer.notify(subject, body, headers=headers))
-
-    def stream(
-        self, subject: AnySubject, body: Any = None, *, returns: Any = Any, timeout: float | None = None
-    ) -> BlockingChannel[Any, Any]:
-        """Ask this peer for a stream. See `BlockingBus.stream`."""
-        return BlockingChannel(self._peer.stream(subject, body, returns=returns, timeout=timeout), self._run)
-
-    def channel(
-        self, subject: AnySubject, *, sends: Any = Any, receives: Any = Any, timeout: float | None = None
-    ) -> BlockingChannel[Any, Any]:
-        """Open a channel to this peer. See `BlockingBus.channel`."""
-        return BlockingChannel(self._peer.channel(subject, sends=sends, receives=receives, timeout=timeout), self._run)
-
-    def close(self, reason: str = "") -> None:
-        """End the connection, as `Peer.aclose`."""
-        self._run(self._peer.aclose, reason)
-
-
-class BlockingListener:
-    """A `Listener`, seen from a thread."""
-
-    def __init__(self, listener: Listener, run: Run) -> None:
-        self._listener = listener
-        self._run = run
-
-    @property
-    def url(self) -> str:
-        """The real, connectable URL."""
-        return self._listener.url
-
-    @property
-    def peers(self) -> list[BlockingPeer]:
-        """Who is connected here."""
-        peers = self._run(_called, lambda: self._listener.peers)
-        return [BlockingPeer(peer, self._run) for peer in peers]
 
 
 class BlockingBus:
@@ -307,7 +137,7 @@ class BlockingBus:
         """
 
         async def ask() -> Any:
-            peer = _asynchronous(to)
+            peer = asynchronous(to)
             return await self._bus.request(subject, body, timeout=timeout, returns=returns, to=peer, headers=headers)  # type: ignore[arg-type]
 
         return self._run(ask)
@@ -320,7 +150,7 @@ class BlockingBus:
         Raises:
             BusError: As `Bus.notify`.
         """
-        self._run(lambda: self._bus.notify(subject, body, headers=headers, to=_asynchronous(to)))
+        self._run(lambda: self._bus.notify(subject, body, headers=headers, to=asynchronous(to)))
 
     # -- publications ----------------------------------------------------------------------------------------------------
 
@@ -338,7 +168,7 @@ class BlockingBus:
         Raises:
             BusError: As `Bus.publish`.
         """
-        self._run(lambda: self._bus.publish(subject, body, headers=headers, to=_asynchronous(to), timeout=timeout))
+        self._run(lambda: self._bus.publish(subject, body, headers=headers, to=asynchronous(to), timeout=timeout))
 
     def publish_nowait(
         self,
@@ -355,8 +185,8 @@ class BlockingBus:
             BusError: As `Bus.publish_nowait`.
         """
         self._run(
-            _called,
-            lambda: self._bus.publish_nowait(subject, body, headers=headers, to=_asynchronous(to), timeout=timeout),
+            called,
+            lambda: self._bus.publish_nowait(subject, body, headers=headers, to=asynchronous(to), timeout=timeout),
         )
 
     def subscribe(
@@ -421,7 +251,7 @@ class BlockingBus:
         Raises:
             BusError: As `Bus.stream`.
         """
-        opening = self._bus.stream(subject, body, returns=returns, timeout=timeout, to=_asynchronous(to))
+        opening = self._bus.stream(subject, body, returns=returns, timeout=timeout, to=asynchronous(to))
         return BlockingChannel(opening, self._run)
 
     @overload
@@ -466,7 +296,7 @@ class BlockingBus:
         Raises:
             BusError: As `Bus.channel`.
         """
-        opening = self._bus.channel(subject, sends=sends, receives=receives, timeout=timeout, to=_asynchronous(to))
+        opening = self._bus.channel(subject, sends=sends, receives=receives, timeout=timeout, to=asynchronous(to))
         return BlockingChannel(opening, self._run)
 
     # -- links -----------------------------------------------------------------------------------------------------------
@@ -516,23 +346,23 @@ class BlockingBus:
     @property
     def peers(self) -> list[BlockingPeer]:
         """Everybody linked to this bus."""
-        peers = self._run(_called, lambda: self._bus.peers)
+        peers = self._run(called, lambda: self._bus.peers)
         return [BlockingPeer(peer, self._run) for peer in peers]
 
     def peers_of(self, key: str) -> list[BlockingPeer]:
         """The peers of one identity (its `Identity.key`)."""
-        return [BlockingPeer(peer, self._run) for peer in self._run(_called, self._bus.peers_of, key)]
+        return [BlockingPeer(peer, self._run) for peer in self._run(called, self._bus.peers_of, key)]
 
     # -- watching and ending ---------------------------------------------------------------------------------------------
 
     def stats(self) -> Stats:
         """A snapshot, as `Bus.stats`."""
-        snapshot: Stats = self._run(_called, self._bus.stats)
+        snapshot: Stats = self._run(called, self._bus.stats)
         return snapshot
 
     def events(self) -> BlockingItems[BusEvent]:
         """What happens from now on: ``for event in bus.events(): ...``"""
-        return BlockingItems(self._run(_called, self._bus.events), self._run)
+        return BlockingItems(self._run(called, self._bus.events), self._run)
 
     def drain(self, timeout: float = 20.0) -> None:
         """Stop taking requests and let running handlers finish, as `Bus.drain`."""

@@ -16,8 +16,9 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 from ._connect import connect as connect_async
-from .blocking import BlockingBus, BlockingContext, BlockingListener, BlockingPeer
+from .blocking import BlockingBus, BlockingContext
 from .blocking_items import BlockingBlock, BlockingChannel, BlockingItems, BlockingSubscription, Run
+from .blocking_peer import BlockingListener, BlockingPeer
 from .bus import Bus as AsyncBus
 from .errors import BusError, LocalProtocolError
 from .portal import Portal
