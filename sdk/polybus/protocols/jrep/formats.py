@@ -13,7 +13,7 @@ from ...errors import BadRequest, BusError, EncodeError
 from .java import JavaTypes
 from .names import MAX_PARTS, PROTOCOL_PARTS
 from .text import quoted
-from .value_reader import READERS, Reading
+from .value_reader import READERS, Reading, measure
 from .value_writer import Numbering, ValueWriter
 
 __all__ = ["ErraiFormat", "Parts", "PartsFormat", "ids_after"]
@@ -93,7 +93,13 @@ class ErraiFormat:
         """Of bytes whose depth has been checked."""
         try:
             node = _decode(data)
-            return node if type(node) is str else self.reading().read(node, self.depth)
+            if type(node) is str:
+                return node
+            reading = Reading(self.types, self.strict, self._readers)
+            value = reading.value(node)
+            if reading.referred:
+                measure(value, self.depth)
+            return value
         except BusError:
             raise
         except (ValueError, RecursionError) as error:

@@ -27,6 +27,8 @@ _MAX_NODES: Final = 1_000_000
 """Of a value with its references written out: a few bytes may stand for billions otherwise."""
 _KEY_DEPTH: Final = 4
 _MAX_DIGITS: Final = 4300
+_UTC: Final = datetime.UTC
+_from_timestamp: Final = datetime.datetime.fromtimestamp
 _decode: Final = msgspec.json.Decoder().decode
 
 _Read: TypeAlias = "Callable[[Reading, dict[str, Any]], Any]"
@@ -35,14 +37,15 @@ _Read: TypeAlias = "Callable[[Reading, dict[str, Any]], Any]"
 class Reading:
     """The values of one message: its parts share their ids."""
 
-    __slots__ = ("_known", "_readers", "_referred", "_strict", "_types")
+    __slots__ = ("_known", "_readers", "_strict", "_types", "referred")
 
     def __init__(self, types: JavaTypes, strict: bool, readers: dict[str, _Read]) -> None:
         self._types = types
         self._strict = strict
         self._readers = readers
         self._known: dict[str, Any] = {}
-        self._referred = False
+        self.referred: bool = False
+        """Whether something was met a second time."""
 
     def read(self, node: Any, depth: int) -> Any:
         """The Python value of decoded JSON.
@@ -51,7 +54,7 @@ class Reading:
             BadRequest: A marker is wrong; in strict mode also what is not known; or references make much of little.
         """
         value = self.value(node)
-        if self._referred:
+        if self.referred:
             measure(value, depth)
         return value
 
@@ -63,11 +66,11 @@ class Reading:
             read = self._readers.get(name) if type(name) is str else None
             return read(self, node) if read is not None else self._other(node, name)
         if kind is list:
-            return self._items(node)
+            return self._items(node, [])
         return node
 
-    def _items(self, nodes: list[Any]) -> list[Any]:
-        made: list[Any] = []
+    def _items(self, nodes: list[Any], made: list[Any]) -> list[Any]:
+        """Add the elements of an array to a list."""
         add, find = made.append, self._readers.get
         for node in nodes:
             kind = type(node)
@@ -78,7 +81,7 @@ class Reading:
                 read = find(name) if type(name) is str else None
                 add(read(self, node) if read is not None else self._other(node, name))
             elif kind is list:
-                add(self._items(node))
+                add(self._items(node, []))
             else:
                 add(node)
         return made
@@ -98,7 +101,7 @@ class Reading:
             return None, None
         if len(node) == 2:
             if id in self._known:
-                self._referred = True
+                self.referred = True
                 return id, self._known[id]
             if self._strict:
                 raise BadRequest(f"a reference to {id!r}, which is not in this message")
@@ -119,8 +122,7 @@ class Reading:
                 return self._opaque(node, id)
         if id is not None:
             known[id] = made
-        made.extend(self._items(content))
-        return made
+        return self._items(content, made)
 
     def _set(self, node: dict[str, Any]) -> Any:
         id, found = self._reference(node)
@@ -129,7 +131,7 @@ class Reading:
         content = node.get("^Value")
         if type(content) is not list:
             return self._opaque(node, id)
-        items = self._items(content)
+        items = self._items(content, [])
         try:
             made: Any = set(items)
         except TypeError:  # of lists or maps, which Python cannot put into a set
@@ -149,10 +151,15 @@ class Reading:
         made: dict[Any, Any] = {}
         if id is not None:
             known[id] = made
-        value = self.value
+        find = self._readers.get
         for name, item in content.items():
             key = name if name[:1] != "^" else self._key(name)
-            made[key] = item if type(item) is str else value(item)
+            if type(item) is str:
+                made[key] = item
+            elif type(item) is dict and type(marker := item.get("^EncodedType")) is str and (read := find(marker)) is not None:
+                made[key] = read(self, item)
+            else:
+                made[key] = self.value(item)
         return made
 
     def _key(self, name: str) -> Any:
@@ -239,15 +246,16 @@ class Reading:
         return self._odd(node, "a decimal number as text in ^Value")
 
     def _date(self, node: dict[str, Any]) -> Any:
-        value = node.get("^Value", node.get("^NumVal"))
+        value = node.get("^Value")
+        if value is None:
+            value = node.get("^NumVal")
         if type(value) is int or (type(value) is str and len(value) <= 20):
             try:
                 seconds, milliseconds = divmod(int(value), 1000)
-                moment = datetime.datetime.fromtimestamp(seconds, datetime.UTC)
+                moment = _from_timestamp(seconds, _UTC)
+                return moment.replace(microsecond=1000 * milliseconds) if milliseconds else moment
             except (ValueError, OverflowError, OSError):
                 pass
-            else:
-                return moment.replace(microsecond=1000 * milliseconds) if milliseconds else moment
         return self._odd(node, "milliseconds as text in ^Value, within the years 1 to 9999")
 
     def _optional(self, node: dict[str, Any]) -> Any:

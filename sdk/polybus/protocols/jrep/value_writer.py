@@ -45,6 +45,10 @@ _BOOLEAN: Final = {
     value: b'{"^EncodedType":"java.lang.Boolean","^ObjectID":"-1","^NumVal":%b}' % text
     for value, text in ((True, _TRUE), (False, _FALSE))
 }
+_SMALL: Final = {
+    value: b'{"^EncodedType":"java.lang.Integer","^ObjectID":"-1","^NumVal":%d}' % value for value in range(-128, 1024)
+}
+"""Most integers are these."""
 _EPOCH: Final = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 _MILLISECOND: Final = datetime.timedelta(milliseconds=1)
 
@@ -108,7 +112,8 @@ class ValueWriter:
             EncodeError: It has no form; the error names the path.
         """
         try:
-            return self._value(value, ids)
+            write = self._by_type.get(type(value))
+            return self._other(value, ids) if write is None else write(value, ids)
         except EncodeError as error:
             raise EncodeError(error.text, self._path(value)) from error
         except RecursionError as error:
@@ -121,11 +126,14 @@ class ValueWriter:
     # -- containers ------------------------------------------------------------------------------------------------------
 
     def _list(self, value: Any, ids: Numbering) -> bytes:
-        known = ids.seen.get(id(value))
-        if known is not None:
-            return b'{"^EncodedType":"java.util.ArrayList","^ObjectID":"%d"}' % known
-        given = ids.add(value)
-        return b'{"^EncodedType":"java.util.ArrayList","^ObjectID":"%d","^Value":[%b]}' % (given, self._items(value, ids))
+        seen, me = ids.seen, id(value)
+        if me in seen:
+            return b'{"^EncodedType":"java.util.ArrayList","^ObjectID":"%d"}' % seen[me]
+        seen[me] = given = ids.next  # as `Numbering.add` does
+        ids.next = given + 1
+        find, other = self._by_type.get, self._other
+        items = b",".join([(find(type(item)) or other)(item, ids) for item in value])
+        return b'{"^EncodedType":"java.util.ArrayList","^ObjectID":"%d","^Value":[%b]}' % (given, items)
 
     def _set(self, value: Any, ids: Numbering) -> bytes:
         known = ids.seen.get(id(value))
@@ -139,10 +147,11 @@ class ValueWriter:
         return b",".join([(find(type(item)) or other)(item, ids) for item in items])
 
     def _map(self, value: Mapping[Any, Any], ids: Numbering) -> bytes:
-        known = ids.seen.get(id(value))
-        if known is not None:
-            return b'{"^EncodedType":"java.util.LinkedHashMap","^ObjectID":"%d"}' % known
-        given = ids.add(value)
+        seen, me = ids.seen, id(value)
+        if me in seen:
+            return b'{"^EncodedType":"java.util.LinkedHashMap","^ObjectID":"%d"}' % seen[me]
+        seen[me] = given = ids.next  # as `Numbering.add` does
+        ids.next = given + 1
         find, quote, members = self._by_type.get, self._quote, []
         for name, item in value.items():
             write = find(type(item)) or self._other
@@ -320,6 +329,9 @@ def _bare(value: Any, ids: Numbering) -> bytes:
 
 
 def _integer(value: int, ids: Numbering) -> bytes:
+    small = _SMALL.get(value)
+    if small is not None:
+        return small
     if -0x8000_0000 <= value <= 0x7FFF_FFFF:
         return b'{"^EncodedType":"java.lang.Integer","^ObjectID":"-1","^NumVal":%d}' % value
     if -0x8000_0000_0000_0000 <= value <= 0x7FFF_FFFF_FFFF_FFFF:
@@ -359,12 +371,13 @@ def _java_enum(value: JavaEnum, ids: Numbering) -> bytes:
 
 
 def _constants(java: str) -> _Write:
-    written: dict[Any, bytes] = {}
+    written: dict[str, bytes] = {}
 
     def write(value: enum.Enum, ids: Numbering) -> bytes:
-        data = written.get(value)
+        name = value._name_  # hashing a member costs more than all of this
+        data = written.get(name)
         if data is None:
-            data = written[value] = _enum_constant(java, value.name)
+            data = written[name] = _enum_constant(java, name)
         return data
 
     return write
