@@ -5,13 +5,16 @@ from __future__ import annotations
 import logging
 import os
 import socket
+import ssl
 import struct
 from collections.abc import MutableMapping
+from pathlib import Path
 from typing import Any
 
 import anyio
 import anyio.lowlevel
 import pytest
+import trustme
 import websockets
 from fastapi import FastAPI
 from starlette.testclient import TestClient
@@ -20,6 +23,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from polybus import Bus, Limits, connect
 from polybus.events import LinkDown
 from polybus.fastapi import attach
+from polybus.plugins import Handshake
 from polybus.transports._asgi import socket_of
 from tests.support import bounded, eventually
 from tests.web.support import running
@@ -236,6 +240,28 @@ async def test_a_client_that_goes_while_it_is_being_authenticated_leaves_nothing
         async with connect(f"ubre+ws://127.0.0.1:{server.port}/bus") as client:
             assert await client.request("echo", 1) == 1
     assert [record for record in caplog.records if record.levelno >= logging.ERROR] == []
+
+
+@bounded
+async def test_with_a_certificate_of_the_server_it_is_wss(tmp_path: Path) -> None:
+    authority = trustme.CA()
+    pem = tmp_path / "server.pem"
+    authority.issue_cert("localhost").private_key_and_cert_chain_pem.write_to_path(pem)
+    tls = ssl.create_default_context()
+    authority.configure_trust(tls)
+    seen: list[Handshake] = []
+
+    def authenticate(handshake: Handshake) -> str:
+        seen.append(handshake)
+        return "somebody"
+
+    app, bus = served(authenticate=authenticate)
+    async with running(app, ssl_certfile=pem, ssl_keyfile=pem) as server:
+        url = f"ubre+wss://localhost:{server.port}/bus"
+        async with connect(url, tls=tls, headers={"Origin": f"https://localhost:{server.port}"}) as client:
+            assert await client.request("echo", "x" * 100_000) == "x" * 100_000
+            assert bus.peers[0].transport == "wss"
+    assert (seen[0].transport, seen[0].url) == ("wss", f"wss://127.0.0.1:{server.port}/bus")
 
 
 @bounded
