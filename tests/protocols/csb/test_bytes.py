@@ -187,6 +187,7 @@ CHANNEL = [
     ("10 00 0009 ffff000b", Message(Kind.END, "", id_of(0xFFFF0007, 9))),
     ("20 00 0009 ffff000b", Message(Kind.END, "", ~id_of(0xFFFF0007, 9))),
     ("10 00 0009 ffff0008 00000007", Message(Kind.CANCEL, "", id_of(7, 9))),
+    ("10 00 0009 ffff000c 00000007 000005dc", Message(Kind.CONTROL, "deadline", id_of(7, 9), ttl=1.5)),
 ]
 
 
@@ -302,6 +303,7 @@ def test_behind_a_broker_the_number_of_the_client_stands_in_front(frame: str, ki
         ("10 00 0005 ffff0005 0001 0002 ffffffff 61 5b5d", "malformed", id_of(0xFFFF0005, 5)),
         ("10 00 0005 ffff0007 0001 0002 ffffffff 61 7b7d", "malformed", id_of(0xFFFF0007, 5)),
         ("10 00 0005 ffff0008 00", "malformed", None),
+        ("10 00 0005 ffff000c 00000007", "malformed", None),
         ("10 00 0005 ffff000a 00000000", "malformed", None),
         ("10 00 0005 ffff000a 00", "malformed", None),
     ],

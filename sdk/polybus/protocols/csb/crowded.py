@@ -22,15 +22,14 @@ from . import wire
 from .bodies import refuse
 from .codec import CsbCodec, unwrap
 from .ids import NUMBER_SHIFT, Party
+from .reader import DEADLINE_WORD
 from .session import CsbSession
 
 __all__ = ["BROKER", "CrowdedSession"]
 
 BROKER: Final = 0
 """The broker itself, among the numbers of clients."""
-_CAPABILITIES: Final = Capabilities(
-    numbers=True, deadlines=False, announce="client", many_peers=True, asks_before_publishing=True
-)
+_CAPABILITIES: Final = Capabilities(numbers=True, announce="client", many_peers=True, asks_before_publishing=True)
 _encode: Final = msgspec.json.Encoder().encode
 
 
@@ -65,7 +64,7 @@ class CrowdedSession(CsbSession):
             client, inner = unwrap(frame)
             party = self._parties.get(client)
             message = self._reader(inner)
-            if message.kind is Kind.CONTROL:
+            if message.kind is Kind.CONTROL and message.subject != DEADLINE_WORD:
                 self._control(message, client)
             elif client == BROKER:
                 self._of_broker(message)

@@ -26,6 +26,7 @@ _RESERVED: Final[Mapping[int, str]] = {
     wire.ITEM: "item",
     wire.CREDIT: "credit",
     wire.END: "end",
+    wire.DEADLINE: "deadline",
 }
 _WITH_SUBJECT: Final = frozenset((wire.SUBSCRIBE, wire.UNSUBSCRIBE, wire.PUBLISH, wire.REQUEST_NAMED))
 _WITH_MORE: Final = frozenset((wire.REQUEST_MORE, wire.PUBLISH_MORE, wire.OPEN))

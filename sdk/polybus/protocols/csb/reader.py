@@ -17,12 +17,14 @@ from . import wire
 from .bodies import Payloads, refuse
 from .results import fill_error
 
-__all__ = ["HELLO_SUBJECT", "NO_TTL", "NUMBERED", "Extras", "Reader"]
+__all__ = ["DEADLINE_WORD", "HELLO_SUBJECT", "NO_TTL", "NUMBERED", "Extras", "Reader"]
 
 NUMBERED: Final = 0xFFFF
 """In place of the length of a subject: it is an action's number, four bytes."""
 NO_TTL: Final = 0xFFFFFFFF
 HELLO_SUBJECT: Final = "_polybus.hello"
+DEADLINE_WORD: Final = "deadline"
+"""The subject of a control message that carries the deadline of the request before it."""
 
 _unpack: Final = wire.HEADER.unpack_from
 _MORE: Final = struct.Struct(">HHI")
@@ -68,6 +70,7 @@ class Reader:
             wire.PUBLISH_MORE: self._publish_more,
             wire.OPEN: self._open,
             wire.CANCEL: self._cancel,
+            wire.DEADLINE: self._deadline,
         }
 
     def read(self, frame: bytes) -> Message:
@@ -231,6 +234,12 @@ class Reader:
             raise refuse("a cancel names the action of the request in four bytes")
         (action,) = wire.NUMBER.unpack_from(frame, 8)
         return Message(Kind.CANCEL, "", action << 16 | number)
+
+    def _deadline(self, encoding: int, number: int, frame: bytes) -> Message:
+        if len(frame) != 16:
+            raise refuse("a deadline names the action of the request and the milliseconds, four bytes each")
+        action, ttl = wire.NUMBER.unpack_from(frame, 8)[0], wire.NUMBER.unpack_from(frame, 12)[0]
+        return Message(Kind.CONTROL, DEADLINE_WORD, action << 16 | number, ttl=ttl / 1000)
 
     def _of_channel(self, kind: Kind, encoding: int, id: int, frame: bytes) -> Message:
         """Items, credits and ends: under the open's number, from its sender as requests, from its receiver as responses."""

@@ -17,7 +17,7 @@ from . import wire
 from .bodies import refuse
 from .codec import CsbCodec
 from .ids import Party
-from .reader import HELLO_SUBJECT
+from .reader import DEADLINE_WORD, HELLO_SUBJECT
 
 __all__ = ["CsbSession"]
 
@@ -27,8 +27,8 @@ _REQUEST, _NOTIFY, _OPEN, _CANCEL = Kind.REQUEST, Kind.NOTIFY, Kind.OPEN, Kind.C
 _RESPONSE, _ERROR, _PUBLISH = Kind.RESPONSE, Kind.ERROR, Kind.PUBLISH
 _TOLD: Final = frozenset((Kind.PUBLISH, Kind.SUBSCRIBE, Kind.UNSUBSCRIBE))
 _OF_CHANNEL: Final = frozenset(wire.CHANNEL_KINDS.values())
-_SILENT: Final = frozenset((wire.SUBSCRIBE, wire.UNSUBSCRIBE, wire.PUBLISH, wire.PUBLISH_MORE, wire.CANCEL))
-"""Actions of ours that go out under the number 0, whose answers say nothing."""
+_SILENT: Final = frozenset((wire.SUBSCRIBE, wire.UNSUBSCRIBE, wire.PUBLISH, wire.PUBLISH_MORE, wire.CANCEL, wire.DEADLINE))
+"""Actions of ours whose answers say nothing."""
 _ACTION: Final = 0xFFFFFFFF
 _HELLO_BODY: Final = b'{"v":1}'
 
@@ -61,7 +61,7 @@ class CsbSession:
         party = self._one
         try:
             message = self._reader(frame)
-            if message.kind is Kind.CONTROL:
+            if message.kind is Kind.CONTROL and message.subject != DEADLINE_WORD:
                 raise refuse(f"{message.subject} is between a broker and its servers", "unknown_kind")
             self._take(message, party)
         except RemoteProtocolError as error:
@@ -101,7 +101,16 @@ class CsbSession:
             if opened is None:
                 raise refuse(f"a channel {~message.id & 0xFFFF} that is not open", "unknown_id")
             message.id = opened
+        elif kind is Kind.CONTROL:
+            self._set_deadline(message)
+            return
         self._events.append(message)
+
+    def _set_deadline(self, notice: Message) -> None:
+        """The request has come just before, in the same chunk. If it has not, it runs without, and its asker cancels."""
+        event = self._events[-1] if self._events else None
+        if isinstance(event, Message) and event.kind is _REQUEST and (event.id, event.peer) == (notice.id, notice.peer):
+            event.ttl = notice.ttl if event.ttl is None else event.ttl
 
     @staticmethod
     def _met(message: Message, party: Party, key: int) -> bool:
@@ -157,8 +166,11 @@ class CsbSession:
             frame, action = self._writer.request(message, number, party.ours)
             self._queue(frame, party)
             party.pending[number] = serial << 32 | action
-            if action == wire.REQUEST_NAMED and party.ours is None and not party.asked:
-                self._ask(party, now)
+            if action == wire.REQUEST_NAMED and party.ours is None:
+                if message.ttl is not None:
+                    self._queue(self._writer.deadline(number, action, message.ttl), party)
+                if not party.asked:
+                    self._ask(party, now)
             return -serial
         if kind is _RESPONSE:
             self._queue(self._writer.response(message, message.id), party)

@@ -22,6 +22,7 @@ __all__ = [
     "CONNECTED",
     "CONTROL_WORDS",
     "CREDIT",
+    "DEADLINE",
     "ENCODINGS",
     "END",
     "FIRST_RESERVED",
@@ -94,5 +95,7 @@ CANCEL: Final = 0xFFFF0008
 ITEM: Final = 0xFFFF0009
 CREDIT: Final = 0xFFFF000A
 END: Final = 0xFFFF000B
+DEADLINE: Final = 0xFFFF000C
+"""Behind a request to a peer that is not known yet."""
 CHANNEL_KINDS: Final[Mapping[int, Kind]] = {ITEM: Kind.ITEM, CREDIT: Kind.CREDIT, END: Kind.END}
-UNANSWERED: Final = frozenset((PUBLISH_MORE, CANCEL, ITEM, CREDIT, END))
+UNANSWERED: Final = frozenset((PUBLISH_MORE, CANCEL, ITEM, CREDIT, END, DEADLINE))

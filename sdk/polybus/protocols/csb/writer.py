@@ -16,7 +16,7 @@ from ...message import Kind, Message
 from .._rules import fault_in_headers, fault_in_subject, milliseconds
 from . import wire
 from .bodies import FORMATS, number_of
-from .reader import HELLO_SUBJECT, NO_TTL, NUMBERED
+from .reader import DEADLINE_WORD, HELLO_SUBJECT, NO_TTL, NUMBERED
 from .results import error_payload
 
 __all__ = ["Writer"]
@@ -134,6 +134,11 @@ class Writer:
         """For a request of ours."""
         return _pack(_AS_REQUEST, 0, number, wire.CANCEL) + wire.NUMBER.pack(action)
 
+    def deadline(self, number: int, action: int, ttl: float) -> bytes:
+        """Of a request that has just been written without one, because nobody knows yet whether the peer reads it there."""
+        payload = wire.NUMBER.pack(action) + wire.NUMBER.pack(_wait(ttl))
+        return _pack(_AS_REQUEST, 0, number, wire.DEADLINE) + payload
+
     def of_channel(self, message: Message, id: int) -> bytes:
         """An item, credit or end: of the open's sender, or with a negative id of its receiver."""
         side = _AS_REQUEST if id >= 0 else _AS_RESPONSE
@@ -166,6 +171,9 @@ class Writer:
             size, name = self._name(message.subject)
             number = 0 if id is None else _checked_id(id) & 0xFFFF
             return _pack_named(_AS_REQUEST, 0, number, _ACTIONS[kind], size) + name
+        if kind is Kind.CONTROL and message.subject == DEADLINE_WORD:
+            number = _checked_id(id)
+            return self.deadline(number & 0xFFFF, number >> 16, message.ttl or 0.0)
         if kind is Kind.CONTROL:
             word = _CONTROL.get(str(message.subject))
             if word is None:
