@@ -234,7 +234,7 @@ def test_the_twin_has_the_verbs_of_the_original_with_the_same_parameters(blockin
 
 
 VERBS = {"request", "publish", "publish_nowait", "notify", "subscribe", "stream", "channel", "connect", "serve"}
-VERBS |= {"peers_of", "stats", "events", "drain"}
+VERBS |= {"peers_of", "stats", "events", "drain", "tunnel"}
 
 
 def test_connect_takes_what_the_asynchronous_one_takes() -> None:
@@ -245,6 +245,35 @@ def test_connect_takes_what_the_asynchronous_one_takes() -> None:
 
 def _shape(signature: inspect.Signature) -> dict[str, Any]:
     return {name: (parameter.kind, parameter.default) for name, parameter in signature.parameters.items()}
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_tunnel_is_a_place_to_connect_to(backend: Any) -> None:
+    plant, edge = polybus.Bus(), polybus.Bus()
+
+    @plant.handle("level")
+    def level(number: int, ctx: sync.Context) -> float:
+        return ctx.bus.request("factor", timeout=5, returns=float) * number
+
+    @plant.handle("factor")
+    async def factor() -> float:
+        return 10.5
+
+    edge.handle_tunnels("plant.{id}", plant, protocol="csb")
+    with sync.Bus(edge) as server, server.serve("ubre+ws://127.0.0.1:0/bus") as listener:
+        with sync.connect(listener.url, backend=backend) as outer:
+            inner = sync.connect(outer.tunnel("plant.7"), protocol="csb")
+            with inner:
+                assert inner.request("level", 4, returns=float) == 42.0
+                assert inner.peers[0].protocol == "csb"
+            with sync.connect(outer.peers[0].tunnel("plant.8"), protocol="csb") as second:
+                assert second.request("level", 2, returns=float) == 21.0
+            with pytest.raises(ConnectFailed):
+                sync.connect(outer.tunnel("nowhere"), protocol="csb")
+            last = sync.connect(outer.tunnel("plant.9"), protocol="csb")
+        with pytest.raises(LocalProtocolError):
+            last.request("level", 1)
+        last.close()
 
 
 # -- errors --------------------------------------------------------------------------------------------------------------
@@ -395,7 +424,7 @@ def test_a_forgotten_bus_warns_and_is_closed_all_the_same(url: str) -> None:
         warnings.simplefilter("always")
         bus = sync.connect(url)
         life = bus._life
-        assert life is not None
+        assert isinstance(life, sync._Life)
         del bus
         gc.collect()
     assert [str(warning.category.__name__) for warning in warned] == ["ResourceWarning"]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, overload
 import anyio.from_thread
 import anyio.lowlevel
 
-from .blocking_items import BlockingBlock, BlockingChannel, BlockingItems, BlockingSubscription, Run
+from .blocking_items import BlockingBlock, BlockingChannel, BlockingItems, BlockingSubscription, BlockingTunnel, Run
 from .blocking_peer import AnyPeer, AnySubject, BlockingListener, BlockingPeer, asynchronous, called
 from .context import Context
 from .errors import BusError, LocalProtocolError
@@ -342,6 +342,14 @@ class BlockingBus:
             target, protocol=protocol, origins=origins, hosts=hosts, tls=tls, when_full=when_full, insecure=insecure
         )
         return BlockingBlock(self._run, manager, lambda listener: BlockingListener(listener, self._run))
+
+    def tunnel(self, name: str, *, params: Mapping[str, str] | None = None) -> BlockingTunnel:
+        """A connection that runs inside a link of this bus: ``sync.connect(bus.tunnel("plant.7"), protocol="csb")``
+
+        Raises:
+            BusError, TypeError: As `Bus.tunnel`.
+        """
+        return BlockingTunnel(self._bus.tunnel(name, params=params), self._run)
 
     @property
     def peers(self) -> list[BlockingPeer]:

@@ -8,15 +8,17 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, Protocol, Self, TypeVar
 
 import anyio
+from attrs import frozen
 
 from .errors import LocalProtocolError
 from .message import Message
 
 if TYPE_CHECKING:
     from .channel import Channel, Opening
+    from .plugins import Connector
     from .subscription import Subscription
 
-__all__ = ["BlockingBlock", "BlockingChannel", "BlockingItems", "BlockingSubscription", "Run"]
+__all__ = ["BlockingBlock", "BlockingChannel", "BlockingItems", "BlockingSubscription", "BlockingTunnel", "Run"]
 
 T = TypeVar("T")
 Receives = TypeVar("Receives")
@@ -146,6 +148,14 @@ class BlockingChannel(BlockingItems[Receives], Generic[Receives, Sends]):
     def send_eof(self) -> None:
         """Say that nothing more will be sent. The other direction goes on."""
         self._run(self._items.send_eof)
+
+
+@frozen
+class BlockingTunnel:
+    """What `tunnel` gives to threads: a place for `polybus.sync.connect`, on the event loop of the outer bus."""
+
+    connector: Connector
+    run: Run
 
 
 class BlockingBlock(Generic[T]):

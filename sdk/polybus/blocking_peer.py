@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, overload
 
-from .blocking_items import BlockingChannel, Run
+from .blocking_items import BlockingChannel, BlockingTunnel, Run
 from .subjects import Subject
 
 if TYPE_CHECKING:
@@ -165,6 +165,10 @@ class BlockingPeer:
     ) -> BlockingChannel[Any, Any]:
         """Open a channel to this peer. See `BlockingBus.channel`."""
         return BlockingChannel(self._peer.channel(subject, sends=sends, receives=receives, timeout=timeout), self._run)
+
+    def tunnel(self, name: str, *, params: Mapping[str, str] | None = None) -> BlockingTunnel:
+        """A connection to this peer that runs inside its link. See `BlockingBus.tunnel`."""
+        return BlockingTunnel(self._peer.tunnel(name, params=params), self._run)
 
     def close(self, reason: str = "") -> None:
         """End the connection, as `Peer.aclose`."""

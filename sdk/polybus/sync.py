@@ -11,13 +11,13 @@ import atexit
 import threading
 import warnings
 from collections.abc import Callable, Iterable
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, suppress
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 from ._connect import connect as connect_async
 from .blocking import BlockingBus, BlockingContext
-from .blocking_items import BlockingBlock, BlockingChannel, BlockingItems, BlockingSubscription, Run
+from .blocking_items import BlockingBlock, BlockingChannel, BlockingItems, BlockingSubscription, BlockingTunnel, Run
 from .blocking_peer import BlockingListener, BlockingPeer
 from .bus import Bus as AsyncBus
 from .errors import BusError, LocalProtocolError
@@ -38,6 +38,7 @@ __all__ = [
     "BlockingListener",
     "BlockingPeer",
     "BlockingSubscription",
+    "BlockingTunnel",
     "Bus",
     "Context",
     "connect",
@@ -61,7 +62,8 @@ class Bus(BlockingBus):
     def __init__(self, bus: AsyncBus | None = None, *, backend: Literal["asyncio", "trio"] = "asyncio") -> None:
         self._bus = bus if bus is not None else AsyncBus()
         self._backend = backend
-        self._life: _Life | None = None
+        self._life: _Life | _Guest | None = None
+        self._outer: Run | None = None
         self._enters: Callable[[], AbstractAsyncContextManager[Any]] = lambda: self._bus
 
     @property
@@ -74,6 +76,10 @@ class Bus(BlockingBus):
             raise LocalProtocolError("this bus is not running: open it first, with `with bus:` or bus.open()")
         return life.portal(function, *args)
 
+    def _begin(self) -> _Life | _Guest:
+        manager = self._enters()
+        return _Life(self._bus, self._backend, manager) if self._outer is None else _Guest(self._outer, manager)
+
     def open(self) -> Self:
         """Start it; nothing happens where it runs already.
 
@@ -83,7 +89,7 @@ class Bus(BlockingBus):
         if self._life is not None:
             self._life.portal.check_process()
         else:
-            self._life = _Life(self._bus, self._backend, self._enters())
+            self._life = self._begin()
         return self
 
     def close(self) -> None:
@@ -109,7 +115,7 @@ class Bus(BlockingBus):
 
 
 def connect(
-    target: str | Connector,
+    target: str | Connector | BlockingTunnel,
     *,
     bus: AsyncBus | None = None,
     protocol: str | ProtocolAdapter | None = None,
@@ -126,7 +132,7 @@ def connect(
     The link is up when this returns. Where a block does not suit (a notebook), call `Bus.close` at the end.
 
     Args:
-        target: As `polybus.connect`, and so are the other options.
+        target: As `polybus.connect`, and so are the other options; or what `BlockingBus.tunnel` gave.
         bus: With handlers of its own, which the other side may ask; a new one when None.
         protocol: For a transport object: name or adapter.
         serves: Patterns of the requests that belong to this link.
@@ -135,7 +141,7 @@ def connect(
         backoff: Waits between attempts to come back.
         wait: Seconds during which the first connect is retried.
         limits: For a new bus.
-        backend: The event loop in the background: ``asyncio`` or ``trio``.
+        backend: The event loop in the background: ``asyncio`` or ``trio``. A tunnel uses that of its outer bus.
 
     Raises:
         ConnectFailed, Unauthorized, Forbidden, ValueError: As `polybus.connect`.
@@ -143,10 +149,15 @@ def connect(
     if bus is None:
         bus, limits = AsyncBus(limits=limits), None
     twin = Bus(bus, backend=backend)
+    if isinstance(target, BlockingTunnel):
+        twin._outer = target.run
+        inner: str | Connector = target.connector
+    else:
+        inner = target
 
     def enters() -> AbstractAsyncContextManager[Any]:
         return connect_async(
-            target,
+            inner,
             bus=bus,
             protocol=protocol,
             serves=serves,
@@ -200,3 +211,40 @@ class _Life:
                 raise
             finally:
                 self.portal.stop()
+
+
+class _Guest:
+    """One bus on the event loop of another: what runs inside a tunnel ends before what it runs through."""
+
+    def __init__(self, run: Run, manager: AbstractAsyncContextManager[Any]) -> None:
+        self.portal = _Lent(run)
+        self.over = False
+        self._manager = manager
+        run(manager.__aenter__)
+
+    def end(
+        self,
+        kind: type[BaseException] | None = None,
+        error: BaseException | None = None,
+        trace: TracebackType | None = None,
+    ) -> None:
+        """Leave the bus; its loop goes on. Where that has ended, the bus has ended with it."""
+        if not self.over:
+            self.over = True
+            with suppress(LocalProtocolError):
+                self.portal(self._manager.__aexit__, kind, error, trace)
+
+
+class _Lent:
+    """Another bus's way into its event loop."""
+
+    forked = False
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+
+    def __call__(self, function: Callable[..., Any], /, *args: Any) -> Any:
+        return self._run(function, *args)
+
+    def check_process(self) -> None:
+        """The outer bus does so whenever it is used."""
