@@ -288,6 +288,17 @@ def test_a_publication_expires_silently_and_without_ttl_never() -> None:
         assert old.expires is None
 
 
+def test_publications_live_as_long_as_the_application_says() -> None:
+    ours = session(ttl=10)
+    ours.send(Message(Kind.PUBLISH, "news", body=1), 0.0)
+    ours.send(Message(Kind.NOTIFY, "news", body=1), 0.0)
+    ours.send(Message(Kind.PUBLISH, "news", body=1, ttl=2.0), 0.0)
+    assert [event["ttl"] for event in sent(ours)] == [10_000, 10_000, 2000]
+    for wrong in (0, -1, 1e9):
+        with pytest.raises(ValueError, match="ttl"):
+            UProtocol(ttl=wrong)
+
+
 def test_an_id_without_time_never_expires() -> None:
     event = {**REQUEST, "id": "5b9fe861-8c1c-4899-9b07-ad1cde652e10"}
     (message,) = receive(session(Clock(NOW + 10**12), mode="lenient"), event)

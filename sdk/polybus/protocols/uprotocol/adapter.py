@@ -58,6 +58,11 @@ def _level(adapter: UProtocol, attribute: object, value: int | None) -> None:
         raise ValueError(f"uprotocol: permission_level={value!r} is not within 0 and {MAX_INTEGER}")
 
 
+def _lifetime(adapter: UProtocol, attribute: object, value: float | None) -> None:
+    if value is not None and not 0.001 <= value <= MAX_INTEGER / 1000:
+        raise ValueError(f"uprotocol: ttl={value!r} is not within 0.001 and {MAX_INTEGER // 1000} seconds")
+
+
 def _seconds(adapter: UProtocol, attribute: object, value: float) -> None:
     if not 0 <= value < 1e9:
         raise ValueError(f"uprotocol: {attribute.name}={value!r} is no number of seconds")  # type: ignore[attr-defined]
@@ -83,6 +88,7 @@ class UProtocol:
         profile: How protobuf is written: ``strict`` as the document says, or as ``up-python-1.5`` can read it.
         notification: How notifications are written: ``pub.v1`` with a sink, as all SDKs did, or ``notif.v1``.
         schema: ``dataschema`` of bodies that are bytes.
+        ttl: Seconds that publications and notifications live; None for ever. Requests live as long as their deadline.
         priorities: From patterns of subjects to ``CS0`` ... ``CS6``; of several that fit the first. Requests have at least
             ``CS4``, which is their default; that of publications is ``CS1``.
         token: Goes out with every request: text, or a function that gives it each time. Never logged.
@@ -107,6 +113,7 @@ class UProtocol:
     profile: Literal["strict", "up-python-1.5"] = field(default="strict", validator=_known)
     notification: Literal["pub.v1", "notif.v1"] = field(default="pub.v1", validator=_known)
     schema: str = field(default="/polybus/octets", validator=_schema)
+    ttl: float | None = field(default=None, validator=_lifetime)
     priorities: tuple[tuple[str, str], ...] = field(default=(), converter=_pairs)
     token: str | Callable[[], str] | None = field(default=None, repr=False)
     permission_level: int | None = field(default=None, validator=_level)

@@ -23,6 +23,7 @@ from .status import STATUS_URLS
 
 __all__ = ["JsonReader"]
 
+_RECENT: Final = 256
 _BATCH: Final = 4096
 """Events in one batch: a frame of 1 MiB holds some thousands."""
 
@@ -38,8 +39,7 @@ class JsonReader:
 
     def __init__(self, envelope: Envelope, limits: Limits) -> None:
         self._envelope = envelope
-        self._addresses = envelope.addresses
-        self._look = envelope.look
+        self._recent: dict[str | None, tuple[str, str, Kind]] = {}
         self._limits = limits
         self._max_frame = limits.message
 
@@ -57,7 +57,12 @@ class JsonReader:
                 return self._read_slowly(frame)
             # All in one place: each call costs as much as two of these tests, each keyword and default as much as one.
             id, type, source, sink, raw = event.id, event.type, event.source, event.sink, event.data_base64
-            kind = self._addresses.get((type, source, sink)) or self._look(type, source, sink)
+            # One hash of a fresh text instead of two, where a sink hears from the same source again.
+            recent = self._recent.get(sink)
+            if recent is not None and recent[0] == source and recent[1] == type:
+                kind: Kind | None = recent[2]
+            else:
+                kind = self._kind_of(type, source, sink)
             schema = event.dataschema
             if kind is None or is_id(id) is None or (schema is not None and not known_schema(schema)):
                 return self._read_slowly(frame)
@@ -80,6 +85,15 @@ class JsonReader:
                 seconds = ttl / 1000 if ttl else None
                 return EventMessage(kind, source, None, raw, format, seconds, event)
         return self._read_slowly(frame)
+
+    def _kind_of(self, type: str, source: str, sink: str | None) -> Kind | None:
+        """The kind of a message by its addresses; None where they need a second look."""
+        kind = self._envelope.addresses.get((type, source, sink)) or self._envelope.look(type, source, sink)
+        if kind is not None:
+            if len(self._recent) >= _RECENT:
+                self._recent.clear()
+            self._recent[sink] = source, type, kind
+        return kind
 
     def read_batch(self, frame: bytes) -> Sequence[EventMessage | RemoteProtocolError]:
         """The messages of a JSON array; a refused one is an error among them (CloudEvents 1.0.2, JSON batch format).

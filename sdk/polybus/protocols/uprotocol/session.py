@@ -56,6 +56,7 @@ class UProtocolSession:
         self._answers = f"{adapter.entity}/{RESPONSE}"
         self._checks_hash = adapter.verify is not None
         self._allowance, self._skew = adapter.allowance, adapter.max_clock_skew
+        self._ttl = None if adapter.ttl is None else int(adapter.ttl * 1000)
         self._plain = adapter.token is None and adapter.permission_level is None and adapter.sign is None
         # By subject: the head of a request and its sink.
         self._methods: dict[str | int, tuple[bytes, str]] = {}
@@ -277,7 +278,7 @@ class UProtocolSession:
 
     def _event(self, kind: Kind, message: Message) -> bytes:
         head = self._topics.get((kind, message.subject)) or self._topic(kind, message.subject)
-        ttl = None if message.ttl is None else self._milliseconds(message)
+        ttl = self._ttl if message.ttl is None else self._milliseconds(message)
         raw, format = written_body(message)
         extra = None if self._options.sign is None and message.headers is None else self._extra(message, raw)
         return self._write(head, self._ids.next(), ttl, None, extra, raw, format)
