@@ -21,7 +21,7 @@ from .reader import DEADLINE_WORD, HELLO_SUBJECT
 
 __all__ = ["CsbSession"]
 
-DIRECT: Final = Capabilities(numbers=True, deadlines=False, announce="client", shared_publish=True, asks_before_publishing=True)
+DIRECT: Final = Capabilities(numbers=True, announce="client", shared_publish=True, asks_before_publishing=True)
 _READY: Final = Ready()
 _REQUEST, _NOTIFY, _OPEN, _CANCEL = Kind.REQUEST, Kind.NOTIFY, Kind.OPEN, Kind.CANCEL
 _RESPONSE, _ERROR, _PUBLISH = Kind.RESPONSE, Kind.ERROR, Kind.PUBLISH
