@@ -3,8 +3,9 @@
 ``connect`` opens a link and gives a `Bus`; ``Bus().serve(url)`` accepts links. See the documentation for the rest.
 """
 
+from typing import TYPE_CHECKING, Any
+
 from ._connect import connect
-from .broker import Broker
 from .bus import Bus
 from .channel import Channel
 from .connecting import Backoff
@@ -49,6 +50,9 @@ from .serving import Listener
 from .stats import Stats
 from .subjects import Subject
 from .subscription import Subscription
+
+if TYPE_CHECKING:
+    from .broker import Broker
 
 __all__ = [
     "AmbiguousRoute",
@@ -103,9 +107,19 @@ __all__ = [
 def _show_public_names() -> None:
     """Tracebacks and reprs name things as users import them."""
     for name in __all__:
-        thing = globals()[name]
+        thing = globals().get(name)
         if getattr(thing, "__module__", "").startswith("polybus."):
             thing.__module__ = "polybus"
 
 
 _show_public_names()
+
+
+def __getattr__(name: str) -> Any:
+    """Loads the broker when it is first asked for: few programs are one, and it would be an eighth of the import."""
+    if name != "Broker":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from .broker import Broker
+
+    Broker.__module__ = "polybus"
+    return Broker
