@@ -77,6 +77,7 @@ def _request(peer: Peer, message: Message, now: float) -> None:
         return
     ttl = message.ttl
     if ttl is not None and ttl <= 0:
+        bus._counters.refused += 1
         peer.send_error(message, Code.DEADLINE_EXCEEDED, "the deadline had passed on arrival")
         return
     handler = bus._handlers.get(message.subject) or bus._handler(message.subject)

@@ -56,8 +56,8 @@ EFFECTS: dict[str, Effect] = {
     "up-007": Effect("invalid_attribute", INVALID),
     "up-008": Effect("invalid_attribute", INVALID),
     "up-011": Effect("invalid_attribute", INVALID),
-    # It is no mistake of the peer's, so not refused as malformed: it is dropped, and its asker told.
-    "up-012": Effect("", EXPIRED, made=-1500, counted="dropped"),
+    # It is no mistake of the peer's, so not refused as malformed: it reaches no handler, and its asker is told.
+    "up-012": Effect("", EXPIRED, made=-1500, counted="refused"),
     # Accepted; nobody here serves it.
     "up-013": Effect("", NOBODY, made=-100),
     "up-014": Effect("clock_skew", EXPIRED, made=40_000),

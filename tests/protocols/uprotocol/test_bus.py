@@ -183,7 +183,7 @@ async def test_a_server_whose_clock_is_ahead_says_that_the_request_has_expired()
                 with pytest.raises(DeadlineExceeded) as caught:
                     await client.request("work", timeout=10)
                 assert caught.value.where == "remote"
-        assert server.stats().dropped == 1
+        assert server.stats().refused == 1
 
 
 @pytest.mark.parametrize("offset", [-30, 30])

@@ -30,9 +30,11 @@ _CAPABILITIES: Final = Capabilities(subscribe=False)
 _READY: Final = Ready()
 _REQUEST, _RESPONSE, _ERROR, _PUBLISH, _NOTIFY = Kind.REQUEST, Kind.RESPONSE, Kind.ERROR, Kind.PUBLISH, Kind.NOTIFY
 _OPEN: Final = Kind.OPEN
+_LAST_MOMENT: Final = 0.001
+"""What is left in the very millisecond in which the time is up: it has expired only after it."""
 _PLAIN: Final = f"#{MESSAGE}"
 # What a refused request is told, where it is not that its header is malformed (up-l2 dispatchers).
-_CODES: Final = {"expired": Code.DEADLINE_EXCEEDED, "clock_skew": Code.DEADLINE_EXCEEDED, "invalid_hash": Code.UNAUTHENTICATED}
+_CODES: Final = {"clock_skew": Code.DEADLINE_EXCEEDED, "invalid_hash": Code.UNAUTHENTICATED}
 
 
 class UProtocolSession:
@@ -110,8 +112,7 @@ class UProtocolSession:
             if names.peer is None:
                 self._learn(event.source)
             message.subject = self._subjects.get(sink) or names.subject(sink)
-            if not self._in_time(message, event.id, (event.ttl or 0) / 1000):
-                return
+            self._in_time(message, event.id, (event.ttl or 0) / 1000)
         elif kind is _RESPONSE or kind is _ERROR:
             self._check_answer(message)
         elif kind is _PUBLISH or kind is _NOTIFY:
@@ -158,21 +159,18 @@ class UProtocolSession:
             self._seen, self._seen_ms = id[:15], made
         age = (self._clock() // 1_000_000 - made) / 1000
         if age > ttl + self._allowance:
-            self._dead(message, "expired", f"made {age:.3f} s ago with a ttl of {ttl:.3f} s")
+            if message.kind is _REQUEST:
+                message.ttl = 0.0  # the bus answers it, and holds what the peer does not read within bounds
+            else:
+                text = f"made {age:.3f} s ago with a ttl of {ttl:.3f} s"
+                self._events.append(Undelivered(message, Code.DEADLINE_EXCEEDED, "expired", text))
             return False
         if -age > self._skew:
             text = f"made {-age:.3f} s in the future: at most {self._skew:g} s (max_clock_skew)"
             raise refuse(text, "clock_skew", message.id if message.kind is _REQUEST else None)
         left = ttl - age + self._allowance
-        message.ttl = left if left < ttl else ttl
+        message.ttl = min(left, ttl) if left > 0 else _LAST_MOMENT
         return True
-
-    def _dead(self, message: Message, reason: str, text: str) -> None:
-        """A message cannot be delivered: the bus hears of it, and who asked."""
-        code = _CODES[reason]
-        self._events.append(Undelivered(message, code, reason, text))
-        if message.kind is _REQUEST:
-            self._answer(message.id, code, f"the request was {text}", reason)
 
     def _verify(self, message: EventMessage) -> None:
         verify, given = self._options.verify, message.attributes.get("hash")
