@@ -12,8 +12,9 @@ from ...body import _check_depth
 from ...errors import BadRequest, BusError, EncodeError
 from .java import JavaTypes
 from .names import MAX_PARTS, PROTOCOL_PARTS
+from .references import measure
 from .text import quoted
-from .value_reader import READERS, Reading, measure
+from .value_reader import READERS, Reading
 from .value_writer import Numbering, ValueWriter
 
 __all__ = ["ErraiFormat", "Parts", "PartsFormat", "ids_after"]

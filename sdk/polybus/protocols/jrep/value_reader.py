@@ -5,10 +5,7 @@ What a marker claims is data: no class is ever looked up by a name from the wire
 
 from __future__ import annotations
 
-import datetime
-import decimal
 import enum
-import math
 from array import array
 from collections.abc import Callable, Mapping
 from typing import Any, Final, TypeAlias
@@ -19,16 +16,21 @@ import msgspec
 from ...body import check_json
 from ...errors import BadRequest, EncodeError
 from .java import JavaEnum, JavaObject, JavaTypes, Portable
+from .references import measure
+from .scalars import (
+    read_big_decimal,
+    read_big_integer,
+    read_boolean,
+    read_date,
+    read_float,
+    read_integer,
+    read_text,
+)
 from .value_writer import KEY_PREFIX, NULL_KEY
 
-__all__ = ["READERS", "Reading", "measure"]
+__all__ = ["READERS", "Reading"]
 
-_MAX_NODES: Final = 1_000_000
-"""Of a value with its references written out: a few bytes may stand for billions otherwise."""
 _KEY_DEPTH: Final = 4
-_MAX_DIGITS: Final = 4300
-_UTC: Final = datetime.UTC
-_from_timestamp: Final = datetime.datetime.fromtimestamp
 _decode: Final = msgspec.json.Decoder().decode
 
 _Read: TypeAlias = "Callable[[Reading, dict[str, Any]], Any]"
@@ -194,69 +196,7 @@ class Reading:
             self._known[id] = made
         return made
 
-    # -- single values ---------------------------------------------------------------------------------------------------
-
-    def _integer(self, node: dict[str, Any]) -> Any:
-        value = node.get("^NumVal")
-        if type(value) is int:
-            return value
-        if type(value) is str and len(value) <= _MAX_DIGITS:  # a Long travels as text
-            try:
-                return int(value)
-            except ValueError:
-                pass
-        return self._odd(node, "a whole number in ^NumVal")
-
-    def _float(self, node: dict[str, Any]) -> Any:
-        value = node.get("^NumVal")
-        if type(value) is float:
-            return value
-        if type(value) is int:
-            return float(value) if -(10**300) < value < 10**300 else self._odd(node, "a number in ^NumVal")
-        special = _SPECIAL.get(value) if type(value) is str else None
-        return special if special is not None else self._odd(node, "a number in ^NumVal")
-
-    def _boolean(self, node: dict[str, Any]) -> Any:
-        value = node.get("^NumVal")
-        return value if type(value) is bool else self._odd(node, "true or false in ^NumVal")
-
-    def _text(self, node: dict[str, Any]) -> Any:
-        value = node.get("^NumVal", node.get("^Value"))
-        return value if type(value) is str else self._odd(node, "text in ^NumVal")
-
-    def _big_integer(self, node: dict[str, Any]) -> Any:
-        value = node.get("^Value")
-        if type(value) is str and len(value) <= _MAX_DIGITS:
-            try:
-                return int(value)
-            except ValueError:
-                pass
-        return self._odd(node, f"up to {_MAX_DIGITS} digits as text in ^Value")
-
-    def _big_decimal(self, node: dict[str, Any]) -> Any:
-        value = node.get("^Value")
-        if type(value) is str and len(value) <= _MAX_DIGITS:
-            try:
-                made = decimal.Decimal(value)
-            except decimal.InvalidOperation:
-                pass
-            else:
-                if made.is_finite():
-                    return made
-        return self._odd(node, "a decimal number as text in ^Value")
-
-    def _date(self, node: dict[str, Any]) -> Any:
-        value = node.get("^Value")
-        if value is None:
-            value = node.get("^NumVal")
-        if type(value) is int or (type(value) is str and len(value) <= 20):
-            try:
-                seconds, milliseconds = divmod(int(value), 1000)
-                moment = _from_timestamp(seconds, _UTC)
-                return moment.replace(microsecond=1000 * milliseconds) if milliseconds else moment
-            except (ValueError, OverflowError, OSError):
-                pass
-        return self._odd(node, "milliseconds as text in ^Value, within the years 1 to 9999")
+    # -- values around others
 
     def _optional(self, node: dict[str, Any]) -> Any:
         return self.value(node.get("^Value"))
@@ -266,9 +206,6 @@ class Reading:
         if "^Value" in node and node["^Value"] is None:
             return None
         return self._opaque(node, self._reference(node)[0])
-
-    def _odd(self, node: dict[str, Any], wanted: str) -> Any:
-        raise BadRequest(f"{node['^EncodedType']} needs {wanted}")
 
     # -- types that are not Errai's own ----------------------------------------------------------------------------------
 
@@ -358,43 +295,6 @@ def _constants(kind: type[enum.Enum], java: str) -> _Read:
     return read
 
 
-def measure(value: Any, depth: int) -> None:
-    """What a value with references is when they are written out: a few bytes may stand for billions, and for any depth.
-
-    Raises:
-        BadRequest: It is too much.
-    """
-    sizes: dict[int, tuple[int, int]] = {}
-
-    def size_of(value: Any) -> tuple[int, int]:
-        found = sizes.get(id(value))
-        if found is not None:
-            return found
-        sizes[id(value)] = 1, 1  # a cycle is seen once
-        size, deep = 1, 0
-        for item in _content_of(value):
-            more, below = size_of(item)
-            size, deep = size + more, max(deep, below)
-        if size > _MAX_NODES or deep > depth:
-            raise BadRequest(f"with its references written out a body of more than {_MAX_NODES} values or {depth} levels")
-        sizes[id(value)] = size, deep + 1
-        return size, deep + 1
-
-    size_of(value)
-
-
-def _content_of(value: Any) -> Any:
-    if isinstance(value, JavaObject):
-        return (*value.values(), value.value)
-    if isinstance(value, dict):
-        return value.values()
-    if isinstance(value, (list, set)):
-        return value
-    if attrs.has(type(value)):
-        return [getattr(value, one.name) for one in attrs.fields(type(value))]
-    return ()
-
-
 def _fitting(value: Any, hint: Any, where: str) -> Any:
     if hint is Any or hint is object or type(value) is hint:
         return value
@@ -413,30 +313,29 @@ def _default(default: Any, made: Any) -> Any:
 
 
 _BUILT_IN: Final = ("java.lang.",)
-_SPECIAL: Final[Mapping[str, float]] = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 
 READERS: Final[Mapping[str, _Read]] = {
-    "java.lang.Integer": Reading._integer,
+    "java.lang.Integer": read_integer,
     "java.util.ArrayList": Reading._list,
     "java.util.LinkedHashMap": Reading._map,
     "java.util.HashMap": Reading._map,
-    "java.lang.Long": Reading._integer,
-    "java.lang.Double": Reading._float,
-    "java.lang.Boolean": Reading._boolean,
-    "java.util.Date": Reading._date,
-    "java.lang.Byte": Reading._integer,
-    "java.lang.Short": Reading._integer,
-    "java.lang.Float": Reading._float,
-    "java.lang.Character": Reading._text,
-    "java.lang.String": Reading._text,
-    "java.lang.StringBuilder": Reading._text,
-    "java.lang.StringBuffer": Reading._text,
+    "java.lang.Long": read_integer,
+    "java.lang.Double": read_float,
+    "java.lang.Boolean": read_boolean,
+    "java.util.Date": read_date,
+    "java.lang.Byte": read_integer,
+    "java.lang.Short": read_integer,
+    "java.lang.Float": read_float,
+    "java.lang.Character": read_text,
+    "java.lang.String": read_text,
+    "java.lang.StringBuilder": read_text,
+    "java.lang.StringBuffer": read_text,
     "java.lang.Object": Reading._object,
-    "java.math.BigInteger": Reading._big_integer,
-    "java.math.BigDecimal": Reading._big_decimal,
-    "java.sql.Date": Reading._date,
-    "java.sql.Time": Reading._date,
-    "java.sql.Timestamp": Reading._date,
+    "java.math.BigInteger": read_big_integer,
+    "java.math.BigDecimal": read_big_decimal,
+    "java.sql.Date": read_date,
+    "java.sql.Time": read_date,
+    "java.sql.Timestamp": read_date,
     "java.util.Optional": Reading._optional,
     "[B": Reading._bytes,
     **dict.fromkeys(

@@ -21,6 +21,15 @@ import msgspec
 from ...body import _items
 from ...errors import EncodeError
 from .java import JavaEnum, JavaObject, JavaTypes, Portable
+from .scalars import (
+    BOOLEANS,
+    constants_writer,
+    write_date,
+    write_decimal,
+    write_double,
+    write_integer,
+    write_java_enum,
+)
 from .text import json_text, number, quoted
 
 __all__ = ["HASHED_TYPES", "KEY_PREFIX", "NULL_KEY", "Numbering", "ValueWriter"]
@@ -41,16 +50,6 @@ HASHED_TYPES: Final = frozenset(
 """Types that write a hash code in ``^ObjectID``: it names nothing (notes section 1.4)."""
 
 _NULL, _TRUE, _FALSE = b"null", b"true", b"false"
-_BOOLEAN: Final = {
-    value: b'{"^EncodedType":"java.lang.Boolean","^ObjectID":"-1","^NumVal":%b}' % text
-    for value, text in ((True, _TRUE), (False, _FALSE))
-}
-_SMALL: Final = {
-    value: b'{"^EncodedType":"java.lang.Integer","^ObjectID":"-1","^NumVal":%d}' % value for value in range(-128, 1024)
-}
-"""Most integers are these."""
-_EPOCH: Final = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
-_MILLISECOND: Final = datetime.timedelta(milliseconds=1)
 
 
 class Numbering:
@@ -88,9 +87,9 @@ class ValueWriter:
         self._by_type: dict[type, _Write] = {
             type(None): lambda value, ids: _NULL,
             str: quoted,
-            bool: lambda value, ids: _BOOLEAN[value],
-            int: _integer,
-            float: _double,
+            bool: lambda value, ids: BOOLEANS[value],
+            int: write_integer,
+            float: write_double,
             dict: self._map,
             list: self._list,
             tuple: self._list,
@@ -99,10 +98,10 @@ class ValueWriter:
             bytes: self._bytes,
             bytearray: self._bytes,
             memoryview: self._bytes,
-            datetime.datetime: _date,
-            decimal.Decimal: _decimal,
+            datetime.datetime: write_date,
+            decimal.Decimal: write_decimal,
             JavaObject: self._java_object,
-            JavaEnum: _java_enum,
+            JavaEnum: write_java_enum,
         }
 
     def write(self, value: Any, ids: Numbering) -> bytes:
@@ -182,7 +181,7 @@ class ValueWriter:
         registered = self._types.of_class(type(value))
         if registered is not None:
             write = self._by_type[type(value)] = (
-                self._portable_of(registered) if isinstance(registered, Portable) else (_constants(registered))
+                self._portable_of(registered) if isinstance(registered, Portable) else (constants_writer(registered))
             )
             return write(value, ids)
         if isinstance(value, enum.Enum):
@@ -322,67 +321,7 @@ def _bare(value: Any, ids: Numbering) -> bytes:
     return (
         quoted(str(value))
         if isinstance(value, str)
-        else _integer(value, ids)
+        else write_integer(value, ids)
         if isinstance(value, int)
-        else _double(value, ids)
+        else write_double(value, ids)
     )
-
-
-def _integer(value: int, ids: Numbering) -> bytes:
-    small = _SMALL.get(value)
-    if small is not None:
-        return small
-    if -0x8000_0000 <= value <= 0x7FFF_FFFF:
-        return b'{"^EncodedType":"java.lang.Integer","^ObjectID":"-1","^NumVal":%d}' % value
-    if -0x8000_0000_0000_0000 <= value <= 0x7FFF_FFFF_FFFF_FFFF:
-        return b'{"^EncodedType":"java.lang.Long","^ObjectID":"-1","^NumVal":"%d"}' % value
-    return b'{"^EncodedType":"java.math.BigInteger","^ObjectID":"-1","^Value":"%b"}' % _digits(value)
-
-
-def _digits(value: int) -> bytes:
-    try:
-        return str(value).encode()
-    except ValueError as error:  # CPython's bound of 4,300 digits
-        raise EncodeError(f"an integer of {value.bit_length()} bits is too long") from error
-
-
-def _double(value: float, ids: Numbering) -> bytes:
-    if math.isfinite(value):
-        return b'{"^EncodedType":"java.lang.Double","^ObjectID":"-1","^NumVal":%b}' % number(value)
-    name = b"NaN" if value != value else b"Infinity" if value > 0 else b"-Infinity"
-    return b'{"^EncodedType":"java.lang.Double","^ObjectID":"-1","^NumVal":"%b"}' % name
-
-
-def _decimal(value: decimal.Decimal, ids: Numbering) -> bytes:
-    if not value.is_finite():
-        raise EncodeError(f"java.math.BigDecimal has no {value}")
-    return b'{"^EncodedType":"java.math.BigDecimal","^ObjectID":"-1","^Value":"%b"}' % str(value).encode()
-
-
-def _date(value: datetime.datetime, ids: Numbering) -> bytes:
-    """Whole milliseconds: java.util.Date has no more."""
-    if value.tzinfo is None:
-        raise EncodeError("a datetime without a time zone: java.util.Date is a moment; give it one, for example datetime.UTC")
-    return b'{"^EncodedType":"java.util.Date","^ObjectID":"-1","^Value":"%d"}' % ((value - _EPOCH) // _MILLISECOND)
-
-
-def _java_enum(value: JavaEnum, ids: Numbering) -> bytes:
-    return _enum_constant(value.type, value.name)
-
-
-def _constants(java: str) -> _Write:
-    written: dict[str, bytes] = {}
-
-    def write(value: enum.Enum, ids: Numbering) -> bytes:
-        name = value._name_  # hashing a member costs more than all of this
-        data = written.get(name)
-        if data is None:
-            data = written[name] = _enum_constant(java, name)
-        return data
-
-    return write
-
-
-def _enum_constant(java: str, name: str) -> bytes:
-    """Without an id: real Errai does not read an enum that has one (notes section 1.5)."""
-    return b'{"^EncodedType":%b,"^EnumStringValue":%b}' % (quoted(java), quoted(name))
