@@ -10,11 +10,12 @@ from typing import Any, Final
 from ...errors import Forbidden, RemoteProtocolError, Unauthorized
 from ...limits import Limits
 from ...message import Kind, Message
-from ...plugins import Capabilities, CloseWanted, Ready, Refused, Role, SessionEvent
-from .checks import check_local_subject, check_subject, count_of, refuse, subjects_of, text_of
+from ...plugins import Capabilities, CloseWanted, Ready, Role
+from .checks import check_subject, count_of, refuse, text_of
 from .handshake import FIRST, VERBS, Dialect, State, step_of
 from .message_writer import MessageWriter
-from .names import CLIENT_BUS, CLIENT_BUS_ERRORS, ECHO_SERVICE, LOCAL_PREFIX, MAX_MESSAGES, SERVER_BUS, is_reserved, service_of
+from .names import CLIENT_BUS, CLIENT_BUS_ERRORS, ECHO_SERVICE, MAX_MESSAGES, SERVER_BUS
+from .tables import Tables
 
 __all__ = ["CAPABILITIES", "Federation"]
 
@@ -34,78 +35,45 @@ _PATIENCE: Final = 1.0
 """Seconds of silence after Associate before a client tries the older dialect."""
 
 
-class Federation:
-    """The state of a federation, and its tables: what the peer can receive, and what it was told that we can."""
+class Federation(Tables):
+    """What the verbs do with the state of a federation; `Action` names the methods."""
 
     __slots__ = (
-        "_documents",
         "_due",
-        "_events",
         "_flags",
-        "_greeting",
         "_heard",
         "_heartbeat",
-        "_limits",
         "_max_frame",
         "_met",
         "_most",
         "_prefix",
         "_rng",
         "_silence",
-        "_told",
-        "_wants",
-        "_writer",
         "capabilities",
         "dialect",
         "ours",
-        "role",
-        "state",
     )
 
     def __init__(
         self, writer: MessageWriter, role: Role, dialect: Dialect, limits: Limits, rng: random.Random, heartbeat: float
     ) -> None:
-        self._writer = writer
-        self.role: Final = role
+        super().__init__(writer, role, FIRST[role, dialect], limits)
         self.dialect: Final = dialect
-        self.state: State = FIRST[role, dialect]
         self.capabilities: Capabilities = CAPABILITIES
         self.ours: bool = False
         """Whether the peer has said that it is a polybus."""
-        self._limits = limits
         self._max_frame = limits.message
         self._most = MAX_MESSAGES
         self._met = False
         """Whether the link has been told that it is up."""
         self._rng = rng
         self._prefix = "".join(rng.choices(_ALPHABET, k=_TOKEN_LENGTH)) + "-"
-        self._documents: list[bytes] = []
-        self._events: list[Message | SessionEvent] = []
-        self._greeting: str | None = None
-        """The answer to a handshake that is written when it is known what else to tell: its verb."""
-        self._told: dict[str, set[str]] = {}
-        """Services that the peer knows of, with the subjects that stand behind each."""
-        self._wants: dict[str, None] = {}
-        """What the peer can receive."""
         self._flags = ""
         self._heartbeat = heartbeat
         self._silence: float | None = None
         """Seconds without a word that the peer's own heartbeat allows."""
         self._heard = 0.0
         self._due: float | None = None
-
-    @property
-    def other_bus(self) -> str:
-        """The subject of the other bus's management."""
-        return SERVER_BUS if self.role == "client" else CLIENT_BUS
-
-    def events(self) -> list[Message | SessionEvent]:
-        """What has happened since the last call, in order."""
-        events, self._events = self._events, []
-        return events
-
-    def _say(self, verb: str, **parts: Any) -> None:
-        self._documents.append(self._writer.command(self.other_bus, {"CommandType": verb, **parts}))
 
     # -- moving ----------------------------------------------------------------------------------------------------------
 
@@ -278,77 +246,6 @@ class Federation:
         """Associate was not understood: the older dialect."""
         self._due = None
         self._say("ConnectToQueue", PriorityProcessing="1", Polybus="1")
-
-    # -- actions: subjects -----------------------------------------------------------------------------------------------
-
-    def learn(self, message: Message | None, now: float) -> None:
-        """RemoteSubscribe: all of it or nothing.
-
-        Raises:
-            RemoteProtocolError: What `checks.subjects_of` says, or ``reserved_subject``.
-        """
-        assert message is not None
-        subjects = subjects_of(message.attributes, self._limits.subject, self._limits.subscriptions)
-        if self.state is State.CONNECTED and self.role == "server":
-            # Within the handshake a client lists all that it has, its own bus included.
-            for subject in subjects:
-                if is_reserved(subject):
-                    text = f"{subject[:60]!r} is reserved for the buses: nothing of this RemoteSubscribe was done"
-                    raise refuse(text, "reserved_subject")
-        for subject in subjects:
-            self._want(subject)
-
-    def unlearn(self, message: Message | None, now: float) -> None:
-        """RemoteUnsubscribe: a peer can end its own subscriptions only.
-
-        Raises:
-            RemoteProtocolError: What `checks.subjects_of` says, or ``not_subscribed``.
-        """
-        assert message is not None
-        for subject in subjects_of(message.attributes, self._limits.subject, self._limits.subscriptions):
-            if subject not in self._wants:
-                self._events.append(Refused(refuse(f"{subject[:60]!r} was not subscribed", "not_subscribed")))
-            else:
-                self._unwant(subject)
-
-    def _want(self, subject: str) -> None:
-        if subject in self._wants or is_reserved(subject) or subject.startswith(LOCAL_PREFIX):
-            return
-        if len(self._wants) < self._limits.subscriptions:
-            self._wants[subject] = None
-        if self.state is State.CONNECTED:
-            self._events.append(Message(Kind.SUBSCRIBE, subject))
-
-    def _unwant(self, subject: str) -> None:
-        del self._wants[subject]
-        if self.state is State.CONNECTED:
-            self._events.append(Message(Kind.UNSUBSCRIBE, subject))
-
-    def _announce(self, message: Message) -> None:
-        """Tell the peer what this side can receive, once for each service.
-
-        Raises:
-            LocalProtocolError, ReservedSubject: The subject cannot be announced.
-        """
-        name = str(message.subject)
-        if name == CLIENT_BUS_ERRORS and self.role == "client":
-            return  # known already
-        service = service_of(check_local_subject(message.subject, self._limits.subject))
-        behind = self._told.get(service)
-        if message.kind is Kind.SUBSCRIBE:
-            if behind is None:
-                behind = self._told[service] = set()
-                if self._greeting is None:
-                    self._tell("RemoteSubscribe", service)
-            behind.add(name)
-        elif behind is not None:
-            behind.discard(name)
-            if not behind:
-                del self._told[service]
-                self._tell("RemoteUnsubscribe", service)
-
-    def _tell(self, verb: str, subject: str) -> None:
-        self._say(verb, Subject=subject, PriorityProcessing="1")
 
     # -- actions: the rest -----------------------------------------------------------------------------------------------
 
