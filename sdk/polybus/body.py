@@ -218,7 +218,7 @@ def typed_body(message: Message, target: Any) -> Any:
     return convert(message.body, target)
 
 
-# As they come out of a JSON decoder, with nothing in them to convert.
+# As they come out of a decoder, with nothing in them to convert.
 _PLAIN_TYPES: tuple[tuple[Any, type], ...] = (
     (dict, dict),
     (dict[str, Any], dict),
@@ -227,6 +227,7 @@ _PLAIN_TYPES: tuple[tuple[Any, type], ...] = (
     (str, str),
     (int, int),
     (bool, bool),
+    (bytes, bytes),  # of wires that carry bytes as they are
 )
 
 

@@ -30,6 +30,7 @@ __all__ = ["BROKER", "CrowdedSession"]
 BROKER: Final = 0
 """The broker itself, among the numbers of clients."""
 _CAPABILITIES: Final = Capabilities(numbers=True, announce="client", many_peers=True, asks_before_publishing=True)
+_CONTROL: Final = Kind.CONTROL
 _encode: Final = msgspec.json.Encoder().encode
 
 
@@ -64,7 +65,7 @@ class CrowdedSession(CsbSession):
             client, inner = unwrap(frame)
             party = self._parties.get(client)
             message = self._reader(inner)
-            if message.kind is Kind.CONTROL and message.subject != DEADLINE_WORD:
+            if message.kind is _CONTROL and message.subject != DEADLINE_WORD:
                 self._control(message, client)
             elif client == BROKER:
                 self._of_broker(message)
@@ -119,8 +120,9 @@ class CrowdedSession(CsbSession):
         return party
 
     def send(self, message: Message, now: float, peer_key: Any = None) -> int | None:
+        """Queue a message for a client. See `CsbSession.send`."""
+        party = self._party(peer_key)
         key = super().send(message, now, peer_key)
-        party = self._parties[peer_key]
         if party.resting:
             self._resting[party] = None
         return key

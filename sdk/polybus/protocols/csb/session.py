@@ -24,7 +24,7 @@ __all__ = ["CsbSession"]
 DIRECT: Final = Capabilities(numbers=True, announce="client", shared_publish=True, asks_before_publishing=True)
 _READY: Final = Ready()
 _REQUEST, _NOTIFY, _OPEN, _CANCEL = Kind.REQUEST, Kind.NOTIFY, Kind.OPEN, Kind.CANCEL
-_RESPONSE, _ERROR, _PUBLISH = Kind.RESPONSE, Kind.ERROR, Kind.PUBLISH
+_RESPONSE, _ERROR, _PUBLISH, _CONTROL = Kind.RESPONSE, Kind.ERROR, Kind.PUBLISH, Kind.CONTROL
 _TOLD: Final = frozenset((Kind.PUBLISH, Kind.SUBSCRIBE, Kind.UNSUBSCRIBE))
 _OF_CHANNEL: Final = frozenset(wire.CHANNEL_KINDS.values())
 _SILENT: Final = frozenset((wire.SUBSCRIBE, wire.UNSUBSCRIBE, wire.PUBLISH, wire.PUBLISH_MORE, wire.CANCEL, wire.DEADLINE))
@@ -61,7 +61,7 @@ class CsbSession:
         party = self._one
         try:
             message = self._reader(frame)
-            if message.kind is Kind.CONTROL and message.subject != DEADLINE_WORD:
+            if message.kind is _CONTROL and message.subject != DEADLINE_WORD:
                 raise refuse(f"{message.subject} is between a broker and its servers", "unknown_kind")
             self._take(message, party)
         except RemoteProtocolError as error:
@@ -101,7 +101,7 @@ class CsbSession:
             if opened is None:
                 raise refuse(f"a channel {~message.id & 0xFFFF} that is not open", "unknown_id")
             message.id = opened
-        elif kind is Kind.CONTROL:
+        elif kind is _CONTROL:
             self._set_deadline(message)
             return
         self._events.append(message)
@@ -158,7 +158,7 @@ class CsbSession:
             QueueFull: All message ids are taken.
             Disconnected: The client of `peer_key` has gone.
         """
-        party = self._party(peer_key)
+        party = self._one if peer_key is None else self._party(peer_key)
         kind = message.kind
         if kind is _REQUEST:
             serial = party.next_id(now)
