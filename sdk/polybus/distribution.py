@@ -516,7 +516,7 @@ class Distribution:
         if message.raw is None and message.has_body:
             on._value = message.body
         alike = on
-        if message._attributes:  # what only that wire knows goes on to peers on the same one
+        if message.attributes:  # what only that wire knows goes on to peers on the same one
             alike = Message(Kind.PUBLISH, on.subject, None, on.raw, on.format, on.headers, attributes=message._attributes)
             alike._value = on._value
         now = source._link.runtime.time()

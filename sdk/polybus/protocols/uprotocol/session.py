@@ -12,7 +12,7 @@ from ...message import Kind, Message
 from ...plugins import Capabilities, CloseWanted, Ready, Refused, SessionEvent, Undelivered
 from .bodies import ANY
 from .codec import UProtocolCodec, error_body, written_body
-from .envelope import ReturnAddress, refuse, return_address
+from .envelope import LEVELS, ReturnAddress, refuse, return_address
 from .events import EventMessage
 from .extensions import BY_KIND, extension_attributes
 from .headers import write_headers
@@ -62,7 +62,7 @@ class UProtocolSession:
         self._plain = adapter.token is None and adapter.permission_level is None and adapter.sign is None
         # By subject: the head of a request and its sink.
         self._methods: dict[str | int, tuple[bytes, str]] = {}
-        self._topics: dict[tuple[Kind, str | int], bytes] = {}
+        self._topics: dict[tuple[Kind, str | int, str | None], bytes] = {}
         self._subjects = self._names.subjects
         self._seen, self._seen_ms = "", 0
         self._asked: dict[str, str] = {}
@@ -247,17 +247,17 @@ class UProtocolSession:
         found = self._methods[subject] = head, sink
         return found
 
-    def _topic(self, kind: Kind, subject: str | int) -> bytes:
-        """The head of publications or notifications of a subject."""
+    def _topic(self, kind: Kind, subject: str | int, relayed: str | None) -> bytes:
+        """The head of publications or notifications of a subject; what is relayed keeps its priority."""
         source = self._names.topic(subject)
         name, sink = "pub.v1", None
         if kind is _NOTIFY:
             name, sink = self._options.notification, self._names.peer or self._names.entity
         if len(self._topics) >= 1024:
             self._topics.clear()
-        head = self._head(name, source, sink, self.codec.level_of(subject) or "CS1")
+        head = self._head(name, source, sink, relayed or self.codec.level_of(subject) or "CS1")
         if kind is _PUBLISH or self._names.peer is not None:
-            self._topics[kind, subject] = head
+            self._topics[kind, subject, relayed] = head
         return head
 
     @staticmethod
@@ -275,7 +275,9 @@ class UProtocolSession:
         return frame
 
     def _event(self, kind: Kind, message: Message) -> bytes:
-        head = self._topics.get((kind, message.subject)) or self._topic(kind, message.subject)
+        relayed = message._attributes.get("priority") if message._attributes else None
+        relayed = relayed if relayed in LEVELS else None
+        head = self._topics.get((kind, message.subject, relayed)) or self._topic(kind, message.subject, relayed)
         ttl = self._ttl if message.ttl is None else self._milliseconds(message)
         raw, format = written_body(message)
         extra = None if self._options.sign is None and message.headers is None else self._extra(message, raw)
