@@ -178,19 +178,26 @@ class ErraiClient:
         Raises:
             _Lost: No answer, or one that ends the connection.
         """
-        for again in (True, False):
-            try:
-                status, headers, body = await self._exchange(name, payload, query, patience)
-            except httpx.TimeoutException as error:
-                raise _Lost(Closed(1006, f"{self.address} did not answer in time ({type(error).__name__})")) from error
-            except httpx.HTTPError as error:
-                raise _Lost(Closed(1006, f"{self.address}: {error or type(error).__name__}")) from error
-            token = headers.get(_CSRF)
-            if status == 403 and token and again:  # "repeat with this header" (notes, section 2.1)
-                self._http.headers[_CSRF] = token
-                continue
-            break
+        status, headers, body = await self._tried(name, payload, query, patience)
+        token = headers.get(_CSRF)
+        if status == 403 and token:  # "repeat with this header" (notes, section 2.1)
+            self._http.headers[_CSRF] = token
+            status, headers, body = await self._tried(name, payload, query, patience)
         return self._judge(status, headers, body)
+
+    async def _tried(
+        self, name: str, payload: bytes, query: dict[str, str], patience: float | None
+    ) -> tuple[int, httpx.Headers, bytes]:
+        """
+        Raises:
+            _Lost: No answer.
+        """
+        try:
+            return await self._exchange(name, payload, query, patience)
+        except httpx.TimeoutException as error:
+            raise _Lost(Closed(1006, f"{self.address} did not answer in time ({type(error).__name__})")) from error
+        except httpx.HTTPError as error:
+            raise _Lost(Closed(1006, f"{self.address}: {str(error) or type(error).__name__}")) from error
 
     async def _exchange(
         self, name: str, payload: bytes, query: dict[str, str], patience: float | None

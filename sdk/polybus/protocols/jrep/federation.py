@@ -54,6 +54,8 @@ class Federation(Tables):
         "ours",
     )
 
+    state: State  # declared in `Tables`; again here for type checkers, because this half sets it too
+
     def __init__(
         self, writer: MessageWriter, role: Role, dialect: Dialect, limits: Limits, rng: random.Random, heartbeat: float
     ) -> None:

@@ -64,9 +64,9 @@ class ErraiFormat:
     content_type = "application/vnd.errai+json"
 
     def __init__(self, types: JavaTypes, strict: bool, depth: int) -> None:
-        self.types = types
-        self.strict = strict
-        self.depth = 2 * depth  # a marker is one more level
+        self.types: JavaTypes = types
+        self.strict: bool = strict
+        self.depth: int = 2 * depth  # a marker is one more level
         self._few = depth - 1
         self._write = ValueWriter(types).write
         self._readers = dict(READERS)

@@ -51,6 +51,8 @@ class JrepSession(Federation):
 
     __slots__ = ("_count", "_deliver", "_read", "_serial", "_write", "codec")
 
+    state: State  # declared in `Tables`; again here for type checkers, because this half sets it too
+
     def __init__(
         self, codec: JrepCodec, role: Role, dialect: Dialect, limits: Limits, rng: random.Random, heartbeat: float
     ) -> None:
