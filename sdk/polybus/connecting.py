@@ -6,6 +6,7 @@ import inspect
 import logging
 import random
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import AsyncExitStack
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -109,6 +110,7 @@ class Connecting:
             for adapter in others
         ]
         """Of a protocol that wants several connections to one place: the others."""
+        self._others = AsyncExitStack()
         self._serves = _patterns(serves)
         self._headers = headers
         self._checked_headers = {} if callable(headers) else check_handshake_headers(headers)
@@ -144,14 +146,12 @@ class Connecting:
             if link.state is State.CLOSED and link._closing is not None:  # refused while it was asked who it is
                 raise self._failure(link, link._closing)
             for sibling in self._siblings:
-                await sibling.__aenter__()
+                await self._others.enter_async_context(sibling)
         except BaseException as error:
             if self._link is not None:
                 self._link.abort(Closed(1000, "the connect was given up"))
             with anyio.CancelScope(shield=True):
-                for sibling in self._siblings:
-                    if sibling._link is not None and sibling._link.state is not State.CLOSED:
-                        await sibling.__aexit__(type(error), error, None)
+                await self._others.__aexit__(type(error), error, None)
                 await bus._leave(runtime, error)
             raise
         return bus if self._gives_bus else link.peer
@@ -164,8 +164,7 @@ class Connecting:
         if self._siblings:
             if error is None and bus._is_last(1 + len(self._siblings)):
                 await bus.drain()  # the last ones out: handlers finish before any of the connections goes
-            for sibling in self._siblings:
-                await sibling.__aexit__(kind, error, trace)
+            await self._others.__aexit__(kind, error, trace)
         if not bus._is_last():  # the last one out closes everything
             with anyio.CancelScope(shield=True):
                 await bus._close_link(link, drain=error is None)

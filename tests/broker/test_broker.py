@@ -145,6 +145,20 @@ async def test_a_second_server_with_an_id_that_is_taken_is_refused_and_the_first
 
 
 @bounded
+async def test_a_pool_that_does_not_come_about_leaves_nothing_behind() -> None:
+    async with Broker(WS, TCP, limits=Limits(peers=2)) as broker:
+        bus = server_bus("A")
+        with pytest.raises(ConnectFailed, match="2 connections are open"):
+            async with connect(broker.server_urls[0] + "&server=A&pool=3", bus=bus):
+                pass
+        await eventually(lambda: broker.stats().sockets == 0)
+        with pytest.raises(LocalProtocolError):
+            await bus.wait_closed()
+        async with connect(broker.server_urls[0] + "&server=A&pool=2", bus=bus):
+            assert bus.stats().links == broker.stats().sockets == 2
+
+
+@bounded
 async def test_a_server_that_leaves_drains_and_its_clients_go_to_another() -> None:
     started, finish = anyio.Event(), anyio.Event()
     async with running("&server=B") as (broker, _):
