@@ -26,7 +26,7 @@ FLOORS: tuple[frozenset[str], ...] = (
     frozenset({"incoming", "inbox", "deliveries", "peer", "crowd", "outflow", "link", "relaying", "tunnel"}),
     frozenset({"subscription", "distribution"}),
     frozenset({"connecting", "serving", "draining", "life", "tunnels", "bus", "broker"}),
-    frozenset({"portal"}),
+    frozenset({"portal", "gateway"}),
     frozenset({"_connect", "delivery", "health", "running", "sync", "__init__"}),
     frozenset({"testing", "cli", "demo", "fastapi"}),
 )

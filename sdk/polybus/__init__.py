@@ -39,6 +39,7 @@ from .errors import (
     Unavailable,
     Unsupported,
 )
+from .gateway import Route, bridge
 from .limits import Limits
 from .message import Kind, Message
 from .peer import Peer
@@ -89,6 +90,7 @@ __all__ = [
     "RequestCancelled",
     "RequestError",
     "ReservedSubject",
+    "Route",
     "Router",
     "SlowConsumer",
     "Stats",
@@ -99,6 +101,7 @@ __all__ = [
     "Unauthorized",
     "Unavailable",
     "Unsupported",
+    "bridge",
     "connect",
     "run",
 ]

@@ -25,7 +25,6 @@ from .errors import (
     NoHandler,
     QueueFull,
     Unauthorized,
-    Unsupported,
     another,
 )
 from .events import BusEvent, DeadLettered
@@ -41,7 +40,7 @@ from .reply import Reply
 from .router import Listen, WhenFull, check_queue
 from .serving import WHEN_FULL, Listener, Serving
 from .stats import Counters, Stats
-from .subjects import Subject, canonical, check_pattern, check_subject, matches, resolve
+from .subjects import Subject, canonical, check_pattern, check_subject, is_pattern, matches, resolve
 from .subscription import Subscription
 from .tunnel import TunnelConnector
 from .tunnels import Entrance
@@ -113,6 +112,8 @@ class Bus(Life):
         self._emit = self._events.emit
         self._checked: set[str | int] = set()
         self._entrances: list[Entrance] = []
+        self._passages: list[Any] = []
+        """Where bridges begin: `gateway.Passage`."""
 
     # -- links -----------------------------------------------------------------------------------------------------------
 
@@ -654,16 +655,20 @@ class Bus(Life):
             self._check_peer(to)
 
     async def _open(
-        self, subject: str | int, body: Any, mode: str, timeout: float | None, receives: Any, to: Peer | None
+        self,
+        subject: str | int,
+        body: Any,
+        mode: str,
+        timeout: float | None,
+        receives: Any,
+        to: Peer | None,
+        hops: int | None = None,
     ) -> Channel[Any, Any]:
         self._running.check_here()
         if to is None and subject in self._handlers:
             return self._loopback.open(subject, body, mode, timeout, receives)
         peer = to if to is not None else self._route(subject)
-        session = peer._link.session
-        if session is not None and not session.capabilities.extensions:
-            raise Unsupported(f"{peer.protocol} cannot carry a {mode}")
-        return (await peer._open(subject, body, mode, timeout)).typed(receives, Any)
+        return (await peer._open(subject, body, mode, timeout, hops)).typed(receives, Any)
 
     # -- tunnels ---------------------------------------------------------------------------------------------------------
 
@@ -731,7 +736,31 @@ class Bus(Life):
 
     def _entrance(self, name: str | int) -> Any:
         """Who serves a tunnel, in place of a handler."""
-        return next((entrance for entrance in self._entrances if entrance.fits(name)), None)
+        found = next((entrance for entrance in self._entrances if entrance.fits(name)), None)
+        if found is None and (passage := self._passage(name, "tunnel")) is not None:
+            return passage.underpass
+        return found
+
+    # -- bridges ---------------------------------------------------------------------------------------------------------
+
+    def _passage(self, subject: str | int, kind: str) -> Any:
+        """Where a bridge takes such messages, if one does."""
+        return next((passage for passage in self._passages if passage.fits(subject, kind)), None)
+
+    def _open_passage(self, passage: Any) -> None:
+        self._passages.append(passage)
+        source = passage.route.source
+        if "request" in passage.route.kinds and not is_pattern(source):
+            self._distribution.handled(source)
+
+    def _close_passage(self, passage: Any) -> None:
+        if passage in self._passages:
+            self._passages.remove(passage)
+
+    def _answered(self) -> list[str | int]:
+        """The subjects that are answered here, by handlers or over bridges."""
+        crossing = [passage.route.source for passage in self._passages if "request" in passage.route.kinds]
+        return [*self._handlers, *(source for source in crossing if not is_pattern(source))]
 
     # -- running handlers ------------------------------------------------------------------------------------------------
 

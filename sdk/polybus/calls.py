@@ -59,6 +59,9 @@ class Call:
 
     __slots__ = ("bus", "deadline", "delivered", "ended", "handler", "message", "origin", "peer", "scope", "started")
 
+    away = False
+    """Whether somebody elsewhere answers: `outcome` gives it."""
+
     def __init__(
         self, bus: Bus, origin: Answer, peer: Peer | None, handler: Handler, message: Message, deadline: float
     ) -> None:
@@ -88,7 +91,9 @@ class Call:
             if bus._authorize is not None and self.peer is not None:
                 await self._authorized(bus, "notify" if message.kind is Kind.NOTIFY else "request")
             self.delivered = True
-            if handler.style == "async" and not bus._execution.middleware:
+            if self.away:  # no handler here: over a bridge
+                result = await self.outcome()
+            elif handler.style == "async" and not bus._execution.middleware:
                 result = await handler.invoke(bus, message, deadline if timed else None)
             else:
                 result = await bus._execution.run(handler, message, deadline if timed else None)
@@ -109,6 +114,14 @@ class Call:
             if token is not None:
                 current_deadline.reset(token)
             self.end()
+
+    async def outcome(self) -> Any:
+        """What is answered where there is no handler.
+
+        Raises:
+            RequestError: An error is.
+        """
+        raise NotImplementedError
 
     async def _authorized(self, bus: Bus, verb: str) -> None:
         peer = self.peer

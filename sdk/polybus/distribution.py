@@ -69,7 +69,7 @@ class Distribution:
         self.relays: SubjectIndex[str | int] = SubjectIndex()
         self._interest: dict[str | int, int] = {}
         self._hinted: set[str | int] = set()
-        self._journeys = Journeys(bus._id)
+        self.journeys = Journeys(bus._id)
         self._upstream: tuple[Peer, ...] = ()
         self._bare: dict[Peer, None] = {}
         """Peers on wires without subscriptions that have not shown to be ours: they get every publication."""
@@ -221,7 +221,7 @@ class Distribution:
         if not _announces(link):
             return
         later = []
-        handled = self._bus._handlers if _tells_handlers(link) else ()
+        handled = self._bus._answered() if _tells_handlers(link) else ()
         for pattern in dict.fromkeys((*self._interest, *handled)):
             if self._understands(peer, pattern):
                 self._tell(peer, pattern)
@@ -328,7 +328,7 @@ class Distribution:
         carry, others = _split(route.peers)
         failed: BusError | None = None
         try:
-            await self.publish(self._journeys.begin(message), carry, (), deadline)
+            await self.publish(self.journeys.begin(message), carry, (), deadline)
         except BusError as error:  # each for itself
             failed = error
         await self.publish(message, others, route.inboxes, deadline)
@@ -344,7 +344,7 @@ class Distribution:
         carry, others = _split(route.peers)
         failed: BusError | None = None
         try:
-            self.publish_nowait(self._journeys.begin(message), carry, (), deadline)
+            self.publish_nowait(self.journeys.begin(message), carry, (), deadline)
         except BusError as error:
             failed = error
         self.publish_nowait(message, others, route.inboxes, deadline)
@@ -486,8 +486,9 @@ class Distribution:
         """A publication has come in: to this bus's own subscriptions, and on to others only where a relay says so."""
         via: str | None = None
         if message.headers is not None and (via := message.headers.get(VIA)) is not None:
-            if not self._journeys.arrived(message, via):
+            if not self.journeys.arrived(message, via):
                 return
+            message.shared[VIA] = via.encode()
         subject = message.subject
         link = peer._link
         inboxes = self._inbound.get(subject)
@@ -507,8 +508,39 @@ class Distribution:
         else:
             self._inbound.clear()
 
+    def via_of(self, message: Message) -> str:
+        """Where a publication has been, for all bridges alike that it is about to cross."""
+        via = message.shared.get(VIA)
+        if via is None:
+            via = message.shared[VIA] = self.journeys.first().encode()
+        return via.decode()
+
+    async def publish_crossed(self, message: Message, deadline: float) -> None:
+        """A publication that came over a bridge: to all that one of this very bus would go to.
+
+        Raises:
+            QueueFull, EncodeError, Unsupported, TooLarge: As `publish`.
+        """
+        route = self.routes.get(message.subject) or self.route(message.subject)
+        headers = message.headers or {}
+        via = headers[VIA]
+        here = Message(Kind.PUBLISH, message.subject, None, message.raw, message.format)
+        here.headers = {name: value for name, value in headers.items() if name != VIA} or None
+        here._value, here.expires, here.ttl = message._value, message.expires, message.ttl
+        here.shared[VIA] = via.encode()
+        carry, others = _split(route.peers)
+        message.headers = {**headers, VIA: f"{via},{self._bus._id}"}
+        failed: BusError | None = None
+        for on, peers, inboxes in ((here, others, route.inboxes), (message, carry, ())):
+            try:
+                await self.publish(on, peers, inboxes, deadline)
+            except BusError as error:  # each for itself
+                failed = error
+        if failed is not None:
+            raise failed
+
     def _relay(self, message: Message, source: Peer, via: str | None) -> None:
-        via = self._journeys.onward(via, source._link.runtime.limits.hops)
+        via = self.journeys.onward(via, source._link.runtime.limits.hops)
         if via is None:
             return
         on = Message(Kind.PUBLISH, message.subject, None, message.raw, message.format)

@@ -156,6 +156,9 @@ def _unhandled(peer: Peer, message: Message, handler: Handler | None, deadline: 
         bus._counters.refused += 1
         peer.send_error(message, Code.UNAVAILABLE, DRAINING)
         return None
+    if handler is None and (passage := bus._passage(subject, "request")) is not None:
+        passing: Call = passage.call(peer, peer, message, deadline)
+        return passing
     if handler is None:
         problem = Code.UNIMPLEMENTED, f"nobody handles {subject!r} here"
     else:
@@ -338,6 +341,9 @@ def _open(peer: Peer, message: Message, now: float) -> None:
     mode = message.attributes.get("mode", "stream")
     handler = bus._handler(message.subject) if mode != "tunnel" else bus._entrance(message.subject)
     channels = peer.channels = peer.channels if peer.channels is not None else {}
+    passage = None
+    if bus._passages and mode != "tunnel" and (handler is None or handler.style != mode):
+        passage = bus._passage(message.subject, mode)
     problem: tuple[Code, str] | None = None
     unanswerable: tuple[Code, str] | None = None
     if message.id in channels or message.id in (peer.calls or ()):
@@ -348,6 +354,8 @@ def _open(peer: Peer, message: Message, now: float) -> None:
         problem = Code.INVALID_ARGUMENT, f"a mode of {mode!r}: one of {', '.join(MODES)}"
     elif _open_channels(peer) >= limits.channels or len(peer.calls or ()) >= limits.running + limits.waiting:
         problem = Code.RESOURCE_EXHAUSTED, f"{len(channels)} channels are open (Limits.channels)"
+    elif passage is not None:
+        pass
     elif handler is None:
         what = "serves a tunnel" if mode == "tunnel" else "handles"
         unanswerable = Code.UNIMPLEMENTED, f"nobody {what} {message.subject!r} here"
@@ -361,7 +369,7 @@ def _open(peer: Peer, message: Message, now: float) -> None:
         admit(peer, refused)
         return
     problem = problem or unanswerable
-    if problem is not None or handler is None:
+    if problem is not None or (handler is None and passage is None):
         assert problem is not None
         bus._counters.refused += 1
         peer.send_error(message, *problem, kind=Kind.END)
@@ -376,7 +384,12 @@ def _open(peer: Peer, message: Message, now: float) -> None:
     channel.id = message.id
     channel._receiving = mode != "stream"
     channels[message.id] = channel
-    call = ChannelCall(bus, peer, peer, handler, message, deadline, channel)
+    call: ChannelCall
+    if passage is not None:
+        call = passage.channel_call(peer, message, deadline, channel)
+    else:
+        assert handler is not None
+        call = ChannelCall(bus, peer, peer, handler, message, deadline, channel)
     peer.calls[message.id] = call
     if mode != "stream":
         peer.channel_send(channel, Kind.CREDIT, None, None, {"credit": CREDIT})

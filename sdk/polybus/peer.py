@@ -254,6 +254,26 @@ class Peer(Answer):
             self._watch(deadline)
         return reply
 
+    def _pass_on(self, message: Message, timeout: float) -> Reply[Any]:
+        """Ask what came over a bridge, its body as it is where the wire can carry that.
+
+        Raises:
+            EncodeError, Unsupported, LocalProtocolError: The wire cannot carry it.
+        """
+        link = self._link
+        runtime = link.runtime
+        now = runtime.time()
+        reply: Reply[Any] = Reply(runtime.loop, message.subject, Any, now, now + timeout)
+        message.ttl = runtime.ttl(now, reply.deadline)
+        if message.raw is None and message.has_body:
+            message.format = chosen = link.format_for(message.body, message.subject)
+            message.raw = chosen.encode(message.body)
+        reply._abandon = self._abandoned
+        link.request(message, reply, self)
+        if reply.deadline < self._due:
+            self._watch(reply.deadline)
+        return reply
+
     async def publish(
         self,
         subject: str | int | Subject[Any, Any],
@@ -350,9 +370,11 @@ class Peer(Answer):
         refused = answer.get("refused", []) if isinstance(answer, dict) else []
         return refused if isinstance(refused, list) else []
 
-    async def _open(self, subject: str | int, body: Any, mode: str, timeout: float | None) -> Channel[Any, Any]:
+    async def _open(
+        self, subject: str | int, body: Any, mode: str, timeout: float | None, hops: int | None = None
+    ) -> Channel[Any, Any]:
         channel: Channel[Any, Any] = Channel(self._link.runtime.loop, self, subject, 0)
-        await self._open_channel(channel, body, mode, timeout, CREDIT, None)
+        await self._open_channel(channel, body, mode, timeout, CREDIT, hops)
         return channel
 
     async def _open_channel(
@@ -442,7 +464,12 @@ class Peer(Answer):
         link = self._link
         response = Message(Kind.RESPONSE, message.subject, message.id, None, link.format)
         response.reply_to = message.reply_to
-        if value is not None:
+        if call.away and isinstance(value, Message):  # over a bridge: as it came, where this wire can carry that
+            response.raw, response.format, response._value = value.raw, value.format, value._value
+            if value.raw is None and value.has_body:
+                response.format = chosen = link.format_for(value.body, message.subject)
+                response.raw = chosen.encode(value.body)
+        elif value is not None:
             response.format = chosen = link.format_for(value, message.subject)
             response.raw = chosen.encode(value)
         link.answer(response, self)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import secrets
 from typing import Final
+from zlib import crc32
 
 from .headers import VIA
 from .message import Message
@@ -33,7 +34,7 @@ class Journeys:
         """Whether a publication comes for the first time; takes the header off it."""
         message.headers = {name: value for name, value in (message.headers or {}).items() if name != VIA} or None
         id, *buses = via.split(",")
-        return self._bus not in buses and self._is_new(id[:_LONGEST])
+        return self._bus not in buses and self._is_new(id[: _LONGEST + 9])
 
     def _is_new(self, id: str) -> bool:
         if id in self._recent or id in self._before:
@@ -42,6 +43,21 @@ class Journeys:
             self._before, self._recent = self._recent, set()
         self._recent.add(id)
         return True
+
+    def crossed(self, via: str, bus: str, subject: str | int, hops: int) -> str | None:
+        """The header of a publication that comes over a bridge from another bus of this process; None where it is no news.
+
+        Under another subject it is another publication, for whoever hears of both: its id says so.
+        """
+        id, *buses = via.split(",")
+        if self._bus in buses or len(buses) >= hops:
+            return None
+        id = f"{id.partition('~')[0][:_LONGEST]}~{crc32(str(subject).encode()):08x}"
+        return ",".join((id, *buses, bus)) if self._is_new(id) else None
+
+    def first(self) -> str:
+        """The header of a publication that has been nowhere yet."""
+        return secrets.token_hex(8)
 
     def onward(self, via: str | None, hops: int) -> str | None:
         """The header with which a publication leaves this bus; None where it has been on as many as `hops` already."""

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from .plugins import ProtocolAdapter
     from .runtime import Runtime
 
-__all__ = ["Entrance", "TunnelCall"]
+__all__ = ["Entrance", "TunnelCall", "hops_of"]
 
 
 @frozen
@@ -108,13 +108,18 @@ class Entrance:
 
     def call(self, peer: Peer, message: Message, deadline: float) -> TunnelCall:
         """What admits one tunnel."""
+        text = self._adapter.codec(self._inner.limits).writes == "text"
+        return TunnelCall(self, peer, message, deadline, self.channel_for(peer, message, text=text))
+
+    @staticmethod
+    def channel_for(peer: Peer, message: Message, *, text: bool) -> FrameChannel:
+        """The near end of a tunnel that a peer opens."""
         given = message.attributes.get("credit")
         credit = given if isinstance(given, int) and given > 0 else 0
-        text = self._adapter.codec(self._inner.limits).writes == "text"
         channel = FrameChannel(peer, message.subject, credit, limits_of(peer, text, str(message.subject)))
         channel.answers = True
         channel.id = message.id
-        return TunnelCall(self, peer, message, deadline, channel)
+        return channel
 
     async def admit(self, peer: Peer, message: Message, channel: FrameChannel) -> None:
         """Let the stranger in: from then on it is a link of the inner bus.

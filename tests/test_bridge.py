@@ -1,0 +1,437 @@
+"""Bridges: what crosses and what does not, how errors and deadlines come back, and that nothing goes round in circles."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Any
+
+import anyio
+import pytest
+from attrs import frozen
+
+from polybus import (
+    BadRequest,
+    Bus,
+    Code,
+    ConnectFailed,
+    Context,
+    DeadlineExceeded,
+    Forbidden,
+    Limits,
+    LocalProtocolError,
+    Message,
+    NoHandler,
+    NotFound,
+    Peer,
+    RemoteError,
+    RequestError,
+    ReservedSubject,
+    Route,
+    Unavailable,
+    Unsupported,
+    bridge,
+    connect,
+)
+from polybus.testing import pair
+
+from .support import bounded, eventually
+
+pytestmark = pytest.mark.anyio
+PROTOCOLS = ("ubre", "csb", "jrep", "uprotocol")
+PAIRS = list(itertools.permutations(PROTOCOLS, 2))
+
+
+@frozen
+class Ground:
+    """A client on each side of a bridge: `asker` -> left | right -> `server`."""
+
+    asker: Bus
+    left: Bus
+    right: Bus
+    server: Bus
+
+
+@asynccontextmanager
+async def bridged(
+    *routes: Route, protocols: tuple[str, str] = ("ubre", "csb"), server: Bus | None = None, left: Bus | None = None
+) -> AsyncIterator[Ground]:
+    """The left bus serves the asker; the right one has opened a link to the server."""
+    left, right, server = left or Bus(), Bus(), server or Bus()
+    async with (
+        pair(server, protocol=protocols[1], client=right),
+        bridge(left, right, routes=routes),
+        pair(left, protocol=protocols[0]) as asker,
+    ):
+        yield Ground(asker, left, right, server)
+
+
+def house() -> Bus:
+    """What the far side answers."""
+    bus = Bus()
+
+    @bus.handle("vehicle.door.open")
+    async def door(body: Any, ctx: Context) -> Any:
+        return {"opened": body}
+
+    @bus.handle("vehicle.door.locked")
+    async def locked() -> None:
+        raise NotFound("no such door", reason="gone", detail={"door": 3})
+
+    @bus.handle("vehicle.door.stuck")
+    async def stuck() -> None:
+        await anyio.sleep_forever()
+
+    return bus
+
+
+DOOR = Route("door.>", "vehicle.door.{rest}")
+
+
+# -- requests ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("protocols", PAIRS, ids="-".join)
+@bounded
+async def test_requests_publications_errors_and_deadlines_cross_between_all_protocols(protocols: tuple[str, str]) -> None:
+    server = house()
+    back = Route("alarm.*", "news.alarm.{1}", reverse=True)
+    async with bridged(DOOR, back, protocols=protocols, server=server) as ground:
+        asker = ground.asker
+        replies = [asker.request("door.open", {"id": n}) for n in range(100)]
+        assert [await reply for reply in replies] == [{"opened": {"id": n}} for n in range(100)]
+        with pytest.raises(NotFound) as caught:
+            await asker.request("door.locked")
+        assert (caught.value.text, caught.value.reason, caught.value.detail) == ("no such door", "gone", {"door": 3})
+        with pytest.raises(DeadlineExceeded):
+            await asker.request("door.stuck", timeout=0.1)
+        await eventually(lambda: server.stats().running == 0)  # it was cancelled on the far side
+        with pytest.raises(NoHandler):
+            await asker.request("door.unknown")
+        async with server.subscribe("vehicle.door.*") as there, asker.subscribe("news.alarm.*") as here:
+            await asker.publish("door.moved", [1, 2])
+            message = await anext(there)
+            assert (message.subject, message.body) == ("vehicle.door.moved", [1, 2])
+            await server.publish("alarm.fire", "run")
+            message = await anext(here)
+            assert (message.subject, message.body) == ("news.alarm.fire", "run")
+
+
+@bounded
+async def test_the_deadline_that_crosses_is_shortened_by_the_time_spent() -> None:
+    seen: list[float] = []
+    server = Bus()
+
+    @server.handle("slow")
+    async def slow(ctx: Context) -> None:
+        assert ctx.deadline is not None
+        seen.append(ctx.deadline - anyio.current_time())
+
+    async def wait(body: Any, message: Message) -> Any:
+        await anyio.sleep(0.1)
+        return body
+
+    async with bridged(Route("slow", "slow", request=wait), server=server) as ground:
+        await ground.asker.request("slow", timeout=2.0)
+    assert 1.0 < seen[0] <= 1.91
+
+
+@bounded
+async def test_a_request_that_the_asker_cancels_is_cancelled_on_the_far_side() -> None:
+    server = house()
+    async with bridged(DOOR, server=server) as ground:
+        reply = ground.asker.request("door.stuck")
+        await eventually(lambda: server.stats().running == 1)
+        reply.cancel()
+        await eventually(lambda: server.stats().running == 0 and ground.right.stats().pending == 0)
+
+
+@bounded
+async def test_what_the_wires_carry_in_one_format_crosses_undecoded() -> None:
+    seen: list[Message] = []
+    server = Bus()
+
+    @server.handle("echo")
+    async def echo(message: Message) -> Any:
+        seen.append(message)
+        return message.body
+
+    text = b'{"a" :  1.50}'  # as nobody would write it anew
+    async with bridged(Route("echo", "echo"), protocols=("ubre", "csb"), server=server) as ground:
+        link = ground.asker.peers[0]._link
+        encode = link.format.encode
+        assert encode({"a": 1.5}) != text
+        reply = ground.asker.peers[0]._pass_on(_raw("echo", text, link.format), 5)
+        assert await reply == {"a": 1.5}
+        assert seen[0].raw == text
+
+
+def _raw(subject: str, raw: bytes, body_format: Any) -> Message:
+    from polybus import Kind
+
+    return Message(Kind.REQUEST, subject, None, raw, body_format)
+
+
+@bounded
+async def test_only_the_headers_that_are_named_and_traceparent_cross() -> None:
+    seen: list[dict[str, str]] = []
+    server = Bus()
+
+    @server.handle("tell")
+    async def tell(ctx: Context) -> None:
+        seen.append({name: value for name, value in (ctx.message.headers or {}).items() if not name.startswith("polybus-")})
+
+    async with bridged(Route("tell", "tell", headers=["X-User"]), server=server) as ground:
+        await ground.asker.request("tell", headers={"x-user": "ann", "x-secret": "s", "traceparent": "00-1-2-00"})
+        async with server.subscribe("tell") as there:
+            pass
+        del there
+    assert seen == [{"x-user": "ann", "traceparent": "00-1-2-00"}]
+
+
+@bounded
+async def test_converters_plain_and_async_change_bodies_both_ways_and_numbers_name_subjects() -> None:
+    server = Bus()
+
+    @server.handle(0x00010001)
+    async def action(body: bytes) -> bytes:
+        return body[::-1]
+
+    async def pack(body: dict[str, str], message: Message) -> bytes:
+        await anyio.lowlevel.checkpoint()
+        return f"{message.subject}:{body['text']}".encode()
+
+    def unpack(body: bytes, message: Message) -> dict[str, str]:
+        return {"text": body.decode()}
+
+    async with bridged(Route("turn", 0x00010001, request=pack, reply=unpack), server=server) as ground:
+        assert await ground.asker.request("turn", {"text": "abc"}) == {"text": "cba:nrut"}
+
+
+@bounded
+async def test_a_converter_that_raises_is_internal_with_an_id_or_what_it_chose(caplog: pytest.LogCaptureFixture) -> None:
+    def broken(body: Any, message: Message) -> Any:
+        raise LookupError("a secret table")
+
+    def choosy(body: Any, message: Message) -> Any:
+        raise Forbidden("not such a body")
+
+    routes = Route("one", "vehicle.door.open", request=broken), Route("two", "vehicle.door.open", reply=broken)
+    async with bridged(*routes, Route("three", "vehicle.door.open", request=choosy), server=house()) as ground:
+        for subject in ("one", "two"):
+            with pytest.raises(RemoteError) as caught:
+                await ground.asker.request(subject, 1)
+            assert caught.value.code is Code.INTERNAL
+            assert "secret" not in str(caught.value)
+        with pytest.raises(Forbidden, match="not such a body"):
+            await ground.asker.request("three", 1)
+        await ground.asker.publish("one", 1)
+        await eventually(lambda: ground.left.stats().failed >= 3)
+    assert "a secret table" in caplog.text
+
+
+@bounded
+async def test_a_far_side_that_is_not_there_is_unavailable() -> None:
+    left, right = Bus(), Bus()
+    async with bridge(left, right, routes=[DOOR]), pair(left) as asker:
+        with pytest.raises(NoHandler):
+            await asker.request("door.open")
+        server = house()
+        async with pair(server, client=right):
+            assert await asker.request("door.open", 1) == {"opened": 1}
+            stuck = asker.request("door.stuck")
+            await eventually(lambda: server.stats().running == 1)
+            await server.peers[0].aclose("gone")
+            with pytest.raises(Unavailable):
+                await stuck
+
+
+@bounded
+async def test_authorize_of_the_bus_that_is_asked_decides() -> None:
+    def authorize(peer: Peer, verb: str, subject: Any) -> bool:
+        return bool(subject != "door.open")
+
+    async with bridged(DOOR, server=house(), left=Bus(authorize=authorize)) as ground:
+        with pytest.raises(Forbidden):
+            await ground.asker.request("door.open")
+
+
+@bounded
+async def test_streams_and_channels_cross_where_the_route_says_so_and_end_on_both_sides() -> None:
+    server = Bus()
+    stopped = anyio.Event()
+
+    @server.handle("count")
+    async def count(body: int) -> AsyncIterator[int]:
+        try:
+            for number in range(body):
+                yield number
+        finally:
+            stopped.set()
+
+    kinds = {"stream"}
+    async with bridged(Route("n.*", "{rest}", kinds), server=server) as ground:
+        async with ground.asker.stream("n.count", 200) as numbers:
+            assert [number async for number in numbers] == list(range(200))
+        stopped = anyio.Event()
+        async with ground.asker.stream("n.count", 10**9) as numbers:
+            assert await anext(numbers) == 0
+        await stopped.wait()
+        with pytest.raises(NoHandler):
+            await ground.asker.request("n.count", 1)
+
+
+@bounded
+async def test_a_tunnel_goes_through_a_bridge() -> None:
+    inner, server = house(), Bus()
+    server.handle_tunnels("plant.{id}", inner, protocol="jrep")
+    async with bridged(Route("site.*", "plant.{1}", {"tunnel"}), server=server) as ground:
+        async with connect(ground.asker.tunnel("site.7"), protocol="jrep") as within:
+            replies = [within.request("vehicle.door.open", n) for n in range(1000)]
+            assert [await reply for reply in replies] == [{"opened": n} for n in range(1000)]
+            with pytest.raises(RequestError):
+                await within.request("vehicle.door.locked")
+        await eventually(lambda: not inner.peers and not any(peer.channels for peer in ground.left.peers))
+        assert not any(peer.channels for peer in ground.right.peers)
+        with pytest.raises(ConnectFailed, match="nobody serves"):
+            async with connect(ground.asker.tunnel("other.7"), protocol="jrep"):
+                pass
+
+
+def hear(bus: Bus, seen: list[Any]) -> None:
+    @bus.on("x.>")
+    async def on_x(body: Any) -> None:
+        seen.append(body)
+
+
+# -- circles -------------------------------------------------------------------------------------------------------------
+
+
+@bounded
+async def test_a_ring_of_three_delivers_each_publication_once_and_refuses_a_request_that_nobody_handles() -> None:
+    buses = [Bus(), Bus(), Bus()]
+    seen: dict[int, list[Any]] = {0: [], 1: [], 2: []}
+    async with AsyncExitStack() as stack:
+        for number, (one, two) in enumerate(zip(buses, buses[1:] + buses[:1], strict=True)):
+            routes = [Route("x.>", "x.{rest}"), Route("x.>", "x.{rest}", reverse=True)]
+            await stack.enter_async_context(bridge(one, two, routes=routes))
+
+            hear(one, seen[number])
+        clients = [await stack.enter_async_context(pair(bus)) for bus in buses]
+        for client in clients:
+            for number in range(20):
+                await client.publish("x.y", number)
+        await eventually(lambda: all(len(got) >= 60 for got in seen.values()))
+        with pytest.raises(NoHandler, match="lead back"):
+            await clients[0].request("x.nobody")
+        assert [len(got) for got in seen.values()] == [60, 60, 60]
+
+
+@bounded
+async def test_a_double_bridge_delivers_once_but_two_targets_are_two_publications() -> None:
+    left, right = Bus(), Bus()
+    same = [Route("a", "b")]
+    async with bridge(left, right, routes=same), bridge(left, right, routes=[*same, Route("a", "c")]):
+        async with pair(left) as client, right.subscribe(">") as there:
+            for number in range(10):
+                await client.publish("a", number)
+                await left.publish("a", number)
+            seen = [(message.subject, message.body) for message in [await anext(there) for _ in range(40)]]
+            await right.publish("end", None)
+            assert (await anext(there)).subject == "end"
+    assert sorted(seen) == sorted([(name, number) for name in "bc" for number in range(10)] * 2)
+
+
+@bounded
+async def test_a_ring_over_the_wire_ends_at_the_hops() -> None:
+    buses = [Bus() for _ in range(3)]
+    gates = [Bus() for _ in range(3)]  # the other half of each bridge: it dials the next bus
+    async with AsyncExitStack() as stack:
+        for bus, gate, following in zip(buses, gates, buses[1:] + buses[:1], strict=True):
+            await stack.enter_async_context(pair(following, client=gate))
+            await stack.enter_async_context(bridge(bus, gate, routes=[Route("x", "x")]))
+        client = await stack.enter_async_context(pair(buses[0]))
+        with pytest.raises(RequestError, match=r"lead back|Limits\.hops"):
+            await client.request("x")
+        async with buses[0].subscribe("x") as heard:
+            await client.publish("x", 1)
+            assert (await anext(heard)).body == 1
+            await buses[0].publish("x", 2)
+            assert (await anext(heard)).body == 2
+
+
+# -- declaring -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_route_that_cannot_be_is_refused_when_it_is_declared() -> None:
+    with pytest.raises(ValueError, match=r"\{id\} is not in the source 'door\.\*', which has \{1\}, \{rest\}"):
+        Route("door.*", "door.{id}")
+    with pytest.raises(ValueError, match="'reqest'; one or more of request"):
+        Route("door", "door", {"reqest"})
+    with pytest.raises(TypeError, match="converter|function"):
+        Route("door", "door", request="upper")  # type: ignore[arg-type]
+    with pytest.raises(LocalProtocolError):
+        Route("door..x", "door")
+    with pytest.raises(LocalProtocolError, match="pattern"):
+        Route("door.*", "door.*")
+    with pytest.raises(ReservedSubject):
+        Route("door", "_polybus.hello")
+    with pytest.raises(ReservedSubject):
+        Route("door", "door", headers=["ReplyTo"])
+    with pytest.raises(TypeError, match="several names"):
+        Route("door", "door", headers="x-user")
+    bus = Bus()
+    with pytest.raises(ValueError, match="the same one"):
+        bridge(bus, bus, routes=[])
+    with pytest.raises(TypeError, match="no Route"):
+        bridge(Bus(), Bus(), routes=["door"])  # type: ignore[list-item]
+
+
+@pytest.mark.parametrize(
+    ("source", "target", "subject", "expected"),
+    [
+        ("door.>", "vehicle.door.{rest}", "door.left.open", "vehicle.door.left.open"),
+        ("a.*.b.*", "{2}.{1}", "a.x.b.y", "y.x"),
+        ("user.{id}.{verb}", "users.{verb}.{id}", "user.7.get", "users.get.7"),
+        ("news.*", "n.{rest}", "news.today", "n.today"),
+        ("user.{id}", "u.{rest}", "user.7", "u.7"),
+        ("door", 7, "door", 7),
+        (7, "door", 7, "door"),
+        ("//v/door/1/*", "door.{1}", "//V/door/1/open", "door.open"),
+        ("door.>", "//v/door/1/{rest}", "door.a.b", "//v/door/1/a/b"),
+    ],
+)
+def test_names_are_rewritten(source: Any, target: Any, subject: Any, expected: Any) -> None:
+    assert Route(source, target).rewritten(subject) == expected
+
+
+@bounded
+async def test_what_the_far_side_cannot_carry_is_refused_when_the_bridge_is_entered() -> None:
+    server, left, right = Bus(), Bus(), Bus()
+    async with pair(server, protocol="ubre", client=right):
+        with pytest.raises(Unsupported, match="ubre has no numbers"):
+            async with bridge(left, right, routes=[Route("door", 7)]):
+                pass
+        assert not left.ready
+
+
+@bounded
+async def test_a_body_that_the_far_side_cannot_carry_is_a_bad_request_that_says_so() -> None:
+    def weird(body: Any, message: Message) -> Any:
+        return object()
+
+    async with bridged(Route("door", "vehicle.door.open", request=weird), server=house()) as ground:
+        with pytest.raises(BadRequest, match="other side of the bridge cannot carry this"):
+            await ground.asker.request("door")
+
+
+@bounded
+async def test_leaving_a_bridge_closes_its_routes_and_leaves_the_buses_to_others() -> None:
+    left, right = Bus(limits=Limits()), house()
+    async with left, right, pair(left) as asker:
+        async with bridge(left, right, routes=[DOOR]):
+            assert await asker.request("door.open", 1) == {"opened": 1}
+        with pytest.raises(NoHandler):
+            await asker.request("door.open", 1)
+        assert right.ready
