@@ -26,6 +26,10 @@ PRINTS["errai_service.py"] = {
     'find(7): {"^EncodedType": "com.acme.client.Article", "^ObjectID": "1", "number": 7, "name": "paint", "price": 12.5}',
     "find(8): there is no article 8",
 }
+PRINTS["gateway.py"] = {
+    "in the tunnel: plant 7 starts with full power",
+    "over the bridge: alarm.pressure.high {'bar': 12}",
+}
 PRINTS["logs.py"] = {
     "Line(level='WARNING', text='the oven is at 95 degrees')",
     "Line(level='ERROR', text='the oven is on fire')",

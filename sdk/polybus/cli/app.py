@@ -12,6 +12,7 @@ from importlib.metadata import PackageNotFoundError, version
 import typer
 
 from .bench import bench
+from .bridge import bridge
 from .broker import broker
 from .client import publish, request, subscribe
 from .demo import demo
@@ -35,6 +36,7 @@ app.command()(serve)
 app.command()(request)
 app.command()(publish)
 app.command()(subscribe)
+app.command()(bridge)
 app.command()(broker)
 app.command()(inspect)
 app.command()(doctor)

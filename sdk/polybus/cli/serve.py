@@ -96,9 +96,24 @@ def load_bus(app: str) -> Bus:
     Raises:
         UsageError: It cannot be imported, or is no bus.
     """
-    module_name, colon, name = app.partition(":")
+    module, bus = imported(app, "module:bus, for example app:bus")
+    if not isinstance(bus, Bus):
+        module_name = app.partition(":")[0]
+        buses = [f"{module_name}:{key}" for key, value in vars(module).items() if isinstance(value, Bus)]
+        choice = f"; there is {', '.join(buses)}" if buses else "; write for example bus = Bus() there"
+        raise UsageError(f"{app} is no Bus{choice}")
+    return bus
+
+
+def imported(spec: str, form: str) -> tuple[Any, Any]:
+    """A module and what ``module:name`` names in it (None where that is nothing), with the current folder first.
+
+    Raises:
+        UsageError: The module cannot be imported.
+    """
+    module_name, colon, name = spec.partition(":")
     if not (colon and module_name and name):
-        raise UsageError(f"{app!r} is not of the form module:bus, for example app:bus")
+        raise UsageError(f"{spec!r} is not of the form {form}")
     folder = str(Path.cwd())
     if folder not in sys.path:
         sys.path.insert(0, folder)
@@ -112,11 +127,7 @@ def load_bus(app: str) -> Bus:
         raise UsageError(f"{module_name} cannot be imported: {error}; install what it needs") from None
     except (Exception, SystemExit) as error:
         raise UsageError(f"{module_name} cannot be imported: {type(error).__name__}: {error}") from None
-    bus: Any = module
+    found: Any = module
     for part in name.split("."):
-        bus = getattr(bus, part, None)
-    if not isinstance(bus, Bus):
-        buses = [f"{module_name}:{key}" for key, value in vars(module).items() if isinstance(value, Bus)]
-        choice = f"; there is {', '.join(buses)}" if buses else "; write for example bus = Bus() there"
-        raise UsageError(f"{app} is no Bus{choice}")
-    return bus
+        found = getattr(found, part, None)
+    return module, found

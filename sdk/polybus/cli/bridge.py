@@ -1,0 +1,80 @@
+"""`polybus bridge`"""
+
+from __future__ import annotations
+
+import logging
+import signal
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Annotated, Literal
+
+import anyio
+import typer
+
+from .. import Bus, LocalProtocolError, Route, connect
+from .. import bridge as join
+from .options import Ca, Header, Wait, headers_of, trust_of
+from .problems import UsageError, unwrapped
+from .routes import read_routes
+
+__all__ = ["bridge"]
+
+
+def bridge(
+    left: Annotated[str, typer.Argument(metavar="LEFT", help="One side, for example ubre+ws://127.0.0.1:8000/bus")],
+    right: Annotated[str, typer.Argument(metavar="RIGHT", help="The other side, for example csb+tcp://127.0.0.1:9000")],
+    routes: Annotated[Path, typer.Option(metavar="FILE", help="What crosses: [[route]] with source and target, in TOML.")],
+    serve: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="SIDE",
+            help="left or right: be a server at that URL, instead of connecting to one; may be given twice.",
+            show_default=False,
+        ),
+    ] = None,
+    insecure: Annotated[
+        bool, typer.Option("--insecure", help="Let everybody in although other machines can reach an address.")
+    ] = False,
+    header: Header = None,
+    ca: Ca = None,
+    wait: Wait = 0.0,
+) -> None:
+    """Pass requests and publications on between two sides, until SIGINT or SIGTERM.
+
+    Whoever asks must reach the bridge: a side from which requests come is usually served (--serve left), the side that
+    answers them connected to.
+    """
+    logging.basicConfig(format="%(levelname)s %(name)s: %(message)s")
+    served = set(serve or ())
+    if unknown := sorted(served - {"left", "right"}):
+        raise UsageError(f"--serve {unknown[0]!r}: left or right")
+    unwrapped(lambda: anyio.run(_run, left, right, read_routes(routes), served, insecure, header, ca, wait))
+
+
+async def _run(
+    left: str,
+    right: str,
+    routes: list[Route],
+    served: set[str],
+    insecure: bool,
+    header: list[str] | None,
+    ca: Path | None,
+    wait: float,
+) -> None:
+    async def enter(side: Literal["left", "right"], url: str, bus: Bus) -> str:
+        if side in served:
+            try:
+                listener = await stack.enter_async_context(bus.serve(url, insecure=insecure))
+            except LocalProtocolError as error:
+                raise UsageError(str(error).replace("insecure=True", "--insecure")) from None
+            return f"{side} serves {listener.url}"
+        await stack.enter_async_context(connect(url, bus=bus, headers=headers_of(header), tls=trust_of(ca), wait=wait))
+        return f"{side} is connected to {url}"
+
+    one, two = Bus(), Bus()
+    with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
+        async with AsyncExitStack() as stack:
+            said = [await enter("left", left, one), await enter("right", right, two)]
+            await stack.enter_async_context(join(one, two, routes=routes))
+            print("\n".join(said), flush=True)
+            await anext(aiter(signals))

@@ -1,0 +1,108 @@
+"""`polybus bridge`: as a process, and what it says of a routes file that cannot be."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import anyio
+import pytest
+
+from polybus import Bus, connect
+
+from .support import one_line
+
+ROUTES = """
+[[route]]
+source = "door.*"
+target = "vehicle.door.{1}"
+request = "convert:shout"
+
+[[route]]
+source = "alarm"
+target = "news.alarm"
+kinds = ["publish"]
+reverse = true
+"""
+CONVERT = "def shout(body, message):\n    return body.upper()\n"
+
+
+def test_it_joins_two_sides_until_it_is_told_to_leave(tmp_path: Path) -> None:
+    (tmp_path / "routes.toml").write_text(ROUTES)
+    (tmp_path / "convert.py").write_text(CONVERT)
+    vehicle = Bus()
+
+    @vehicle.handle("vehicle.door.open")
+    async def door(body: str) -> str:
+        return f"{body} is open"
+
+    async def use() -> None:
+        async with vehicle.serve("csb+tcp://127.0.0.1:0") as listener:
+            command = [sys.executable, "-m", "polybus.cli", "bridge", "ubre+ws://127.0.0.1:0/bus", listener.url]
+            process = subprocess.Popen(  # noqa: ASYNC220  # it does not wait
+                [*command, "--serve", "left", "--routes", "routes.toml"], cwd=tmp_path, stdout=subprocess.PIPE, text=True
+            )
+            assert process.stdout is not None
+            try:
+                said = [(await anyio.to_thread.run_sync(process.stdout.readline)).split() for _ in range(2)]
+                assert said[1] == ["right", "is", "connected", "to", listener.url]
+                async with connect(said[0][2]) as console, console.subscribe("news.*") as news:
+                    assert await console.request("door.open", "left") == "LEFT is open"
+                    await vehicle.publish("alarm", "smoke")
+                    message = await anext(news)
+                    assert (message.subject, message.body) == ("news.alarm", "smoke")
+                process.send_signal(signal.SIGTERM)
+                assert await anyio.to_thread.run_sync(lambda: process.wait(10)) == 0
+            finally:
+                process.kill()
+                process.wait()
+                process.stdout.close()
+
+    async def bounded() -> None:
+        with anyio.fail_after(30):
+            await use()
+
+    anyio.run(bounded)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("[[route]\n", "routes.toml: Expected ']]'"),
+        ("", "no routes; one begins with [[route]]"),
+        ("[routes]\n", "'routes' is not known here; routes begin with [[route]]"),
+        ('\n\n[[route]]\nsource = "a"\n', "line 3 (route 1): key 'target' is missing"),
+        ('[[route]]\nsource = "a"\ntargte = "b"\n', "line 1 (route 1): key 'targte' is not known; one of source, target"),
+        ('[[route]]\nsource = "a"\ntarget = "b"\n[[route]]\nsource = 1.5\ntarget = "b"\n', "line 4 (route 2): source is"),
+        ('[[route]]\nsource = "a.*"\ntarget = "b.{x}"\n', "{x} is not in the source 'a.*', which has {1}"),
+        ('[[route]]\nsource = "a"\ntarget = "b"\nkinds = "request"\n', "kinds is a list of texts, not 'request'"),
+        ('[[route]]\nsource = "a"\ntarget = "b"\nkinds = ["reqest"]\n', "'reqest'; one or more of request"),
+        ('[[route]]\nsource = "a"\ntarget = "b"\nreverse = "no"\n', "reverse is true or false, not 'no'"),
+        ('[[route]]\nsource = "a"\ntarget = "b"\nreply = "nothing_of_that:name"\n', "reply: there is no module"),
+        ('[[route]]\nsource = "a"\ntarget = "b"\nreply = "json:nothing"\n', "reply: there is no json:nothing"),
+        ('[[route]]\nsource = "a"\ntarget = "b"\nheaders = ["ReplyTo"]\n', "is a field of some protocol"),
+    ],
+)
+def test_what_is_wrong_with_the_file_is_told_with_line_and_key(
+    text: str, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "routes.toml"
+    path.write_text(text)
+    status, told = one_line(capsys, "bridge", "ubre+memory://a", "csb+memory://b", "--routes", str(path))
+    assert status == 2
+    assert said in told
+    assert "routes.toml" in told
+
+
+def test_a_file_or_a_side_that_is_not_there_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    status, told = one_line(capsys, "bridge", "ubre+memory://a", "csb+memory://b", "--routes", str(tmp_path / "none.toml"))
+    assert (status, "No such file" in told) == (2, True)
+    path = tmp_path / "routes.toml"
+    path.write_text('[[route]]\nsource = "a"\ntarget = "b"\n')
+    status, told = one_line(capsys, "bridge", "ubre+memory://a", "csb+memory://b", "--routes", str(path), "--serve", "top")
+    assert (status, told) == (2, "--serve 'top': left or right")
+    status, told = one_line(capsys, "bridge", "ubre+tcp://127.0.0.1:1", "csb+memory://b", "--routes", str(path))
+    assert status == 1
+    assert "127.0.0.1:1" in told
