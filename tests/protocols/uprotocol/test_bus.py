@@ -105,6 +105,16 @@ async def test_publications_are_subscribed_to_by_address_pattern_and_plain_subje
             assert [len(queue) for queue in (left, doors, plain)] == [0, 0, 0]
 
 
+async def test_a_typed_subscription_has_the_attributes_too() -> None:
+    server = Bus()
+    async with joined(server) as client, client.subscribe("news", returns=dict[str, int]) as news:
+        for headers in (None, {"x-a": "1"}):
+            await server.publish("news", {"a": 1}, headers=headers)
+            message = await anext(news)
+            assert (message.body, message.subject, message.headers) == ({"a": 1}, "news", headers)
+            assert message.attributes["source"] == "/polybus/1/news#Message"
+
+
 async def test_protobuf_messages_and_bytes_are_bodies_too() -> None:
     server = Bus()
 

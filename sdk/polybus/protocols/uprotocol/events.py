@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import Annotated, Any, Final, Literal, TypeAlias
 
 import msgspec
-from attrs import define, field
+from attrs import fields
 from msgspec import Meta, Struct
 
 from ...body import BodyFormat
+from ...errors import Code
 from ...message import MISSING, Kind, Message
 
 __all__ = ["EVENT_FIELDS", "Event", "EventMessage", "event_of"]
@@ -35,14 +36,23 @@ class Event(Struct, gc=False, forbid_unknown_fields=True, omit_defaults=True):
     data_base64: bytes | None = None
 
 
+_SLOTS: Final = tuple(attribute.name for attribute in fields(Message))
 _NO_ATTRIBUTES: Final = ("specversion", "data_base64")
 
 
-@define(eq=False, slots=True, repr=False, init=False)
 class EventMessage(Message):
     """A message whose attributes become a dict when somebody asks for them: few handlers do."""
 
-    event: Event = field(init=False)
+    __slots__ = ("event",)
+
+    event: Event
+    # Declared in `Message`; again here for type checkers, because they are set below.
+    subject: str | int
+    headers: dict[str, str] | None
+    code: Code | None
+    reply_to: str | None
+    peer: Any
+    expires: float | None
 
     def __init__(
         self, kind: Kind, subject: str, id: str | None, raw: bytes | None, format: BodyFormat, ttl: float | None, event: Event
@@ -57,6 +67,12 @@ class EventMessage(Message):
         self.event = event
         self.headers = self.code = self.reply_to = self._attributes = self.peer = self._shared = self.expires = None
         self._value = MISSING
+
+    def __copy__(self) -> EventMessage:
+        made = EventMessage(self.kind, "", None, self.raw, self.format, self.ttl, self.event)
+        for name in _SLOTS:
+            setattr(made, name, getattr(self, name))
+        return made
 
     @property
     def attributes(self) -> dict[str, Any]:
