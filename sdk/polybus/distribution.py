@@ -140,7 +140,8 @@ class Distribution:
         """A handler was registered while links are up: tell those who want to know."""
         for peer in self._told():
             if _tells_handlers(peer._link):
-                _say(Message(Kind.SUBSCRIBE, subject), peer)
+                for name in self._allowed(peer, [("request", subject)]):
+                    _say(Message(Kind.SUBSCRIBE, name), peer)
 
     def _told(self) -> list[Peer]:
         """Peers that are told of this bus's subscriptions."""
@@ -187,6 +188,8 @@ class Distribution:
             raise Unsupported(
                 f"{peer!r} is not a polybus peer and matches exact subjects only: subscribe to those instead of {pattern!r}"
             )
+        if pattern not in self._allowed(peer, [("publish", pattern)]):
+            return
         link.answer(Message(Kind.SUBSCRIBE, pattern), peer)
         if peer._extended is not False and link.upstream and pattern in await peer.hello([pattern]):
             if peer._answers_only:
@@ -221,8 +224,10 @@ class Distribution:
         if not _announces(link):
             return
         later = []
-        handled = self._bus._answered() if _tells_handlers(link) else ()
-        for pattern in dict.fromkeys((*self._interest, *handled)):
+        names = [("publish", pattern) for pattern in self._interest]
+        if _tells_handlers(link):
+            names += [("request", subject) for subject in self._bus._answered()]
+        for pattern in self._allowed(peer, names):
             if self._understands(peer, pattern):
                 self._tell(peer, pattern)
             else:
@@ -231,6 +236,32 @@ class Distribution:
         if later:
             done = self._restoring[peer] = anyio.Event()
             link.runtime.spawn(self._restore_patterns, peer, later, done)
+
+    def _allowed(self, peer: Peer, names: list[tuple[str, str | int]]) -> Iterable[str | int]:
+        """Of verbs and names those that a peer may be told of: to a stranger even the names are not for everybody.
+
+        What an asynchronous `authorize` allows is told later.
+        """
+        link = peer._link
+        if self._bus._authorize is None or link.upstream or not _tells_handlers(link):
+            return dict.fromkeys(name for _, name in names)
+        allowed: dict[str | int, None] = {}
+        for index, (verb, name) in enumerate(names):
+            answer = self._bus._authority.asks(peer, verb, name, Message(Kind(verb), name))
+            if inspect.isawaitable(answer):
+                getattr(answer, "close", lambda: None)()  # asked again, where it can be waited for
+                link.runtime.spawn(self._tell_allowed, peer, names[index:])
+                break
+            if answer:
+                allowed[name] = None
+        return allowed
+
+    async def _tell_allowed(self, peer: Peer, names: list[tuple[str, str | int]]) -> None:
+        authority = self._bus._authority
+        for verb, name in names:
+            if await authority.answer(authority.asks(peer, verb, name, Message(Kind(verb), name))) and peer.connected:
+                if self._understands(peer, name):
+                    _say(Message(Kind.SUBSCRIBE, name), peer)
 
     @staticmethod
     def _tell(peer: Peer, pattern: str | int) -> None:

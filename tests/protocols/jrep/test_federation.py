@@ -75,6 +75,37 @@ async def test_a_foreign_client_is_told_of_handlers_and_exact_subscriptions() ->
             assert await peer.nothing_more() == []
 
 
+@pytest.mark.parametrize("later", [False, True], ids=["sync", "async"])
+async def test_a_foreign_client_is_told_only_of_what_it_may_use(later: bool) -> None:
+    def may(peer: Any, verb: str, subject: Any) -> bool:
+        return not str(subject).startswith("admin.")
+
+    async def may_later(peer: Any, verb: str, subject: Any) -> bool:
+        await anyio.lowlevel.checkpoint()
+        return may(peer, verb, subject)
+
+    bus = make_bus(authorize=may_later if later else may)
+
+    @bus.handle("admin.vault")
+    async def vault() -> None: ...
+
+    @bus.on("admin.news")
+    async def on_news(body: Any) -> None: ...
+
+    with anyio.fail_after(BOUND):
+        async with bus.serve(URL) as listener, raw(listener.url) as peer:
+            told = set((await peer.associate())["RemoteServices"].split(","))
+
+            @bus.handle("admin.late")
+            async def late() -> None: ...
+
+            async with bus.subscribe("admin.later"), bus.subscribe("open.later"):
+                while not {"barrier", "echo", "open.later"} <= told:
+                    told.add((await peer.hear("RemoteSubscribe"))["Subject"])
+                told |= {message["Subject"] for message in await peer.nothing_more()}
+            assert told == {"ServerBus", "ServerEchoService", "barrier", "echo", "open.later"}
+
+
 async def test_a_foreign_client_asks_and_is_answered_in_marked_values() -> None:
     async with served(make_bus()) as (peer,):
         value = {"^EncodedType": "java.util.ArrayList", "^ObjectID": "1", "^Value": ["a", None]}
