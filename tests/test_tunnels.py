@@ -34,6 +34,7 @@ from polybus import (
     connect,
 )
 from polybus.events import LinkDown, LinkUp
+from polybus.plugins import Closed
 from polybus.protocols import Ubre
 from polybus.testing import pair
 
@@ -412,6 +413,36 @@ async def test_a_tunnel_that_is_not_read_for_too_long_is_cut() -> None:
 
 
 @bounded
+async def test_what_nobody_has_read_when_a_tunnel_ends_is_not_charged_any_longer() -> None:
+    async with tunnelled(inner := echoing()) as (front, out, within):
+        transport: Any = inner.peers[0]._link.transport
+        transport.pause_reading()
+        await anyio.lowlevel.checkpoint()
+        replies = [within.request("echo", number, timeout=100) for number in range(100)]
+        await eventually(lambda: front.peers[0].account.held > 0)
+        account = front.peers[0].account
+        await front.peers[0].aclose("a hiccup")
+        for reply in replies:
+            with pytest.raises(Disconnected):
+                await reply
+        await eventually(lambda: out.peers and out.peers[0].connected)
+        assert account.held == 0
+
+
+@bounded
+async def test_an_opener_that_gives_up_before_it_knows_the_peer_is_cancelled_and_nothing_else() -> None:
+    front = echoing()
+    front.handle_tunnels("plant", echoing(), protocol="csb")
+    async with pair(front) as out:
+        out.peers[0]._extended, out.peers[0]._asking = None, anyio.Event()  # it is being asked, and does not answer
+        with anyio.move_on_after(0.01) as scope:
+            async with connect(out.tunnel("plant"), protocol="csb"):
+                pass
+        assert scope.cancelled_caught
+        assert not out.peers[0].channels
+
+
+@bounded
 async def test_a_peer_that_sends_more_frames_than_it_was_granted_loses_its_tunnel_alone() -> None:
     async with tunnelled(inner := echoing()) as (front, out, within):
         channel = the_channel(out)
@@ -464,6 +495,52 @@ async def test_what_was_written_before_the_inner_client_left_arrives() -> None:
                 await other.publish("last", number)
         await eventually(lambda: len(seen) == 1000)
     assert seen == list(range(1000))
+
+
+@pytest.mark.parametrize(("code", "reason"), [(1000, ""), (1000, "enough for today"), (1001, "moving"), (4000, "own")])
+@pytest.mark.parametrize("outside", PROTOCOLS)
+@bounded
+async def test_code_and_reason_of_a_close_arrive_on_the_other_side(outside: str, code: int, reason: str) -> None:
+    inner = echoing()
+    for here, there in (("server", "client"), ("client", "server")):
+        async with tunnelled(inner, protocol=outside) as (_, _, within):
+            buses = {"server": inner, "client": within}
+            events = buses[there].events()
+            buses[here].peers[0]._link.close(code, reason)
+            async for event in events:
+                if isinstance(event, LinkDown):
+                    assert (event.code, event.reason) == (code, reason)
+                    break
+
+
+@bounded
+async def test_the_other_half_flows_on_when_one_has_ended() -> None:
+    inner = echoing()
+    async with tunnelled(inner) as (front, out, _):
+        channel = the_channel(out)
+        far: Any = the_channel(front)
+        frames: list[bytes] = []
+        link = channel._receiver
+
+        class Sink:
+            def frames_received(self, given: Any) -> None:
+                frames.extend(given)
+
+            def closed(self, why: Any) -> None:
+                frames.append(b"closed %d" % why.code)
+                link.closed(why)
+
+            def pause_writing(self) -> None: ...
+
+            def resume_writing(self) -> None: ...
+
+        far.listen(on=False)
+        channel._receiver = Sink()
+        for _ in range(300):  # more than was granted: some wait here
+            far.put(b"\x00" * 10)
+        channel.close(Closed(1000))
+        await eventually(lambda: frames and frames[-1].startswith(b"closed"))
+        assert frames == [b"\x00" * 10] * 300 + [b"closed 1000"]
 
 
 @bounded
@@ -607,7 +684,8 @@ async def test_a_level_costs_a_small_request_at_most_160_bytes(inside: str, outs
         sizes: list[tuple[str, int]] = []
         for level, bus in (("inner", within), ("outer", out)):
             transport: Any = bus.peers[0]._link.transport
-            bus.peers[0]._link.transport = _Metered(transport, level, sizes)
+            metered: Any = _Metered(transport, level, sizes)
+            bus.peers[0]._link.transport = metered
         assert await within.request("echo", {"id": 7}) == {"id": 7}
         frames = dict(sizes)
         assert 0 < frames["outer"] - frames["inner"] <= 160, json.dumps(frames)

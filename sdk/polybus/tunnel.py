@@ -318,6 +318,7 @@ class FrameChannel(Channel[bytes, bytes]):
             self._grant(size)
         if self._why is not None and not self._told and (not self._items or self._error is not None):
             self._told = True
+            self.discard()  # what came while nobody read
             receiver.closed(self._why)
 
     # -- the end ---------------------------------------------------------------------------------------------------------
@@ -333,7 +334,7 @@ class FrameChannel(Channel[bytes, bytes]):
             self._end(why)
 
     def _say_goodbye(self, why: Closed) -> None:
-        if why.code == 1000:
+        if why.code == 1000 and not why.reason:
             self._finish_sending()  # the other half ends when all of the peer's frames are here
             if self._done:
                 self._end(why)
@@ -342,6 +343,8 @@ class FrameChannel(Channel[bytes, bytes]):
 
     def cut(self, why: Closed) -> None:
         """End both halves at once, and tell the other side why."""
+        if self.id is None:
+            return  # the other side has not heard of it
         self._drop()
         self._goodbye = self._goodbye or why
         if not self._done:
@@ -364,6 +367,8 @@ class FrameChannel(Channel[bytes, bytes]):
     def _break(self, error: BusError) -> None:
         self._drop()
         super()._break(error)
+        if self._receiver is None:
+            self.discard()
         self._end(_closed_by(error))
 
     def _overrun(self, told: str, seen: str) -> None:
@@ -402,7 +407,7 @@ def _closed_by(error: BusError) -> Closed:
 class TunnelTransport:
     """One connection through a tunnel; implements `plugins.Transport`."""
 
-    __slots__ = ("_channel", "_limits", "address", "hops", "max_frame", "send")
+    __slots__ = ("_channel", "_limits", "address", "hops", "max_frame")
 
     name = "tunnel"
 
@@ -412,7 +417,14 @@ class TunnelTransport:
         self.address: str = address
         self.hops: int = hops
         self.max_frame: int = min(host.limits.message, channel._packing.plain)
-        self.send: Callable[[bytes], None] = channel.put
+
+    def send(self, frame: bytes) -> None:
+        """Hand over a frame without waiting.
+
+        Raises:
+            TooLarge: It does not fit the outer connection; the text has both limits.
+        """
+        self._channel.put(frame)
 
     def start(self, receiver: Receiver) -> None:
         """Deliver from the next turn on."""

@@ -11,13 +11,12 @@ from typing import Any
 from attrs import frozen
 
 from polybus import Backoff, Bus, Limits, Peer, connect
-from polybus.plugins import ProtocolAdapter
 from polybus.protocols import Csb, Jrep, Ubre, UProtocol
 from polybus.testing import protocol_suite
 
 BACKOFF = Backoff(initial=0.001, maximum=0.02)
 WIDE = Limits(message=2**22)
-Make = Callable[[], ProtocolAdapter]
+Make = Callable[[], Any]
 PROTOCOLS: dict[str, Make] = {"Ubre": Ubre, "Csb": Csb, "Jrep": Jrep, "UProtocol": UProtocol}
 OVER = {"Tcp": "tcp://127.0.0.1:0", "WebSocket": "ws://127.0.0.1:0/bus"}
 
