@@ -9,7 +9,7 @@ from typing import Any
 import anyio
 import pytest
 
-from polybus import Backoff, Bus, Context, NoHandler, RequestError, Unsupported, connect
+from polybus import Backoff, Bus, Context, NoHandler, RequestError, Route, Unsupported, bridge, connect
 from polybus.errors import Code, Conflict, RemoteError, ReservedSubject
 from polybus.events import LinkUp
 from polybus.protocols.jrep import BusState, JavaObject, Parts, RemoteInterface, bus_states
@@ -289,6 +289,30 @@ async def test_a_relay_passes_on_with_all_parts_and_not_back() -> None:
         assert {**heard["Node"], "^ObjectID": "1"} == node
         assert heard["Value"]["^EncodedType"] == "java.util.ArrayList", "a bare array is refused by real clients"
         assert heard["Node"]["^ObjectID"] != heard["Value"]["^ObjectID"]
+
+
+@pytest.mark.parametrize("way", ["relay", "bridge"])
+async def test_a_name_of_answers_is_left_out_on_the_way_to_a_peer(way: str, caplog: pytest.LogCaptureFixture) -> None:
+    hub, other = make_bus(), make_bus()
+    hub.relay(">")
+    entry = hub if way == "relay" else other
+    over = bridge(other, hub, routes=[Route(">", "{rest}", kinds={"publish"})])
+    async with hub.serve("jrep+memory://left-out"), entry.serve("ubre+memory://left-out-too"), other, over:
+        async with (
+            connect("jrep+memory://left-out") as peer,
+            connect("ubre+memory://left-out-too") as source,
+            peer.subscribe(">") as heard,
+        ):
+            with anyio.fail_after(BOUND), caplog.at_level(logging.CRITICAL):
+                for name in ("x:Errors:RPC", "x:RespondTo:RPC", "x:Errors:RPC.m"):
+                    for number in range(100):
+                        await source.publish(name, number)
+                await source.publish("fine", 1)
+                async for message in heard:
+                    assert message.subject == "fine"
+                    break
+            assert peer.stats().malformed == 0
+            assert peer.peers[0].connected
 
 
 async def test_hubs_in_a_ring_pass_a_message_once() -> None:

@@ -274,6 +274,23 @@ def test_a_peer_that_says_how_often_it_beats_is_held_to_it_and_others_are_not() 
     assert plain.next_tick() is None
 
 
+def test_how_often_a_peer_beats_says_nothing_of_how_often_this_side_does() -> None:
+    _, server = shaken(Jrep(), Jrep(heartbeat=10))
+    server.frames_to_send()
+    beats = []
+    for step in range(1, 13_000):
+        now = step / 1000
+        server.receive(command("ServerBus", "Heartbeat", PolybusInterval=1) if step % 100 == 1 else b"[]", now)
+        due = server.next_tick()
+        if due is not None and due <= now:
+            server.tick(now)
+            assert (due := server.next_tick()) is None or due > now
+            beats += [now] * len(server.frames_to_send())
+    assert beats == [10.0]
+    server.tick(14.0)
+    assert CloseWanted(1006, "no heartbeat for too long") in server.events()
+
+
 def test_a_peer_cannot_speak_for_this_side_s_bus() -> None:
     server = session("server")
     server.receive(command("ServerBus", "Associate", RemoteServices="a"), 0.0)

@@ -226,6 +226,15 @@ def test_parts_with_marks_share_one_space_of_ids() -> None:
     assert sorted(ids) == ["1", "2"], "each part can be read without the other"
 
 
+def test_lists_in_a_command_share_one_space_of_ids() -> None:
+    codec = Jrep().codec()
+    (command,) = codec.decode(b'[{"ToSubject":"ServerBus","x":[],"y":[]}]')
+    assert isinstance(command, Message)
+    (again,) = codec.decode(codec.encode([command]))
+    assert isinstance(again, Message)
+    assert again.attributes == command.attributes
+
+
 def test_subjects_of_the_buses_are_nobody_else_s() -> None:
     codec = Jrep().codec()
     for name in ("ServerBus", " serverbus", "ClientBus\u200b", "\uff33erverBus", "ServerEchoService"):

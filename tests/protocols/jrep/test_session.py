@@ -5,14 +5,15 @@ import random
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from polybus import Code, Kind, Limits, Message
-from polybus.errors import TooLarge
+from polybus.errors import ReservedSubject, TooLarge
 from polybus.plugins import CloseWanted, Refused, Role
 from polybus.protocols import Jrep
 from polybus.protocols.jrep.handshake import VERBS
+from polybus.protocols.jrep.names import PROTOCOL_PARTS
 from polybus.protocols.jrep.session import JrepSession
 
 
@@ -95,6 +96,71 @@ def test_nobody_may_be_asked_or_answered_under_a_reserved_name() -> None:
     assert told["ToSubject"] == "e"
 
 
+RESERVED = ["AuthorizationServicE", "serverBUS", "ClientBusErrors", "ServerEchoService"]
+ANSWERS = ["x:RespondTo:RPC", "x:1:Errors:RPC", "x:Errors:RPC.m", "x:RPC.m:RespondTo:RPC"]
+
+
+@pytest.mark.parametrize("subject", RESERVED + ANSWERS)
+def test_a_notification_to_the_buses_is_refused(subject: str) -> None:
+    _, server = pair()
+    server.receive(json.dumps([{"ToSubject": subject, "PolybusVerb": "notify", "Value": 1}]).encode(), 0.0)
+    assert reasons(server) == ["reserved_subject"]
+
+
+@pytest.mark.parametrize("kind", [Kind.PUBLISH, Kind.NOTIFY, Kind.REQUEST, Kind.OPEN, Kind.SUBSCRIBE])
+@pytest.mark.parametrize("subject", ANSWERS)
+def test_a_name_that_the_peer_takes_for_an_answer_is_never_written(kind: Kind, subject: str) -> None:
+    client, _ = pair()
+    with pytest.raises(ReservedSubject, match="for an answer"):
+        client.send(Message(kind, subject), 0.0)
+    assert client.frames_to_send() == []
+
+
+def test_a_call_under_the_name_of_an_answer_is_refused() -> None:
+    _, server = pair()
+    server.receive(b'[{"ToSubject":"x:RPC","CommandType":"m:Errors:RPC"},{"ToSubject":"x:RespondTo:RPC","ReplyTo":"r"}]', 0.0)
+    assert reasons(server) == ["reserved_subject", "unknown_id"]
+
+
+def test_subscriptions_to_answers_are_neither_kept_nor_an_offence() -> None:
+    _, server = pair()
+    for verb in ("RemoteSubscribe", "RemoteUnsubscribe"):
+        command = {"ToSubject": "ServerBus", "CommandType": verb, "SubjectsList": ["a:7:RespondTo:RPC", "b"]}
+        server.receive(json.dumps([command]).encode(), 0.0)
+    assert [message.subject for message in messages(server)] == ["b", "b"]
+
+
+@pytest.mark.parametrize("role", ["server", "client"])
+@pytest.mark.parametrize("more", [{}, {"PriorityProcessing": "high"}], ids=["good", "bad"])
+@pytest.mark.parametrize("name", ["ServerBus", "clientBUS ", "AuthenticationService"])
+def test_nobody_is_told_of_errors_under_a_reserved_name(name: str, more: dict[str, str], role: Role) -> None:
+    client, server = pair()
+    one = server if role == "server" else client
+    one.receive(json.dumps([{"ToSubject": "a", "ReplyTo": "r", "ErrorTo": name, **more}]).encode(), 0.0)
+    assert reasons(one) == ["invalid_part" if more else "reserved_subject"]
+    told = [message["ToSubject"] for frame in one.frames_to_send() for message in json.loads(frame)]
+    assert told == ["ClientBusErrors"] * (role == "server")
+
+
+def test_a_client_may_name_its_own_bus_s_errors() -> None:
+    _, server = pair()
+    server.receive(b'[{"ToSubject":"a","ReplyTo":"r","ErrorTo":"ClientBusErrors"}]', 0.0)
+    (asked,) = messages(server)
+    server.send(Message(Kind.ERROR, "a", asked.id, code=Code.INTERNAL, attributes={"text": "x"}), 0.0)
+    assert [message["ToSubject"] for frame in server.frames_to_send() for message in json.loads(frame)] == ["ClientBusErrors"]
+
+
+@pytest.mark.parametrize("priority", ["+-5", "--1", "", "٣x", "9" * 401, 10**400, -(10**400), None, True, [1]])
+def test_a_priority_that_is_no_number_is_refused_alone(priority: Any) -> None:
+    _, server = pair()
+    server.receive(json.dumps([{"ToSubject": "e", "PriorityProcessing": priority}, {"ToSubject": "f"}]).encode(), 0.0)
+    refused, good = server.events()
+    assert isinstance(refused, Refused)
+    assert refused.error.reason in ("invalid_part", "malformed")
+    assert isinstance(good, Message)
+    assert good.subject == "f"
+
+
 def test_what_is_too_large_is_refused_before_it_is_sent() -> None:
     client = Jrep().session("client", Limits(message=2000))
     with pytest.raises(TooLarge, match="2000"):
@@ -163,6 +229,49 @@ def test_whatever_a_peer_says_a_session_never_raises(role: Role, dialect: Any, f
         for payload in session.frames_to_send():
             json.loads(payload)
     assert len(session._wants) <= Limits().subscriptions
+
+
+EVERY_PART = sorted(PROTOCOL_PARTS) + (
+    "CommandType PriorityProcessing ErrorMessage AdditionalDetails Throwable Subject SubjectsList RemoteServices "
+    "CapabilitiesFlags ConnectionSessionKey Reason".split()
+)
+NAMES = WORDS | st.sampled_from(["x:1:RespondTo:RPC", "x:1:Errors:RPC", "x:RPC", "notify", "open", "cancel", "item", "+-5"])
+MARKS = st.sampled_from(
+    ["^EncodedType", "^ObjectID", "^Value", "^NumVal", "^EnumStringValue", "java.lang.Long", "[B", "1", "a"]
+)
+SCALARS = st.none() | st.booleans() | st.integers() | st.just(10**400) | st.floats(allow_nan=False) | NAMES | MARKS
+ANY_JSON = st.recursive(
+    SCALARS | st.text(st.characters()),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(MARKS | st.text(st.characters(), max_size=3), inner, max_size=3)
+    ),
+    max_leaves=6,
+)
+FORMS: list[dict[str, Any]] = [
+    {"ToSubject": "a"},
+    {"ToSubject": "a", "ReplyTo": "r", "ErrorTo": "e"},
+    {"ToSubject": "a:1:RespondTo:RPC"},
+    {"ToSubject": "a:1:Errors:RPC"},
+    {"ToSubject": "x:RPC", "CommandType": "m", "MethodParms": [1]},
+    *({"ToSubject": "a", "PolybusVerb": verb, "PolybusId": "i"} for verb in "notify cancel item credit end".split()),
+    {"ToSubject": "a", "PolybusVerb": "open", "PolybusId": "i", "PolybusMode": "stream", "PolybusN": 1},
+    *({"ToSubject": bus, "CommandType": verb} for bus in ("ServerBus", "ClientBus") for verb in VERBS),
+]
+
+
+@pytest.mark.parametrize("part", EVERY_PART)
+@pytest.mark.parametrize("role", ["client", "server"])
+@settings(max_examples=40)
+@given(data=st.data())
+def test_any_json_value_in_any_known_part_is_survived(role: Role, part: str, data: st.DataObject) -> None:
+    client, server = pair()
+    one = client if role == "client" else server
+    found = [*data.draw(st.lists(st.sampled_from(FORMS), max_size=2)), {"ToSubject": "last"}]
+    found.insert(0, {**data.draw(st.sampled_from(FORMS)), part: data.draw(ANY_JSON)})
+    one.receive(json.dumps(found).encode(), 0.0)
+    one.events()
+    for payload in one.frames_to_send():
+        json.loads(payload)
 
 
 def test_a_peer_cannot_make_the_tables_grow_without_bound() -> None:

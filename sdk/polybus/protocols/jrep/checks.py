@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
 from ...errors import BadRequest, EncodeError, LocalProtocolError, RemoteProtocolError, ReservedSubject
 from .._rules import MAX_INT, fault_in_headers, fault_in_subject
-from .names import LOCAL_PREFIX, is_reserved
+from .names import LOCAL_PREFIX, is_reserved, names_an_answer
 
 __all__ = [
     "check_local_subject",
@@ -23,6 +24,9 @@ __all__ = [
     "subjects_of",
     "text_of",
 ]
+
+
+_whole_number: Final = re.compile(r"\s*[+-]?[0-9]{1,16}\s*").fullmatch
 
 
 def refuse(text: str, reason: str = "malformed", answer_id: Any = None, close_code: int | None = None) -> RemoteProtocolError:
@@ -59,13 +63,17 @@ def check_local_subject(value: Any, limit: int) -> str:
 
     Raises:
         LocalProtocolError: It does not fit the wire.
-        ReservedSubject: It belongs to the buses.
+        ReservedSubject: It belongs to the buses, or is the name of an answer.
     """
     fault = fault_in_subject(value, limit) or (None if value else "the subject is empty")
     if fault is not None:
         raise LocalProtocolError(fault, protocol="jrep")
     if is_reserved(value) or value.startswith(LOCAL_PREFIX):
         raise ReservedSubject(f"the subject {value!r} belongs to J.REP's buses: choose another name")
+    if names_an_answer(value):
+        raise ReservedSubject(
+            f"J.REP takes what goes to {value!r} for an answer: choose a name without ':RespondTo:RPC' or ':Errors:RPC'"
+        )
     return str(value)
 
 
@@ -91,9 +99,10 @@ def check_priority(value: Any, answer_id: Any = None) -> None:
     Raises:
         RemoteProtocolError: ``invalid_part``.
     """
-    if type(value) in (int, float) or (type(value) is str and value.strip().lstrip("+-").isdecimal()):
+    if type(value) is float or (type(value) is int and abs(value) <= MAX_INT):
         return
-    raise refuse("PriorityProcessing is a number", "invalid_part", answer_id)
+    if type(value) is not str or not _whole_number(value):
+        raise refuse(f"PriorityProcessing is a number, not larger than {MAX_INT}", "invalid_part", answer_id)
 
 
 def subjects_of(parts: Mapping[str, Any], limit: int, many: int) -> list[str]:

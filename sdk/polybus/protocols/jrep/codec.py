@@ -17,7 +17,7 @@ from .formats import ErraiFormat, Parts, PartsFormat
 from .java import JavaTypes
 from .message_reader import MessageReader
 from .message_writer import MessageWriter, joined
-from .names import is_reserved
+from .names import is_unusable
 
 __all__ = ["JrepCodec", "make_codec"]
 
@@ -69,7 +69,7 @@ class JrepCodec:
         except RemoteProtocolError as error:
             return [error]
         parts = message.attributes
-        return [Message(kind, subject, attributes=parts) for subject in subjects if not is_reserved(subject)]
+        return [Message(kind, subject, attributes=parts) for subject in subjects if not is_unusable(subject)]
 
     def encode(self, messages: Sequence[Message]) -> bytes:
         """One payload with these messages.

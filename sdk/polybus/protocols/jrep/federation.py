@@ -45,6 +45,7 @@ class Federation(Tables):
         "_heartbeat",
         "_max_frame",
         "_met",
+        "_missed",
         "_most",
         "_prefix",
         "_rng",
@@ -76,6 +77,9 @@ class Federation(Tables):
         """Seconds without a word that the peer's own heartbeat allows."""
         self._heard = 0.0
         self._due: float | None = None
+        """When to fall back, or to beat."""
+        self._missed: float | None = None
+        """When to look whether the peer's heartbeat is missing."""
 
     # -- moving ----------------------------------------------------------------------------------------------------------
 
@@ -224,6 +228,7 @@ class Federation(Tables):
         self._events.append(Ready(bare=not self.ours))
         self._events.extend(Message(Kind.SUBSCRIBE, subject) for subject in self._wants)
         self._due = now + self._heartbeat if self._heartbeat else None
+        self._missed = now + self._silence if self._silence is not None else None
 
     # -- actions: a client's handshake -----------------------------------------------------------------------------------
 
@@ -269,8 +274,7 @@ class Federation(Tables):
         interval = message.attributes.get("PolybusInterval") if message is not None else None
         if interval is not None:
             self._silence = 3 * max(1, count_of(interval, "PolybusInterval")) / 1000
-            if self._due is None:
-                self._due = now + self._silence
+            self._missed = now + self._silence
 
     def leave(self, message: Message | None, now: float) -> None:
         """Disconnect. One of ours says the code with which its connection ends, which not every transport can."""
@@ -297,21 +301,25 @@ class Federation(Tables):
 
     def next_tick(self) -> float | None:
         """When to fall back, to beat, or to miss the peer's heartbeat."""
-        return self._due
+        if self._missed is None or (self._due is not None and self._due < self._missed):
+            return self._due
+        return self._missed
 
     def tick(self, now: float) -> None:
         """Time has passed."""
         if self.state is not State.CONNECTED:
-            self._due = None
+            self._due = self._missed = None
             self._moved("silence", None, now)
             return
-        if self._silence is not None and now - self._heard > self._silence:
-            self.state, self._due = State.CLOSED, None
-            self._events.append(CloseWanted(1006, "no heartbeat for too long"))
-            return
-        if self._heartbeat:
+        if self._missed is not None and self._silence is not None and now >= self._missed:
+            self._missed = self._heard + self._silence
+            if now >= self._missed:
+                self.state, self._due, self._missed = State.CLOSED, None, None
+                self._events.append(CloseWanted(1006, "no heartbeat for too long"))
+                return
+        if self._due is not None and now >= self._due:
             self._say("Heartbeat", PolybusInterval=round(self._heartbeat * 1000))
-        self._due = now + min(self._heartbeat or 1e9, self._silence or 1e9)
+            self._due = now + self._heartbeat
 
 
 def _verb_of(message: Message | None) -> str | None:

@@ -129,6 +129,8 @@ class MessageReader:
 
     def _usual_request(self, parts: _Usual, reply: str) -> Message:
         error = parts.ErrorTo
+        if parts.ToSubject[-4:] == ":RPC":  # perhaps an answer that may be answered in turn
+            raise refuse("to be looked at")
         if not 0 < len(reply) <= self._short or (error is not None and not 0 < len(error) <= self._short):
             raise refuse("to be looked at")
         message = Message(_REQUEST, parts.ToSubject, (reply, error))

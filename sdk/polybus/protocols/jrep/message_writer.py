@@ -27,6 +27,7 @@ from .names import (
 )
 from .problems import failure_parts
 from .text import json_text, quoted
+from .value_writer import Numbering
 
 __all__ = ["MessageWriter", "joined"]
 
@@ -205,11 +206,14 @@ class MessageWriter:
 
     def command(self, bus: str, parts: Any) -> bytes:
         """A command to the other bus; parts are text, or lists of text."""
-        written = [b'{"ToSubject":' + quoted(bus)]
+        written, ids, values = [b'{"ToSubject":' + quoted(bus)], Numbering(), self._values
         for name, value in parts.items():
             if name == "ToSubject":
                 continue
-            text = self._values.encode(value) if isinstance(value, (list, set, tuple)) else json_text(value)
+            if not isinstance(value, (list, set, tuple)):
+                text = json_text(value)
+            else:  # parts of one message share their ids
+                text = values.encode_part(value, ids) if isinstance(values, ErraiFormat) else values.encode(value)
             written.append(b"%b:%b" % (quoted(name), text))
         return b",".join(written) + b"}"
 

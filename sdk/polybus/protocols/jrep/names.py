@@ -21,6 +21,8 @@ __all__ = [
     "RPC_MARK",
     "SERVER_BUS",
     "is_reserved",
+    "is_unusable",
+    "names_an_answer",
     "service_of",
 ]
 
@@ -73,6 +75,7 @@ PROTOCOL_PARTS: Final = frozenset(
 )
 """Parts that the bus fills in itself: they are never taken from an application's attributes."""
 
+_ANSWERS: Final = (REPLY_SUFFIX, ERRORS_SUFFIX)
 _LOOK_ALIKES: Final = frozenset(name.casefold() for name in RESERVED)
 
 
@@ -85,6 +88,17 @@ def is_reserved(subject: str) -> bool:
     plain = unicodedata.normalize("NFKC", subject)
     seen = "".join(c for c in plain if not (c.isspace() or unicodedata.category(c) in ("Cf", "Cc", "Mn")))
     return seen.casefold() in _LOOK_ALIKES
+
+
+def names_an_answer(subject: str) -> bool:
+    """Whether a peer would take what goes to this subject for an answer, and not for a message of its own."""
+    return subject.endswith(_ANSWERS) or service_of(subject).endswith(_ANSWERS)
+
+
+@lru_cache(2048)
+def is_unusable(subject: str) -> bool:
+    """Whether nobody may be asked or told anything under this subject: it is the buses', or names an answer."""
+    return is_reserved(subject) or names_an_answer(subject)
 
 
 def service_of(subject: str) -> str:

@@ -20,7 +20,7 @@ from .codec import JrepCodec
 from .federation import Federation
 from .handshake import Dialect, State
 from .message_writer import joined
-from .names import CLIENT_BUS_ERRORS, ECHO_SERVICE, REPLY_SUFFIX, is_reserved
+from .names import CLIENT_BUS_ERRORS, ECHO_SERVICE, ERRORS_SUFFIX, REPLY_SUFFIX, is_reserved, is_unusable
 
 __all__ = ["JrepSession"]
 
@@ -65,6 +65,7 @@ class JrepSession(Federation):
         self._deliver: dict[Kind, Callable[[Message], None]] = {
             _REQUEST: self._request,
             _PUBLISH: self._publication,
+            _NOTIFY: self._notification,
             _RESPONSE: self._answer,
             _ERROR: self._answer,
             _OPEN: self._opening,
@@ -120,14 +121,20 @@ class JrepSession(Federation):
             self._echo(message)
             return
         usual = reply_to.endswith(REPLY_SUFFIX)
-        if is_reserved(subject) or (not usual and is_reserved(reply_to)):
-            name = subject if is_reserved(subject) else reply_to
+        error_to = message.id[1]
+        wrong = error_to is not None and not error_to.endswith(ERRORS_SUFFIX) and not self._may_be_told(error_to)
+        if wrong or is_unusable(subject) or (not usual and is_reserved(reply_to)):
+            name = subject if is_unusable(subject) else error_to if wrong else reply_to
             text = f"{name[:60]!r} belongs to the buses: nobody else is asked or answered there"
             raise refuse(text, "reserved_subject", message.id)
         if not usual:  # the name may be used again while this request is in flight
             self._serial = serial = self._serial + 1
             message.id = (*message.id, serial)
         self._events.append(message)
+
+    def _may_be_told(self, error_to: str) -> bool:
+        """Errai's clients name ClientBusErrors in ErrorTo, where errors of theirs go anyhow."""
+        return not is_reserved(error_to) or (error_to == CLIENT_BUS_ERRORS and self.role == "server")
 
     def _echo(self, message: Message) -> None:
         """What every server answers: it proves to an Errai client that a channel carries (notes section 2.3)."""
@@ -148,14 +155,22 @@ class JrepSession(Federation):
             if self.role == "client":  # what a server says of something that asked for no answer, for whoever listens
                 self._events.append(message)
             return
-        if is_reserved(subject):
-            raise refuse(f"{subject[:60]!r} belongs to the buses", "reserved_subject")
-        self._events.append(message)
+        self._notification(message)
         if not self.ours:
             # To Errai it is one thing: whoever listens gets it, whether it answers questions or not.
             twin = Message(_NOTIFY, subject, None, message.raw, message.format, message.headers)
             twin._attributes, twin._value = message._attributes, message._value
             self._events.append(twin)
+
+    def _notification(self, message: Message) -> None:
+        """
+        Raises:
+            RemoteProtocolError: ``reserved_subject``.
+        """
+        subject = str(message.subject)
+        if is_unusable(subject):
+            raise refuse(f"{subject[:60]!r} belongs to the buses", "reserved_subject")
+        self._events.append(message)
 
     def _answer(self, message: Message) -> None:
         """
@@ -178,7 +193,7 @@ class JrepSession(Federation):
         if str(message.id).startswith(self._prefix):
             # Both ends name a channel by its opener's id: a peer must not open one under a name of ours.
             raise refuse("an open under an id of this side", "invalid_id")
-        if is_reserved(str(message.subject)):
+        if is_unusable(str(message.subject)):
             raise refuse(f"{str(message.subject)[:60]!r} belongs to the buses", "reserved_subject")
         self._events.append(message)
 
@@ -189,9 +204,14 @@ class JrepSession(Federation):
             self.state = State.CLOSED
             self._events.append(CloseWanted(error.close_code, error.reason, error))
         elif error.answer_id is not None:
-            facts = {"text": error.text, "reason": error.reason}
-            answer = Message(_ERROR, "", error.answer_id, None, JSON, None, None, Code.INVALID_ARGUMENT, None, facts)
-            self._documents.append(self._write(answer, error.answer_id))
+            reply_to, error_to = error.answer_id[:2]
+            if error_to is None or not self._may_be_told(error_to):
+                if self.role == "client":
+                    return  # as in `send`: only a client's bus hears errors that nobody asked for
+                error_to = None
+            goal, facts = (reply_to, error_to), {"text": error.text, "reason": error.reason}
+            answer = Message(_ERROR, "", goal, None, JSON, None, None, Code.INVALID_ARGUMENT, None, facts)
+            self._documents.append(self._write(answer, goal))
 
     # -- out -------------------------------------------------------------------------------------------------------------
 

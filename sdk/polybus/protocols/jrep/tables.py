@@ -10,7 +10,7 @@ from ...plugins import Refused, Role, SessionEvent
 from .checks import check_local_subject, refuse, subjects_of
 from .handshake import State
 from .message_writer import MessageWriter
-from .names import CLIENT_BUS, CLIENT_BUS_ERRORS, LOCAL_PREFIX, SERVER_BUS, is_reserved, service_of
+from .names import CLIENT_BUS, CLIENT_BUS_ERRORS, LOCAL_PREFIX, SERVER_BUS, is_reserved, names_an_answer, service_of
 
 __all__ = ["Tables"]
 
@@ -74,12 +74,16 @@ class Tables:
         """
         assert message is not None
         for subject in subjects_of(message.attributes, self._limits.subject, self._limits.subscriptions):
+            if names_an_answer(subject):
+                continue  # never kept: see `_want`
             if subject not in self._wants:
                 self._events.append(Refused(refuse(f"{subject[:60]!r} was not subscribed", "not_subscribed")))
             else:
                 self._unwant(subject)
 
     def _want(self, subject: str) -> None:
+        if names_an_answer(subject):
+            return  # answers come without a subscription, and nothing else goes there
         if subject in self._wants or is_reserved(subject) or subject.startswith(LOCAL_PREFIX):
             return
         if len(self._wants) < self._limits.subscriptions:
