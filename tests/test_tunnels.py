@@ -34,6 +34,7 @@ from polybus import (
     connect,
 )
 from polybus.events import LinkDown, LinkUp
+from polybus.hello import Question
 from polybus.plugins import Closed
 from polybus.protocols import Ubre
 from polybus.testing import pair
@@ -434,7 +435,10 @@ async def test_an_opener_that_gives_up_before_it_knows_the_peer_is_cancelled_and
     front = echoing()
     front.handle_tunnels("plant", echoing(), protocol="csb")
     async with pair(front) as out:
-        out.peers[0]._extended, out.peers[0]._asking = None, anyio.Event()  # it is being asked, and does not answer
+        out.peers[0]._extended, out.peers[0]._asking = (
+            None,
+            Question(out.peers[0], 0.0),
+        )  # it is being asked, and does not answer
         with anyio.move_on_after(0.01) as scope:
             async with connect(out.tunnel("plant"), protocol="csb"):
                 pass

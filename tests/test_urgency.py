@@ -46,14 +46,27 @@ def test_nobody_waits_for_ever() -> None:
 
 def test_some_are_taken_out() -> None:
     steps = random.Random(1)
-    queue: UrgentQueue[list[int]] = UrgentQueue()
-    items = [[number] for number in range(50)]
+    queue: UrgentQueue[tuple[int]] = UrgentQueue()
+    items = [(number,) for number in range(50)]
     for item in items:
         queue.append(item, steps.randrange(3))
     queue.remove(items[7])
-    queue.remove([8])  # equal, and another
+    queue.remove((50,))  # never was in it
     queue.retain(lambda item: item[0] % 2 == 0)
     assert len(queue) == 25
     assert sorted(item[0] for item in queue) == list(range(0, 50, 2))
     queue.retain(lambda item: False)
     assert not queue and list(queue) == []
+
+
+def test_one_is_taken_out_from_anywhere_and_the_others_keep_their_order() -> None:
+    queue: UrgentQueue[str] = UrgentQueue()
+    for name in ("a", "b", "c"):
+        queue.append(name)
+    queue.append("urgent", 3)
+    assert queue.remove("b")
+    assert queue.remove("urgent")
+    assert not queue.remove("b")
+    assert len(queue) == 2
+    assert [queue.popleft(), queue.popleft()] == ["a", "c"]
+    assert not queue.remove("a")

@@ -234,7 +234,7 @@ class Bus(Life):
         """Wait until a new link knows of what this bus has subscribed to."""
         if self._distribution._interest and (peer := link.peer) is not None:
             await self._distribution.restored(peer)
-            if peer._extended is False:
+            if peer._extended is False or peer._silent:
                 return
             try:
                 await peer.hello()

@@ -185,13 +185,11 @@ class Distribution:
                 return  # it has dialled in: what it may send is no condition of a subscription here
             if peer in self._unasked:
                 raise _bare(peer)
-            raise Unsupported(
-                f"{peer!r} is not a polybus peer and matches exact subjects only: subscribe to those instead of {pattern!r}"
-            )
+            raise peer.not_extended(f"it matches exact subjects only: subscribe to those instead of {pattern!r}")
         if pattern not in self._allowed(peer, [("publish", pattern)]):
             return
         link.answer(Message(Kind.SUBSCRIBE, pattern), peer)
-        if peer._extended is not False and link.upstream and pattern in await peer.hello([pattern]):
+        if peer._extended is not False and not peer._silent and link.upstream and pattern in await peer.hello([pattern]):
             if peer._answers_only:
                 raise Unsupported(f"{peer!r} only answers on this connection: it sends no publications")
             raise Forbidden(f"{peer!r} does not let us subscribe to {pattern!r}")
@@ -224,10 +222,7 @@ class Distribution:
         if not _announces(link):
             return
         later = []
-        names = [("publish", pattern) for pattern in self._interest]
-        if _tells_handlers(link):
-            names += [("request", subject) for subject in self._bus._answered()]
-        for pattern in self._allowed(peer, names):
+        for pattern in self._allowed(peer, self._names(link)):
             if self._understands(peer, pattern):
                 self._tell(peer, pattern)
             else:
@@ -236,6 +231,13 @@ class Distribution:
         if later:
             done = self._restoring[peer] = anyio.Event()
             link.runtime.spawn(self._restore_patterns, peer, later, done)
+
+    def _names(self, link: Link) -> list[tuple[str, str | int]]:
+        """Verbs and names that a link is to be told of."""
+        names = [("publish", pattern) for pattern in self._interest]
+        if _tells_handlers(link):
+            names += [("request", subject) for subject in self._bus._answered()]
+        return names
 
     def _allowed(self, peer: Peer, names: list[tuple[str, str | int]]) -> Iterable[str | int]:
         """Of verbs and names those that a peer may be told of: to a stranger even the names are not for everybody.
@@ -282,6 +284,17 @@ class Distribution:
             self._unasked.pop(peer, None)
             self.routes.clear()
 
+    def known_late(self, peer: Peer) -> None:
+        """A peer that was silent has shown to be ours: tell it of the interest that waited for that."""
+        link = peer._link
+        session = link.session
+        if session is None or not peer.connected or not _announces(link):
+            return
+        asked = session.capabilities.asks_before_publishing or not session.capabilities.subscribe
+        names = [(verb, name) for verb, name in self._names(link) if asked or is_pattern(name)]
+        for pattern in self._allowed(peer, names):
+            _say(Message(Kind.SUBSCRIBE, pattern), peer)
+
     async def restored(self, peer: Peer) -> None:
         """Wait until a peer has been told of what depends on who it is."""
         done = self._restoring.get(peer)
@@ -311,7 +324,10 @@ class Distribution:
         for peer in peers:
             if peer in self._unasked and peer.connected:
                 try:
-                    if not await peer.extended() and peer._extended is False:
+                    if peer._silent:
+                        _ = peer.question()  # nobody waits for it again, but a late answer changes what follows
+                        bare.append(peer)
+                    elif not await peer.extended() and (peer._extended is False or peer._silent):
                         bare.append(peer)
                 except BusError:
                     continue  # it has gone meanwhile: the publication waits, or ends, with its link
@@ -488,7 +504,9 @@ class Distribution:
         Raises:
             Unsupported: It is known to read no publications. Where that is not known, it is asked for the next time.
         """
-        if peer._extended is False:
+        if peer._silent and peer.connected:
+            _ = peer.question()
+        if peer._extended is False or peer._silent:
             raise _bare(peer)
         if peer.connected:
             peer._link.runtime.spawn(self._ask, (peer,))
@@ -640,7 +658,7 @@ def _tells_handlers(link: Link) -> bool:
 
 
 def _bare(peer: Peer) -> Unsupported:
-    return Unsupported(f"{peer!r} is not a polybus peer: it can carry requests, but no publications and no subscriptions")
+    return peer.not_extended("it can carry requests, but no publications and no subscriptions")
 
 
 def _announces(link: Link) -> bool:

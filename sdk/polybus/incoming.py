@@ -42,6 +42,8 @@ def receive(peer: Peer, message: Message, now: float) -> None:
         reply = peer.pending.pop(message.id, None)
         if reply is not None:
             reply._resolve(message)
+        elif (question := peer.late_answer(message.id)) is not None:
+            question._resolve(message)
         else:
             bus._counters.late += 1
     elif kind is REQUEST:
@@ -53,7 +55,7 @@ def receive(peer: Peer, message: Message, now: float) -> None:
 
 
 def _error(peer: Peer, message: Message, now: float) -> None:
-    reply = peer.pending.pop(message.id, None)
+    reply = peer.pending.pop(message.id, None) or peer.late_answer(message.id)
     if reply is not None:
         reply._reject(message, now)
     elif peer.channels is not None and (channel := peer.channels.get(message.id)) is not None:
@@ -107,7 +109,7 @@ def admit(peer: Peer, call: Call) -> None:
         return
     urgency = peer._link.urgency
     if waiting is None:
-        waiting = peer.waiting = deque() if urgency is None else UrgentQueue()
+        waiting = peer.waiting = UrgentQueue()
     if len(waiting) >= limits.waiting or not peer.hold(call.message):
         if peer.calls is not None:
             peer.calls.pop(call.message.id, None)
@@ -116,10 +118,7 @@ def admit(peer: Peer, call: Call) -> None:
         text = f"{limits.running} requests run, {len(waiting)} wait (Limits.running, waiting, waiting_bytes): try again later"
         call.origin.refuse(call, Code.RESOURCE_EXHAUSTED, text, "too_many_requests", None)
         return
-    if urgency is None or not isinstance(waiting, UrgentQueue):
-        waiting.append(call)
-    else:
-        waiting.append(call, urgency(call.message))
+    waiting.append(call, 0 if urgency is None else urgency(call.message))
     runtime.crowded[peer] = None
 
 
@@ -181,8 +180,7 @@ def _hello(peer: Peer, message: Message) -> None:
 
 
 def _answer_hello(peer: Peer, message: Message) -> None:
-    peer._extended = True
-    peer._link.bus._distribution.not_bare(peer)
+    peer.is_ours()
     body = message.body
     confirm = body.get("confirm") if isinstance(body, dict) else None
     answer: dict[str, Any] = {"v": 1} if peer._link.initiates else {"v": 1, "answers_only": True}

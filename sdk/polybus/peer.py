@@ -9,8 +9,6 @@ from collections import deque
 from collections.abc import Awaitable, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
-import anyio
-
 from . import incoming
 from .account import OVERHEAD, Account, cost
 from .arguments import seconds
@@ -28,6 +26,7 @@ from .errors import (
     Unsupported,
     another,
 )
+from .hello import HELLO, HELLO_TIMEOUT, LATE, Question
 from .message import Kind, Message
 from .reply import Reply
 from .subjects import Subject, resolve
@@ -45,10 +44,6 @@ __all__ = ["Peer"]
 In = TypeVar("In")
 Out = TypeVar("Out")
 T = TypeVar("T")
-
-HELLO = "_polybus.hello"
-HELLO_TIMEOUT = 1.0
-"""Seconds of silence after which a peer counts as bare."""
 
 
 class Peer(Answer):
@@ -68,7 +63,9 @@ class Peer(Answer):
         "_extended",
         "_id",
         "_identity",
+        "_late",
         "_link",
+        "_silent",
         "_unsent",
         "_where",
         "account",
@@ -97,7 +94,7 @@ class Peer(Answer):
         """Requests that were written and wait for their answer."""
         self.calls: dict[Any, Call] | None = None
         """Requests of this peer whose handlers run or wait, by their id."""
-        self.waiting: deque[Call] | UrgentQueue[Call] | None = None
+        self.waiting: UrgentQueue[Call] | None = None
         self.stopping: int = 0
         """Handlers of requests that are over already: each keeps its place until it returns."""
         self.patterns: dict[str | int, int] | None = None
@@ -116,7 +113,11 @@ class Peer(Answer):
         self._due = math.inf
         self._extended: bool | None = None
         self._answers_only = False
-        self._asking: anyio.Event | None = None
+        self._silent = False
+        """Whether it was asked who it is, and has not answered in time."""
+        self._asking: Question | None = None
+        self._late: dict[Any, Question] | None = None
+        """Questions without an answer as yet, by their id."""
 
     # -- who it is -------------------------------------------------------------------------------------------------------
 
@@ -326,22 +327,24 @@ class Peer(Answer):
     # -- extensions between our own buses --------------------------------------------------------------------------------
 
     async def extended(self) -> bool:
-        """Whether the peer is one of ours and speaks the extensions; asked once per link, when first needed.
+        """Whether the peer is known to be one of ours and to speak the extensions. It is asked when that is first needed.
+
+        An answer or a refusal is final. Silence is not: the peer may be busy. Then this is False, the next use asks again, and
+        an answer that comes late counts.
 
         Raises:
             Disconnected: The link broke meanwhile.
         """
         if self._extended is None:
-            if self._asking is None:
-                asking = self._asking = anyio.Event()
-                try:
-                    await self.hello()
-                finally:
-                    self._asking = None
-                    asking.set()
-            else:
-                await self._asking.wait()
+            await self._told(self.question())
         return bool(self._extended)
+
+    def question(self) -> Question:
+        """The question who the peer is, asked unless it is out already: each waits for a second, so that is one a second."""
+        asking = self._asking
+        if asking is None or asking.done():
+            asking = self._asking = self._ask({"v": 1})
+        return asking
 
     async def hello(self, confirm: list[str | int] | None = None) -> list[str | int]:
         """Ask the peer who it is. Also a barrier: what was written before has been handled when this returns.
@@ -352,23 +355,70 @@ class Peer(Answer):
         Returns:
             Those of `confirm` that the peer refused.
         """
-        reply: Reply[Any] | None = None
+        answer = await self._told(self._ask({"v": 1, "confirm": confirm} if confirm else {"v": 1}))
+        refused = answer.get("refused", []) if isinstance(answer, dict) else []
+        return refused if isinstance(refused, list) else []
+
+    @staticmethod
+    async def _told(question: Question) -> Any:
+        """The answer to a question; None where there is none.
+
+        Raises:
+            Disconnected: The link broke meanwhile.
+        """
         try:
-            body = {"v": 1, "confirm": confirm} if confirm else {"v": 1}
-            reply = self._request(Kind.REQUEST, HELLO, body, HELLO_TIMEOUT, Any, None)
-            answer = await reply
+            return await question
         except (Disconnected, RequestCancelled):
             raise
         except (BusError, ConnectionError):
-            if self._extended is None and (reply is None or reply.sent):  # one that never left says nothing of the peer
-                self._extended = False
-            return []
-        self._extended = isinstance(answer, dict) and answer.get("v") == 1
-        if self._extended:
-            self._link.bus._distribution.not_bare(self)
-        self._answers_only = isinstance(answer, dict) and answer.get("answers_only") is True
-        refused = answer.get("refused", []) if isinstance(answer, dict) else []
-        return refused if isinstance(refused, list) else []
+            return None
+
+    def _ask(self, body: dict[str, Any]) -> Question:
+        link = self._link
+        runtime = link.runtime
+        now = runtime.time()
+        question = Question(self, now)
+        message = Message(Kind.REQUEST, HELLO, None, None, link.format, None, runtime.ttl(now, question.deadline))
+        question._abandon = self._abandoned
+        try:
+            message.format = chosen = link.format_for(body, HELLO)
+            message.raw = chosen.encode(body)
+            link.request(message, question, self)
+        except BusError as error:  # this wire cannot carry it, or not now
+            question._fail(error)
+        if question.deadline < self._due:
+            self._watch(question.deadline)
+        return question
+
+    def _answered(self, answer: Any) -> None:
+        """It has said who it is."""
+        if isinstance(answer, dict) and answer.get("v") == 1:
+            self._answers_only = answer.get("answers_only") is True
+            self.is_ours()
+        else:
+            self._extended = False
+
+    def is_ours(self) -> None:
+        """It has shown to be one of ours."""
+        late = self._silent
+        self._extended, self._silent = True, False
+        distribution = self._link.bus._distribution
+        distribution.not_bare(self)
+        if late:
+            distribution.known_late(self)
+
+    def not_extended(self, without: str) -> Unsupported:
+        """The error of a verb that takes one of ours.
+
+        Args:
+            without: What cannot be done.
+        """
+        if self._extended is None:
+            return Unsupported(
+                f"{self!r} has not answered for {HELLO_TIMEOUT:.0f} s: it may be a bare peer, or busy; {without} until it has "
+                "said that it is a polybus peer: try again later"
+            )
+        return Unsupported(f"{self!r} is not a polybus peer: {without}")
 
     async def _open(
         self, subject: str | int, body: Any, mode: str, timeout: float | None, hops: int | None = None
@@ -385,7 +435,7 @@ class Peer(Answer):
         if link.session is not None and not link.session.capabilities.extensions:
             raise Unsupported(f"{self.protocol} cannot carry a {mode}")
         if not await self.extended():
-            raise Unsupported(f"{self!r} is not a polybus peer: it can carry requests, but no {mode}")
+            raise self.not_extended(f"it can carry requests, but no {mode}")
         if self._answers_only:
             raise Unsupported(f"{self!r} only answers on this connection: it can carry requests, but no {mode}")
         now = link.runtime.time()
@@ -524,11 +574,10 @@ class Peer(Answer):
     def finished(self, call: Call) -> None:
         if self.calls is not None and self.calls.get(call.message.id) is call:
             del self.calls[call.message.id]
-        if call.started or self.waiting is None or call not in self.waiting:
-            self._place_free()
-        else:
-            self.waiting.remove(call)
+        if not call.started and self.waiting is not None and self.waiting.remove(call):
             self.release(call.message)
+        else:
+            self._place_free()
 
     def stopped(self, call: Call) -> None:
         if self.calls is not None and self.calls.get(call.message.id) is call:
@@ -614,11 +663,28 @@ class Peer(Answer):
         link = self._link
         if link.session is None:
             return
+        if isinstance(reply, Question):
+            self._unanswered(reply)
+            return
         link.session.forget(reply.key, link.runtime.time())
-        if self._extended is None and link.session.capabilities.extensions and reply.subject != HELLO:
+        if self._extended is None and not self._silent and link.session.capabilities.extensions:
             link.runtime.spawn(self._cancel_when_known, reply.key, reply.subject)
         elif self._extended:
             self._send_cancel(reply.key, reply.subject)
+
+    def _unanswered(self, question: Question) -> None:
+        """A question is out for long: its answer may still come."""
+        late = self._late = self._late if self._late is not None else {}
+        late[question.key] = question
+        session = self._link.session
+        if len(late) > LATE and session is not None:
+            oldest = next(iter(late))
+            del late[oldest]
+            session.forget(oldest, self._link.runtime.time())
+
+    def late_answer(self, id: Any) -> Question | None:
+        """The question that an answer to nothing in `pending` is for."""
+        return self._late.pop(id, None) if self._late else None
 
     async def _cancel_when_known(self, key: Any, subject: str | int) -> None:
         try:
@@ -659,6 +725,8 @@ class Peer(Answer):
         if self.undelivered is not None:
             self.undelivered.lost()
         self._link.bus._forget_patterns(self)
+        self._asking = self._late = None
+        self._silent = False
         if self._extended is False:
             self._extended = None  # another may answer at that address
         if not going_on:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import deque
+from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from typing import Final, Generic, TypeVar
 
@@ -17,12 +17,13 @@ class UrgentQueue(Generic[T]):
     """A queue with levels: the highest goes first.
 
     One in eight goes to whoever has waited longest, whatever its level: so the lowest level moves on under any load.
+    An item is in it once, and costs the same to take out wherever it stands.
     """
 
     __slots__ = ("_count", "_levels", "_taken", "_turn")
 
     def __init__(self) -> None:
-        self._levels: dict[int, deque[tuple[int, T]]] = {}
+        self._levels: dict[int, OrderedDict[T, int]] = {}
         self._count = 0
         self._turn = 0
         self._taken = 0
@@ -33,17 +34,16 @@ class UrgentQueue(Generic[T]):
     def __iter__(self) -> Iterator[T]:
         """All, by level and order."""
         for level in sorted(self._levels, reverse=True):
-            for _, item in self._levels[level]:
-                yield item
+            yield from self._levels[level]
 
     def append(self, item: T, level: int = 0) -> None:
         """Add one behind those of its level."""
         queue = self._levels.get(level)
         if queue is None:
-            queue = self._levels[level] = deque()
+            queue = self._levels[level] = OrderedDict()
         self._turn += 1
         self._count += 1
-        queue.append((self._turn, item))
+        queue[item] = self._turn
 
     def popleft(self) -> T:
         """Take the next one.
@@ -61,22 +61,28 @@ class UrgentQueue(Generic[T]):
             if self._taken % _AGEING:
                 level = max(levels)
             else:
-                level = min(levels, key=lambda level: levels[level][0][0])
+                level = min(levels, key=lambda level: next(iter(levels[level].values())))
         queue = levels[level]
-        _, item = queue.popleft()
+        item, _ = queue.popitem(last=False)
         if not queue:
             del levels[level]
         self._count -= 1
         return item
 
-    def remove(self, item: T) -> None:
-        """Take one out; unknown ones are ignored."""
-        self.retain(lambda other: other is not item)
+    def remove(self, item: T) -> bool:
+        """Take one out. False where it is not in it."""
+        for level, queue in self._levels.items():
+            if queue.pop(item, None) is not None:
+                self._count -= 1
+                if not queue:
+                    del self._levels[level]
+                return True
+        return False
 
     def retain(self, wanted: Callable[[T], bool]) -> None:
         """Keep only some."""
         for level, queue in list(self._levels.items()):
-            kept = deque(entry for entry in queue if wanted(entry[1]))
+            kept = OrderedDict((item, turn) for item, turn in queue.items() if wanted(item))
             self._count += len(kept) - len(queue)
             if kept:
                 self._levels[level] = kept

@@ -1,0 +1,185 @@
+"""Who is at the other end: a late answer counts, silence is no answer, and those who ask do not disturb each other."""
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import anyio
+import pytest
+
+from polybus import Bus, Disconnected, Limits, RequestCancelled, Unsupported
+from polybus.testing import Faults, pair
+
+from .support import bounded, eventually
+
+pytestmark = pytest.mark.anyio
+
+
+class Busy:
+    """A bus that says who it is only when it is told to: what came before that waits for `authorize`."""
+
+    def __init__(self, verb: str = "publish") -> None:
+        self.bus = Bus(authorize=self.authorize)
+        self.bus.handle("one")(self.one)
+        self.go_on = anyio.Event()
+        self._verb = verb
+
+    async def authorize(self, peer: Any, verb: str, subject: Any) -> bool:
+        if verb == self._verb and subject == "first":
+            await self.go_on.wait()
+        return True
+
+    async def one(self) -> AsyncIterator[int]:
+        yield 1
+
+
+async def read(client: Bus) -> list[int]:
+    async with client.stream("one") as items:
+        return [item async for item in items]
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("polybus.hello.HELLO_TIMEOUT", 0.02)
+
+
+@pytest.mark.usefixtures("impatient")
+@bounded
+async def test_a_peer_that_answers_late_is_known_as_ours() -> None:
+    busy = Busy()
+    async with pair(busy.bus) as client:
+        await client.publish("first", 1)
+        for _ in range(2):
+            with pytest.raises(Unsupported, match="has not answered for 1 s: it may be a bare peer, or busy"):
+                await read(client)
+        with pytest.raises(Unsupported, match="has not answered"):
+            async with client.subscribe("a.*"):
+                pass
+        assert client.stats().pending == 0
+        busy.go_on.set()
+        await eventually(lambda: client.peers[0]._extended)
+        assert await read(client) == [1]
+        async with client.subscribe("a.*") as heard:
+            await busy.bus.publish("a.b", 2)
+            assert (await anext(heard)).body == 2
+        assert client.stats().late == 0
+
+
+@pytest.mark.usefixtures("impatient")
+@bounded
+async def test_patterns_are_told_to_a_peer_that_answers_late() -> None:
+    busy = Busy("subscribe")
+    client = Bus()
+    heard: list[Any] = []
+
+    @client.on("first")
+    async def first(body: Any) -> None:
+        heard.append(body)
+
+    @client.on("a.*")
+    async def second(body: Any) -> None:
+        heard.append(body)
+
+    async with pair(busy.bus, client=client):
+        await eventually(lambda: client.peers[0]._silent)
+        busy.go_on.set()
+        await eventually(lambda: {"first", "a.*"} <= set(busy.bus.peers[0].patterns or ()))
+        await busy.bus.publish("a.b", 2)
+        await eventually(lambda: heard == [2])
+
+
+@pytest.mark.usefixtures("impatient")
+@bounded
+async def test_a_silent_peer_is_asked_once_at_a_time_and_again_at_the_next_use() -> None:
+    async with pair(Busy().bus, faults=Faults(seed=1, drop=1.0)) as client:
+        before = client.stats().sent
+        for asked in range(1, 41):
+            async with anyio.create_task_group() as group:
+                for _ in range(3):
+                    group.start_soon(refused, client)
+            assert client.stats().sent == before + asked
+        assert client.peers[0]._extended is None
+        assert len(client.peers[0]._late or ()) == 30  # those of which an answer would still be known
+
+
+async def refused(client: Bus) -> None:
+    with pytest.raises(Unsupported, match="has not answered"):
+        await read(client)
+
+
+@bounded
+async def test_who_gives_up_does_not_spoil_the_question_for_others() -> None:
+    busy = Busy()
+    got: list[int] = []
+    async with pair(busy.bus) as client:
+        await client.publish("first", 1)
+        sent = client.stats().sent
+
+        async def other() -> None:
+            got.extend(await read(client))
+
+        async with anyio.create_task_group() as group:
+            with anyio.CancelScope() as scope:
+                async with anyio.create_task_group() as first:
+                    first.start_soon(read, client)
+                    await eventually(lambda: client.peers[0]._asking)
+                    group.start_soon(other)
+                    await anyio.wait_all_tasks_blocked()
+                    scope.cancel()
+            assert client.stats().sent == sent + 1
+            busy.go_on.set()
+    assert got == [1]
+
+
+@bounded
+async def test_all_who_wait_for_the_question_learn_that_the_link_broke() -> None:
+    busy = Busy()
+    failed: list[Exception] = []
+    async with pair(busy.bus) as client:
+        await client.publish("first", 1)
+
+        async def asks() -> None:
+            try:
+                await read(client)
+            except Exception as error:
+                failed.append(error)
+
+        async with anyio.create_task_group() as group:
+            for _ in range(3):
+                group.start_soon(asks)
+            await anyio.wait_all_tasks_blocked()
+            await busy.bus.peers[0].aclose()
+    assert [type(error) for error in failed] == [Disconnected] * 3
+
+
+@bounded
+async def test_requests_that_leave_the_queue_give_their_room_back_at_once() -> None:
+    bus = Bus(limits=Limits(running=1, waiting=8))
+    done: list[int] = []
+    go_on = anyio.Event()
+
+    @bus.handle("slow")
+    async def slow(body: int) -> int:
+        await go_on.wait()
+        done.append(body)
+        return body
+
+    async with pair(bus) as client:
+        await client.peers[0].extended()
+        peer = bus.peers[0]
+        for _ in range(50):  # more than the queue holds, if those that were cancelled stayed in it
+            replies = [client.request("slow", number) for number in range(9)]
+            await eventually(lambda: bus.stats().waiting == 8)
+            for reply in reversed(replies):
+                reply.cancel()
+                with pytest.raises(RequestCancelled):
+                    await reply
+            await eventually(lambda: bus.stats().waiting == bus.stats().running == 0)
+            assert peer.account.held == 0
+        replies = [client.request("slow", number) for number in range(9)]
+        await eventually(lambda: bus.stats().waiting == 8)
+        for number in (3, 8, 1):
+            replies[number].cancel()
+        await eventually(lambda: bus.stats().waiting == 5)
+        go_on.set()
+        assert [await replies[number] for number in (0, 2, 4, 5, 6, 7)] == [0, 2, 4, 5, 6, 7]
+        assert done == [0, 2, 4, 5, 6, 7]
