@@ -14,7 +14,7 @@ MODULES = (
     "authority bus calls channel connecting crowd deliveries distribution event_stream execution inbox incoming life link"
     " loopback outbox outflow peer relaying reply router runtime serving subjects subscription urgency workers"
 ).split()
-GROWING = {"Counter", "OrderedDict", "bytearray", "defaultdict", "deque", "dict", "list", "set"}
+GROWING = {"Counter", "OrderedDict", "UrgentQueue", "bytearray", "defaultdict", "deque", "dict", "list", "set"}
 
 OURS = "grows with what this application does, not with what peers send"
 BOUNDS: dict[str, str] = {
@@ -55,9 +55,11 @@ BOUNDS: dict[str, str] = {
     "life._own_links": OURS,
     "life._subscriptions": OURS,
     "loopback.calls": "Limits.pending, twice Limits.channels",
+    "outbox._entries": "Limits.outbox and outbox_bytes",
     "outbox._shares": "Limits.outbox",
     "outbox.droppable": "Limits.outbox",
     "outflow._room": OURS,
+    "peer._late": "30 questions, one a second",
     "peer._unsent": "Limits.outbox",
     "peer.channels": "twice Limits.channels",
     "peer.pending": "Limits.pending",
