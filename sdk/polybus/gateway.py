@@ -7,6 +7,7 @@ bus as a program there would, and translates what comes back.
 from __future__ import annotations
 
 import inspect
+import logging
 import math
 import re
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
@@ -57,6 +58,7 @@ _USUAL: Final = 30.0
 """Seconds for a request that says nothing of its deadline."""
 _REMEMBERED: Final = 1024
 _EXTENSIONS: Final = frozenset(("stream", "channel", "tunnel"))
+logger: logging.Logger = logging.getLogger("polybus")
 _MISUSE: Final = (EncodeError, LocalProtocolError, ReservedSubject, Unsupported)
 
 
@@ -338,7 +340,11 @@ class Passage:
         if message.expires is not None:
             now = there._running.time()
             on.expires, on.ttl = message.expires, message.expires - now
-        await there._distribution.publish_crossed(on, self.here._running.time() + _USUAL)
+        try:
+            await there._distribution.publish_crossed(on, self.here._running.time() + _USUAL)
+        except _MISUSE as error:  # of some peer's wire; the others have got it
+            logger.warning("polybus: %r could not cross the bridge as %r: %s", message.subject, target, error)
+            self.here._dead_letter(message.peer, message, Code.INVALID_ARGUMENT, f"not bridged: {error}")
 
 
 class Underpass:
