@@ -7,8 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from polybus import Bus, LocalProtocolError
+from polybus import Bus, Forbidden, LocalProtocolError, Message, Peer, Unsupported
+from polybus.protocols import Ubre, UProtocol
 from polybus.subjects import SubjectIndex, canonical, check_pattern, is_pattern, matches
+from polybus.testing import pair
 
 DOOR = "up://VCU.VIN/body.access/1/door.front_left#Door"
 
@@ -101,3 +103,107 @@ async def test_a_handler_of_an_address_is_found_in_any_spelling() -> None:
     async with bus:
         with anyio.fail_after(5):
             assert await bus.request("up://VCU.VIN/body.access/1/rpc.UpdateDoor") == "done"
+
+
+# -- `authorize` and spellings --------------------------------------------------------------------------------------------
+
+SECRET = "//Other.X/e/1/rpc.Secret"
+SPELLINGS = [SECRET, "//other.x/e/1/rpc.Secret", "UP://OTHER.X/e/1/rpc.Secret"]
+WIRES = [UProtocol, Ubre]
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("wire", WIRES)
+async def test_what_authorize_refuses_is_refused_in_every_spelling(wire: type[UProtocol | Ubre]) -> None:
+    asked: list[tuple[str, str | int]] = []
+
+    def authorize(peer: Peer, verb: str, subject: str | int) -> bool:
+        asked.append((verb, subject))
+        return subject != SECRET and subject != "//other.x/e/1/rpc.Nobody"
+
+    bus = Bus(authorize=authorize)
+
+    @bus.handle(SECRET)
+    async def secret() -> str:
+        return "secret"
+
+    @bus.handle(SECRET + "s")
+    async def secrets(message: Message) -> object:
+        return message.subject
+
+    with anyio.fail_after(5):
+        async with pair(bus, protocol=wire()) as client:
+            for spelling in SPELLINGS:
+                with pytest.raises(Forbidden):
+                    await client.request(spelling)
+                with pytest.raises(Forbidden):
+                    await client.request(spelling.replace("Secret", "Nobody"))
+                with pytest.raises(Forbidden):
+                    async with client.stream(spelling) as items:
+                        await anext(items)
+                assert await client.request(spelling + "s") == SECRET + "s"
+    assert {subject for verb, subject in asked if verb in ("request", "stream")} == {
+        SECRET,
+        SECRET + "s",
+        "//other.x/e/1/rpc.Nobody",
+    }
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("wire", WIRES)
+async def test_authorize_is_asked_about_publications_in_one_spelling(wire: type[UProtocol | Ubre]) -> None:
+    refused, allowed, last = (f"//other.x/e/1/{name}#M" for name in ("t.x", "t.y", "t.z"))
+    asked: list[tuple[str, str | int]] = []
+    heard: list[str | int] = []
+    done = anyio.Event()
+
+    def authorize(peer: Peer, verb: str, subject: str | int) -> bool:
+        asked.append((verb, subject))
+        return subject != refused
+
+    bus = Bus(authorize=authorize)
+
+    @bus.on("//OTHER.x/>")
+    async def hear(message: Message) -> None:
+        heard.append(message.subject)
+        if message.subject == last:
+            done.set()
+
+    with anyio.fail_after(5):
+        async with pair(bus, protocol=wire()) as client:
+            for name in (refused, allowed):
+                for spelling in (name, name.replace("other", "Other"), "up:" + name.upper()[:9] + name[9:]):
+                    await client.publish(spelling, 1)
+            await client.publish(last, 1)
+            await done.wait()
+            assert sorted(map(str, heard)) == [allowed] * 3 + [last] if wire is UProtocol else len(heard) == 4
+            with pytest.raises(Forbidden):
+                async with client.subscribe("up:" + refused.replace("other", "Other")):
+                    pass
+            async with client.subscribe("up://Other.X/>") as got:
+                for name in (refused, allowed, last):
+                    await bus.publish(name.replace("other", "OTHER"), 1)
+                assert [canonical(str((await anext(got)).subject)) for _ in range(2)] == [allowed, last]
+    assert {subject for _, subject in asked} == {refused, allowed, last, "//other.x/>"}
+
+
+def test_one_address_in_two_spellings_has_one_handler() -> None:
+    bus = Bus()
+    bus.handle(SECRET)(lambda: None)
+    with pytest.raises(TypeError, match=r"already handled by .* as '//Other.X"):
+        bus.handle(SPELLINGS[1])(lambda: None)
+
+
+@given(st.text(max_size=20))
+def test_the_one_spelling_is_its_own(text: str) -> None:
+    for subject in (text, f"//{text}", f"up://{text}/x", f"up:/{text}"):
+        assert canonical(canonical(subject)) == canonical(subject)
+
+
+@pytest.mark.anyio
+async def test_uprotocol_has_no_numbers_and_says_so() -> None:
+    with anyio.fail_after(5):
+        async with pair(Bus(), protocol=UProtocol()) as client:
+            with pytest.raises(Unsupported, match="70000 is a number"):
+                async with client.subscribe(70000):
+                    pass

@@ -12,6 +12,7 @@ import anyio
 
 from .errors import BusError, Forbidden, RequestError, Unauthorized, Unavailable
 from .plugins import Admission, Handshake, Identity
+from .subjects import canonical
 
 if TYPE_CHECKING:
     from .message import Message
@@ -27,6 +28,8 @@ Authorize: TypeAlias = "Callable[..., bool | Awaitable[bool]]"
 """``authorize(peer, verb, subject)``; False refuses. With a parameter ``message`` it is given the message too, or None."""
 
 _REMEMBERED = 1024
+_ABOUT_HANDLERS = ("request", "notify", "stream", "channel", "tunnel")
+"""Verbs whose subject is spelled by `incoming`: as the handler is registered."""
 
 
 class Authority:
@@ -70,6 +73,8 @@ class Authority:
     def asks(self, peer: Peer, verb: str, subject: str | int, message: Message | None = None) -> bool | Awaitable[bool]:
         """The answer of `authorize`, or something to await for it."""
         assert self.authorize is not None
+        if isinstance(subject, str) and "/" in subject and verb not in _ABOUT_HANDLERS:
+            subject = canonical(subject)
         try:
             if self._wants_message:
                 return self.authorize(peer, verb, subject, message=message)
@@ -94,6 +99,8 @@ class Authority:
 
     def may_receive(self, peer: Peer, subject: str | int) -> bool | Awaitable[bool]:
         """Whether a concrete subject may be sent to a peer; remembered per peer and subject."""
+        if isinstance(subject, str) and "/" in subject:
+            subject = canonical(subject)
         known = peer._allowed
         if known is None:
             known = peer._allowed = {}

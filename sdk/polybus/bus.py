@@ -836,6 +836,17 @@ class Bus(Life):
             found = self._by_uri.get(canonical(subject))
         return found
 
+    def _handler_of(self, message: Message) -> Handler | None:
+        """Who answers a message; an address in it gets the spelling of the handler's registration, or else the canonical one.
+
+        What `authorize` is asked about is then what the application has written, whatever the peer wrote.
+        """
+        subject = message.subject
+        found = self._handler(subject)
+        if isinstance(subject, str) and "/" in subject:
+            message.subject = canonical(subject) if found is None else found.subject
+        return found
+
     def _dead_letter(self, peer: Peer | None, message: Message, code: Code, reason: str) -> None:
         """Tell who reads events that a message could not be delivered."""
         if self._events.read:

@@ -16,7 +16,7 @@ from .calls import Call, ChannelCall, RefusedCall
 from .channel import CREDIT, Channel
 from .errors import BusError, Code
 from .message import Kind, Message
-from .subjects import RESERVED_PREFIX, check_pattern, pattern_cost, wire_pattern
+from .subjects import RESERVED_PREFIX, canonical, check_pattern, pattern_cost, wire_pattern
 from .urgency import UrgentQueue
 
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ def _request(peer: Peer, message: Message, now: float) -> None:
         bus._counters.refused += 1
         peer.send_error(message, Code.DEADLINE_EXCEEDED, "the deadline had passed on arrival")
         return
-    handler = bus._handlers.get(message.subject) or bus._handler(message.subject)
+    handler = bus._handlers.get(message.subject) or bus._handler_of(message)
     deadline = math.inf if ttl is None else now + ttl
     call: Call
     if handler is None or not bus.ready or handler.style in ("stream", "channel"):
@@ -185,13 +185,13 @@ def _answer_hello(peer: Peer, message: Message) -> None:
     confirm = body.get("confirm") if isinstance(body, dict) else None
     answer: dict[str, Any] = {"v": 1} if peer._link.initiates else {"v": 1, "answers_only": True}
     if isinstance(confirm, list):
-        answer["refused"] = [p for p in confirm[:1024] if isinstance(p, (str, int)) and p not in (peer.patterns or ())]
+        answer["refused"] = [p for p in confirm[:1024] if isinstance(p, (str, int)) and _wanted(p) not in (peer.patterns or ())]
     peer.answer(Call(peer._link.bus, peer, peer, None, message, math.inf), answer)  # type: ignore[arg-type]  # no handler
 
 
 def _notify(peer: Peer, message: Message, now: float) -> None:
     bus = peer._link.bus
-    handler = bus._handler(message.subject)
+    handler = bus._handler_of(message)
     if handler is None or not bus.ready or handler.style in ("stream", "channel"):
         # Nobody asked for an answer, so nobody is refused one; as for a publication that nobody hears, it is no offence.
         why = "no handler" if handler is None else f"a {handler.style} handler" if bus.ready else "draining"
@@ -225,8 +225,9 @@ def _gated(act: Callable[[Peer, Message], None], verb: str) -> Callable[[Peer, M
         if bus._authorize is None:
             act(peer, message)
             return
-        if message.kind is Kind.SUBSCRIBE:
-            message.subject = wire_pattern(message.subject)  # asked about what is granted
+        # Asked about what is granted.
+        subscribes = message.kind is Kind.SUBSCRIBE
+        message.subject = _wanted(message.subject) if subscribes else _spelled(message.subject)
         if peer.undecided is not None:
             _queue_undecided(peer, message)
             return
@@ -296,13 +297,23 @@ def _decided(peer: Peer, message: Message, granted: bool) -> None:
         peer._link.bus._counters.refused += 1
 
 
+def _spelled(subject: str | int) -> str | int:
+    """An address in its one spelling, everything else as it is."""
+    return canonical(subject) if isinstance(subject, str) and "/" in subject else subject
+
+
+def _wanted(pattern: str | int) -> str | int:
+    """A pattern of a peer as it is asked about, kept and taken back."""
+    return _spelled(wire_pattern(pattern))
+
+
 def _publish(peer: Peer, message: Message) -> None:
     peer._link.bus._deliver(message, peer)
 
 
 def _subscribe(peer: Peer, message: Message) -> None:
     link = peer._link
-    pattern = wire_pattern(message.subject)
+    pattern = _wanted(message.subject)
     try:
         check_pattern(pattern, link.runtime.limits.subject, foreign=True)
     except Exception as error:
@@ -324,7 +335,7 @@ def _subscribe(peer: Peer, message: Message) -> None:
 
 
 def _unsubscribe(peer: Peer, message: Message) -> None:
-    pattern = wire_pattern(message.subject)
+    pattern = _wanted(message.subject)
     if peer.patterns is not None and (size := peer.patterns.pop(pattern, None)) is not None:
         peer.account.release(size)
         peer._link.bus._peer_unsubscribed(peer, pattern)
@@ -337,7 +348,9 @@ def _open(peer: Peer, message: Message, now: float) -> None:
     link = peer._link
     bus, limits = link.bus, link.runtime.limits
     mode = message.attributes.get("mode", "stream")
-    handler = bus._handler(message.subject) if mode != "tunnel" else bus._entrance(message.subject)
+    handler = bus._handler_of(message) if mode != "tunnel" else bus._entrance(message.subject)
+    if mode == "tunnel":
+        message.subject = _spelled(message.subject)
     channels = peer.channels = peer.channels if peer.channels is not None else {}
     passage = None
     if bus._passages and mode != "tunnel" and (handler is None or handler.style != mode):

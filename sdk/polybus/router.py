@@ -114,12 +114,16 @@ class Router:
             self._add_listen(Listen(moved, listen.queue, listen.when_full, listen.concurrency))
 
     def _add_handler(self, handler: Handler) -> None:
-        old = self._handlers.get(handler.subject)
+        uri = canonical(handler.subject) if isinstance(handler.subject, str) and "/" in handler.subject else None
+        old = self._handlers.get(handler.subject) or (self._by_uri.get(uri) if uri else None)
         if old is not None:
-            raise TypeError(f"{handler.name}: {handler.subject!r} is already handled by {old.name}")
+            raise TypeError(
+                f"{handler.name}: {handler.subject!r} is already handled by {old.name}"
+                + (f" as {old.subject!r}" if old.subject != handler.subject else "")
+            )
         self._handlers[handler.subject] = handler
-        if isinstance(handler.subject, str) and "/" in handler.subject:
-            self._by_uri[canonical(handler.subject)] = handler
+        if uri is not None:
+            self._by_uri[uri] = handler
 
     def _add_listen(self, listen: Listen) -> None:
         self._listens.append(listen)

@@ -100,7 +100,8 @@ async def test_publications_are_subscribed_to_by_address_pattern_and_plain_subje
             await server.publish(DOOR.format("rear"), {"open": False})
             await server.publish("door.mine", 1)
             assert (await anext(left)).body == {"open": True}
-            assert [(await anext(doors)).subject for _ in range(2)] == [DOOR.format("front_left"), DOOR.format("rear")]
+            door = "//vcu.vin.veh.up.gm.com/body.access/1/door.{}#Door"  # the one spelling in which all arrive
+            assert [(await anext(doors)).subject for _ in range(2)] == [door.format("front_left"), door.format("rear")]
             assert (await anext(plain)).subject == "door.mine"
             assert [len(queue) for queue in (left, doors, plain)] == [0, 0, 0]
 

@@ -88,11 +88,13 @@ def test_requests_go_to_the_peer_and_publications_come_from_us() -> None:
     assert names.topic("rpc.x") == "//VCU.VIN/body.access/1/rpc%2Ex#Message"
     full = "up://other.veh/x.y/2.1/door#Door"
     assert names.topic(full) == full
+    assert names.subject(full) == full[3:]
+    assert names.subject("UP://Other.VEH/x.y/2.1/door#Door") == full[3:]
     for subject in ("user.get", "a.b.c.d", "news", "rpc.x"):
         assert names.subject(names.topic(subject)) == subject
         assert names.subject(names.method(subject)) == subject
     assert names.subject("UP://HU.veh7/hmi.app/1/rpc.user.get") == "user.get"
-    for uri in (full, "//vcu.vin/body.access/1/door#Door", "//vcu.vin/body.access/2/news#Message", "/4/1/3"):
+    for uri in ("//vcu.vin/body.access/1/door#Door", "//vcu.vin/body.access/2/news#Message", "/4/1/3"):
         assert names.subject(uri) == uri
 
 
@@ -118,15 +120,15 @@ def test_the_default_entity_and_the_learned_one() -> None:
     (event,) = sent(ours)
     assert (event["source"], event["sink"]) == ("/polybus/1/rpc.response", "/polybus/1/rpc.user.get")
     (message,) = receive(ours, REQUEST)
-    assert message.subject == REQUEST["sink"]  # not ours and not the peer's
+    assert "up:" + str(message.subject) == REQUEST["sink"]  # not ours and not the peer's
     ours.send(request("user.get"), 0.0)
     assert sent(ours)[0]["sink"] == "up://hu.veh7/hmi.app/1/rpc.user.get"
 
 
-def test_a_foreign_address_stays_as_it_came_and_a_plain_topic_of_the_peer_is_plain() -> None:
+def test_a_foreign_address_loses_its_scheme_and_a_plain_topic_of_the_peer_is_plain() -> None:
     ours = session()
     (foreign,) = receive(ours, PUBLISH)
-    assert foreign.subject == PUBLISH["source"] == foreign.attributes["source"]
+    assert "up:" + str(foreign.subject) == PUBLISH["source"] == foreign.attributes["source"]
     (plain,) = receive(ours, {**PUBLISH, "source": "up://cgw.veh7/climate.seat/1/news.today#Message"})
     assert plain.subject == "news.today"
 

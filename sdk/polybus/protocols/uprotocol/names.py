@@ -10,9 +10,10 @@ from typing import Final
 from urllib.parse import quote, unquote
 
 from ...errors import LocalProtocolError, ReservedSubject
+from ...subjects import canonical
 from .uris import Uri, UriError, parse_uri
 
-__all__ = ["MESSAGE", "Names", "decode_name", "encode_name"]
+__all__ = ["MESSAGE", "Names", "decode_name", "encode_name", "subject_text"]
 
 MESSAGE: Final = "Message"
 """The message of a topic whose name is a plain subject."""
@@ -72,7 +73,7 @@ class Names:
             LocalProtocolError: An address that is no method, or a subject that is too long.
             ReservedSubject: ``response``, where answers go.
         """
-        text = _text(subject)
+        text = subject_text(subject)
         if "/" in text:
             uri = _parsed(text)
             if not uri.is_method or not uri.is_versioned:
@@ -90,7 +91,7 @@ class Names:
         Raises:
             LocalProtocolError: An address that is no topic, or a subject that is too long.
         """
-        text = _text(subject)
+        text = subject_text(subject)
         if "/" in text:
             uri = _parsed(text)
             if not uri.is_topic or not uri.is_versioned:
@@ -107,7 +108,7 @@ class Names:
         return uri
 
     def subject(self, uri: str) -> str:
-        """The subject of an address that came in: plain where it is our own's or the peer's, else as it stands."""
+        """The subject of an address that came in: plain where it is our own's or the peer's, else in its one spelling."""
         found = self.subjects.get(uri)
         if found is None:
             if len(self.subjects) >= 1024:
@@ -118,12 +119,12 @@ class Names:
     def _find(self, text: str) -> str:
         uri = parse_uri(text)
         if uri.short or uri.entity not in (self._own, self._peer):
-            return text
+            return canonical(text)
         if uri.is_method:
-            return decode_name(uri.instance) or text
+            return decode_name(uri.instance) or canonical(text)
         if uri.message == MESSAGE:
-            return decode_name(uri.name) or text
-        return text
+            return decode_name(uri.name) or canonical(text)
+        return canonical(text)
 
 
 def entity_key(entity: str) -> str:
@@ -141,7 +142,12 @@ def entity_key(entity: str) -> str:
     return uri.entity
 
 
-def _text(subject: str | int) -> str:
+def subject_text(subject: str | int) -> str:
+    """A subject, where it is one that this wire can carry.
+
+    Raises:
+        LocalProtocolError: It is a number.
+    """
     if isinstance(subject, int):
         raise LocalProtocolError(f"{subject} is a number: uProtocol has names and addresses", protocol="uprotocol")
     return subject

@@ -17,7 +17,7 @@ from .events import EventMessage
 from .extensions import BY_KIND, extension_attributes
 from .headers import write_headers
 from .ids import IdFactory, id_time_ms
-from .names import MESSAGE, Names
+from .names import MESSAGE, Names, subject_text
 from .rules import MAX_INTEGER
 from .uris import RESPONSE, parse_uri
 
@@ -308,6 +308,8 @@ class UProtocolSession:
             return None, self._event(_NOTIFY, message)
         if kind not in BY_KIND:
             raise Unsupported(f"uProtocol has no form for a {kind.value} message")
+        if kind is Kind.SUBSCRIBE or kind is Kind.UNSUBSCRIBE:
+            subject_text(message.subject)
         given, data = extension_attributes(message)
         raw, format = (data, ANY) if data is not None else written_body(message)
         id, reqid = self._ids.next(), given.pop("reqid", None)
