@@ -222,6 +222,57 @@ def test_when_a_server_goes_only_its_clients_go() -> None:
     assert wires[0][0].closed == (1001, "the server has gone")
 
 
+HELLO = b"\0\0\0\0" + bytes.fromhex("12000000ffff0000") + b'{"v":1,"server":"%s","instance":"%s"}'
+
+
+def test_a_server_that_was_told_to_close_has_no_clients_and_gets_none() -> None:
+    exchange = Exchange(lambda: 0.0)
+    wire, server = joined(exchange)
+    client_wire, client = entered(exchange)
+    joined(exchange, "west")
+    exchange.from_server(server, [HELLO % (b"west", b"x"), client.prefix + REQUEST, client.prefix + REQUEST])
+    assert wire.closed is not None
+    assert wire.closed[0] == 1008
+    assert client_wire.closed == (1001, "the server has gone")
+    assert client_wire.sent == []
+    assert all(entered(exchange)[1].server is not server for _ in range(3))
+    sent = len(wire.sent)
+    exchange.from_server(server, [client.prefix + REQUEST])
+    exchange.client_left(client, "")
+    exchange.server_resumed(server)
+    exchange.server_left(server, "its socket is gone")
+    assert len(wire.sent) == sent
+    assert exchange.stats().sockets == 1
+
+
+@pytest.mark.parametrize("frame", ["00000001 e000000000000000", "00000002 f000000000000000"])
+def test_a_server_that_breaks_the_rules_loses_its_clients_at_once(frame: str) -> None:
+    exchange = Exchange(lambda: 0.0)
+    wire, server = joined(exchange)
+    client_wire, _ = entered(exchange)
+    joined(exchange)
+    foreign_wire, foreign = entered(exchange)
+    assert (foreign.number, foreign.server is server) == (2, False)
+    exchange.from_server(server, [bytes.fromhex(frame)])
+    assert wire.closed is not None
+    assert client_wire.closed == (1001, "the server has gone")
+    assert foreign_wire.closed is None
+
+
+def test_a_server_is_not_renamed_while_clients_are_on_it() -> None:
+    exchange = Exchange(lambda: 0.0)
+    wire, server = joined(exchange)
+    entered(exchange)
+    exchange.from_server(server, [HELLO % (b"A", b"x")])  # a first name takes nothing from anybody
+    assert server.id == "A"
+    exchange.from_server(server, [HELLO % (b"B", b"x")])
+    assert (server.id, wire.closed) == ("A", None)
+    assert b"cannot be renamed" in wire.sent[-1]
+    exchange.client_left(next(iter(server.clients.values())), "")
+    exchange.from_server(server, [HELLO % (b"B", b"x")])
+    assert server.id == "B"
+
+
 def test_numbers_for_prometheus() -> None:
     exchange = Exchange(lambda: 0.0)
     _, server = joined(exchange, 'a"b\\')

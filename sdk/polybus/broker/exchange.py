@@ -88,7 +88,7 @@ class Exchange:
         return True
 
     def server_left(self, server: Server, reason: str) -> None:
-        """A server's socket is gone: so are the clients on it."""
+        """A server's socket is gone, or is told to go: so are the clients on it."""
         if self.servers.pop(server, 0) == 0:
             return
         server.gone = True
@@ -97,6 +97,12 @@ class Exchange:
         for client in left:
             self._step(client, Event.SERVER_GONE, 1001, "the server has gone")
         self._tell(ServerLeft(at=self._clock(), address=server.end.address, server=server.id, clients=len(left), reason=reason))
+
+    def _expel(self, server: Server, code: int, reason: str) -> None:
+        """Close a server's socket. Until it is gone, which may take long, it gets no clients and has no say any more."""
+        if not server.gone:
+            server.end.close(code, reason)
+            self.server_left(server, reason)
 
     def server_paused(self, server: Server) -> None:
         """It reads too slowly: clients that speak from now on are held back."""
@@ -115,6 +121,8 @@ class Exchange:
 
     def from_server(self, server: Server, given: Sequence[bytes]) -> None:
         """Steps 4.2, 5 and 7: what a server has sent."""
+        if server not in self.servers:  # told to close
+            return
         clients = server.clients
         unpack = HEAD.unpack_from
         count = 0
@@ -129,6 +137,8 @@ class Exchange:
                         self._check_reader(client)
                     continue
             self._odd_from_server(server, frame)
+            if server.gone:  # it was expelled for that
+                break
         self.counters.to_clients += count
 
     def _odd_from_server(self, server: Server, frame: bytes) -> None:
@@ -143,7 +153,7 @@ class Exchange:
             reason = "forbidden_kind" if kind in wire.CONTROL_WORDS else "unknown_kind"
             self._drop(server, reason, f"kind {kind:#x} from a server")
             if reason == "forbidden_kind":
-                server.end.close(1008, f"a server says neither Connected nor Closed (kind {kind:#x})")
+                self._expel(server, 1008, f"a server says neither Connected nor Closed (kind {kind:#x})")
         else:
             self._about_client(server, number, kind, frame)
 
@@ -154,7 +164,7 @@ class Exchange:
             server.send(frames.control(number, wire.CLOSED))
         elif client.server is not server and not (server.id and server.id == client.server.id):
             self._drop(server, "not_your_client", f"client {number} is another server's")
-            server.end.close(1008, f"client {number} is not yours")
+            self._expel(server, 1008, f"client {number} is not yours")
         elif kind == wire.CLOSE:
             code, reason = frames.closing(frame)
             self._step(client, Event.SERVER_CLOSES, code, reason)
@@ -166,11 +176,14 @@ class Exchange:
         said = frames.introduction(frame)
         if said is None:
             self._drop(server, "unknown_client", "client 0 is nobody")
+        elif server.id and server.clients and said[0] != server.id:
+            server.send(frames.taken(frame, f"this is {server.id!r}: it has clients, and cannot be renamed {said[0]!r} now"))
+            self.counters.drop("refused")
         elif not self._name(server, *said):
             text = f"the server id {said[0]!r} is taken: another server has it"
             server.send(frames.taken(frame, text))
             self.counters.drop("refused")
-            server.end.close(1008, text)
+            self._expel(server, 1008, text)
         else:
             server.registered = True
             server.send(frames.welcome(frame))
@@ -257,7 +270,7 @@ class Exchange:
             server.held[client] = None
             client.end.hold()
         if server.end.backlog() > self._most_for_server:
-            server.end.close(1013, "too slow: it does not read what is sent to it")
+            self._expel(server, 1013, "too slow: it does not read what is sent to it")
 
     def _odd_from_client(self, client: Client, frame: bytes) -> None:
         if len(frame) < 8:
@@ -340,7 +353,11 @@ class Exchange:
             party.bad, party.bad_since = 0, now
         party.bad += 1
         if party.bad > self._bad_messages:
-            party.end.close(1008, f"more than {self._bad_messages} malformed messages in a minute")
+            text = f"more than {self._bad_messages} malformed messages in a minute"
+            if isinstance(party, Server):
+                self._expel(party, 1008, text)
+            else:
+                party.end.close(1008, text)
 
     def stats(self) -> BrokerStats:
         """A snapshot."""

@@ -77,6 +77,7 @@ class Server:
     registered: bool = False
     paused: bool = False
     gone: bool = False
+    """Its socket is closed, or told to close."""
     bad: int = 0
     """Frames in the last minute that broke a rule, since `bad_since`."""
     bad_since: float = 0.0
