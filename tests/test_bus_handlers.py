@@ -1,5 +1,6 @@
 """Registering and calling handlers: injection, mistakes at registration, routers, middleware, threads, local requests."""
 
+import dataclasses
 import functools
 import logging
 import threading
@@ -12,6 +13,7 @@ import attrs
 import pytest
 
 from polybus import (
+    BadReply,
     BadRequest,
     Bus,
     BusError,
@@ -559,3 +561,70 @@ async def test_a_nested_local_request_inherits_the_deadline_of_the_handler() -> 
 
     async with pair(bus) as client:
         assert 0 < await client.request("outer", timeout=4) <= 4
+
+
+@bounded
+async def test_what_a_handler_leaves_running_has_not_its_deadline() -> None:
+    bus, other, answers = Bus(), Bus(), list[int]()
+    go_on = anyio.Event()
+
+    @other.handle("echo")
+    async def echo(body: int) -> int:
+        return body
+
+    async with pair(other) as client, anyio.create_task_group() as group:
+
+        async def job() -> None:
+            await go_on.wait()
+            answers.append(await client.request("echo", 1))
+
+        @bus.handle("start")
+        async def start() -> None:
+            group.start_soon(job)
+
+        async with pair(bus) as asker:
+            await asker.request("start", timeout=0.05)
+            await anyio.sleep(0.1)  # its time is over
+            go_on.set()
+            await eventually(lambda: answers == [1])
+
+
+@dataclasses.dataclass
+class Checked:
+    number: int
+
+    def __post_init__(self) -> None:
+        raise KeyError("a secret")
+
+
+@bounded
+async def test_a_check_of_the_applications_own_that_fails_is_a_body_that_does_not_fit() -> None:
+    bus = Bus()
+
+    @bus.handle("typed")
+    async def typed(body: Checked) -> None:
+        raise AssertionError
+
+    @bus.handle("plain")
+    async def plain() -> dict[str, int]:
+        return {"number": 1}
+
+    @bus.handle("sums")
+    async def sums(ch: Channel[Checked, int]) -> None:
+        await anext(ch)
+
+    async with pair(bus) as client, client.subscribe("news", returns=Checked) as typed_news, client.subscribe("news") as news:
+        with pytest.raises(BadRequest, match="KeyError") as caught:
+            await client.request("typed", {"number": 1})
+        assert "secret" not in str(caught.value)
+        with pytest.raises(BadReply):
+            await client.request("plain", returns=Checked)
+        await bus.publish("news", {"number": 1})
+        assert (await anext(news)).body == {"number": 1}
+        with anyio.move_on_after(0.02):
+            await anext(typed_news)
+        assert typed_news.skipped == 1
+        with pytest.raises(BadRequest):
+            async with client.channel("sums") as channel:
+                await channel.send({"number": 1})
+                await anext(channel)

@@ -1,5 +1,6 @@
 """Connecting where no welcome is said: a refusal is an error of `connect` all the same, and bare peers need say nothing."""
 
+import asyncio
 import ssl
 from pathlib import Path
 from typing import Any
@@ -8,7 +9,7 @@ import anyio
 import pytest
 import trustme
 
-from polybus import Bus, ConnectFailed, Handshake, Limits, Unauthorized, connect, connecting
+from polybus import Bus, ConnectFailed, DeadlineExceeded, Forbidden, Handshake, Limits, Unauthorized, connect, connecting
 
 from .support import bounded
 
@@ -97,3 +98,100 @@ async def test_a_bare_server_need_not_say_anything() -> None:
             assert received == []
             assert len(bus.peers) == 1
         group.cancel_scope.cancel()
+
+
+@pytest.mark.parametrize("asynchronous", [False, True])
+@bounded
+async def test_a_hook_that_wants_to_end_the_program_refuses(asynchronous: bool) -> None:
+    def leave(*_: Any) -> Any:
+        raise SystemExit(3)
+
+    async def leave_later(*_: Any) -> Any:
+        raise SystemExit(3)
+
+    hook = leave_later if asynchronous else leave
+    async with Bus(authenticate=hook).serve("ubre+ws://127.0.0.1:0/") as listener:
+        with pytest.raises(Unauthorized):
+            async with connect(listener.url):
+                pass
+    async with Bus(authorize=hook).serve("ubre+ws://127.0.0.1:0/") as listener, connect(listener.url) as client:
+        with pytest.raises(Forbidden):
+            await client.request("x")
+
+
+@pytest.mark.parametrize("verb", ["publish", "subscribe", "deliver", "request", "stream"])
+@bounded
+async def test_a_hook_that_awaits_what_somebody_cancels_refuses_and_the_bus_lives(verb: str) -> None:
+    class Mine(BaseException):
+        pass
+
+    async def authorize(peer: Any, asked: str, subject: Any) -> bool:
+        if asked == verb:
+            if anyio.get_cancelled_exc_class() is asyncio.CancelledError:
+                lookup = asyncio.get_running_loop().create_future()
+                lookup.cancel()
+                await lookup
+            raise Mine
+        return True
+
+    bus = Bus(authorize=authorize)
+
+    @bus.handle("echo")
+    async def echo(body: int) -> int:
+        return body
+
+    async with bus.serve("ubre+tcp://127.0.0.1:0") as listener, connect(listener.url) as client:
+        if verb == "subscribe":
+            with pytest.raises(Forbidden):
+                async with client.subscribe("news.*"):
+                    pass
+        elif verb == "stream":
+            with pytest.raises(Forbidden):
+                async with client.stream("echo") as items:
+                    await anext(items)
+        elif verb == "request":
+            with pytest.raises(Forbidden):
+                await client.request("echo", 1)
+        else:
+            async with client.subscribe("news"):
+                await client.publish("news", 1)
+                await bus.publish("news", 1)
+        verb = ""
+        assert await client.request("echo", 2, timeout=2) == 2
+        assert await bus.request("echo", 3, timeout=2) == 3
+
+
+@bounded
+async def test_whatever_a_task_of_the_bus_ends_with_the_others_go_on(caplog: pytest.LogCaptureFixture) -> None:
+    class Mine(BaseException):
+        pass
+
+    async def fails() -> None:
+        raise Mine
+
+    async with Bus() as bus:
+        bus._running.spawn(fails)
+
+        @bus.handle("slow")
+        async def slow() -> None:
+            await anyio.sleep_forever()
+
+        with pytest.raises(DeadlineExceeded):
+            await bus.request("slow", timeout=0.05)  # the timer lives
+    assert "a background task failed" in caplog.text
+
+
+@bounded
+async def test_headers_that_do_not_come_or_are_cancelled_are_a_failed_attempt() -> None:
+    async def never() -> dict[str, str]:
+        await anyio.sleep_forever()
+        return {}
+
+    def cancelled() -> dict[str, str]:
+        raise asyncio.CancelledError
+
+    async with Bus().serve("ubre+ws://127.0.0.1:0/") as listener:
+        for headers, text in ((never, "Limits.connect_timeout"), (cancelled, "CancelledError")):
+            with pytest.raises(ConnectFailed, match=text):
+                async with connect(listener.url, headers=headers, limits=Limits(connect_timeout=0.05)):
+                    pass

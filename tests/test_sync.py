@@ -31,6 +31,7 @@ from polybus import (
     Identity,
     LocalProtocolError,
     NoHandler,
+    RemoteError,
     Subject,
     sync,
 )
@@ -346,6 +347,42 @@ def test_a_blocking_verb_on_the_very_loop_is_refused() -> None:
     with sync.Bus(app) as bus:
         assert "await" in bus.request("wrong")
         assert bus.request("right") == "right"
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_def_handler_may_close_its_own_bus_and_is_answered(backend: Any) -> None:
+    app, asked = polybus.Bus(), threading.Event()
+
+    @app.handle("stop")
+    def stop() -> str:
+        server.close()
+        asked.set()
+        return "as you say"
+
+    server = sync.Bus(app, backend=backend).open()
+    assert server.request("stop", timeout=WAIT) == "as you say"
+    assert asked.is_set()
+    server.close()  # which waits for the end
+    with pytest.raises(LocalProtocolError):
+        server.request("stop")
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit])
+def test_what_a_def_handler_raises_never_ends_the_server(error: type[BaseException]) -> None:
+    app = polybus.Bus()
+
+    @app.handle("raises")
+    def raises() -> None:
+        raise error
+
+    @app.handle("echo")
+    def echo(body: int) -> int:
+        return body
+
+    with sync.Bus(app) as server, server.serve("ubre+tcp://127.0.0.1:0") as listener, sync.connect(listener.url) as client:
+        with pytest.raises(RemoteError):
+            client.request("raises", timeout=WAIT)
+        assert client.request("echo", 1, timeout=WAIT) == 1
 
 
 def test_a_bus_cannot_be_pickled_and_says_where_to_open_one(bus: sync.Bus) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import Awaitable, Callable, Generator
 from typing import Any, Literal, Protocol
 
@@ -10,7 +11,7 @@ import anyio
 
 from .errors import LocalProtocolError
 
-__all__ = ["Bell", "Loop", "Waiter", "effective_deadline", "elsewhere", "running_loop"]
+__all__ = ["Bell", "Loop", "Waiter", "effective_deadline", "elsewhere", "is_stray", "running_loop"]
 
 
 class Waiter(Protocol):
@@ -216,3 +217,23 @@ def running_loop() -> Loop:
             raise RuntimeError("a bus needs a running asyncio or trio event loop") from None
     found: Loop = loop
     return found
+
+
+def is_stray(error: BaseException) -> bool:
+    """Whether an exception out of the application's code is its own affair: not a cancellation of the task it runs in, nor a
+    request to end the program.
+
+    A cancellation that nobody asked this task for comes of awaiting what somebody else has cancelled.
+    """
+    if isinstance(error, (KeyboardInterrupt, GeneratorExit)):
+        return False
+    trio = sys.modules.get("trio")
+    if trio is not None and isinstance(error, trio.Cancelled):
+        return False
+    if isinstance(error, asyncio.CancelledError):
+        try:
+            task = asyncio.current_task()
+        except RuntimeError:  # on trio
+            return True
+        return task is None or not task.cancelling()
+    return True

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import anyio
 
+from ._loop import is_stray
 from .errors import BusError, Forbidden, RequestError, Unauthorized, Unavailable
 from .plugins import Admission, Handshake, Identity
 from .subjects import canonical
@@ -55,7 +56,9 @@ class Authority:
                     return Unavailable("it took too long to find out who you are")
         except RequestError as error:
             return error if isinstance(error, (Unauthorized, Forbidden)) else Unauthorized("not authenticated")
-        except Exception:
+        except BaseException as error:  # a stranger does not end the server
+            if not is_stray(error):
+                raise
             logger.exception("polybus: authenticate failed, which refuses the connection")
             return Unauthorized("not authenticated")
         if identity is None or identity is False:
@@ -79,7 +82,9 @@ class Authority:
             if self._wants_message:
                 return self.authorize(peer, verb, subject, message=message)
             return self.authorize(peer, verb, subject)
-        except Exception:
+        except BaseException as error:
+            if not is_stray(error):
+                raise
             logger.exception("polybus: authorize(%r, %r, %r) failed, which refuses", peer, verb, subject)
             return False
 
@@ -89,7 +94,9 @@ class Authority:
             return bool(allowed)
         try:
             return bool(await allowed)
-        except Exception:
+        except BaseException as error:
+            if not is_stray(error):
+                raise
             logger.exception("polybus: authorize failed, which refuses")
             return False
 

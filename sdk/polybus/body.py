@@ -34,6 +34,7 @@ __all__ = [
     "check_json",
     "convert",
     "convert_text",
+    "misfit",
     "typed_body",
     "unreadable",
 ]
@@ -159,6 +160,15 @@ def convert(value: Any, target: Any) -> Any:
     if validate is not None:
         return validate(value)
     return msgspec.convert(value, target, str_keys=True)
+
+
+def misfit(error: Exception) -> str:
+    """Why a body does not fit, for whoever sent it: what a check says, but nothing of an unexpected failure."""
+    return (
+        str(error)
+        if isinstance(error, (ValueError, TypeError, BadRequest))
+        else f"a check of it ended in {type(error).__name__}"
+    )
 
 
 def convert_text(text: str, target: Any) -> Any:

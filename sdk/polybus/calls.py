@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import anyio
 
 from .channel import Channel
-from .context import current_deadline
+from .context import current_call
 from .errors import Code, Forbidden, RequestError
 from .events import HandlerFailed
 from .execution import described
@@ -86,7 +86,7 @@ class Call:
     async def _run(self) -> None:
         bus, message, handler, deadline = self.bus, self.message, self.handler, self.deadline
         timed = deadline != math.inf
-        token = current_deadline.set(deadline) if timed else None
+        token = current_call.set(self) if timed else None
         try:
             if bus._authorize is not None and self.peer is not None:
                 await self._authorized(bus, "notify" if message.kind is Kind.NOTIFY else "request")
@@ -112,7 +112,7 @@ class Call:
                 raise
         finally:
             if token is not None:
-                current_deadline.reset(token)
+                current_call.reset(token)
             self.end()
 
     async def outcome(self) -> Any:
@@ -201,7 +201,7 @@ class ChannelCall(Call):
     async def _run(self) -> None:
         bus, channel = self.bus, self.channel
         deadline = None if self.deadline == math.inf else self.deadline
-        token = current_deadline.set(deadline)
+        token = current_call.set(self)
         try:
             if bus._authorize is not None and self.peer is not None:
                 await self._authorized(bus, self.message.attributes.get("mode", "stream"))
@@ -215,7 +215,7 @@ class ChannelCall(Call):
             if self.ended or bus._execution.must_pass(error, self.scope):
                 raise
         finally:
-            current_deadline.reset(token)
+            current_call.reset(token)
             self.end()
 
     async def _converse(self, message: Message, deadline: float | None) -> None:

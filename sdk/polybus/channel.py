@@ -14,7 +14,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, Protocol, Self, TypeVar, cast
 
 from .account import OVERHEAD, Account, cost
-from .body import JSON, OCTETS, BodyFormat, typed_body
+from .body import JSON, OCTETS, BodyFormat, misfit, typed_body
 from .errors import BadReply, BadRequest, BusError, Code, DeadlineExceeded, LocalProtocolError, TooManyRequests
 from .message import Kind, Message
 from .reply import error_of
@@ -198,9 +198,9 @@ class Channel(Generic[Receives_co, Sends_contra]):
         self._grant(size)
         try:
             return cast(Receives_co, typed_body(message, self._receives))
-        except (ValueError, TypeError, BadRequest) as error:
+        except Exception as error:  # also what a check of the application's own raises
             blame = BadRequest if self.answers else BadReply
-            raise blame(f"an item of {self.subject!r} does not fit: {error}") from error
+            raise blame(f"an item of {self.subject!r} does not fit: {misfit(error)}") from error
 
     def discard(self) -> None:
         """Nobody will read what has come in, nor what may still come."""

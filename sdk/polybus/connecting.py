@@ -14,6 +14,7 @@ import anyio
 from attrs import evolve, field, frozen
 from attrs.validators import ge, gt, instance_of, optional
 
+from ._loop import is_stray
 from .arguments import check_type, seconds, shown
 from .errors import ConnectFailed, Disconnected, Forbidden, RequestError, Unauthorized
 from .events import LinkRetrying
@@ -201,7 +202,7 @@ class Connecting:
             reads=codec.reads,
             writes=codec.writes,
             subprotocol=self._adapter.name,
-            headers=await self._current_headers(),
+            headers=await self._current_headers(link.url),
             tls=self._tls,
         )
         began = runtime.time()
@@ -246,13 +247,22 @@ class Connecting:
             return why.error
         return ConnectFailed(link.url, why.reason or f"closed with code {why.code}")
 
-    async def _current_headers(self) -> Mapping[str, str]:
+    async def _current_headers(self, url: str) -> Mapping[str, str]:
         headers: Any = self._headers
         if not callable(headers):
             return self._checked_headers
-        headers = headers()
-        if inspect.isawaitable(headers):
-            headers = await headers
+        patience = self._bus.limits.connect_timeout
+        try:
+            headers = headers()
+            if inspect.isawaitable(headers):
+                with anyio.move_on_after(patience) as scope:
+                    headers = await headers
+                if scope.cancelled_caught:
+                    raise ConnectFailed(url, f"headers() took more than {patience:g} s (Limits.connect_timeout)")
+        except BaseException as error:
+            if isinstance(error, Exception) or not is_stray(error):
+                raise
+            raise ConnectFailed(url, f"headers() raised {type(error).__name__}") from error
         return check_handshake_headers(headers)
 
     # -- coming back -----------------------------------------------------------------------------------------------------

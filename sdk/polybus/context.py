@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from .bus import Bus
+    from .calls import Call
     from .message import Message
     from .peer import Peer
 
@@ -60,5 +61,6 @@ class Context:
         return logging.LoggerAdapter(logger, extra)
 
 
-current_deadline: contextvars.ContextVar[float | None] = contextvars.ContextVar("polybus_deadline", default=None)
-"""The deadline of the request whose handler runs here: a nested request passes it on."""
+current_call: contextvars.ContextVar[Call | None] = contextvars.ContextVar("polybus_call", default=None)
+"""The request whose handler runs here: a nested request passes its deadline on. Tasks that a handler leaves behind inherit it;
+for them it counts no more once it has ended."""

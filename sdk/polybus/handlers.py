@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeAlias, get_args
 
-from .body import convert_text, typed_body, unreadable
+from .body import convert_text, misfit, typed_body, unreadable
 from .context import Context
 from .errors import BadRequest
 from .message import Message
@@ -123,8 +123,8 @@ def _capture_maker(position: int, hint: Any, name: str) -> Callable[..., Any]:
             return text
         try:
             return convert_text(text, hint)
-        except (ValueError, TypeError) as error:
-            raise BadRequest(f"{name} in the subject: {error}") from error
+        except Exception as error:
+            raise BadRequest(f"{name} in the subject: {misfit(error)}") from error
 
     return make
 
@@ -135,8 +135,10 @@ def _body_reader(hint: Any, default: Any) -> Callable[[Message], Any]:
             return default
         try:
             return typed_body(message, hint)
-        except (ValueError, TypeError) as error:
-            raise BadRequest(f"the body does not fit: {error}") from error
+        except BadRequest:
+            raise
+        except Exception as error:  # also what a check of the application's own raises
+            raise BadRequest(f"the body does not fit: {misfit(error)}") from error
 
     return _body if hint is Any and default is _NO_DEFAULT else reader
 

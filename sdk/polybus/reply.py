@@ -123,7 +123,7 @@ class Reply(Generic[T_co]):
     def _converted(self, message: Message) -> T_co:
         try:
             self._value = typed_body(message, self._returns)
-        except (ValueError, TypeError, NameError, AttributeError) as error:
+        except Exception as error:  # also what a check of the application's own raises
             self._error = BadReply(f"the answer to {self.subject!r} is not a {_name(self._returns)}: {error}")
             self._state = _FAILED
             raise self._error from error

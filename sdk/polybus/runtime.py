@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 import anyio
 import anyio.abc
 
-from ._loop import Bell, Loop, effective_deadline, elsewhere, running_loop
-from .context import current_deadline
+from ._loop import Bell, Loop, effective_deadline, elsewhere, is_stray, running_loop
+from .context import current_call
 from .workers import Workers
 
 if TYPE_CHECKING:
@@ -150,7 +150,10 @@ class Runtime:
     async def _guard(self, function: Callable[..., Awaitable[Any]], args: tuple[Any, ...]) -> None:
         try:
             await function(*args)
-        except Exception:
+        except BaseException as error:
+            # Whatever it is, the other tasks must not end with it; but for our own end and for Ctrl-C.
+            if self._stop.is_set() or not (isinstance(error, Exception) or is_stray(error)):
+                raise
             name = getattr(function, "__qualname__", function)
             logger.exception("polybus: a background task failed (%s); the bus goes on", name)
 
@@ -165,9 +168,9 @@ class Runtime:
 
     def ttl(self, now: float, deadline: float) -> float | None:
         """Seconds that go on the wire: what `timeout`, the enclosing scope and the current handler leave; None for ever."""
-        inherited = current_deadline.get()
-        if inherited is not None and inherited < deadline:
-            deadline = inherited
+        call = current_call.get()
+        if call is not None and call.deadline < deadline and not call.ended:
+            deadline = call.deadline
         try:
             scope = self.effective_deadline()
         except RuntimeError:  # of a thread without an event loop: told here because it costs nothing

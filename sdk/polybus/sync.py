@@ -8,6 +8,7 @@ called it.
 from __future__ import annotations
 
 import atexit
+import contextvars
 import threading
 import warnings
 from collections.abc import Callable, Iterable
@@ -22,6 +23,7 @@ from .blocking_peer import BlockingListener, BlockingPeer
 from .bus import Bus as AsyncBus
 from .errors import BusError, LocalProtocolError
 from .portal import Portal
+from .runtime import inside
 
 if TYPE_CHECKING:
     import ssl
@@ -93,8 +95,14 @@ class Bus(BlockingBus):
         return self
 
     def close(self) -> None:
-        """Drain and end it. May be called any number of times, from any thread."""
-        self.__exit__(None, None, None)
+        """Drain and end it. May be called any number of times, from any thread.
+
+        In a `def` handler of this very bus it returns at once, while the bus ends: it is among those that the drain waits for.
+        """
+        if self._bus._runtime is not None and self._bus._runtime in inside.get():
+            threading.Thread(target=contextvars.Context().run, args=(self.close,), name="polybus closing").start()
+        else:
+            self.__exit__(None, None, None)
 
     def __enter__(self) -> Self:
         return self.open()

@@ -89,6 +89,8 @@ class _Work:
         self._called = True
         try:
             return None if self._given_up else self._function()
+        except KeyboardInterrupt as error:  # the real one comes to the main thread; this one would end the event loop
+            raise RuntimeError("a def handler raised KeyboardInterrupt") from error
         finally:
             self.returned = True
             if self._waiter is not None:
