@@ -19,6 +19,12 @@ GROWING = {"Counter", "OrderedDict", "UrgentQueue", "bytearray", "defaultdict", 
 OURS = "grows with what this application does, not with what peers send"
 BOUNDS: dict[str, str] = {
     "authority._allowed": "1,024 answers for each peer, then it is emptied",
+    "bus._entrances": OURS,
+    "bus._passages": OURS,
+    "life._guests": OURS,
+    "transports._errai_client._queue": "HIGH_WATER and one frame: then the link keeps what follows in its outbox",
+    "transports._errai_connection._queue": "HIGH_WATER and one frame: then the link keeps what follows in its outbox",
+    "transports._errai_server._sessions": "Limits.peers and handshakes: the gate of the listener; one that is silent ends",
     "bus._checked": "4,096 subjects, then it is emptied",
     "channel._ahead": "CREDIT_BYTES: each entry counts for 200 bytes at least",
     "channel._items": "CREDIT items, _TOLERANCE * CREDIT_BYTES and one item more; charged to the peer",

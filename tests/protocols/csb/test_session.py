@@ -195,8 +195,8 @@ def test_after_the_first_name_the_peer_is_asked_once_who_it_is() -> None:
     session.send(Message(Kind.REQUEST, "a", ttl=30.0), 0.0)
     session.send(Message(Kind.REQUEST, "a", ttl=30.0), 0.0)
     hello = "12000002ffff0000" + b'{"v":1}'.hex()
-    first = ["10000001ffff0004" + "000161", "10000001ffff000c" + "ffff0004" + "00007530"]
-    second = ["10000003ffff0004" + "000161", "10000003ffff000c" + "ffff0004" + "00007530"]
+    first = ["10000001ffff000c" + "ffff0004" + "00007530", "10000001ffff0004" + "000161"]
+    second = ["10000003ffff000c" + "ffff0004" + "00007530", "10000003ffff0004" + "000161"]
     assert sent(session) == [*first, hello, *second]
     assert answer(session, 1, 0xFFFF000C, 0xC9) == []  # from a bare peer
     assert answer(session, 2, 0xFFFF0000, payload=b'{"v":1}') == []  # the session alone wanted to know
@@ -231,20 +231,22 @@ def test_who_says_hello_is_one_of_ours() -> None:
     assert sent(session) == ["10000001ffff0005" + "ffff" + "0000" + "000003e8" + "00000007"]
 
 
-def test_the_deadline_that_follows_a_request_is_its_own() -> None:
+def test_the_deadline_before_a_request_is_its_own_even_where_they_are_read_apart() -> None:
     session = started()
+    session.receive(bytes.fromhex("10 00 0001 ffff000c ffff0004 000003e8"), 0.0)
+    assert events_of(session) == []
     for frame in (
         "10 00 0001 ffff0004 000161",
-        "10 00 0001 ffff000c ffff0004 000003e8",
-        "10 00 0002 ffff0004 000161",
         "10 00 0002 ffff000c ffff0005 000007d0",  # of another action: of none
-        "10 00 0009 ffff000c ffff0004 000007d0",
+        "10 00 0002 ffff0004 000161",
+        "10 00 0009 ffff000c ffff0004 000007d0",  # of another request
+        "10 00 0003 ffff0004 000161",
+        "10 00 0004 ffff0004 000161",
+        "10 00 0004 ffff000c ffff0004 000007d0",  # too late: it runs already
     ):
         session.receive(bytes.fromhex(frame), 0.0)
-    one, two = events_of(session)
-    assert (one.ttl, two.ttl) == (1.0, None)
-    session.receive(bytes.fromhex("10 00 0002 ffff000c ffff0004 000007d0"), 0.0)  # too late: it runs already
-    assert (events_of(session), sent(session)) == ([], [])
+    assert [event.ttl for event in events_of(session)] == [1.0, None, None, None]
+    assert sent(session) == []
 
 
 def test_publications_and_subscriptions_of_a_stranger_are_answered_like_any_request() -> None:

@@ -34,7 +34,7 @@ action     verb           payload                                     note
                                                                       sender, a response from its receiver
 0xFFFF000A credit         uint32                                      ours: the same
 0xFFFF000B end            nothing, or an error as JSON                ours: the same
-0xFFFF000C deadline       uint32 action of the request, uint32 ttl    ours: message id of the request, which it follows
+0xFFFF000C deadline       uint32 action of the request, uint32 ttl    ours: message id of the request, which follows
 ========== ============== =========================================== =====================================================
 
 ``length`` (uint16) counts the bytes of the subject or pattern; 0xFFFF stands for an action's number in four bytes. ``more``

@@ -26,7 +26,7 @@ class Party:
     side; its low 16 bits are the id on the wire. `number` tells the parties of a connection apart: it is in their keys.
     """
 
-    __slots__ = ("_serial", "asked", "key", "number", "ours", "pending", "resting")
+    __slots__ = ("_serial", "asked", "key", "notice", "number", "ours", "pending", "resting")
 
     def __init__(self, key: Any = None, number: int = 0) -> None:
         self.key: Any = key
@@ -40,6 +40,8 @@ class Party:
         """Whether it is a polybus; None while nobody has asked."""
         self.asked: int = 0
         """The key of the session's own `_polybus.hello`."""
+        self.notice: tuple[Any, float | None] | None = None
+        """The id and the deadline of the request that is announced as the next."""
 
     def next_id(self, now: float) -> int:
         """The serial of the next request, its id in the low 16 bits.

@@ -24,7 +24,7 @@ NUMBERED: Final = 0xFFFF
 NO_TTL: Final = 0xFFFFFFFF
 HELLO_SUBJECT: Final = "_polybus.hello"
 DEADLINE_WORD: Final = "deadline"
-"""The subject of a control message that carries the deadline of the request before it."""
+"""The subject of a control message that carries the deadline of the request after it."""
 
 _unpack: Final = wire.HEADER.unpack_from
 _MORE: Final = struct.Struct(">HHI")

@@ -92,6 +92,10 @@ class CsbSession:
         elif kind is _REQUEST:
             if message.subject is HELLO_SUBJECT:
                 party.ours = True
+            if party.notice is not None:
+                (announced, ttl), party.notice = party.notice, None
+                if announced == message.id and message.ttl is None:
+                    message.ttl = ttl
         elif kind in _TOLD:
             # Publications and subscriptions of our own buses have the number 0, and nobody there reads the answer.
             if message.id is not None and (message.id & 0xFFFF or not party.ours):
@@ -102,15 +106,9 @@ class CsbSession:
                 raise refuse(f"a channel {~message.id & 0xFFFF} that is not open", "unknown_id")
             message.id = opened
         elif kind is _CONTROL:
-            self._set_deadline(message)
+            party.notice = message.id, message.ttl
             return
         self._events.append(message)
-
-    def _set_deadline(self, notice: Message) -> None:
-        """The request has come just before, in the same chunk. If it has not, it runs without, and its asker cancels."""
-        event = self._events[-1] if self._events else None
-        if isinstance(event, Message) and event.kind is _REQUEST and (event.id, event.peer) == (notice.id, notice.peer):
-            event.ttl = notice.ttl if event.ttl is None else event.ttl
 
     @staticmethod
     def _met(message: Message, party: Party, key: int) -> bool:
@@ -164,13 +162,13 @@ class CsbSession:
             serial = party.next_id(now)
             number = serial & 0xFFFF
             frame, action = self._writer.request(message, number, party.ours)
+            unknown = action == wire.REQUEST_NAMED and party.ours is None
+            if unknown and message.ttl is not None:  # before it: the two may be read apart
+                self._queue(self._writer.deadline(number, action, message.ttl), party)
             self._queue(frame, party)
             party.pending[number] = serial << 32 | action
-            if action == wire.REQUEST_NAMED and party.ours is None:
-                if message.ttl is not None:
-                    self._queue(self._writer.deadline(number, action, message.ttl), party)
-                if not party.asked:
-                    self._ask(party, now)
+            if unknown and not party.asked:
+                self._ask(party, now)
             return -serial
         if kind is _RESPONSE:
             self._queue(self._writer.response(message, message.id), party)
