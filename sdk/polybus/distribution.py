@@ -69,7 +69,7 @@ class Distribution:
         self.relays: SubjectIndex[str | int] = SubjectIndex()
         self._interest: dict[str | int, int] = {}
         self._hinted: set[str | int] = set()
-        self.journeys = Journeys(bus._id)
+        self.journeys: Journeys = Journeys(bus._id)
         self._upstream: tuple[Peer, ...] = ()
         self._bare: dict[Peer, None] = {}
         """Peers on wires without subscriptions that have not shown to be ours: they get every publication."""

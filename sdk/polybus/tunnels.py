@@ -233,7 +233,7 @@ class TunnelCall(Call):
 
     def expire(self) -> None:
         """An open has no deadline of its own that would end a tunnel which stands."""
-        self.deadline = math.inf
+        self.deadline: float = math.inf
 
     def stop(self) -> None:
         if not self.channel.accepted:

@@ -190,10 +190,11 @@ class BrokeredPlant(ProcessPlant):
             word, *urls = (await broker.start()).split()
             if word != "between":
                 raise DemoError(f"the broker said {word!r}")
-            self.url, self._for_servers = urls
-        for_clients = self.url
+            url, self._for_servers = urls
+        else:
+            url = self.url
         await super()._start_backend(f"{self._for_servers}&pool=2&server=plant")
-        self.url = for_clients
+        self.url: str = url
 
     def stall_sensors(self) -> None:
         raise NotHere("the broker closes who does not read, so the back end has nothing to drop")
