@@ -29,7 +29,7 @@ BOUNDS: dict[str, str] = {
     "channel._ahead": "CREDIT_BYTES: each entry counts for 200 bytes at least",
     "channel._items": "CREDIT items, _TOLERANCE * CREDIT_BYTES and one item more; charged to the peer",
     "channel._readers": OURS,
-    "channel._writers": OURS,
+    "channel._line": OURS,
     "connecting._checked_headers": OURS,
     "crowd._expires": "Limits.peers",
     "crowd._knocking": "Limits.peers",

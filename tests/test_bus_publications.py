@@ -783,6 +783,20 @@ def _note(into: list[Any], body: Any) -> None:
     into.append(body)
 
 
+@bounded
+async def test_a_peer_that_is_named_twice_gets_a_publication_once() -> None:
+    bus = waiting(Bus())
+    async with pair(bus) as one, pair(bus) as other:
+        async with one.subscribe("news") as first, other.subscribe("news") as second:
+            await eventually(lambda: len(bus.peers) == 2)
+            near, far = bus.peers
+            await bus.publish("news", 1, to=[near, far, near])
+            bus.publish_nowait("news", 2, to=(far, near, far))
+            await bus.publish("news", 3, to=[near, far])
+            for subscription in (first, second):
+                assert [(await anext(subscription)).body for _ in range(3)] == [1, 2, 3]
+
+
 @pytest.mark.parametrize("via", ["", ",", "x" * 5000, "a,b,c,d,e,f", ",,,,,,,,"])
 @bounded
 async def test_a_peer_may_write_anything_where_publications_have_been(via: str) -> None:

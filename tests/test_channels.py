@@ -1,9 +1,11 @@
 """Streams and channels beyond what every protocol promises: deadlines, credits, limits, leaving."""
 
 from collections.abc import AsyncIterator
+from contextlib import nullcontext
 from typing import Any
 
 import anyio
+import anyio.lowlevel
 import pytest
 
 from polybus import (
@@ -17,6 +19,7 @@ from polybus import (
     EncodeError,
     Limits,
     LocalProtocolError,
+    Peer,
     QueueFull,
     RequestError,
     TooManyRequests,
@@ -187,6 +190,97 @@ async def test_credits_that_are_no_numbers_are_ignored() -> None:
         assert counting.made == held
 
 
+@pytest.mark.parametrize("local", [False, True], ids=["over a link", "to itself"])
+@bounded
+async def test_tasks_that_send_at_once_share_the_credit_and_keep_their_order(
+    local: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bus, got, go = Bus(), list[int](), anyio.Event()
+
+    @bus.handle("upload")
+    async def upload(ch: Channel[int, int]) -> None:
+        await go.wait()
+        async for item in ch:
+            got.append(item)
+        await ch.send(len(got))
+
+    async with pair(bus) as client, (bus if local else client).channel("upload") as ch:
+        _hold_back_writes(monkeypatch)
+        async with anyio.create_task_group() as group:
+            for number in range(300):
+                group.start_soon(ch.send, number)
+                if number % 50 == 49:
+                    await anyio.wait_all_tasks_blocked()
+            await anyio.wait_all_tasks_blocked()
+            go.set()
+        await ch.send_eof()
+        assert [item async for item in ch] == [300]
+    assert sorted(got) == list(range(300))
+    assert [number // 50 for number in got] == sorted(number // 50 for number in got)
+
+
+@bounded
+async def test_tasks_that_send_large_items_at_once_stay_within_the_bytes_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
+    bus, sizes, go = Bus(), list[int](), anyio.Event()
+
+    @bus.handle("upload")
+    async def upload(ch: Channel[bytes, int]) -> None:
+        await go.wait()
+        async for item in ch:
+            sizes.append(len(item))
+
+    async with pair(bus) as client, client.channel("upload") as ch:
+        _hold_back_writes(monkeypatch)
+        async with anyio.create_task_group() as group:
+            for _ in range(40):
+                group.start_soon(ch.send, bytes(64 * KIB))
+            await anyio.wait_all_tasks_blocked()
+            assert ch._ahead_bytes <= UNREAD
+            go.set()
+        await ch.send_eof()
+        async for _ in ch:
+            pass
+    assert sizes == [64 * KIB] * 40
+
+
+@bounded
+async def test_a_sender_that_is_cancelled_in_the_line_lets_the_next_one_go() -> None:
+    bus, got, go = Bus(), list[str](), anyio.Event()
+
+    @bus.handle("upload")
+    async def upload(ch: Channel[str, int]) -> None:
+        await go.wait()
+        got.extend([item async for item in ch])
+
+    async with pair(bus) as client, client.channel("upload") as ch:
+        await eventually(lambda: ch._credit > 0)
+        while ch._credit > 0:
+            await ch.send("before")
+        async with anyio.create_task_group() as group:
+            scopes = [anyio.CancelScope() for _ in range(6)]
+
+            async def one(number: int) -> None:
+                with scopes[number]:
+                    await ch.send(str(number))
+
+            for number in range(6):
+                group.start_soon(one, number)
+                await anyio.wait_all_tasks_blocked()
+            scopes[0].cancel()
+            scopes[3].cancel()
+            await anyio.wait_all_tasks_blocked()
+            go.set()
+        await ch.send_eof()
+        async for _ in ch:
+            pass
+    assert [item for item in got if item != "before"] == ["1", "2", "4", "5"]
+
+
+def _hold_back_writes(patch: pytest.MonkeyPatch) -> None:
+    """Every item waits a turn for room in the outbox, as behind a slow peer."""
+    patch.setattr(Peer, "channel_room", lambda peer: anyio.lowlevel.checkpoint())
+
+
 # -- ends ----------------------------------------------------------------------------------------------------------------
 
 
@@ -294,6 +388,79 @@ async def test_leaving_the_block_by_a_cancellation_stops_the_other_side() -> Non
             await begun.wait()
             group.cancel_scope.cancel()
         await cleaned.wait()
+
+
+class Upload:
+    """A handler that has nothing to say, and reads to the end: how did that end?"""
+
+    def __init__(self, bus: Bus) -> None:
+        self.got: list[int] = []
+        self.end = ""
+        bus.handle("upload")(self.upload)
+
+    async def upload(self, ch: Channel[int, int]) -> None:
+        await ch.send_eof()
+        try:
+            async for item in ch:
+                self.got.append(item)
+            self.end = "complete"
+        except BaseException:
+            self.end = "broken off"
+            raise
+
+
+@pytest.mark.parametrize("fails", [True, False], ids=["by an error", "without send_eof"])
+@pytest.mark.parametrize("local", [False, True], ids=["over a link", "to itself"])
+@bounded
+async def test_an_upload_that_is_left_in_the_middle_does_not_look_complete(local: bool, fails: bool) -> None:
+    bus = Bus()
+    upload = Upload(bus)
+    async with pair(bus) as client:
+        with pytest.raises(KeyError) if fails else nullcontext():
+            async with (bus if local else client).channel("upload") as ch:
+                assert [item async for item in ch] == []
+                for item in (1, 2):
+                    await ch.send(item)
+                if fails:
+                    raise KeyError
+        await eventually(lambda: upload.end != "" and bus.stats().running == 0)
+        assert upload.end == "broken off"
+        assert not client.peers[0].channels
+        assert not bus.peers[0].channels
+
+
+@pytest.mark.parametrize("local", [False, True], ids=["over a link", "to itself"])
+@bounded
+async def test_an_upload_whose_end_was_said_is_complete_whatever_happens_then(local: bool) -> None:
+    bus = Bus()
+    upload = Upload(bus)
+    async with pair(bus) as client:
+        with pytest.raises(KeyError):
+            async with (bus if local else client).channel("upload") as ch:
+                assert [item async for item in ch] == []
+                await ch.send(1)
+                await ch.send_eof()
+                raise KeyError
+        await eventually(lambda: upload.end != "")
+        assert (upload.end, upload.got) == ("complete", [1])
+
+
+@pytest.mark.parametrize("local", [False, True], ids=["over a link", "to itself"])
+@bounded
+async def test_a_handler_that_fails_in_the_middle_of_its_items_does_not_look_complete(local: bool) -> None:
+    bus = Bus()
+
+    @bus.handle("download")
+    async def download(ch: Channel[int, int]) -> None:
+        assert [item async for item in ch] == []
+        await ch.send(1)
+        raise RequestError(Code.ABORTED, "the disk failed")
+
+    async with pair(bus) as client, (bus if local else client).channel("download") as ch:
+        await ch.send_eof()
+        assert await anext(ch) == 1
+        with pytest.raises(RequestError, match="the disk failed"):
+            await anext(ch)
 
 
 @bounded

@@ -494,10 +494,11 @@ class Bus(Life):
             raise ValueError(f"to={to!r}: a peer of another bus; ask that bus, or the peer itself")
 
     def _recipients(self, to: Any) -> tuple[tuple[Peer, ...], Peer | None]:
-        """Those who are there, and one who is not."""
-        peers: list[Any] = [*to] if isinstance(to, Iterable) and not isinstance(to, (str, bytes)) else [to]
-        for peer in peers:
+        """Those who are there, each once, and one who is not."""
+        given: list[Any] = [*to] if isinstance(to, Iterable) and not isinstance(to, (str, bytes)) else [to]
+        for peer in given:
             self._check_peer(peer)
+        peers = list(dict.fromkeys(given))
         there = tuple(peer for peer in peers if not peer.gone)
         return there, next((peer for peer in peers if peer.gone), None) if len(there) < len(peers) else None
 

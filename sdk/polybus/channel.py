@@ -58,6 +58,15 @@ class ChannelPort(Protocol):
         ...
 
 
+class Place:
+    """Of a sender in the line."""
+
+    __slots__ = ("waiter",)
+
+    def __init__(self) -> None:
+        self.waiter: Any = None
+
+
 class Channel(Generic[Receives_co, Sends_contra]):
     """One end: iterate over what comes in, `send` what goes out, `send_eof` when there is no more to send.
 
@@ -88,7 +97,8 @@ class Channel(Generic[Receives_co, Sends_contra]):
         self._done = False
         self._error: BusError | None = None
         self._readers: list[Any] = []
-        self._writers: list[Any] = []
+        self._line: deque[Place] = deque()
+        """Senders that wait, in their order."""
         self.frames: bool = False
         """Whether the items are frames of a tunnel."""
         self.answers: bool = False
@@ -115,20 +125,10 @@ class Channel(Generic[Receives_co, Sends_contra]):
             RequestError: The other side ended the channel with this error.
             Disconnected: The link broke.
         """
-        while (
-            (self._credit <= 0 or self._ahead_bytes >= CREDIT_BYTES)  # far behind: in items or in bytes
-            and self._error is None
-            and self._sending
-        ):
-            waiter = self._loop.waiter()
-            self._writers.append(waiter)
-            try:
-                await waiter
-            finally:
-                if waiter in self._writers:
-                    self._writers.remove(waiter)
-        if (room := self._port.channel_room()) is not None:
-            await room
+        if self._line or not self._may_send():
+            await self._stand_in_line()
+        elif (room := self._port.channel_room()) is not None:
+            await self._stand_in_line(room)
         if self._error is not None:
             raise self._error.with_traceback(None)
         if not self._sending:
@@ -137,6 +137,38 @@ class Channel(Generic[Receives_co, Sends_contra]):
         self._credit -= 1
         self._ahead.append(size)
         self._ahead_bytes += size
+
+    def _may_send(self) -> bool:
+        """Whether the other side is not too far behind, in items and in bytes; or the channel is over, and `send` says so."""
+        return (self._credit > 0 and self._ahead_bytes < CREDIT_BYTES) or self._error is not None or not self._sending
+
+    async def _stand_in_line(self, room: Awaitable[None] | None = None) -> None:
+        """Senders go one by one: what one has found free is still free when it writes, which it does in the same turn.
+
+        Args:
+            room: What `channel_room` has given already.
+        """
+        place = Place()
+        self._line.append(place)
+        try:
+            while True:
+                if room is not None:
+                    await room  # only the first gets here, and only it takes credit
+                    room = None
+                    if self._may_send():
+                        return
+                elif self._line[0] is not place or not self._may_send():
+                    place.waiter = self._loop.waiter()
+                    await place.waiter
+                elif (room := self._port.channel_room()) is None:
+                    return
+        finally:
+            self._line.remove(place)
+            self._call_next()
+
+    def _call_next(self) -> None:
+        if self._line and (waiter := self._line[0].waiter) is not None:
+            self._loop.wake(waiter)
 
     def finish(self) -> None:
         """The handler has returned: nothing more is sent, and nothing more is read."""
@@ -248,8 +280,7 @@ class Channel(Generic[Receives_co, Sends_contra]):
             self._credit = min(self._credit + count, 1 << 31)
             for _ in range(min(count, len(self._ahead))):
                 self._ahead_bytes -= self._ahead.popleft()
-            for _ in range(min(count, len(self._writers))):
-                self._wake_one(self._writers)
+            self._call_next()
 
     def received_end(self, message: Message) -> None:
         """The other half has ended, or the whole channel has failed."""
@@ -300,20 +331,21 @@ class Channel(Generic[Receives_co, Sends_contra]):
             self._loop.wake(waiters.pop(0))
 
     def _wake(self) -> None:
-        for waiters in (self._readers, self._writers):
-            while waiters:
-                self._loop.wake(waiters.pop())
+        while self._readers:
+            self._loop.wake(self._readers.pop())
+        self._call_next()  # and each of them the next
 
     # -- the opener's block ----------------------------------------------------------------------------------------------
 
     def leave(self) -> None:
-        """Leave the channel: what is still open is cancelled at the other side."""
-        if not self._done:
-            if self._receiving:
-                self.abort(Code.CANCELLED, "the other side left the channel")
-            else:
-                self._finish_sending()
+        """Leave the channel: unless both halves have ended, it is cancelled at the other side.
+
+        That is so also when only the own half is open: without `send_eof` what was sent is not all there was to send.
+        """
+        if self._sending or self._receiving:
+            self.abort(Code.CANCELLED, "the other side left the channel")
         self.discard()
+        self._maybe_done()
 
 
 class Opening(Generic[Receives_co, Sends_contra]):
