@@ -72,7 +72,7 @@ async def test_requests_that_are_cancelled_one_after_the_other_do_not_start_ever
             for reply in replies:
                 reply.cancel()
         await eventually(lambda: stuck.inside == THREADS)
-        assert threading.active_count() <= before + THREADS + 2
+        assert threading.active_count() <= before + 2 * THREADS  # a few of other tests may come beside; 300 would be too many
         stuck.go.set()
         await eventually(lambda: bus.stats().running == 0)
         assert await client.request("quick")
