@@ -67,7 +67,7 @@ $(READY): pyproject.toml constraints.txt
 	@scripts/debian-packages.sh python
 	@echo "setting up $(VENV)"
 	@python="$$(scripts/find-python.sh)" && "$$python" -m venv --clear $(VENV)
-	@$(PIP_INSTALL) -e '.[dev,cli,uvloop]' -c constraints.txt
+	@$(PIP_INSTALL) -e '.[dev,cli,uvloop,capture]' -c constraints.txt
 	@echo "$(CURDIR)" > $@
 
 $(DOCS_READY): $(READY)

@@ -28,6 +28,8 @@ FLOORS: tuple[frozenset[str], ...] = (
     frozenset({"connecting", "serving", "draining", "life", "tunnels", "bus", "broker"}),
     frozenset({"portal", "gateway"}),
     frozenset({"_connect", "delivery", "health", "running", "sync", "__init__"}),
+    frozenset({"capture"}),
+    frozenset({"spark"}),
     frozenset({"testing", "cli", "demo", "fastapi"}),
 )
 LEVEL = {name: level for level, floor in enumerate(FLOORS) for name in floor}

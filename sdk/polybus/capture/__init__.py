@@ -1,0 +1,1 @@
+"""Recorded traffic: every frame of every link, both directions. Needs ``pip install 'polybus[capture]'``."""
