@@ -64,10 +64,10 @@ $(READY): FORCE
 endif
 
 $(READY): pyproject.toml constraints.txt
-	@scripts/debian-packages.sh python
+	@scripts/debian-packages.sh python java
 	@echo "setting up $(VENV)"
 	@python="$$(scripts/find-python.sh)" && "$$python" -m venv --clear $(VENV)
-	@$(PIP_INSTALL) -e '.[dev,cli,uvloop,capture]' -c constraints.txt
+	@$(PIP_INSTALL) -e '.[dev,cli,uvloop,capture,spark]' -c constraints.txt
 	@echo "$(CURDIR)" > $@
 
 $(DOCS_READY): $(READY)

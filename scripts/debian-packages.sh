@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# debian-packages.sh [python] [node] [web]: installs what is missing of these, when run as root on a Debian;
+# debian-packages.sh [python] [node] [web] [java]: installs what is missing of these, when run as root on a Debian;
 # anywhere else it prints what is missing. Does nothing, and asks no network, when nothing is missing.
 set -eu
 
@@ -21,8 +21,12 @@ for part in "${@:-python}"; do
             command -v nginx >/dev/null || [ -x /usr/sbin/nginx ] || packages+=(nginx)
             command -v chromium >/dev/null || command -v chromium-headless-shell >/dev/null || packages+=(chromium)
             ;;
+        java)
+            # Spark needs 17 or newer; which one Debian calls its default depends on the release.
+            [ -n "${JAVA_HOME:-}" ] || command -v java >/dev/null || packages+=(default-jre-headless)
+            ;;
         *)
-            echo "debian-packages.sh: unknown part '$part' (python, node, web)" >&2
+            echo "debian-packages.sh: unknown part '$part' (python, node, web, java)" >&2
             exit 2
             ;;
     esac
