@@ -1,0 +1,191 @@
+"""What all connections over HTTP share at the client: the queue of what is to be posted, the requests, and their failures."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Awaitable, Callable, Mapping
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+import anyio
+import httpx
+
+from ..errors import Forbidden, TooLarge, Unauthorized
+from ..plugins import Closed
+from ._stream import State
+from ._wire import HIGH_WATER, LOW_WATER, call_later
+
+if TYPE_CHECKING:
+    import ssl
+
+    from ..plugins import DialOptions, Receiver
+
+__all__ = ["HttpClient", "Lost", "turned_away"]
+
+
+class Lost(Exception):
+    """The server, or the way to it, does not do as it should; nothing is sent a second time."""
+
+    def __init__(self, why: Closed) -> None:
+        self.why: Closed = why
+        super().__init__(why)
+
+
+class HttpClient:
+    """A `plugins.Transport` that posts what it is given. What is posted how, and what else is asked, is its subclass's.
+
+    Args:
+        headers: Of every request, besides those of the application.
+    """
+
+    hops = 0
+
+    def __init__(self, url: str, tls: ssl.SSLContext | None, options: DialOptions, headers: Mapping[str, str]) -> None:
+        parts = urlsplit(url)
+        self.name: str = parts.scheme
+        self.address: str = parts.netloc.rpartition("@")[2]  # never with a password
+        self.max_frame: int = options.host.limits.message
+        self._host = options.host
+        limits = options.host.limits
+        self._http = httpx.AsyncClient(
+            headers={**options.headers, **headers},
+            verify=tls if tls is not None else self.name == "https",
+            timeout=httpx.Timeout(limits.write_timeout, connect=limits.connect_timeout),
+            # uvicorn closes after five seconds of silence: a request that meets that would be lost.
+            limits=httpx.Limits(max_connections=None, max_keepalive_connections=20, keepalive_expiry=3.0),
+            trust_env=False,
+        )
+        self._state = State.OPEN
+        self._receiver: Receiver | None = None
+        self._queue: deque[bytes] = deque()
+        self._size = 0
+        self._paused = False
+        self._changed = anyio.Event()
+        self._scope = anyio.CancelScope()
+        self._why: Closed | None = None
+        self._cancel_timer: Callable[[], None] | None = None
+
+    # -- plugins.Transport
+
+    def start(self, receiver: Receiver) -> None:
+        """Begin to post."""
+        self._receiver = receiver
+        self._host.spawn(self._run)
+
+    def send(self, frame: bytes) -> None:
+        """Keep a frame until it is posted. After the end: ignored.
+
+        Raises:
+            TooLarge: The frame is over `Limits.message`.
+        """
+        if len(frame) > self.max_frame:
+            raise TooLarge(f"a payload of {len(frame)} bytes: the limit is {self.max_frame} (Limits.message)")
+        if self._state is not State.OPEN:
+            return
+        self._queue.append(frame)
+        self._size += len(frame)
+        self._changed.set()
+        if self._size > HIGH_WATER and not self._paused and self._receiver is not None:
+            self._paused = True
+            self._receiver.pause_writing()
+
+    def write_backlog(self) -> int:
+        """Bytes that have not been posted yet."""
+        return self._size
+
+    def close(self, code: int = 1000, reason: str = "") -> None:
+        """Post what waits, tell the server; after `Limits.close_timeout` cut. `Receiver.closed` follows."""
+        if self._state is State.OPEN:
+            self._state = State.CLOSING
+            self._why = Closed(code, reason)
+            self._cancel_timer = call_later(self._host, self._host.limits.close_timeout, self._scope.cancel)
+            self._changed.set()
+
+    def abort(self, why: Closed) -> None:
+        """Cut at once. `Receiver.closed` follows with this reason."""
+        if self._state is not State.LOST:
+            self._state, self._why = State.CLOSING, why
+            self._queue.clear()
+            self._scope.cancel()
+
+    def tick(self, now: float) -> None:
+        """Requests have their own deadlines."""
+
+    # -- for subclasses
+
+    def works(self) -> tuple[Callable[[], Awaitable[None]], ...]:
+        """What runs side by side, from the start to the end. What raises `Lost` ends the connection."""
+        raise NotImplementedError
+
+    async def something(self) -> bool:
+        """Wait until something is to be posted; False at the end, when nothing is left."""
+        while not self._queue and self._state is State.OPEN:
+            self._changed = anyio.Event()
+            await self._changed.wait()
+        return bool(self._queue)
+
+    def taken(self, size: int) -> None:
+        """So many bytes wait no more."""
+        self._size -= size
+        if self._paused and self._size <= LOW_WATER and self._state is State.OPEN and self._receiver is not None:
+            self._paused = False
+            self._receiver.resume_writing()
+
+    def deliver(self, frames: list[bytes]) -> None:
+        """What the server has said."""
+        if frames and self._receiver is not None and self._state is not State.LOST:
+            self._receiver.frames_received(frames)
+
+    async def ask(self, method: str, url: str, **what: Any) -> tuple[int, httpx.Headers, bytes]:
+        """One request, as `httpx.AsyncClient.stream` takes it. Status, headers and body of its answer.
+
+        Raises:
+            Lost: No answer, or one without end.
+        """
+        try:
+            async with self._http.stream(method, url, **what) as response:
+                parts, size = list[bytes](), 0
+                async for chunk in response.aiter_bytes():
+                    parts.append(chunk)
+                    size += len(chunk)
+                    if size > 2 * self.max_frame:
+                        raise Lost(Closed(1009, f"an answer of more than {2 * self.max_frame} bytes (Limits.message)"))
+                return response.status_code, response.headers, b"".join(parts)
+        except httpx.TimeoutException as error:
+            raise Lost(Closed(1006, f"{self.address} did not answer in time ({type(error).__name__})")) from error
+        except httpx.HTTPError as error:
+            raise Lost(Closed(1006, f"{self.address}: {str(error) or type(error).__name__}")) from error
+
+    # -- the tasks
+
+    async def _run(self) -> None:
+        try:
+            with self._scope:
+                async with anyio.create_task_group() as group:
+                    for work in self.works():
+                        group.start_soon(self.guarded, work)
+        finally:
+            self._state = State.LOST
+            if self._cancel_timer is not None:
+                self._cancel_timer()
+            with anyio.CancelScope(shield=True), anyio.move_on_after(self._host.limits.close_timeout):
+                await self._http.aclose()
+            if self._receiver is not None:
+                self._receiver.closed(self._why or Closed(1006, "the connection was given up"))
+
+    async def guarded(self, work: Callable[[], Awaitable[None]]) -> None:
+        """Work in a task of its own: what it loses is lost to the whole connection."""
+        try:
+            await work()
+        except Lost as lost:
+            self.abort(lost.why)
+
+
+def turned_away(status: int, body: bytes) -> Closed | None:
+    """The end of a connection that the server does not let in; None where it does."""
+    text = body[:200].decode("utf-8", "replace").strip()
+    if status == 401:
+        return Closed(4401, text, Unauthorized(text or "the server answered 401"))
+    if status == 403:
+        return Closed(4403, text, Forbidden(text or "the server answered 403"))
+    return None

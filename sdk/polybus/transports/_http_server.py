@@ -1,0 +1,182 @@
+"""What protocols over HTTP share in an application: who may make a request, how much it may hold, how it is answered."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from http import HTTPStatus
+
+from attrs import evolve
+
+from ..plugins import Handshake, Listening, ListenOptions, Transport, WebRoute
+from ._asgi import Receive, Scope, Send, socket_of
+from ._asgi_server import AsgiWebSocket, _address, _at, _decision, _is_open, _upgrade
+from ._sockets import is_loopback, tune
+from ._ws_policy import Door, Turned, Upgrade, answer, refused
+
+__all__ = ["HttpEndpoint", "Request", "respond"]
+
+logger: logging.Logger = logging.getLogger("polybus.transports")
+
+
+class Request:
+    """One request whose Host and Origin are in order."""
+
+    def __init__(self, options: ListenOptions, scope: Scope, receive: Receive) -> None:
+        self.options: ListenOptions = options
+        self.scope: Scope = scope
+        self.receive: Receive = receive
+        self.head: Upgrade = _upgrade(scope)
+        self.name: str = "https" if scope.get("scheme") == "https" else "http"
+        self.address: str = _address(scope)
+        here: tuple[str, int | None] = scope.get("server") or ("", None)
+        self.url: str = f"{self.name}://{_at(*here)}{self.head.path}"
+        self.door: Door = Door(
+            path=self.head.path,
+            tls=self.name == "https",
+            # Without a port it is a Unix socket, which no page in a browser can name.
+            loopback=here[1] is not None and is_loopback(here[0]),
+            subprotocol="",
+            origins=options.origins,
+            hosts=options.hosts,
+        )
+        self.door.check(self.head)
+
+    @property
+    def media(self) -> str:
+        """The content type, without parameters."""
+        return (self.head.only("content-type") or "").partition(";")[0].strip().lower()
+
+    async def body(self) -> bytes | None:
+        """All of it; None where whoever has sent it is gone.
+
+        Raises:
+            Turned: 413
+        """
+        limit, parts, size = self.options.host.limits.message, list[bytes](), 0
+        while True:
+            message = await self.receive()
+            if message["type"] != "http.request":
+                return None
+            parts.append(message.get("body", b""))
+            size += len(parts[-1])
+            if size > limit:
+                raise Turned(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"a payload of more than {limit} bytes (Limits.message)")
+            if not message.get("more_body"):
+                return b"".join(parts)
+
+    async def gone(self) -> None:
+        """Wait until whoever asks has gone away."""
+        while (await self.receive())["type"] != "http.disconnect":
+            pass
+
+    async def enter(self, make: Callable[[], Transport]) -> None:
+        """Let a stranger in, as a connection of its own.
+
+        Raises:
+            Turned: The bus does not let it in.
+        """
+        options = self.options
+        refusal = options.gate.knock(self.address)
+        if refusal is not None:
+            raise refused(refusal)
+        inside = False
+        try:
+            socket = socket_of(self.receive)
+            peer = (socket.get_extra_info("peercert") or None) if socket is not None else None
+            known = Handshake(protocol=options.protocol, url=self.url, address=self.address, tls_peer=peer, scope=self.scope)
+            _, handshake = self.door.handshake(self.head, known)
+            admission = await _decision(options, evolve(handshake, transport=self.name))
+            transport = make()
+            inside = True
+            options.gate.opened(transport, admission)
+        finally:
+            if not inside:
+                options.gate.left(self.address)
+
+
+class HttpEndpoint:
+    """A `plugins.WebEndpoint` that takes requests, beside the WebSockets of others.
+
+    Args:
+        path: For people: where the application's router has it.
+    """
+
+    def __init__(self, path: str = "/") -> None:
+        self.path: str = path
+        self._sockets = AsgiWebSocket(path)
+        self._options: ListenOptions | None = None
+
+    def routes(self) -> Sequence[WebRoute]:
+        """WebSockets at the path itself."""
+        return self._sockets.routes()
+
+    @property
+    def url(self) -> str:
+        """Where it is in its application."""
+        return self._sockets.url
+
+    async def listen(self, options: ListenOptions) -> Listening:
+        """Let strangers in.
+
+        Raises:
+            ValueError: Something in `origins` is no origin.
+            LocalProtocolError: Somebody is let in here already.
+        """
+        await self._sockets.listen(options)
+        self._options = options
+        return self
+
+    async def aclose(self) -> None:
+        """Let nobody in any more; connections stay."""
+        self._options = None
+        await self._sockets.aclose()
+
+    # -- requests
+
+    async def take(self, request: Request, send: Send) -> None:
+        """One request.
+
+        Raises:
+            Turned: It is not as it has to be, or whoever makes it is not let in.
+        """
+        raise NotImplementedError
+
+    async def exchange(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """The ASGI application of a route that takes requests."""
+        try:
+            await self.take(self._knock(scope, receive), send)
+        except Turned as turned:
+            fields, body = answer(turned)
+            kept = [(name.lower().encode(), value.encode("latin-1")) for name, value in fields if name != "Connection"]
+            await respond(send, turned.status, body, [field for field in kept if field[0] != b"content-length"])
+
+    def _knock(self, scope: Scope, receive: Receive) -> Request:
+        """
+        Raises:
+            Turned: 503 while nobody is let in; what `Door.check` and `AsgiWebSocket` say.
+        """
+        options = self._options
+        if options is None:
+            raise Turned(HTTPStatus.SERVICE_UNAVAILABLE, "this server is shutting down")
+        request = Request(options, scope, receive)
+        host = (scope.get("server") or ("", None))[0]
+        if options.private and _is_open(host):
+            self._sockets._turn_from_open(host)
+        socket = socket_of(receive)
+        if socket is not None:
+            # Head and body are two writes; with Nagle's algorithm the second waits 40 ms for the client to confirm the first.
+            tune(socket.get_extra_info("socket"))
+        return request
+
+
+async def respond(send: Send, status: HTTPStatus, body: bytes, headers: Sequence[tuple[bytes, bytes]] = ()) -> bool:
+    """Answer a request. Whether whoever has asked was still there."""
+    fields = [*headers, (b"content-length", str(len(body)).encode()), (b"cache-control", b"no-store")]
+    try:
+        await send({"type": "http.response.start", "status": status.value, "headers": fields})
+        await send({"type": "http.response.body", "body": body})
+    except OSError as error:
+        logger.debug("polybus: gone before its answer: %r", error)
+        return False
+    return True
