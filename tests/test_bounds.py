@@ -22,7 +22,7 @@ BOUNDS: dict[str, str] = {
     "bus._entrances": OURS,
     "bus._passages": OURS,
     "life._guests": OURS,
-    "transports._errai_client._queue": "HIGH_WATER and one frame: then the link keeps what follows in its outbox",
+    "transports._http_client._queue": "HIGH_WATER and one frame: then the link keeps what follows in its outbox",
     "transports._errai_connection._queue": "HIGH_WATER and one frame: then the link keeps what follows in its outbox",
     "transports._errai_server._sessions": "Limits.peers and handshakes: the gate of the listener; one that is silent ends",
     "bus._checked": "4,096 subjects, then it is emptied",

@@ -204,6 +204,7 @@ class Connecting:
             subprotocol=self._adapter.name,
             headers=await self._current_headers(link.url),
             tls=self._tls,
+            adapter=self._adapter,
         )
         began = runtime.time()
         transport = await self._connector.connect(options)

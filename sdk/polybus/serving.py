@@ -183,6 +183,7 @@ class Serving:
                 hosts=self._hosts,
                 tls=self._tls,
                 private=self._private,
+                adapter=self._adapter,
             )
             listening = await self._listen(options)
             gate.url = join_url(self._adapter, listening.url)

@@ -13,6 +13,8 @@ from .transports import Host, Transport
 if TYPE_CHECKING:
     import ssl
 
+    from .protocols import ProtocolAdapter
+
 __all__ = [
     "Connector",
     "DialOptions",
@@ -32,6 +34,8 @@ class DialOptions:
     subprotocol: str
     headers: Mapping[str, str] = field(factory=dict)
     tls: ssl.SSLContext | None = None
+    adapter: ProtocolAdapter | None = None
+    """The protocol, for transports that carry its messages in a form of their own (HTTP)."""
 
 
 class Connector(Protocol):
@@ -74,6 +78,8 @@ class ListenOptions:
     private: bool = False
     """Everybody is let in, so nobody may come from another machine. Checked by those who learn only from a connection at which
     address it came in."""
+    adapter: ProtocolAdapter | None = None
+    """The protocol, for transports that carry its messages in a form of their own (HTTP)."""
 
 
 class Listening(Protocol):

@@ -6,6 +6,7 @@ The readers take what is beyond doubt and costs little; ``examined`` asks the ta
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any, Final
 
@@ -21,7 +22,10 @@ from .rules import PRIORITIES, RULES, TYPES, Facts, Violation, is_uri_reference,
 from .status import code_of, read_status
 from .uris import UriError, parse_uri
 
-__all__ = ["LEVELS", "Envelope", "ReturnAddress", "is_id", "known_schema", "refuse", "return_address"]
+__all__ = ["BATCH", "LEVELS", "Envelope", "ReturnAddress", "is_id", "known_schema", "read_each", "refuse", "return_address"]
+
+BATCH: Final = 4096
+"""Events in one batch: a frame of 1 MiB holds some thousands."""
 
 is_id: Final = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[678][0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}").fullmatch
 LEVELS: Final = frozenset(PRIORITIES)
@@ -61,6 +65,17 @@ def known_schema(text: str) -> bool:
 def refuse(text: str, reason: str = "malformed", answer_id: Any = None, close_code: int | None = None) -> RemoteProtocolError:
     """The error for something that the peer should not have sent."""
     return RemoteProtocolError(text, reason=reason, protocol="uprotocol", answer_id=answer_id, close_code=close_code)
+
+
+def read_each(read: Callable[[bytes], EventMessage], frames: Sequence[bytes]) -> list[EventMessage | RemoteProtocolError]:
+    """The messages of a batch; a refused one is an error among them."""
+    found: list[EventMessage | RemoteProtocolError] = []
+    for frame in frames:
+        try:
+            found.append(read(frame))
+        except RemoteProtocolError as error:
+            found.append(error)
+    return found
 
 
 class Envelope:

@@ -7,7 +7,7 @@ haste, and either was unusual or gets an error that says which rule it breaks.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
@@ -16,7 +16,7 @@ from ...errors import EncodeError, RemoteProtocolError
 from ...limits import Limits
 from ...message import Kind
 from .bodies import ANY, check_any
-from .envelope import Envelope, is_id, known_schema, refuse
+from .envelope import BATCH, Envelope, is_id, known_schema, read_each, refuse
 from .events import Event, EventMessage
 from .payloads import OCTET_STREAM, format_of, from_base64, from_json, from_text
 from .status import STATUS_URLS
@@ -24,10 +24,6 @@ from .status import STATUS_URLS
 __all__ = ["JsonReader"]
 
 _RECENT: Final = 256
-_BATCH: Final = 4096
-"""Events in one batch: a frame of 1 MiB holds some thousands."""
-
-
 _REQUEST, _RESPONSE = Kind.REQUEST, Kind.RESPONSE
 _event: Final = msgspec.json.Decoder(Event).decode
 _any: Final = msgspec.json.Decoder().decode
@@ -101,20 +97,22 @@ class JsonReader:
         Raises:
             RemoteProtocolError: The frame is no array.
         """
+        return read_each(self.read, self.split(frame))
+
+    def split(self, frame: bytes) -> list[bytes]:
+        """The events of a JSON array, unread.
+
+        Raises:
+            RemoteProtocolError: The frame is no array.
+        """
         try:
             self._check(frame)
             parts = _batch(frame)
         except (ValueError, RecursionError, EncodeError) as error:
             raise _foul(error) from error
-        if len(parts) > _BATCH:
-            raise refuse(f"a batch of {len(parts)} events: the limit is {_BATCH}", "too_large")
-        found: list[EventMessage | RemoteProtocolError] = []
-        for part in parts:
-            try:
-                found.append(self.read(bytes(part)))
-            except RemoteProtocolError as error:
-                found.append(error)
-        return found
+        if len(parts) > BATCH:
+            raise refuse(f"a batch of {len(parts)} events: the limit is {BATCH}", "too_large")
+        return [bytes(part) for part in parts]
 
     def _check(self, frame: bytes) -> None:
         if len(frame) > self._limits.message:
@@ -127,7 +125,7 @@ class JsonReader:
             self._check(frame)
             if frame.startswith(b"["):
                 raise refuse("an event is a JSON object: an array is a batch")
-            return self._read_any(frame)
+            return self._envelope.examined(*self.parts(frame))
         except (RemoteProtocolError, ValueError, RecursionError, EncodeError) as error:
             refused = error if isinstance(error, RemoteProtocolError) else _foul(error)
             if b"token" not in frame:  # a token is never shown
@@ -136,7 +134,13 @@ class JsonReader:
                 raise
             raise refused from error
 
-    def _read_any(self, frame: bytes) -> EventMessage:
+    def parts(self, frame: bytes) -> tuple[dict[str, Any], bytes | None, BodyFormat]:
+        """The attributes of an event and its data, not examined.
+
+        Raises:
+            RemoteProtocolError: The data are not where they belong.
+            ValueError, RecursionError: It is no JSON.
+        """
         value = _any(frame)
         if not isinstance(value, dict):
             raise refuse(f"an event is a JSON object, not {type(value).__name__}")
@@ -154,7 +158,7 @@ class JsonReader:
         hashed = value.get("hash")
         if isinstance(hashed, str):
             value["hash"] = from_base64(hashed)
-        return self._envelope.examined(value, raw, format)
+        return value, raw, format
 
 
 def _foul(error: Exception) -> RemoteProtocolError:

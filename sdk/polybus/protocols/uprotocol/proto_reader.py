@@ -14,13 +14,13 @@ from ...errors import EncodeError, RemoteProtocolError
 from ...limits import Limits
 from ...message import Kind
 from .bodies import ANY, check_any
-from .envelope import LEVELS, Envelope, is_id, known_schema, refuse
+from .envelope import BATCH, LEVELS, Envelope, is_id, known_schema, read_each, refuse
 from .events import Event, EventMessage
 from .generated import cloud_event_classes
 from .payloads import OCTET_STREAM, PROTOBUF, format_of, from_text
 from .rules import MAX_INTEGER
 from .status import STATUS_URLS
-from .wire import read_varint
+from .wire import read_fields, read_varint
 
 __all__ = ["ProtoReader"]
 
@@ -36,7 +36,6 @@ _BLOCK: Final = len(_ID_HEAD) + 36
 _BLOCKS: Final = 256
 _SIZES: Final = 6
 _KNOWN: Final = 2048
-_BATCH: Final = 4096
 
 
 class ProtoReader:
@@ -69,7 +68,7 @@ class ProtoReader:
         if message is not None:
             return message
         try:
-            return self._read_any(frame)
+            return self._envelope.examined(*self.parts(frame))
         except (RemoteProtocolError, ValueError, RecursionError, EncodeError) as error:
             refused = error if isinstance(error, RemoteProtocolError) else refuse(f"not an event: {error}")
             if b"token" not in frame:  # a token is never shown
@@ -84,23 +83,26 @@ class ProtoReader:
         Raises:
             RemoteProtocolError: The frame is none.
         """
-        from google.protobuf.message import DecodeError
+        return read_each(self.read, self.split(frame))
 
+    def split(self, frame: bytes) -> list[bytes]:
+        """The events of a ``CloudEventBatch``, unread.
+
+        Raises:
+            RemoteProtocolError: The frame is none.
+        """
         if len(frame) > self._max_frame:
             raise refuse(f"a batch of {len(frame)} bytes is larger than {self._max_frame} (limit: message)", "too_large")
         try:
-            batch = cloud_event_classes()[1].FromString(frame)
-        except DecodeError as error:
+            found = [value for number, value in read_fields(frame) if number == 1]
+        except ValueError as error:
             raise refuse(f"not a CloudEventBatch: {error}") from error
-        if len(batch.events) > _BATCH:
-            raise refuse(f"a batch of {len(batch.events)} events: the limit is {_BATCH}", "too_large")
-        found: list[EventMessage | RemoteProtocolError] = []
-        for event in batch.events:
-            try:
-                found.append(self.read(event.SerializeToString()))
-            except RemoteProtocolError as error:
-                found.append(error)
-        return found
+        if len(found) > BATCH:
+            raise refuse(f"a batch of {len(found)} events: the limit is {BATCH}", "too_large")
+        events = [value for value in found if isinstance(value, bytes)]
+        if len(events) < len(found):
+            raise refuse("not a CloudEventBatch: an event is no number")
+        return events
 
     # -- the usual case --------------------------------------------------------------------------------------------------
 
@@ -267,7 +269,12 @@ class ProtoReader:
 
     # -- everything else -------------------------------------------------------------------------------------------------
 
-    def _read_any(self, frame: bytes) -> EventMessage:
+    def parts(self, frame: bytes) -> tuple[dict[str, Any], bytes | None, BodyFormat]:
+        """The attributes of an event and its data, not examined.
+
+        Raises:
+            RemoteProtocolError: It is no event.
+        """
         from google.protobuf.message import DecodeError
 
         try:
@@ -283,13 +290,13 @@ class ProtoReader:
         content = attributes.get("datacontenttype")
         format = format_of(content if isinstance(content, str) else None)
         if where is None:
-            return self._envelope.examined(attributes, None, ANY)
+            return attributes, None, ANY
         if where == "proto_data":
             if format is not ANY:
                 raise refuse(f"proto_data, and the content type is {content!r}", "ambiguous")
-            return self._envelope.examined(attributes, event.proto_data.SerializeToString(), ANY)
+            return attributes, event.proto_data.SerializeToString(), ANY
         data = event.binary_data if where == "binary_data" else event.text_data.encode()
-        return self._envelope.examined(attributes, from_text(data, format, self._limits.depth), format)
+        return attributes, from_text(data, format, self._limits.depth), format
 
 
 def _value(value: Any) -> Any:
