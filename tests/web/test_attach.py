@@ -14,7 +14,7 @@ from starlette.applications import Starlette
 from starlette.routing import Mount, Router
 from starlette.testclient import TestClient
 
-from polybus import Bus, ConnectFailed, Context, RequestError, connect
+from polybus import Bus, ConnectFailed, Context, Forbidden, RequestError, connect
 from polybus.events import LinkDown
 from polybus.fastapi import attach
 from polybus.protocols import Ubre
@@ -120,6 +120,23 @@ async def test_a_router_may_be_included_before_or_after_it_is_attached(included:
         assert is_up(bus) is (included == "after")
         assert await asks(server.port, "/v1/bus") == {"path": "/v1/bus"}
         assert is_up(bus)
+
+
+@pytest.mark.parametrize("included", ["before", "after"])
+@bounded
+async def test_the_prefix_of_a_router_itself_counts(included: str) -> None:
+    app, router, bus = FastAPI(), APIRouter(prefix="/api"), echoing()
+    if included == "before":
+        app.include_router(router, prefix="/v1")
+    attach(router, bus)
+    if included == "after":
+        app.include_router(router, prefix="/v1")
+    async with running(app) as server:
+        assert await asks(server.port, "/v1/api/bus") == {"path": "/v1/api/bus"}
+        with pytest.raises(Forbidden):  # what Starlette says of a path that it does not have
+            await asks(server.port, "/v1/bus")
+    with pytest.raises(ValueError, match="attached at /api/bus already"):
+        attach(router, Bus())
 
 
 @bounded
@@ -236,6 +253,15 @@ async def test_a_router_may_be_included_twice() -> None:
         ({"app": object()}, TypeError, "takes a FastAPI or Starlette application"),
         ({"bus": "/bus"}, TypeError, "takes a polybus.Bus, not str"),
         ({"path": "bus"}, ValueError, "begins with a slash"),
+        ({"path": 5}, TypeError, "path=5: a text"),
+        ({"path": "/a/{x"}, ValueError, "path='/a/{x': braces"),
+        ({"path": "/a/{x}/{x}"}, ValueError, "path='/a/{x}/{x}': Duplicated"),
+        ({"path": "/a/{x:no}"}, ValueError, "path='/a/{x:no}': Unknown"),
+        ({"path": "/a?b"}, ValueError, "a path alone"),
+        ({"origins": None}, TypeError, "origins=None: texts"),
+        ({"hosts": None}, TypeError, "hosts=None: texts"),
+        ({"hosts": ["http://x/"]}, ValueError, "hosts: 'http://x/' is no host"),
+        ({"hosts": [""]}, ValueError, "hosts: '' is no host"),
         ({"protocol": "morse"}, ValueError, "'morse' is no protocol here"),
         ({"origins": ["example.org"]}, ValueError, "is no origin"),
         ({"origins": "https://example.org/"}, ValueError, "without a path"),

@@ -68,13 +68,16 @@ def test_a_protocol_adds_its_routes_to_an_application() -> None:
 
 
 def test_they_move_with_a_router_and_with_a_mounted_application() -> None:
-    app, inner, router = FastAPI(), FastAPI(), APIRouter()
+    app, inner, router, prefixed = FastAPI(), FastAPI(), APIRouter(), APIRouter(prefix="/api")
     attach(router, Bus(), "/bus", protocol=UbreWithStatus())
+    attach(prefixed, Bus(), "/bus", protocol=UbreWithStatus())
+    app.include_router(prefixed, prefix="/v1")
     attach(inner, Bus(), "/bus", protocol=UbreWithStatus())
     app.include_router(router, prefix="/v1")
     app.mount("/sub", inner)
     with TestClient(app) as client:
         exchange(client, "/v1/bus")
+        exchange(client, "/v1/api/bus")
         exchange(client, "/sub/bus")
 
 

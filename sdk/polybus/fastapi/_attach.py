@@ -7,11 +7,14 @@ from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from starlette.routing import PARAM_REGEX, compile_path
+
+from ..arguments import shown, texts
 from ..bus import Bus
 from ..serving import WHEN_FULL
 from ..transports._asgi_server import AsgiWebSocket
 from ..transports._errai_server import ErraiEndpoint
-from ..transports._ws_policy import check_origins
+from ..transports._ws_policy import check_hosts, check_origins
 from ..urls import find_protocol
 from ._attachment import AttachedRoute, Attachment
 
@@ -49,7 +52,7 @@ def attach(
     Args:
         app: A FastAPI or Starlette application, or an APIRouter or Router.
         bus: What to serve.
-        path: Where.
+        path: Where, after the prefix of a router that has one.
         protocol: Its name, or an object with options, such as ``Ubre(format="binary")``.
         origins: Web origins whose pages may connect, besides those of the same host and port.
         hosts: Further ``Host`` values of a server that listens on a loopback address, behind a proxy.
@@ -58,18 +61,19 @@ def attach(
         insecure: Let strangers in from other machines although the bus has no `authenticate`.
 
     Raises:
-        TypeError: This is no application and no router, or no bus.
+        TypeError: This is no application and no router, or no bus, or an option is of a wrong type.
         ValueError: An option is wrong, or something is attached at that path already.
     """
     router = _router_of(app)
     if not isinstance(bus, Bus):
         raise TypeError(f"attach(app, bus) takes a polybus.Bus, not {type(bus).__name__}")
-    origins = (origins,) if isinstance(origins, str) else tuple(origins)
-    hosts = (hosts,) if isinstance(hosts, str) else tuple(hosts)
+    origins = texts(origins, "origins", "https://example.org")
+    hosts = texts(hosts, "hosts", "example.org")
     check_origins(origins)
+    check_hosts(hosts)
     if when_full not in WHEN_FULL:
         raise ValueError(f"when_full={when_full!r}: one of {', '.join(WHEN_FULL)}")
-    _check_path(router, path)
+    path = _full_path(router, path)
     adapter = find_protocol(protocol, {})
     endpoint: WebEndpoint = getattr(adapter, "web_endpoint", _ENDPOINTS.get(adapter.name, AsgiWebSocket))(path)
     serve = functools.partial(
@@ -106,16 +110,30 @@ def _router_of(app: Application) -> Any:
     return router
 
 
-def _check_path(router: Any, path: str) -> None:
-    """
+def _full_path(router: Any, path: Any) -> str:
+    """The path with the prefix that an APIRouter has itself: FastAPI puts it before its own kinds of routes only.
+
     Raises:
+        TypeError: No text.
         ValueError: Not a path, or taken by another bus.
     """
+    if not isinstance(path, str):
+        raise TypeError(f"path={shown(path)}: a text such as '/bus', not {type(path).__name__}")
     if not path.startswith("/"):
         raise ValueError(f"path={path!r}: begins with a slash, as '/bus' does")
+    if "?" in path or "#" in path:
+        raise ValueError(f"path={path!r}: a path alone, without '?' and '#'")
+    if set("{}") & set(PARAM_REGEX.sub("", path)):
+        raise ValueError(f"path={path!r}: braces are for parameters, as in '/rooms/{{room}}/bus'")
+    try:
+        compile_path(path)
+    except (AssertionError, ValueError) as error:
+        raise ValueError(f"path={path!r}: {error}") from None
+    path = getattr(router, "prefix", "") + path
     for route in router.routes:
         if isinstance(getattr(route, "endpoint", None), AttachedRoute) and route.path == path:
             raise ValueError(f"a bus is attached at {path} already: give this one another path")
+    return path
 
 
 def _compose(router: Any, attachment: Attachment) -> None:

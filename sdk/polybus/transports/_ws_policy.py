@@ -21,7 +21,7 @@ from ..plugins import Handshake
 from ._codes import text_of
 from ._sockets import is_loopback
 
-__all__ = ["Door", "Turned", "Upgrade", "answer", "check_origins", "cookies_of", "query_of", "refused"]
+__all__ = ["Door", "Turned", "Upgrade", "answer", "check_hosts", "check_origins", "cookies_of", "query_of", "refused"]
 
 _TOKEN = "polybus.token."
 
@@ -248,3 +248,13 @@ def check_origins(origins: Sequence[str]) -> None:
         parts = urlsplit(origin)
         if origin != "null" and (not parts.scheme or not parts.hostname or parts.path or parts.query):
             raise ValueError(f"origins: {origin!r} is no origin, write for example 'https://example.org', without a path")
+
+
+def check_hosts(hosts: Sequence[str]) -> None:
+    """
+    Raises:
+        ValueError: What no Host header ever is.
+    """
+    for host in hosts:
+        if not host or any(char in "/?#@\\" or char.isspace() for char in host):
+            raise ValueError(f"hosts: {host!r} is no host, write for example 'example.org' or 'example.org:8443'")
