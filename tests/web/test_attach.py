@@ -12,11 +12,12 @@ import pytest
 from fastapi import APIRouter, FastAPI
 from starlette.applications import Starlette
 from starlette.routing import Mount, Router
-from starlette.testclient import TestClient
+from starlette.testclient import TestClient, WebSocketDenialResponse
 
 from polybus import Bus, ConnectFailed, Context, Forbidden, RequestError, connect
 from polybus.events import LinkDown
 from polybus.fastapi import attach
+from polybus.plugins import Handshake
 from polybus.protocols import Ubre
 from tests.support import bounded
 from tests.web.support import running
@@ -233,6 +234,24 @@ def test_a_test_client_may_be_used_with_and_without_the_lifespan_in_turn() -> No
             socket.send_json({"request": "echo", "id": 1, "body": "hi"})
             assert socket.receive_json() == {"success": 1, "body": "hi"}
         assert not is_up(bus)
+
+
+@pytest.mark.parametrize("later", [False, True])
+def test_authenticate_that_wants_to_end_the_process_refuses(later: bool) -> None:
+    def at_once(handshake: Handshake) -> None:
+        raise SystemExit("no")
+
+    async def awaited(handshake: Handshake) -> None:
+        raise SystemExit("no")
+
+    app, bus = FastAPI(), Bus(authenticate=awaited if later else at_once)
+    attach(app, bus)
+    with TestClient(app) as client:
+        for _ in range(2):
+            with pytest.raises(WebSocketDenialResponse) as caught, client.websocket_connect("/bus"):
+                pass
+            assert caught.value.status_code == 401
+        assert is_up(bus)
 
 
 @bounded
