@@ -129,7 +129,7 @@ def _full_path(router: Any, path: Any) -> str:
         compile_path(path)
     except (AssertionError, ValueError) as error:
         raise ValueError(f"path={path!r}: {error}") from None
-    path = getattr(router, "prefix", "") + path
+    path = f"{getattr(router, 'prefix', '')}{path}"
     for route in router.routes:
         if isinstance(getattr(route, "endpoint", None), AttachedRoute) and route.path == path:
             raise ValueError(f"a bus is attached at {path} already: give this one another path")
