@@ -129,11 +129,11 @@ def _full_path(router: Any, path: Any) -> str:
         compile_path(path)
     except (AssertionError, ValueError) as error:
         raise ValueError(f"path={path!r}: {error}") from None
-    path = f"{getattr(router, 'prefix', '')}{path}"
+    full = f"{getattr(router, 'prefix', '')}{path}"
     for route in router.routes:
-        if isinstance(getattr(route, "endpoint", None), AttachedRoute) and route.path == path:
-            raise ValueError(f"a bus is attached at {path} already: give this one another path")
-    return path
+        if isinstance(getattr(route, "endpoint", None), AttachedRoute) and route.path == full:
+            raise ValueError(f"a bus is attached at {full} already: give this one another path")
+    return full
 
 
 def _compose(router: Any, attachment: Attachment) -> None:
