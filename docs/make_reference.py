@@ -25,10 +25,10 @@ COMMAND_LINE = """# Command line
 
 | exit status | meaning |
 | --- | --- |
-| 0 | success |
+| 0 | success; also Ctrl-C or SIGTERM for `subscribe`, `serve`, `broker` and `bridge`, whose orderly end that is |
 | 1 | the peer said no, or was not there, or what it sent is not right |
 | 2 | wrong usage; also an app that cannot be imported |
-| 130 | Ctrl-C |
+| 130 | Ctrl-C for every other command |
 
 Errors are one line on stderr that says what to do next. With `--json`, and where the output is no terminal, answers are JSON
 for machines. A reader that leaves early (`| head -1`) is no failure. `NO_COLOR` is heeded. `polybus --install-completion`

@@ -1,4 +1,4 @@
-"""A command-line tool without async: ``python tool.py URL get 4``, ``python tool.py URL watch`` (asks hello_server.py)."""
+"""A command-line tool without async: ``python tool.py URL get 4``, ``python tool.py URL sum`` (asks hello_server.py)."""
 
 import argparse
 import sys

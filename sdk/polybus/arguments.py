@@ -6,10 +6,13 @@ A wrong type is a `TypeError`, a value that cannot be a `ValueError`, at the cal
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-__all__ = ["check_callable", "check_count", "check_type", "seconds", "shown", "texts"]
+__all__ = ["check_callable", "check_count", "check_type", "seconds", "shown", "texts", "without_password"]
+
+_PASSWORD = re.compile(r"(://[^\s/?#:@]*):[^\s/?#]*@")
 
 
 def seconds(value: Any, name: str = "timeout", *, endless: bool = False) -> float:
@@ -76,3 +79,8 @@ def shown(value: Any) -> str:
     except Exception:
         text = f"<{type(value).__name__}>"
     return text if len(text) <= 80 else f"{text[:77]}..."
+
+
+def without_password(text: str) -> str:
+    """A text for people: in each URL ``user:***@`` stands for user and password."""
+    return _PASSWORD.sub(r"\1:***@", text)

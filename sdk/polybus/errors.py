@@ -25,6 +25,8 @@ import copy
 import enum
 from typing import TYPE_CHECKING, Any, Literal
 
+from .arguments import without_password
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -329,7 +331,7 @@ class ConnectFailed(BusError, ConnectionError):
         super().__init__(url, reason)
 
     def __str__(self) -> str:
-        return f"cannot connect to {self.url}: {self.reason}"
+        return f"cannot connect to {without_password(self.url)}: {self.reason}"
 
 
 class ProtocolError(BusError):

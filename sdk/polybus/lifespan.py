@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextvars
 import logging
+import traceback
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from .bus import Bus
     from .runtime import Runtime
 
-__all__ = ["Lifespan", "LifespanTask", "within"]
+__all__ = ["Lifespan", "LifespanTask", "raised_by_lifespan", "within"]
 
 logger: logging.Logger = logging.getLogger("polybus")
 
@@ -33,6 +34,12 @@ _within: contextvars.ContextVar[tuple[Runtime, ...]] = contextvars.ContextVar("p
 def within(runtime: Runtime | None) -> bool:
     """Whether the caller is the lifespan of a running bus, or a task that it started."""
     return runtime in _within.get()
+
+
+def raised_by_lifespan(error: BaseException) -> bool:
+    """Whether an error comes from a bus's lifespan, and not from the bus or from who uses it."""
+    own = LifespanTask._run.__code__
+    return any(frame.f_code is own for frame, _ in traceback.walk_tb(error.__traceback__))
 
 
 class LifespanTask:

@@ -39,20 +39,21 @@ class Subscription(Inbox):
         Disconnected, Unauthorized, Forbidden: (by iterating) The bus's only link is gone for good.
     """
 
-    __slots__ = ("_active", "_error", "_readers", "_returns", "skipped")
+    __slots__ = ("_active", "_entered", "_error", "_readers", "_returns", "skipped")
 
     def __init__(self, bus: Bus, pattern: str | int, returns: Any, queue: int, when_full: WhenFull, local: bool) -> None:
         super().__init__(bus, pattern, queue, when_full, local)
         self._returns = returns
         self._readers: deque[Any] = deque()
         self._active = False
+        self._entered = False
         self._error: BusError | None = None
         self.skipped: int = 0
 
     async def __aenter__(self) -> Self:
         if self._active:
             raise LocalProtocolError("this subscription is entered already: make another one")
-        self._active = True
+        self._active = self._entered = True
         try:
             await self._bus._subscribe(self)
         except BaseException:
@@ -81,6 +82,8 @@ class Subscription(Inbox):
                 if self._error is not None:
                     raise self._error.with_traceback(None)
                 if not self._active:
+                    if not self._entered:
+                        raise LocalProtocolError("this subscription was never entered: iterate inside of its `with` block")
                     raise StopAsyncIteration
                 waiter = self._bus._waiter()
                 self._readers.append(waiter)

@@ -10,6 +10,8 @@ from urllib.parse import parse_qsl, urlencode, urlsplit
 
 from attrs import fields_dict, frozen, has
 
+from .arguments import without_password
+
 if TYPE_CHECKING:
     from .plugins import ProtocolAdapter, TransportAdapter
 
@@ -36,6 +38,8 @@ _TRANSPORTS = {
 
 _WITH_QUERY = frozenset({"memory", "ws", "wss", "http", "https"})
 """Transports whose handshake has a query; those of others say ``carries_query = True``."""
+_WITH_HEADERS = frozenset({"ws", "wss", "http", "https"})
+"""Transports that could carry the user of a URL, as HTTP's basic authentication: in the headers, where its maker sees it."""
 
 
 @frozen
@@ -55,18 +59,27 @@ def split_url(url: str) -> SplitUrl:
         ValueError: No protocol, no transport, or no ``://``; the text shows the right form.
     """
     scheme, found, rest = url.partition("://")
+    shown = repr(without_password(url))
     protocol, plus, transport = scheme.partition("+")
     if not (found and plus and protocol and transport):
         raise ValueError(
-            f"{url!r} is no bus URL: it has the form protocol+transport://address, for example ubre+ws://127.0.0.1:8000/bus"
+            f"{shown} is no bus URL: it has the form protocol+transport://address, for example ubre+ws://127.0.0.1:8000/bus"
         )
-    parts = urlsplit(f"{transport}://{rest}")
+    try:
+        parts = urlsplit(f"{transport}://{rest}")
+    except ValueError as error:
+        hint = ": an IPv6 address stands in brackets, for example [::1]:8000" if "[" in rest or "]" in rest else ""
+        raise ValueError(f"{shown}: {error}{hint}") from None
     if parts.fragment:
-        raise ValueError(f"{url!r}: a bus URL has no fragment (#{parts.fragment})")
+        raise ValueError(f"{shown}: a bus URL has no fragment (#{parts.fragment})")
     try:
         _ = parts.port
     except ValueError as error:
-        raise ValueError(f"{url!r}: {error}") from None
+        raise ValueError(f"{shown}: {error}") from None
+    if parts.username is not None and transport in _WITH_HEADERS:
+        raise ValueError(
+            f"{shown}: the URL carries no user and no password; put a token into headers={{'authorization': 'Bearer TOKEN'}}"
+        )
     # Not `urlunsplit`: it makes unix:/path of unix:///path.
     address = f"{transport}://{rest.partition('?')[0]}"
     return SplitUrl(protocol, transport, address, dict(parse_qsl(parts.query, keep_blank_values=True)))

@@ -23,4 +23,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
             raise
         print(f"polybus: the command needs {' and '.join(_NEEDED)}: pip install 'polybus[cli]'", file=sys.stderr)
         sys.exit(2)
+    except KeyboardInterrupt:
+        sys.exit(130)
     sys.exit(run(sys.argv[1:] if arguments is None else list(arguments)))

@@ -61,12 +61,20 @@ def _options(
     """RPC and publish/subscribe over any protocol and any transport."""
 
 
+def _open_closed_streams() -> None:
+    """What goes to a stream that was closed (`>&-`) goes nowhere; and no socket gets its number."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # until the process ends
+
+
 def run(arguments: Sequence[str]) -> int:
     """Run a command line.
 
     Returns:
         The exit status. What went wrong has been said in one line on stderr.
     """
+    _open_closed_streams()
     command = typer.main.get_command(app)
     logging.getLogger("polybus").addHandler(logging.NullHandler())  # a command says in one line what went wrong
     for stream in (sys.stdout, sys.stderr):

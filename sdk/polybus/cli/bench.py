@@ -18,6 +18,7 @@ import typer
 from attrs import asdict, evolve, frozen
 
 from .. import Bus
+from ..arguments import without_password
 from ..testing import pair
 from ..urls import find_protocol, resolve_url, split_url
 from .bench_server import COUNT, ECHO, ONE_WAY, make_bus
@@ -75,7 +76,7 @@ def bench(
     results: dict[str, Rates] = {}
     if url is not None:
         resolve_url(url)
-        results[url] = _run(loop, _at, url, _foreign(load, subject), header, ca, wait)
+        results[without_password(url)] = _run(loop, _at, url, _foreign(load, subject), header, ca, wait)
     else:
         if subject:
             raise UsageError("--subject is for a running server: name its URL too")

@@ -13,6 +13,7 @@ import typer
 
 from .. import Bus, LocalProtocolError, Route, connect
 from .. import bridge as join
+from ..arguments import without_password
 from .options import Ca, Header, Wait, headers_of, trust_of
 from .problems import UsageError, unwrapped
 from .routes import read_routes
@@ -69,7 +70,7 @@ async def _run(
                 raise UsageError(str(error).replace("insecure=True", "--insecure")) from None
             return f"{side} serves {listener.url}"
         await stack.enter_async_context(connect(url, bus=bus, headers=headers_of(header), tls=trust_of(ca), wait=wait))
-        return f"{side} is connected to {url}"
+        return without_password(f"{side} is connected to {url}")
 
     one, two = Bus(), Bus()
     with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:

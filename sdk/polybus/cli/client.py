@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import math
 import signal
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 from typing import Annotated, Any
 
 import anyio
 import typer
 
-from .. import Bus, Message
+from .. import Bus, Message, Unsupported
 from ..events import LinkDown, LinkUp
-from .options import Body, Ca, Header, Json, Url, Wait, connecting, json_line, parse_body, parse_subject
+from .options import Body, Ca, Header, Json, Url, Wait, connecting, finite, json_line, parse_body, parse_subject
 from .problems import PeerError, say, unwrapped
 
 __all__ = ["publish", "request", "subscribe"]
@@ -27,7 +30,7 @@ def request(
     url: Url,
     subject: SubjectArgument,
     body: Body = None,
-    timeout: Annotated[float, typer.Option(metavar="S", min=0, help="Seconds to wait for the answer.")] = 30.0,
+    timeout: Annotated[float, typer.Option(metavar="S", min=0, callback=finite, help="Seconds to wait for the answer.")] = 30.0,
     as_json: Json = False,
     header: Header = None,
     ca: Ca = None,
@@ -53,7 +56,15 @@ def publish(
     url: Url,
     subject: SubjectArgument,
     body: Body = None,
-    timeout: Annotated[float, typer.Option(metavar="S", min=0, help="Seconds to wait for the connection and for room.")] = 30.0,
+    timeout: Annotated[
+        float,
+        typer.Option(
+            metavar="S",
+            min=0,
+            callback=finite,
+            help="Seconds to connect, for room, and for a first sign of life on a wire without handshake; 0: none.",
+        ),
+    ] = 5.0,
     header: Header = None,
     ca: Ca = None,
     wait: Wait = 0.0,
@@ -63,7 +74,9 @@ def publish(
 
     async def tell() -> None:
         async with connecting(url, header, ca, wait, timeout) as bus:
-            await bus.publish(name, value, timeout=timeout)
+            with _meant_for_peers(bus):
+                await bus.publish(name, value, timeout=timeout)
+            await _sign_of_life(bus, timeout)
 
     anyio.run(tell)
 
@@ -75,7 +88,12 @@ def subscribe(
     count: Annotated[int, typer.Option(metavar="N", min=0, help="Leave after so many; 0 goes on until it is interrupted.")] = 0,
     timeout: Annotated[
         float,
-        typer.Option(metavar="S", min=0, help="Seconds for a first sign of life on a wire without handshake; 0: for ever."),
+        typer.Option(
+            metavar="S",
+            min=0,
+            callback=finite,
+            help="Seconds for a first sign of life on a wire without handshake; 0: for ever.",
+        ),
     ] = 5.0,
     header: Header = None,
     ca: Ca = None,
@@ -89,10 +107,52 @@ def subscribe(
         async with connecting(url, header, ca, wait, timeout) as bus, anyio.create_task_group() as group:
             group.start_soon(_until_signal, group.cancel_scope)
             group.start_soon(_watch, bus, timeout)
-            await _print_publications(bus, name, count, show)
+            with _meant_for_peers(bus):
+                await _print_publications(bus, name, count, show)
             group.cancel_scope.cancel()
 
     unwrapped(lambda: anyio.run(listen))
+
+
+@contextmanager
+def _meant_for_peers(bus: Bus) -> Iterator[None]:
+    """Says of a peer that does not know publications what it may be.
+
+    Raises:
+        PeerError: It is no polybus peer, or says nothing.
+    """
+    try:
+        yield
+    except Unsupported as error:
+        peer = bus.peers[0]
+        if repr(peer) not in str(error):
+            raise
+        text = str(error).replace(repr(peer), peer.address)
+        raise PeerError(f"{text}; or it speaks another protocol than the URL says: see polybus doctor URL") from None
+
+
+async def _sign_of_life(bus: Bus, timeout: float) -> None:
+    """A publication has no answer; where the wire has no handshake either, ask the peer who it is, once a second.
+
+    Raises:
+        PeerError: It does not say a word.
+        Disconnected: It has gone.
+    """
+    peer = bus.peers[0]
+    if not timeout or peer.transport not in _WITHOUT_HANDSHAKE:
+        return
+    with anyio.move_on_after(timeout):
+        for _ in range(math.ceil(timeout)):
+            if await peer.extended() or bus.stats().received:
+                return
+    raise _silent(bus, timeout)
+
+
+def _silent(bus: Bus, timeout: float) -> PeerError:
+    return PeerError(
+        f"{bus.peers[0].address} accepts the connection and says nothing for {timeout:g} s: "
+        "does it speak this protocol? polybus doctor URL says more, --timeout 0 does without"
+    )
 
 
 async def _print_publications(bus: Bus, pattern: str | int, count: int, show: Any) -> None:
@@ -116,10 +176,7 @@ async def _watch(bus: Bus, timeout: float) -> None:
         if timeout and bus.peers[0].transport in _WITHOUT_HANDSHAKE:
             await anyio.sleep(timeout)
             if not bus.stats().received:
-                raise PeerError(
-                    f"{bus.peers[0].address} accepts the connection and says nothing for {timeout:g} s: "
-                    "does it speak this protocol? polybus doctor URL says more, --timeout 0 waits all the same"
-                )
+                raise _silent(bus, timeout)
 
 
 async def _tell_of_links(bus: Bus) -> None:

@@ -32,18 +32,20 @@ _MARKS: dict[Outcome, tuple[str, str]] = {
 
 def demo(
     only: Annotated[
-        str,
+        str | None,
         typer.Option(
             metavar="WORDS", help="Transports, protocols or variants, with commas: tcp,unix or binary,tcp", show_default=False
         ),
-    ] = "",
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON and nothing else.")] = False,
     sabotage: Annotated[str, typer.Option(hidden=True)] = "",
 ) -> None:
     """A small plant in several processes, over every protocol and transport. Status 1 if any step did not hold."""
     if sabotage and sabotage not in SABOTAGE:
         raise UsageError(f"--sabotage {sabotage!r}: one of {', '.join(SABOTAGE)}")
-    runs = [RowRun.of(row) for row in chosen_rows(all_rows(), only.split(","))]
+    if only is not None and not only.replace(",", " ").strip():
+        raise UsageError(f"--only {only!r} names nothing: for example --only tcp,unix; without it everything is played")
+    runs = [RowRun.of(row) for row in chosen_rows(all_rows(), (only or "").split(","))]
     begin = perf_counter()
     if as_json:
         anyio.run(play, runs, sabotage)

@@ -9,10 +9,11 @@ import anyio
 import typer
 from attrs import asdict
 
+from ..arguments import without_password
 from ..urls import resolve_url
 from .examination import Examination, Step
-from .options import Ca, Header, headers_of, json_line, parse_body, parse_subject, trust_of
-from .problems import PeerError
+from .options import Ca, Header, finite, headers_of, json_line, parse_body, parse_subject, trust_of
+from .problems import PeerError, UsageError
 from .show import Printer
 
 __all__ = ["doctor"]
@@ -28,17 +29,20 @@ def doctor(
     body: Annotated[
         str | None, typer.Option(metavar="BODY", help="JSON, for --subject; - reads it from stdin.", show_default=False)
     ] = None,
-    timeout: Annotated[float, typer.Option(metavar="S", min=0.1, help="Seconds for each step.")] = 5.0,
+    timeout: Annotated[float, typer.Option(metavar="S", min=0.1, callback=finite, help="Seconds for each step.")] = 5.0,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON document.")] = False,
     header: Header = None,
     ca: Ca = None,
 ) -> None:
     """Connect step by step: name, connection, TLS, upgrade, handshake, peer, request. Status 1 where one fails."""
     resolve_url(url)
+    value = parse_body(body)
+    if body is not None and not subject:
+        raise UsageError("--body without --subject: name the subject that is to be asked")
     examination = Examination(
         url,
         subject=parse_subject(url, subject),
-        body=parse_body(body),
+        body=value,
         timeout=timeout,
         headers=headers_of(header),
         tls=trust_of(ca),
@@ -54,7 +58,11 @@ def doctor(
 
 
 def _result(examination: Examination) -> dict[str, Any]:
-    return {"url": examination.url, "ok": examination.failed is None, "steps": [asdict(step) for step in examination.steps]}
+    return {
+        "url": without_password(examination.url),
+        "ok": examination.failed is None,
+        "steps": [asdict(step) for step in examination.steps],
+    }
 
 
 def _show(steps: list[Step]) -> None:

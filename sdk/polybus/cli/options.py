@@ -25,6 +25,7 @@ __all__ = [
     "Url",
     "Wait",
     "connecting",
+    "finite",
     "headers_of",
     "json_line",
     "parse_body",
@@ -70,6 +71,17 @@ def connecting(
     return connect(url, headers=headers_of(header), tls=trust_of(ca), wait=wait, backoff=_IMPATIENT, limits=limits)
 
 
+def finite(value: float) -> float:
+    """The check of --timeout.
+
+    Raises:
+        BadParameter: It is infinite.
+    """
+    if value == math.inf:
+        raise typer.BadParameter(f"{value} is not a finite number of seconds.")
+    return value
+
+
 def headers_of(given: list[str] | None) -> dict[str, str] | None:
     """The headers of --header.
 
@@ -107,12 +119,16 @@ def parse_body(text: str | None) -> Any:
     """
     if text is None:
         return None
+    if text == "-" and sys.stdin is None:
+        raise UsageError("BODY is - and stdin is closed: there is nothing to read")
     given = sys.stdin.read() if text == "-" else text
     try:
         return json.loads(given)
     except ValueError as error:
         hint = """; text needs its own quotes: '"like this"'""" if given[:1].isalpha() else ""
         raise UsageError(f"BODY is not JSON: {error}{hint}") from None
+    except RecursionError:
+        raise UsageError("BODY is nested too deeply: nothing that a bus carries needs so many brackets") from None
 
 
 def parse_subject(url: str, text: str) -> str | int:

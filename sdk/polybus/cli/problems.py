@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable
 from typing import TypeVar
 
+from ..arguments import without_password
 from ..errors import (
     BusError,
     ConnectFailed,
@@ -15,6 +16,7 @@ from ..errors import (
     Forbidden,
     LocalProtocolError,
     NoHandler,
+    ProtocolError,
     ReservedSubject,
     Unauthorized,
     Unsupported,
@@ -38,7 +40,7 @@ class PeerError(Exception):
 
 def say(text: str) -> None:
     """One line on stderr."""
-    print("polybus: " + " ".join(text.split()), file=sys.stderr, flush=True)
+    print("polybus: " + " ".join(without_password(text).split()), file=sys.stderr, flush=True)
 
 
 def describe(error: Exception) -> tuple[str, int]:
@@ -60,7 +62,7 @@ def describe(error: Exception) -> tuple[str, int]:
     if isinstance(error, BusError):
         return f"{for_shell(str(error))}{_next_step(error)}", REFUSED
     if isinstance(error, ValueError):
-        return str(error), USAGE
+        return for_shell(str(error)), USAGE
     if isinstance(error, OSError):
         return str(error), REFUSED
     raise error
@@ -87,7 +89,8 @@ def for_shell(text: str) -> str:
     """The advice of a text, in the words of the command line."""
     return (
         text.replace("--ca, or with tls=ssl.create_default_context(cafile=...)", "--ca FILE")
-        .replace("timeout=", "--timeout")
+        .replace("timeout=", "--timeout ")
+        .replace("headers={'authorization': 'Bearer TOKEN'}", "--header 'authorization: Bearer TOKEN'")
         .replace("headers=", "--header")
     )
 
@@ -105,7 +108,7 @@ def _nobody_there(reason: str) -> bool:
 def _next_step(error: BusError) -> str:
     if isinstance(error, ConnectFailed):
         return "; is the server running? --wait S goes on trying" if _nobody_there(error.reason) else ""
-    if isinstance(error, (Disconnected, DeadlineExceeded)):
+    if isinstance(error, (Disconnected, DeadlineExceeded, ProtocolError)):
         return "; polybus doctor URL looks at every step"
     if isinstance(error, Unauthorized):
         return "; identify yourself, for example with --header 'authorization: Bearer TOKEN'"

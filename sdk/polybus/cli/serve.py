@@ -6,13 +6,15 @@ import importlib
 import logging
 import ssl
 import sys
+import traceback
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from .. import Bus, LocalProtocolError, run
-from .problems import UsageError
+from ..lifespan import raised_by_lifespan
+from .problems import PeerError, UsageError
 
 __all__ = ["certificate", "load_bus", "serve"]
 
@@ -70,8 +72,18 @@ def serve(
         raise UsageError("--key without --cert: name the certificate too")
     try:
         run(bus, *urls, drain=drain, delay=delay, health=health, **options)
-    except LocalProtocolError as error:
+    except Exception as error:
+        if raised_by_lifespan(error):
+            raise PeerError(f"the lifespan of {app} failed: {type(error).__name__}: {error}{_where(error)}") from None
+        if not isinstance(error, LocalProtocolError):
+            raise
         raise UsageError(str(error).replace("insecure=True", "--insecure").replace("tls=", "--cert FILE")) from None
+
+
+def _where(error: BaseException) -> str:
+    """The innermost line of code that an error comes from."""
+    frames = traceback.extract_tb(error.__traceback__)
+    return f" ({frames[-1].filename}, line {frames[-1].lineno})" if frames else ""
 
 
 def certificate(cert: Path, key: Path | None) -> ssl.SSLContext:

@@ -6,6 +6,7 @@ from urllib.parse import unquote, urlsplit, urlunsplit
 
 from attrs import frozen
 
+from ..arguments import without_password
 from ._sockets import is_loopback
 
 __all__ = ["NetAddress", "bare_address", "host_port", "net_address", "unix_path"]
@@ -43,6 +44,7 @@ def net_address(url: str, default_port: int | None = None) -> NetAddress:
         ValueError: A part is missing or malformed.
     """
     parts = urlsplit(url)
+    url = without_password(url)
     try:
         port = parts.port
     except ValueError:
@@ -64,6 +66,7 @@ def bare_address(url: str) -> NetAddress:
     """
     address = net_address(url)
     parts = urlsplit(url)
+    url = without_password(url)
     if address.path not in ("", "/"):
         raise ValueError(f"{url}: {address.scheme}:// has no path, leave out {address.path!r}; ws:// shows one to the server")
     if address.query:

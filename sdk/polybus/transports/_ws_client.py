@@ -13,6 +13,7 @@ from websockets.http11 import Request, Response
 from websockets.typing import Subprotocol
 from websockets.uri import parse_uri
 
+from ..arguments import without_password
 from ..errors import BusError, ConnectFailed, Forbidden, LocalProtocolError, Unauthorized
 from ._dial import bounded, dial_tcp
 from ._urls import net_address
@@ -176,12 +177,18 @@ class _Answer:
         return ConnectFailed(url, "the server closed the connection during the handshake")
 
 
+def _at(url: str) -> str:
+    """A 403 without a word: also what ASGI servers answer where no application is at the path."""
+    path = urlsplit(url).path or "/"
+    return f"the server answered 403 at {without_password(url)} and does not say why: is the path {path!r} that of the bus?"
+
+
 def _refusal(url: str, response: Response) -> BusError:
     text = bytes(response.body).decode("utf-8", "replace").strip()
     text = text if len(text) <= _MAX_TEXT else f"{text[:_MAX_TEXT]}..."
     if response.status_code == 401:
         return Unauthorized(text)
     if response.status_code == 403:
-        return Forbidden(text)
+        return Forbidden(_at(url) if text.lower() in ("", "forbidden") else text)
     reason = f"the server answered {response.status_code} {response.reason_phrase}".rstrip()
     return ConnectFailed(url, f"{reason}: {text}" if text else reason)
