@@ -646,3 +646,30 @@ async def test_the_twin_of_a_handler_ends_with_its_bus() -> None:
         await anyio.to_thread.run_sync(outcome)
         with pytest.raises(LocalProtocolError, match="event loop"):
             kept[0].publish("a")
+
+
+# -- on an event loop ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.anyio
+async def test_blocking_verbs_on_an_event_loop_that_runs_a_bus_are_told_to_wait_there(url: str) -> None:
+    outside = sync.connect(url)  # no bus runs on this loop: as in a notebook
+    try:
+        told: list[str] = []
+        bus = polybus.Bus()
+
+        @bus.handle("blocks")
+        async def blocks(where: str) -> None:
+            for verb in (lambda: sync.connect(where), lambda: outside.request("user.get", {"id": 1})):
+                with pytest.raises(LocalProtocolError) as caught:
+                    verb()
+                told.append(str(caught.value))
+
+        async with bus.serve("ubre+tcp://127.0.0.1:0") as listener, polybus.connect(listener.url) as client:
+            with anyio.fail_after(5):
+                await client.request("blocks", listener.url)
+                assert await anyio.to_thread.run_sync(outside.request, "user.get", {"id": 1}) == {"id": 1, "name": "Ann"}
+        assert len(told) == 2 and all("await polybus.connect" in text for text in told)
+        assert outside.request("user.get", {"id": 2}) == {"id": 2, "name": "Ann"}  # the loop has no bus any more
+    finally:
+        outside.close()

@@ -13,6 +13,7 @@ from .blocking_items import BlockingBlock, BlockingChannel, BlockingItems, Block
 from .blocking_peer import AnyPeer, AnySubject, BlockingListener, BlockingPeer, asynchronous, called
 from .context import Context
 from .errors import BusError, LocalProtocolError
+from .runtime import runs_here
 from .subjects import Subject
 
 if TYPE_CHECKING:
@@ -56,15 +57,23 @@ class FromHandler:
             return anyio.from_thread.run(function, *args, token=self._token)
 
 
-def check_not_on_loop(thread: int) -> None:
-    """Raise where waiting would wait for itself.
+def check_not_on_loop(thread: int = 0) -> None:
+    """Raise where waiting would wait for itself, or for a bus that cannot go on meanwhile.
+
+    Args:
+        thread: That of the event loop that does the work.
 
     Raises:
-        LocalProtocolError: This is the thread of the event loop.
+        LocalProtocolError: This is that thread, or one whose event loop runs another bus.
     """
     if threading.get_ident() == thread:
         raise LocalProtocolError(
             "a blocking verb was called on the event loop that has to do the work: await the verb of the polybus.Bus there"
+        )
+    if runs_here():
+        raise LocalProtocolError(
+            "a blocking verb was called on an event loop that runs a polybus.Bus, which stands still while it waits: await "
+            "polybus.connect and the verbs of a polybus.Bus there, or block in a thread (anyio.to_thread.run_sync)"
         )
 
 

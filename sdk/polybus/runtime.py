@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import anyio
 import anyio.abc
+from anyio.lowlevel import RunVar
 
 from ._loop import Bell, Loop, effective_deadline, elsewhere, is_stray, running_loop
 from .context import current_call
@@ -23,12 +24,23 @@ if TYPE_CHECKING:
     from .link import Link
     from .peer import Peer
 
-__all__ = ["Runtime", "inside"]
+__all__ = ["Runtime", "inside", "runs_here"]
 
 inside: contextvars.ContextVar[tuple[Runtime, ...]] = contextvars.ContextVar("polybus_inside", default=())
 """The runtimes whose tasks run here, the outermost first: a task cannot wait for its own end."""
 
+_here: RunVar[int] = RunVar("polybus_here", 0)
+"""How many buses run in an event loop."""
+
 logger: logging.Logger = logging.getLogger("polybus")
+
+
+def runs_here() -> bool:
+    """Whether the calling thread runs an event loop with a bus in it."""
+    try:
+        return _here.get() > 0
+    except RuntimeError:  # no event loop at all
+        return False
 
 
 class Timed(Protocol):
@@ -108,6 +120,7 @@ class Runtime:
         self.spawn(self._keep_house)
 
     async def _own(self, started: anyio.Event) -> None:
+        _here.set(_here.get() + 1)
         try:
             async with anyio.create_task_group() as self._group:
                 started.set()
@@ -116,6 +129,8 @@ class Runtime:
         finally:
             self.closing = True
             self._finished.set()
+            if runs_here():  # not where the garbage collector ends what a loop has left behind
+                _here.set(_here.get() - 1)
 
     async def close(self) -> None:
         """Cancel and await every task. Bounded by what tasks do in their own shielded clean-up."""

@@ -17,7 +17,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 from ._connect import connect as connect_async
-from .blocking import BlockingBus, BlockingContext
+from .blocking import BlockingBus, BlockingContext, check_not_on_loop
 from .blocking_items import BlockingBlock, BlockingChannel, BlockingItems, BlockingSubscription, BlockingTunnel, Run
 from .blocking_peer import BlockingListener, BlockingPeer
 from .bus import Bus as AsyncBus
@@ -79,6 +79,7 @@ class Bus(BlockingBus):
         return life.portal(function, *args)
 
     def _begin(self) -> _Life | _Guest:
+        check_not_on_loop()
         manager = self._enters()
         return _Life(self._bus, self._backend, manager) if self._outer is None else _Guest(self._outer, manager)
 
@@ -86,6 +87,7 @@ class Bus(BlockingBus):
         """Start it; nothing happens where it runs already.
 
         Raises:
+            LocalProtocolError: An event loop of this thread runs a bus, which would stand still meanwhile.
             BusError, ValueError: As entering the bus, or connecting.
         """
         if self._life is not None:
