@@ -1,0 +1,151 @@
+"""Writes docs/reference/bodies.md: what becomes of Python values on each wire, measured by sending them.
+
+``python docs/make_bodies.py`` writes the file; a test compares it with what this would write.
+"""
+
+from __future__ import annotations
+
+import datetime
+import enum
+import math
+import uuid
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import anyio
+from attrs import frozen
+
+from polybus import Bus, EncodeError
+from polybus.protocols import Csb, Jrep, Ubre, UProtocol
+from polybus.testing import pair
+
+PAGE = Path(__file__).parent / "reference" / "bodies.md"
+
+WIRES: dict[str, Any] = {
+    "this bus itself": None,
+    "UBRE": Ubre(),
+    "CSB": Csb(),
+    "J.REP": Jrep(),
+    "J.REP `values=plain`": Jrep(values="plain"),
+    "uProtocol": UProtocol(),
+}
+SAME: dict[str, Any] = {"UBRE": Ubre(format="binary"), "uProtocol": UProtocol(format="protobuf")}
+"""Other spellings of a wire, of which a test shows that they make no difference."""
+
+
+class Colour(enum.Enum):
+    RED = "red"
+
+
+@frozen
+class User:
+    id: int
+    name: str
+
+
+MOMENT = datetime.datetime(2026, 11, 21, 8, 0, 0, 123456, datetime.UTC)
+VALUES: dict[str, Any] = {
+    "`None`, `bool`, `str`, `list`, `dict[str, ...]`": {"a": None, "b": [True, "text"]},
+    "`int` within ±2^53": 7,
+    "`int` beyond": 2**53 + 1,
+    "`float`": 1.5,
+    "`float` without a fraction": 7.0,
+    "`nan`, `inf`": math.nan,
+    "`bytes` as the body": b"\xff",
+    "`bytes` within one": {"blob": b"\xff"},
+    "`datetime` with a time zone": MOMENT,
+    "`datetime` without one": MOMENT.replace(tzinfo=None),
+    "`date`, `time`": datetime.date(2026, 11, 21),
+    "`timedelta`": datetime.timedelta(seconds=90),
+    "`Decimal`": Decimal("1.10"),
+    "`UUID`": uuid.UUID(int=7),
+    "`Enum`": Colour.RED,
+    "`tuple`": (1, 2),
+    "`set`": {1, 2},
+    "attrs, dataclass, msgspec, pydantic": User(7, "Ann"),
+    "`dict` with numbers as keys": {1: "a"},
+}
+
+TEXT = """# Bodies
+
+What a handler, or the caller of `request`, gets depends on whether it says what it wants.
+
+**With a type** (`async def handler(body: Report)`, `returns=Report`) it gets that type on every wire: `bytes`,
+`datetime`, `Decimal`, `UUID`, sets, enums and classes arrive as they were sent. What a wire cannot carry is an
+`EncodeError` at the call, with the path of the value; nothing is rounded or cut silently. The one exception is J.REP,
+whose `Date` counts milliseconds.
+
+**Without a type** it gets what the wire itself can tell apart, and there the wires differ. A program that is to run
+over more than one of them names its types. What the table calls *text* is base64 for `bytes` and the usual form for
+the rest: `2026-11-21T08:00:00Z`, `PT90S`, `1.10`.
+
+A handler of the bus that asks gets a copy too, through the same encoder, as the first column says: never the caller's
+own object.
+
+"""
+
+AFTER = """
+UBRE is the same in JSON and in binary form, uProtocol in JSON and protobuf. Numbers of a uProtocol `Value` are
+doubles, so whole numbers beyond 2^53 are refused there, rather than changed; other JSON readers (JavaScript) round
+what they cannot hold, also when it comes over UBRE or CSB: send such numbers as text. `tuple` arrives as a list
+everywhere.
+
+How each wire writes them: [UBRE](ubre.md), [CSB](csb.md), [J.REP](jrep.md), [uProtocol](uprotocol.md).
+"""
+
+
+@asynccontextmanager
+async def asking(bus: Bus, wire: Any) -> AsyncIterator[Bus]:
+    """Somebody who asks a bus: itself, or another one over a wire."""
+    if wire is None:
+        async with bus:
+            yield bus
+    else:
+        async with pair(bus, protocol=wire) as client:
+            yield client
+
+
+async def outcomes(wire: Any) -> list[str]:
+    """What a handler without annotations gets of each value."""
+    bus, got = Bus(), []
+
+    @bus.handle("take")
+    async def take(body: object) -> None:
+        got.append(body)
+
+    async with asking(bus, wire) as client:
+        for value in VALUES.values():
+            try:
+                await client.request("take", value, timeout=5)
+            except EncodeError:
+                got.append(EncodeError)
+    return [_said(sent, received) for sent, received in zip(VALUES.values(), got, strict=True)]
+
+
+def _said(sent: Any, received: Any) -> str:
+    if received is EncodeError:
+        return "`EncodeError`"
+    if type(received) is type(sent) and (received == sent or received != received):
+        return "as sent"
+    if isinstance(sent, datetime.datetime) and isinstance(received, datetime.datetime):
+        return "`datetime`, whole ms"
+    kinds = {str: "text", list: "`list`", dict: "`dict`", int: "`int`"}
+    if isinstance(sent, dict):
+        return "text within" if "blob" in sent else "text as keys"
+    return kinds[type(received)]
+
+
+def written() -> str:
+    """The page."""
+    columns = {name: anyio.run(outcomes, wire) for name, wire in WIRES.items()}
+    lines = [f"| | {' | '.join(columns)} |", f"| --- |{' --- |' * len(columns)}"]
+    for number, name in enumerate(VALUES):
+        lines.append(f"| {name} | {' | '.join(column[number] for column in columns.values())} |")
+    return TEXT + "\n".join(lines) + "\n" + AFTER
+
+
+if __name__ == "__main__":
+    PAGE.write_text(written(), encoding="utf-8")
