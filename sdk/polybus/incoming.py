@@ -74,8 +74,7 @@ def _request(peer: Peer, message: Message, now: float) -> None:
     if calls is None:
         calls = peer.calls = {}
     elif message.id in calls:
-        peer.send_error(message, Code.ALREADY_EXISTS, "this id is still in flight: ids must be unique", "duplicate_id")
-        bus._counters.malformed += 1
+        _duplicate(peer, message, now)
         return
     ttl = message.ttl
     if ttl is not None and ttl <= 0:
@@ -96,6 +95,14 @@ def _request(peer: Peer, message: Message, now: float) -> None:
     admit(peer, call)
     if deadline < peer._due:
         peer._watch(deadline)
+
+
+def _duplicate(peer: Peer, message: Message, now: float) -> None:
+    """An id that is still in flight: what came second is not run."""
+    link = peer._link
+    link.refused("duplicate_id", f"the id of a {message.kind.value} for {message.subject!r} is still in flight", now)
+    if link.session is not None and link.session.capabilities.answers_duplicates:
+        peer.send_error(message, Code.ALREADY_EXISTS, "this id is still in flight: ids must be unique", "duplicate_id")
 
 
 def admit(peer: Peer, call: Call) -> None:
@@ -210,8 +217,12 @@ def _notify(peer: Peer, message: Message, now: float) -> None:
 
 def _cancel(peer: Peer, message: Message, now: float) -> None:
     call = peer.calls.get(message.id) if peer.calls else None
-    if call is not None:
-        call.stop()
+    if call is None:
+        return
+    call.stop()
+    session = peer._link.session
+    if session is not None and session.capabilities.scarce_ids and call.message.kind is REQUEST:
+        peer.send_error(call.message, Code.CANCELLED, "cancelled by whoever asked", delivered=True)
 
 
 # -- publications and subscriptions --------------------------------------------------------------------------------------
@@ -358,8 +369,9 @@ def _open(peer: Peer, message: Message, now: float) -> None:
     problem: tuple[Code, str] | None = None
     unanswerable: tuple[Code, str] | None = None
     if message.id in channels or message.id in (peer.calls or ()):
-        problem = Code.ALREADY_EXISTS, "this id is still in flight: ids must be unique"
-    elif not bus.ready:
+        _duplicate(peer, message, now)  # an end under this id would be the first one's
+        return
+    if not bus.ready:
         problem = Code.UNAVAILABLE, DRAINING
     elif mode not in MODES:
         problem = Code.INVALID_ARGUMENT, f"a mode of {mode!r}: one of {', '.join(MODES)}"

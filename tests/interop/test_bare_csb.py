@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any
@@ -12,6 +13,7 @@ import pytest
 from polybus import (
     BadRequest,
     Bus,
+    Channel,
     Forbidden,
     NoHandler,
     RemoteError,
@@ -175,6 +177,63 @@ async def test_a_bare_client_of_a_bus_with_a_table() -> None:
             "22cb000600010001",
         ]
         await eventually(lambda: bus.stats().malformed == 3)
+
+
+@bounded
+async def test_an_id_that_is_still_in_flight_is_counted_and_the_first_request_gets_its_own_answer() -> None:
+    bus, go = Bus(), anyio.Event()
+
+    @bus.handle(7)
+    async def wait(body: str) -> str:
+        await go.wait()
+        return body
+
+    async with bus.serve("csb+tcp://127.0.0.1:0") as listener, raw_peer(listener.url) as client:
+        await client.send("11 00 0001 00000007" + b"first".hex(), "11 00 0001 00000007" + b"second".hex())
+        await eventually(lambda: bus.stats().malformed == 1)
+        go.set()
+        assert await client.receive() == "2100000100000007" + b"first".hex()
+        await client.send("11 00 0001 00000007" + b"third".hex())  # by now it is free
+        assert await client.receive() == "2100000100000007" + b"third".hex()
+        assert bus.stats().malformed == 1
+
+
+@bounded
+async def test_a_channel_whose_id_is_taken_does_not_end_the_one_that_has_it() -> None:
+    bus = Bus()
+
+    @bus.handle("talk")
+    async def talk(channel: Channel[Any, Any]) -> None:
+        async for item in channel:
+            await channel.send(item)
+
+    opened = "12 00 0001 ffff0007 0004 0018 ffffffff" + b'talk{"mode":"channel","n":9}'.hex()
+    async with bus.serve("csb+tcp://127.0.0.1:0") as listener, raw_peer(listener.url) as client:
+        await client.send("12 00 0009 ffff0000" + b'{"v":1}'.hex())
+        assert (await client.receive())[:16] == "22000009ffff0000"
+        await client.send(opened, opened, "12 00 0001 ffff0009" + b"[1]".hex())
+        seen = [await client.receive() for _ in range(2)]
+        assert [frame[8:16] for frame in seen] == ["ffff000a", "ffff0009"]
+        assert seen[1][16:] == b"[1]".hex()
+        assert bus.stats().malformed == 1
+
+
+@bounded
+async def test_a_cancelled_request_is_answered_so_that_its_id_is_free() -> None:
+    bus = Bus()
+
+    @bus.handle(7)
+    async def wait() -> None:
+        await anyio.sleep_forever()
+
+    async with bus.serve("csb+tcp://127.0.0.1:0") as listener, raw_peer(listener.url) as client:
+        await client.send("10 00 0001 00000007", "10 00 0001 ffff0008 00000007")
+        answer = await client.receive()
+        assert answer[:16] == "22d0000100000007"
+        assert json.loads(bytes.fromhex(answer[16:]))["code"] == Code.CANCELLED
+        await client.send("10 00 0001 ffff0008 00000007", "12 00 0002 ffff0000" + b'{"v":1}'.hex())
+        assert (await client.receive())[:16] == "22000002ffff0000"  # a cancel of nothing is no offence, and has no answer
+        assert bus.stats().malformed == bus.stats().running == 0
 
 
 @bounded

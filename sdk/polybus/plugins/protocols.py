@@ -63,6 +63,11 @@ class Capabilities:
     asks_before_publishing: bool = False
     """Publications and subscriptions are extensions too: a bare peer reads none, so that they are `Unsupported` with it. The
     bus finds out by `_polybus.hello` before the first one."""
+    scarce_ids: bool = False
+    """Ids come round again: a request that was cancelled is answered all the same, so that its id is free at once."""
+    answers_duplicates: bool = False
+    """A request whose id is still in flight is answered, with an error under that id. Otherwise it is only counted: the answer
+    would be taken for that of the first one."""
     initiates: bool = True
     """This side may begin requests and publications. Where that depends on the connection (a plain HTTP server only answers),
     the transport says it: see `Transport`."""

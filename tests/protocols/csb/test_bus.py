@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import anyio
 import pytest
 
 from polybus import Bus, Context, DeadlineExceeded, Limits
 from polybus.protocols import Csb
 from polybus.testing import pair
+from tests.support import eventually
 
 pytestmark = pytest.mark.anyio
 
@@ -32,6 +35,50 @@ async def test_75_000_requests_over_one_connection_get_each_its_own_answer() -> 
             for number, reply in enumerate(replies):
                 assert await reply == b"%d" % (turn * 15_000 + number)
         assert client.stats().late == client.stats().malformed == bus.stats().malformed == 0
+
+
+async def test_the_ids_of_cancelled_requests_are_free_after_a_round_trip() -> None:
+    bus = Bus(limits=Limits(running=1000))
+
+    @bus.handle(7)
+    async def wait(body: bytes) -> bytes:
+        if body == b"wait":
+            await anyio.sleep_forever()
+        return body
+
+    async with pair(bus, protocol=Csb()) as client:
+        session: Any = client.peers[0]._link.session
+        for turn in range(3):
+            replies = [client.request(7, b"wait") for _ in range(999)]
+            assert await client.request(7, b"%d" % turn) == b"%d" % turn
+            for reply in replies:
+                reply.cancel()
+            with anyio.fail_after(10):
+                await eventually(lambda: not session._one.resting)
+            assert len(session._one.pending) <= 1  # the question who is there, maybe
+        assert client.stats().late == client.stats().malformed == 0
+        await eventually(lambda: bus.stats().running == 0)
+
+
+async def test_a_first_request_to_a_number_stops_there_when_its_time_is_over() -> None:
+    bus = Bus()
+    started, stopped = anyio.Event(), anyio.Event()
+
+    @bus.handle(7)
+    async def wait(ctx: Context) -> None:
+        started.set()
+        assert ctx.message.ttl is None  # the document has no place for it, and nobody knows yet who is there
+        try:
+            await anyio.sleep_forever()
+        finally:
+            stopped.set()
+
+    async with pair(bus, protocol=Csb()) as client:
+        with pytest.raises(DeadlineExceeded):
+            await client.request(7, timeout=0.05)
+        with anyio.fail_after(5):
+            await started.wait()
+            await stopped.wait()
 
 
 async def test_answers_that_come_late_are_counted_and_reach_nobody() -> None:

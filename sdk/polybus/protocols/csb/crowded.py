@@ -29,7 +29,9 @@ __all__ = ["BROKER", "CrowdedSession"]
 
 BROKER: Final = 0
 """The broker itself, among the numbers of clients."""
-_CAPABILITIES: Final = Capabilities(numbers=True, announce="client", many_peers=True, asks_before_publishing=True)
+_CAPABILITIES: Final = Capabilities(
+    numbers=True, announce="client", many_peers=True, asks_before_publishing=True, scarce_ids=True
+)
 _CONTROL: Final = Kind.CONTROL
 _encode: Final = msgspec.json.Encoder().encode
 

@@ -21,7 +21,7 @@ from .reader import DEADLINE_WORD, HELLO_SUBJECT
 
 __all__ = ["CsbSession"]
 
-DIRECT: Final = Capabilities(numbers=True, announce="client", shared_publish=True, asks_before_publishing=True)
+DIRECT: Final = Capabilities(numbers=True, announce="client", shared_publish=True, asks_before_publishing=True, scarce_ids=True)
 _READY: Final = Ready()
 _REQUEST, _NOTIFY, _OPEN, _CANCEL = Kind.REQUEST, Kind.NOTIFY, Kind.OPEN, Kind.CANCEL
 _RESPONSE, _ERROR, _PUBLISH, _CONTROL = Kind.RESPONSE, Kind.ERROR, Kind.PUBLISH, Kind.CONTROL
@@ -83,8 +83,8 @@ class CsbSession:
                     return
                 raise refuse(f"an answer to message id {number} of action {action:#x}, which is not pending", "unknown_id")
             del party.pending[number]
-            if party.resting:
-                party.resting.pop(number, None)
+            if party.resting and party.resting.pop(number, None) and kind is _ERROR and message.code is Code.CANCELLED:
+                return  # as it was asked to do; all that it says is that the id is free
             key = -(entry >> 32)
             if action == wire.HELLO and self._met(message, party, key):
                 return
