@@ -24,6 +24,7 @@ from polybus import (
     Limits,
     LocalProtocolError,
     Unauthorized,
+    Unavailable,
     connect,
 )
 from polybus.broker import ClientJoined, ClientLeft, ServerJoined, ServerLeft
@@ -190,6 +191,46 @@ async def test_a_server_that_leaves_drains_and_its_clients_go_to_another() -> No
                         break
                     except Disconnected:
                         continue
+
+
+@bounded
+async def test_a_broker_that_drains_lets_running_requests_finish_and_takes_no_new_ones() -> None:
+    started, finish = anyio.Event(), anyio.Event()
+    async with running("&server=A") as (broker, (bus,)):
+
+        @bus.handle("slow")
+        async def slow() -> str:
+            started.set()
+            await finish.wait()
+            return "done"
+
+        async with client_of(broker) as client, anyio.create_task_group() as group:
+            reply = client.request("slow")
+            await started.wait()
+            group.start_soon(broker.drain, 4.0)
+            with pytest.raises(Unavailable, match="the broker is leaving"):
+                while True:
+                    assert await client.request("who") == "&server=A"
+            assert not reply.done()
+            finish.set()
+            assert await reply == "done"
+            await eventually(lambda: not broker.stats().clients)
+
+
+@bounded
+async def test_a_broker_that_drains_waits_no_longer_than_it_is_told_for_an_answer_that_does_not_come() -> None:
+    async with running("&server=A") as (broker, (bus,)):
+
+        @bus.handle("never")
+        async def never() -> None:
+            await anyio.sleep_forever()
+
+        async with client_of(broker) as client:
+            reply = client.request("never")
+            await eventually(lambda: bus.stats().running == 1)
+            await broker.drain(0.1)
+            with pytest.raises(Disconnected, match="the broker is leaving"):
+                await reply
 
 
 @bounded

@@ -49,6 +49,26 @@ def test_a_client_may_ask_for_its_server() -> None:
     assert exchange.stats().turned_away == 1
 
 
+def test_requests_that_wait_for_their_answer_are_counted_and_nothing_else_is() -> None:
+    exchange = Exchange(lambda: 0.0)
+    _, server = joined(exchange)
+    wire, client = entered(exchange)
+    asked = ["10000001 00000007", "12000002 ffff0004 000161", "10000003 ffff0005 000000007fffffff", "10000004 ff000001"]
+    other = ["10000000 ffff0003 000161", "10000005 ffff0007", "10000005 ffff0009 ff", "10000001 ffff0008 00000007"]
+    exchange.from_client(client, [bytes.fromhex(frame) for frame in asked + other])
+    assert (client.asked, exchange.busy()) == (4, True)
+    for frame in ["20000005 ffff0009 01", "20000005 ffff000b", "10000001 00000007", *[f"20{frame[2:17]}" for frame in asked]]:
+        assert exchange.busy()
+        exchange.from_server(server, [client.prefix + bytes.fromhex(frame)])
+    assert (client.asked, exchange.busy()) == (0, False)
+    exchange.draining = True
+    wire.sent.clear()
+    exchange.from_client(client, [bytes.fromhex("12000009 ffff0004 000161"), bytes.fromhex("20000001 00000007")])
+    [refused] = wire.sent
+    assert refused.hex()[:16] == "22d00009ffff0004"
+    assert client.asked == 0
+
+
 def test_a_number_is_not_given_again_while_it_rests() -> None:
     now = [0.0]
     exchange = Exchange(lambda: now[0])

@@ -177,22 +177,23 @@ class Broker:
         return tuple(urls)
 
     async def drain(self, timeout: float = 20.0) -> None:
-        """Take nobody in any more, let what is under way arrive, close the clients, then the servers.
+        """Take nobody in and no new requests any more, let those that run be answered, close the clients, then the servers.
 
         Args:
-            timeout: Seconds to wait for a moment in which nothing is under way. A broker does not read what it hands on, so it
-                does not know of requests that still run.
+            timeout: Seconds to wait until every request that was handed on has its answer, and nothing else is under way.
         """
         exchange = self._exchange
         if exchange is None or self._runtime is None:
             return
         for door in self._doors:
             door.open = False
+        exchange.draining = True
+        counters = exchange.counters
         with anyio.move_on_after(timeout):
             while exchange.stats().clients:
-                before = exchange.counters.to_clients + exchange.counters.to_servers
+                before = counters.to_clients + counters.to_servers
                 await anyio.sleep(_QUIET)
-                if before == exchange.counters.to_clients + exchange.counters.to_servers:
+                if before == counters.to_clients + counters.to_servers and not exchange.busy():
                     break
         exchange.drain()
         await self._gone(self._doors[0])

@@ -29,6 +29,13 @@ _NUMBERS: Final = 0xFFFFFFFF
 _FIRST_BAD: Final = 0x10
 _PAST_GOOD: Final = 0x30
 """First bytes from here on are no requests and no responses."""
+_AS_RESPONSE: Final = 0x20
+_RESERVED: Final = 0xFF
+"""The first byte of actions that are not an application's."""
+_UNANSWERED: Final = frozenset(
+    wire.NUMBER.pack(action) for action in range(wire.SUBSCRIBE, wire.DEADLINE + 1) if action not in wire.REQUESTS
+)
+"""Those of them that are no requests: nobody waits for an answer, or only for a moment, or as long as a channel is open."""
 
 
 class Exchange:
@@ -57,6 +64,7 @@ class Exchange:
         """All numbers that are in use, also of those that are leaving or resting."""
         self._resting: deque[Client] = deque()
         self.draining: bool = False
+        """Clients are not taken in any more, and new requests are turned down."""
         self._acts: Mapping[Act, Callable[[Client, int, str, bytes], None]] = {
             Act.TO_SERVER: self._to_server,
             Act.TO_CLIENT: self._to_client,
@@ -133,6 +141,8 @@ class Exchange:
                 if client is not None and _FIRST_BAD <= first < _PAST_GOOD:
                     client.send(frame[4:])
                     count += 1
+                    if first >= _AS_RESPONSE and (frame[8] < _RESERVED or frame[8:12] not in _UNANSWERED):
+                        client.asked -= 1
                     if client.paused:
                         self._check_reader(client)
                     continue
@@ -248,21 +258,34 @@ class Exchange:
             for frame in given:
                 self._step(client, Event.CLIENT_SPEAKS, frame=frame)
             return
+        if self.draining:
+            given = [frame for frame in given if not self._turned_down(client, frame)]
         server = client.server
         send, prefix = server.send, client.prefix
-        count = 0
+        count = asked = 0
         for frame in given:
-            if len(frame) >= 8 and _FIRST_BAD <= frame[0] < _PAST_GOOD:
+            if len(frame) >= 8 and _FIRST_BAD <= (first := frame[0]) < _PAST_GOOD:
                 try:
                     send(prefix + frame)
                     count += 1
+                    if first < _AS_RESPONSE and (frame[4] < _RESERVED or frame[4:8] not in _UNANSWERED):
+                        asked += 1
                 except TooLarge:
                     self._refuse_client(client, frame, "too_large", "too large to be handed on with a header")
             else:
                 self._odd_from_client(client, frame)
+        client.asked += asked
         self.counters.to_servers += count
         if server.paused:
             self._hold(server, client)
+
+    @staticmethod
+    def _turned_down(client: Client, frame: bytes) -> bool:
+        """Whether a frame is a request, and comes too late for a broker that is leaving."""
+        if len(frame) < 8 or frame[0] >> 4 != wire.REQUEST or frame[4:8] in _UNANSWERED:
+            return False
+        client.send(frames.leaving(frame))
+        return True
 
     def _hold(self, server: Server, client: Client) -> None:
         """The server is slow: this client waits, in its own socket."""
@@ -336,8 +359,12 @@ class Exchange:
         while self._resting and self._resting[0].rests_until <= now:
             self._step(self._resting.popleft(), Event.RESTED)
 
+    def busy(self) -> bool:
+        """Whether a client waits for an answer."""
+        return any(client.asked > 0 for server in self.servers for client in server.clients.values())
+
     def drain(self) -> None:
-        """Step 9: take nobody in any more, and close every client."""
+        """Step 9: close every client."""
         self.draining = True
         for client in list(self.clients.values()):
             self._step(client, Event.DRAIN, 1001, "the broker is leaving")

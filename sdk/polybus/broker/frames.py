@@ -11,7 +11,7 @@ import msgspec
 from ..errors import Code
 from ..protocols.csb import wire
 
-__all__ = ["BROKER", "HEAD", "closing", "control", "introduction", "object_in", "refusal", "taken", "welcome"]
+__all__ = ["BROKER", "HEAD", "closing", "control", "introduction", "leaving", "object_in", "refusal", "taken", "welcome"]
 
 BROKER: Final = 0
 """The number that is no client's: what stands under it is for the broker itself."""
@@ -64,6 +64,13 @@ def refusal(frame: bytes, text: str, *, too_large: bool = False) -> bytes:
         said = {"code": int(Code.RESOURCE_EXHAUSTED), "reason": "too_large", "text": text}
     result = _TOO_LARGE if too_large else _BAD_REQUEST
     return wire.HEADER.pack(wire.RESPONSE << 4 | wire.JSON, result, number, action) + _encode(said)
+
+
+def leaving(frame: bytes) -> bytes:
+    """The answer to a request that comes while the broker drains."""
+    _, _, number, action = wire.HEADER.unpack_from(frame)
+    said = {"code": int(Code.UNAVAILABLE), "text": "the broker is leaving: ask another, or later"}
+    return wire.HEADER.pack(wire.RESPONSE << 4 | wire.JSON, _INTERNAL, number, action) + _encode(said)
 
 
 def closing(frame: bytes) -> tuple[int, str]:

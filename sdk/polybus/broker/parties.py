@@ -99,5 +99,7 @@ class Client:
     stage: Stage = Stage.OPEN
     paused: bool = False
     rests_until: float = 0.0
+    asked: int = 0
+    """Requests of its that have been handed on and not answered yet."""
     bad: int = 0
     bad_since: float = 0.0

@@ -38,6 +38,7 @@ __all__ = [
     "PUBLISH",
     "PUBLISH_MORE",
     "REQUEST",
+    "REQUESTS",
     "REQUEST_MORE",
     "REQUEST_NAMED",
     "RESPONSE",
@@ -98,4 +99,6 @@ END: Final = 0xFFFF000B
 DEADLINE: Final = 0xFFFF000C
 """Behind a request to a peer that is not known yet."""
 CHANNEL_KINDS: Final[Mapping[int, Kind]] = {ITEM: Kind.ITEM, CREDIT: Kind.CREDIT, END: Kind.END}
+REQUESTS: Final = frozenset((REQUEST_NAMED, REQUEST_MORE))
+"""Those that a handler answers."""
 UNANSWERED: Final = frozenset((PUBLISH_MORE, CANCEL, ITEM, CREDIT, END, DEADLINE))
