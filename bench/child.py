@@ -17,7 +17,7 @@ from typing import Any
 
 from .meter import Meter
 from .systems import SYSTEMS
-from .systems._base import Client, Laps, System
+from .systems._base import Client, Laps, Publisher, System
 from .workloads import WORKLOADS, Workload
 
 __all__ = ["main"]
@@ -90,6 +90,7 @@ def run_client(system: System, arguments: argparse.Namespace) -> None:
 
 def load_of(client: Client, workload: Workload) -> Callable[[float], Awaitable[Laps]]:
     if workload.kind == "publish":
+        assert isinstance(client, Publisher), "a system without publications is named in a one-way workload"
         return client.publications
     return lambda seconds: client.requests(workload.in_flight, seconds)
 
@@ -107,14 +108,14 @@ async def metered(run: Callable[[float], Awaitable[Laps]], seconds: float, serve
 def run_fan(system: System, arguments: argparse.Namespace) -> None:
     from .light import fan_out
 
-    wire, connections = system.load().light(system.options), WORKLOADS[arguments.workload].connections
+    wire, connections = system.light(), WORKLOADS[arguments.workload].connections
     say(**fan_out(wire, arguments.url, connections, arguments.deliveries, arguments.server))
 
 
 def run_idle(system: System, arguments: argparse.Namespace) -> None:
     from .light import open_idle
 
-    wire, connections = system.load().light(system.options), WORKLOADS[arguments.workload].connections
+    wire, connections = system.light(), WORKLOADS[arguments.workload].connections
     say(ready=True)
     arguments.told.wait()
     opened = open_idle(wire, arguments.url, connections)

@@ -1,6 +1,7 @@
 """The systems that are measured, each with its driver in a module of this folder.
 
-To add a peer, write a module with `serve`, `connect` and `light` (see `_base.Driver`) and name it here.
+To add a peer, write a module with `serve` and `connect` (see `_base.Driver`; with `light` for fan-out and idle connections)
+and name it here with the workloads that it takes part in.
 """
 
 from __future__ import annotations

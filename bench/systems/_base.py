@@ -11,7 +11,7 @@ from typing import Any, Protocol, cast
 
 from attrs import Factory, field, frozen
 
-__all__ = ["Client", "Driver", "Laps", "LightWire", "System", "json_text"]
+__all__ = ["Client", "Driver", "Laps", "LightDriver", "LightWire", "Publisher", "System", "json_text"]
 
 
 def json_text(size: int) -> bytes:
@@ -36,19 +36,10 @@ class Client(ABC):
 
     def __init__(self, size: int) -> None:
         self.size = size
-        self.published = 0
 
     @abstractmethod
     async def request(self) -> object:
         """Sends the body and waits until it is back."""
-
-    @abstractmethod
-    async def publish(self) -> object:
-        """Sends the body one-way."""
-
-    @abstractmethod
-    async def counted(self, total: int) -> None:
-        """Returns when the server has counted `total` one-way messages of this connection."""
 
     async def requests(self, in_flight: int, seconds: float) -> Laps:
         """Keeps `in_flight` requests under way for `seconds`."""
@@ -80,6 +71,22 @@ class Client(ABC):
             before, now = now, perf_counter()
             laps.append(now - before)
         return Laps(len(laps), laps)
+
+
+class Publisher(Client):
+    """One that takes part in the one-way workloads too."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__(size)
+        self.published = 0
+
+    @abstractmethod
+    async def publish(self) -> object:
+        """Sends the body one-way."""
+
+    @abstractmethod
+    async def counted(self, total: int) -> None:
+        """Returns when the server has counted `total` one-way messages of this connection."""
 
     async def publications(self, seconds: float) -> Laps:
         """Publishes for `seconds`, as fast as it is let, and waits until all have been counted."""
@@ -115,7 +122,11 @@ class Driver(Protocol):
         """Serves until it is cancelled; calls `ready` with its URL once."""
 
     def connect(self, options: dict[str, Any], url: str, size: int) -> AbstractAsyncContextManager[Client]:
-        """Opens one connection."""
+        """Opens one connection; a `Publisher` where the system takes part in one-way workloads."""
+
+
+class LightDriver(Driver, Protocol):
+    """One that takes part in fan-out and idle connections."""
 
     def light(self, options: dict[str, Any]) -> LightWire:
         """The wire for light clients."""
@@ -138,6 +149,10 @@ class System:
 
     def load(self) -> Driver:
         return cast(Driver, import_module(f"bench.systems.{self.driver}"))
+
+    def light(self) -> LightWire:
+        """The wire for light clients, of a system that takes part in what needs them."""
+        return cast(LightDriver, self.load()).light(self.options)
 
     def run(self, main: Callable[[], Awaitable[None]]) -> None:
         """Runs `main` on this system's event loop."""

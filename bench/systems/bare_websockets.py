@@ -13,7 +13,7 @@ from websockets.asyncio.server import ServerConnection, broadcast
 from websockets.asyncio.server import serve as open_server
 from websockets.exceptions import ConnectionClosed
 
-from ._base import Client, Laps, LightWire, json_text
+from ._base import Client, Laps, LightWire, Publisher, json_text
 from ._frames import BACKLOG
 from ._websocket import WebSocketWire
 
@@ -45,7 +45,7 @@ async def _answer(connection: ServerConnection) -> None:
                 broadcast(_subscribed, text)
 
 
-class WebSocketClient(Client):
+class WebSocketClient(Publisher):
     def __init__(self, connection: ClientConnection, counter: ClientConnection, size: int) -> None:
         super().__init__(size)
         self.connection = connection

@@ -14,11 +14,11 @@ from typing import Any
 from polybus import connect as connect_bus
 
 from . import ours
-from ._base import Client, Laps, LightWire, json_text
+from ._base import Client, Laps, json_text
 from ._frames import FrameProtocol, framed, split_address
 from ._helpers import start
 
-__all__ = ["connect", "light", "serve"]
+__all__ = ["connect", "serve"]
 
 _ECHO = 0x00010001
 
@@ -101,12 +101,6 @@ class RawClient(Client):
         await finished
         return Laps(count)
 
-    async def publish(self) -> None:
-        raise NotImplementedError
-
-    async def counted(self, total: int) -> None:
-        raise NotImplementedError
-
 
 @asynccontextmanager
 async def connect(options: dict[str, Any], url: str, size: int) -> AsyncIterator[Client]:
@@ -119,10 +113,6 @@ async def connect(options: dict[str, Any], url: str, size: int) -> AsyncIterator
     else:
         async with ours.connect(options, url, size) as client:
             yield client
-
-
-def light(options: dict[str, Any]) -> LightWire:
-    raise NotImplementedError
 
 
 async def _broker() -> None:

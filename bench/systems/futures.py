@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
-from ._base import Client, LightWire, json_text
+from ._base import Client, LightWire, Publisher, json_text
 from ._frames import FrameProtocol, framed, open_server, split_address
 from .raw import RawWire
 
@@ -72,7 +72,7 @@ class Connection(FrameProtocol):
         self.waiting.popleft().set_result(frame)
 
 
-class FutureClient(Client):
+class FutureClient(Publisher):
     def __init__(self, connection: Connection, size: int) -> None:
         super().__init__(size)
         self.connection = connection

@@ -8,10 +8,10 @@ from typing import Any
 
 import anyio
 
-from ._base import Client, LightWire, json_text
+from ._base import Client, json_text
 from ._helpers import free_port, nats_server, start
 
-__all__ = ["connect", "light", "serve"]
+__all__ = ["connect", "serve"]
 
 
 async def serve(options: dict[str, Any], ready: Callable[[str], None]) -> None:
@@ -46,12 +46,6 @@ class NatsClient(Client):
     async def request(self) -> object:
         return await self.connection.request("bench.echo", self.body, timeout=30)
 
-    async def publish(self) -> None:
-        raise NotImplementedError
-
-    async def counted(self, total: int) -> None:
-        raise NotImplementedError
-
 
 @asynccontextmanager
 async def connect(options: dict[str, Any], url: str, size: int) -> AsyncIterator[Client]:
@@ -62,7 +56,3 @@ async def connect(options: dict[str, Any], url: str, size: int) -> AsyncIterator
         yield NatsClient(connection, size)
     finally:
         await connection.close()
-
-
-def light(options: dict[str, Any]) -> LightWire:
-    raise NotImplementedError

@@ -13,7 +13,7 @@ from anyio.lowlevel import checkpoint
 from polybus import Bus, Limits
 from polybus import connect as connect_bus
 
-from ._base import Client, LightWire, json_text
+from ._base import Client, LightWire, Publisher, json_text
 from ._frames import framed
 from ._websocket import WebSocketWire
 
@@ -101,7 +101,7 @@ async def serve(options: dict[str, Any], ready: Callable[[str], None]) -> None:
         await bus.wait_closed()
 
 
-class BusClient(Client):
+class BusClient(Publisher):
     def __init__(self, bus: Bus, size: int, *, raw: bool) -> None:
         super().__init__(size)
         self.bus = bus

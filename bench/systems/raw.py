@@ -12,7 +12,7 @@ from contextlib import asynccontextmanager
 from time import perf_counter
 from typing import Any, ClassVar
 
-from ._base import Client, Laps, LightWire, json_text
+from ._base import Client, Laps, LightWire, Publisher, json_text
 from ._frames import FrameProtocol, framed, open_server, split_address
 
 __all__ = ["connect", "light", "serve"]
@@ -68,7 +68,7 @@ class Connection(FrameProtocol):
         self.waiting.popleft()(frame)
 
 
-class RawClient(Client):
+class RawClient(Publisher):
     def __init__(self, connection: Connection, size: int) -> None:
         super().__init__(size)
         self.connection = connection
