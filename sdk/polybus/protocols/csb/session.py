@@ -83,7 +83,8 @@ class CsbSession:
                     return
                 raise refuse(f"an answer to message id {number} of action {action:#x}, which is not pending", "unknown_id")
             del party.pending[number]
-            if party.resting and party.resting.pop(number, None) and kind is _ERROR and message.code is Code.CANCELLED:
+            rested = party.resting.pop(number, None) if party.resting else None
+            if rested is not None and kind is _ERROR and message.code is Code.CANCELLED:
                 return  # as it was asked to do; all that it says is that the id is free
             key = -(entry >> 32)
             if action == wire.HELLO and self._met(message, party, key):
