@@ -1,1 +1,42 @@
 """Recorded traffic: every frame of every link, both directions. Needs ``pip install 'polybus[capture]'``."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .decoding import Decoded as Decoded
+    from .decoding import decode as decode
+    from .errors import CaptureError as CaptureError
+    from .reading import Batch as Batch
+    from .reading import Capture as Capture
+    from .reading import Position as Position
+
+__all__ = ["Batch", "Capture", "CaptureError", "Decoded", "Position", "decode"]
+
+_HOMES = {
+    "Batch": "reading",
+    "Capture": "reading",
+    "CaptureError": "errors",
+    "Decoded": "decoding",
+    "Position": "reading",
+    "decode": "decoding",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Loads what is asked for: pyarrow takes its time.
+
+    Raises:
+        ImportError: pyarrow is not installed.
+    """
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    try:
+        return getattr(import_module(f"{__name__}.{home}"), name)
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] not in ("pyarrow", "numpy"):
+            raise
+        raise ImportError(f"captures need {error.name}: pip install 'polybus[capture]'", name=error.name) from error

@@ -1,0 +1,11 @@
+"""What can be wrong with a capture."""
+
+from __future__ import annotations
+
+from ..errors import BusError
+
+__all__ = ["CaptureError"]
+
+
+class CaptureError(BusError, ValueError):
+    """A folder is no capture, or one that cannot be read or written; the text says what to do next."""

@@ -1,0 +1,179 @@
+"""Frames to events and quarantine."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from polybus.capture.decoding import Decoded, decode
+from polybus.capture.schema import EVENTS, FLAG_GAP_BEFORE, FLAG_REDACTED, FLAG_TRUNCATED, QUARANTINE, QUARANTINE_REASONS
+
+from .rows import batch, row
+
+UBRE_BINARY = '{"format": "binary"}'
+
+
+def _event(protocol: str, frame: bytes, **given: Any) -> dict[str, Any]:
+    (event,) = decode(batch(row(7, protocol=protocol, frame=frame, **given))).events.to_pylist()
+    return event  # type: ignore[no-any-return]
+
+
+def _accounted(found: Decoded) -> bool:
+    good = len({event["seq"] for event in found.events.to_pylist()})
+    return bool(found.frames == good + found.quarantine.num_rows + found.empty)
+
+
+def test_a_request_of_ubre() -> None:
+    event = _event("ubre", b'{"request":"user.get","id":"x1","body":{"a":1},"ttl":500}', deadlines_ns=[77])
+    assert event["id"] == "c/7/0"
+    assert event["type"] == "ubre.request"
+    assert (event["kind"], event["subject"], event["correlation_id"]) == ("request", "user.get", "x1")
+    assert (event["data"], event["datacontenttype"]) == (b'{"a":1}', "application/json")
+    assert (event["ttl_ms"], event["deadline_ns"], event["code"], event["client"]) == (500, 77, None, "")
+    assert (event["expires_at"] - event["time"]).total_seconds() == 0.5
+    assert event["time_ns"] == 1_700_000_000_000_000_000
+    assert event["nbytes"] == 57
+
+
+def test_a_failure_has_its_code_and_its_text() -> None:
+    event = _event("ubre", b'{"fail":"x1","body":"not there","code":5}', direction=1)
+    assert (event["kind"], event["code"], event["code_name"]) == ("response", 5, "NOT_FOUND")
+    assert event["data"] == b'{"text":"not there"}'
+    assert event["source"] == "127.0.0.1:9000"
+
+
+def test_actions_of_csb_have_their_names_where_these_are_known() -> None:
+    frame = bytes.fromhex("1200000700010001") + b'{"a":1}'
+    assert _event("csb", frame)["subject"] == "0x00010001"
+    assert _event("csb", frame, options='{"actions": {"user.login": 65537}}')["subject"] == "user.login"
+    assert _event("csb", frame)["correlation_id"] == "000700010001"
+
+
+def test_a_response_of_csb_is_known_by_id_and_action_and_client() -> None:
+    options = '{"side": "broker-server"}'
+    event = _event("csb", bytes.fromhex("00000005 2200000700010001") + b"1", options=options)
+    assert (event["kind"], event["client"], event["correlation_id"], event["code"]) == ("response", "5", "000700010001", 0)
+
+
+def test_a_payload_of_jrep_has_a_row_for_each_message() -> None:
+    frame = b'[{"ToSubject":"s","ReplyTo":"s:1:RespondTo:RPC","Value":1},{"ToSubject":"s:1:RespondTo:RPC","Value":2}]'
+    found = decode(batch(row(0, protocol="jrep", frame=frame)))
+    events = found.events.to_pylist()
+    assert [(event["sub"], event["kind"], event["correlation_id"]) for event in events] == [
+        (0, "request", "s:1"),
+        (1, "response", "s:1"),
+    ]
+    assert [event["nbytes"] for event in events] == [len(frame), 0]
+
+
+def test_an_empty_payload_is_counted_as_such() -> None:
+    found = decode(batch(row(0, protocol="jrep", frame=b"[]"), row(1, protocol="jrep", frame=b"")))
+    assert (found.empty, found.frames, found.events.num_rows, found.quarantine.num_rows) == (2, 2, 0, 0)
+
+
+def test_an_event_of_uprotocol_keeps_its_own_id_and_source() -> None:
+    frame = (
+        b'{"specversion":"1.0","id":"01890f5e-7b2c-8000-b18d-3c2ad1f2f4f5","source":"//v/cabin/1/rpc.response",'
+        b'"sink":"//v/body/1/rpc.Get","type":"req.v1","priority":"CS4","ttl":1000}'
+    )
+    event = _event("uprotocol", frame)
+    assert event["id"] == event["correlation_id"] == "01890f5e-7b2c-8000-b18d-3c2ad1f2f4f5"
+    assert (event["source"], event["subject"]) == ("//v/cabin/1/rpc.response", "//v/body/1/rpc.Get")
+    assert (event["reply_to"], event["priority"], event["ttl_ms"]) == ("//v/cabin/1/rpc.response", "CS4", 1000)
+
+
+@pytest.mark.parametrize(
+    ("protocol", "options", "frame", "reason"),
+    [
+        ("ubre", "{}", b"nonsense", "bad_json"),
+        ("ubre", "{}", b'{"x":1}', "unknown_type"),
+        ("ubre", "{}", b'{"publish":"a","body":' + b"[" * 200 + b"]" * 200 + b"}", "too_deep"),
+        ("ubre", "{}", b'{"publish":"a\xff"}', "bad_text"),
+        ("ubre", "{}", b'{"request":"a","id":""}', "bad_field"),
+        ("ubre", UBRE_BINARY, b"P\0", "short_frame"),
+        ("ubre", UBRE_BINARY, b"P\0\1\0\0\0\5a12", "bad_length"),
+        ("ubre", UBRE_BINARY, b"P\0\1\0\0\0\1a12", "bad_length"),
+        ("ubre", UBRE_BINARY, b"z\0\1\0\0\0\0a", "unknown_type"),
+        ("ubre", UBRE_BINARY, b"P\0\1\0\0\0\0\xff", "bad_text"),
+        ("ubre", UBRE_BINARY, b"P\0\1\0\0\0\1a{", "bad_json"),
+        ("csb", "{}", b"\x12", "short_frame"),
+        ("csb", '{"side": "broker-server"}', b"\x12", "short_frame"),
+        ("csb", "{}", bytes.fromhex("3200000700010001"), "bad_kind"),
+        ("csb", "{}", bytes.fromhex("1900000700010001"), "bad_encoding"),
+        ("csb", "{}", bytes.fromhex("1201000700010001"), "bad_code"),
+        ("csb", "{}", bytes.fromhex("1200000700010001") + b"{", "bad_json"),
+        ("csb", "{}", bytes.fromhex("1100000700010001") + b"\xff", "bad_text"),
+        ("csb", "{}", bytes.fromhex("1400000700010001") + b"?", "bad_encoding"),
+        ("jrep", "{}", b"{", "bad_json"),
+        ("jrep", "{}", b"[1]", "not_array"),
+        ("jrep", "{}", b'[{"Value":1}]', "missing_field"),
+        ("uprotocol", "{}", b"x", "bad_json"),
+        ("uprotocol", "{}", b"{}", "missing_field"),
+        ("uprotocol", '{"format": "protobuf"}', b"\xff\xff", "bad_protobuf"),
+        ("nope", "{}", b"x", "unknown_protocol"),
+        ("ubre", '{"format": "morse"}', b"x", "unknown_protocol"),
+    ],
+)
+def test_what_cannot_be_read_says_why(protocol: str, options: str, frame: bytes, reason: str) -> None:
+    found = decode(batch(row(7, protocol=protocol, frame=frame, options=options)))
+    assert found.events.num_rows == 0
+    (refused,) = found.quarantine.to_pylist()
+    assert refused["reason"] == reason, refused["detail"]
+    assert refused["raw"] == frame
+    assert refused["seq"] == 7
+
+
+@pytest.mark.parametrize(("flag", "reason"), [(FLAG_TRUNCATED, "truncated"), (FLAG_REDACTED, "redacted")])
+def test_what_the_recorder_has_cut_is_no_fault_of_the_frame(flag: int, reason: str) -> None:
+    found = decode(batch(row(0, frame=b'{"publi', flags=flag)))
+    assert found.quarantine.column("reason").to_pylist() == [reason]
+
+
+def test_a_bad_message_among_good_ones_costs_no_frame() -> None:
+    found = decode(batch(row(0, protocol="jrep", frame=b'[{"Value":1},{"ToSubject":"s","Value":2}]')))
+    assert (found.events.num_rows, found.quarantine.num_rows, found.refused) == (1, 0, 1)
+    assert _accounted(found)
+
+
+def test_a_gap_is_no_frame_and_the_end_of_a_connection_is_an_event() -> None:
+    over = '{"link": {"state": "close", "code": 1001, "reason": "bye"}}'
+    found = decode(batch(row(0, frame=None, flags=FLAG_GAP_BEFORE), row(1, frame=None, options=over)))
+    (event,) = found.events.to_pylist()
+    assert (event["kind"], event["code_name"], event["nbytes"]) == ("close", "1001", 0)
+    assert found.frames == 1
+    assert _accounted(found)
+
+
+def test_frames_without_options_are_read_as_widely_as_can_be() -> None:
+    assert _event("ubre", b"P\0\1\0\0\0\1a1", options=None)["subject"] == "a"
+
+
+_FRAMES = st.one_of(
+    st.binary(max_size=40),
+    st.sampled_from([b'{"publish":"a"}', b"[]", b'[{"ToSubject":"s"}]', bytes.fromhex("1200000700010001"), b"P\0\1\0\0\0\1a1"]),
+)
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from(["ubre", "csb", "jrep", "uprotocol", "x"]),
+            st.sampled_from(["{}", UBRE_BINARY, None, "[", '{"side": "broker-server"}']),
+            _FRAMES,
+        ),
+        max_size=8,
+    )
+)
+def test_any_bytes_are_events_or_quarantine_or_empty(frames: list[tuple[str, str | None, bytes]]) -> None:
+    rows = [row(seq, protocol=p, options=options, frame=frame) for seq, (p, options, frame) in enumerate(frames)]
+    found = decode(batch(*rows))
+    assert found.events.schema.equals(EVENTS)
+    assert found.quarantine.schema.equals(QUARANTINE)
+    found.events.validate(full=True)
+    assert set(found.quarantine.column("reason").to_pylist()) <= set(QUARANTINE_REASONS)
+    assert found.frames == len(frames)
+    assert _accounted(found)

@@ -1,0 +1,145 @@
+"""Segments: written whole, read as far as they are whole."""
+
+from __future__ import annotations
+
+import random
+import stat
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.fs as pafs
+import pytest
+
+from polybus.capture import CaptureError
+from polybus.capture.reading import Capture, Position
+from polybus.capture.schema import FRAMES
+from polybus.capture.segments import SegmentWriter
+
+from .rows import run
+
+BATCHES = 5
+ROWS = 10
+
+
+def _segment(folder: Path, number: int = 0, *, batches: int = BATCHES, first: int = 0) -> SegmentWriter:
+    writer = SegmentWriter(folder, number)
+    for index in range(batches):
+        seq = first + index * ROWS
+        writer.write(run(seq, ROWS), seq)
+    return writer
+
+
+def _seqs(capture: Capture) -> list[int]:
+    return [seq for found in capture.batches() for seq in found.rows.column("seq").to_pylist()]
+
+
+def test_what_was_written_is_read_again_with_its_positions(tmp_path: Path) -> None:
+    _segment(tmp_path).seal()
+    capture = Capture(tmp_path)
+    found = list(capture.batches())
+    assert [batch.position for batch in found] == [(0, number) for number in range(BATCHES)]
+    assert pa.Table.from_batches([batch.rows for batch in found]).to_pylist() == run(0, BATCHES * ROWS).to_pylist()
+    assert capture.losses == []
+    assert capture.end() == Position(0, BATCHES)
+
+
+def test_any_reader_of_arrow_reads_a_segment(tmp_path: Path) -> None:
+    path = _segment(tmp_path).seal()
+    with path.open("rb") as file:
+        assert pa.ipc.open_stream(file).read_all().num_rows == BATCHES * ROWS
+
+
+def test_only_the_owner_may_read_a_segment(tmp_path: Path) -> None:
+    path = _segment(tmp_path).seal()
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+
+
+def test_a_range_of_positions_is_read_alone(tmp_path: Path) -> None:
+    _segment(tmp_path).seal()
+    _segment(tmp_path, 1, first=BATCHES * ROWS).seal()
+    found = [batch.position for batch in Capture(tmp_path).batches((0, 3), (1, 2))]
+    assert found == [(0, 3), (0, 4), (1, 0), (1, 1)]
+
+
+def test_a_capture_is_read_from_a_file_system_of_pyarrow(tmp_path: Path) -> None:
+    _segment(tmp_path).seal()
+    inside = pafs.SubTreeFileSystem(str(tmp_path.parent), pafs.LocalFileSystem())
+    assert len(_seqs(Capture(tmp_path.name, inside))) == BATCHES * ROWS
+    assert len(_seqs(Capture(tmp_path.as_uri()))) == BATCHES * ROWS
+
+
+def test_the_torn_end_of_an_open_segment_is_waited_for(tmp_path: Path) -> None:
+    writer = _segment(tmp_path)
+    whole = writer.path.read_bytes()
+    last = writer.write(run(50, ROWS), 50)
+    torn = writer.path.read_bytes()
+    for cut in (1, 7, 8, 9, last // 2, last - 1):
+        writer.path.write_bytes(torn[: len(whole) + cut])
+        capture = Capture(tmp_path)
+        assert len(_seqs(capture)) == BATCHES * ROWS, cut
+        assert capture.losses == [], cut
+        assert capture.end() == (0, BATCHES)
+    writer.path.write_bytes(torn)
+    capture = Capture(tmp_path)
+    assert [batch.position for batch in capture.batches((0, BATCHES))] == [(0, BATCHES)]
+    writer.close()
+
+
+def test_each_flipped_bit_is_found_and_costs_at_most_its_batch(tmp_path: Path) -> None:
+    path = _segment(tmp_path).seal()
+    good = path.read_bytes()
+    all_rows = list(range(BATCHES * ROWS))
+    rng = random.Random(8)
+    places = {rng.randrange(len(good)) for _ in range(150)} | {0, 4, 8, len(good) - 1}
+    for place in places:
+        bad = bytearray(good)
+        bad[place] ^= 1 << rng.randrange(8)
+        path.write_bytes(bad)
+        capture = Capture(tmp_path)
+        seqs = _seqs(capture)
+        assert len(capture.losses) == 1, place
+        lost = [seq for seq in all_rows if seq not in seqs]
+        assert len(lost) in (0, ROWS), place
+        if lost and lost[-1] != all_rows[-1] and lost[0]:
+            assert capture.losses[0].stretch.frames == ROWS
+            assert capture.losses[0].stretch.batch == lost[0] // ROWS
+
+
+def test_a_sealed_segment_that_was_cut_says_so(tmp_path: Path) -> None:
+    path = _segment(tmp_path).seal()
+    path.write_bytes(path.read_bytes()[:-20])
+    capture = Capture(tmp_path)
+    assert len(_seqs(capture)) == (BATCHES - 1) * ROWS
+    assert [loss.stretch.batch for loss in capture.losses] == [BATCHES - 1]
+
+
+def test_a_missing_segment_is_an_error_that_names_it(tmp_path: Path) -> None:
+    for number in (3, 4, 6):
+        _segment(tmp_path, number).seal()
+    with pytest.raises(CaptureError, match="segment 5 is missing between 4 and 6.*recover"):
+        list(Capture(tmp_path).batches())
+
+
+def test_an_unknown_version_is_an_error_that_names_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as later:
+        later.setattr("polybus.capture.segments.FRAMES", FRAMES.with_metadata({"polybus.capture": "77"}))
+        writer = SegmentWriter(tmp_path, 0)
+        writer.write(run(0, 1), 0)
+        writer.close()
+    with pytest.raises(CaptureError, match="version 77"):
+        list(Capture(tmp_path).batches())
+
+
+def test_a_folder_without_segments_is_no_capture(tmp_path: Path) -> None:
+    with pytest.raises(CaptureError, match="is no capture"):
+        Capture(tmp_path)
+    with pytest.raises(CaptureError, match="is no capture"):
+        Capture(tmp_path / "nowhere")
+    with pytest.raises(CaptureError):
+        Capture("nothing://here")
+
+
+def test_no_segment_is_written_over_another(tmp_path: Path) -> None:
+    _segment(tmp_path).seal()
+    with pytest.raises(FileExistsError):
+        SegmentWriter(tmp_path, 0)
