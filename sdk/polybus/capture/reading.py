@@ -125,7 +125,7 @@ class Capture:
                 first, last = before.number + 1, after.number - 1
                 which = f"segment {first} is" if first == last else f"segments {first} to {last} are"
                 raise CaptureError(
-                    f"{self.path}: {which} missing between {before.number} and {after.number}: put the files back, or give them "
+                    f"{self.path}: {which} missing between {before.number} and {after.number}: put them back, or give them "
                     "up with `polybus capture recover`"
                 )
 
