@@ -31,7 +31,7 @@ __all__ = [
     "plain_reason",
 ]
 
-BURST: Final = 4 * 1024
+BURST: Final = 2 * 1024
 """Bytes that are written before the turn of the event loop ends, so that both ends work at the same time."""
 
 HIGH_WATER: Final = 32 * 1024

@@ -1,7 +1,7 @@
 """The driver for asyncio and uvloop: one callback object per connection, no task.
 
 It reads into one buffer that all connections of the event loop share (between `get_buffer` and `buffer_updated` nothing else
-runs), which costs idle connections nothing and spares an allocation of 256 KiB per read. What is written in one turn of the
+runs), which costs idle connections nothing and spares an allocation for each read. What is written in one turn of the
 loop leaves in one write; what is written while a chunk is handled leaves at the end of that chunk.
 """
 
@@ -24,7 +24,10 @@ if TYPE_CHECKING:
 
 __all__ = ["AsyncioWire", "accept_wire", "dial_wire"]
 
-_READ_SIZE: Final = 256 * 1024
+_READ_SIZE: Final = 32 * 1024
+"""Of one read. What it brought is handled before the next one: messages by the thousand would leave the processor's caches."""
+_RATION: Final = 256 * 1024
+"""Bytes that are read in one turn of the event loop, where it reads more than once."""
 
 # Per event loop, not per process: loops in several threads read at the same time.
 _shared_buffer: RunVar[memoryview] = RunVar("polybus read buffer")
@@ -103,7 +106,7 @@ class AsyncioWire(asyncio.BufferedProtocol):
         if self._read == 0:
             self._loop.call_soon(self._next_turn)
         self._read += size
-        if self._read >= _READ_SIZE and not self._held_back and self._transport is not None:
+        if self._read >= _RATION and not self._held_back and self._transport is not None:
             self._held_back = True
             self._transport.pause_reading()
 
