@@ -33,11 +33,15 @@ class Health:
 
     def __init__(self, bus: Bus, url: str) -> None:
         parts = urlsplit(url)
-        if parts.scheme != "http" or not parts.hostname or parts.port is None:
+        try:
+            port = parts.port
+        except ValueError:
+            port = None
+        if parts.scheme != "http" or not parts.hostname or port is None:
             raise ValueError(f"health={url!r}: of the form http://127.0.0.1:8081")
         self._bus = bus
         self._url = url
-        self._host, self._port = parts.hostname, parts.port
+        self._host, self._port = parts.hostname, port
         self.ready: bool = False
         """Whether others should send requests here; only then the bus is asked too."""
 

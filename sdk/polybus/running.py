@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import anyio
 
+from .arguments import seconds
 from .health import Health
 from .urls import resolve_url
 
@@ -56,10 +57,11 @@ def run(
         options: Further options of `Bus.serve`, for all URLs.
 
     Raises:
-        ValueError: A URL or an option is wrong.
+        TypeError, ValueError: A URL or an option is wrong.
         OSError: An address cannot be bound.
         Exception: What the bus's lifespan raises.
     """
+    drain, delay = seconds(drain, "drain"), seconds(delay, "delay")
     running = _Run(bus, drain, delay, Health(bus, health) if health is not None else None)
     backend_options = {"use_uvloop": True} if uvloop and backend == "asyncio" else {}
     anyio.run(running.main, urls, options, backend=backend, backend_options=backend_options)

@@ -1,5 +1,6 @@
 """What a reviewer's hands have found: closed streams, passwords, other protocols, words that mislead."""
 
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -7,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from polybus import sync
+from polybus.cli.app import run
 from polybus.errors import ConnectFailed, LocalProtocolError
 from tests.cli.support import COMMAND, one_line, serving
 
@@ -19,6 +21,9 @@ URL = "ubre+tcp://127.0.0.1:9"
         ("demo --only=", "--only"),
         (f"doctor {URL} --body 1", "--subject"),
         (f"request {URL} a --timeout inf", "--timeout"),
+        (f"doctor {URL} --body {{", "BODY is not JSON"),
+        (f"bench {URL} --seconds inf", "--seconds"),
+        ("broker --clients csb+tcp://127.0.0.1:0 --servers csb+tcp://127.0.0.1:0 --drain inf", "--drain"),
         (f"subscribe {URL} a --timeout inf", "--timeout"),
         ("request ubre+ws://[::1/bus a", "'ubre+ws://[::1/bus'"),
         ("request ubre+ws://ann:secret@127.0.0.1:9/bus a", "--header 'authorization: Bearer TOKEN'"),
@@ -32,6 +37,30 @@ def test_wrong_usage_names_what_is_wrong_and_no_password(line: str, says: str, c
     assert status == 2
     assert says in text
     assert "secret" not in text
+
+
+def test_nobody_behind_http_is_told_as_everywhere_else(capsys: pytest.CaptureFixture[str]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    status, text = one_line(capsys, "request", f"jrep+http://127.0.0.1:{port}/x", "a")
+    assert status == 1
+    assert "connection refused: nobody listens there; is the server running? --wait S" in text
+
+
+@pytest.mark.parametrize("command", ["publish", "subscribe", "request"])
+def test_a_silent_peer_is_status_1_whatever_the_protocol(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:  # connections wait in its backlog
+        for protocol in ("ubre", "csb", "jrep", "uprotocol"):
+            url = f"{protocol}+tcp://127.0.0.1:{silent.getsockname()[1]}"
+            status, text = one_line(capsys, command, url, "a", "--timeout", "0.2")
+            assert status == 1
+            assert "doctor" in text
+
+
+def test_publish_to_a_peer_that_never_speaks_is_wanted_without_a_timeout(capsys: pytest.CaptureFixture[str]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        assert run(["publish", f"ubre+tcp://127.0.0.1:{silent.getsockname()[1]}", "a", "--timeout", "0"]) == 0
+    assert capsys.readouterr().err == ""
 
 
 def test_an_error_of_connecting_shows_no_password() -> None:

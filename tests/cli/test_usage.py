@@ -52,6 +52,8 @@ BAD_PEM = "no certificate"
         (f"serve :bus {URL}", "module:bus"),
         (f"serve there_is_none:bus {URL}", "there_is_none.py"),
         (f"serve os:path {URL}", "Bus()"),
+        (f"serve app.py:bus {URL}", "write app:bus"),
+        (f"serve ../app:bus {URL}", "in the folder of app.py"),
         ("demo --only pigeon", "there are: "),
         ("demo --sabotage nothing", "lies"),
         ("demo now", "polybus demo --help"),
@@ -106,6 +108,11 @@ def app(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
         (["ubre+tcp://127.0.0.1:0", "--relay", ">.a"], "last token"),
         (["nonsense"], "protocol+transport://"),
         (["ubre+tcp://127.0.0.1:0", "--health", "ftp://x"], "http://"),
+        (["ubre+tcp://127.0.0.1:0", "--health", "http://127.0.0.1:99999"], "health='http://127.0.0.1:99999'"),
+        (["ubre+tcp://127.0.0.1:0", "--drain", "inf"], "--drain"),
+        (["ubre+tcp://127.0.0.1:0", "--delay", "inf"], "--delay"),
+        (["ubre+tcp://127.0.0.1:0", "--origin", "example.org"], "https://example.org"),
+        (["ubre+ws://127.0.0.1:0", "--host", "http://x"], "hosts: 'http://x' is no host"),
     ],
 )
 def test_serve_says_which_option_is_wrong_or_missing(

@@ -127,3 +127,20 @@ def test_an_address_in_use_is_one_line_and_status_1(tmp_path: Path, taken_by: st
     assert done.stderr.count("\n") == 1
     assert str(port) in done.stderr
     assert "in use" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("options", "kind", "says"),
+    [
+        ({"drain": float("inf")}, ValueError, "drain=inf"),
+        ({"delay": -1}, ValueError, "delay=-1"),
+        ({"drain": None}, TypeError, "drain=None"),
+        ({"health": "http://127.0.0.1:99999"}, ValueError, "of the form http"),
+    ],
+)
+def test_an_option_that_cannot_be_is_told_before_it_serves(
+    options: dict[str, Any], kind: type[Exception], says: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(kind, match=says):
+        polybus.run(Bus(), "ubre+tcp://127.0.0.1:0", **options)
+    assert capsys.readouterr().out == ""

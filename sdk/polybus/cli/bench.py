@@ -22,7 +22,7 @@ from ..arguments import without_password
 from ..testing import pair
 from ..urls import find_protocol, resolve_url, split_url
 from .bench_server import COUNT, ECHO, ONE_WAY, make_bus
-from .options import Ca, Header, Wait, connecting, json_line, parse_body, parse_subject
+from .options import Ca, Header, Wait, connecting, finite, json_line, parse_body, parse_subject
 from .problems import PeerError, UsageError, unwrapped
 from .rates import Rates, measure
 from .show import Printer
@@ -56,10 +56,10 @@ def bench(
     body: Annotated[str | None, typer.Option(metavar="BODY", help="JSON, for --subject.", show_default=False)] = None,
     size: Annotated[int, typer.Option(metavar="N", min=0, help="Bytes in a body, without --body.")] = 64,
     in_flight: Annotated[int, typer.Option(metavar="N", min=1, max=4096, help="Requests on their way at once.")] = 64,
-    seconds: Annotated[float, typer.Option(metavar="S", min=0.01, help="For each measurement.")] = 1.0,
+    seconds: Annotated[float, typer.Option(metavar="S", min=0.01, callback=finite, help="For each measurement.")] = 1.0,
     protocol: Annotated[str, typer.Option(metavar="P", help="Without URL: ubre or 'ubre?format=binary'.")] = "ubre",
     loop: Annotated[str, typer.Option(metavar="LOOP", help="asyncio, uvloop or trio.")] = "asyncio",
-    timeout: Annotated[float, typer.Option(metavar="S", min=0, help="Seconds to wait for each answer.")] = 5.0,
+    timeout: Annotated[float, typer.Option(metavar="S", min=0, callback=finite, help="Seconds to wait for each answer.")] = 5.0,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON document.")] = False,
     header: Header = None,
     ca: Ca = None,

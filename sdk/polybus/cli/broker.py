@@ -12,6 +12,7 @@ import anyio
 import typer
 
 from .. import Broker, LocalProtocolError
+from .options import finite
 from .problems import UsageError
 from .serve import certificate
 
@@ -46,7 +47,9 @@ def broker(
     key: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Its private key, where it is in a file of its own.", show_default=False)
     ] = None,
-    drain: Annotated[float, typer.Option(metavar="S", min=0, help="Seconds for what is under way after SIGTERM.")] = 20.0,
+    drain: Annotated[
+        float, typer.Option(metavar="S", min=0, callback=finite, help="Seconds for what is under way after SIGTERM.")
+    ] = 20.0,
 ) -> None:
     """Hand CSB frames on between clients and servers until SIGINT or SIGTERM.
 

@@ -26,6 +26,7 @@ __all__ = ["PeerError", "UsageError", "describe", "for_shell", "say", "unwrapped
 
 T = TypeVar("T")
 
+_LOOK = "; polybus doctor URL looks at every step"
 REFUSED = 1
 USAGE = 2
 
@@ -107,9 +108,9 @@ def _nobody_there(reason: str) -> bool:
 
 def _next_step(error: BusError) -> str:
     if isinstance(error, ConnectFailed):
-        return "; is the server running? --wait S goes on trying" if _nobody_there(error.reason) else ""
+        return "; is the server running? --wait S goes on trying" if _nobody_there(error.reason) else _LOOK
     if isinstance(error, (Disconnected, DeadlineExceeded, ProtocolError)):
-        return "; polybus doctor URL looks at every step"
+        return _LOOK
     if isinstance(error, Unauthorized):
         return "; identify yourself, for example with --header 'authorization: Bearer TOKEN'"
     if isinstance(error, Forbidden):

@@ -14,6 +14,8 @@ import typer
 
 from .. import Bus, LocalProtocolError, run
 from ..lifespan import raised_by_lifespan
+from ..transports._ws_policy import check_hosts, check_origins
+from .options import finite
 from .problems import PeerError, UsageError
 
 __all__ = ["certificate", "load_bus", "serve"]
@@ -54,10 +56,17 @@ def serve(
             metavar="URL", help="Answer /livez and /readyz there, for example http://127.0.0.1:8081", show_default=False
         ),
     ] = None,
-    drain: Annotated[float, typer.Option(metavar="S", min=0, help="Seconds that running handlers get after SIGTERM.")] = 20.0,
+    drain: Annotated[
+        float, typer.Option(metavar="S", min=0, callback=finite, help="Seconds that running handlers get after SIGTERM.")
+    ] = 20.0,
     delay: Annotated[
         float,
-        typer.Option(metavar="S", min=0, help="Seconds before that, while /readyz says 503 and requests are still taken."),
+        typer.Option(
+            metavar="S",
+            min=0,
+            callback=finite,
+            help="Seconds before that, while /readyz says 503 and requests are still taken.",
+        ),
     ] = 0.0,
 ) -> None:
     """Serve a bus until SIGINT or SIGTERM, then let running handlers finish."""
@@ -65,6 +74,8 @@ def serve(
     bus = load_bus(app)
     for pattern in relay or ():
         bus.relay(pattern)
+    check_origins(origin or ())
+    check_hosts(host or ())
     options: dict[str, Any] = {"origins": tuple(origin or ()), "hosts": tuple(host or ()), "insecure": insecure}
     if cert is not None:
         options["tls"] = certificate(cert, key)
@@ -126,6 +137,9 @@ def imported(spec: str, form: str) -> tuple[Any, Any]:
     module_name, colon, name = spec.partition(":")
     if not (colon and module_name and name):
         raise UsageError(f"{spec!r} is not of the form {form}")
+    if "/" in module_name or module_name.endswith(".py"):
+        wanted = Path(module_name).stem
+        raise UsageError(f"{spec!r} names a file: write {wanted}:{name}, in the folder of {wanted}.py")
     folder = str(Path.cwd())
     if folder not in sys.path:
         sys.path.insert(0, folder)

@@ -13,7 +13,7 @@ import httpx
 from ..errors import Forbidden, TooLarge, Unauthorized
 from ..plugins import Closed
 from ._stream import State
-from ._wire import HIGH_WATER, LOW_WATER, call_later
+from ._wire import HIGH_WATER, LOW_WATER, call_later, plain_reason
 
 if TYPE_CHECKING:
     import ssl
@@ -154,7 +154,7 @@ class HttpClient:
         except httpx.TimeoutException as error:
             raise Lost(Closed(1006, f"{self.address} did not answer in time ({type(error).__name__})")) from error
         except httpx.HTTPError as error:
-            raise Lost(Closed(1006, f"{self.address}: {str(error) or type(error).__name__}")) from error
+            raise Lost(Closed(1006, f"{self.address}: {plain_reason(error)}")) from error
 
     # -- the tasks
 

@@ -181,7 +181,8 @@ def plain_reason(error: BaseException) -> str:
         return error.strerror.lower()
     if isinstance(error, anyio.EndOfStream):
         return "the peer closed the connection"
-    cause = error.__cause__
+    # httpcore hands the cause over as an argument.
+    cause = error.__cause__ or next((argument for argument in error.args if isinstance(argument, Exception)), None)
     if cause is not None:
         return plain_reason(cause)
     return str(error) or type(error).__name__

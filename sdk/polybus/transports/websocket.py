@@ -86,7 +86,7 @@ class WebSocket:
             LocalProtocolError: `tls` is given without need, or is missing.
         """
         from ._listen import Listener
-        from ._ws_policy import Door, check_origins
+        from ._ws_policy import Door, check_hosts, check_origins
         from ._ws_server import WebSocketArrival
 
         address = self._address(url)
@@ -95,6 +95,7 @@ class WebSocket:
             text = "wss:// needs tls= with the server's certificate" if secure else "tls= given for ws://: use wss://"
             raise LocalProtocolError(text, protocol=self.name)
         check_origins(options.origins)
+        check_hosts(options.hosts)
         sockets = await bind_tcp(address.host, address.port)
         door = Door(
             path=address.path,
