@@ -1,0 +1,372 @@
+"""Traffic whose truth is known: requests, losses, lateness, duplicates, further attempts, ids that come again, orphans, junk.
+
+``traffic(1_000_000)`` gives a table of frames in the schema of a capture, of all protocols and both directions, and beside it
+what a pipeline must find: every exchange with its outcome and latency, every orphan, every frame of the quarantine with its
+reason, and how many events of which kind there are.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from attrs import field, frozen
+
+from polybus.capture.schema import DIRECTION_IN, DIRECTION_OUT, FLAG_GAP_BEFORE, FRAMES
+from polybus.capture.segments import SegmentWriter
+
+from .wires import SUBJECTS, Variant, options_text, variants
+
+PROTOCOLS = Variant.BY_PROTOCOL
+NS = 1_000_000_000
+EPOCH_NS = 1_700_000_000 * NS
+MONO_NS = 5_000 * NS
+TIMEOUT_NS = 30 * NS
+"""After this an answer is late where a request says nothing itself."""
+_PAUSE_NS = 120 * NS
+"""Between the bulk and the last requests, some of which stay open."""
+
+OK, ERROR, LOST, LATE, TWICE, AGAIN = range(6)
+FATES = (0.935, 0.02, 0.015, 0.01, 0.01, 0.01)
+
+EXCHANGES = pa.schema(
+    [
+        ("protocol", pa.string()),
+        ("conn_id", pa.string()),
+        ("client", pa.string()),
+        ("direction", pa.int8()),
+        ("subject", pa.string()),
+        ("correlation_id", pa.string()),
+        ("request_seq", pa.int64()),
+        ("response_seq", pa.int64()),
+        ("latency_ns", pa.int64()),
+        ("outcome", pa.string()),
+        ("code", pa.int32()),
+        ("attempts", pa.int32()),
+        ("duplicates", pa.int32()),
+        ("decidable", pa.bool_()),
+    ]
+)
+"""The truth of exchanges. ``decidable``: the wire says which answer belongs to it; False where its id came again too early."""
+
+
+@frozen
+class Traffic:
+    """Frames, and what they are."""
+
+    table: pa.Table
+    """Rows of `FRAMES`, by seq."""
+    exchanges: pa.Table
+    """By request_seq."""
+    quarantine: dict[int, str]
+    """The reason, by seq."""
+    orphans: list[int]
+    """Numbers of the frames that hold an answer to nothing."""
+    empty: int
+    gaps: int
+    events: dict[tuple[str, str], int] = field(factory=dict)
+    """How many, by protocol and kind."""
+
+    @property
+    def frames(self) -> int:
+        """All rows but those that mark a gap."""
+        return int(self.table.num_rows) - self.gaps
+
+    def batches(self, rows: int = 1024) -> Iterator[pa.RecordBatch]:
+        """The rows as a recorder would write them."""
+        yield from self.table.to_batches(max_chunksize=rows)
+
+    def write(self, folder: Path, *, rows: int = 1024, segment_batches: int = 256, sealed: bool = True) -> Path:
+        """Write a capture; the last segment stays open if it is not `sealed`."""
+        folder.mkdir(parents=True, exist_ok=True)
+        writer: SegmentWriter | None = None
+        number = 0
+        for batch in self.batches(rows):
+            if writer is not None and writer.batches >= segment_batches:
+                writer.seal()
+                writer, number = None, number + 1
+            writer = writer or SegmentWriter(folder, number, {"capture_id": str(self.table["capture_id"][0])})
+            writer.write(batch, batch.column("seq")[0].as_py())
+        if writer is not None:
+            if sealed:
+                writer.seal()
+            else:
+                writer.close()
+        return folder
+
+
+class _Frames:
+    """What is collected before it is put in order."""
+
+    def __init__(self) -> None:
+        self.frames: list[bytes | None] = []
+        self.times: list[np.ndarray[Any, Any]] = []
+        self.conns: list[np.ndarray[Any, Any]] = []
+        self.directions: list[np.ndarray[Any, Any]] = []
+        self.deadlines: list[np.ndarray[Any, Any]] = []
+
+    def add(self, frames: list[Any], times: Any, conns: Any, directions: Any, deadlines: Any = None) -> int:
+        """Add frames; the number of the first one, before they are sorted."""
+        first = len(self.frames)
+        self.frames += frames
+        count = len(frames)
+        self.times.append(np.asarray(times, np.int64))
+        self.conns.append(np.broadcast_to(np.asarray(conns, np.int64), count))
+        self.directions.append(np.broadcast_to(np.asarray(directions, np.int8), count))
+        self.deadlines.append(np.zeros(count, np.int64) if deadlines is None else np.asarray(deadlines, np.int64))
+        return first
+
+
+@frozen(eq=False)
+class _Conn:
+    """One connection."""
+
+    number: int
+    id: str
+    role: int
+    variant: Variant
+
+
+def traffic(
+    frames: int,
+    *,
+    seed: int = 8,
+    protocols: tuple[str, ...] = PROTOCOLS,
+    connections: int = 4,
+    ids: int = 65_536,
+    rate: float = 20_000.0,
+    gaps: int = 2,
+    capture_id: str = "20231114T221320-cafe",
+) -> Traffic:
+    """About so many frames.
+
+    Args:
+        frames: Of all protocols together, give or take a few percent.
+        seed: The same seed gives the same frames.
+        protocols: Which.
+        connections: Of each.
+        ids: How many message ids CSB has before they come again. A small number wraps often.
+        rate: Frames a second, while there is traffic.
+        gaps: How many rows say that frames are missing.
+        capture_id: Of all rows.
+    """
+    rng = np.random.default_rng(seed)
+    conns = [
+        _Conn(number, f"{capture_id[-4:]}-{number}", number % 3 % 2, variants(protocol, index, ids))
+        for number, (protocol, index) in enumerate((p, i) for p in protocols for i in range(connections))
+    ]
+    made = _Frames()
+    duration = int(frames / rate * NS)
+    each = frames / len(conns)
+    truth: list[dict[str, Any]] = []
+    events: Counter[tuple[str, str]] = Counter()
+    junk: list[tuple[int, str]] = []
+    orphans: list[int] = []
+    empty = 0
+    for conn in conns:
+        wanted = max(8, int(each * 0.212))
+        truth += [_requests(rng, made, conn, way, wanted, duration, events) for way in (DIRECTION_OUT, DIRECTION_IN)]
+        _publications(rng, made, conn, int(each * 0.14), duration, events)
+        orphans += _orphans(rng, made, conn, max(1, int(each * 0.001)), duration, events)
+        junk += _junk(rng, made, conn, max(len(conn.variant.junk), int(each * 0.002)), duration)
+        if conn.variant.empty is not None:
+            count = max(1, int(each * 0.001))
+            made.add([conn.variant.empty] * count, rng.integers(0, duration, count), conn.number, DIRECTION_IN)
+            empty += count
+    gap_rows = made.add([None] * gaps, rng.integers(0, duration, gaps), 0, DIRECTION_OUT)
+    return _sorted(made, conns, capture_id, truth, junk, orphans, empty, range(gap_rows, gap_rows + gaps), events)
+
+
+def _requests(
+    rng: np.random.Generator, made: _Frames, conn: _Conn, direction: int, count: int, duration: int, events: Counter[Any]
+) -> dict[str, Any]:
+    """Requests of one side of a connection and all that follows from them; columns of the truth, with unsorted numbers."""
+    variant = conn.variant
+    last = max(4, count // 100)  # after the pause
+    times = np.sort(rng.integers(0, duration, count))
+    times[-last:] = np.sort(rng.integers(duration + _PAUSE_NS, duration + _PAUSE_NS + 50_000_000, last))
+    subjects = np.minimum(rng.zipf(1.6, count) - 1, SUBJECTS - 1)
+    ttls = np.asarray(variant.ttls)[rng.integers(0, len(variant.ttls), count)]
+    allowances = np.where(ttls > 0, ttls * 1_000_000, TIMEOUT_NS)
+    fates = rng.choice(6, count, p=FATES)
+    fates[-last:] = np.where(np.arange(last) % 2 == 0, OK, LOST)
+    fates[0:3] = (LOST, LATE, AGAIN)
+    latencies = np.minimum((rng.lognormal(0, 0.6, count) * 2_000_000).astype(np.int64), 39_000_000)
+    latencies = np.where(fates == LATE, (allowances * rng.uniform(1.2, 2.5, count)).astype(np.int64), latencies)
+    latencies = np.where(fates == AGAIN, 40_000_000 + latencies, latencies)
+    deadlines = np.where((ttls > 0) & (conn.role == 0) & (direction == DIRECTION_OUT), MONO_NS + times + allowances, 0)
+
+    numbers, who, ttl = range(count), subjects.tolist(), ttls.tolist()
+    request = variant.request
+    first = made.add(
+        [request(n, n, s, t) for n, s, t in zip(numbers, who, ttl, strict=True)], times, conn.number, direction, deadlines
+    )
+    again = np.flatnonzero(fates == AGAIN)
+    made.add(
+        [request(n, n, who[n], ttl[n]) for n in again.tolist()],
+        times[again] + 20_000_000,
+        conn.number,
+        direction,
+        deadlines[again],
+    )
+    answered = np.flatnonzero(fates != LOST)
+    failed = fates == ERROR
+    answers = [variant.error(n, who[n]) if failed[n] else variant.response(n, n, who[n]) for n in answered.tolist()]
+    first_answer = made.add(answers, (times + latencies)[answered], conn.number, 1 - direction)
+    twice = np.flatnonzero(fates == TWICE)
+    made.add(
+        [variant.response(n, n, who[n]) for n in twice.tolist()],
+        (times + latencies)[twice] + 1_000_000,
+        conn.number,
+        1 - direction,
+    )
+    events[variant.protocol, "request"] += count + len(again)
+    events[variant.protocol, "response"] += len(answered) + len(twice)
+    response = np.full(count, -1, np.int64)
+    response[answered] = first_answer + np.arange(len(answered))
+    return {
+        "conn": conn,
+        "direction": direction,
+        "times": times,
+        "over": np.where(fates == TWICE, latencies + 1_000_000, np.where(fates == LOST, np.int64(2) ** 60, latencies)),
+        "subjects": subjects,
+        "keys": [variant.key(n, s) for n, s in zip(numbers, who, strict=True)],
+        "request": first + np.arange(count),
+        "response": response,
+        "latency": latencies,
+        "allowance": allowances,
+        "said": ttls > 0,
+        "fates": fates,
+    }
+
+
+def _publications(
+    rng: np.random.Generator, made: _Frames, conn: _Conn, count: int, duration: int, events: Counter[Any]
+) -> None:
+    subjects = rng.integers(0, SUBJECTS, count).tolist()
+    frames = [conn.variant.publish(n, s) for n, s in enumerate(subjects)]
+    made.add(frames, rng.integers(0, duration, count), conn.number, rng.integers(0, 2, count))
+    events[conn.variant.protocol, "publish"] += count
+
+
+def _orphans(
+    rng: np.random.Generator, made: _Frames, conn: _Conn, count: int, duration: int, events: Counter[Any]
+) -> list[int]:
+    """Answers to what was asked before the recording began: at its begin, under ids that come much later or never."""
+    highest = 65_000
+    frames = [conn.variant.response(n, highest + n, SUBJECTS - 1) for n in range(count)]
+    first = made.add(frames, -1 - np.arange(count), conn.number, DIRECTION_IN)
+    events[conn.variant.protocol, "response"] += count
+    return list(range(first, first + count))
+
+
+def _junk(rng: np.random.Generator, made: _Frames, conn: _Conn, count: int, duration: int) -> list[tuple[int, str]]:
+    kinds = conn.variant.junk
+    chosen = [kinds[index % len(kinds)] for index in range(count)]
+    first = made.add([frame for frame, _ in chosen], rng.integers(0, duration, count), conn.number, rng.integers(0, 2, count))
+    return [(first + index, reason) for index, (_, reason) in enumerate(chosen)]
+
+
+def _sorted(
+    made: _Frames,
+    conns: list[_Conn],
+    capture_id: str,
+    truth: list[dict[str, Any]],
+    junk: list[tuple[int, str]],
+    orphans: list[int],
+    empty: int,
+    gaps: range,
+    events: Counter[Any],
+) -> Traffic:
+    times = np.concatenate(made.times)
+    order = np.argsort(times, kind="stable")
+    place = np.empty(len(order), np.int64)
+    place[order] = np.arange(len(order))
+    end = int(times.max())
+    table = _table(made, conns, capture_id, times, order, place, gaps)
+    exchanges = pa.concat_tables([_exchanges(part, place, end) for part in truth]).sort_by("request_seq")
+    return Traffic(
+        table,
+        exchanges,
+        {int(place[number]): reason for number, reason in junk},
+        sorted(int(place[number]) for number in orphans),
+        empty,
+        len(gaps),
+        dict(events),
+    )
+
+
+def _table(made: _Frames, conns: list[_Conn], capture_id: str, times: Any, order: Any, place: Any, gaps: range) -> pa.Table:
+    count = len(order)
+    conn = pa.array(np.concatenate(made.conns)[order])
+    flags = np.zeros(count, np.int32)
+    flags[place[list(gaps)]] = FLAG_GAP_BEFORE
+    options = pa.array([options_text(one.variant) for one in conns]).take(conn)
+    if len(gaps):
+        options = pa.compute.if_else(pa.array(flags == FLAG_GAP_BEFORE), '{"gap":"dropped","frames":3}', options)
+    deadlines = np.concatenate(made.deadlines)[order]
+    some = deadlines > 0
+    offsets = np.concatenate(([0], np.cumsum(some))).astype(np.int32)
+    columns = {
+        "capture_id": pa.repeat(pa.scalar(capture_id), count),
+        "seq": pa.array(np.arange(count)),
+        "ts_ns": pa.array(EPOCH_NS + times[order]),
+        "mono_ns": pa.array(MONO_NS + times[order]),
+        "direction": pa.array(np.concatenate(made.directions)[order]),
+        "conn_id": pa.array([one.id for one in conns]).take(conn),
+        "peer": pa.array([f"127.0.0.1:{9000 + one.number}" for one in conns]).take(conn),
+        "protocol": pa.array([one.variant.protocol for one in conns]).take(conn),
+        "transport": pa.array(["tcp" if one.number % 2 else "ws" for one in conns]).take(conn),
+        "tunnel": pa.ListArray.from_arrays(pa.array(np.zeros(count + 1, np.int32)), pa.array([], pa.string())),
+        "frame": pa.array([made.frames[number] for number in order.tolist()], pa.binary()),
+        "options": options,
+        "role": pa.array(np.asarray([one.role for one in conns], np.int8)).take(conn),
+        "deadlines_ns": pa.ListArray.from_arrays(pa.array(offsets), pa.array(deadlines[some])),
+        "flags": pa.array(flags),
+    }
+    return pa.Table.from_arrays([columns[name] for name in FRAMES.names], schema=FRAMES)
+
+
+def _exchanges(part: dict[str, Any], place: Any, end: int) -> pa.Table:
+    conn, fates = part["conn"], part["fates"]
+    count = len(fates)
+    waited = end - part["times"] > part["allowance"]
+    outcome = np.full(count, "ok", object)
+    outcome[fates == ERROR] = "error"
+    outcome[fates == LATE] = "late"
+    lost = fates == LOST
+    outcome[lost] = np.where(waited, np.where(part["said"], "timeout", "unanswered"), "open-at-end")[lost]
+    columns = {
+        "protocol": pa.repeat(pa.scalar(conn.variant.protocol), count),
+        "conn_id": pa.repeat(pa.scalar(conn.id), count),
+        "client": pa.repeat(pa.scalar(conn.variant.client), count),
+        "direction": pa.repeat(pa.scalar(part["direction"], pa.int8()), count),
+        "subject": pa.array(conn.variant.subjects).take(pa.array(part["subjects"])),
+        "correlation_id": pa.array(part["keys"]),
+        "request_seq": pa.array(place[part["request"]]),
+        "response_seq": pa.array(place[part["response"]], mask=lost),
+        "latency_ns": pa.array(part["latency"], mask=lost),
+        "outcome": pa.array(outcome.tolist()),
+        "code": pa.array(np.where(fates == ERROR, conn.variant.error_code, 0).astype(np.int32), mask=lost),
+        "attempts": pa.array(np.where(fates == AGAIN, 2, 1).astype(np.int32)),
+        "duplicates": pa.array((fates == TWICE).astype(np.int32)),
+        "decidable": pa.array(_decidable(part)),
+    }
+    return pa.Table.from_arrays([columns[name] for name in EXCHANGES.names], schema=EXCHANGES)
+
+
+def _decidable(part: dict[str, Any]) -> Any:
+    """False for two requests of one key where the first was not over when the second began."""
+    keys = np.asarray(part["keys"])
+    times, over = part["times"], part["times"] + part["over"]
+    found = np.ones(len(keys), bool)
+    order = np.lexsort((times, keys))
+    before, after = order[:-1], order[1:]
+    clash = (keys[before] == keys[after]) & (over[before] >= times[after])
+    found[before[clash]] = False
+    found[after[clash]] = False
+    return found

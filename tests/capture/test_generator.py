@@ -1,0 +1,70 @@
+"""The generator of traffic: its truth is what the decoder finds."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+import pyarrow as pa
+
+from polybus.capture import Capture, decode
+
+from .generator import EXCHANGES, Traffic, traffic
+
+
+def _decoded(made: Traffic) -> tuple[pa.Table, pa.Table, int]:
+    parts = [decode(batch) for batch in made.batches(5000)]
+    events = pa.Table.from_batches([part.events for part in parts])
+    quarantine = pa.Table.from_batches([part.quarantine for part in parts])
+    return events, quarantine, sum(part.empty for part in parts)
+
+
+def test_the_decoder_finds_what_the_generator_has_made() -> None:
+    made = traffic(8_000, gaps=3)
+    events, quarantine, empty = _decoded(made)
+    assert dict(zip(quarantine["seq"].to_pylist(), quarantine["reason"].to_pylist(), strict=True)) == made.quarantine
+    kinds = Counter(zip(events["protocol"].to_pylist(), events["kind"].to_pylist(), strict=True))
+    assert dict(kinds) == made.events
+    assert empty == made.empty > 0
+    good = len(set(events["seq"].to_pylist()))
+    assert made.frames == good + quarantine.num_rows + empty
+
+    by_seq = {event["seq"]: event for event in events.to_pylist()}
+    for truth in made.exchanges.to_pylist():
+        request = by_seq[truth["request_seq"]]
+        shared = ("protocol", "conn_id", "client", "direction", "subject", "correlation_id")
+        assert {name: request[name] for name in shared} == {name: truth[name] for name in shared}
+        if truth["response_seq"] is not None:
+            response = by_seq[truth["response_seq"]]
+            assert (response["kind"], response["correlation_id"]) == ("response", truth["correlation_id"])
+            assert response["mono_ns"] - request["mono_ns"] == truth["latency_ns"]
+            assert response["code"] == truth["code"]
+            assert response["direction"] == 1 - request["direction"]
+
+
+def test_every_case_is_there_in_every_protocol() -> None:
+    made = traffic(8_000)
+    assert made.exchanges.schema.equals(EXCHANGES)
+    outcomes = Counter(zip(made.exchanges["protocol"].to_pylist(), made.exchanges["outcome"].to_pylist(), strict=True))
+    for protocol in ("ubre", "csb", "jrep", "uprotocol"):
+        assert {outcome for name, outcome in outcomes if name == protocol} >= {"ok", "error", "late", "open-at-end"}
+    assert {outcome for _, outcome in outcomes} == {"ok", "error", "late", "open-at-end", "timeout", "unanswered"}
+    assert set(made.exchanges["attempts"].to_pylist()) == {1, 2}
+    assert set(made.exchanges["duplicates"].to_pylist()) == {0, 1}
+    assert set(made.exchanges["direction"].to_pylist()) == {0, 1}
+    assert len(made.orphans) >= 4
+    assert sum(made.exchanges["decidable"].to_pylist()) == made.exchanges.num_rows
+
+
+def test_few_ids_come_again_and_what_cannot_be_decided_is_known() -> None:
+    made = traffic(6_000, protocols=("csb",), ids=64)
+    decidable = made.exchanges["decidable"].to_pylist()
+    assert 0 < decidable.count(False) < len(decidable) // 2
+
+
+def test_a_capture_is_written_and_the_same_seed_gives_the_same(tmp_path: Path) -> None:
+    made = traffic(3_000)
+    made.write(tmp_path / "one", rows=100, segment_batches=7)
+    capture = Capture(tmp_path / "one")
+    assert len(capture.segments()) > 3
+    assert pa.Table.from_batches([batch.rows for batch in capture.batches()]).equals(traffic(3_000).table.combine_chunks())
