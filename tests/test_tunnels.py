@@ -36,7 +36,7 @@ from polybus import (
 from polybus.events import LinkDown, LinkUp
 from polybus.hello import Question
 from polybus.plugins import Closed
-from polybus.protocols import Ubre
+from polybus.protocols import Ubre, UProtocol
 from polybus.testing import pair
 
 from .support import bounded, eventually
@@ -678,13 +678,18 @@ async def test_an_outer_server_that_is_killed_fails_what_is_in_flight_and_a_new_
 # -- overhead ------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("outside", ["ubre", Ubre(format="binary"), "csb", "jrep"], ids=str)
-@pytest.mark.parametrize("inside", ["ubre", "csb"])
+OUTSIDES = (*PROTOCOLS, Ubre(format="binary"), UProtocol(format="protobuf"))
+
+
+@pytest.mark.parametrize("outside", OUTSIDES, ids=str)
+@pytest.mark.parametrize("inside", PROTOCOLS)
 @bounded
 async def test_a_level_costs_a_small_request_at_most_160_bytes(inside: str, outside: Any) -> None:
     front = Bus()
     front.handle_tunnels("plant.7", echoing(), protocol=inside)
     async with pair(front, protocol=outside) as out, connect(out.tunnel("plant.7"), protocol=inside) as within:
+        await within.request("echo", "who is there?")
+        await within.peers[0].extended()
         sizes: list[tuple[str, int]] = []
         for level, bus in (("inner", within), ("outer", out)):
             transport: Any = bus.peers[0]._link.transport
@@ -692,6 +697,7 @@ async def test_a_level_costs_a_small_request_at_most_160_bytes(inside: str, outs
             bus.peers[0]._link.transport = metered
         assert await within.request("echo", {"id": 7}) == {"id": 7}
         frames = dict(sizes)
+        assert len(frames) == len(sizes) == 2
         assert 0 < frames["outer"] - frames["inner"] <= 160, json.dumps(frames)
 
 

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from polybus import Code, Kind, Limits, Message
+from polybus.body import JSON, OCTETS
 from polybus.errors import EncodeError, LocalProtocolError, RemoteProtocolError, ReservedSubject, Unsupported
 from polybus.protocols import Jrep
 
@@ -260,6 +261,7 @@ REFUSED = {
     '[{"ToSubject":"a","PolybusHeaders":"{\\"a\\":\\"b\\\\n\\"}"}]': "invalid_headers",
     '[{"ToSubject":"a","PolybusVerb":"dance","PolybusId":"1"}]': "unknown_verb",
     '[{"ToSubject":"a","PolybusVerb":"item"}]': "invalid_id",
+    '[{"ToSubject":"a","PolybusVerb":"item","PolybusId":"1","PolybusFrame":"AAE"}]': "malformed",
     '[{"ToSubject":"a","PolybusVerb":"open","PolybusId":"1"}]': "invalid_part",
     '[{"ToSubject":"a","PolybusVerb":"credit","PolybusId":"1","PolybusN":0}]': "invalid_part",
     '[{"ToSubject":"ServerBus","CommandType":"RemoteSubscribe"}]': "missing_part",
@@ -267,6 +269,16 @@ REFUSED = {
     '[{"ToSubject":"ServerBus","CommandType":"RemoteSubscribe","SubjectsList":"a,b"}]': "invalid_part",
     '[{"ToSubject":"ServerBus","CommandType":"RemoteSubscribe","SubjectsList":[5]}]': "invalid_subject",
 }
+
+
+@pytest.mark.parametrize(
+    ("frame", "raw", "format"), [('{"id":1}', b'{"id":1}', JSON), ("[1]", b"[1]", JSON), ('"AAH/"', b"\0\1\xff", OCTETS)]
+)
+def test_a_frame_of_a_tunnel_is_a_document_or_base64(frame: str, raw: bytes, format: Any) -> None:
+    payload = '[{"ToSubject":"a","PolybusVerb":"item","PolybusId":"1","PolybusFrame":' + frame + "}]"
+    message = read(payload)
+    assert (message.kind, message.id, message.raw, message.format) == (Kind.ITEM, "1", raw, format)
+    assert Jrep().codec().encode([message]) == payload.encode()
 
 
 @pytest.mark.parametrize("payload", REFUSED)

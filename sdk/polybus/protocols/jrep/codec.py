@@ -8,7 +8,7 @@ from typing import Any, Final, Literal
 
 from attrs import frozen
 
-from ...body import JSON, BodyFormat
+from ...body import JSON, OCTETS, BodyFormat
 from ...errors import RemoteProtocolError
 from ...limits import Limits
 from ...message import Kind, Message
@@ -37,8 +37,8 @@ class JrepCodec:
     writer: MessageWriter
     limits: Limits
     formats: tuple[BodyFormat, ...]
-    item_formats: tuple[BodyFormat, ...] = (JSON,)
-    """A frame of a tunnel may be a JSON document; bytes are base64, a value like others."""
+    item_formats: tuple[BodyFormat, ...] = (JSON, OCTETS)
+    """A frame of a tunnel is a JSON document, or base64: bytes as a value would take three times the room."""
     reads: frozenset[Literal["text", "binary"]] = _TEXT
     writes: Literal["text", "binary"] = "text"
 

@@ -6,6 +6,7 @@ parts forbidden. What does not fit is read again, message by message and part by
 
 from __future__ import annotations
 
+import binascii
 import json
 from collections.abc import Sequence
 from typing import Any, Final
@@ -13,7 +14,7 @@ from typing import Any, Final
 import msgspec
 from msgspec import Raw, Struct
 
-from ...body import JSON, check_json
+from ...body import JSON, OCTETS, BodyFormat, check_json
 from ...errors import BadRequest, BusError, Code, RemoteProtocolError
 from ...limits import Limits
 from ...message import Kind, Message
@@ -109,7 +110,7 @@ class MessageReader:
         if parts.PolybusVerb is not None or parts.PolybusId is not None:
             message = self._usual_item(parts)
             if raw := bytes(parts.PolybusFrame):
-                message.raw, message.format = raw, JSON
+                message.raw, message.format = _frame(raw)
                 return message
         elif (reply := parts.ReplyTo) is not None:
             message = self._usual_request(parts, reply)
@@ -220,7 +221,7 @@ class MessageReader:
                 self._take_body(message, part, parts, values)
                 break
         if frame is not None and message.kind is _ITEM:
-            message.raw, message.format = bytes(frame), JSON
+            message.raw, message.format = _frame(bytes(frame))
         message.attributes.update(
             (name, value) for name, value in values.items() if name != "ToSubject" and not name.startswith("Polybus")
         )
@@ -334,3 +335,17 @@ def _refuse_doubles(raw: bytes) -> None:
         if isinstance(error, BusError):
             raise
         raise foul(error) from error
+
+
+def _frame(raw: bytes) -> tuple[bytes, BodyFormat]:
+    """A frame in a tunnel: a JSON document as it stands, or bytes as base64.
+
+    Raises:
+        RemoteProtocolError: It is no base64.
+    """
+    if raw[:1] != b'"':
+        return raw, JSON
+    try:
+        return binascii.a2b_base64(raw[1:-1], strict_mode=True), OCTETS
+    except ValueError as error:
+        raise refuse(f"PolybusFrame is no base64: {error}") from error

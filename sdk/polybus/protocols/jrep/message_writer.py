@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import binascii
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any
 
 from attrs import frozen
 
-from ...body import JSON, BodyFormat
+from ...body import JSON, OCTETS, BodyFormat
 from ...errors import LocalProtocolError, Unsupported
 from ...limits import Limits
 from ...message import Kind, Message
@@ -165,6 +166,8 @@ class MessageWriter:
         names, raw = self._names(message.subject), message.raw
         if raw is not None and message.format is JSON and (self._marked or b"EncodedType" in raw or b"\\u" in raw):
             body = b',"PolybusFrame":' + raw  # as it is: nobody looks for markers in it, or adds any
+        elif raw is not None and message.format is OCTETS:
+            body = b',"PolybusFrame":"%b"' % binascii.b2a_base64(raw, newline=False)
         else:
             body = self._body(message, b',"Value":')
         return b"".join((names.to, b',"PolybusVerb":"item","PolybusId":', quoted(id), body, b"}"))

@@ -9,7 +9,7 @@ from typing import Any, Final, Literal, Protocol
 import msgspec
 from attrs import field, frozen
 
-from ...body import OCTETS, BodyFormat
+from ...body import JSON, OCTETS, BodyFormat
 from ...errors import LocalProtocolError, RemoteProtocolError, Unsupported
 from ...message import Kind, Message
 from .bodies import ANY
@@ -17,6 +17,7 @@ from .envelope import LEVELS, ReturnAddress, is_id, known_schema
 from .events import EVENT_FIELDS, Event, EventMessage
 from .extensions import BY_KIND, extension_attributes
 from .headers import write_headers
+from .items import ITEM, item_id
 from .payloads import OCTET_STREAM, PROTOBUF
 from .rules import MAX_INTEGER, PRIORITIES, TYPES, Facts, violations
 from .status import write_status
@@ -58,6 +59,8 @@ class Writer(Protocol):
         format: BodyFormat,
     ) -> bytes: ...
 
+    def item(self, head: bytes, id: str, raw: bytes, format: BodyFormat) -> bytes: ...
+
     def batch(self, frames: Sequence[bytes]) -> bytes: ...
 
 
@@ -89,6 +92,11 @@ class UProtocolCodec:
     usual: Callable[[Event], Kind | None] = field(default=lambda event: None)
     level_of: Callable[[str | int], str | None] = field(default=lambda subject: None)
     formats: tuple[BodyFormat, ...] = FORMATS
+
+    @property
+    def item_formats(self) -> tuple[BodyFormat, ...]:
+        """A frame of a tunnel that is a JSON document goes as such where events are JSON."""
+        return (*FORMATS, JSON) if self.writes == "text" else FORMATS
 
     def format_for(self, value: Any, subject: str | int) -> BodyFormat:
         """Bytes go as they are, everything else in a ``google.protobuf.Any``."""
@@ -131,7 +139,7 @@ class UProtocolCodec:
 
     def _quickly(self, message: Message) -> bytes | None:
         """The event of a message with usual attributes only; None where it needs a second look."""
-        if message.headers is not None:
+        if message.headers is not None or message.kind is Kind.ITEM:
             return None
         raw, format = message.raw, message.format
         if type(message) is EventMessage and message._attributes is None:
@@ -196,9 +204,21 @@ class UProtocolCodec:
         return event if event.dataschema is None or known_schema(event.dataschema) else None
 
     def _encode(self, message: Message) -> bytes:
+        given = message.attributes
+        if message.kind is Kind.ITEM and item_id(str(given.get("id"))) and given.get("source") and self.takes_item(message):
+            return self.item(str(given["source"]), str(given["id"]), message)
         attributes, raw, format = self.parts(message)
         self.check(attributes, raw is not None, format is ANY)
         return self.event(attributes, raw, format)
+
+    def takes_item(self, message: Message) -> bool:
+        """Whether an item is written with as little as possible around it."""
+        return message.raw is not None and (message.format is OCTETS or (message.format is JSON and self.writes == "text"))
+
+    def item(self, source: str, id: str, message: Message) -> bytes:
+        """The event of such an item."""
+        assert message.raw is not None
+        return self.writer.item(self.writer.head(ITEM, source, None, None), id, message.raw, message.format)
 
     def event(self, attributes: Mapping[str, Any], raw: bytes | None, format: BodyFormat) -> bytes:
         """The event of attributes and data that were checked."""

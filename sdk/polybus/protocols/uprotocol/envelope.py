@@ -183,6 +183,9 @@ class Envelope:
             return None
         if "*" in source or "*" in sink or max(len(source), len(sink)) > self._limits.subject:
             return None
+        answer = self._facts({"source": sink, "sink": source}, "response")
+        if any(rule.broken(answer) and not (self.lenient and rule.tolerated) for rule in _ADDRESS_RULES):
+            return None  # the answer would be as wrong as the question
         return return_address(Event("1.0", id, source, "req.v1", sink, "CS4", 0))
 
 

@@ -18,12 +18,14 @@ from ...message import Kind
 from .bodies import ANY, check_any
 from .envelope import BATCH, Envelope, is_id, known_schema, read_each, refuse
 from .events import Event, EventMessage
+from .items import read_json_item
 from .payloads import OCTET_STREAM, format_of, from_base64, from_json, from_text
 from .status import STATUS_URLS
 
 __all__ = ["JsonReader"]
 
 _RECENT: Final = 256
+_ITEM: Final = b'"polybus.item.v1"'
 _REQUEST, _RESPONSE = Kind.REQUEST, Kind.RESPONSE
 _event: Final = msgspec.json.Decoder(Event).decode
 _any: Final = msgspec.json.Decoder().decode
@@ -123,6 +125,8 @@ class JsonReader:
     def _read_slowly(self, frame: bytes) -> EventMessage:
         try:
             self._check(frame)
+            if _ITEM in frame[:128] and (item := read_json_item(frame)) is not None:
+                return item
             if frame.startswith(b"["):
                 raise refuse("an event is a JSON object: an array is a batch")
             return self._envelope.examined(*self.parts(frame))

@@ -11,6 +11,7 @@ import msgspec
 
 from ...body import BodyFormat
 from .bodies import ANY
+from .items import write_json_item
 from .payloads import OCTET_STREAM, PROTOBUF
 
 __all__ = ["JsonWriter"]
@@ -60,6 +61,11 @@ class JsonWriter:
                 begin = _OCTET_DATA + b',"data_base64":"'
             parts += (begin, _base64(raw, newline=False), b'"}')
         return b"".join(parts)
+
+    @staticmethod
+    def item(head: bytes, id: str, raw: bytes, format: BodyFormat) -> bytes:
+        """An item of bytes or of a JSON document."""
+        return write_json_item(head, id, raw, format)
 
     @staticmethod
     def batch(frames: Sequence[bytes]) -> bytes:

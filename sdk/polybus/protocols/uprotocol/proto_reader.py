@@ -17,6 +17,7 @@ from .bodies import ANY, check_any
 from .envelope import BATCH, LEVELS, Envelope, is_id, known_schema, read_each, refuse
 from .events import Event, EventMessage
 from .generated import cloud_event_classes
+from .items import ITEM, read_proto_item
 from .payloads import OCTET_STREAM, PROTOBUF, format_of, from_text
 from .rules import MAX_INTEGER
 from .status import STATUS_URLS
@@ -179,6 +180,8 @@ class ProtoReader:
                 return None
         if at != end or not version or not _REQUIRED <= attributes.keys():
             return None
+        if attributes["type"] == ITEM and format is OCTETS and (item := read_proto_item(attributes, raw)) is not None:
+            return item
         return self._checked(frame, block or end, attributes, raw, format)
 
     def _checked(

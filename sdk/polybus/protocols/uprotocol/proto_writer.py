@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from ...body import BodyFormat
 from .bodies import ANY
+from .items import write_proto_item
 from .payloads import OCTET_STREAM
 from .wire import field, length, varint
 
@@ -65,6 +66,11 @@ class ProtoWriter:
         if raw is not None:
             parts += (self._data if format is ANY else _BINARY, length(raw), raw)
         return b"".join(parts)
+
+    @staticmethod
+    def item(head: bytes, id: str, raw: bytes, format: BodyFormat) -> bytes:
+        """An item of bytes."""
+        return write_proto_item(head, id, raw)
 
     @staticmethod
     def batch(frames: Sequence[bytes]) -> bytes:

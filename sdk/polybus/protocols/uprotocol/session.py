@@ -66,6 +66,7 @@ class UProtocolSession:
         self._subjects = self._names.subjects
         self._seen, self._seen_ms = "", 0
         self._asked: dict[str, str] = {}
+        self._items = 0
         self._events: list[Message | SessionEvent] = []
         self._frames: list[bytes] = []
 
@@ -310,6 +311,9 @@ class UProtocolSession:
             raise Unsupported(f"uProtocol has no form for a {kind.value} message")
         if kind is Kind.SUBSCRIBE or kind is Kind.UNSUBSCRIBE:
             subject_text(message.subject)
+        if kind is Kind.ITEM and self.codec.takes_item(message) and self._options.sign is None:
+            self._items += 1
+            return None, self.codec.item(self._names.entity, f"{message.id}/{self._items:x}", message)
         given, data = extension_attributes(message)
         raw, format = (data, ANY) if data is not None else written_body(message)
         id, reqid = self._ids.next(), given.pop("reqid", None)

@@ -1,0 +1,78 @@
+"""Items of bytes and JSON documents, as tunnels send them: events with no more attributes than CloudEvents asks for.
+
+``id`` is the id of the open, a slash and a number that makes it unique; there is no ``reqid``, content type or schema. In the
+JSON format a document stands in ``data`` as it is, bytes in ``data_base64``; in the protobuf format both are ``binary_data``.
+"""
+
+from __future__ import annotations
+
+import binascii
+import re
+from typing import Final, Literal
+
+import msgspec
+
+from ...body import JSON, OCTETS, BodyFormat
+from ...message import Kind
+from .events import Event, EventMessage
+from .wire import length
+
+__all__ = ["ITEM", "item_id", "read_json_item", "read_proto_item", "write_json_item", "write_proto_item"]
+
+ITEM: Final = "polybus.item.v1"
+item_id: Final = re.compile(
+    r"([0-9a-f]{8}-[0-9a-f]{4}-[678][0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12})/[0-9a-f]{1,16}"
+).fullmatch
+"""Whether an id is one, its first group the id of the open."""
+
+
+class _Item(msgspec.Struct, gc=False, forbid_unknown_fields=True):
+    specversion: Literal["1.0"]
+    type: Literal["polybus.item.v1"]
+    source: str
+    id: str
+    data: msgspec.Raw = msgspec.Raw()
+    data_base64: bytes | None = None
+
+
+_decode: Final = msgspec.json.Decoder(_Item).decode
+
+
+def _message(id: str, source: str, raw: bytes, format: BodyFormat) -> EventMessage | None:
+    found = item_id(id)
+    if found is None or not source:
+        return None
+    event = Event("1.0", id, source, ITEM)  # type: ignore[arg-type]  # of ours
+    return EventMessage(Kind.ITEM, "", found[1], raw, format, None, event)
+
+
+def read_json_item(frame: bytes) -> EventMessage | None:
+    """The message of an event that was checked as JSON; None where it is no such item."""
+    try:
+        item = _decode(frame)
+    except (ValueError, RecursionError):
+        return None
+    data = bytes(item.data)
+    if item.data_base64 is not None:
+        return None if data else _message(item.id, item.source, item.data_base64, OCTETS)
+    return _message(item.id, item.source, data, JSON) if data[:1] in (b"{", b"[") else None
+
+
+def write_json_item(head: bytes, id: str, raw: bytes, format: BodyFormat) -> bytes:
+    """An event; `head` as `JsonWriter.head` gives it."""
+    if format is JSON:
+        return b'%b%b","data":%b}' % (head, id.encode(), raw)
+    return b'%b%b","data_base64":"%b"}' % (head, id.encode(), binascii.b2a_base64(raw, newline=False))
+
+
+def read_proto_item(attributes: dict[str, object], raw: bytes | None) -> EventMessage | None:
+    """The message of what an event holds; None where it is no such item."""
+    if raw is None or attributes.keys() != {"id", "source", "type"}:
+        return None
+    return _message(str(attributes["id"]), str(attributes["source"]), raw, OCTETS)
+
+
+def write_proto_item(head: bytes, id: str, raw: bytes) -> bytes:
+    """An event; `head` as `ProtoWriter.head` gives it."""
+    name = id.encode()
+    return b"".join((b"\n", length(name), name, head, b"2", length(raw), raw))
