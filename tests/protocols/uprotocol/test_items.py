@@ -10,7 +10,7 @@ from cloudevents.core.formats.json import JSONFormat
 from cloudevents.core.v1.event import CloudEvent
 
 from polybus import Message, RemoteProtocolError
-from polybus.body import JSON, OCTETS
+from polybus.body import JSON, OCTETS, BodyFormat
 from polybus.message import Kind
 from polybus.protocols import UProtocol
 
@@ -35,7 +35,7 @@ START = b'{"specversion":"1.0","type":"polybus.item.v1","source":"/polybus/1","i
         ),
     ],
 )
-def test_a_frame_of_a_tunnel_on_the_wire_and_back(codec: Any, frame: bytes, raw: bytes, format: object) -> None:
+def test_a_frame_of_a_tunnel_on_the_wire_and_back(codec: Any, frame: bytes, raw: bytes, format: BodyFormat) -> None:
     [message] = codec.decode(frame)
     assert (message.kind, message.id, message.raw, message.format) == (Kind.ITEM, OPEN, raw, format)
     assert message.attributes == {"id": f"{OPEN}/1f", "source": "/polybus/1", "type": "polybus.item.v1"}
