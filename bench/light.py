@@ -57,6 +57,7 @@ class FanOut:
         """Publishes until every connection has received a publication, and gives its size."""
         end = perf_counter() + _TIMEOUT
         while perf_counter() < end:
+            self._receive(until_quiet=_ONE_BY_ONE)  # answers to a handshake are no publications
             self._forget()
             self.burst(1)
             self._receive(until_quiet=_ONE_BY_ONE)

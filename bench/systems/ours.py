@@ -9,6 +9,7 @@ from urllib.parse import urlsplit
 
 import anyio
 from anyio.lowlevel import checkpoint
+from attrs import frozen
 
 from polybus import Bus, Limits
 from polybus import connect as connect_bus
@@ -127,34 +128,56 @@ async def connect(options: dict[str, Any], url: str, size: int) -> AsyncIterator
         yield BusClient(bus, size, raw=options["body"] == "bytes")
 
 
-_SUBSCRIBE = b'{"subscribe":"bench.fan"}'
-_BURST = b'{"request":"bench.burst","id":"%d","body":%d}'
+@frozen
+class Words:
+    """What a light client says in one protocol; ``%d`` is the number of publications that it asks for."""
+
+    subscribe: bytes
+    burst: bytes
+
+
+_ASSOCIATE = b'{"ToSubject":"ServerBus","CommandType":"Associate","RemoteServices":"ClientBus%b"}'
+_INTEGER = b'{"^EncodedType":"java.lang.Integer","^ObjectID":"-1","^NumVal":%d}'
+_WORDS = {
+    "ubre": Words(b'{"subscribe":"bench.fan"}', b'{"request":"bench.burst","id":"1","body":%d}'),
+    # Without a handshake a J.REP server takes no message; who associates once more changes nothing.
+    "jrep": Words(
+        b"[%b]" % (_ASSOCIATE % b",bench.fan"),
+        b'[%b,{"ToSubject":"bench.burst","Value":%b}]' % (_ASSOCIATE % b"", _INTEGER),
+    ),
+}
 
 
 class TcpWire:
     websocket = False
 
+    def __init__(self, words: Words) -> None:
+        self.words = words
+
     def greeting(self, host: str) -> bytes:
         return b""
 
     def subscribe(self) -> bytes:
-        return framed(_SUBSCRIBE)
+        return framed(self.words.subscribe)
 
     def burst(self, count: int) -> bytes:
-        return framed(_BURST % (count, count))
+        return framed(self.words.burst % count)
 
 
 class WsWire(WebSocketWire):
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, words: Words) -> None:
         self.path = path
+        self.words = words
 
     def subscribe(self) -> bytes:
-        return self.frame(_SUBSCRIBE)
+        return self.frame(self.words.subscribe)
 
     def burst(self, count: int) -> bytes:
-        return self.frame(_BURST % (count, count))
+        return self.frame(self.words.burst % count)
 
 
 def light(options: dict[str, Any]) -> LightWire:
     parts = urlsplit(options["url"])
-    return WsWire(parts.path) if parts.scheme.endswith("+ws") else TcpWire()
+    protocol, _, transport = parts.scheme.partition("+")
+    words = _WORDS[protocol]
+    return WsWire(parts.path, words) if transport == "ws" else TcpWire(words)
