@@ -97,7 +97,7 @@ async def test_a_client_associates_asks_and_calls_over_long_polls() -> None:
         finish = await client.associate()
         assert finish["CommandType"] == "FinishAssociation"
         assert set(finish["RemoteServices"].split(",")) >= {"ServerBus", "ServerEchoService", "echo", "com.acme.Calculator:RPC"}
-        assert finish["CapabilitiesFlags"] == "LongPolling,SSE"
+        assert finish["CapabilitiesFlags"] == "LongPolling,WebSockets,SSE"
         await client.post({"ToSubject": "echo", "Value": "v", "ReplyTo": "echo:1:RespondTo:RPC", "ErrorTo": "ClientBusErrors"})
         assert await client.next() == {"ToSubject": "echo:1:RespondTo:RPC", "Value": "v"}
         marked = {"^EncodedType": "java.lang.Integer", "^ObjectID": "-1"}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -13,7 +13,7 @@ from ..arguments import shown, texts
 from ..bus import Bus
 from ..serving import WHEN_FULL
 from ..transports._asgi_server import AsgiWebSocket
-from ..transports._errai_server import ErraiEndpoint
+from ..transports._http_listener import WEB_ENDPOINTS
 from ..transports._ws_policy import check_hosts, check_origins
 from ..urls import find_protocol
 from ._attachment import AttachedRoute, Attachment
@@ -27,9 +27,6 @@ if TYPE_CHECKING:
     Application: TypeAlias = Starlette | Router
 
 __all__ = ["attach"]
-
-# Protocols of ours that want more of the web than WebSockets: a protocol cannot name a transport.
-_ENDPOINTS: Mapping[str, Callable[[str], WebEndpoint]] = {"jrep": ErraiEndpoint}
 
 
 def attach(
@@ -75,7 +72,7 @@ def attach(
         raise ValueError(f"when_full={when_full!r}: one of {', '.join(WHEN_FULL)}")
     path = _full_path(router, path)
     adapter = find_protocol(protocol, {})
-    endpoint: WebEndpoint = getattr(adapter, "web_endpoint", _ENDPOINTS.get(adapter.name, AsgiWebSocket))(path)
+    endpoint: WebEndpoint = getattr(adapter, "web_endpoint", WEB_ENDPOINTS.get(adapter.name, AsgiWebSocket))(path)
     serve = functools.partial(
         bus.serve,
         endpoint,

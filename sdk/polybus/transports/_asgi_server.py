@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import ipaddress
 import logging
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from http import HTTPStatus
+from typing import TypeAlias
 
 import anyio
 
@@ -16,7 +17,7 @@ from ._sockets import is_loopback, tune
 from ._urls import host_port
 from ._ws_policy import Door, Turned, Upgrade, answer, check_origins, refused
 
-__all__ = ["AsgiWebSocket"]
+__all__ = ["AsgiWebSocket", "accept", "answered"]
 
 logger: logging.Logger = logging.getLogger("polybus.security")
 
@@ -68,14 +69,7 @@ class AsgiWebSocket:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """One connection, from its upgrade to its end."""
-        await receive()  # websocket.connect
-        try:
-            await self._knock(scope, receive, send)
-        except Turned as turned:
-            try:
-                await _turn_away(scope, send, turned)
-            except Exception as error:
-                logger.debug("polybus: gone before it could be turned away: %r", error)
+        await answered(self._knock, scope, receive, send)
 
     async def _knock(self, scope: Scope, receive: Receive, send: Send) -> None:
         """
@@ -106,7 +100,7 @@ class AsgiWebSocket:
                 reads=options.reads,
                 writes=options.writes,
             )
-            if await _accept(send, chosen) and self._options is options:
+            if await accept(send, chosen) and self._options is options:
                 inside = True
                 options.gate.opened(transport, admission)
         finally:
@@ -159,6 +153,21 @@ class AsgiWebSocket:
         raise Turned(HTTPStatus.FORBIDDEN, "this server lets nobody in: its log says why")
 
 
+Knock: TypeAlias = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+
+async def answered(upgrade: Knock, scope: Scope, receive: Receive, send: Send) -> None:
+    """One upgrade; who is turned away is told why."""
+    await receive()  # websocket.connect
+    try:
+        await upgrade(scope, receive, send)
+    except Turned as turned:
+        try:
+            await _turn_away(scope, send, turned)
+        except Exception as error:
+            logger.debug("polybus: gone before it could be turned away: %r", error)
+
+
 async def _decision(options: ListenOptions, handshake: Handshake) -> Admission:
     """
     Raises:
@@ -183,7 +192,7 @@ async def _decision(options: ListenOptions, handshake: Handshake) -> Admission:
     return outcome[0]
 
 
-async def _accept(send: Send, chosen: str | None) -> bool:
+async def accept(send: Send, chosen: str | None) -> bool:
     """Whether the stranger was still there."""
     try:
         await send({"type": "websocket.accept", "subprotocol": chosen, "headers": []})

@@ -1,11 +1,14 @@
 """One logical connection of an Errai client over HTTP: many requests, one queue of what waits to be fetched (J.REP notes 2.1).
 
 What the client sends comes in the bodies of its requests. What it is sent waits here until some request can take it along: a
-long poll, a stream of events, or the answer to whatever it posts next.
+long poll, a stream of events, or the answer to whatever it posts next; or it leaves at once over a WebSocket that the client
+has negotiated.
 """
 
 from __future__ import annotations
 
+import hmac
+import secrets
 from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING
@@ -14,33 +17,22 @@ import anyio
 
 from ..errors import TooLarge
 from ..plugins import Closed
+from ._errai_payloads import NOTHING, Offering, next_payload
 from ._stream import State
 from ._wire import HIGH_WATER, LOW_WATER, call_later
 
 if TYPE_CHECKING:
     from ..plugins import Host, Receiver
+    from ._errai_channel import Channel
 
-__all__ = ["NOTHING", "ErraiConnection", "next_payload"]
+__all__ = ["ErraiConnection"]
 
-NOTHING = b"[]"
-_EACH = b'"ToSubject"'
-"""Stands in each message, and perhaps in texts besides."""
-_MESSAGES = 1024
-"""Of one payload: more are refused by those who read it."""
 _SILENCE = 90.0
 """Seconds without any request after which a session is over, as on a real server."""
-
-
-def next_payload(queue: deque[bytes], limit: int) -> bytes:
-    """As many frames as one payload may hold, taken from the front of a queue; at least one."""
-    frame = queue.popleft()
-    taken, size, messages = [frame[1:-1]], len(frame), frame.count(_EACH)
-    while queue:
-        size, messages = size + len(queue[0]), messages + queue[0].count(_EACH)
-        if size > limit or messages > _MESSAGES:
-            break
-        taken.append(queue.popleft()[1:-1])
-    return b"[%b]" % b",".join([inner for inner in taken if inner])
+_AFTER_CHANNEL = 15.0
+"""The same after a WebSocket was lost: an Errai client polls a second later, and one of ours begins anew."""
+_TOKENS = 6
+"""One-time tokens of a session, as on a real server."""
 
 
 class ErraiConnection:
@@ -52,16 +44,24 @@ class ErraiConnection:
         self.name: str = name
         self.address: str = address
         self.max_frame: int = host.limits.message
-        self._host = host
-        self._ended = ended
+        self.key: str = secrets.token_urlsafe(12)
+        """``ConnectionSessionKey``: names the session to a WebSocket, together with a token."""
         self.polls: bool = False
         """Whether messages are fetched by requests that do nothing else."""
+        self.negotiating: Channel | None = None
+        """A WebSocket that has shown a token and waits for the client to confirm it over HTTP."""
+        self._host = host
+        self._ended = ended
+        self._tokens: deque[str] = deque(maxlen=_TOKENS)
+        self._channel: Channel | None = None
         self._state = State.OPEN
         self._receiver: Receiver | None = None
         self._queue: deque[bytes] = deque()
         self._size = 0
         self._paused = False
         self._seen = host.time()
+        self._silence: float | None = None
+        """A shorter patience than usual, until the next request."""
         self._fetching = 0
         """Requests that wait for something; only the last one gets it."""
         self._turn = 0
@@ -76,7 +76,7 @@ class ErraiConnection:
         self._receiver = receiver
 
     def send(self, frame: bytes) -> None:
-        """Keep a frame until it is fetched. After the end: ignored.
+        """Keep a frame until it is fetched, or hand it to the WebSocket. After the end: ignored.
 
         Raises:
             TooLarge: The frame is over `Limits.message`.
@@ -85,16 +85,18 @@ class ErraiConnection:
             raise TooLarge(f"a payload of {len(frame)} bytes: the limit is {self.max_frame} (Limits.message)")
         if self._state is not State.OPEN:
             return
+        if self._channel is not None:
+            self._channel.transport.send(frame)
+            return
         self._queue.append(frame)
         self._size += len(frame)
         self._wake()
-        if self._size > HIGH_WATER and not self._paused and self._receiver is not None:
-            self._paused = True
-            self._receiver.pause_writing()
+        if self._size > HIGH_WATER:
+            self.pause()
 
     def write_backlog(self) -> int:
         """Bytes that have not been fetched yet."""
-        return self._size
+        return self._size + (self._channel.transport.write_backlog() if self._channel is not None else 0)
 
     def close(self, code: int = 1000, reason: str = "") -> None:
         """Let what waits be fetched; after `Limits.close_timeout` it is dropped. `Receiver.closed` follows."""
@@ -103,7 +105,9 @@ class ErraiConnection:
             self._why = Closed(code, reason)
             self._cancel_timer = call_later(self._host, self._host.limits.close_timeout, self._finish)
             self._wake()
-            if not self._queue:
+            if self._channel is not None:
+                self._channel.transport.close(code, reason)
+            elif not self._queue:
                 self._host.call_soon(self._finish)
 
     def abort(self, why: Closed) -> None:
@@ -114,9 +118,13 @@ class ErraiConnection:
             self._host.call_soon(self._finish)
 
     def tick(self, now: float) -> None:
-        """About once a second: who asks for nothing any more has gone."""
-        if not self._fetching and now - self._seen > _SILENCE and self._state is State.OPEN:
-            self.abort(Closed(1006, f"no request for {_SILENCE:g} s"))
+        """About once a second: who asks for nothing any more has gone, unless a WebSocket is open."""
+        if self._channel is not None:
+            self._channel.transport.tick(now)
+            return
+        patience = _SILENCE if self._silence is None else self._silence
+        if not self._fetching and now - self._seen > patience and self._state is State.OPEN:
+            self.abort(Closed(1006, f"no request for {patience:g} s"))
 
     # -- requests
 
@@ -126,8 +134,8 @@ class ErraiConnection:
         return self._state is State.LOST or (self._state is State.CLOSING and not self._queue)
 
     def receive(self, payload: bytes) -> None:
-        """The body of a request."""
-        self._seen = self._host.time()
+        """The body of a request, or a frame of the WebSocket."""
+        self._seen, self._silence = self._host.time(), None
         if self._state is State.OPEN and self._receiver is not None:
             self._receiver.frames_received([payload])
 
@@ -136,6 +144,7 @@ class ErraiConnection:
         turn = self._turn = self._turn + 1
         self._wake()
         self._fetching += 1
+        self._silence = None
         try:
             with anyio.move_on_after(wait):
                 while not self._queue and self._state is State.OPEN and self._turn == turn:
@@ -151,12 +160,78 @@ class ErraiConnection:
             return NOTHING
         payload = next_payload(self._queue, self.max_frame)
         self._size = sum(map(len, self._queue))
-        if self._paused and self._size <= LOW_WATER and self._state is State.OPEN and self._receiver is not None:
-            self._paused = False
-            self._receiver.resume_writing()
+        if self._size <= LOW_WATER:
+            self.resume()
         if self._state is State.CLOSING and not self._queue:
             self._host.call_soon(self._finish)
         return payload
+
+    # -- a WebSocket (notes, section 2.4)
+
+    def offer(self, payload: bytes, url: str) -> Offering:
+        """The payload of somebody who associates, with what this side offers."""
+        offering = Offering(payload)
+        offering.offers = {
+            "CapabilitiesFlags": "LongPolling,WebSockets,SSE",
+            "ConnectionSessionKey": self.key,
+            "WebSocketURL": url,
+            "WebSocketToken": self.token(),
+        }
+        return offering
+
+    def token(self) -> str:
+        """A new one-time token; the oldest of many is worth nothing any more."""
+        token = secrets.token_urlsafe(16)
+        self._tokens.append(token)
+        return token
+
+    def use(self, token: object) -> bool:
+        """Whether a token is one of this session's, which it then is no longer."""
+        if isinstance(token, str):
+            for known in self._tokens:
+                if hmac.compare_digest(known.encode(), token.encode("utf-8", "surrogatepass")):
+                    self._tokens.remove(known)
+                    return True
+        return False
+
+    def open_channel(self, channel: Channel) -> None:
+        """From now on everything goes over this WebSocket, first what waits; who polls gets nothing any more."""
+        before, self._channel = self._channel, channel
+        if before is not None:
+            before.transport.close(1000, "another WebSocket has taken its place")
+        self._turn += 1
+        self._wake()
+        while self._queue:
+            channel.transport.send(self._queue.popleft())
+        self._size = 0
+        if not channel.paused:
+            self.resume()
+        if self._state is State.CLOSING:
+            channel.transport.close(1001, self._why.reason if self._why is not None else "")
+
+    def channel_lost(self, channel: Channel) -> None:
+        """A WebSocket has ended. The session stays for a while: its client may poll, or negotiate another one."""
+        if channel is self.negotiating:
+            self.negotiating = None
+        if channel is self._channel:
+            self._channel = None
+            self._seen, self._silence = self._host.time(), _AFTER_CHANNEL
+            if self._state is State.CLOSING:
+                self._host.call_soon(self._finish)
+            else:
+                self.resume()
+
+    def pause(self) -> None:
+        """The peer is slow."""
+        if not self._paused and self._receiver is not None:
+            self._paused = True
+            self._receiver.pause_writing()
+
+    def resume(self) -> None:
+        """There is room again."""
+        if self._paused and self._state is State.OPEN and self._receiver is not None:
+            self._paused = False
+            self._receiver.resume_writing()
 
     def _wake(self) -> None:
         self._changed.set()
@@ -171,6 +246,10 @@ class ErraiConnection:
         self._queue.clear()
         self._size = 0
         self._wake()
+        why = self._why or Closed(1001, "the server ended the session")
+        for channel in (self.negotiating, self._channel):
+            if channel is not None:
+                channel.transport.abort(why)
         self._ended(self)
         if self._receiver is not None:
-            self._receiver.closed(self._why or Closed(1001, "the server ended the session"))
+            self._receiver.closed(why)

@@ -15,12 +15,16 @@ import anyio
 
 from ..plugins import WebRoute
 from ._asgi import Send
-from ._errai_connection import NOTHING, ErraiConnection
+from ._errai_channel import Channels, confirm
+from ._errai_connection import ErraiConnection
+from ._errai_payloads import NOTHING, command_in
 from ._http_server import HttpEndpoint, Request, respond
 from ._ws_policy import Turned, cookies_of, query_of
 
-__all__ = ["ErraiEndpoint"]
+__all__ = ["CHANNEL", "ErraiEndpoint"]
 
+CHANNEL = "/websocket.bus"
+"""Where the WebSockets of sessions are, as on a real server."""
 _COOKIE = "polybus-errai"
 _POLL = 45.0
 """Seconds that a poll waits, as on a real server."""
@@ -40,10 +44,12 @@ class ErraiEndpoint(HttpEndpoint):
     def __init__(self, path: str = "/") -> None:
         super().__init__(path)
         self._sessions: dict[tuple[str, str], ErraiConnection] = {}
+        self._channels = Channels(self.knock, self._session_of)
 
     def routes(self) -> Sequence[WebRoute]:
-        """WebSockets at the path itself, and all addresses below it that end in ``.erraiBus``."""
-        return [*super().routes(), WebRoute("/{name}.erraiBus", self.exchange, ("GET", "POST"))]
+        """WebSockets at the path itself, those of sessions, and all addresses below it that end in ``.erraiBus``."""
+        requests = WebRoute("/{name}.erraiBus", self.exchange, ("GET", "POST"))
+        return [*super().routes(), WebRoute(CHANNEL, self._channels), requests]
 
     # -- requests
 
@@ -61,11 +67,12 @@ class ErraiEndpoint(HttpEndpoint):
         if not 0 < len(client) <= _MAX_ID:
             raise Turned(HTTPStatus.BAD_REQUEST, f"the query has no clientId, or one of more than {_MAX_ID} characters")
         body = await request.body() or b""
-        cookie = cookies_of("; ".join(request.head.headers.get("cookie", ()))).get(_COOKIE, "")
+        cookie = _cookie_of(request)
+        begins = any(word in body for word in _BEGINNINGS)
         connection = self._sessions.get((cookie, client))
         headers = [_JSON]
         if connection is None:
-            if not any(word in body for word in _BEGINNINGS):
+            if not begins:
                 await respond(send, HTTPStatus.OK, _EXPIRED, headers)
                 return
             cookie, connection = await self._enter(request, cookie, client)
@@ -73,13 +80,19 @@ class ErraiEndpoint(HttpEndpoint):
             kept = f"{_COOKIE}={cookie}; Path=/; HttpOnly; SameSite=Strict{secure}"
             headers.append((b"set-cookie", kept.encode()))
         if body:
-            connection.receive(body)
+            connection.receive(connection.offer(body, _channel_url(request)) if begins else body)
+            verify = command_in(body, "WebsocketChannelVerify")
+            if verify is not None:
+                confirm(connection, verify)
         if query.get("sse") == "1":
             connection.polls = True
             await _stream(connection, request, send)
         elif query.get("wait") == "1":
             connection.polls = connection.polls or query.get("phase") != "connection"
             await _poll(connection, request, send, headers)
+        elif request.head.path.rpartition("/")[2].startswith("in."):
+            connection.polls = True
+            await respond(send, HTTPStatus.OK, connection.take(), headers)
         else:
             # To who polls nothing comes on other ways: two answers could overtake each other.
             await respond(send, HTTPStatus.OK, NOTHING if connection.polls else connection.take(), headers)
@@ -107,6 +120,24 @@ class ErraiEndpoint(HttpEndpoint):
     def _left(self, key: tuple[str, str], connection: ErraiConnection) -> None:
         if self._sessions.get(key) is connection:
             del self._sessions[key]
+
+    def _session_of(self, request: Request, key: object) -> ErraiConnection | None:
+        """The session of a cookie and a ConnectionSessionKey; without one, any session of the cookie."""
+        cookie = _cookie_of(request)
+        for (known, _), connection in self._sessions.items():
+            if known == cookie and key in (None, connection.key):
+                return connection
+        return None
+
+
+def _cookie_of(request: Request) -> str:
+    return cookies_of("; ".join(request.head.headers.get("cookie", ()))).get(_COOKIE, "")
+
+
+def _channel_url(request: Request) -> str:
+    """Where the client finds its WebSocket: at the same host, whatever that is called from outside."""
+    scheme = "wss" if request.door.tls else "ws"
+    return f"{scheme}://{request.head.only('host')}{request.head.path.rpartition('/')[0]}{CHANNEL}"
 
 
 async def _poll(connection: ErraiConnection, request: Request, send: Send, headers: list[tuple[bytes, bytes]]) -> None:

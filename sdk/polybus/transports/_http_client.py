@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from ..plugins import DialOptions, Receiver
 
-__all__ = ["HttpClient", "Lost", "turned_away"]
+__all__ = ["HttpClient", "Lost", "lost", "turned_away"]
 
 
 class Lost(Exception):
@@ -144,17 +144,23 @@ class HttpClient:
         """
         try:
             async with self._http.stream(method, url, **what) as response:
-                parts, size = list[bytes](), 0
-                async for chunk in response.aiter_bytes():
-                    parts.append(chunk)
-                    size += len(chunk)
-                    if size > 2 * self.max_frame:
-                        raise Lost(Closed(1009, f"an answer of more than {2 * self.max_frame} bytes (Limits.message)"))
-                return response.status_code, response.headers, b"".join(parts)
-        except httpx.TimeoutException as error:
-            raise Lost(Closed(1006, f"{self.address} did not answer in time ({type(error).__name__})")) from error
+                return response.status_code, response.headers, await self.read(response)
         except httpx.HTTPError as error:
-            raise Lost(Closed(1006, f"{self.address}: {plain_reason(error)}")) from error
+            raise lost(self.address, error) from error
+
+    async def read(self, response: httpx.Response) -> bytes:
+        """The body of an answer.
+
+        Raises:
+            Lost: It is one without end.
+        """
+        parts, size = list[bytes](), 0
+        async for chunk in response.aiter_bytes():
+            parts.append(chunk)
+            size += len(chunk)
+            if size > 2 * self.max_frame:
+                raise Lost(Closed(1009, f"an answer of more than {2 * self.max_frame} bytes (Limits.message)"))
+        return b"".join(parts)
 
     # -- the tasks
 
@@ -179,6 +185,13 @@ class HttpClient:
             await work()
         except Lost as lost:
             self.abort(lost.why)
+
+
+def lost(address: str, error: httpx.HTTPError) -> Lost:
+    """What a failure of httpx means to a connection."""
+    if isinstance(error, httpx.TimeoutException):
+        return Lost(Closed(1006, f"{address} did not answer in time ({type(error).__name__})"))
+    return Lost(Closed(1006, f"{address}: {plain_reason(error)}"))
 
 
 def turned_away(status: int, body: bytes) -> Closed | None:

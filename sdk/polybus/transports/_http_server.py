@@ -14,7 +14,7 @@ from ._asgi_server import AsgiWebSocket, _address, _at, _decision, _is_open, _up
 from ._sockets import is_loopback, tune
 from ._ws_policy import Door, Turned, Upgrade, answer, refused
 
-__all__ = ["HttpEndpoint", "Request", "respond"]
+__all__ = ["HttpEndpoint", "Request", "respond", "turn_away"]
 
 logger: logging.Logger = logging.getLogger("polybus.transports")
 
@@ -27,7 +27,7 @@ class Request:
         self.scope: Scope = scope
         self.receive: Receive = receive
         self.head: Upgrade = _upgrade(scope)
-        self.name: str = "https" if scope.get("scheme") == "https" else "http"
+        self.name: str = "https" if scope.get("scheme") in ("https", "wss") else "http"
         self.address: str = _address(scope)
         here: tuple[str, int | None] = scope.get("server") or ("", None)
         self.url: str = f"{self.name}://{_at(*here)}{self.head.path}"
@@ -145,14 +145,13 @@ class HttpEndpoint:
     async def exchange(self, scope: Scope, receive: Receive, send: Send) -> None:
         """The ASGI application of a route that takes requests."""
         try:
-            await self.take(self._knock(scope, receive), send)
+            await self.take(self.knock(scope, receive), send)
         except Turned as turned:
-            fields, body = answer(turned)
-            kept = [(name.lower().encode(), value.encode("latin-1")) for name, value in fields if name != "Connection"]
-            await respond(send, turned.status, body, [field for field in kept if field[0] != b"content-length"])
+            await turn_away(send, turned)
 
-    def _knock(self, scope: Scope, receive: Receive) -> Request:
-        """
+    def knock(self, scope: Scope, receive: Receive) -> Request:
+        """Look at a request before its body is read.
+
         Raises:
             Turned: 503 while nobody is let in; what `Door.check` and `AsgiWebSocket` say.
         """
@@ -180,3 +179,10 @@ async def respond(send: Send, status: HTTPStatus, body: bytes, headers: Sequence
         logger.debug("polybus: gone before its answer: %r", error)
         return False
     return True
+
+
+async def turn_away(send: Send, turned: Turned) -> None:
+    """Answer a request that may not be made: a status, and a text that says why."""
+    fields, body = answer(turned)
+    kept = [(name.lower().encode(), value.encode("latin-1")) for name, value in fields if name != "Connection"]
+    await respond(send, turned.status, body, [field for field in kept if field[0] != b"content-length"])

@@ -1,14 +1,16 @@
-"""HTTP: ``jrep+http://host/path``, for J.REP over posts and long polls. The library `httpx` is loaded when first needed."""
+"""HTTP: ``jrep+http://host/path``. `httpx` is loaded by the first connection, uvicorn by the first listener."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
-from urllib.parse import urlsplit
+from urllib.parse import parse_qsl, urlencode, urlsplit
 
 from attrs import define, field
 
 from ..errors import LocalProtocolError, Unsupported
 from ..plugins import DialOptions, ListenOptions, Transport
+from ._sockets import bind_tcp
 from ._urls import NetAddress, net_address
 
 if TYPE_CHECKING:
@@ -16,12 +18,16 @@ if TYPE_CHECKING:
 
 __all__ = ["Http", "SecureHttp"]
 
+_CHANNELS = {"auto": ("websocket", "events", "poll"), "websocket": ("websocket",), "events": ("events",), "poll": ("poll",)}
+
 
 @define
 class HttpConnector:
     """Dials ``http://host/path`` or ``https://host/path``."""
 
     url: str
+    ways: set[str]
+    """How messages may come to us."""
     reconnects: bool = field(default=True, init=False)
 
     async def connect(self, options: DialOptions) -> Transport:
@@ -37,11 +43,11 @@ class HttpConnector:
             raise LocalProtocolError("tls= given for http://, which is not encrypted: use https://", protocol="http")
         from ._errai_client import ErraiClient
 
-        return ErraiClient(self.url, options.tls, options)
+        return ErraiClient(self.url, options.tls, options, self.ways)
 
 
 class Http:
-    """``http://host:port/path``"""
+    """``http://host:port/path``; ``?channel=poll``, ``events`` or ``websocket`` chooses how messages come to a client."""
 
     name = "http"
     _port = 80
@@ -50,24 +56,39 @@ class Http:
         """For an address without the protocol.
 
         Raises:
-            ValueError: The host is missing.
+            ValueError: The host is missing, or the channel is not known.
         """
         self._address(url)
-        return HttpConnector(url)
+        root, _, query = url.partition("?")
+        fields = parse_qsl(query, keep_blank_values=True)
+        chosen = [value for name, value in fields if name == "channel"] or ["auto"]
+        if chosen[-1] not in _CHANNELS:
+            raise ValueError(f"http: channel={chosen[-1]!r} is not known; it is one of {', '.join(_CHANNELS)}")
+        return HttpConnector(
+            _joined(root, ((name, value) for name, value in fields if name != "channel")), set(_CHANNELS[chosen[-1]])
+        )
 
     def is_private(self, url: str) -> bool:
         """Whether only this machine can reach that address."""
         return self._address(url).private
 
     async def listen(self, url: str, options: ListenOptions) -> Listening:
-        """Not here: an HTTP server is an application's.
+        """Bind and serve, with uvicorn in this event loop.
 
         Raises:
-            Unsupported: Always; the text says what to write instead.
+            OSError: The address is taken or not ours.
+            ValueError: The host is missing, or something in `origins` is no origin.
+            LocalProtocolError: `tls` is given without need, or is missing.
+            Unsupported: The protocol has no form over HTTP, uvicorn is missing, or the event loop is not asyncio's.
         """
-        raise Unsupported(
-            "over HTTP a bus is served in an application: polybus.fastapi.attach(app, bus, path, protocol='jrep')"
-        )
+        from ._http_listener import HttpListener
+
+        address = self._address(url)
+        secure = self.name == "https"
+        if (options.tls is None) == secure:
+            text = "https:// needs tls= with the server's certificate" if secure else "tls= given for http://: use https://"
+            raise LocalProtocolError(text, protocol=self.name)
+        return await HttpListener.open(address, options, await bind_tcp(address.host, address.port))
 
     def _address(self, url: str) -> NetAddress:
         return net_address(url, self._port)
@@ -78,3 +99,8 @@ class SecureHttp(Http):
 
     name = "https"
     _port = 443
+
+
+def _joined(root: str, fields: Iterable[tuple[str, str]]) -> str:
+    query = urlencode(list(fields))
+    return f"{root}?{query}" if query else root

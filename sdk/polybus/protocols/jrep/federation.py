@@ -29,6 +29,9 @@ _OWN: Final[Mapping[Role, tuple[str, ...]]] = {
     "server": (SERVER_BUS, ECHO_SERVICE),
     "client": (CLIENT_BUS, CLIENT_BUS_ERRORS),
 }
+_FLAGS: Final = "LongPolling,SSE"
+_LEGACY_FLAGS: Final = "NoLongPollAvailable"
+"""Where there is no HTTP these say nothing, but Errai's clients look for them."""
 _MAX_FLAGS: Final = 4096
 _REFUSALS: Final[Mapping[int, type[Unauthorized] | type[Forbidden]]] = {4401: Unauthorized, 4403: Forbidden}
 _PATIENCE: Final = 1.0
@@ -47,6 +50,7 @@ class Federation(Tables):
         "_met",
         "_missed",
         "_most",
+        "_offers",
         "_prefix",
         "_rng",
         "_silence",
@@ -78,6 +82,8 @@ class Federation(Tables):
         self._heard = 0.0
         self._due: float | None = None
         """When to fall back, or to beat."""
+        self._offers: Mapping[str, str] | None = None
+        """Of the transport, for a client that associates: parts of FinishAssociation. It marks the payload with them."""
         self._missed: float | None = None
         """When to look whether the peer's heartbeat is missing."""
 
@@ -207,14 +213,15 @@ class Federation(Tables):
         if verb == "FinishAssociation":
             named = [name for name in self._told if "," not in name]
             key = "".join(self._rng.choices(_ALPHABET, k=_TOKEN_LENGTH))
-            services, flags = ",".join((*own, *named)), "LongPolling,SSE"
-            self._say(verb, ConnectionSessionKey=key, RemoteServices=services, CapabilitiesFlags=flags, Polybus="1")
+            offers = {"ConnectionSessionKey": key, "CapabilitiesFlags": _FLAGS, **(self._offers or {})}
+            self._say(verb, RemoteServices=",".join((*own, *named)), Polybus="1", **offers)
             for name in self._told:
                 if "," in name:
                     self._tell("RemoteSubscribe", name)
         else:
             self._say("RemoteSubscribe", SubjectsList=[*own, *self._told])
-            self._say("CapabilitiesNotice", CapabilitiesFlags="NoLongPollAvailable", Polybus="1")
+            flags = _LEGACY_FLAGS if self._offers is None else "LongPollAvailable"
+            self._say("CapabilitiesNotice", CapabilitiesFlags=flags, Polybus="1")
             self._say("FinishStateSync", ConnectionSessionKey="".join(self._rng.choices(_ALPHABET, k=_TOKEN_LENGTH)))
         self._documents.extend(waiting)
 
@@ -268,6 +275,15 @@ class Federation(Tables):
             raise refuse("CapabilitiesFlags is required", "missing_part")
         self._flags = flags or ""
         self._know(message)
+
+    def verify(self, message: Message | None, now: float) -> None:
+        """WebsocketChannelVerify: the transport that offered a WebSocket has looked at it.
+
+        Raises:
+            RemoteProtocolError: ``handshake_order``: none was offered.
+        """
+        if self._offers is None:
+            raise refuse("WebsocketChannelVerify, but no WebSocket was offered", "handshake_order")
 
     def beat(self, message: Message | None, now: float) -> None:
         """Heartbeat. One of ours says how often it beats, and is held to that."""

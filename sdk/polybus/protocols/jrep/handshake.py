@@ -59,6 +59,7 @@ class Action(enum.Enum):
     UNLEARN = "unlearn"
     NOTE = "note"
     BEAT = "beat"
+    VERIFY = "verify"
     LEAVE = "leave"
     RENEW = "renew"
     DELIVER = "deliver"
@@ -140,6 +141,7 @@ _SERVER: Final[Mapping[State, Mapping[str, Step]]] = {
         "RemoteUnsubscribe": Step(Action.UNLEARN, _C),
         "Disconnect": Step(Action.LEAVE, _X),
         "Heartbeat": Step(Action.BEAT, _C),
+        "WebsocketChannelVerify": Step(Action.VERIFY, _C),
         "message": Step(Action.DELIVER, _C),
     },
 }
@@ -185,6 +187,9 @@ _CLIENT: Final[Mapping[State, Mapping[str, Step]]] = {
         "Disconnect": Step(Action.LEAVE, _X),
         "SessionExpired": Step(Action.RENEW, _X),
         "Heartbeat": Step(Action.BEAT, _C),
+        # The transport has read these two.
+        "WebsocketChannelOpen": Step(Action.IGNORE, _C),
+        "WebsocketNegotiationFailed": Step(Action.IGNORE, _C),
         "message": Step(Action.DELIVER, _C),
     },
 }

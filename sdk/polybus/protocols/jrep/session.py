@@ -76,6 +76,8 @@ class JrepSession(Federation):
     def receive(self, frame: bytes, now: float) -> None:
         """One payload has come in. Never raises: what is bad in it becomes `Refused`, and is answered where it can be."""
         self._heard = now
+        if type(frame) is not bytes:
+            self._offers = getattr(frame, "offers", None)
         try:
             messages = self._read(frame)
         except RemoteProtocolError as error:

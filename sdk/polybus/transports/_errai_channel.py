@@ -1,0 +1,200 @@
+"""The WebSocket of an Errai session: how a client shows that it is the one that polls, and the frames afterwards (notes 2.4).
+
+::
+
+    client, socket  {"CommandType":"Associate","ConnectionSessionKey":k,"WebSocketToken":t}     t from FinishAssociation
+    server, socket  WebsocketChannelVerify with a token u
+    client, HTTP    WebsocketChannelVerify with u, from the session that k names
+    server, HTTP    WebsocketChannelOpen with a token for the next time
+    client, socket  the first word once more; then payloads in both directions
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Sequence
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+from ..plugins import Closed
+from ._asgi import AsgiTransport, Receive, Scope, Send, socket_of
+from ._asgi_server import accept, answered
+from ._errai_payloads import MAX_WORD, said, word
+from ._wire import call_later
+from ._ws_policy import Turned, refused
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from ._errai_connection import ErraiConnection
+    from ._http_server import Request
+
+__all__ = ["Channel", "Channels", "confirm"]
+
+_TEXT: Final[frozenset[Literal["text", "binary"]]] = frozenset({"text"})
+
+
+class Stage(enum.Enum):
+    """Where the negotiation stands."""
+
+    CLAIMING = 1
+    """Nothing has been shown yet."""
+    VERIFYING = 2
+    """A token was right; the client has to return another one over HTTP."""
+    VERIFIED = 3
+    OPEN = 4
+    OVER = 5
+
+
+class Channel:
+    """One WebSocket, as what its transport calls."""
+
+    def __init__(
+        self, transport: AsgiTransport, find: Callable[[object], ErraiConnection | None], settled: Callable[[], None]
+    ) -> None:
+        self.transport: AsgiTransport = transport
+        self.paused: bool = False
+        self._find = find
+        self._settled: Callable[[], None] | None = settled
+        self._stage = Stage.CLAIMING
+        self._connection: ErraiConnection | None = None
+        self._token = ""
+
+    # -- plugins.Receiver
+
+    def frames_received(self, frames: Sequence[bytes]) -> None:
+        """Words of the negotiation, then payloads."""
+        for frame in frames:
+            if self._stage is not Stage.OPEN:
+                self._negotiate(frame)
+            elif self._connection is not None and not _is_claim(frame):
+                self._connection.receive(frame)
+
+    def closed(self, why: Closed) -> None:
+        """The session goes on without it."""
+        self._settle(Stage.OVER)
+        if self._connection is not None:
+            self._connection.channel_lost(self)
+
+    def pause_writing(self) -> None:
+        """The client reads slowly."""
+        self.paused = True
+        if self._stage is Stage.OPEN and self._connection is not None:
+            self._connection.pause()
+
+    def resume_writing(self) -> None:
+        """There is room again."""
+        self.paused = False
+        if self._stage is Stage.OPEN and self._connection is not None:
+            self._connection.resume()
+
+    # -- the negotiation
+
+    def give_up(self) -> None:
+        """The time for it is over."""
+        if self._settled is not None:
+            self.transport.abort(Closed(1008, "the negotiation was not completed"))
+
+    def verified(self, token: object) -> bool:
+        """The client has returned a token over HTTP."""
+        if self._stage is Stage.VERIFYING and self._connection is not None and token == self._token:
+            self._stage = Stage.VERIFIED
+        return self._stage is Stage.VERIFIED
+
+    def _negotiate(self, frame: bytes) -> None:
+        claims = said(frame) if len(frame) <= MAX_WORD and frame.lstrip()[:1] == b"{" else []
+        if not claims:
+            self._fail("illegal handshake")
+        elif claims[0].get("CommandType") != "Associate":
+            self._fail("bad command")
+        else:
+            self._claim(claims[0])
+
+    def _claim(self, claim: Mapping[str, Any]) -> None:
+        connection = self._find(claim.get("ConnectionSessionKey"))
+        if connection is None or self._connection not in (None, connection):
+            self._fail("bad session id")
+        elif self._stage is Stage.VERIFIED:
+            connection.negotiating = None
+            self._settle(Stage.OPEN)
+            connection.open_channel(self)
+        elif self._stage is Stage.CLAIMING and connection.use(claim.get("WebSocketToken")):
+            self._stage, self._connection = Stage.VERIFYING, connection
+            self._token = connection.token()
+            connection.use(self._token)  # it is for this socket alone
+            if connection.negotiating is not None:
+                connection.negotiating.give_up()
+            connection.negotiating = self
+            self.transport.send(word(ToSubject="ClientBus", CommandType="WebsocketChannelVerify", WebSocketToken=self._token))
+        else:
+            self._fail("bad negotiation key")
+
+    def _settle(self, stage: Stage) -> None:
+        """There is nothing left to negotiate."""
+        self._stage = stage
+        if self._settled is not None:
+            settled, self._settled = self._settled, None
+            settled()
+
+    def _fail(self, text: str) -> None:
+        self._settle(Stage.OVER)
+        self.transport.send(word(ToSubject="ClientBus", CommandType="WebsocketNegotiationFailed", ErrorMessage=text))
+        self.transport.close(1008, text)
+
+
+def confirm(connection: ErraiConnection, message: Mapping[str, Any]) -> None:
+    """``WebsocketChannelVerify`` over HTTP: the answer is queued for the client."""
+    channel = connection.negotiating
+    if channel is not None and channel.verified(message.get("WebSocketToken")):
+        token = connection.token()
+        connection.send(word(ToSubject="ClientBus", CommandType="WebsocketChannelOpen", WebSocketToken=token))
+    else:
+        text = "bad negotiation key"
+        connection.send(word(ToSubject="ClientBus", CommandType="WebsocketNegotiationFailed", ErrorMessage=text))
+
+
+def _is_claim(frame: bytes) -> bool:
+    """Whether a client says its first word a third time, as it does after WebsocketChannelOpen over the socket (notes 2.4)."""
+    return frame[:1] == b"{" and len(frame) <= MAX_WORD and b'"Associate"' in frame and b'"ToSubject"' not in frame
+
+
+class Channels:
+    """The ASGI application of these WebSockets. Whom they belong to shows the cookie of a session, before the upgrade."""
+
+    def __init__(
+        self, knock: Callable[[Scope, Receive], Request], find: Callable[[Request, object], ErraiConnection | None]
+    ) -> None:
+        self._knock = knock
+        self._find = find
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """One WebSocket, from its upgrade to its end."""
+        await answered(self._admit, scope, receive, send)
+
+    async def _admit(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """
+        Raises:
+            Turned: Before the upgrade: the stranger stays outside.
+        """
+        request = self._knock(scope, receive)
+        gate, host, address = request.options.gate, request.options.host, request.address
+        if self._find(request, None) is None:
+            raise Turned(HTTPStatus.FORBIDDEN, "no session has this cookie: an Errai client associates over HTTP first")
+        refusal = gate.knock(address)
+        if refusal is not None:
+            raise refused(refusal)
+        name = "wss" if request.door.tls else "ws"
+        transport = AsgiTransport(name, address, host, send, socket_of(receive), reads=_TEXT, writes="text")
+
+        def find(key: object) -> ErraiConnection | None:
+            return self._find(request, key) if isinstance(key, str) else None
+
+        channel = Channel(transport, find, lambda: gate.left(address))
+        transport.start(channel)
+        cancel = call_later(host, host.limits.handshake_timeout, channel.give_up)
+        try:
+            if await accept(send, None):
+                await transport.run(receive)
+        finally:
+            cancel()
+            channel.closed(Closed(1006, "the connection is over"))

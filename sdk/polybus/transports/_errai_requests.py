@@ -1,0 +1,150 @@
+"""The requests of an Errai client: addresses, cookies, the CSRF token, and what answers mean (J.REP notes, sections 2.1, 4)."""
+
+from __future__ import annotations
+
+import secrets
+import ssl
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Final
+from urllib.parse import urlsplit
+
+import httpx
+
+from ..plugins import Closed
+from ._errai_events import EventReader, EventTooLarge
+from ._http_client import Lost, lost, turned_away
+
+if TYPE_CHECKING:
+    from ..plugins import DialOptions
+    from ._http_client import HttpClient
+
+__all__ = ["HEADERS", "POLL", "Requests"]
+
+POLL: Final = 60.0
+"""Seconds of patience with a poll, and between two signs of life in a stream of events; a real server gives one after 45."""
+_CSRF: Final = "errai-csrf-token"
+_JSON: Final = "application/json"
+_EVENTS: Final = "text/event-stream"
+HEADERS: Final = {"content-type": f"{_JSON}; charset=utf-8", "accept": _JSON}
+
+
+class Requests:
+    """The requests of one client id."""
+
+    def __init__(self, client: HttpClient, url: str, tls: ssl.SSLContext | None, options: DialOptions) -> None:
+        root, _, self._query = url.partition("?")
+        parts = urlsplit(root)
+        self.secure: bool = parts.scheme == "https"
+        self.host: str = parts.hostname or ""
+        self._client = client
+        self._http = client._http
+        self._tls = tls
+        self._given = dict(options.headers)
+        self._id = f"{secrets.randbelow(2**31)}-{secrets.randbelow(2**31)}"
+        self._root = root.rstrip("/")
+        self._count = 0
+
+    async def post(self, name: str, payload: bytes, query: Mapping[str, str], patience: float | None = None) -> bytes:
+        """Post a payload; the answer.
+
+        Raises:
+            Lost: No answer, or one that ends the connection.
+        """
+        status, headers, body = await self._exchange(name, payload, query, patience)
+        token = headers.get(_CSRF)
+        if status == 403 and token:  # "repeat with this header" (notes, section 2.1)
+            self._http.headers[_CSRF] = token
+            status, headers, body = await self._exchange(name, payload, query, patience)
+        return _judged(status, headers, body)
+
+    async def listen(self, deliver: Callable[[bytes], None], began: Callable[[], None]) -> float | None:
+        """Read a stream of events until it ends in order. `began` is called with its first bytes.
+
+        Returns:
+            Seconds after which to come back; None where the server has no events here.
+
+        Raises:
+            Lost: It broke off, or is none of ours: what was under way in it is lost.
+        """
+        reader = EventReader(2 * self._client.max_frame)
+        timeout = httpx.Timeout(self._http.timeout.write, read=POLL)
+        params, headers = self._params({"sse": "1"}), {"accept": _EVENTS}
+        try:
+            async with self._http.stream("GET", self._url("in"), params=params, headers=headers, timeout=timeout) as response:
+                if response.status_code != 200 or _media_type(response.headers) != _EVENTS:
+                    return await self._no_events(response, deliver)
+                async for chunk in response.aiter_bytes():
+                    began()
+                    for event in reader.feed(chunk):
+                        deliver(event)
+        except EventTooLarge as error:
+            raise Lost(Closed(1009, f"{self._client.address} sent {error} (Limits.message)")) from error
+        except httpx.HTTPError as error:
+            raise lost(self._client.address, error) from error
+        return reader.retry
+
+    async def _no_events(self, response: httpx.Response, deliver: Callable[[bytes], None]) -> float | None:
+        """
+        Raises:
+            Lost: The answer ends the connection.
+        """
+        body = await self._client.read(response)
+        if response.status_code == 200 and _media_type(response.headers) == _JSON:
+            deliver(body)  # SessionExpired, say
+            return 0.5
+        away = turned_away(response.status_code, body)
+        if away is not None:
+            raise Lost(away)
+        return None
+
+    def upgrade_headers(self, url: str) -> dict[str, str]:
+        """Headers of a WebSocket upgrade at the same host: cookies, and what the application gave."""
+        request = httpx.Request("GET", url.replace("ws", "http", 1), headers=self._given)
+        self._http.cookies.set_cookie_header(request)
+        cookies = request.headers.get("cookie")
+        return {**self._given, **({"Cookie": cookies} if cookies else {})}
+
+    def tls_of(self, url: str) -> ssl.SSLContext | None:
+        """For a WebSocket."""
+        if not url.startswith("wss:"):
+            return None
+        return self._tls if self._tls is not None else ssl.create_default_context()
+
+    def _url(self, name: str) -> str:
+        return f"{self._root}/{name}.{self._id}.erraiBus"
+
+    def _params(self, query: Mapping[str, str]) -> httpx.QueryParams:
+        self._count += 1
+        return httpx.QueryParams(self._query).merge({"z": str(self._count), "clientId": self._id, **query})
+
+    async def _exchange(
+        self, name: str, payload: bytes, query: Mapping[str, str], patience: float | None
+    ) -> tuple[int, httpx.Headers, bytes]:
+        """
+        Raises:
+            Lost: No answer.
+        """
+        timeout = self._http.timeout if patience is None else httpx.Timeout(self._http.timeout.write, read=patience)
+        return await self._client.ask("POST", self._url(name), params=self._params(query), content=payload, timeout=timeout)
+
+
+def _judged(status: int, headers: httpx.Headers, body: bytes) -> bytes:
+    """
+    Raises:
+        Lost: Anything but 200 with JSON, or with nothing.
+    """
+    away = turned_away(status, body)
+    if away is not None:
+        raise Lost(away)
+    text = body[:200].decode("utf-8", "replace").strip()
+    if status != 200:
+        raise Lost(Closed(1006, f"the server answered {status}: {text}"))
+    kind = _media_type(headers)
+    if body.strip() and kind != _JSON:
+        raise Lost(Closed(1006, f"the server's answer is {kind or 'of no type'}, not {_JSON}: {text}"))
+    return body
+
+
+def _media_type(headers: httpx.Headers) -> str:
+    kind: str = headers.get("content-type", "")
+    return kind.partition(";")[0].strip().lower()

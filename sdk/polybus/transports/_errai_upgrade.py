@@ -1,0 +1,191 @@
+"""The WebSocket that an Errai client negotiates beside its posts (J.REP notes, section 2.4), from the client's side."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final, Literal, Protocol
+from urllib.parse import urlsplit
+
+import anyio
+from attrs import field, frozen
+
+from ..errors import BusError
+from ..plugins import Closed, DialOptions
+from ._errai_payloads import MAX_WORD, command_in, word
+
+if TYPE_CHECKING:
+    from ._errai_requests import Requests
+    from ._ws_transport import WebSocketTransport
+
+__all__ = ["Offer", "Upgrade", "offer_in"]
+
+_TEXT: Final[frozenset[Literal["text", "binary"]]] = frozenset({"text"})
+PATIENCE: Final = 2.5
+"""Seconds for each step: a proxy that does not know WebSockets may answer nothing at all."""
+_PAUSE: Final = 0.05
+_TRIES: Final = 20
+"""How often to ask whether the channel is open: a real server answers from another thread, perhaps after the post."""
+
+
+@frozen
+class Offer:
+    """What a server can do, as it said when it let us in."""
+
+    flags: frozenset[str] = frozenset()
+    key: str = ""
+    url: str = ""
+    token: str = field(default="", repr=False)
+    frequency: float = 0.5
+    """Seconds between two short polls."""
+
+
+def offer_in(payload: bytes) -> Offer:
+    """What FinishAssociation, or CapabilitiesNotice, says."""
+    message = command_in(payload, "FinishAssociation", "CapabilitiesNotice")
+    if message is None:
+        return Offer()
+
+    def text(part: str) -> str:
+        value = message.get(part)
+        return value if isinstance(value, str) else ""
+
+    flags = frozenset(flag.strip() for flag in text("CapabilitiesFlags").split(","))
+    return Offer(flags, text("ConnectionSessionKey"), text("WebSocketURL"), text("WebSocketToken"), _frequency(message))
+
+
+def _frequency(message: Mapping[str, Any]) -> float:
+    given = message.get("PollFrequency")
+    if isinstance(given, dict):
+        given = given.get("^NumVal")
+    try:
+        return min(max(float(str(given)) / 1000, 0.1), 30.0)
+    except ValueError:
+        return 0.5
+
+
+class Owner(Protocol):
+    """Whose WebSocket it is."""
+
+    async def post(self, payload: bytes) -> bytes:
+        """Post between other posts, deliver what the answer has for the bus, and return it."""
+        ...
+
+    def frame_received(self, frame: bytes) -> None: ...
+
+    def socket_closed(self, why: Closed) -> None: ...
+
+    def pause_writing(self) -> None: ...
+
+    def resume_writing(self) -> None: ...
+
+
+class Upgrade:
+    """One attempt, as what its WebSocket calls; afterwards the frames go to the owner."""
+
+    def __init__(self, owner: Owner, offer: Offer, requests: Requests, options: DialOptions) -> None:
+        self._owner = owner
+        self._offer = offer
+        self._requests = requests
+        self._options = options
+        self._open = False
+        self._over = False
+        self._word: Mapping[str, Any] | None = None
+        self._heard = anyio.Event()
+        self.socket: WebSocketTransport | None = None
+        self.reason: str = ""
+        """Why there is none."""
+
+    @property
+    def claim(self) -> bytes:
+        """A bare object: an array would be answered by silence."""
+        offer = self._offer
+        return word(CommandType="Associate", ConnectionSessionKey=offer.key, WebSocketToken=offer.token)[1:-1]
+
+    async def negotiate(self) -> bool:
+        """Whether the WebSocket is there and the server has confirmed it: `open` is all that is left."""
+        self.reason = self._objection()
+        if not self.reason:
+            try:
+                self.reason = await self._negotiate()
+            except BusError as error:
+                self.reason = str(error)
+        if self.reason and self.socket is not None:
+            self.socket.abort(Closed(1000, self.reason))
+        return not self.reason
+
+    def open(self) -> WebSocketTransport | None:
+        """Say the last word: from now on frames go both ways. None where it has ended meanwhile."""
+        if self.socket is None or self._over:
+            return None
+        self._open = True
+        self.socket.send(self.claim)
+        return self.socket
+
+    def _objection(self) -> str:
+        """A server may send its clients to a WebSocket of its own, not to somebody else's, and not out of TLS."""
+        parts = urlsplit(self._offer.url)
+        if parts.scheme not in ("ws", "wss") or not self._offer.token or not self._offer.key:
+            return "the server offers WebSockets and does not say where"
+        if parts.hostname != self._requests.host:
+            return f"the server offers a WebSocket at another host, {parts.hostname}"
+        if self._requests.secure and parts.scheme != "wss":
+            return "the server offers a WebSocket without encryption"
+        return ""
+
+    async def _negotiate(self) -> str:
+        """Nothing, or why not.
+
+        Raises:
+            BusError: There is no WebSocket.
+            Lost: The posts do not get through either.
+        """
+        from ._ws_client import open_websocket
+
+        url, host = self._offer.url, self._options.host
+        headers = self._requests.upgrade_headers(url)
+        options = DialOptions(host=host, reads=_TEXT, writes="text", subprotocol="", headers=headers)
+        with anyio.move_on_after(PATIENCE):
+            self.socket = await open_websocket(url, self._requests.tls_of(url), options)
+            self.socket.start(self)
+            self.socket.send(self.claim)
+            await self._heard.wait()
+        if self._word is None:
+            return "the server does not answer over the WebSocket"
+        if self._word.get("CommandType") != "WebsocketChannelVerify":
+            return f"the server refuses the WebSocket: {self._word.get('ErrorMessage')}"
+        token = str(self._word.get("WebSocketToken"))
+        answer = await self._owner.post(word(ToSubject="ServerBus", CommandType="WebsocketChannelVerify", WebSocketToken=token))
+        for _ in range(_TRIES):
+            said = command_in(answer, "WebsocketChannelOpen", "WebsocketNegotiationFailed")
+            if said is not None:
+                return "" if said.get("CommandType") == "WebsocketChannelOpen" else f"refused: {said.get('ErrorMessage')}"
+            await anyio.sleep(_PAUSE)
+            answer = await self._owner.post(b"[]")
+        return "the server does not confirm the WebSocket"
+
+    # -- plugins.Receiver
+
+    def frames_received(self, frames: Sequence[bytes]) -> None:
+        """Words of the negotiation, then payloads."""
+        for frame in frames:
+            if self._open:
+                self._owner.frame_received(frame)
+            elif self._word is None and len(frame) <= MAX_WORD:
+                self._word = command_in(frame, "WebsocketChannelVerify", "WebsocketNegotiationFailed")
+                if self._word is not None:
+                    self._heard.set()
+
+    def closed(self, why: Closed) -> None:
+        """It has ended."""
+        self._over = True
+        self._heard.set()
+        if self._open:
+            self._owner.socket_closed(why)
+
+    def pause_writing(self) -> None:
+        """The server reads slowly."""
+        self._owner.pause_writing()
+
+    def resume_writing(self) -> None:
+        """There is room again."""
+        self._owner.resume_writing()
