@@ -290,7 +290,7 @@ class Outflow:
     # -- the outbox ------------------------------------------------------------------------------------------------------
 
     def _wait(self, message: Message, peer: Peer, reply: Reply[Any] | None, deadline: float, *, droppable: bool) -> bool:
-        if self.state is State.CLOSED or self._closing is not None:
+        if self.state is State.CLOSED or (self._closing is not None and (reply is not None or not self._wanted)):
             return True  # nobody will read it; the caller learns from the link's end
         outbox = self.outbox
         if outbox is None:
