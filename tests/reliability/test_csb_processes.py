@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
 from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -15,8 +14,9 @@ import pytest
 from attrs import define, field
 
 from polybus import Backoff, Bus, BusError, DeadlineExceeded, Disconnected, connect
+from tests.support import free_port
 
-from .processes import MIB, Process, eventually, running
+from .processes import BOUND, MIB, Process, eventually, running
 
 pytestmark = pytest.mark.anyio
 
@@ -33,12 +33,6 @@ def anyio_backend(request: pytest.FixtureRequest) -> tuple[str, dict[str, Any]]:
     return backend
 
 
-def free_port() -> int:
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        return int(sock.getsockname()[1])
-
-
 @define
 class Traffic:
     """Clients in this process that ask all the time and look at every answer."""
@@ -52,7 +46,7 @@ class Traffic:
             number += 1
             body = b"%d of %d of %d" % (number, worker, id(bus))
             try:
-                answer = await bus.request(7, body, timeout=10)
+                answer = await bus.request(7, body, timeout=BOUND)
             except Disconnected:
                 self.counted["lost"] += 1
                 await anyio.sleep(0.005)

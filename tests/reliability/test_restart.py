@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-import socket
 from contextlib import AsyncExitStack
 from functools import partial
 from typing import Any
@@ -12,6 +11,7 @@ import anyio
 import pytest
 
 from polybus import Backoff, Bus, BusError, Disconnected, Limits, QueueFull, Unauthorized, Unavailable, connect
+from tests.support import free_port
 
 from .processes import BOUND, Process, control, eventually, loop_of, running
 
@@ -200,13 +200,6 @@ async def test_a_server_that_refuses_us_when_it_comes_back_is_not_asked_again(an
 
 
 # -- leaving in good order -----------------------------------------------------------------------------------------------
-
-
-def free_port() -> int:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port: int = free.getsockname()[1]
-        return port
 
 
 async def probe(port: int, path: str) -> int:

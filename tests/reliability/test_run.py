@@ -17,9 +17,10 @@ import pytest
 
 import polybus
 from polybus import Backoff, Bus, BusError, connect
+from tests.support import free_port
 
 from .processes import BOUND, eventually, loop_of, running
-from .test_restart import free_port, probe
+from .test_restart import probe
 
 SOON = Backoff(initial=0.02, maximum=0.2)
 

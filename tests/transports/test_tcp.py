@@ -16,6 +16,7 @@ from polybus.errors import ConnectFailed, LocalProtocolError, Unauthorized
 from polybus.limits import Limits
 from polybus.plugins import Closed
 from polybus.transports import SecureWebSocket, Tcp, Tls, Unix, WebSocket
+from tests.support import free_port
 
 from .support import Raw, adapter_of, dial, raw_peer, raw_server, running, serving
 
@@ -31,6 +32,29 @@ async def test_a_silent_peer_gets_a_keep_alive_and_is_not_cut(anyio_backend: Any
             await anyio.wait_all_tasks_blocked()
         assert await raw.exactly(12) == b"\0" * 12
         assert there.why is None
+
+
+@pytest.mark.parametrize("transport", ["tcp", "ws"])
+async def test_a_connection_that_meets_itself_is_refused_and_keeps_no_port(
+    anyio_backend: Any, transport: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It comes about where nobody listens, and the system chooses that very port for the end that dials."""
+
+    async def meet(host: str, port: int, backend: str) -> socket.socket:
+        sock = socket.socket()
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        sock.bind((host, port))
+        sock.connect((host, port))
+        sock.setblocking(False)
+        return sock
+
+    monkeypatch.setattr("polybus.transports._dial.connect_tcp", meet)
+    port = free_port()
+    async with running(anyio_backend) as host:
+        with pytest.raises(ConnectFailed, match="nobody listens there"):
+            await dial(host, f"{transport}://127.0.0.1:{port}")
+    with socket.create_server(("127.0.0.1", port)):
+        pass
 
 
 async def test_headers_have_no_place_on_tcp(anyio_backend: Any, tmp_path: Path) -> None:

@@ -48,7 +48,21 @@ async def dial_tcp(url: str, host: str, port: int, tls: ssl.SSLContext | None, b
     """
     with bounded(url, bus.limits.connect_timeout, "while connecting"):
         sock = await connect_tcp(host, port, bus.backend)
+        if _met_itself(sock):
+            sock.close()
+            raise ConnectFailed(url, "connection refused: nobody listens there (the connection had met itself)")
     return await _wire(url, sock, host, tls, bus)
+
+
+def _met_itself(sock: socket.socket) -> bool:
+    """Whether a socket is connected to itself: where nobody listens, the system may have chosen that very port for this end.
+
+    Such a connection would hold the port that the server needs in order to come back.
+    """
+    try:
+        return bool(sock.getsockname() == sock.getpeername())
+    except OSError:
+        return False  # gone again: whoever uses it will see
 
 
 async def dial_unix(url: str, path: str, bus: Host) -> Wire:
