@@ -1,0 +1,155 @@
+"""Structured clone, as a browser does it to everything that is posted, in terms of Python.
+
+What may be posted: None, bool, int, float, str, bytes, datetime, exceptions, and list, tuple, set, str-keyed dict, bytearray
+and `ArrayBuffer` of these, with shared and circular references. What arrives is a copy; a tuple arrives as a list, an
+exception as `ClonedError`. Everything else is refused, instances of classes too, of which a browser would send the fields.
+"""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final
+
+from attrs import frozen
+
+__all__ = ["ArrayBuffer", "ClonedError", "DataCloneError", "clone"]
+
+LARGEST: Final = 2**53 - 1
+"""A JavaScript number holds no larger integer exactly; beyond it there is only BigInt."""
+
+
+class DataCloneError(ValueError):
+    """Something that was posted cannot be cloned or transferred. Nothing was sent."""
+
+
+@frozen
+class ClonedError:
+    """What arrives of an exception: no traceback, and no fields of its own."""
+
+    name: str
+    message: str
+
+
+class ArrayBuffer:
+    """Bytes that can be handed over without a copy; afterwards the sender has none."""
+
+    __slots__ = ("_data",)
+
+    def __init__(self, data: bytes | bytearray = b"") -> None:
+        self._data: bytes | bytearray | None = data
+
+    @property
+    def detached(self) -> bool:
+        """Whether it was handed over."""
+        return self._data is None
+
+    def __len__(self) -> int:
+        """0 once it was handed over, as ``byteLength`` is."""
+        return 0 if self._data is None else len(self._data)
+
+    def tobytes(self) -> bytes:
+        """The content.
+
+        Raises:
+            DataCloneError: It was handed over.
+        """
+        if self._data is None:
+            raise DataCloneError("this ArrayBuffer was transferred: its bytes belong to the receiver")
+        return bytes(self._data)
+
+    def _taken(self) -> ArrayBuffer:
+        """A new one with the content, which this one loses."""
+        taken, self._data = ArrayBuffer(self._data or b""), None
+        return taken
+
+
+_PLAIN: Final = frozenset({type(None), bool, float, str, bytes, datetime.datetime})
+
+
+def clone(data: Any, transferred: Mapping[int, Any] | None = None, *, big_ints: bool = True) -> Any:
+    """A copy of what is posted.
+
+    Args:
+        data: Anything.
+        transferred: What takes the place of objects in the transfer list, by their `id`.
+        big_ints: Let integers beyond 53 bits pass (a BigInt in a browser). JSON there would round them.
+
+    Raises:
+        DataCloneError: It contains something that cannot be cloned.
+    """
+    if type(data) is str or type(data) is bytes:
+        return data
+    try:
+        return _Cloner(transferred or {}, big_ints).copy(data)
+    except RecursionError:
+        raise DataCloneError("nested too deeply") from None
+
+
+class _Cloner:
+    """One walk; shared and circular references stay what they are."""
+
+    def __init__(self, transferred: Mapping[int, Any], big_ints: bool) -> None:
+        self._seen: dict[int, Any] = dict(transferred)
+        self._big_ints = big_ints
+
+    def copy(self, value: Any) -> Any:
+        kind = type(value)
+        if kind in _PLAIN:
+            return value
+        if kind is int:
+            return self._number(value)
+        known = self._seen.get(id(value))
+        if known is not None:
+            return known
+        make = _MAKERS.get(kind)
+        if make is not None:
+            return make(self, value)
+        if isinstance(value, BaseException):
+            made = self._seen[id(value)] = ClonedError(kind.__name__, str(value))
+            return made
+        raise DataCloneError(f"{kind.__name__} cannot be cloned: post plain values, or text and bytes of your own making")
+
+    def _number(self, value: int) -> int:
+        if not self._big_ints and not -LARGEST <= value <= LARGEST:
+            raise DataCloneError(f"{value} is beyond the 53 bits of a JavaScript number: post it as text")
+        return value
+
+    def _list(self, value: Iterable[Any]) -> list[Any]:
+        made: list[Any] = []
+        self._seen[id(value)] = made
+        made.extend(self.copy(item) for item in value)
+        return made
+
+    def _dict(self, value: dict[Any, Any]) -> dict[str, Any]:
+        made: dict[str, Any] = {}
+        self._seen[id(value)] = made
+        for key, item in value.items():
+            if type(key) is not str:
+                raise DataCloneError(f"a key of type {type(key).__name__}: the keys of an object are text")
+            made[key] = self.copy(item)
+        return made
+
+    def _set(self, value: set[Any]) -> set[Any]:
+        made: set[Any] = set()
+        self._seen[id(value)] = made
+        made.update(self.copy(item) for item in value)
+        return made
+
+    def _bytearray(self, value: bytearray) -> bytearray:
+        made = self._seen[id(value)] = bytearray(value)
+        return made
+
+    def _buffer(self, value: ArrayBuffer) -> ArrayBuffer:
+        made = self._seen[id(value)] = ArrayBuffer(value.tobytes())
+        return made
+
+
+_MAKERS: Final[Mapping[type, Callable[[_Cloner, Any], Any]]] = {
+    list: _Cloner._list,
+    tuple: _Cloner._list,
+    dict: _Cloner._dict,
+    set: _Cloner._set,
+    bytearray: _Cloner._bytearray,
+    ArrayBuffer: _Cloner._buffer,
+}

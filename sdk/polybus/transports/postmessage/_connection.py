@@ -1,0 +1,363 @@
+"""One connection over a port, in push style: a frame goes up within the event in which it came."""
+
+from __future__ import annotations
+
+import enum
+from collections import deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+from ...errors import TooLarge
+from ...plugins import Closed
+from . import _control as control
+from ._control import MARK, Hello
+
+if TYPE_CHECKING:
+    from ...plugins import Host, Receiver
+    from ._port import MessagePort, PortData
+
+__all__ = ["PortConnection"]
+
+HIGH_BYTES: Final = 256 * 1024
+HIGH_FRAMES: Final = 1024
+"""What the other end may not have taken before `pause_writing`. Far above `control.ACK_BYTES` and `ACK_FRAMES`."""
+LOW_BYTES: Final = 3 * HIGH_BYTES // 4
+LOW_FRAMES: Final = HIGH_FRAMES // 2
+"""Above what the other end may leave unacknowledged for good."""
+
+
+class _State(enum.Enum):
+    GREETING = 1
+    """It is not settled yet whether the two belong together."""
+    OPEN = 2
+    OVER = 3
+
+
+class PortConnection:
+    """A transport over one port.
+
+    Whether the other end is one of ours shows in its first message: a greeting, or a frame. From one of ours
+    acknowledgements, pings and a goodbye are expected, and it gets them; a bare peer is sent frames and nothing else.
+    """
+
+    __slots__ = (
+        "_ack_at", "_acked", "_bytes", "_count", "_deaf", "_early", "_first", "_heard", "_heard_at", "_host", "_ours",
+        "_paused", "_pinged_at", "_port", "_post", "_reads", "_receiver", "_size", "_sizes", "_state", "_stuck_at",
+        "_stuck_since", "_text", "_unacked_bytes", "_why", "address", "max_frame",
+    )  # fmt: skip
+
+    name = "port"
+    hops = 0
+
+    def __init__(
+        self,
+        port: MessagePort,
+        host: Host,
+        reads: frozenset[Literal["text", "binary"]],
+        writes: Literal["text", "binary"],
+        first: Callable[[Hello | None], None],
+    ) -> None:
+        self.address: str = port.info.address
+        self.max_frame: int = host.limits.message
+        self._port = port
+        self._post = port.post
+        self._host = host
+        self._reads = reads
+        self._text = writes == "text"
+        self._first: Callable[[Hello | None], None] | None = first
+        """Told once: what the other end says first, or None when that is a frame or the end."""
+        self._state = _State.GREETING
+        self._ours = port.info.epoch is not None
+        self._receiver: Receiver | None = None
+        # What came in and has not been taken: before `start`, and while our own side reads nothing.
+        self._early: list[bytes] = []
+        self._deaf = False
+        self._why: Closed | None = None
+        # Incoming: data messages, and what of them is not acknowledged.
+        self._count = 0
+        self._ack_at = control.ACK_FRAMES
+        self._unacked_bytes = 0
+        self._bytes = 0
+        # Outgoing: sizes of what the other end has not acknowledged.
+        self._sizes: deque[int] = deque()
+        self._size = 0
+        self._acked = 0
+        self._paused = False
+        self._stuck_at = 0
+        self._stuck_since: float | None = None
+        # Liveness: whether something came in since the last tick, and when the last of it was noticed.
+        self._heard = True
+        self._heard_at = host.time()
+        self._pinged_at: float | None = None
+
+    # -- the beginning ---------------------------------------------------------------------------------------------------
+
+    def listen(self) -> None:
+        """Take what comes in from now on."""
+        on_close = getattr(self._port, "on_close", None)
+        if on_close is not None:
+            on_close(self._port_closed)
+        self._port.on_message(self._received)
+
+    def greet(self, protocol: str, headers: Any) -> None:
+        """Say who we are."""
+        self._post(control.hello(protocol, headers))
+
+    @property
+    def ended(self) -> Closed | None:
+        """Why it is over."""
+        return self._why
+
+    @property
+    def ours(self) -> bool:
+        """Whether the other end is one of ours."""
+        return self._ours
+
+    def settled(self) -> None:
+        """The two belong together."""
+        if self._state is _State.GREETING:
+            self._state = _State.OPEN
+
+    def start(self, receiver: Receiver) -> None:
+        """Deliver from the next turn on, first what has already come in. Called once."""
+        self._receiver = receiver
+        self._deaf = True
+        self._host.call_soon(self._begin if self._why is None else self._finish)
+
+    def _begin(self) -> None:
+        if self._why is None:
+            self.resume_reading()
+
+    def _say(self, said: Hello | None) -> None:
+        """Tell what the other end said first, once."""
+        first, self._first = self._first, None
+        if first is not None:
+            first(said)
+
+    # -- out -------------------------------------------------------------------------------------------------------------
+
+    def send(self, frame: bytes) -> None:
+        """Hand over a frame without waiting. After the end: ignored.
+
+        Raises:
+            TooLarge: The frame is over `Limits.message`.
+        """
+        size = len(frame)
+        if size > self.max_frame:
+            raise TooLarge(f"a frame of {size} bytes, the limit is {self.max_frame}: raise Limits(message=...) on both sides")
+        if self._state is _State.OVER:
+            return
+        if self._text:
+            text = frame.decode("utf-8", "surrogatepass")
+            self._post(text if text[:1] != MARK else MARK + text)
+        else:
+            self._post(frame)
+        if not self._ours:
+            self._acked += 1
+            return
+        self._sizes.append(size)
+        self._size += size
+        if not self._paused and (self._size > HIGH_BYTES or len(self._sizes) > HIGH_FRAMES):
+            self._pause()
+
+    def _pause(self) -> None:
+        self._paused = True
+        self._stuck_since = None
+        if self._receiver is not None:
+            self._receiver.pause_writing()
+
+    def write_backlog(self) -> int:
+        """Bytes that the other end has not acknowledged; 0 where it never does."""
+        return self._size
+
+    def _taken(self, text: str) -> None:
+        """The other end has acknowledged."""
+        count = int(text) if text.isascii() and text.isdigit() and len(text) < 16 else -1
+        sizes = self._sizes
+        fresh = count - self._acked
+        if not 0 <= fresh <= len(sizes):
+            self._fail(
+                1002, f"an acknowledgement of {text[:20]!r} messages: between {self._acked} and {self._acked + len(sizes)}"
+            )
+            return
+        for _ in range(fresh):
+            self._size -= sizes.popleft()
+        self._acked = count
+        if self._paused and self._size <= LOW_BYTES and len(sizes) <= LOW_FRAMES:
+            self._paused = False
+            if self._receiver is not None:
+                self._receiver.resume_writing()
+
+    # -- in --------------------------------------------------------------------------------------------------------------
+
+    def _received(self, data: PortData) -> None:
+        """A message has come in."""
+        if self._state is _State.OVER:
+            return
+        self._heard = True
+        if type(data) is str:
+            if data[:1] == MARK:
+                if data[1:2] != MARK:
+                    self._control(data)
+                    return
+                data = data[1:]
+            frame, kind = data.encode("utf-8", "surrogatepass"), "text"
+        elif type(data) is bytes:
+            frame, kind = data, "binary"
+        else:
+            self._fail(1003, f"{type(data).__name__} is no frame: a port carries text and bytes")
+            return
+        if self._first is not None:
+            self._say(None)
+        if kind not in self._reads or len(frame) > self.max_frame:
+            self._refuse(kind, len(frame))
+            return
+        if self._deaf or self._receiver is None:
+            self._keep(frame)
+            return
+        self._count += 1
+        self._unacked_bytes += len(frame)
+        if self._ours and (self._count >= self._ack_at or self._unacked_bytes >= control.ACK_BYTES):
+            self._acknowledge()
+        self._receiver.frames_received((frame,))
+
+    def _acknowledge(self) -> None:
+        self._post(control.ack(self._count))
+        self._ack_at = self._count + control.ACK_FRAMES
+        self._unacked_bytes = 0
+
+    def _refuse(self, kind: str, size: int) -> None:
+        if size > self.max_frame:
+            self._fail(1009, f"a frame of {size} bytes, the limit is {self.max_frame}")
+        else:
+            self._fail(1003, f"{kind} frames are not part of the protocol that is spoken here")
+
+    def _keep(self, frame: bytes) -> None:
+        """Nobody takes it now. What is kept is not acknowledged, so one of ours soon stops."""
+        self._early.append(frame)
+        self._bytes += len(frame)
+        limits = self._host.limits
+        if self._bytes > limits.outbox_bytes + HIGH_BYTES or len(self._early) > limits.outbox + HIGH_FRAMES:
+            self._early = []
+            self._fail(1013, f"more than {limits.outbox_bytes} bytes came in that nobody reads here")
+
+    def _control(self, data: str) -> None:
+        word, _, rest = data[1:].partition(" ")
+        if word == "hi":
+            self._greeted(rest)
+        elif self._first is not None and word != "bye":
+            self._fail(1002, f"{word[:20]!r} before a greeting")
+        elif word == "ack":
+            self._taken(rest)
+        elif word == "ping":
+            self._post(control.PONG)
+        elif word == "bye":
+            self._end(control.read_bye(rest))
+            self._port.close()
+        elif word != "pong":
+            self._fail(1002, f"{word[:20]!r} is no control message")
+
+    def _greeted(self, text: str) -> None:
+        said = control.read_hello(text)
+        if isinstance(said, Closed):
+            self._fail(said.code, said.reason)
+            return
+        self._ours = True
+        self._say(said)
+
+    def pause_reading(self) -> None:
+        """Take nothing for now: one of ours stops when it has sent enough."""
+        if self._state is not _State.OVER:
+            self._deaf = True
+
+    def resume_reading(self) -> None:
+        """Go on taking."""
+        receiver = self._receiver
+        if not self._deaf or receiver is None:
+            return
+        self._deaf = False
+        early, self._early = self._early, []
+        self._bytes = 0
+        if early:
+            self._count += len(early)
+            if self._ours:
+                self._acknowledge()
+            receiver.frames_received(early)
+
+    # -- the end ---------------------------------------------------------------------------------------------------------
+
+    def close(self, code: int = 1000, reason: str = "") -> None:
+        """End in order: what was sent still arrives, then one of ours is told."""
+        if self._state is not _State.OVER:
+            self._early = []
+            self._end(Closed(code, reason))
+            self._leave(code, reason)
+
+    def abort(self, why: Closed) -> None:
+        """Cut: what has not come in is lost."""
+        if self._state is not _State.OVER:
+            self._early = []
+            self._end(why)
+            self._leave(1006, "the peer cut the connection")
+
+    def _fail(self, code: int, reason: str) -> None:
+        """The other end broke a rule: tell it and go."""
+        self.close(code, reason)
+
+    def _leave(self, code: int, reason: str) -> None:
+        if self._ours:
+            self._post(control.bye(code, reason))
+        self._port.close()
+
+    def _port_closed(self, reason: str) -> None:
+        self._end(Closed(1006, reason))
+
+    def _end(self, why: Closed) -> None:
+        if self._state is _State.OVER:
+            return
+        self._state = _State.OVER
+        self._why = why
+        self._sizes.clear()
+        self._size = 0
+        self._say(None)
+        if self._receiver is not None:
+            self._host.call_soon(self._finish)
+
+    def _finish(self) -> None:
+        receiver, early = self._receiver, self._early
+        assert receiver is not None
+        assert self._why is not None
+        self._early = []
+        if early:
+            receiver.frames_received(early)
+        receiver.closed(self._why)
+
+    def tick(self, now: float) -> None:
+        """About once a second: acknowledge what is left over, ping, and judge whether the other end still lives."""
+        if self._state is not _State.OPEN or not self._ours:
+            return
+        if self._count and self._ack_at - control.ACK_FRAMES != self._count:
+            self._acknowledge()
+        limits = self._host.limits
+        if self._heard or self._deaf:
+            self._heard = False
+            self._heard_at = now
+            self._pinged_at = None
+        elif self._pinged_at is None:
+            if now - self._heard_at >= limits.ping_interval:
+                self._pinged_at = now
+                self._post(control.PING)
+        elif now - self._pinged_at >= limits.ping_timeout:
+            self.abort(Closed(1006, f"no answer to ping within {limits.ping_timeout:g} s"))
+            return
+        self._check_writing(now)
+
+    def _check_writing(self, now: float) -> None:
+        if not self._paused:
+            self._stuck_since = None
+        elif self._stuck_since is None or self._acked != self._stuck_at:
+            self._stuck_since = now
+            self._stuck_at = self._acked
+        elif now - self._stuck_since >= self._host.limits.write_timeout:
+            seconds = self._host.limits.write_timeout
+            self.abort(Closed(1006, f"write stalled: the peer took nothing for {seconds:g} s, {self._size} bytes wait"))

@@ -1,0 +1,235 @@
+"""How a page and a frame in it get a port: the child speaks first. The same words are spoken by ``polybus.js``.
+
+The frame posts a hello with a fresh nonce to its host, again and again, until a port comes. The host answers only its own
+frame, of the one origin that it expects, each nonce once, with an epoch that counts up. From then on only the port is used.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections import deque
+from collections.abc import Callable, Iterable
+from typing import Any, Final, Literal, Self
+
+import anyio
+from attrs import frozen
+
+from ...errors import ConnectFailed
+from ._channel import InMemoryPort, MessageChannel, MessageEvent
+from ._control import VERSION, bye
+from ._port import PortInfo
+from ._window import Frame, Window, WindowProxy
+
+__all__ = ["ServedFrame", "StrangeHello", "connect_to_host", "serve_frame"]
+
+TAG: Final = "polybus"
+INTERVAL: Final = 0.05
+"""Seconds between two hellos."""
+_REMEMBERED: Final = 16
+"""Nonces of a frame that have been answered, so that a late copy does not open another port."""
+
+
+@frozen
+class StrangeHello:
+    """A hello that was not answered."""
+
+    origin: str
+    reason: Literal["origin", "source"]
+    """It came from the frame, but from a page of another origin; or from a window that is no served frame."""
+
+
+class ServedFrame:
+    """The ports of a frame, one for each page that is loaded into it: an async iterator for `PortTransport`.
+
+    A port that nobody has taken gives way to the next one.
+    """
+
+    def __init__(
+        self,
+        frame: Frame,
+        origin: str,
+        on_port: Callable[[InMemoryPort], Any] | None,
+        on_reject: Callable[[StrangeHello], Any] | None,
+    ) -> None:
+        self.name: str = origin
+        self.rejected: int = 0
+        """Hellos that were not answered."""
+        self.epoch: int = 0
+        """Ports that were given."""
+        self._frame = frame
+        self._origin = origin
+        self._on_port = on_port
+        self._on_reject = on_reject
+        self._nonces: deque[str] = deque(maxlen=_REMEMBERED)
+        self._port: InMemoryPort | None = None
+        self._fresh = False
+        self._closed = False
+        self._news = anyio.Event()
+        frame.host.add_listener(self._heard)
+        frame.host._served.append(self)
+
+    def close(self) -> None:
+        """Answer no more hellos, and close the port."""
+        if self._closed:
+            return
+        self._closed = True
+        self._frame.host.remove_listener(self._heard)
+        self._frame.host._served.remove(self)
+        self._retire("the host has closed the frame's port")
+        self._tell()
+
+    def is_of(self, window: Any) -> bool:
+        """Whether that window is this frame."""
+        return window is self._frame.content_window
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> InMemoryPort:
+        """The next port.
+
+        Raises:
+            StopAsyncIteration: It is closed.
+        """
+        while not self._fresh:
+            if self._closed:
+                raise StopAsyncIteration
+            await self._news.wait()
+        assert self._port is not None
+        self._fresh = False
+        return self._port
+
+    def _heard(self, event: MessageEvent) -> None:
+        said = event.data
+        if not (isinstance(said, dict) and said.get("tag") == TAG and said.get("type") == "hello" and said.get("v") == VERSION):
+            return
+        window = self._frame.content_window
+        nonce = said.get("nonce")
+        if window is None or event.source is not window:
+            if not any(other.is_of(event.source) for other in self._frame.host._served):
+                self._reject(StrangeHello(event.origin, "source"))
+        elif event.origin != self._origin:
+            self._reject(StrangeHello(event.origin, "origin"))
+        elif isinstance(nonce, str) and 0 < len(nonce) <= 64 and nonce not in self._nonces:
+            self._nonces.append(nonce)
+            self._give(window, nonce)
+
+    def _give(self, window: WindowProxy, nonce: str) -> None:
+        self._retire("a newer page of the frame took over")
+        self.epoch += 1
+        channel = MessageChannel()
+        port = self._port = channel.port1
+        port.info = PortInfo(origin=self._origin, epoch=self.epoch, address=f"{self._origin}#{self.epoch}")
+        answer = {"tag": TAG, "type": "port", "v": VERSION, "nonce": nonce, "epoch": self.epoch}
+        # There is no way to name an opaque origin; the nonce says whom it is for.
+        target = "*" if self._origin == "null" else self._origin
+        window.post_message(answer, target, [channel.port2], source=self._frame.host)
+        self._fresh = True
+        self._tell()
+        if self._on_port is not None:
+            self._on_port(port)
+
+    def _retire(self, reason: str) -> None:
+        port, self._port = self._port, None
+        self._fresh = False
+        if port is not None:
+            port.post(bye(1001, reason))
+            port.close(reason)
+
+    def _reject(self, hello: StrangeHello) -> None:
+        self.rejected += 1
+        if self._on_reject is not None:
+            self._on_reject(hello)
+
+    def _tell(self) -> None:
+        self._news.set()
+        self._news = anyio.Event()
+
+
+def serve_frame(
+    frame: Frame,
+    *,
+    origin: str,
+    on_port: Callable[[InMemoryPort], Any] | None = None,
+    on_reject: Callable[[StrangeHello], Any] | None = None,
+) -> ServedFrame:
+    """Give ports to the pages of a frame: ``connect(PortTransport(serve_frame(frame, origin=...)), protocol="ubre")``.
+
+    Call it before the frame loads. The twin of ``serveFrame`` in ``polybus.js``.
+
+    Args:
+        frame: Whose pages.
+        origin: The one origin that they must have; ``"null"`` for a sandboxed frame.
+        on_port: Called with each port.
+        on_reject: Called for each hello that is not answered.
+
+    Raises:
+        ValueError: `origin` is empty or a wildcard.
+    """
+    check_origin(origin)
+    return ServedFrame(frame, origin, on_port, on_reject)
+
+
+async def connect_to_host(window: Window, *, origins: Iterable[str], timeout: float = 10.0) -> InMemoryPort:
+    """In a frame: the port to the page around it. The twin of ``connectToHost`` in ``polybus.js``.
+
+    Args:
+        window: The frame's own.
+        origins: Those that the page around may have.
+        timeout: Seconds to wait for the page.
+
+    Raises:
+        ConnectFailed: No port came in time, or there is no page around.
+        ValueError: No origins, or a wildcard among them.
+    """
+    allowed = tuple(origins)
+    if not allowed:
+        raise ValueError("origins=(): name those that the page around may have")
+    for origin in allowed:
+        check_origin(origin)
+    parent = window.parent
+    if parent is None or window.gone:
+        raise ConnectFailed(window.origin, "this page is gone" if window.gone else "there is no page around this one")
+    nonce, found, came = secrets.token_hex(16), list[InMemoryPort](), anyio.Event()
+
+    def heard(event: MessageEvent) -> None:
+        said = event.data
+        if (
+            event.source is parent
+            and event.origin in allowed
+            and isinstance(said, dict)
+            and (said.get("tag"), said.get("type"), said.get("nonce")) == (TAG, "port", nonce)
+            and len(event.ports) == 1
+        ):
+            epoch = said.get("epoch")
+            event.ports[0].info = PortInfo(
+                origin=event.origin, epoch=epoch if isinstance(epoch, int) else 1, address=f"{event.origin}#{epoch}"
+            )
+            found.append(event.ports[0])
+            came.set()
+
+    window.add_listener(heard)
+    try:
+        with anyio.move_on_after(timeout):
+            while not (found or window.gone):
+                for origin in allowed:
+                    target = "*" if origin == "null" else origin
+                    parent.post_message({"tag": TAG, "type": "hello", "v": VERSION, "nonce": nonce}, target, source=window)
+                with anyio.move_on_after(INTERVAL):
+                    await came.wait()
+    finally:
+        window.remove_listener(heard)
+    if not found:
+        raise ConnectFailed(parent.origin, f"timed out after {timeout:g} s: no page of {', '.join(allowed)} answered")
+    port = found[0]
+    window.on_pagehide(lambda: port.post(bye(1001, "the page is gone")))
+    return port
+
+
+def check_origin(origin: str) -> None:
+    """
+    Raises:
+        ValueError: An origin that means anything, or nothing.
+    """
+    if not origin or "*" in origin or origin.endswith("/"):
+        raise ValueError(f"origin={origin!r}: exactly one, such as https://example.org, or 'null' for a sandboxed frame")

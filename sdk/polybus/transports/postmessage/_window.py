@@ -1,0 +1,206 @@
+"""Windows and frames in one process, with origins: so that handshakes can be tested without a browser."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable
+from typing import Any, TypeAlias
+from urllib.parse import urlsplit
+
+from ..._loop import running_loop
+from ._channel import InMemoryPort, MessageEvent, tell, transferring
+from ._clone import ArrayBuffer
+
+__all__ = ["Frame", "Program", "Window", "WindowProxy"]
+
+logger: logging.Logger = logging.getLogger("polybus.transports")
+
+OPAQUE = "null"
+
+
+class WindowProxy:
+    """What others hold of a window: it stays the same when another page is loaded into it."""
+
+    def __init__(self, window: Window | None) -> None:
+        self.dropped: int = 0
+        """Messages that were meant for a page of another origin."""
+        self._window = window
+
+    @property
+    def origin(self) -> str:
+        """Of the page that is shown now."""
+        return OPAQUE if self._window is None else self._window.origin
+
+    def __repr__(self) -> str:
+        return f"<WindowProxy {self.origin}>"
+
+    def post_message(
+        self, data: Any, target_origin: str, transfer: Iterable[InMemoryPort | ArrayBuffer] = (), *, source: Window
+    ) -> None:
+        """Post to the page that is shown now. Where that has another origin, or has gone by then, the message is lost.
+
+        Args:
+            data: What can be cloned.
+            target_origin: The origin that the page must have; ``"*"`` for any.
+            transfer: What the sender gives up, lost or not.
+            source: Who posts.
+
+        Raises:
+            ValueError: `target_origin` is neither an origin nor ``*``.
+            DataCloneError: It cannot be cloned or transferred.
+        """
+        _check_target(target_origin)
+        copied, ports = transferring(data, transfer)
+        window = self._window
+        if source.gone or window is None:
+            return
+        event = MessageEvent(data=copied, origin=source.origin, source=source.proxy, ports=ports)
+        running_loop().call_soon(lambda: self._deliver(window, target_origin, event))
+
+    def _deliver(self, window: Window, target_origin: str, event: MessageEvent) -> None:
+        if window is not self._window:
+            return
+        if target_origin not in ("*", window.origin):
+            self.dropped += 1
+            logger.warning("a message for %.200s was not delivered to a page of %.200s", target_origin, window.origin)
+            return
+        window._take(event)
+
+    def _show(self, window: Window | None) -> None:
+        old, self._window = self._window, None
+        if old is not None:
+            old._unload()
+        self._window = window
+
+
+class Window:
+    """One page, as its own code sees it. When another one is loaded in its place it is gone, with its listeners and ports.
+
+    Args:
+        origin: As ``https://example.org``; ``"null"`` for an opaque one.
+        parent: The page around it.
+        proxy: What others hold of it; a new one by default.
+    """
+
+    def __init__(self, origin: str, parent: WindowProxy | None = None, *, proxy: WindowProxy | None = None) -> None:
+        self.origin: str = origin
+        self.parent: WindowProxy | None = parent
+        self.proxy: WindowProxy = proxy or WindowProxy(self)
+        self.gone: bool = False
+        """Another page was loaded, or the frame removed: nothing that it posts arrives."""
+        self._listeners: list[Callable[[MessageEvent], Any]] = []
+        self._hiding: list[Callable[[], Any]] = []
+        self._ports: list[InMemoryPort] = []
+        self._served: list[Any] = []
+        """Frames in this page that are given ports."""
+
+    def __repr__(self) -> str:
+        return f"<Window {self.origin}>"
+
+    def add_listener(self, callback: Callable[[MessageEvent], Any]) -> None:
+        """Tell of every message from now on. What came before is lost."""
+        self._listeners.append(callback)
+
+    def remove_listener(self, callback: Callable[[MessageEvent], Any]) -> None:
+        """Tell it no more. One that is not there: nothing happens."""
+        if callback in self._listeners:
+            self._listeners.remove(callback)
+
+    def on_pagehide(self, callback: Callable[[], Any]) -> None:
+        """Call when the page goes: reloaded, replaced or removed. What it posts to its ports then still arrives."""
+        self._hiding.append(callback)
+
+    def _take(self, event: MessageEvent) -> None:
+        # Ports that are closed are of no interest any more, and a page may be given many.
+        self._ports = [port for port in self._ports if not port.closed]
+        self._ports.extend(event.ports)
+        tell(self._listeners, event)
+
+    def _unload(self) -> None:
+        hiding, self._hiding = self._hiding, []
+        for callback in hiding:
+            callback()
+        self.gone = True
+        self._listeners.clear()
+        for port in self._ports:
+            port.close("its page is gone")
+        self._ports.clear()
+
+
+Program: TypeAlias = Callable[[Window], Any]
+"""What a page does when it is loaded."""
+
+
+class Frame:
+    """An iframe in a page: at first it shows an empty page, which listens to nothing.
+
+    Args:
+        host: The page around it.
+        sandbox: Give its pages an opaque origin, as ``sandbox="allow-scripts"`` does.
+    """
+
+    def __init__(self, host: Window, *, sandbox: bool = False) -> None:
+        self.host: Window = host
+        self._sandbox = sandbox
+        self._proxy: WindowProxy | None = None
+        self._page: tuple[str, Program] | None = None
+        self._attach()
+
+    def _attach(self) -> None:
+        proxy = self._proxy = WindowProxy(None)
+        proxy._show(self._window(self.host.origin, proxy))
+
+    def _window(self, origin: str, proxy: WindowProxy) -> Window:
+        return Window(OPAQUE if self._sandbox else origin, self.host.proxy, proxy=proxy)
+
+    @property
+    def content_window(self) -> WindowProxy | None:
+        """What it shows; None when it is removed. Removed and put back it is another one, so ask anew each time."""
+        return self._proxy
+
+    def load(self, origin: str, program: Program) -> None:
+        """Show a page: it is there, and `program` is called with its window, in a later turn. Posts before that are lost."""
+        self._page = (origin, program)
+        self._navigate()
+
+    def load_srcdoc(self, program: Program) -> None:
+        """Show a page written in the attribute ``srcdoc``: it has the origin of the host."""
+        self.load(self.host.origin, program)
+
+    def reload(self) -> None:
+        """Show the same page anew."""
+        self._navigate()
+
+    def remove(self) -> None:
+        """Take it out of the page."""
+        proxy, self._proxy = self._proxy, None
+        if proxy is not None:
+            proxy._show(None)
+
+    def put_back(self) -> None:
+        """Into the page again; its page is loaded anew, in a new window."""
+        if self._proxy is None:
+            self._attach()
+            self._navigate()
+
+    def _navigate(self) -> None:
+        proxy, page = self._proxy, self._page
+        if proxy is not None and page is not None:
+            running_loop().call_soon(lambda: self._loaded(proxy, page))
+
+    def _loaded(self, proxy: WindowProxy, page: tuple[str, Program]) -> None:
+        if proxy is self._proxy and page is self._page:
+            origin, program = page
+            window = self._window(origin, proxy)
+            proxy._show(window)
+            program(window)
+
+
+def _check_target(target_origin: str) -> None:
+    """
+    Raises:
+        ValueError: Neither an origin nor ``*``.
+    """
+    parts = urlsplit(target_origin)
+    if target_origin != "*" and not (parts.scheme and parts.netloc):
+        raise ValueError(f"target_origin={target_origin!r}: an origin, such as https://example.org, or '*'")

@@ -1,0 +1,417 @@
+"""Buses over message ports: greetings, refusals, bare peers, what holds a sender back, and what a silent end costs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import anyio
+import pytest
+
+from polybus import Bus, ConnectFailed, Context, Disconnected, Forbidden, Identity, Limits, Unauthorized, connect
+from polybus.errors import LocalProtocolError, TooLarge
+from polybus.plugins import Handshake
+from polybus.transports.postmessage import InMemoryPort, MessageChannel, PortInfo, PortTransport
+from tests.support import eventually
+
+pytestmark = pytest.mark.anyio
+
+
+def service(**options: Any) -> Bus:
+    bus = Bus(**options)
+
+    @bus.handle("double")
+    async def double(number: int) -> int:
+        return 2 * number
+
+    @bus.handle("who")
+    async def who(ctx: Context) -> Any:
+        return ctx.identity
+
+    return bus
+
+
+def ports(**info: Any) -> tuple[InMemoryPort, InMemoryPort]:
+    channel = MessageChannel()
+    if info:
+        channel.port1.info = channel.port2.info = PortInfo(**info)
+    return channel.port1, channel.port2
+
+
+class Bare:
+    """The other end as a page without polybus would have it: it reads and writes what passes."""
+
+    def __init__(self, port: InMemoryPort, answer: Callable[[str], Any] | None = None) -> None:
+        self.port = port
+        self.heard: list[Any] = []
+        self._answer = answer
+        port.on_message(self._take)
+
+    def _take(self, data: Any) -> None:
+        self.heard.append(data)
+        if self._answer is not None and (answer := self._answer(data)) is not None:
+            self.port.post(answer)
+
+    async def until(self, condition: Callable[[], Any]) -> None:
+        with anyio.fail_after(5):
+            await eventually(condition)
+
+
+def ubre(data: str) -> str | None:
+    """A bare peer that doubles."""
+    asked = json.loads(data)
+    return json.dumps({"success": asked["id"], "body": 2 * asked["body"]}) if "request" in asked else None
+
+
+async def test_both_ways_requests_and_publications() -> None:
+    here, there = ports()
+    server, client = service(), Bus()
+
+    @client.handle("name")
+    async def name() -> str:
+        return "the client"
+
+    async with server.serve(PortTransport(there), protocol="ubre") as listener:
+        async with connect(PortTransport(here), protocol="ubre", bus=client) as bus, bus.subscribe("news.*") as news:
+            assert await bus.request("double", 21) == 42
+            (peer,) = listener.peers
+            assert await peer.request("name") == "the client"
+            await server.publish("news.today", "rain")
+            assert (await anext(news)).body == "rain"
+        await eventually(lambda: not listener.peers)
+
+
+@pytest.mark.parametrize("protocol", ["csb", "jrep", "uprotocol"])
+async def test_other_protocols(protocol: str) -> None:
+    here, there = ports()
+    bus = Bus()
+    subject: Any = {"csb": 7, "jrep": "double", "uprotocol": "//VCU.VIN/body.access/1/rpc.Double"}[protocol]
+
+    @bus.handle(subject)
+    async def double(number: int) -> int:
+        return 2 * number
+
+    async with (
+        bus.serve(PortTransport(there), protocol=protocol),
+        connect(PortTransport(here), protocol=protocol) as client,
+    ):
+        assert await client.request(subject, 21, returns=int) == 42
+
+
+async def test_two_that_connect_are_joined() -> None:
+    here, there = ports()
+    one, other = service(), service()
+
+    async def run(bus: Bus, port: InMemoryPort, number: int) -> None:
+        async with connect(PortTransport(port), protocol="ubre", bus=bus) as joined:
+            assert await joined.peers[0].request("double", number) == 2 * number
+
+    async with one, other, anyio.create_task_group() as group:
+        group.start_soon(run, one, here, 2)
+        group.start_soon(run, other, there, 3)
+
+
+async def test_the_headers_of_connect_reach_authenticate_over_the_port() -> None:
+    seen: list[Handshake] = []
+
+    def authenticate(handshake: Handshake) -> Identity | None:
+        seen.append(handshake)
+        return Identity("ann") if handshake.headers.get("authorization") == "Bearer secret" else None
+
+    server = service(authenticate=authenticate)
+    here, there = ports(origin="https://frame.example", epoch=3, address="https://frame.example#3")
+    async with server.serve(PortTransport(there), protocol="ubre"):
+        async with connect(PortTransport(here), protocol="ubre", headers={"Authorization": "Bearer secret"}) as bus:
+            assert await bus.request("who") == "ann"
+    (shown,) = seen
+    assert (shown.transport, shown.origin, shown.params) == ("port", "https://frame.example", {"epoch": "3"})
+    here, there = ports()
+    async with server.serve(PortTransport(there), protocol="ubre"):
+        with pytest.raises(Unauthorized):
+            async with connect(PortTransport(here), protocol="ubre"):
+                raise AssertionError("let in")
+
+
+async def test_a_forbidden_link_is_not_tried_again() -> None:
+    tries: list[InMemoryPort] = []
+
+    def authenticate(handshake: Handshake) -> Identity:
+        raise Forbidden("not on weekends")
+
+    server = service(authenticate=authenticate)
+    async with server:
+
+        async def port() -> InMemoryPort:
+            here, there = ports()
+            tries.append(here)
+            await serving.enter_async_context(server.serve(PortTransport(there), protocol="ubre"))
+            return here
+
+        from contextlib import AsyncExitStack
+
+        async with AsyncExitStack() as serving:
+            with pytest.raises(Forbidden):
+                async with connect(PortTransport(port), protocol="ubre", wait=5):
+                    raise AssertionError("let in")
+    assert len(tries) == 1
+
+
+async def test_two_that_speak_different_protocols_say_so() -> None:
+    here, there = ports()
+    async with service().serve(PortTransport(there), protocol="csb"):
+        with pytest.raises(ConnectFailed, match="csb is spoken here, not ubre"):
+            async with connect(PortTransport(here), protocol="ubre"):
+                raise AssertionError("let in")
+
+
+async def test_an_end_that_nobody_has_started_fails_in_time_and_says_what_to_do() -> None:
+    here, _ = ports()
+    with pytest.raises(ConnectFailed, match="did not greet.*bare=True"):
+        async with connect(PortTransport(here), protocol="ubre", limits=Limits(handshake_timeout=0.05)):
+            raise AssertionError("connected")
+
+
+async def test_a_bare_peer_is_asked_without_a_greeting() -> None:
+    here, there = ports()
+    bare = Bare(there, ubre)
+    async with connect(PortTransport(here, bare=True), protocol="ubre") as bus:
+        assert await bus.request("double", 4) == 8
+    assert bare.heard
+    assert not any("\0" in data for data in bare.heard)
+
+
+async def test_a_bare_peer_is_served_without_a_greeting() -> None:
+    here, there = ports()
+    async with service().serve(PortTransport(there), protocol="ubre") as listener:
+        bare = Bare(here)
+        here.post('{"request": "double", "id": 1, "body": 4}')
+        await bare.until(lambda: bare.heard)
+        assert len(listener.peers) == 1
+    assert json.loads(bare.heard[0]) == {"success": 1, "body": 8}
+    assert not any("\0" in data for data in bare.heard)
+
+
+async def test_a_port_is_used_once() -> None:
+    here, there = ports()
+    transport = PortTransport(here)
+    async with service().serve(PortTransport(there), protocol="ubre"), connect(transport, protocol="ubre"):
+        with pytest.raises(LocalProtocolError, match="used before"):
+            async with connect(transport, protocol="ubre"):
+                raise AssertionError("connected")
+
+
+async def test_pending_requests_fail_at_once_when_the_other_end_says_goodbye() -> None:
+    here, there = ports()
+    started = anyio.Event()
+    server = service()
+
+    @server.handle("slow")
+    async def slow() -> None:
+        started.set()
+        await anyio.sleep_forever()
+
+    async with server.serve(PortTransport(there), protocol="ubre") as listener:
+        async with connect(PortTransport(here), protocol="ubre") as bus:
+            reply = bus.request("slow")
+            await started.wait()
+            await listener.peers[0].aclose("going")
+            with pytest.raises(Disconnected) as caught:
+                await reply
+            assert caught.value.sent
+            assert "going" in caught.value.reason
+
+
+async def test_an_end_that_has_gone_without_a_word_is_found_by_silence() -> None:
+    """A browser's port has no event of its end."""
+    here, there = ports()
+    server = service(limits=Limits(ping_interval=0.02, ping_timeout=0.02))
+    bare = Bare(here)
+    async with server.serve(PortTransport(there), protocol="ubre") as listener:
+        here.post('\0hi {"v":1}')
+        await bare.until(lambda: listener.peers)
+        here.close()
+        await bare.until(lambda: not listener.peers)
+
+
+async def test_whoever_answers_pings_stays() -> None:
+    here, there = ports()
+    limits = Limits(ping_interval=0.02, ping_timeout=0.02)
+    async with service(limits=limits).serve(PortTransport(there), protocol="ubre") as listener:
+        bare = Bare(here, lambda data: "\0pong" if data == "\0ping" else None)
+        here.post('\0hi {"v":1}')
+        await bare.until(lambda: bare.heard.count("\0ping") >= 3)
+        assert listener.peers
+
+
+async def test_a_sender_waits_for_acknowledgements() -> None:
+    here, there = ports()
+    bare = Bare(there)
+    bare_said = bare.heard
+    client = Bus(limits=Limits(outbox=4, outbox_bytes=4 * 1024 * 1024))
+    there.post('\0hi {"v":1}')
+    async with connect(PortTransport(here), protocol="ubre", bus=client):
+        sent = 0
+        with anyio.move_on_after(0.2):
+            while True:
+                await client.publish("news", "x" * 10_000, timeout=60)
+                sent += 1
+        frames = [data for data in bare_said if not data.startswith("\0")]
+        assert 26 <= len(frames) <= 28, "256 KiB are under way, and no more"
+        assert sent <= len(frames) + 5
+        there.post(f"\0ack {len(frames)}")
+        await bare.until(lambda: sum(not data.startswith("\0") for data in bare_said) > len(frames))
+
+
+async def test_a_receiver_acknowledges_what_it_has_taken() -> None:
+    here, there = ports()
+    async with service().serve(PortTransport(there), protocol="ubre"):
+        bare = Bare(here)
+        here.post('\0hi {"v":1}')
+        for number in range(130):
+            here.post(json.dumps({"request": "double", "id": number, "body": number}))
+        await bare.until(lambda: len(bare.heard) > 130)
+        acks = [data for data in bare.heard if data.startswith("\0ack")]
+        assert acks[:2] == ["\0ack 64", "\0ack 128"]
+        await bare.until(lambda: "\0ack 130" in bare.heard)  # the rest, once a second
+
+
+async def test_text_that_begins_with_the_mark_passes() -> None:
+    """No protocol of ours writes such a frame; a transport carries any."""
+    from polybus.plugins import Closed
+    from polybus.transports.postmessage._connection import PortConnection
+
+    here, there = ports()
+    bare = Bare(there)
+    frames: list[bytes] = []
+    async with Bus() as bus:
+        runtime: Any = bus._running
+        connection = PortConnection(here, runtime, frozenset({"text"}), "text", lambda said: None)
+        connection.listen()
+        connection.settled()
+
+        class Receiver:
+            def frames_received(self, new: Any) -> None:
+                frames.extend(new)
+
+            def closed(self, why: Closed) -> None:
+                pass
+
+            def pause_writing(self) -> None:
+                pass
+
+            def resume_writing(self) -> None:
+                pass
+
+        connection.start(Receiver())
+        for frame in (b"\0bye 1000", b"\0\0", b"plain", "\ud800".encode("utf-8", "surrogatepass")):
+            connection.send(frame)
+        await bare.until(lambda: len(bare.heard) == 4)
+        assert bare.heard == ["\0\0bye 1000", "\0\0\0", "plain", "\ud800"]
+        for data in bare.heard:
+            there.post(data)
+        await bare.until(lambda: len(frames) == 4)
+        assert frames == [b"\0bye 1000", b"\0\0", b"plain", b"\xed\xa0\x80"]
+        with pytest.raises(TooLarge):
+            connection.send(b"x" * (connection.max_frame + 1))
+        connection.close()
+
+
+NONSENSE = [
+    "\0",
+    "\0hi {",
+    "\0hi []",
+    '\0hi {"v": 2}',
+    '\0hi {"protocol": 7}',
+    '\0hi {"headers": []}',
+    '\0hi {"headers": {"a": 1}}',
+    "\0hi " + "x" * 70_000,
+    "\0ack 1",
+    "\0ack -1",
+    "\0ack x",
+    "\0ack " + "9" * 30,
+    "\0ping",
+    "\0what",
+    ["an object"],
+    7,
+    None,
+    b"binary where text is spoken",
+]
+
+
+@pytest.mark.parametrize("greeted", [False, True])
+@pytest.mark.parametrize("data", NONSENSE, ids=lambda data: repr(data)[:24])
+async def test_nonsense_ends_that_connection_and_no_other(data: Any, greeted: bool) -> None:
+    here, there = ports()
+    good, better = ports()
+    server = service()
+    async with (
+        server.serve(PortTransport(there), protocol="ubre") as listener,
+        server.serve(PortTransport(better), protocol="ubre"),
+        connect(PortTransport(good), protocol="ubre") as bus,
+    ):
+        bare = Bare(here)
+        if greeted:
+            here.post('\0hi {"v":1}')
+            await bare.until(lambda: listener.peers)
+        here.post(data)
+        harmless = greeted and data == "\0ping"
+        if harmless:
+            await bare.until(lambda: "\0pong" in bare.heard)
+        else:
+            await anyio.wait_all_tasks_blocked()
+            here.post('{"request": "double", "id": 1, "body": 4}')
+            await anyio.wait_all_tasks_blocked()
+            assert not any(isinstance(said, str) and "success" in said for said in bare.heard)
+            await bare.until(lambda: not listener.peers)
+        assert await bus.request("double", 1) == 2
+
+
+async def test_a_frame_above_the_limit_ends_the_connection() -> None:
+    here, there = ports()
+    async with service(limits=Limits(message=1000)).serve(PortTransport(there), protocol="ubre") as listener:
+        bare = Bare(here)
+        here.post('\0hi {"v":1}')
+        await bare.until(lambda: listener.peers)
+        here.post("x" * 1001)
+        await bare.until(lambda: not listener.peers)
+        assert bare.heard[-1] == "\0bye 1009 a frame of 1001 bytes, the limit is 1000"
+
+
+async def test_a_link_comes_back_by_the_next_port_with_its_subscriptions() -> None:
+    server = service()
+    waiting: list[InMemoryPort] = []
+
+    def port() -> InMemoryPort:
+        here, there = ports()
+        waiting.append(there)
+        return here
+
+    class Doors:
+        def __aiter__(self) -> Doors:
+            return self
+
+        async def __anext__(self) -> InMemoryPort:
+            await eventually(lambda: waiting)
+            return waiting.pop()
+
+    from polybus import Backoff
+
+    backoff = Backoff(initial=0.001, maximum=0.01)
+    async with server.serve(PortTransport(Doors()), protocol="ubre") as listener:
+        async with (
+            connect(PortTransport(port), protocol="ubre", backoff=backoff) as bus,
+            bus.subscribe("news.*") as news,
+        ):
+            for number in range(3):
+                assert await bus.request("double", number) == 2 * number
+                await server.publish("news.today", number)
+                assert (await anext(news)).body == number
+                await listener.peers[0].aclose("again")
+                await eventually(lambda: bus.stats().reconnects == number + 1)  # noqa: B023  # awaited here
+
+
+def test_what_is_no_port_is_refused() -> None:
+    wrong: Any = "port"
+    with pytest.raises(TypeError, match="takes a message port"):
+        PortTransport(wrong)

@@ -1,0 +1,402 @@
+"""The handshake between a page and its frame, with windows in one process: races, strangers, reloads in mid-request."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import Any
+
+import anyio
+import pytest
+from attrs import define, field
+
+from polybus import Backoff, Bus, ConnectFailed, Disconnected, connect
+from polybus._loop import running_loop
+from polybus.events import LinkDown
+from polybus.transports.postmessage import (
+    Frame,
+    InMemoryPort,
+    PortTransport,
+    ServedFrame,
+    StrangeHello,
+    Window,
+    connect_to_host,
+    serve_frame,
+)
+from tests.support import eventually
+
+pytestmark = pytest.mark.anyio
+
+HOST = "https://host.example"
+CHILD = "https://child.example"
+BACKOFF = Backoff(initial=0.001, maximum=0.005)
+
+
+@define
+class Page:
+    """What is loaded into the frame: a bus of its own, for as long as the page is there."""
+
+    group: Any
+    origins: tuple[str, ...] = (HOST,)
+    patience: Callable[[], Any] | None = None
+    """Awaited before it says hello."""
+    shown: int = 0
+    """How often it was loaded."""
+    handled: list[int] = field(factory=list)
+    heard: list[int] = field(factory=list)
+
+    def __call__(self, window: Window) -> None:
+        self.shown += 1
+        scope = anyio.CancelScope()
+        window.on_pagehide(scope.cancel)
+        self.group.start_soon(self._run, window, scope, self.shown)
+
+    def bus(self, number: int) -> Bus:
+        bus = Bus()
+
+        @bus.handle("count")
+        async def count(body: int) -> int:
+            self.handled.append(body)
+            return number
+
+        @bus.handle("slow")
+        async def slow(body: int) -> int:
+            self.handled.append(body)
+            await anyio.sleep_forever()
+            return number
+
+        @bus.on("news.*")
+        async def news(body: int) -> None:
+            self.heard.append(body)
+
+        return bus
+
+    async def _run(self, window: Window, scope: anyio.CancelScope, number: int) -> None:
+        with scope:
+            await anyio.lowlevel.checkpoint()  # in a browser, nothing runs in a page that is gone already
+            if self.patience is not None:
+                await self.patience()
+
+            async def host() -> InMemoryPort:
+                return await connect_to_host(window, origins=self.origins, timeout=5)
+
+            async with self.bus(number).serve(PortTransport(host), protocol="ubre"):
+                await anyio.sleep_forever()
+
+
+def scene(*, sandbox: bool = False) -> tuple[Window, Frame]:
+    host = Window(HOST)
+    return host, Frame(host, sandbox=sandbox)
+
+
+def linked(frame: Frame, origin: str = CHILD, bus: Bus | None = None, **options: Any) -> Any:
+    """The host's bus, on what comes of the frame."""
+    served = serve_frame(frame, origin=origin)
+    return connect(PortTransport(served), protocol="ubre", bus=bus, backoff=BACKOFF, wait=5, **options)
+
+
+@pytest.mark.parametrize(
+    ("sandbox", "loaded", "expected"),
+    [(False, CHILD, CHILD), (False, HOST, HOST), (True, CHILD, "null")],
+    ids=["cross-site", "same-origin", "sandboxed"],
+)
+async def test_a_page_asks_its_frame(sandbox: bool, loaded: str, expected: str) -> None:
+    _, frame = scene(sandbox=sandbox)
+    async with anyio.create_task_group() as group:
+        page = Page(group)
+        frame.load(loaded, page)
+        async with linked(frame, expected) as bus:
+            assert await bus.request("count", 7) == 1
+            assert bus.peers[0].address == f"{expected}#1"
+        group.cancel_scope.cancel()
+
+
+async def test_a_child_that_is_slow_and_a_host_that_is_late_meet() -> None:
+    gate = anyio.Event()
+    for slow in (True, False):
+        _, frame = scene()
+        gate = anyio.Event()
+        async with anyio.create_task_group() as group:
+            page = Page(group, patience=gate.wait if slow else None)
+            frame.load(CHILD, page)
+            await anyio.wait_all_tasks_blocked()
+            if not slow:
+                await anyio.sleep(0.12)  # some hellos that nobody hears
+            else:
+                group.start_soon(_later, gate)
+            async with linked(frame) as bus:
+                assert await bus.request("count", 1) == 1
+            group.cancel_scope.cancel()
+
+
+async def _later(gate: anyio.Event) -> None:
+    await anyio.wait_all_tasks_blocked()
+    gate.set()
+
+
+async def test_a_page_of_another_origin_gets_no_port_and_is_counted() -> None:
+    strangers: list[StrangeHello] = []
+    _, frame = scene()
+    served = serve_frame(frame, origin=CHILD, on_reject=strangers.append)
+    async with anyio.create_task_group() as group:
+        frame.load("https://evil.example", Page(group))
+        await eventually(lambda: served.rejected >= 2)
+        group.cancel_scope.cancel()
+    assert strangers[0] == StrangeHello("https://evil.example", "origin")
+    assert served.epoch == 0
+
+
+async def test_a_hello_of_a_window_that_is_not_the_frame_gets_no_port() -> None:
+    strangers: list[StrangeHello] = []
+    host, frame = scene()
+    foreign = Frame(host)
+    served = serve_frame(frame, origin=CHILD, on_reject=strangers.append)
+    async with anyio.create_task_group() as group:
+        foreign.load(CHILD, Page(group))
+        await eventually(lambda: strangers)
+        group.cancel_scope.cancel()
+    assert strangers[0] == StrangeHello(CHILD, "source")
+    assert served.epoch == 0
+
+
+async def test_a_child_speaks_to_no_host_that_it_does_not_name() -> None:
+    host, frame = scene()
+    served = serve_frame(frame, origin=CHILD)
+    async with anyio.create_task_group() as group:
+        frame.load(CHILD, Page(group, origins=("https://other.example",)))
+        await eventually(lambda: host.proxy.dropped >= 2)
+        group.cancel_scope.cancel()
+    assert (served.rejected, served.epoch) == (0, 0)
+
+
+async def test_two_frames_have_ports_of_their_own() -> None:
+    host = Window(HOST)
+    async with anyio.create_task_group() as group:
+        pages = [Page(group), Page(group)]
+        frames = [Frame(host), Frame(host)]
+        for frame, page in zip(frames, pages, strict=True):
+            frame.load(CHILD, page)
+        async with linked(frames[0]) as one, linked(frames[1]) as other:
+            for number in range(3):
+                await one.request("count", number)
+                await other.request("count", 10 + number)
+            assert [page.handled for page in pages] == [[0, 1, 2], [10, 11, 12]]
+            frames[0].reload()
+            assert await other.request("count", 13) == 1, "the other frame has not noticed"
+            assert await one.request("count", 3) == 2
+        group.cancel_scope.cancel()
+
+
+async def test_hello_repeated_opens_one_port() -> None:
+    host, frame = scene()
+    served = serve_frame(frame, origin=CHILD)
+    windows: list[Window] = []
+    frame.load(CHILD, windows.append)
+    await eventually(lambda: windows)
+    for _ in range(3):
+        host.proxy.post_message({"tag": "polybus", "type": "hello", "v": 1, "nonce": "n"}, HOST, source=windows[0])
+    for nonsense in (7, "hello", {"tag": "polybus"}, {"tag": "polybus", "type": "hello", "v": 1, "nonce": 7}):
+        host.proxy.post_message(nonsense, HOST, source=windows[0])
+    await anyio.wait_all_tasks_blocked()
+    assert (served.epoch, served.rejected) == (1, 0)
+
+
+async def test_a_reload_fails_what_is_pending_and_the_next_page_answers() -> None:
+    _, frame = scene()
+    async with anyio.create_task_group() as group:
+        page = Page(group)
+        frame.load(CHILD, page)
+        async with linked(frame) as bus:
+            pending = bus.request("slow", 1)
+            await eventually(lambda: page.handled == [1])
+            frame.reload()
+            with pytest.raises(Disconnected) as caught:
+                await pending
+            assert caught.value.sent
+            assert caught.value.reason == "the page is gone"
+            assert await bus.request("count", 2) == 2, "answered by the second page"
+            assert bus.peers[0].address == f"{CHILD}#2"
+            assert bus.stats().reconnects == 1
+        group.cancel_scope.cancel()
+
+
+async def test_subscriptions_of_the_host_are_restored_in_every_new_page() -> None:
+    _, frame = scene()
+    buses: list[Bus] = []
+
+    async with anyio.create_task_group() as group:
+
+        class Talker(Page):
+            def bus(self, number: int) -> Bus:
+                buses.append(super().bus(number))
+                return buses[-1]
+
+        page = Talker(group)
+        frame.load(CHILD, page)
+        async with linked(frame) as bus, bus.subscribe("tick.*") as ticks:
+            for number in (1, 2, 3):
+                await bus.request("count", number)
+                await buses[-1].publish("tick.tock", number)
+                with anyio.fail_after(2):
+                    assert (await anext(ticks)).body == number
+                frame.reload()
+                await eventually(lambda: page.shown == number + 1 and bus.peers)  # noqa: B023  # awaited here
+        group.cancel_scope.cancel()
+
+
+async def test_a_frame_that_is_removed_ends_the_link_and_one_that_is_put_back_revives_it() -> None:
+    _, frame = scene()
+    async with anyio.create_task_group() as group:
+        page = Page(group)
+        frame.load(CHILD, page)
+        async with linked(frame) as bus:
+            events = bus.events()
+            pending = bus.request("slow", 1)
+            await eventually(lambda: page.handled == [1])
+            before = frame.content_window
+            frame.remove()
+            with pytest.raises(Disconnected):
+                await pending
+            async for event in events:
+                if isinstance(event, LinkDown):
+                    assert (event.code, event.reason) == (1001, "the page is gone")
+                    break
+            frame.put_back()
+            assert frame.content_window is not before
+            assert await bus.request("count", 2) == 2
+        group.cancel_scope.cancel()
+
+
+async def test_a_page_that_crashes_without_a_goodbye_gives_way_to_the_next_hello() -> None:
+    host, frame = scene()
+    served = serve_frame(frame, origin=CHILD)
+    ends: list[str] = []
+    windows: list[Window] = []
+    frame.load(CHILD, windows.append)
+    await eventually(lambda: windows)
+    for number, nonce in enumerate(("first", "second"), start=1):
+        host.proxy.post_message({"tag": "polybus", "type": "hello", "v": 1, "nonce": nonce}, HOST, source=windows[0])
+        await eventually(lambda: served.epoch == number)  # noqa: B023  # awaited here
+        (await anext(served)).on_close(ends.append)
+    assert ends == ["a newer page of the frame took over"]
+    served.close()
+    assert ends[1:] == ["the host has closed the frame's port"]
+    with pytest.raises(StopAsyncIteration):
+        await anext(served)
+
+
+@pytest.mark.parametrize("origin", ["*", "", "https://*.example", "https://child.example/"])
+async def test_an_origin_is_exact(origin: str) -> None:
+    host, frame = scene()
+    with pytest.raises(ValueError, match="exactly one"):
+        serve_frame(frame, origin=origin)
+    with pytest.raises(ValueError, match="exactly one"):
+        await connect_to_host(Window(CHILD, host.proxy), origins=[origin])
+    with pytest.raises(ValueError, match="name those"):
+        await connect_to_host(Window(CHILD, host.proxy), origins=[])
+
+
+async def test_a_window_that_is_no_frame_has_no_host() -> None:
+    with pytest.raises(ConnectFailed, match="no page around"):
+        await connect_to_host(Window(HOST), origins=[HOST])
+
+
+# -- schedules -----------------------------------------------------------------------------------------------------------
+
+
+@define
+class Story:
+    """What became of the requests of one schedule."""
+
+    answered: list[int] = field(factory=list)
+    lost: list[int] = field(factory=list)
+
+    async def ask(self, bus: Bus, number: int) -> None:
+        try:
+            await bus.request("count", number, timeout=5)
+        except Disconnected:
+            self.lost.append(number)
+        else:
+            self.answered.append(number)
+
+
+async def play(seed: int) -> tuple[Page, Story, int]:
+    """One schedule: requests, publications, reloads, removals, at random."""
+    rng = random.Random(seed)
+    _, frame = scene(sandbox=rng.random() < 0.2)
+    story = Story()
+    async with anyio.create_task_group() as group:
+        page = Page(group)
+        frame.load(CHILD, page)
+        asked = 0
+        async with linked(frame, "null" if frame._sandbox else CHILD) as bus:
+            async with anyio.create_task_group() as asking:
+                for _ in range(rng.randint(3, 12)):
+                    for _ in range(rng.randint(0, 6)):
+                        asked += 1
+                        asking.start_soon(story.ask, bus, asked)
+                        if rng.random() < 0.5:
+                            await anyio.lowlevel.checkpoint()
+                    for _ in range(rng.randint(0, 8)):
+                        await anyio.lowlevel.checkpoint()
+                    match rng.choice("rrrxpn"):
+                        case "r":
+                            frame.reload()
+                        case "x":
+                            frame.remove()
+                            for _ in range(rng.randint(0, 4)):
+                                await anyio.lowlevel.checkpoint()
+                            frame.put_back()
+                        case "p":
+                            frame.reload()
+                            frame.reload()
+                        case _:
+                            pass
+            loaded = anyio.Event()
+            running_loop().call_soon(loaded.set)  # behind the last reload
+            await loaded.wait()
+            # It has calmed down: from here on nothing may be lost.
+            await eventually(lambda: page.shown and bus.peers and bus.peers[0].connected)
+            shown = page.shown
+            for number in range(1000, 1020):
+                assert await bus.request("count", number, timeout=5) == shown
+                await bus.publish("news.today", number)
+            await eventually(lambda: page.heard[-20:] == list(range(1000, 1020)))
+        group.cancel_scope.cancel()
+    return page, story, asked
+
+
+@pytest.mark.timeout(120)
+async def test_random_reloads_lose_nothing_after_the_handshake_and_double_nothing() -> None:
+    answered = lost = 0
+    for seed in range(100):
+        with anyio.fail_after(20):
+            page, story, asked = await play(seed)
+        assert sorted(story.answered + story.lost) == list(range(1, asked + 1)), f"seed {seed}: each request ends once"
+        assert len(set(page.handled)) == len(page.handled), f"seed {seed}: a handler ran twice"
+        assert set(story.answered) <= set(page.handled), f"seed {seed}"
+        assert page.heard == list(range(1000, 1020)), f"seed {seed}"
+        answered, lost = answered + len(story.answered), lost + len(story.lost)
+    assert answered > 300
+    assert lost > 50, "the schedules have torn nothing: they show nothing"
+
+
+async def test_reloading_leaves_nothing_behind() -> None:
+    host, frame = scene()
+    given: list[InMemoryPort] = []
+    served: ServedFrame = serve_frame(frame, origin=CHILD, on_port=given.append)
+    async with anyio.create_task_group() as group:
+        page = Page(group)
+        frame.load(CHILD, page)
+        async with connect(PortTransport(served), protocol="ubre", backoff=BACKOFF, wait=5) as bus:
+            for number in range(1, 21):
+                await eventually(lambda: served.epoch == number and bus.peers and bus.peers[0].connected)  # noqa: B023
+                assert await bus.request("count", number) == number
+                frame.reload()
+            await eventually(lambda: served.epoch == 21)
+            assert len(host._listeners) == 1
+            assert [port._state for port in given[:-1]] == ["closed"] * 20
+            proxy = frame.content_window
+            assert proxy is not None
+            await eventually(lambda: len(proxy._window._ports if proxy._window else ()) == 1)
+        group.cancel_scope.cancel()
