@@ -16,6 +16,7 @@ import anyio
 from ..errors import Unsupported
 from ._asgi_server import answered
 from ._errai_server import ErraiEndpoint
+from ._events_server import EventsEndpoint
 from ._http_server import turn_away
 from ._ws_policy import Turned
 
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 
 __all__ = ["WEB_ENDPOINTS", "HttpListener"]
 
-WEB_ENDPOINTS: Final[Mapping[str, Callable[[str], WebEndpoint]]] = {"jrep": ErraiEndpoint}
+WEB_ENDPOINTS: Final[Mapping[str, Callable[[str], WebEndpoint]]] = {"jrep": ErraiEndpoint, "uprotocol": EventsEndpoint}
 """Of protocols of ours that want more of the web than WebSockets: a protocol cannot name a transport."""
 
 logger: logging.Logger = logging.getLogger("polybus.transports")

@@ -8,7 +8,7 @@ from http import HTTPStatus
 
 from attrs import evolve
 
-from ..plugins import Handshake, Listening, ListenOptions, Transport, WebRoute
+from ..plugins import Admission, Handshake, Listening, ListenOptions, Transport, WebRoute
 from ._asgi import Receive, Scope, Send, socket_of
 from ._asgi_server import AsgiWebSocket, _address, _at, _decision, _is_open, _upgrade
 from ._sockets import is_loopback, tune
@@ -70,29 +70,72 @@ class Request:
         while (await self.receive())["type"] != "http.disconnect":
             pass
 
+    @property
+    def host(self) -> str:
+        """Of whoever asks, without the port: every request may come through another one."""
+        client = self.scope.get("client")
+        return client[0] if client else ""
+
+    async def admission(self) -> Admission:
+        """Who asks, as the bus sees it.
+
+        Raises:
+            Turned: The bus does not let it in.
+        """
+        socket = socket_of(self.receive)
+        peer = (socket.get_extra_info("peercert") or None) if socket is not None else None
+        protocol = self.options.protocol
+        known = Handshake(protocol=protocol, url=self.url, address=self.address, tls_peer=peer, scope=self.scope)
+        _, handshake = self.door.handshake(self.head, known)
+        return await _decision(self.options, evolve(handshake, transport=self.name))
+
+    def knock(self) -> None:
+        """Count a newcomer.
+
+        Raises:
+            Turned: There is no room.
+        """
+        refusal = self.options.gate.knock(self.address)
+        if refusal is not None:
+            raise refused(refusal)
+
+    async def probe(self) -> None:
+        """Whether a stranger would be let in.
+
+        Raises:
+            Turned: The bus does not let it in.
+        """
+        self.knock()
+        try:
+            await self.admission()
+        finally:
+            self.options.gate.left(self.address)
+
+    def open(self, transport: Transport, admission: Admission) -> None:
+        """Let one in who was asked already, as a connection of its own.
+
+        Raises:
+            Turned: There is no room.
+        """
+        self.knock()
+        self.options.gate.opened(transport, admission)
+
     async def enter(self, make: Callable[[], Transport]) -> None:
         """Let a stranger in, as a connection of its own.
 
         Raises:
             Turned: The bus does not let it in.
         """
-        options = self.options
-        refusal = options.gate.knock(self.address)
-        if refusal is not None:
-            raise refused(refusal)
+        self.knock()
         inside = False
         try:
-            socket = socket_of(self.receive)
-            peer = (socket.get_extra_info("peercert") or None) if socket is not None else None
-            known = Handshake(protocol=options.protocol, url=self.url, address=self.address, tls_peer=peer, scope=self.scope)
-            _, handshake = self.door.handshake(self.head, known)
-            admission = await _decision(options, evolve(handshake, transport=self.name))
+            admission = await self.admission()
             transport = make()
             inside = True
-            options.gate.opened(transport, admission)
+            self.options.gate.opened(transport, admission)
         finally:
             if not inside:
-                options.gate.left(self.address)
+                self.options.gate.left(self.address)
 
 
 class HttpEndpoint:

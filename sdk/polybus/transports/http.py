@@ -1,4 +1,7 @@
-"""HTTP: ``jrep+http://host/path``. `httpx` is loaded by the first connection, uvicorn by the first listener."""
+"""HTTP: ``jrep+http://host/path``, and ``uprotocol+http://host/path`` for CloudEvents.
+
+`httpx` is loaded by the first connection, uvicorn by the first listener.
+"""
 
 from __future__ import annotations
 
@@ -31,18 +34,25 @@ class HttpConnector:
     reconnects: bool = field(default=True, init=False)
 
     async def connect(self, options: DialOptions) -> Transport:
-        """One attempt. Nothing is sent yet: the first request is the protocol's handshake.
+        """One attempt.
 
         Raises:
+            ConnectFailed: Nobody is there.
+            Unauthorized, Forbidden: The server does not let us in.
             Unsupported: The protocol has no form over HTTP.
             LocalProtocolError: TLS options without TLS.
         """
-        if options.subprotocol != "jrep":
+        if options.subprotocol not in ("jrep", "uprotocol"):
             raise Unsupported(f"{options.subprotocol} has no form over HTTP here: use ws:// or tcp://")
         if options.tls is not None and urlsplit(self.url).scheme != "https":
             raise LocalProtocolError("tls= given for http://, which is not encrypted: use https://", protocol="http")
+        if options.subprotocol == "uprotocol":
+            from ._events_client import EventsClient
+
+            return await EventsClient.opened(self.url, options.tls, options)
         from ._errai_client import ErraiClient
 
+        # Nothing is sent yet: the first request is the protocol's handshake.
         return ErraiClient(self.url, options.tls, options, self.ways)
 
 

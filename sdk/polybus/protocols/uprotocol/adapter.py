@@ -33,6 +33,7 @@ _VALUES: Final[Mapping[str, tuple[str, ...]]] = {
     "mode": ("strict", "lenient"),
     "profile": ("strict", "up-python-1.5"),
     "notification": ("pub.v1", "notif.v1"),
+    "content": ("structured", "binary", "batch"),
 }
 _OPTIONS: Final = ("entity", "peer", *_VALUES)
 
@@ -86,6 +87,7 @@ class UProtocol:
         format: ``json`` (text) or ``protobuf`` (binary).
         mode: ``strict`` refuses what the document forbids; ``lenient`` reads what its examples and the SDKs of its time wrote.
         profile: How protobuf is written: ``strict`` as the document says, or as ``up-python-1.5`` can read it.
+        content: How events are posted over HTTP: ``structured``, ``binary``, or ``batch`` for what waits and has no answer.
         notification: How notifications are written: ``pub.v1`` with a sink, as all SDKs did, or ``notif.v1``.
         schema: ``dataschema`` of bodies that are bytes.
         ttl: Seconds that publications and notifications live; None for ever. Requests live as long as their deadline.
@@ -112,6 +114,7 @@ class UProtocol:
     mode: Literal["strict", "lenient"] = field(default="strict", validator=_known)
     profile: Literal["strict", "up-python-1.5"] = field(default="strict", validator=_known)
     notification: Literal["pub.v1", "notif.v1"] = field(default="pub.v1", validator=_known)
+    content: Literal["structured", "binary", "batch"] = field(default="structured", validator=_known)
     schema: str = field(default="/polybus/octets", validator=_schema)
     ttl: float | None = field(default=None, validator=_lifetime)
     priorities: tuple[tuple[str, str], ...] = field(default=(), converter=_pairs)
@@ -179,19 +182,15 @@ def _codec(adapter: UProtocol, limits: Limits) -> UProtocolCodec:
         "level_of": levels.of,
     }
     if adapter.format == "json":
-        json = JsonReader(envelope, limits)
         return UProtocolCodec(
-            read=json.read,
-            read_batch=json.read_batch,
+            reader=JsonReader(envelope, limits),
             writer=JsonWriter(adapter.schema),
             reads=frozenset({"text"}),
             writes="text",
             **common,
         )
-    protobuf = ProtoReader(envelope, limits)
     return UProtocolCodec(
-        read=protobuf.read,
-        read_batch=protobuf.read_batch,
+        reader=ProtoReader(envelope, limits),
         writer=ProtoWriter(adapter.schema, adapter.profile == "up-python-1.5"),
         reads=frozenset({"binary"}),
         writes="binary",

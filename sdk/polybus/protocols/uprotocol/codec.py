@@ -22,7 +22,7 @@ from .payloads import OCTET_STREAM, PROTOBUF
 from .rules import MAX_INTEGER, PRIORITIES, TYPES, Facts, violations
 from .status import write_status
 
-__all__ = ["FORMATS", "UProtocolCodec", "Writer", "error_body", "written_body"]
+__all__ = ["FORMATS", "Reader", "UProtocolCodec", "Writer", "error_body", "written_body"]
 
 FORMATS: Final[tuple[BodyFormat, ...]] = (ANY, OCTETS)
 _TYPES: Final = {
@@ -64,14 +64,26 @@ class Writer(Protocol):
     def batch(self, frames: Sequence[bytes]) -> bytes: ...
 
 
+class Reader(Protocol):
+    """What reads one format."""
+
+    def read(self, frame: bytes) -> EventMessage: ...
+
+    def read_batch(self, frame: bytes) -> Sequence[EventMessage | RemoteProtocolError]: ...
+
+    def split(self, frame: bytes) -> list[bytes]: ...
+
+    def parts(self, frame: bytes) -> tuple[dict[str, Any], bytes | None, BodyFormat]: ...
+
+
 @frozen(eq=False, kw_only=True)
 class UProtocolCodec:
     """Events to messages and back. Of what is read, `Message.attributes` has all attributes, and the subject is an address.
 
     Attributes:
-        read: The message of a frame. Raises `RemoteProtocolError`, nothing else.
-        read_batch: The messages of a batch.
+        reader: Takes events apart.
         writer: Makes events.
+        read: The message of a frame. Raises `RemoteProtocolError`, nothing else.
         reads: Kinds of frames that are read.
         writes: The kind of frames that are written.
         local: Entities without authority that may be written; None for all.
@@ -81,8 +93,7 @@ class UProtocolCodec:
         level_of: The priority of a subject, where one was set for it.
     """
 
-    read: Callable[[bytes], EventMessage]
-    read_batch: Callable[[bytes], Sequence[EventMessage | RemoteProtocolError]]
+    reader: Reader
     writer: Writer
     reads: frozenset[Literal["text", "binary"]]
     writes: Literal["text", "binary"]
@@ -92,6 +103,10 @@ class UProtocolCodec:
     usual: Callable[[Event], Kind | None] = field(default=lambda event: None)
     level_of: Callable[[str | int], str | None] = field(default=lambda subject: None)
     formats: tuple[BodyFormat, ...] = FORMATS
+    read: Callable[[bytes], EventMessage] = field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        object.__setattr__(self, "read", self.reader.read)  # once, not for each frame
 
     @property
     def item_formats(self) -> tuple[BodyFormat, ...]:
@@ -119,7 +134,7 @@ class UProtocolCodec:
             return [self.read(frame)]
         except RemoteProtocolError:
             if frame.startswith(b"[") and self.writes == "text":
-                return self.read_batch(frame)
+                return self.reader.read_batch(frame)
             raise
 
     def encode(self, messages: Sequence[Message]) -> bytes:

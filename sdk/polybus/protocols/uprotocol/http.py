@@ -8,23 +8,34 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Mapping, Sequence
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, TypeAlias
 from urllib.parse import quote, unquote
 
-from attrs import frozen
+from attrs import evolve, frozen
 
 from ...errors import RemoteProtocolError
+from ...limits import Limits
 from ...message import Message
 from .adapter import UProtocol
 from .cloudevent import attributes_of, message_of
-from .envelope import refuse
-from .payloads import from_base64
+from .codec import FORMATS, UProtocolCodec, written_body
+from .envelope import normalise, refuse
+from .payloads import format_of, from_base64
 from .rules import MAX_INTEGER
 
-__all__ = ["HttpContent", "from_http", "to_http"]
+__all__ = ["Form", "HttpContent", "form_of", "frames_of", "from_http", "http_of", "to_http"]
 
-_TYPES: Final = {"json": "application/cloudevents+json", "protobuf": "application/cloudevents+protobuf"}
-_BATCHES: Final = {"json": "application/cloudevents-batch+json", "protobuf": "application/cloudevents-batch+protobuf"}
+Format: TypeAlias = Literal["json", "protobuf"]
+Mode: TypeAlias = Literal["structured", "binary", "batch"]
+_LIMITS: Final = Limits()
+_TYPES: Final[Mapping[Format, str]] = {
+    "json": "application/cloudevents+json",
+    "protobuf": "application/cloudevents+protobuf",
+}
+_BATCHES: Final[Mapping[Format, str]] = {
+    "json": "application/cloudevents-batch+json",
+    "protobuf": "application/cloudevents-batch+protobuf",
+}
 _PREFIX: Final = "ce-"
 # 3.1.3.2: printable ASCII but space, double quote and percent stays as it is.
 _SAFE: Final = "".join(chr(code) for code in range(0x21, 0x7F) if chr(code) not in '"%')
@@ -39,9 +50,19 @@ class HttpContent:
     body: bytes
 
 
-def to_http(
-    messages: Sequence[Message], adapter: UProtocol | None = None, mode: Literal["structured", "binary", "batch"] = "structured"
-) -> HttpContent:
+@frozen
+class Form:
+    """How events stand in an HTTP message."""
+
+    mode: Mode = "structured"
+    format: Format = "json"
+    """Of whole events."""
+
+
+# -- messages ------------------------------------------------------------------------------------------------------------
+
+
+def to_http(messages: Sequence[Message], adapter: UProtocol | None = None, mode: Mode = "structured") -> HttpContent:
     """Events as the content of an HTTP message.
 
     Args:
@@ -60,13 +81,114 @@ def to_http(
     found = [attributes_of(message, codec, adapter.entity) for message in messages]
     if mode == "binary":
         return _binary(*found[0][:2])
-    frames = [codec.event(*parts) for parts in found]
-    if mode == "structured":
-        return HttpContent({"content-type": _TYPES[adapter.format]}, frames[0])
-    return HttpContent({"content-type": _BATCHES[adapter.format]}, codec.writer.batch(frames))
+    return _whole([codec.event(*parts) for parts in found], codec, Form(mode, adapter.format))
 
 
-def _binary(attributes: dict[str, Any], raw: bytes | None) -> HttpContent:
+def from_http(headers: Mapping[str, str], body: bytes, *, mode: str = "strict") -> Sequence[Message | RemoteProtocolError]:
+    """The messages in the content of an HTTP message; a refused one of a batch is an error among them.
+
+    Args:
+        headers: Names in any case.
+        body: Whole.
+        mode: ``strict`` or ``lenient``: how the rules of the document are read.
+
+    Raises:
+        RemoteProtocolError: There is no event, or a bad one.
+    """
+    lower = {name.lower(): value for name, value in headers.items()}
+    form = form_of(lower)
+    if form.mode == "binary":
+        return [message_of(*_from_binary(lower, body), lenient=mode == "lenient")]
+    codec = UProtocol(format=form.format, mode="lenient" if mode == "lenient" else "strict").codec()
+    return codec.reader.read_batch(body) if form.mode == "batch" else [codec.read(body)]
+
+
+# -- frames, for transports ----------------------------------------------------------------------------------------------
+
+
+def form_of(headers: Mapping[str, str]) -> Form:
+    """How events stand in an HTTP message with these headers (names in lower case).
+
+    Raises:
+        RemoteProtocolError: There are none in it; the reason is ``unknown_format``.
+    """
+    media = headers.get("content-type", "").partition(";")[0].strip().lower()
+    for format in _TYPES:
+        if media == _TYPES[format]:
+            return Form("structured", format)
+        if media == _BATCHES[format]:
+            return Form("batch", format)
+    if _PREFIX + "specversion" in headers:
+        return Form("binary")
+    raise refuse(f"no event: the content type is {media!r}, and there is no ce-specversion", "unknown_format")
+
+
+def frames_of(headers: Mapping[str, str], body: bytes, adapter: UProtocol, limits: Limits = _LIMITS) -> list[bytes]:
+    """The events in the content of an HTTP message, each as a frame of a connection with this adapter.
+
+    What comes in the adapter's own format is not looked into.
+
+    Raises:
+        RemoteProtocolError: There are none, or one that cannot be brought into that format.
+    """
+    form = form_of(headers)
+    if form.mode == "binary":
+        attributes, raw = _from_binary(headers, body)
+        lenient = adapter.mode == "lenient"
+        message = message_of(attributes, raw, lenient=lenient)
+        return [_written(message, attributes, raw, lenient, adapter.codec(limits))]
+    theirs = adapter if form.format == adapter.format else evolve(adapter, format=form.format)
+    codec = theirs.codec(limits)
+    frames = codec.reader.split(body) if form.mode == "batch" else [body]
+    if theirs is adapter:
+        return frames
+    return [_converted(frame, codec, adapter.codec(limits), adapter.mode == "lenient") for frame in frames]
+
+
+def http_of(frames: Sequence[bytes], adapter: UProtocol, form: Form, limits: Limits = _LIMITS) -> HttpContent:
+    """Frames that a connection with this adapter has written, as the content of an HTTP message. In batch mode several.
+
+    Raises:
+        RemoteProtocolError: A frame is not what this adapter writes.
+    """
+    codec = adapter.codec(limits)
+    if form.mode == "binary":
+        attributes, raw, format = codec.reader.parts(frames[0])
+        if raw is not None:
+            attributes.setdefault("datacontenttype", format.content_type)
+        return _binary(attributes, raw)
+    if form.format != adapter.format:
+        other = evolve(adapter, format=form.format).codec(limits)
+        frames, codec = [_converted(frame, codec, other, lenient=True) for frame in frames], other
+    return _whole(frames, codec, form)
+
+
+def _converted(frame: bytes, reads: UProtocolCodec, writes: UProtocolCodec, lenient: bool) -> bytes:
+    message = reads.read(frame)
+    attributes, raw, _ = reads.reader.parts(frame)
+    return _written(message, attributes, raw, lenient, writes)
+
+
+def _written(message: Message, attributes: dict[str, Any], raw: bytes | None, lenient: bool, codec: UProtocolCodec) -> bytes:
+    """An event in another form. `message` is what was read of it: a writer trusts what it is given, so that comes first."""
+    normalise(attributes, lenient)
+    format = format_of(attributes.get("datacontenttype"))
+    if raw is not None and format not in FORMATS:
+        raw, format = written_body(message)  # JSON and text, which only a foreign peer sends
+        attributes.pop("dataschema", None)
+    return codec.event(attributes, raw, format)
+
+
+# -- either ----------------------------------------------------------------------------------------------------------------
+
+
+def _whole(frames: Sequence[bytes], codec: UProtocolCodec, form: Form) -> HttpContent:
+    if form.mode == "structured":
+        return HttpContent({"content-type": _TYPES[form.format]}, frames[0])
+    return HttpContent({"content-type": _BATCHES[form.format]}, codec.writer.batch(frames))
+
+
+def _binary(attributes: Mapping[str, Any], raw: bytes | None) -> HttpContent:
     headers = {}
     for name, value in attributes.items():
         if name == "datacontenttype":
@@ -85,37 +207,14 @@ def _text(value: Any) -> str:
     return str(value)
 
 
-def from_http(headers: Mapping[str, str], body: bytes, *, mode: str = "strict") -> Sequence[Message | RemoteProtocolError]:
-    """The messages in the content of an HTTP message; a refused one of a batch is an error among them.
-
-    Args:
-        headers: Names in any case.
-        body: Whole.
-        mode: ``strict`` or ``lenient``: how the rules of the document are read.
-
-    Raises:
-        RemoteProtocolError: There is no event, or a bad one.
-    """
-    lower = {name.lower(): value for name, value in headers.items()}
-    media = lower.get("content-type", "").partition(";")[0].strip().lower()
-    lenient = mode == "lenient"
-    for format, name in (*_TYPES.items(), *_BATCHES.items()):
-        if media == name:
-            codec = UProtocol(format=format, mode="lenient" if lenient else "strict").codec()  # type: ignore[arg-type]
-            return codec.read_batch(body) if name in _BATCHES.values() else [codec.read(body)]
-    if _PREFIX + "specversion" in lower:
-        return [_from_binary(lower, body, lenient)]
-    raise refuse(f"no event: the content type is {media!r}, and there is no ce-specversion", "malformed")
-
-
-def _from_binary(headers: Mapping[str, str], body: bytes, lenient: bool) -> Message:
+def _from_binary(headers: Mapping[str, str], body: bytes) -> tuple[dict[str, Any], bytes | None]:
     attributes: dict[str, Any] = {}
     for header, value in headers.items():
         if header.startswith(_PREFIX):
             attributes[header[len(_PREFIX) :]] = _decoded(header[len(_PREFIX) :], value)
-    if "content-type" in headers:
+    if body and "content-type" in headers:
         attributes["datacontenttype"] = headers["content-type"]
-    return message_of(attributes, body or None, lenient=lenient)
+    return attributes, body or None
 
 
 def _decoded(name: str, value: str) -> Any:

@@ -88,7 +88,7 @@ class UProtocolSession:
 
     def _receive_batch(self, frame: bytes, now: float) -> None:
         try:
-            batch = self.codec.read_batch(frame)
+            batch = self.codec.reader.read_batch(frame)
         except RemoteProtocolError as error:
             self._refuse(error)
             return

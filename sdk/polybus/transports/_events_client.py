@@ -1,0 +1,224 @@
+"""uProtocol over HTTP: events are posted, and the response to a request has its answer (CloudEvents 1.0.2, HTTP binding).
+
+What has no answer is posted in order, one after the other; requests leave in order too and wait side by side.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, Self
+
+import anyio
+import httpx
+
+from ..errors import Code, ConnectFailed, RemoteProtocolError
+from ..message import Kind, Message
+from ..plugins import Closed
+from ..protocols.uprotocol.adapter import UProtocol
+from ..protocols.uprotocol.http import Form, frames_of, http_of
+from ..protocols.uprotocol.ids import IdFactory
+from ._http_client import HttpClient, Lost, turned_away
+
+if TYPE_CHECKING:
+    import ssl
+    from collections.abc import Sequence
+
+    from anyio.abc import TaskGroup
+
+    from ..plugins import DialOptions
+
+__all__ = ["EventsClient"]
+
+logger: logging.Logger = logging.getLogger("polybus.transports")
+
+_CANCEL: Final = b"polybus.cancel.v1"
+_MOST: Final = 64
+"""Requests that wait for their answers at the same time."""
+_BATCH: Final = 256
+_CODES: Final[Mapping[int, Code]] = {
+    400: Code.INVALID_ARGUMENT,
+    404: Code.UNIMPLEMENTED,
+    405: Code.UNIMPLEMENTED,
+    408: Code.DEADLINE_EXCEEDED,
+    413: Code.RESOURCE_EXHAUSTED,
+    415: Code.INVALID_ARGUMENT,
+    421: Code.PERMISSION_DENIED,
+    429: Code.RESOURCE_EXHAUSTED,
+    503: Code.UNAVAILABLE,
+    504: Code.DEADLINE_EXCEEDED,
+}
+"""What a request is told that a server, or something before it, did not deliver (up-l2 dispatchers)."""
+
+
+class EventsClient(HttpClient):
+    """A `plugins.Transport` that posts events."""
+
+    def __init__(self, url: str, tls: ssl.SSLContext | None, options: DialOptions) -> None:
+        super().__init__(url, tls, options, {})
+        self._url = url
+        self._adapter = options.adapter if isinstance(options.adapter, UProtocol) else UProtocol()
+        self._limits = options.host.limits
+        self._codec = self._adapter.codec(self._limits)
+        self._form = Form(self._adapter.content, self._adapter.format)
+        self._alone = Form("structured" if self._form.mode == "batch" else self._form.mode, self._form.format)
+        self._ids = IdFactory(self._adapter.clock)
+        self._waiting: dict[str, anyio.CancelScope] = {}
+        self._room = anyio.Semaphore(_MOST)
+        self._warned = False
+
+    @classmethod
+    async def opened(cls, url: str, tls: ssl.SSLContext | None, options: DialOptions) -> Self:
+        """One whose server is there and lets us in, as far as it can say without an event.
+
+        Raises:
+            ConnectFailed: Nobody is there, or not now.
+            Unauthorized, Forbidden: It does not let us in.
+        """
+        made = cls(url, tls, options)
+        try:
+            status, _, body = await made.ask("OPTIONS", url)
+        except Lost as lost:
+            await made._http.aclose()
+            raise ConnectFailed(url, lost.why.reason) from lost
+        except BaseException:
+            with anyio.CancelScope(shield=True):
+                await made._http.aclose()
+            raise
+        away = turned_away(status, body)
+        # Foreign servers may know no OPTIONS: of them it is enough that they are there.
+        if away is not None or status >= 500:
+            await made._http.aclose()
+            if away is not None and away.error is not None:
+                raise away.error
+            raise ConnectFailed(url, f"the server answered {status}: {_shown(body)}")
+        return made
+
+    def works(self) -> tuple[Callable[[], Awaitable[None]], ...]:
+        """Posts."""
+        return (self._post_all,)
+
+    def send(self, frame: bytes) -> None:
+        """Keep a frame until it is posted. After the end: ignored.
+
+        Raises:
+            TooLarge: The frame is over `Limits.message`.
+        """
+        if not self._cancelled(frame):  # at once: there may be no room for what waits in front of it
+            super().send(frame)
+
+    def _cancelled(self, frame: bytes) -> bool:
+        """Stop waiting where a frame says so: the connection is closed, and that tells the server."""
+        if _CANCEL not in frame:
+            return False
+        attributes, _, _ = self._codec.reader.parts(frame)
+        scope = self._waiting.get(attributes.get("reqid") or "")
+        if attributes["type"] != _CANCEL.decode() or scope is None:
+            return False
+        scope.cancel()
+        return True
+
+    # -- the requests
+
+    async def _post_all(self) -> None:
+        async with anyio.create_task_group() as group:
+            while await self.something():
+                frame = self._queue.popleft()
+                attributes, _, _ = self._codec.reader.parts(frame)
+                if attributes["type"] == "req.v1":
+                    await self._begin(group, frame, attributes)
+                elif not self._cancelled(frame):
+                    await self._tell([frame, *self._more()])
+                self.taken(self._size - sum(map(len, self._queue)))
+            group.cancel_scope.cancel()  # whoever still wanted an answer has been told: a bus that is left drains before
+        self._scope.cancel()
+
+    def _more(self) -> list[bytes]:
+        """What waits behind an event and may go into one batch with it."""
+        found: list[bytes] = []
+        if self._form.mode == "batch":
+            room = self.max_frame // 2
+            while self._queue and len(found) < _BATCH and (room := room - len(self._queue[0])) > 0:
+                attributes, _, _ = self._codec.reader.parts(self._queue[0])
+                if attributes["type"] == "req.v1":
+                    break
+                found.append(self._queue.popleft())
+        return found
+
+    async def _tell(self, frames: Sequence[bytes]) -> None:
+        """Post what has no answer.
+
+        Raises:
+            Lost: It did not arrive.
+        """
+        status, _, body = await self._post(frames, self._form, None)
+        if status >= 500:
+            raise Lost(Closed(1006, f"the server answered {status}: {_shown(body)}"))
+        if status >= 300 and not self._warned:
+            self._warned = True
+            logger.warning("%s: an event was refused with status %d: %s", self.address, status, _shown(body))
+
+    async def _begin(self, group: TaskGroup, frame: bytes, attributes: Mapping[str, Any]) -> None:
+        await self._room.acquire()
+        scope = self._waiting[attributes["id"]] = anyio.CancelScope()
+        group.start_soon(self.guarded, partial(self._ask_one, scope, frame, attributes))
+
+    async def _ask_one(self, scope: anyio.CancelScope, frame: bytes, attributes: Mapping[str, Any]) -> None:
+        """
+        Raises:
+            Lost: The connection was lost.
+        """
+        try:
+            with scope:
+                self.deliver(await self._answered(frame, attributes))
+        finally:
+            del self._waiting[attributes["id"]]
+            self._room.release()
+
+    async def _answered(self, frame: bytes, asked: Mapping[str, Any]) -> list[bytes]:
+        """The answer to a request, also where there is none."""
+        try:
+            status, headers, body = await self._post([frame], self._alone, asked["ttl"] / 1000 + self._limits.close_timeout)
+        except TimeoutError:
+            return [self._undelivered(asked, Code.DEADLINE_EXCEEDED, f"{self.address} did not answer in time")]
+        if _has_event(headers):
+            try:
+                return frames_of({name.lower(): value for name, value in headers.items()}, body, self._adapter, self._limits)
+            except (RemoteProtocolError, ValueError, RecursionError) as error:
+                return [self._undelivered(asked, Code.INTERNAL, f"the server's answer is no event: {error}")]
+        if status < 300:
+            return [self._undelivered(asked, Code.UNAVAILABLE, f"the server answered {status}, and no event")]
+        code = _CODES.get(status, Code.UNKNOWN if status < 500 else Code.INTERNAL)
+        return [self._undelivered(asked, code, f"the server answered {status}: {_shown(body)}")]
+
+    def _undelivered(self, asked: Mapping[str, Any], code: Code, text: str) -> bytes:
+        """What a dispatcher says of a request that it could not deliver."""
+        facts = {name: asked[name] for name in ("priority", "ttl") if name in asked}
+        facts |= {"id": self._ids.next(), "source": asked["sink"], "sink": asked["source"], "commstatus": int(code)}
+        return self._codec.encode([Message(Kind.ERROR, "", asked["id"], code=code, attributes={**facts, "text": text})])
+
+    async def _post(self, frames: Sequence[bytes], form: Form, patience: float | None) -> tuple[int, httpx.Headers, bytes]:
+        """
+        Raises:
+            Lost: No answer, or the server does not let us in.
+            TimeoutError: No answer in this time.
+        """
+        content = http_of(frames, self._adapter, form, self._limits)
+        timeout = self._http.timeout if patience is None else httpx.Timeout(self._http.timeout.write, read=None)
+        with anyio.fail_after(patience):
+            status, headers, body = await self.ask(
+                "POST", self._url, headers=dict(content.headers), content=content.body, timeout=timeout
+            )
+        away = turned_away(status, body)
+        if away is not None and not _has_event(headers):
+            raise Lost(away)
+        return status, headers, body
+
+
+def _has_event(headers: httpx.Headers) -> bool:
+    return "ce-specversion" in headers or headers.get("content-type", "").startswith("application/cloudevents")
+
+
+def _shown(body: bytes) -> str:
+    return body[:200].decode("utf-8", "replace").strip()

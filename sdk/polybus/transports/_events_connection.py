@@ -1,0 +1,200 @@
+"""One peer that posts events over HTTP, as a connection: many requests, and what each of them waits for."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import anyio
+
+from ..errors import TooLarge
+from ..message import Kind, Message
+from ..plugins import Closed
+from ..protocols.uprotocol.ids import IdFactory
+from ._stream import State
+
+if TYPE_CHECKING:
+    from ..plugins import Identity, Receiver
+    from ..protocols.uprotocol.adapter import UProtocol
+    from ._http_server import Request
+
+__all__ = ["EventsConnection", "Posted"]
+
+_SILENCE = 90.0
+"""Seconds without any request after which the peer has gone."""
+
+
+class Posted:
+    """One HTTP request with events in it, and the answers to them."""
+
+    def __init__(self, requests: Sequence[str]) -> None:
+        self.requests: Sequence[str] = requests
+        """Ids of those that want an answer."""
+        self.answers: list[bytes] = []
+        self.size: int = 0
+        """Of the answers, in bytes."""
+        self.over: bool = False
+        """The connection has ended before all answers were there."""
+        self.too_large: bool = False
+        """So have they, because there was no room for them."""
+        self._done = anyio.Event()
+
+    def answer(self, frame: bytes) -> None:
+        """One of them has its answer."""
+        self.answers.append(frame)
+        self.size += len(frame)
+        if len(self.answers) == len(self.requests):
+            self._done.set()
+
+    def end(self) -> None:
+        """No more will come."""
+        self.over = True
+        self._done.set()
+
+    @property
+    def complete(self) -> bool:
+        """Whether nothing is waited for."""
+        return self.over or len(self.answers) == len(self.requests)
+
+    async def wait(self) -> None:
+        """Until nothing is waited for."""
+        await self._done.wait()
+
+
+class EventsConnection:
+    """A `plugins.Transport` that can only answer."""
+
+    hops = 0
+    initiates = False
+
+    def __init__(
+        self, request: Request, adapter: UProtocol, identity: Identity, ended: Callable[[EventsConnection], None]
+    ) -> None:
+        host = request.options.host
+        self.name: str = request.name
+        self.address: str = request.address
+        self.max_frame: int = host.limits.message
+        self.identity: Identity = identity
+        self._host = host
+        self._codec = adapter.codec(host.limits)
+        self._source = f"{adapter.entity}/rpc.response"
+        self._ids = IdFactory(adapter.clock)
+        self._ended = ended
+        self._state = State.OPEN
+        self._receiver: Receiver | None = None
+        # By the id of the request; twice under one where somebody gives an id twice.
+        self._posted: dict[str, deque[Posted]] = {}
+        self._held = 0
+        self._busy = 0
+        self._seen = host.time()
+        self._why: Closed | None = None
+
+    # -- plugins.Transport
+
+    def start(self, receiver: Receiver) -> None:
+        """Deliver to this one."""
+        self._receiver = receiver
+
+    def send(self, frame: bytes) -> None:
+        """Hand an answer to the request that waits for it. One that nobody waits for is dropped.
+
+        Raises:
+            TooLarge: The frame is over `Limits.message`.
+        """
+        if len(frame) > self.max_frame:
+            raise TooLarge(f"an event of {len(frame)} bytes: the limit is {self.max_frame} (Limits.message)")
+        attributes, _, _ = self._codec.reader.parts(frame)
+        waiting = self._posted.get(attributes.get("reqid") or "")
+        if waiting:
+            self._forget(str(attributes["reqid"]), posted := waiting[0])
+            self._held += len(frame)
+            if posted.answers and self._held > self._host.limits.outbox_bytes:
+                posted.too_large = True
+                posted.end()
+            posted.answer(frame)
+
+    def write_backlog(self) -> int:
+        """Nothing waits here."""
+        return 0
+
+    def close(self, code: int = 1000, reason: str = "") -> None:
+        """Requests that have no answer yet get none. `Receiver.closed` follows."""
+        self.abort(Closed(code, reason))
+
+    def abort(self, why: Closed) -> None:
+        """End at once. `Receiver.closed` follows with this reason."""
+        if self._state is State.OPEN:
+            self._state, self._why = State.CLOSING, why
+            self._host.call_soon(self._finish)
+
+    def tick(self, now: float) -> None:
+        """About once a second: who posts nothing any more has gone."""
+        if not self._busy and now - self._seen > _SILENCE:
+            self.abort(Closed(1000, f"no request for {_SILENCE:g} s"))
+
+    # -- requests
+
+    @property
+    def over(self) -> bool:
+        """Whether it takes nothing any more."""
+        return self._state is not State.OPEN
+
+    async def take(self, posted: Posted, frames: Sequence[bytes], request: Request) -> None:
+        """Hand over events, and wait for all answers, for the end, or until whoever asks has gone."""
+        if self._state is not State.OPEN or self._receiver is None:
+            posted.end()
+            return
+        for id in posted.requests:
+            self._posted.setdefault(id, deque()).append(posted)
+        self._busy += 1
+        try:
+            self._receiver.frames_received(list(frames))
+            if not posted.complete and posted.requests:
+                await self._wait(posted, request)
+        finally:
+            self._busy -= 1
+            self._held -= posted.size
+            self._seen = self._host.time()
+            self._give_up(posted)
+
+    async def _wait(self, posted: Posted, request: Request) -> None:
+        async with anyio.create_task_group() as group:
+
+            async def watch() -> None:
+                await request.gone()
+                group.cancel_scope.cancel()
+
+            group.start_soon(watch)
+            await posted.wait()
+            group.cancel_scope.cancel()
+
+    def _give_up(self, posted: Posted) -> None:
+        """Nobody waits for what is not answered yet: its handlers are told so."""
+        for id in posted.requests:
+            if posted in self._posted.get(id, ()):
+                self._forget(id, posted)
+                if self._state is State.OPEN and self._receiver is not None:
+                    self._receiver.frames_received([self._cancel(id)])
+
+    def _cancel(self, id: str) -> bytes:
+        facts: dict[str, Any] = {"id": self._ids.next(), "source": self._source}
+        return self._codec.encode([Message(Kind.CANCEL, "", id, attributes=facts)])
+
+    def _forget(self, id: str, posted: Posted) -> None:
+        waiting = self._posted[id]
+        waiting.remove(posted)
+        if not waiting:
+            del self._posted[id]
+
+    def _finish(self) -> None:
+        if self._state is State.LOST:
+            return
+        self._state = State.LOST
+        everything, self._posted = self._posted, {}
+        for waiting in everything.values():
+            for posted in waiting:
+                posted.end()
+        self._ended(self)
+        if self._receiver is not None:
+            self._receiver.closed(self._why or Closed(1001, "the server ended the connection"))

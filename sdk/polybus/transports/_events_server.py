@@ -1,0 +1,178 @@
+"""uProtocol over HTTP in an application: events are posted, and the response has the answers to requests.
+
+The form is that of CloudEvents 1.0.2, HTTP protocol binding. A server begins nothing here.
+
+Whoever posts is asked for credentials with each request, as is usual with HTTP. Requests of one entity with one identity, from
+one host, are one peer of the bus: what it may run and how much of it waits is then bounded as on any other connection.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from http import HTTPStatus
+
+from attrs import frozen
+
+from ..errors import RemoteProtocolError
+from ..message import Kind, Message
+from ..plugins import Admission, Identity, Listening, ListenOptions, WebRoute
+from ..protocols.uprotocol.adapter import UProtocol
+from ..protocols.uprotocol.envelope import ReturnAddress
+from ..protocols.uprotocol.http import Form, form_of, frames_of, http_of
+from ._asgi import Send
+from ._events_connection import EventsConnection, Posted
+from ._http_server import HttpEndpoint, Request, respond
+from ._ws_policy import Turned
+
+__all__ = ["EventsEndpoint"]
+
+_METHODS = (b"allow", b"POST, OPTIONS")
+_STATUS = {"too_large": HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "unknown_format": HTTPStatus.UNSUPPORTED_MEDIA_TYPE}
+_KINDS = frozenset({Kind.REQUEST, Kind.PUBLISH, Kind.NOTIFY})
+
+
+@frozen
+class _Content:
+    """What was posted: the events, who sends them, and which of them want an answer."""
+
+    form: Form
+    frames: Sequence[bytes]
+    entity: str
+    requests: Sequence[str]
+    refusal: RemoteProtocolError | None
+    """Why not one of them is good."""
+
+
+class EventsEndpoint(HttpEndpoint):
+    """A `plugins.WebEndpoint`: CloudEvents in POST requests, beside the WebSockets of others.
+
+    Args:
+        path: For people: where the application's router has it.
+    """
+
+    def __init__(self, path: str = "/") -> None:
+        super().__init__(path)
+        self._adapter = UProtocol()
+        self._connections: dict[tuple[str, str, str | None], list[EventsConnection]] = {}
+
+    def routes(self) -> Sequence[WebRoute]:
+        """WebSockets and POST requests at the path itself; OPTIONS tells whether one would be let in."""
+        return [*super().routes(), WebRoute("", self.exchange, ("POST", "OPTIONS"))]
+
+    async def listen(self, options: ListenOptions) -> Listening:
+        """Let strangers in.
+
+        Raises:
+            ValueError: Something in `origins` is no origin.
+            LocalProtocolError: Somebody is let in here already.
+        """
+        await super().listen(options)
+        if isinstance(options.adapter, UProtocol):
+            self._adapter = options.adapter
+        return self
+
+    async def take(self, request: Request, send: Send) -> None:
+        """
+        Raises:
+            Turned: There is no event in it, or whoever makes it is not let in.
+        """
+        if request.scope["method"] == "OPTIONS":
+            await request.probe()
+            await respond(send, HTTPStatus.NO_CONTENT, b"", [_METHODS])
+            return
+        admission = await request.admission()
+        body = await request.body()
+        if body is None:
+            return
+        content = self._content(request, body)
+        connection = self._connection_of(request, content.entity, admission.identity)
+        if connection is None:
+            connection = self._enter(request, content.entity, admission)
+        posted = Posted(content.requests)
+        await connection.take(posted, content.frames, request)
+        await self._answer(send, content, posted)
+
+    async def _answer(self, send: Send, content: _Content, posted: Posted) -> None:
+        """
+        Raises:
+            Turned: Nothing that was posted is good, or the bus was left meanwhile.
+        """
+        if posted.too_large:
+            limit = self._options.host.limits.outbox_bytes if self._options is not None else 0
+            text = f"answers of more than {limit} bytes wait (Limits.outbox_bytes): post fewer requests at a time"
+            raise Turned(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, text)
+        if posted.answers and not posted.over:
+            made = http_of(posted.answers, self._adapter, content.form)
+            headers = [(name.encode(), value.encode("latin-1")) for name, value in made.headers.items()]
+            await respond(send, HTTPStatus.OK, made.body, headers)
+        elif posted.over:
+            raise Turned(HTTPStatus.SERVICE_UNAVAILABLE, "this server is shutting down")
+        elif content.refusal is not None:
+            raise _turned(content.refusal)
+        elif not content.requests:
+            await respond(send, HTTPStatus.ACCEPTED, b"")
+
+    def _content(self, request: Request, body: bytes) -> _Content:
+        """
+        Raises:
+            Turned: There is no event in it, or one that has no place in HTTP.
+        """
+        assert self._options is not None
+        limits = self._options.host.limits
+        headers = {name: ", ".join(values) for name, values in request.head.headers.items()}
+        try:
+            form = form_of(headers)
+            frames = frames_of(headers, body, self._adapter, limits)
+        except (RemoteProtocolError, ValueError, RecursionError) as error:
+            raise _turned(error) from error
+        codec = self._adapter.codec(limits)
+        entity, requests, refusals = "", list[str](), list[RemoteProtocolError]()
+        for frame in frames:
+            try:
+                message = codec.read(frame)
+            except RemoteProtocolError as error:
+                refusals.append(error)
+                if isinstance(error.answer_id, ReturnAddress):
+                    requests.append(error.answer_id)
+                continue
+            if message.kind not in _KINDS:
+                text = f"{message.attributes['type']}: requests, publications and notifications are posted here"
+                raise Turned(HTTPStatus.BAD_REQUEST, text)
+            entity = entity or _entity(message)
+            if message.kind is Kind.REQUEST:
+                requests.append(str(message.id))
+        refusal = refusals[0] if len(refusals) == len(frames) and refusals else None
+        return _Content(form, frames, entity, requests, refusal)
+
+    # -- who posts
+
+    def _connection_of(self, request: Request, entity: str, identity: Identity) -> EventsConnection | None:
+        known = self._connections.get((request.host, entity, identity.key), ())
+        return next((one for one in known if one.identity == identity and not one.over), None)
+
+    def _enter(self, request: Request, entity: str, admission: Admission) -> EventsConnection:
+        """
+        Raises:
+            Turned: There is no room.
+        """
+        key = request.host, entity, admission.identity.key
+        made = EventsConnection(request, self._adapter, admission.identity, lambda ended: self._left(key, ended))
+        request.open(made, admission)
+        self._connections.setdefault(key, []).append(made)
+        return made
+
+    def _left(self, key: tuple[str, str, str | None], connection: EventsConnection) -> None:
+        known = self._connections.get(key, [])
+        if connection in known:
+            known.remove(connection)
+        if not known:
+            self._connections.pop(key, None)
+
+
+def _entity(message: Message) -> str:
+    return str(message.attributes["source"]).rpartition("/")[0]
+
+
+def _turned(error: Exception) -> Turned:
+    reason, text = getattr(error, "reason", "malformed"), getattr(error, "text", str(error))
+    return Turned(_STATUS.get(reason, HTTPStatus.BAD_REQUEST), text)

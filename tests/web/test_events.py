@@ -1,0 +1,543 @@
+"""uProtocol over HTTP: CloudEvents that a bus of ours, httpx and the cloudevents package post to an application."""
+
+from __future__ import annotations
+
+import json
+from base64 import b64decode
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import anyio
+import httpx
+import pytest
+from cloudevents.core.bindings import http as their_http
+from cloudevents.core.formats.json import JSONFormat
+from cloudevents.core.v1.event import CloudEvent
+from fastapi import FastAPI
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from polybus import (
+    Backoff,
+    Bus,
+    Code,
+    ConnectFailed,
+    DeadlineExceeded,
+    Disconnected,
+    Forbidden,
+    Limits,
+    Message,
+    NoHandler,
+    RequestError,
+    TooManyRequests,
+    Unauthorized,
+    Unavailable,
+    Unsupported,
+    connect,
+)
+from polybus.events import LinkDown
+from polybus.fastapi import attach
+from polybus.message import Kind
+from polybus.plugins import Identity
+from polybus.protocols import UProtocol
+from polybus.protocols.uprotocol import IdFactory
+from polybus.protocols.uprotocol.bodies import ANY
+from polybus.protocols.uprotocol.http import from_http, to_http
+from tests.protocols.uprotocol.support import HI
+
+from .support import Uvicorn, running
+
+pytestmark = pytest.mark.anyio
+BOUND = 20.0
+JSON = {"content-type": "application/cloudevents+json"}
+VCU, ASKER = "//VCU.VIN/body.access/1", "//hu.veh7/hmi.app/1"
+IDS = IdFactory()
+
+
+@pytest.fixture(scope="module")
+def anyio_backend() -> tuple[str, dict[str, Any]]:
+    """uvicorn's."""
+    return "asyncio", {"use_uvloop": False}
+
+
+def make_bus(**options: Any) -> Bus:
+    bus = Bus(**{"limits": Limits(close_timeout=0.2), **options})
+
+    @bus.handle("echo")
+    async def echo(body: Any) -> Any:
+        return body
+
+    @bus.handle("fail")
+    async def fail() -> None:
+        raise RequestError(Code.FAILED_PRECONDITION, "the motor is cold", detail={"degrees": -20})
+
+    return bus
+
+
+@asynccontextmanager
+async def serving(bus: Bus, adapter: Any = None, **options: Any) -> AsyncIterator[Uvicorn]:
+    app = FastAPI()
+    attach(app, bus, "/events", protocol=adapter or UProtocol(entity=VCU), **options)
+    with anyio.fail_after(BOUND):
+        async with running(app) as server:
+            yield server
+
+
+def url_of(server: Uvicorn) -> str:
+    return f"uprotocol+http://127.0.0.1:{server.port}/events"
+
+
+@asynccontextmanager
+async def joined(
+    bus: Bus, adapter: UProtocol | None = None, theirs: UProtocol | None = None, **more: Any
+) -> AsyncIterator[Bus]:
+    """A client of a bus; `theirs` are the options of the server."""
+    async with serving(bus, theirs) as server:
+        async with connect(url_of(server), protocol=adapter, backoff=Backoff(initial=0.001), **more) as client:
+            yield client
+
+
+def event(type: str = "req.v1", subject: str = "echo", **more: Any) -> dict[str, Any]:
+    made: dict[str, Any] = {"specversion": "1.0", "id": IDS.next(), "type": type, "data_base64": HI}
+    if type == "req.v1":
+        facts = {"source": f"{ASKER}/rpc.response", "sink": f"{VCU}/rpc.{subject}", "priority": "CS4", "ttl": 5000}
+    else:
+        facts = {"source": f"{ASKER}/{subject}#Message"}
+    return {**made, **facts, **more}
+
+
+@asynccontextmanager
+async def posting(server: Uvicorn) -> AsyncIterator[httpx.AsyncClient]:
+    async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{server.port}", timeout=BOUND) as http:
+        yield http
+
+
+async def post(http: httpx.AsyncClient, made: Any, **headers: str) -> httpx.Response:
+    return await http.post("/events", content=json.dumps(made), headers={**JSON, **headers})
+
+
+# -- a bus at both ends ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("format", ["json", "protobuf"])
+@pytest.mark.parametrize("content", ["structured", "binary", "batch"])
+async def test_a_bus_asks_publishes_and_notifies_over_http(content: Any, format: Any) -> None:
+    bus = make_bus()
+    heard: list[Any] = []
+    everything = anyio.Event()
+
+    def hear(what: Any) -> None:
+        heard.append(what)
+        if len(heard) == 23:
+            everything.set()
+
+    @bus.on("news.*")
+    async def on_news(message: Message) -> None:
+        hear((message.subject, message.body, message.attributes["source"]))
+
+    @bus.handle("told")
+    async def told(body: Any) -> None:
+        hear(body)
+
+    async with joined(
+        bus, UProtocol(entity=ASKER, content=content, format=format), UProtocol(entity=VCU, format=format)
+    ) as client:
+        value = {"a": [1, None, "ü"], "b": 1.5}
+        assert await client.request("echo", value, timeout=5) == value
+        assert await client.request("echo", b"\x00\xff", timeout=5) == b"\x00\xff"
+        assert await client.request("echo", timeout=5) is None
+        with pytest.raises(RequestError) as failed:
+            await client.request("fail", timeout=5)
+        assert (failed.value.code, failed.value.text) == (Code.FAILED_PRECONDITION, "the motor is cold")
+        assert failed.value.detail == {"degrees": -20}
+        with pytest.raises(NoHandler):
+            await client.request("nobody", timeout=5)
+        for number in range(20):
+            await client.publish("news.today", number)
+        await client.notify("told", b"raw")
+        for _ in range(2):
+            client.publish_nowait("news.last", {"x": 1})
+        await everything.wait()
+    assert [body for subject, body, _ in (h for h in heard if isinstance(h, tuple)) if subject == "news.today"] == list(
+        range(20)
+    )
+    assert b"raw" in heard
+    assert ("news.last", {"x": 1}, f"{ASKER}/news.last#Message") in heard
+
+
+async def test_requests_wait_side_by_side_and_a_slow_one_holds_up_nobody() -> None:
+    bus = make_bus()
+    release = anyio.Event()
+
+    @bus.handle("slow")
+    async def slow() -> str:
+        await release.wait()
+        return "at last"
+
+    async with joined(bus) as client:
+        waiting = client.request("slow", timeout=10)
+        assert [await client.request("echo", number, timeout=5) for number in range(30)] == list(range(30))
+        replies = [client.request("echo", number, timeout=5) for number in range(100)]  # more than wait at the same time
+        assert [await reply for reply in replies] == list(range(100))
+        assert not waiting.done()
+        release.set()
+        assert await waiting == "at last"
+        assert len(bus.peers) == 1
+
+
+async def test_a_cancelled_request_stops_its_handler() -> None:
+    bus = make_bus()
+    running_, stopped = anyio.Event(), anyio.Event()
+
+    @bus.handle("slow")
+    async def slow() -> None:
+        running_.set()
+        try:
+            await anyio.sleep_forever()
+        finally:
+            stopped.set()
+
+    async with joined(bus) as client:
+        reply = client.request("slow", timeout=10)
+        await running_.wait()
+        reply.cancel()
+        await stopped.wait()
+        assert await client.request("echo", 1, timeout=5) == 1
+
+
+async def test_the_deadline_goes_along_and_the_server_answers_it() -> None:
+    bus = make_bus()
+
+    @bus.handle("slow")
+    async def slow() -> None:
+        await anyio.sleep_forever()
+
+    async with joined(bus) as client:
+        with pytest.raises(DeadlineExceeded):
+            await client.request("slow", timeout=0.05)
+        assert await client.request("echo", 1, timeout=5) == 1
+
+
+async def test_a_server_over_http_only_answers() -> None:
+    bus = make_bus()
+    async with joined(bus) as client:
+        assert await client.request("echo", 1, timeout=5) == 1
+        with pytest.raises(Unsupported, match="answer"):
+            bus.peers[0].request("anything")
+        with pytest.raises(Unsupported, match="answer"):
+            async with client.subscribe("news.*"):
+                pass
+        with pytest.raises(Unsupported, match="answer"):
+            async with client.stream("lines"):
+                pass
+        await bus.publish("news.today", 1)  # reaches nobody, and is no error
+    with pytest.raises(Unsupported, match=r"attach\(app, bus, path, protocol='uprotocol'\)"):
+        async with Bus().serve("uprotocol+http://127.0.0.1:0"):
+            pass
+
+
+async def test_a_draining_server_says_so_and_one_that_is_gone_too() -> None:
+    bus = make_bus()
+    began = anyio.Event()
+
+    @bus.handle("slow")
+    async def slow() -> None:
+        began.set()
+        await anyio.sleep_forever()
+
+    async with serving(bus) as server:
+        async with connect(url_of(server), backoff=Backoff(initial=0.001)) as client:
+            waiting = client.request("slow", timeout=10)
+            await began.wait()
+            await bus.drain(0.01)
+            with pytest.raises(Unavailable):
+                await waiting
+            with pytest.raises((Unavailable, Disconnected)):
+                await client.request("echo", 1, timeout=5)
+        with pytest.raises(ConnectFailed, match="503"):
+            async with connect(url_of(server)):
+                pass
+    with pytest.raises(ConnectFailed, match="127.0.0.1"):
+        async with connect(url_of(server)):
+            pass
+
+
+# -- who is let in ---------------------------------------------------------------------------------------------------------
+
+
+async def test_each_request_shows_its_credentials_and_who_they_are_is_the_peer() -> None:
+    asked: list[str] = []
+
+    def authenticate(handshake: Any) -> Any:
+        asked.append(handshake.transport)
+        user = handshake.headers.get("authorization", "").removeprefix("Bearer ")
+        return Identity({"user": user}, key=user) if user in ("ann", "bob") else None
+
+    bus = make_bus(
+        authenticate=authenticate, authorize=lambda peer, verb, subject: subject != "fail" or peer.identity["user"] == "bob"
+    )
+    async with serving(bus) as server, posting(server) as http:
+        assert (await post(http, event())).status_code == 401
+        for user in ("ann", "bob", "ann"):
+            assert (await post(http, event(), authorization=f"Bearer {user}")).status_code == 200
+        assert sorted(peer.identity["user"] for peer in bus.peers) == ["ann", "bob"]
+        assert set(asked) == {"http"}
+        with pytest.raises(Unauthorized):
+            async with connect(url_of(server)):
+                pass
+        async with connect(url_of(server), headers={"authorization": "Bearer ann"}) as client:
+            assert await client.request("echo", 1, timeout=5) == 1
+            with pytest.raises(Forbidden):
+                await client.request("fail", timeout=5)
+
+
+async def test_who_asks_in_another_name_is_another_peer_and_a_silent_one_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    bus = make_bus()
+    async with serving(bus) as server, posting(server) as http:
+        await post(http, event())
+        await post(http, event(source="//other.veh7/hmi.app/1/rpc.response"))
+        assert len(bus.peers) == 2
+        events = bus.events()
+        monkeypatch.setattr("polybus.transports._events_connection._SILENCE", -1.0)
+        async for seen in events:
+            if isinstance(seen, LinkDown):
+                break
+        assert seen.reason.startswith("no request for")
+
+
+# -- what is posted by others ------------------------------------------------------------------------------------------------
+
+
+async def test_the_answer_to_a_request_is_the_response_and_the_rest_is_accepted() -> None:
+    bus = make_bus()
+    async with serving(bus) as server, posting(server) as http, bus.subscribe("news") as news:
+        asked = event()
+        response = await post(http, asked)
+        answer = response.json()
+        assert (response.status_code, response.headers["content-type"]) == (200, "application/cloudevents+json")
+        assert (answer["type"], answer["reqid"]) == ("res.v1", asked["id"])
+        assert ANY.decode(b64decode(answer["data_base64"])) == "hi"
+        assert (answer["source"], answer["sink"]) == (asked["sink"], asked["source"])
+        response = await post(http, event("pub.v1", "news"))
+        assert (response.status_code, response.content) == (202, b"")
+        assert (await anext(news)).body == "hi"
+
+
+async def test_a_batch_has_a_batch_for_an_answer() -> None:
+    bus = make_bus()
+    async with serving(bus) as server, posting(server) as http, bus.subscribe("news") as news:
+        events = [event(), event("pub.v1", "news"), event("req.v1", "nobody"), {"specversion": "1.0"}]
+        headers = {"content-type": "application/cloudevents-batch+json; charset=utf-8"}
+        response = await http.post("/events", content=json.dumps(events), headers=headers)
+        assert response.headers["content-type"] == "application/cloudevents-batch+json"
+        answers = {answer["reqid"]: answer.get("commstatus") for answer in response.json()}
+        assert answers == {events[0]["id"]: None, events[2]["id"]: Code.UNIMPLEMENTED}
+        assert (await anext(news)).body == "hi"
+        assert bus.stats().malformed == 1
+
+
+async def test_a_batch_of_protobuf_goes_to_a_server_of_json_and_is_answered_in_its_own_form() -> None:
+    messages = [Message(Kind.REQUEST, f"{VCU}/rpc.echo", body={"n": n}, ttl=5.0) for n in range(3)]
+    content = to_http(messages, UProtocol(entity=ASKER, format="protobuf"), "batch")
+    async with serving(make_bus()) as server, posting(server) as http:
+        response = await http.post("/events", content=content.body, headers=dict(content.headers))
+        assert response.headers["content-type"] == "application/cloudevents-batch+protobuf"
+        answers = from_http(response.headers, response.content)
+        assert [answer.body for answer in answers if isinstance(answer, Message)] == [{"n": 0}, {"n": 1}, {"n": 2}]
+
+
+async def test_answers_that_are_too_much_together_are_not_kept() -> None:
+    bus = make_bus(limits=Limits(close_timeout=0.2, outbox_bytes=300_000))
+
+    @bus.handle("large")
+    async def large() -> bytes:
+        return b"x" * 100_000
+
+    async with serving(bus) as server, posting(server) as http:
+        headers = {"content-type": "application/cloudevents-batch+json"}
+        response = await http.post("/events", content=json.dumps([event("req.v1", "large") for _ in range(5)]), headers=headers)
+        assert (response.status_code, "Limits.outbox_bytes" in response.text) == (413, True)
+        assert (await post(http, event("req.v1", "large"))).status_code == 200
+        assert bus.stats().running == 0
+
+
+@pytest.mark.parametrize("theirs", ["structured", "binary"])
+async def test_the_cloudevents_package_asks_and_reads_the_answer(theirs: str) -> None:
+    asked = event()
+    data = asked.pop("data_base64")
+    made = CloudEvent({**asked, "datacontenttype": "application/protobuf"}, b64decode(data))
+    message = their_http.to_binary_event(made) if theirs == "binary" else their_http.to_structured_event(made)
+    async with serving(make_bus()) as server, posting(server) as http:
+        response = await http.post("/events", content=message.body, headers=message.headers)
+        assert response.status_code == 200, response.text
+        answer = their_http.from_http(their_http.HTTPMessage(dict(response.headers), response.content), JSONFormat())
+        found = answer.get_attributes()
+        assert (found["type"], found["reqid"], found["sink"]) == ("res.v1", asked["id"], asked["source"])
+        assert ("ce-reqid" in response.headers) == (theirs == "binary")
+
+
+@pytest.mark.parametrize(
+    ("body", "headers", "status", "text"),
+    [
+        (b"{}", {"content-type": "application/json"}, 415, "no event"),
+        (b"hello", {"content-type": "text/plain"}, 415, "no event"),
+        (b"{", JSON, 400, "not the JSON of an event"),
+        (json.dumps(event(type="what.v1")).encode(), JSON, 400, "type"),
+        (json.dumps(event("pub.v1", priority="CS9")).encode(), JSON, 400, "priority"),
+        (json.dumps({**event("polybus.subscribe.v1"), "subject": "x"}).encode(), JSON, 400, "posted"),
+        (b'{"a":"' + b"x" * 2_000_000 + b'"}', JSON, 413, "more than 1048576 bytes"),
+        (b"\xff", {"content-type": "application/cloudevents-batch+protobuf"}, 400, "CloudEventBatch"),
+        (b"", {"ce-specversion": "1.0", "ce-id": 'x","a":"b', "ce-type": "pub.v1", "ce-source": "//a/b/1/c#D"}, 400, "UUID"),
+        (json.dumps(event()).encode(), {**JSON, "origin": "https://evil.example"}, 403, "origins"),
+        (json.dumps(event()).encode(), {**JSON, "host": "evil.example"}, 421, "hosts"),
+    ],
+    ids=["json", "text", "broken", "type", "priority", "extension", "large", "batch", "header", "origin", "host"],
+)
+async def test_what_cannot_be_taken_is_refused_with_its_reason(body: bytes, headers: Any, status: int, text: str) -> None:
+    async with serving(make_bus()) as server, posting(server) as http:
+        response = await http.post("/events", content=body, headers=headers)
+        assert (response.status_code, text in response.text) == (status, True), response.text
+        assert (await post(http, event())).status_code == 200
+
+
+async def test_a_bad_request_is_answered_with_commstatus_and_counted() -> None:
+    bus = make_bus()
+    async with serving(bus) as server, posting(server) as http:
+        response = await post(http, event(priority="CS1"))
+        assert (response.status_code, response.json()["commstatus"]) == (200, Code.INVALID_ARGUMENT)
+        assert bus.stats().malformed == 1
+
+
+async def test_an_expired_request_reaches_no_handler() -> None:
+    old = IdFactory(clock=lambda: 1_700_000_000_000_000_000).next()
+    async with serving(make_bus()) as server, posting(server) as http:
+        response = await post(http, event(id=old))
+        assert response.json()["commstatus"] == Code.DEADLINE_EXCEEDED
+
+
+async def test_who_hangs_up_takes_its_handler_along() -> None:
+    bus = make_bus()
+    began, stopped = anyio.Event(), anyio.Event()
+
+    @bus.handle("slow")
+    async def slow() -> None:
+        began.set()
+        try:
+            await anyio.sleep_forever()
+        finally:
+            stopped.set()
+
+    async with serving(bus) as server, posting(server) as http, anyio.create_task_group() as group:
+        group.start_soon(post, http, event("req.v1", "slow"))
+        await began.wait()
+        group.cancel_scope.cancel()
+        with anyio.CancelScope(shield=True):
+            await stopped.wait()
+
+
+async def test_an_id_that_is_given_twice_has_two_answers() -> None:
+    asked = event()
+    async with serving(make_bus()) as server, posting(server) as http:
+        answers: list[httpx.Response] = []
+
+        async def ask() -> None:
+            answers.append(await post(http, asked))
+
+        async with anyio.create_task_group() as group:
+            for _ in range(2):
+                group.start_soon(ask)
+        assert [answer.json()["reqid"] for answer in answers] == [asked["id"]] * 2
+
+
+# -- servers that are not ours ----------------------------------------------------------------------------------------------
+
+
+@asynccontextmanager
+async def foreign(answer: Any) -> AsyncIterator[str]:
+    app = Starlette(routes=[Route("/events", answer, methods=["POST"])])  # 405 for OPTIONS
+    with anyio.fail_after(BOUND):
+        async with running(app) as server:
+            yield url_of(server)
+
+
+@pytest.mark.parametrize(
+    ("response", "error", "text"),
+    [
+        (Response("busy", 429), TooManyRequests, "busy"),
+        (Response("gone", 404), NoHandler, "gone"),
+        (Response("later", 503), Unavailable, "later"),
+        (Response("late", 504), DeadlineExceeded, "deadline|time|late"),
+        (Response(status_code=202), Unavailable, "no event"),
+        (Response("<html>", 200, media_type="text/html"), RequestError, "no event"),
+        (Response("oops", 500), RequestError, "oops"),
+        (Response("who", 401), Unauthorized, "who"),
+        (Response("x" * 3_000_000, 200), Disconnected, "more than"),
+    ],
+    ids=["429", "404", "503", "504", "202", "html", "500", "401", "endless"],
+)
+async def test_a_status_that_is_no_answer_becomes_its_error(response: Response, error: Any, text: str) -> None:
+    async def answer(request: Request) -> Response:
+        return response
+
+    async with foreign(answer) as url, connect(url, backoff=Backoff(initial=0.001)) as client:
+        with pytest.raises(error, match=text) as caught:
+            await client.request("echo", 1, timeout=5)
+        if isinstance(caught.value, RequestError) and error not in (Unauthorized,):
+            assert type(caught.value) is error or error is RequestError
+
+
+async def test_a_foreign_server_answers_in_binary_mode() -> None:
+    async def answer(request: Request) -> Response:
+        (asked,) = from_http(request.headers, await request.body())
+        assert isinstance(asked, Message)
+        facts = {"source": asked.attributes["sink"], "sink": asked.attributes["source"], "reqid": asked.attributes["id"]}
+        content = to_http([Message(Kind.RESPONSE, body=[asked.body], attributes=facts)], mode="binary")
+        return Response(content.body, headers=dict(content.headers))
+
+    async with foreign(answer) as url, connect(url, protocol=UProtocol(content="binary", peer=VCU)) as client:
+        assert await client.request("echo", 7, timeout=5) == [7]
+
+
+async def test_publications_that_wait_go_in_one_batch() -> None:
+    seen: list[int] = []
+    held = anyio.Event()
+
+    async def answer(request: Request) -> Response:
+        seen.append(len(from_http(request.headers, await request.body())))
+        await held.wait()
+        return Response(status_code=202)
+
+    async with foreign(answer) as url, connect(url, protocol=UProtocol(content="batch")) as client:
+        for number in range(50):
+            await client.publish("news", number)
+        while not seen:  # noqa: ASYNC110  # the first one is on its way
+            await anyio.sleep(0.001)
+        held.set()
+        await client.drain(5)
+    assert sum(seen) == 50
+    assert len(seen) <= 3
+
+
+async def test_a_lost_connection_fails_what_waits_and_comes_back() -> None:
+    bus = make_bus()
+    began = anyio.Event()
+
+    @bus.handle("slow")
+    async def slow() -> None:
+        began.set()
+        await anyio.sleep_forever()
+
+    async with serving(bus) as server:
+        async with connect(url_of(server), backoff=Backoff(initial=0.001)) as client:
+            waiting = client.request("slow", timeout=10)
+            await began.wait()
+            for connection in list(server.server_state.connections):
+                connection.transport.abort()
+            with pytest.raises(Disconnected) as lost:
+                await waiting
+            assert lost.value.sent
+            assert await client.request("echo", 1, timeout=5) == 1
+            assert client.stats().reconnects == 1
