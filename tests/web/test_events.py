@@ -226,7 +226,7 @@ async def test_a_server_over_http_only_answers() -> None:
     async with joined(bus) as client:
         assert await client.request("echo", 1, timeout=5) == 1
         with pytest.raises(Unsupported, match="answer"):
-            bus.peers[0].request("anything")
+            await bus.peers[0].request("anything")
         with pytest.raises(Unsupported, match="answer"):
             async with client.subscribe("news.*"):
                 pass
@@ -305,6 +305,7 @@ async def test_who_asks_in_another_name_is_another_peer_and_a_silent_one_is_gone
         async for seen in events:
             if isinstance(seen, LinkDown):
                 break
+        assert isinstance(seen, LinkDown)
         assert seen.reason.startswith("no request for")
 
 
@@ -438,18 +439,31 @@ async def test_who_hangs_up_takes_its_handler_along() -> None:
             await stopped.wait()
 
 
-async def test_an_id_that_is_given_twice_has_two_answers() -> None:
-    asked = event()
-    async with serving(make_bus()) as server, posting(server) as http:
-        answers: list[httpx.Response] = []
+async def test_an_id_in_flight_is_no_other_request_s_and_free_afterwards() -> None:
+    bus = make_bus()
+    began, release = anyio.Event(), anyio.Event()
+
+    @bus.handle("slow")
+    async def slow() -> str:
+        began.set()
+        await release.wait()
+        return "done"
+
+    asked = event("req.v1", "slow")
+    async with serving(bus) as server, posting(server) as http:
+        statuses: list[int] = []
 
         async def ask() -> None:
-            answers.append(await post(http, asked))
+            statuses.append((await post(http, asked)).status_code)
 
         async with anyio.create_task_group() as group:
-            for _ in range(2):
-                group.start_soon(ask)
-        assert [answer.json()["reqid"] for answer in answers] == [asked["id"]] * 2
+            group.start_soon(ask)
+            await began.wait()
+            refused = await post(http, asked)
+            assert (refused.status_code, "still in flight" in refused.text) == (409, True)
+            release.set()
+        await ask()
+        assert statuses == [200, 200]
 
 
 # -- servers that are not ours ----------------------------------------------------------------------------------------------

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -83,8 +82,8 @@ class EventsConnection:
         self._ended = ended
         self._state = State.OPEN
         self._receiver: Receiver | None = None
-        # By the id of the request; twice under one where somebody gives an id twice.
-        self._posted: dict[str, deque[Posted]] = {}
+        self._posted: dict[str, Posted] = {}
+        """What waits, by the ids of its requests."""
         self._held = 0
         self._busy = 0
         self._seen = host.time()
@@ -105,9 +104,8 @@ class EventsConnection:
         if len(frame) > self.max_frame:
             raise TooLarge(f"an event of {len(frame)} bytes: the limit is {self.max_frame} (Limits.message)")
         attributes, _, _ = self._codec.reader.parts(frame)
-        waiting = self._posted.get(attributes.get("reqid") or "")
-        if waiting:
-            self._forget(str(attributes["reqid"]), posted := waiting[0])
+        posted = self._posted.pop(attributes.get("reqid") or "", None)
+        if posted is not None:
             self._held += len(frame)
             if posted.answers and self._held > self._host.limits.outbox_bytes:
                 posted.too_large = True
@@ -140,13 +138,22 @@ class EventsConnection:
         """Whether it takes nothing any more."""
         return self._state is not State.OPEN
 
+    def taken(self, ids: Sequence[str]) -> str | None:
+        """The first of these ids that is given twice, or under which an answer is waited for."""
+        seen = set[str]()
+        for id in ids:
+            if id in seen or id in self._posted:
+                return id
+            seen.add(id)
+        return None
+
     async def take(self, posted: Posted, frames: Sequence[bytes], request: Request) -> None:
         """Hand over events, and wait for all answers, for the end, or until whoever asks has gone."""
         if self._state is not State.OPEN or self._receiver is None:
             posted.end()
             return
         for id in posted.requests:
-            self._posted.setdefault(id, deque()).append(posted)
+            self._posted[id] = posted
         self._busy += 1
         try:
             self._receiver.frames_received(list(frames))
@@ -172,8 +179,8 @@ class EventsConnection:
     def _give_up(self, posted: Posted) -> None:
         """Nobody waits for what is not answered yet: its handlers are told so."""
         for id in posted.requests:
-            if posted in self._posted.get(id, ()):
-                self._forget(id, posted)
+            if self._posted.get(id) is posted:
+                del self._posted[id]
                 if self._state is State.OPEN and self._receiver is not None:
                     self._receiver.frames_received([self._cancel(id)])
 
@@ -181,20 +188,13 @@ class EventsConnection:
         facts: dict[str, Any] = {"id": self._ids.next(), "source": self._source}
         return self._codec.encode([Message(Kind.CANCEL, "", id, attributes=facts)])
 
-    def _forget(self, id: str, posted: Posted) -> None:
-        waiting = self._posted[id]
-        waiting.remove(posted)
-        if not waiting:
-            del self._posted[id]
-
     def _finish(self) -> None:
         if self._state is State.LOST:
             return
         self._state = State.LOST
         everything, self._posted = self._posted, {}
-        for waiting in everything.values():
-            for posted in waiting:
-                posted.end()
+        for posted in everything.values():
+            posted.end()
         self._ended(self)
         if self._receiver is not None:
             self._receiver.closed(self._why or Closed(1001, "the server ended the connection"))

@@ -88,6 +88,9 @@ class EventsEndpoint(HttpEndpoint):
         connection = self._connection_of(request, content.entity, admission.identity)
         if connection is None:
             connection = self._enter(request, content.entity, admission)
+        twice = connection.taken(content.requests)
+        if twice is not None:
+            raise Turned(HTTPStatus.CONFLICT, f"the id {twice[:80]} is still in flight: ids must be unique")
         posted = Posted(content.requests)
         await connection.take(posted, content.frames, request)
         await self._answer(send, content, posted)
