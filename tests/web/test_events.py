@@ -234,9 +234,18 @@ async def test_a_server_over_http_only_answers() -> None:
             async with client.stream("lines"):
                 pass
         await bus.publish("news.today", 1)  # reaches nobody, and is no error
-    with pytest.raises(Unsupported, match=r"attach\(app, bus, path, protocol='uprotocol'\)"):
-        async with Bus().serve("uprotocol+http://127.0.0.1:0"):
-            pass
+
+
+async def test_a_bus_alone_serves_events() -> None:
+    bus = make_bus()
+    with anyio.fail_after(BOUND):
+        async with bus.serve("uprotocol+http://127.0.0.1:0/events?entity=//VCU.VIN/body.access/1") as listener:
+            async with connect(listener.url) as client:
+                assert await client.request("echo", {"a": 1}, timeout=5) == {"a": 1}
+            async with httpx.AsyncClient() as http:
+                url = listener.url.partition("?")[0].removeprefix("uprotocol+")
+                assert (await http.post(url, content=json.dumps(event()), headers=JSON)).status_code == 200
+                assert (await http.get(url)).status_code == 405
 
 
 async def test_a_draining_server_says_so_and_one_that_is_gone_too() -> None:
