@@ -1,0 +1,116 @@
+"""Two buses joined by routes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Final, Self
+
+import anyio
+
+from ..errors import Unsupported
+from .passage import Passage
+from .route import Route
+
+if TYPE_CHECKING:
+    from ..bus import Bus
+    from ..runtime import Runtime
+
+__all__ = ["Bridge", "bridge"]
+
+_EXTENSIONS: Final = frozenset(("stream", "channel", "tunnel"))
+
+
+class Bridge:
+    """What `bridge` gives: both buses entered, and the routes open, while it is entered."""
+
+    def __init__(self, left: Bus, right: Bus, routes: Iterable[Route]) -> None:
+        self.left: Bus = left
+        self.right: Bus = right
+        self.routes: tuple[Route, ...] = tuple(routes)
+        for route in self.routes:
+            if not isinstance(route, Route):
+                raise TypeError(f"routes: {route!r} is no Route")
+        if left is right:
+            raise ValueError("a bridge joins two buses: left and right are the same one")
+        self._passages = [
+            Passage(route, right, left) if route.reverse else Passage(route, left, right) for route in self.routes
+        ]
+        self._entered: list[tuple[Bus, Runtime]] = []
+
+    async def __aenter__(self) -> Self:
+        try:
+            for bus in (self.left, self.right):
+                self._entered.append((bus, await bus._enter()))
+            for passage in self._passages:
+                _check(passage)
+            for passage in self._passages:
+                passage.here._open_passage(passage)
+                if "publish" in passage.route.kinds:
+                    await passage.start(passage.here._running)
+        except BaseException as error:
+            await self._leave(error)
+            raise
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._leave(error)
+
+    async def _leave(self, error: BaseException | None) -> None:
+        for passage in self._passages:
+            passage.here._close_passage(passage)
+            passage.stop()
+        with anyio.CancelScope(shield=True):
+            while self._entered:
+                bus, runtime = self._entered.pop()
+                await bus._leave(runtime, error)
+
+
+def _check(passage: Passage) -> None:
+    """
+    Raises:
+        Unsupported: One of the two buses has links, and none of them can carry what the route says.
+    """
+    route = passage.route
+    for bus, subject, side in ((passage.here, route.source, "source"), (passage.there, route.target, "target")):
+        adapters = {link.adapter for link in bus._running.links} | {listener._gate._adapter for listener in bus._listeners}
+        faults = [fault for adapter in adapters if (fault := _fault(adapter, subject, route))]
+        if faults and len(faults) == len(adapters):
+            raise Unsupported(f"route {route.source!r} to {route.target!r}: its {side} side cannot carry that: {faults[0]}")
+
+
+def _fault(adapter: Any, subject: str | int, route: Route) -> str | None:
+    """What a protocol cannot carry."""
+    capabilities = adapter.session("client").capabilities
+    if isinstance(subject, int) and not capabilities.numbers:
+        return f"{adapter.name} has no numbers for subjects, as {subject:#x} is one"
+    if "publish" in route.kinds and not capabilities.publish:
+        return f"{adapter.name} has no publications"
+    extended = sorted(route.kinds & _EXTENSIONS)
+    if extended and not capabilities.extensions:
+        return f"{adapter.name} has no {', '.join(extended)}"
+    if route.headers and not capabilities.headers:
+        return f"{adapter.name} has no headers, and {', '.join(route.headers)} shall cross"
+    return None
+
+
+def bridge(left: Bus, right: Bus, *, routes: Iterable[Route]) -> Bridge:
+    """Join two buses: ``async with bridge(left, right, routes=[Route("door.>", "vehicle.door.{rest}")]): ...``
+
+    Both are entered. What a peer of the one asks or tells goes on to the other as if a program there did it: to its own
+    handler, to the bridge further on, or over the link that it opened. Deadlines are shortened by the time spent, a cancelled
+    request is cancelled there, errors come back as they are. Only the headers that a route names, and ``traceparent``, cross.
+    Each publication crosses each bridge once, also in a ring.
+
+    Args:
+        left: One bus.
+        right: The other.
+        routes: What crosses. The first route that fits takes a request; a publication crosses by each that fits.
+
+    Raises:
+        TypeError, ValueError: The routes are none, or left and right are one.
+        Unsupported: (on entering) What a side with links cannot carry by any of them.
+    """
+    return Bridge(left, right, routes)

@@ -1,0 +1,116 @@
+"""What crosses a bridge, and under which name."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final
+
+from attrs import field, frozen
+
+from ..headers import check_headers
+from ..subjects import canonical, check_pattern, check_subject
+
+if TYPE_CHECKING:
+    pass
+
+__all__ = ["Route"]
+
+KINDS: Final = ("request", "publish", "stream", "channel", "tunnel")
+_NAME: Final = re.compile(r"\{(\w*)\}")
+
+
+def _kinds(kinds: Any) -> frozenset[str]:
+    given = frozenset((kinds,) if isinstance(kinds, str) else kinds)
+    unknown = sorted(map(repr, given.difference(KINDS)))
+    if unknown or not given:
+        raise ValueError(f"kinds: {', '.join(unknown) or 'none at all'}; one or more of {', '.join(KINDS)}")
+    return given
+
+
+def _names(names: Any) -> tuple[str, ...]:
+    if isinstance(names, str):
+        raise TypeError(f"headers={names!r}: several names, for example headers=[{names!r}]")
+    return tuple(name.lower() if isinstance(name, str) else name for name in names)
+
+
+def _check_target(target: object) -> None:
+    if not isinstance(target, (str, int)) or isinstance(target, bool):
+        raise TypeError(f"target={target!r}: a subject, text or a number, not {type(target).__name__}")
+
+
+@frozen
+class Route:
+    """What crosses a bridge, in one direction.
+
+    Args:
+        source: Subject or pattern, on `left`; with `reverse` on `right`.
+        target: What it is called on the other side. ``{1}``, ``{2}`` are what the ``*`` of the source stand for, ``{rest}`` is
+            that of ``>`` (or of an only wildcard), ``{name}`` that of ``{name}``.
+        kinds: Of ``request``, ``publish``, ``stream``, ``channel``, ``tunnel``.
+        reverse: From `right` to `left`.
+        request: ``request(body, message) -> body``, plain or async: converts what crosses. Without it bodies cross untouched.
+        reply: ``reply(body, message) -> body``: converts answers and items that come back.
+        headers: Names of the headers that cross, besides ``traceparent``.
+
+    Raises:
+        ValueError: A kind is not known, or `target` names what `source` does not have.
+        LocalProtocolError, ReservedSubject: A subject or header is not possible.
+        TypeError: A converter cannot be called, or an argument is of a wrong type.
+    """
+
+    source: str | int
+    target: str | int
+    kinds: frozenset[str] = field(default=frozenset(("request", "publish")), converter=_kinds)
+    reverse: bool = field(default=False, kw_only=True)
+    request: Callable[..., Any] | None = field(default=None, kw_only=True)
+    reply: Callable[..., Any] | None = field(default=None, kw_only=True)
+    headers: tuple[str, ...] = field(default=(), kw_only=True, converter=_names)
+
+    def __attrs_post_init__(self) -> None:
+        check_pattern(self.source)
+        _check_target(self.target)
+        have = _places(self.source)
+        wanted = _NAME.findall(self.target) if isinstance(self.target, str) else []
+        for name in wanted:
+            if name not in have:
+                known = ", ".join(f"{{{name}}}" for name in have) or "no wildcard"
+                raise ValueError(f"target {self.target!r}: {{{name}}} is not in the source {self.source!r}, which has {known}")
+        check_subject(self.target if isinstance(self.target, int) else _NAME.sub("x", self.target))
+        for name, converter in (("request", self.request), ("reply", self.reply)):
+            if converter is not None and not callable(converter):
+                raise TypeError(f"{name}={converter!r}: a function, {name}(body, message) -> body")
+        check_headers(dict.fromkeys(self.headers, ""), 1 << 16)
+
+    def rewritten(self, subject: str | int) -> str | int:
+        """The name on the other side of a subject that `source` matches."""
+        if isinstance(self.target, int) or "{" not in self.target:
+            return self.target
+        have = _places(self.source)
+        tokens = canonical(str(subject)).split(_separator(self.source))
+        separator = _separator(self.target)
+        return _NAME.sub(lambda found: separator.join(tokens[have[found[1]]]), self.target)
+
+
+def _separator(pattern: str | int) -> str:
+    return "/" if "/" in str(pattern) else "."
+
+
+def _places(source: str | int) -> dict[str, slice]:
+    """The tokens that each name of a target stands for."""
+    if isinstance(source, int):
+        return {}
+    places: dict[str, slice] = {}
+    stars = 0
+    tokens = canonical(source).split(_separator(source))
+    for at, token in enumerate(tokens):
+        if token == ">":
+            places["rest"] = slice(at, None)
+        elif token == "*":
+            stars += 1
+            places[str(stars)] = slice(at, at + 1)
+        elif "/" not in source and (named := _NAME.fullmatch(token)):
+            places[named[1]] = slice(at, at + 1)
+    if len(places) == 1:
+        places.setdefault("rest", next(iter(places.values())))
+    return places

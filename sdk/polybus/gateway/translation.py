@@ -1,0 +1,63 @@
+"""What an asker is told of the other side: bodies, and errors."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final
+
+from ..errors import (
+    BadReply,
+    BusError,
+    Code,
+    ConnectFailed,
+    Disconnected,
+    EncodeError,
+    LocalProtocolError,
+    QueueFull,
+    RequestError,
+    ReservedSubject,
+    Unavailable,
+    Unsupported,
+)
+from ..message import Message
+
+if TYPE_CHECKING:
+    pass
+
+__all__ = ["MISUSE", "applied", "first", "translated"]
+
+MISUSE: Final = (EncodeError, LocalProtocolError, ReservedSubject, Unsupported)
+
+
+async def applied(convert: Callable[..., Any] | None, body: Any, message: Message) -> Any:
+    """What crosses of a body."""
+    if convert is None:
+        return body
+    found = convert(body, message)
+    return await found if inspect.isawaitable(found) else found
+
+
+def translated(error: BaseException) -> RequestError:
+    """What an asker is told of a failure on the other side of the bridge."""
+    if isinstance(error, RequestError):
+        return error.relay() if error.received else error
+    if isinstance(error, TimeoutError):
+        return RequestError(Code.DEADLINE_EXCEEDED, "no answer from the other side of the bridge in time")
+    if isinstance(error, QueueFull):
+        return RequestError(Code.RESOURCE_EXHAUSTED, f"the other side of the bridge is slow: {error}")
+    if isinstance(error, (Disconnected, ConnectFailed)):
+        return Unavailable("the other side of the bridge is not there now: try again later")
+    if isinstance(error, MISUSE):
+        return RequestError(Code.INVALID_ARGUMENT, f"the other side of the bridge cannot carry this: {error}")
+    if isinstance(error, BadReply):
+        return RequestError(Code.INTERNAL, "the answer from the other side of the bridge is malformed")
+    return RequestError(Code.UNAVAILABLE, "the other side of the bridge cannot be asked now")
+
+
+def first(errors: BaseExceptionGroup[BaseException]) -> BaseException:
+    """What is told of a conversation that failed."""
+    error: BaseException = errors
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return translated(error) if isinstance(error, BusError) else error

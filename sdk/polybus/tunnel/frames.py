@@ -1,0 +1,290 @@
+"""The channel below a tunnel, at either end."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+from ..account import cost
+from ..body import BodyFormat
+from ..channel import CREDIT_BYTES, Channel
+from ..errors import BusError, Code, RequestError
+from ..message import Kind, Message
+from ..plugins import Closed
+from ..transports._codes import closed_by_peer, sayable
+from .packing import Packing, frame_of
+
+if TYPE_CHECKING:
+    from ..peer import Peer
+    from ..plugins import Receiver
+
+__all__ = ["WINDOW", "FrameChannel"]
+
+WINDOW: Final = 256
+"""Frames that a side grants before it has read any; besides, `channel.CREDIT_BYTES`."""
+_CODES: Final[Mapping[int, Code]] = {
+    1000: Code.CANCELLED,
+    1001: Code.UNAVAILABLE,
+    1009: Code.RESOURCE_EXHAUSTED,
+    1011: Code.INTERNAL,
+    1013: Code.UNAVAILABLE,
+    4401: Code.UNAUTHENTICATED,
+    4403: Code.PERMISSION_DENIED,
+}
+
+
+class FrameChannel(Channel[bytes, bytes]):
+    """The channel below a tunnel: it hands frames to a receiver as they come, and keeps what it may not write yet."""
+
+    def __init__(self, peer: Peer, name: str | int, credit: int, packing: Packing) -> None:
+        super().__init__(peer._link.runtime.loop, peer, name, credit, window=WINDOW)
+        self.frames = True
+        self._peer = peer
+        self._packing = packing
+        self._queue: deque[tuple[bytes, BodyFormat | None]] = deque()
+        self.queued: int = 0
+        self._receiver: Receiver | None = None
+        self._deaf = True
+        self._paused = False
+        self._stalled = False
+        self._since = 0.0
+        """When a frame was written last, or began to wait."""
+        self._goodbye: Closed | None = None
+        self._why: Closed | None = None
+        self._told = False
+        self._waiter: Any = None
+        self.accepted: bool = False
+
+    # -- the opener's wait -----------------------------------------------------------------------------------------------
+
+    async def acceptance(self) -> None:
+        """Wait until the other side takes the tunnel.
+
+        Raises:
+            BusError: It does not, or is gone.
+        """
+        while not self.accepted and self._why is None:
+            self._waiter = self._loop.waiter()
+            await self._waiter
+        if self._error is not None:
+            raise self._error.with_traceback(None)
+        if self._why is not None:
+            raise RequestError(Code.UNAVAILABLE, self._why.reason or "the tunnel ended at once")
+
+    def accept(self) -> None:
+        """Take it: tell the opener of the room here."""
+        self.accepted = True
+        self._port.channel_send(self, Kind.CREDIT, None, None, {"credit": WINDOW})
+
+    def _answered(self) -> None:
+        if self._waiter is not None:
+            self._loop.wake(self._waiter)
+
+    # -- out -------------------------------------------------------------------------------------------------------------
+
+    def put(self, frame: bytes) -> None:
+        """Write a frame, or keep it until it may be written.
+
+        Raises:
+            TooLarge: It does not fit the outer connection.
+        """
+        if not self._sending or self._goodbye is not None:
+            return
+        chosen = self._packing.choose(frame)
+        if self._queue or not self._may_write():
+            if not self._queue:
+                self._since = self._loop.time()
+            self._queue.append((frame, chosen))
+            self.queued += len(frame)
+            if not self._paused and self._receiver is not None:
+                self._paused = True
+                self._receiver.pause_writing()
+        else:
+            self._write(frame, chosen)
+
+    def _may_write(self) -> bool:
+        if self._stalled or self._credit <= 0 or self._ahead_bytes >= CREDIT_BYTES:
+            return False
+        if self._peer.takes_items:
+            return True
+        self._stalled = True
+        self._peer._link.runtime.spawn(self._wait_for_room)
+        return False
+
+    async def _wait_for_room(self) -> None:
+        """The outer connection is slow: one task waits for it, whatever waits here."""
+        try:
+            if (room := self._port.channel_room()) is not None:
+                await room
+        finally:
+            self._stalled = False
+        self._pump()
+
+    def _write(self, frame: bytes, chosen: BodyFormat | None) -> None:
+        size = self._peer.channel_frame(self, frame, chosen)
+        self._credit -= 1
+        self._ahead.append(size)
+        self._ahead_bytes += size
+
+    def _pump(self) -> None:
+        """Write what waits, as far as that is allowed."""
+        while self._queue and self._sending and self._may_write():
+            frame, chosen = self._queue.popleft()
+            self.queued -= len(frame)
+            self._since = self._loop.time()
+            try:
+                self._write(frame, chosen)
+            except BusError as error:
+                self.cut(Closed(1009, str(error)))
+                return
+        if not self._queue and self._sending:
+            if self._goodbye is not None:
+                self._say_goodbye(self._goodbye)
+            elif self._paused and self._receiver is not None:
+                self._paused = False
+                self._receiver.resume_writing()
+
+    def received_credit(self, count: Any) -> None:
+        self.accepted = True
+        super().received_credit(count)
+        self._answered()
+        self._pump()
+
+    # -- in --------------------------------------------------------------------------------------------------------------
+
+    def attach(self, receiver: Receiver) -> None:
+        """Hand frames to somebody from the next turn on."""
+        self._receiver = receiver
+        self._deaf = False
+        self._loop.call_soon(self._deliver)
+
+    def listen(self, *, on: bool) -> None:
+        """Take frames, or leave them where they are: the other side may then send only what it was granted."""
+        if self._deaf is on:
+            self._deaf = not on
+            self._loop.call_soon(self._deliver)
+
+    def received_item(self, message: Message) -> None:
+        if not self._receiving:
+            return
+        receiver = self._receiver
+        if self._deaf or self._items or receiver is None:
+            super().received_item(message)
+            return
+        frame = frame_of(message)
+        if self._granted <= 0 or frame is None:
+            self._refuse_item(frame)
+            return
+        self._granted -= 1
+        receiver.frames_received((frame,))
+        self._grant(cost(message))
+
+    def _refuse_item(self, frame: bytes | None) -> None:
+        if frame is None:
+            self.cut(Closed(1003, "an item in the tunnel is no frame"))
+        else:
+            self.cut(Closed(1008, f"more frames than the credit of {WINDOW} allows"))
+
+    def _deliver(self) -> None:
+        """What came while nobody took it, and then how it ended."""
+        receiver = self._receiver
+        if receiver is None or (self._deaf and self._why is None):
+            return
+        while self._items and not self._deaf:
+            message = self._items.popleft()
+            size = cost(message)
+            self._unread -= size
+            self._port.account.release(size)
+            frame = frame_of(message)
+            if frame is None:
+                self._refuse_item(frame)
+                break
+            receiver.frames_received((frame,))
+            self._grant(size)
+        if self._why is not None and not self._told and (not self._items or self._error is not None):
+            self._told = True
+            self.discard()  # what came while nobody read
+            receiver.closed(self._why)
+
+    # -- the end ---------------------------------------------------------------------------------------------------------
+
+    def close(self, why: Closed) -> None:
+        """Write what waits, then say goodbye."""
+        if self._goodbye is None and self._sending:
+            self._goodbye = why
+            self._since = self._loop.time()
+            if not self._queue:
+                self._say_goodbye(why)
+        elif self._done:
+            self._end(why)
+
+    def _say_goodbye(self, why: Closed) -> None:
+        if why.code == 1000 and not why.reason:
+            self._finish_sending()  # the other half ends when all of the peer's frames are here
+            if self._done:
+                self._end(why)
+        else:
+            self.cut(why)
+
+    def cut(self, why: Closed) -> None:
+        """End both halves at once, and tell the other side why."""
+        if self.id is None:
+            return  # the other side has not heard of it
+        self._drop()
+        self._goodbye = self._goodbye or why
+        if not self._done:
+            self.abort(_CODES.get(why.code, Code.ABORTED), why.reason, None, {"close": sayable(why.code)})
+        self._end(why)
+
+    def received_end(self, message: Message) -> None:
+        code = message.code
+        if code is None or code is Code.OK:
+            self._receiving = False
+            self._maybe_done()
+            if self._goodbye is not None and self._sending is False:
+                self._end(self._goodbye)
+            else:
+                self.close(Closed(1000))
+                self._end(closed_by_peer(1000, ""))
+        else:
+            super().received_end(message)
+
+    def _break(self, error: BusError) -> None:
+        self._drop()
+        super()._break(error)
+        if self._receiver is None:
+            self.discard()
+        self._end(_closed_by(error))
+
+    def _overrun(self, told: str, seen: str) -> None:
+        self.cut(Closed(1008, told))
+
+    def _drop(self) -> None:
+        self._queue.clear()
+        self.queued = 0
+
+    def _end(self, why: Closed) -> None:
+        if self._why is None:
+            self._why = why
+            self._answered()
+            self._loop.call_soon(self._deliver)
+
+    def watch(self, now: float, write_timeout: float, close_timeout: float) -> None:
+        """About once a second."""
+        if self._why is not None or self._done:
+            return
+        if self._goodbye is not None and now - self._since > close_timeout:
+            self.cut(self._goodbye)
+        elif self._queue and now - self._since > write_timeout:
+            self.cut(Closed(1006, f"no progress in {write_timeout:g} s of writing into the tunnel (Limits.write_timeout)"))
+
+
+def _closed_by(error: BusError) -> Closed:
+    """How the inner connection ends where the outer side says why."""
+    if isinstance(error, RequestError) and error.received:
+        given = error.detail.get("close") if isinstance(error.detail, dict) else None
+        if type(given) is int and 1000 <= given < 5000:
+            return closed_by_peer(given, error.text)
+        return Closed(1006, f"the tunnel was ended: {error}")
+    return Closed(1006, f"the outer connection is gone: {getattr(error, 'reason', None) or error}")

@@ -1,0 +1,120 @@
+"""How frames travel on an outer wire: as bytes or as documents, and how large they may be."""
+
+from __future__ import annotations
+
+import binascii
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+from attrs import frozen
+
+from ..body import JSON, OCTETS, BodyFormat, check_json
+from ..errors import BusError, EncodeError, TooLarge
+from ..message import Message
+
+if TYPE_CHECKING:
+    from ..peer import Peer
+    from ..plugins import Codec
+
+__all__ = ["Packing", "frame_of", "limits_of", "packing"]
+
+_MARGIN: Final = 512
+"""Bytes of the outer frame that are not the inner one, at the most, besides the name."""
+_DEPTH: Final = 8
+"""Levels of nesting that the outer message takes from `Limits.depth`."""
+_skim: Final = msgspec.json.Decoder(msgspec.Raw).decode
+
+
+def _is_document(frame: bytes, depth: int) -> bool:
+    """Whether a frame is a JSON object or array that may stand in another one as it is."""
+    if frame[:1] not in (b"{", b"["):
+        return False
+    try:
+        check_json(frame, depth)
+        _skim(frame)
+    except (ValueError, RecursionError, EncodeError):
+        return False
+    return True
+
+
+@frozen
+class Packing:
+    """How frames travel on an outer wire, and how large they may be."""
+
+    text: bool
+    """Whether a frame that is a JSON document goes as such."""
+    octets: bool
+    """Whether the wire has a place for bytes in an item; else they are a value."""
+    depth: int
+    plain: int
+    """The largest frame that goes as it is."""
+    encoded: int
+    """The largest one that a text wire must write as base64."""
+    outer: int
+    """What the outer connection takes."""
+
+    def choose(self, frame: bytes) -> BodyFormat | None:
+        """JSON, bytes, or None for a value of the wire's own.
+
+        Raises:
+            TooLarge: It does not fit.
+        """
+        chosen: BodyFormat | None = OCTETS if self.octets else None
+        limit = self.encoded
+        if self.text and _is_document(frame, self.depth):
+            limit, chosen = self.plain, JSON
+        if len(frame) > limit:
+            raise TooLarge(
+                f"a frame of {len(frame)} bytes: this tunnel takes {limit}, because the outer connection takes {self.outer}: "
+                "raise Limits(message=...) of both ends of the outer connection"
+            )
+        return chosen
+
+
+def packing(codec: Codec, text: bool, name: str, outer: int, depth: int) -> Packing:
+    """For an outer wire.
+
+    Args:
+        codec: Of the outer wire.
+        text: Whether the inner protocol writes text.
+        name: Of the tunnel.
+        outer: The largest frame of the outer connection.
+        depth: `Limits.depth` of the outer bus.
+    """
+    formats = getattr(codec, "item_formats", codec.formats)
+    binary = codec.writes == "binary"
+    room = max(0, outer - _MARGIN - 2 * len(name.encode()))
+    return Packing(
+        text=text and not binary and JSON in formats,
+        octets=OCTETS in formats,
+        depth=max(1, depth - _DEPTH),
+        plain=room,
+        encoded=room if binary and OCTETS in formats else room * 3 // 4,
+        outer=outer,
+    )
+
+
+def frame_of(message: Message) -> bytes | None:
+    """The frame in an item; None where there is none."""
+    raw, body_format = message.raw, message.format
+    if raw is not None and (body_format is OCTETS or (body_format is JSON and raw[:1] in b"{[")):
+        return raw
+    try:
+        body = message.body
+        if isinstance(body, str):
+            return binascii.a2b_base64(body, strict_mode=True)
+    except (ValueError, BusError):
+        return None
+    return body if isinstance(body, bytes) else None
+
+
+def limits_of(peer: Peer, text: bool, name: str) -> Packing:
+    """How frames travel to a peer.
+
+    Raises:
+        Disconnected: The link is down.
+    """
+    link = peer._link
+    limits, transport = link.runtime.limits, link.transport
+    outer = limits.message if transport is None else min(limits.message, transport.max_frame)
+    return packing(link.adapter.codec(limits), text, name, outer, limits.depth)
