@@ -64,7 +64,7 @@ def with_stuck(stuck: Stuck, limits: Limits = QUICK) -> Bus:
 @bounded
 async def test_requests_that_are_cancelled_one_after_the_other_do_not_start_ever_more_threads(stuck: Stuck) -> None:
     bus = with_stuck(stuck)
-    before = threading.active_count()
+    before = set(threading.enumerate())
     async with pair(bus) as client:
         for _ in range(15):
             replies = [client.request("stuck") for _ in range(20)]
@@ -72,7 +72,9 @@ async def test_requests_that_are_cancelled_one_after_the_other_do_not_start_ever
             for reply in replies:
                 reply.cancel()
         await eventually(lambda: stuck.inside == THREADS)
-        assert threading.active_count() <= before + 2 * THREADS  # a few of other tests may come beside; 300 would be too many
+        started = set(threading.enumerate()) - before  # those of other tests are none of ours, and end when they like
+        # One that has returned may be replaced before anyio knows that it is idle: so the bound is twice what runs, not 300.
+        assert len(started) <= 2 * THREADS
         stuck.go.set()
         await eventually(lambda: bus.stats().running == 0)
         assert await client.request("quick")
