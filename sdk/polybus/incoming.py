@@ -10,8 +10,9 @@ import logging
 import math
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
+from .account import cost
 from .calls import Call, ChannelCall, RefusedCall
 from .channel import CREDIT, Channel
 from .errors import BusError, Code
@@ -116,7 +117,7 @@ def admit(peer: Peer, call: Call) -> None:
         return
     urgency = peer._link.urgency
     if waiting is None:
-        waiting = peer.waiting = UrgentQueue()
+        waiting = peer.waiting = deque() if urgency is None else UrgentQueue()
     if len(waiting) >= limits.waiting or not peer.hold(call.message):
         if peer.calls is not None:
             peer.calls.pop(call.message.id, None)
@@ -125,7 +126,10 @@ def admit(peer: Peer, call: Call) -> None:
         text = f"{limits.running} requests run, {len(waiting)} wait (Limits.running, waiting, waiting_bytes): try again later"
         call.origin.refuse(call, Code.RESOURCE_EXHAUSTED, text, "too_many_requests", None)
         return
-    waiting.append(call, 0 if urgency is None else urgency(call.message))
+    if urgency is None:
+        waiting.append(call)
+    else:
+        cast("UrgentQueue[Call]", waiting).append(call, urgency(call.message))
     runtime.crowded[peer] = None
 
 
@@ -145,7 +149,7 @@ def next_call(peer: Peer) -> None:
         if not waiting or first.calls is None or len(first.calls) - len(waiting) + first.stopping >= runtime.limits.running:
             continue
         call = waiting.popleft()
-        first.release(call.message)
+        first.account.release(cost(call.message))
         runtime.running += 1
         runtime.workers.submit(call)
         if waiting:

@@ -94,7 +94,8 @@ class Peer(Answer):
         """Requests that were written and wait for their answer."""
         self.calls: dict[Any, Call] | None = None
         """Requests of this peer whose handlers run or wait, by their id."""
-        self.waiting: UrgentQueue[Call] | None = None
+        self.waiting: deque[Call] | UrgentQueue[Call] | None = None
+        """Requests whose turn has not come: in order, and by urgency where the wire has priorities."""
         self.stopping: int = 0
         """Handlers of requests that are over already: each keeps its place until it returns."""
         self.patterns: dict[str | int, int] | None = None
@@ -574,7 +575,8 @@ class Peer(Answer):
     def finished(self, call: Call) -> None:
         if self.calls is not None and self.calls.get(call.message.id) is call:
             del self.calls[call.message.id]
-        if not call.started and self.waiting is not None and self.waiting.remove(call):
+        if not call.started and self.waiting and call in self.waiting:
+            self.waiting.remove(call)
             self.release(call.message)
         else:
             self._place_free()

@@ -36,6 +36,9 @@ class UrgentQueue(Generic[T]):
         for level in sorted(self._levels, reverse=True):
             yield from self._levels[level]
 
+    def __contains__(self, item: object) -> bool:
+        return any(item in queue for queue in self._levels.values())
+
     def append(self, item: T, level: int = 0) -> None:
         """Add one behind those of its level."""
         queue = self._levels.get(level)
