@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
+import threading
 from collections.abc import Awaitable, Callable, Generator
 from typing import Any, Literal, Protocol
 
@@ -47,6 +48,13 @@ class Loop(Protocol):
         """Whether it will never run again."""
         ...
 
+    def interrupt(self, error: KeyboardInterrupt) -> bool:
+        """Pass on a request to end the program, that a task of ours got, to whoever runs the loop. False where nobody heeds it.
+
+        Its tasks stay as they are, so that they may come to an orderly end, or go on where the loop is run again.
+        """
+        ...
+
 
 class AsyncioLoop:
     """asyncio and uvloop: a waiter is a future."""
@@ -76,6 +84,11 @@ class AsyncioLoop:
 
     def is_over(self) -> bool:
         return self._loop.is_closed()
+
+    def interrupt(self, error: KeyboardInterrupt) -> bool:
+        if not _as_a_signal():
+            self.call_soon(_raise, error)
+        return True
 
 
 class TrioLoop:
@@ -117,6 +130,33 @@ class TrioLoop:
         except RuntimeError:
             return True
         return False
+
+    @staticmethod
+    def interrupt(error: KeyboardInterrupt) -> bool:
+        import trio
+
+        # trio raises it in its main task then, and not here.
+        return trio.lowlevel.enable_ki_protection(_as_a_signal)()
+
+
+def _as_a_signal() -> bool:
+    """Do what Ctrl-C does, where a loop or a program has its own way with it. Whether there is one."""
+    import signal
+
+    ways = (signal.default_int_handler, signal.SIG_DFL, signal.SIG_IGN, None)
+    if threading.current_thread() is not threading.main_thread() or signal.getsignal(signal.SIGINT) in ways:
+        return False
+    signal.raise_signal(signal.SIGINT)
+    return True
+
+
+def _raise(error: BaseException) -> None:
+    raise error
+
+
+def _trio_runs() -> bool:
+    trio = sys.modules.get("trio")
+    return trio is not None and bool(trio.lowlevel.in_trio_run())
 
 
 def _nothing() -> None:
@@ -223,10 +263,13 @@ def is_stray(error: BaseException) -> bool:
     """Whether an exception out of the application's code is its own affair: not a cancellation of the task it runs in, nor a
     request to end the program.
 
-    A cancellation that nobody asked this task for comes of awaiting what somebody else has cancelled.
+    A cancellation that nobody asked this task for comes of awaiting what somebody else has cancelled. Of coroutines that are
+    closed because their event loop is over, `GeneratorExit` is Python's; in an event loop that runs somebody has raised it.
     """
-    if isinstance(error, (KeyboardInterrupt, GeneratorExit)):
+    if isinstance(error, KeyboardInterrupt):
         return False
+    if isinstance(error, GeneratorExit):
+        return asyncio._get_running_loop() is not None or _trio_runs()
     trio = sys.modules.get("trio")
     if trio is not None and isinstance(error, trio.Cancelled):
         return False

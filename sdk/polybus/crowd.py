@@ -90,7 +90,12 @@ class Crowd:
         handshake = Handshake(
             protocol=link.adapter.name, transport=transport, url=link.url, address=event.address, params=event.params
         )
-        outcome = await link.bus._authority.admit(handshake)
+        try:
+            outcome = await link.bus._authority.admit(handshake)
+        except KeyboardInterrupt:  # the program is to end, and the stranger need not wait for that
+            self._refuse(event.key, 1013, "it cannot be found out now who you are")
+            self.closed(event.key, "not let in")
+            raise
         if self._knocking.get(event.key) is not stranger or link.crowd is not self:
             return  # it has gone meanwhile, and maybe another has come under its key
         del self._knocking[event.key]

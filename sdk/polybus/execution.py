@@ -117,11 +117,12 @@ class Execution:
         if isinstance(error, (anyio.get_cancelled_exc_class(), BaseExceptionGroup)):
             # trio has no cancellation without a scope around the handler.
             return stopped or (runtime.backend == "trio" and not isinstance(error, BaseExceptionGroup))  # type: ignore[union-attr]
-        return isinstance(error, GeneratorExit)
+        # Python closes coroutines whose event loop is over; in one that runs somebody has raised it.
+        return isinstance(error, GeneratorExit) and (runtime is None or not runtime.loop.is_here())
 
     def must_pass(self, error: BaseException, scope: anyio.CancelScope | None) -> bool:
         """Whether an exception that is no `Exception` must go on through the worker."""
-        if isinstance(error, (KeyboardInterrupt, GeneratorExit)) or self.ours(error, scope):
+        if isinstance(error, KeyboardInterrupt) or self.ours(error, scope):
             return True
         if not isinstance(error, anyio.get_cancelled_exc_class()):
             return False

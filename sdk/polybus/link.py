@@ -220,8 +220,10 @@ class Link(Outflow):
                 receive(frame, now)
             self._take_events(now)
             self.flush()
-        except Exception:
+        except BaseException as error:
             self._broken()
+            if not isinstance(error, Exception):
+                raise  # Ctrl-C, in a hook
 
     def _broken(self) -> None:
         """A mistake of ours, or of a plugin: it costs this link, and neither the event loop nor the others."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import anyio
 
@@ -28,6 +28,9 @@ __all__ = ["BusGate", "Listener", "Serving"]
 logger: logging.Logger = logging.getLogger("polybus.security")
 
 WHEN_FULL = ("drop_oldest", "drop_newest", "disconnect")
+
+
+_UNKNOWN: Final = Unavailable("this server cannot find out now who you are: try again later")
 
 
 class BusGate:
@@ -74,7 +77,12 @@ class BusGate:
             self._bus._running.spawn(self._ask, handshake, decided)
 
     async def _ask(self, handshake: Handshake, decided: Callable[[Admission | BusError], None]) -> None:
-        decided(await self._bus._authority.admit(handshake))
+        try:
+            outcome = await self._bus._authority.admit(handshake)
+        except KeyboardInterrupt:  # the program is to end, and the stranger need not wait for that
+            decided(_UNKNOWN)
+            raise
+        decided(outcome)
 
     def opened(self, transport: Transport, admission: Admission) -> None:
         """A newcomer is in."""
