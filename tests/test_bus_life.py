@@ -2,9 +2,10 @@
 
 import asyncio
 import contextvars
+import functools
 import gc
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ import anyio.from_thread
 import anyio.to_thread
 import pytest
 
-from polybus import Bus, BusError, Channel, Context, Disconnected, Limits, LocalProtocolError, Unavailable, connect
+from polybus import Bus, BusError, Channel, Context, Disconnected, Limits, LocalProtocolError, Peer, Unavailable, connect
 from polybus.testing import pair
 
 from .support import BOUND, bounded, eventually
@@ -889,6 +890,74 @@ async def test_closing_a_bus_whose_lifespan_begins_stops_it_and_is_what_entering
 
 
 @bounded
+async def test_a_lifespan_that_closes_its_bus_before_it_yields_lets_nobody_in() -> None:
+    @asynccontextmanager
+    async def lifespan(bus: Bus) -> AsyncIterator[None]:
+        await bus.aclose()
+        yield  # without having waited, so nothing has stopped it
+
+    bus = Bus(lifespan=lifespan)
+    for _ in range(2):
+        with pytest.raises(LocalProtocolError, match="closed while"):
+            async with bus:
+                pytest.fail("entered")
+        assert everything_ended(bus)
+
+
+@bounded
+async def test_a_lifespan_that_does_not_end_is_cancelled_after_the_time_of_the_drain(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    log: list[str] = []
+
+    @asynccontextmanager
+    async def lifespan(bus: Bus) -> AsyncIterator[None]:
+        yield
+        try:
+            await anyio.sleep_forever()
+        finally:
+            log.append("cancelled")
+
+    bus = Bus(lifespan=lifespan, limits=Limits(close_timeout=0.01))
+    async with bus:
+        await bus.drain(0.02)
+        assert not log
+    assert log == ["cancelled"]
+    assert "has not come to its end in 0.02 s" in caplog.text
+    assert everything_ended(bus)
+
+
+@bounded
+async def test_a_drain_that_is_cancelled_cuts_what_still_runs_and_the_bus_is_drained() -> None:
+    bus, running, stopped = Bus(), anyio.Event(), anyio.Event()
+
+    @bus.handle("slow")
+    async def slow() -> None:
+        running.set()
+        try:
+            await anyio.sleep_forever()
+        finally:
+            stopped.set()
+
+    async with bus.serve("ubre+memory://impatient"), connect("ubre+memory://impatient") as client:
+        reply = client.request("slow")
+        await running.wait()
+        async with anyio.create_task_group() as group:
+            group.start_soon(bus.drain)
+            await eventually(lambda: not bus.ready)
+            group.cancel_scope.cancel()
+        await stopped.wait()
+        with pytest.raises(Disconnected):
+            await reply
+        ready = [bus.ready]
+        assert bus.peers == []
+        async with bus:  # entering anew is what ends it
+            ready.append(bus.ready)
+        assert ready == [False, True]
+    assert everything_ended(bus)
+
+
+@bounded
 async def test_who_enters_during_a_drain_enters_anew_when_it_has_ended() -> None:
     bus, go, log = Bus(), anyio.Event(), []
 
@@ -964,17 +1033,37 @@ async def test_a_bus_that_is_used_from_another_thread_or_loop_says_so() -> None:
         async with bus.stream("echo"):
             pass
 
-    def plain() -> None:
+    async def look() -> None:
         with pytest.raises(LocalProtocolError, match="another thread"):
-            _ = bus.request("echo", 1)
+            bus.events()
+        await anext(events)
+
+    peer: Peer
+
+    def plain() -> None:
+        verbs: list[Callable[..., Any]] = [bus.request, bus.publish_nowait, peer.request]
+        for verb in verbs:
+            with pytest.raises(LocalProtocolError, match="another thread"):
+                verb("echo", 1)
+        waiting = [enter, link, subscribe, stream, look, bus.drain, bus.aclose, bus.wait_closed, peer.aclose]
+        waiting += [functools.partial(verb, "echo", 1) for verb in (bus.publish, bus.notify, peer.publish, peer.notify)]
         for backend in ("asyncio", "trio"):
-            for attempt in (enter, link, subscribe, stream, bus.drain, bus.aclose, bus.wait_closed):
+            for attempt in waiting:
                 with pytest.raises(LocalProtocolError, match="another thread"):
                     anyio.run(attempt, backend=backend)
+            for verb in verbs:
+
+                async def inside(verb: Callable[..., Any] = verb) -> None:
+                    verb("echo", 1)
+
+                with pytest.raises(LocalProtocolError, match="another thread"):
+                    anyio.run(inside, backend=backend)
         said.append(1)
 
-    async with bus.serve("ubre+memory://elsewhere"):
+    async with bus.serve("ubre+memory://elsewhere") as listener, connect(listener.url) as client:
+        peer, events, sent = client.peers[0], bus.events(), client.stats().sent
         await anyio.to_thread.run_sync(plain)
+        assert client.stats().sent == sent
         assert said
         assert await bus.request("echo", 1) == 1
     assert everything_ended(bus)

@@ -89,6 +89,25 @@ async def test_patterns_are_told_to_a_peer_that_answers_late() -> None:
 
 @pytest.mark.usefixtures("impatient")
 @bounded
+async def test_a_peer_that_cannot_be_told_of_a_pattern_does_not_keep_it_from_the_others() -> None:
+    client, server = Bus(), Bus()
+    heard: list[Any] = []
+    async with pair(Bus(), client=client, faults=Faults(seed=1, drop=1.0)), pair(server, client=client):
+
+        @client.on("a.*")
+        async def on(body: Any) -> None:
+            heard.append(body)
+
+        await eventually(lambda: server.peers[0].patterns)
+        await server.publish("a.b", 1)
+        await eventually(lambda: heard == [1])
+        with pytest.raises(Unsupported, match="has not answered"):
+            async with client.subscribe("b.*"):
+                pass
+
+
+@pytest.mark.usefixtures("impatient")
+@bounded
 async def test_a_silent_peer_is_asked_once_at_a_time_and_again_at_the_next_use() -> None:
     async with pair(Busy().bus, faults=Faults(seed=1, drop=1.0)) as client:
         before = client.stats().sent

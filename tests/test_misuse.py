@@ -8,6 +8,7 @@ from typing import Any
 import anyio
 import pytest
 
+import polybus
 from polybus import (
     Backoff,
     BadRequest,
@@ -19,6 +20,7 @@ from polybus import (
     NotFound,
     ReservedSubject,
     Router,
+    Unsupported,
     connect,
 )
 from polybus.events import HandlerFailed
@@ -45,6 +47,8 @@ WRONG: Any = "what type checkers would not let pass"
         (-1, ValueError),
         (-0.001, ValueError),
         (math.inf, ValueError),
+        pytest.param(10**400, ValueError, id="larger than a float"),
+        pytest.param(10**5000, ValueError, id="larger than a text of it"),
     ],
 )
 @bounded
@@ -188,6 +192,23 @@ async def test_what_is_neither_text_nor_a_number_is_no_subject(subject: Any) -> 
             _ = client.peers[0].request(subject)
 
 
+@pytest.mark.parametrize("protocol", ["ubre", "jrep", "uprotocol"])
+@bounded
+async def test_a_number_is_unsupported_as_a_subject_where_subjects_are_text(protocol: str) -> None:
+    async with pair(Bus(), protocol=protocol) as client:
+        peer = client.peers[0]
+        for verb in (client.request, client.publish_nowait, peer.request):
+            with pytest.raises(Unsupported, match="7 is a number"):
+                verb(7)
+        for waiting in (client.publish, client.notify, peer.publish, peer.notify):
+            with pytest.raises(Unsupported, match="7 is a number"):
+                await waiting(7)
+        for opening in (client.stream(7), client.channel(7), client.subscribe(7)):
+            with pytest.raises(Unsupported, match="7 is a number"):
+                async with opening:
+                    pass
+
+
 @bounded
 async def test_headers_are_a_mapping_of_text_to_text() -> None:
     bus = Bus()
@@ -266,6 +287,22 @@ async def test_headers_of_a_connection_are_a_mapping_of_text_to_text() -> None:
 def test_an_option_of_a_wrong_type_is_a_type_error_that_names_it(make: Any, says: str) -> None:
     with pytest.raises(TypeError, match=says):
         make()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "options", "error", "says"),
+    [
+        (("app:bus", "ubre+tcp://127.0.0.1:0"), {}, TypeError, r"^run\('app:bus'\): a Bus, not str"),
+        ((None,), {}, TypeError, r"^run\(None\): a Bus, not NoneType"),
+        ((Bus, "ubre+tcp://127.0.0.1:0"), {}, TypeError, r"a Bus, not type"),
+        ((Bus(), 8000), {}, TypeError, r"^run\(bus, 8000\): URLs, for example"),
+        ((Bus(),), {"drain": "20"}, TypeError, r"^drain='20': a number of seconds"),
+        ((Bus(),), {"delay": -1}, ValueError, r"^delay=-1: "),
+    ],
+)
+def test_what_is_run_is_a_bus_at_urls(arguments: Any, options: Any, error: type[Exception], says: str) -> None:
+    with pytest.raises(error, match=says):
+        polybus.run(*arguments, **options)
 
 
 def test_patterns_that_a_link_serves_are_checked() -> None:

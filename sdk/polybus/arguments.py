@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import re
+import sys
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -31,10 +32,13 @@ def seconds(value: Any, name: str = "timeout", *, endless: bool = False) -> floa
         hint = ": there is no request without a deadline; pass as many seconds as you can wait" if value is None else ""
         raise TypeError(f"{name}={shown(value)}: a number of seconds, not {type(value).__name__}{hint}")
     if not value >= 0:
-        raise ValueError(f"{name}={value}: a number of seconds, at least 0")
+        raise ValueError(f"{name}={shown(value)}: a number of seconds, at least 0")
     if value == math.inf and not endless:
         raise ValueError(f"{name}={value}: a finite number of seconds, because everything ends")
-    return float(value)
+    try:
+        return float(value)
+    except OverflowError:
+        raise ValueError(f"{name}={shown(value)}: a number of seconds, at most {sys.float_info.max:.0e}") from None
 
 
 def check_count(value: Any, name: str) -> None:

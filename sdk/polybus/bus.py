@@ -6,10 +6,12 @@ import logging
 import secrets
 from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager
+from threading import get_ident
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, overload
 
 import anyio
 
+from ._loop import elsewhere
 from .arguments import check_callable, check_type, seconds, shown
 from .authority import Authenticate, Authority, Authorize
 from .body import JSON
@@ -81,7 +83,8 @@ class Bus(Life):
         lifespan: ``lifespan(bus)`` is an async context manager run inside the entered bus; what it yields is ``ctx.state``. It
             has a task of its own, so it may hold a task group. Until it has yielded the bus is not `ready`, and others who
             enter wait; what it raises before is what entering raises. It ends after the handlers. As with an application
-            server its end is always the orderly one, whatever was raised in the block; what it raises then comes out of the
+            server its end is always the orderly one, whatever was raised in the block, and may take as long as the drain did
+            at most (20 s, unless `drain` was told otherwise): then it is cancelled; what it raises then comes out of the
             block (unless something else does: then it is logged). A failure in between, of its task group, closes the bus.
         debug: Send the text of unexpected exceptions to the asker. Never in production.
 
@@ -376,6 +379,7 @@ class Bus(Life):
         """
         name, _ = resolve(subject, Any)
         self._check_subject(name)
+        self._running.check_here()
         checked = self._headers(headers)
         if to is None and name in self._handlers:
             self._loopback.notify(name, body, checked)
@@ -435,9 +439,12 @@ class Bus(Life):
         except TypeError:  # not hashable: `route` says what it should be
             route = self._distribution.route(name)
         sole = route.sole
-        if to is None and headers is None and body is not None and sole is not None and sole._link.flowing:
-            self._distribution.publish_alone(route, sole._link, body)
+        if to is None and headers is None and body is not None and sole is not None and (link := sole._link).flowing:
+            if get_ident() != link.runtime.thread:
+                raise elsewhere()
+            self._distribution.publish_alone(route, link, body)
             return
+        self._running.check_thread()
         peers, gone = (route.peers, None) if to is None else self._recipients(to)
         deadline = self._running.time() + timeout
         message = self._publication(route, name, body, headers, None if to is None else peers)
@@ -464,6 +471,7 @@ class Bus(Life):
             Disconnected, EncodeError, ReservedSubject, LocalProtocolError, TypeError, ValueError: As `publish`.
         """
         name = subject.name if isinstance(subject, Subject) else subject
+        self._running.check_here()
         route = self._route_of(name)
         peers, gone = (route.peers, None) if to is None else self._recipients(to)
         deadline = self._running.time() + seconds(timeout)
@@ -814,7 +822,13 @@ class Bus(Life):
         )
 
     def events(self) -> AsyncIterator[BusEvent]:
-        """What happens from now on, as it happens; the oldest of 1,000 unread events give way to new ones."""
+        """What happens from now on, as it happens; the oldest of 1,000 unread events give way to new ones.
+
+        Raises:
+            LocalProtocolError: (here or by iterating) The bus runs in another event loop.
+        """
+        if self._runtime is not None:
+            self._runtime.check_here()
         return self._events.stream()
 
     # -- small things ----------------------------------------------------------------------------------------------------
@@ -858,7 +872,9 @@ class Bus(Life):
         return None if headers is None else check_headers(headers, self.limits.headers)
 
     def _waiter(self) -> Any:
-        return self._running.loop.waiter()
+        runtime = self._running
+        runtime.check_thread()
+        return runtime.loop.waiter()
 
     def _wake(self, waiter: Any) -> None:
         if self._runtime is not None:

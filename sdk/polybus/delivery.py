@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import anyio
 from attrs import field, frozen
 
+from .arguments import seconds
 from .connecting import Backoff
 from .errors import BusError, Code, DeadlineExceeded, Disconnected, RequestError
 from .events import DeadLettered
@@ -69,9 +70,10 @@ class Retry:
             RequestError: An answer after which it is not asked again, or the last one of all attempts.
             Disconnected: Likewise.
             DeadlineExceeded: The time has passed.
-            BusError: As `Bus.request`.
+            BusError, TypeError, ValueError: As `Bus.request`.
         """
         name, returns = resolve(subject, returns)
+        timeout = seconds(timeout)
         started = anyio.current_time()
         deadline = started + timeout
         asked = 0

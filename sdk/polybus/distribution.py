@@ -154,11 +154,12 @@ class Distribution:
 
         Raises:
             Unsupported: A bare peer cannot match patterns; or no wire among several can carry such a subject.
-            Forbidden: The peer refused.
+            Forbidden: A peer refused. The others know, here as there.
         """
         pattern = wire_pattern(pattern)
         told = self._told()
-        foreign: list[LocalProtocolError] = []
+        foreign: list[BusError] = []
+        refused: list[BusError] = []
         for peer in told:
             try:
                 await self._announce_to(peer, pattern)
@@ -166,6 +167,10 @@ class Distribution:
                 continue  # the link is restored with all interest when it comes back
             except LocalProtocolError as error:  # such subjects are not of that wire
                 foreign.append(error)
+            except (Unsupported, Forbidden) as error:  # the others are told all the same
+                (foreign if isinstance(pattern, int) and not _has_numbers(peer._link) else refused).append(error)
+        if refused:
+            raise refused[0]
         if foreign and len(foreign) == len(told):
             raise Unsupported(f"no link can carry a subscription to {pattern!r}: {foreign[0]}") from foreign[0]
 
@@ -649,7 +654,7 @@ def _say(message: Message, peer: Peer) -> None:
     """Tell a peer of interest in a subject, where its wire can name that."""
     try:
         peer._link.answer(message, peer)
-    except LocalProtocolError as error:
+    except (LocalProtocolError, Unsupported) as error:
         logger.debug("polybus: %r is not told of %r: %s", peer, message.subject, error)
 
 

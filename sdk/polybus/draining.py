@@ -15,10 +15,13 @@ if TYPE_CHECKING:
     from .bus import Bus
     from .runtime import Runtime
 
-__all__ = ["STREAMS_SHARE", "close_links", "drain"]
+__all__ = ["LEAVING", "STREAMS_SHARE", "close_links", "drain"]
 
 STREAMS_SHARE = 0.25
 """The part of a drain's time that streams and channels get: most have no end of their own to wait for."""
+
+
+LEAVING = "the bus is leaving"
 
 
 async def drain(bus: Bus, runtime: Runtime, timeout: float) -> None:
@@ -36,7 +39,7 @@ async def drain(bus: Bus, runtime: Runtime, timeout: float) -> None:
             await guest.drain(timeout)
         await until(lambda: not any(inbox.busy for inbox in bus._inboxes))
         await until(lambda: not any(link.outbox and link.state is State.UP for link in runtime.links))
-    await close_links(bus, runtime, "the bus is leaving")
+    await close_links(bus, runtime, LEAVING)
 
 
 async def close_links(bus: Bus, runtime: Runtime, reason: str, *, all_of_them: bool = False) -> None:

@@ -282,19 +282,32 @@ class DeadlineExceeded(BusError, TimeoutError):
         subject: What was asked.
         elapsed: Seconds from the call to the end.
         where: ``"local"`` when our own timer fired, ``"remote"`` when the peer said so.
+        text: What the peer said, if anything; as `reason` and `detail`, where its handler chose to answer so.
+        reason: As in `RequestError`.
+        detail: As in `RequestError`.
     """
 
     def __init__(
-        self, subject: str | int | None = None, elapsed: float = 0.0, where: Literal["local", "remote"] = "local"
+        self,
+        subject: str | int | None = None,
+        elapsed: float = 0.0,
+        where: Literal["local", "remote"] = "local",
+        text: str = "",
+        reason: str | None = None,
+        detail: Any = None,
     ) -> None:
         self.subject: str | int | None = subject
         self.elapsed: float = elapsed
         self.where: Literal["local", "remote"] = where
-        super().__init__(subject, elapsed, where)
+        self.text: str = text
+        self.reason: str | None = reason
+        self.detail: Any = detail
+        super().__init__(subject, elapsed, where, text, reason, detail)
 
     def __str__(self) -> str:
         who = "the peer gave up" if self.where == "remote" else "no answer"
-        return f"{who} on {self.subject!r} after {self.elapsed:.3f} s: raise timeout= or look at the handler"
+        said = self.text or "raise timeout= or look at the handler"
+        return f"{who} on {self.subject!r} after {self.elapsed:.3f} s: {said}"
 
 
 class Disconnected(BusError, ConnectionError):

@@ -37,6 +37,9 @@ __all__ = ["Life", "Lifespan", "Phase"]
 
 logger: logging.Logger = logging.getLogger("polybus")
 
+DRAIN = 20.0
+"""Seconds for a drain where nobody says how long."""
+
 
 class Phase(enum.Enum):
     """Where a bus stands in its life."""
@@ -75,6 +78,8 @@ class Life(Router):
         """Links that the lifespan has opened: they end after it."""
         self._cut: anyio.CancelScope | None = None
         """The drain under way, which `aclose` cuts short."""
+        self._patience = DRAIN
+        """Seconds for the end of the lifespan: those of the last drain."""
         self._closed_event: anyio.Event | None = None
         self._execution = Execution(bus)
         self._loopback = Loopback(bus)
@@ -125,6 +130,7 @@ class Life(Router):
         with self._change(Phase.STARTING):
             runtime = self._runtime = Runtime(self.limits)
             self._closed_event = anyio.Event()
+            self._patience = DRAIN
             try:
                 await runtime.open()
                 self._execution.start(runtime)
@@ -197,7 +203,7 @@ class Life(Router):
 
         async def end() -> None:
             if drain:
-                await self._drain(runtime, 20.0)
+                await self._drain(runtime, DRAIN)
             await self._close(runtime)
 
         if self._is_inside():
@@ -205,7 +211,7 @@ class Life(Router):
         else:
             await end()
 
-    async def drain(self, timeout: float = 20.0) -> None:
+    async def drain(self, timeout: float = DRAIN) -> None:
         """Stop taking requests, let running handlers finish, tell the peers, write what waits, close the links.
 
         Streams and channels get a quarter of the time to come to their end by themselves; then they are ended as `Unavailable`.
@@ -213,8 +219,10 @@ class Life(Router):
         In a handler, a middleware or the lifespan of this very bus it returns at once, while the bus drains: they are among
         those that the drain waits for.
 
+        Who cancels it gives it no more time: what still runs then is cut, the peers are told, and the bus is drained.
+
         Args:
-            timeout: Seconds for all of it; what still runs then is cut.
+            timeout: Seconds for all of it; what still runs then is cut. The end of the lifespan then gets as many.
 
         Raises:
             TypeError, ValueError: `timeout` is no number of seconds.
@@ -237,9 +245,16 @@ class Life(Router):
             if scope.cancelled_caught:
                 return
         if self._phase is Phase.RUNNING and runtime is self._runtime:
-            with self._change(Phase.DRAINING), anyio.CancelScope() as self._cut:
+            self._patience = timeout
+            with self._change(Phase.DRAINING), anyio.CancelScope() as cut:
+                self._cut = cut
                 try:
                     await draining.drain(self._bus, runtime, timeout)
+                except anyio.get_cancelled_exc_class():
+                    if not cut.cancel_called:
+                        with anyio.CancelScope(shield=True):
+                            await draining.close_links(self._bus, runtime, draining.LEAVING)
+                    raise
                 finally:
                     self._cut = None
                     self._move(Phase.DRAINED)
@@ -305,7 +320,7 @@ class Life(Router):
             self._execution.leave(runtime.time() + self.limits.close_timeout)
             task, self._lifespan_task = self._lifespan_task, None
             if task is not None:
-                await task.stop()
+                await task.stop(max(self._patience, self.limits.close_timeout))
         finally:
             await draining.close_links(self._bus, runtime, "the bus was closed", all_of_them=True)
             while self._guests:

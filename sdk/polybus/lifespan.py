@@ -77,23 +77,32 @@ class LifespanTask:
         self._runtime.spawn(self._run)
         try:
             await self._changed.wait()
+            if self._scope.cancel_called:  # it may have yielded all the same
+                await self._over.wait()
         except BaseException:
             await self.abort()
             raise
         if self.error is not None:
             raise self.error
-        if not self._yielded:
+        if self._scope.cancel_called or not self._yielded:
             raise LocalProtocolError("the bus was closed while its lifespan began")
         return self._state
 
-    async def stop(self) -> None:
+    async def stop(self, patience: float) -> None:
         """Let it come to its end.
+
+        Args:
+            patience: Seconds; then it is cancelled.
 
         Raises:
             BaseException: Whatever it raises.
         """
         self._stop.set()
-        await self._over.wait()
+        with anyio.move_on_after(patience):
+            await self._over.wait()
+        if not self._over.is_set():
+            logger.error("polybus: the lifespan of a bus has not come to its end in %g s and is cancelled", patience)
+            await self.abort()
         if self.error is not None:
             raise self.error
 

@@ -176,8 +176,12 @@ class Peer(Answer):
 
         Args:
             reason: Shown to the peer where the wire can.
+
+        Raises:
+            LocalProtocolError: The bus runs in another event loop.
         """
         link = self._link
+        link.runtime.check_here()
         if self.key is None:
             link.close(1000, reason)
         elif link.crowd is not None:

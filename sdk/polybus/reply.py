@@ -185,12 +185,13 @@ class Reply(Generic[T_co]):
 def error_of(message: Message, subject: str | int, elapsed: float) -> BusError:
     """The exception that an error message stands for."""
     code = message.code if message.code is not None else Code.UNKNOWN
+    facts = message.attributes
+    text, reason, detail = str(facts.get("text") or ""), facts.get("reason"), facts.get("detail")
     if code is Code.DEADLINE_EXCEEDED:
-        return DeadlineExceeded(subject, elapsed, "remote")
+        return DeadlineExceeded(subject, elapsed, "remote", text, reason, detail)
     if code is Code.OK:
         code = Code.UNKNOWN
-    facts = message.attributes
-    error = make_request_error(code, str(facts.get("text") or ""), reason=facts.get("reason"), detail=facts.get("detail"))
+    error = make_request_error(code, text, reason=reason, detail=detail)
     error.subject = subject
     error._received = True
     return error

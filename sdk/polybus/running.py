@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 import anyio
 
-from .arguments import seconds
+from .arguments import seconds, shown
 from .health import Health
+from .life import Life
 from .urls import resolve_url
 
 if TYPE_CHECKING:
@@ -57,10 +58,17 @@ def run(
         options: Further options of `Bus.serve`, for all URLs.
 
     Raises:
-        TypeError, ValueError: A URL or an option is wrong.
+        TypeError: `bus` is no bus, or an argument is of a wrong type.
+        ValueError: A URL or an option is wrong.
         OSError: An address cannot be bound.
         Exception: What the bus's lifespan raises.
     """
+    if not isinstance(bus, Life):
+        raise TypeError(
+            f"run({shown(bus)}): a Bus, not {type(bus).__name__}; for example run(Bus(), 'ubre+tcp://127.0.0.1:9000')"
+        )
+    if not all(isinstance(url, str) for url in urls):
+        raise TypeError(f"run(bus, {', '.join(map(shown, urls))}): URLs, for example 'ubre+tcp://127.0.0.1:9000'")
     drain, delay = seconds(drain, "drain"), seconds(delay, "delay")
     running = _Run(bus, drain, delay, Health(bus, health) if health is not None else None)
     backend_options = {"use_uvloop": True} if uvloop and backend == "asyncio" else {}

@@ -11,6 +11,7 @@ from ..errors import (
     BusError,
     Code,
     ConnectFailed,
+    DeadlineExceeded,
     Disconnected,
     EncodeError,
     LocalProtocolError,
@@ -42,6 +43,8 @@ def translated(error: BaseException) -> RequestError:
     """What an asker is told of a failure on the other side of the bridge."""
     if isinstance(error, RequestError):
         return error.relay() if error.received else error
+    if isinstance(error, DeadlineExceeded) and error.text:
+        return RequestError(Code.DEADLINE_EXCEEDED, error.text, reason=error.reason, detail=error.detail)
     if isinstance(error, TimeoutError):
         return RequestError(Code.DEADLINE_EXCEEDED, "no answer from the other side of the bridge in time")
     if isinstance(error, QueueFull):

@@ -5,7 +5,9 @@ from __future__ import annotations
 import re
 from typing import Any
 
-__all__ = ["MAX_INT", "fault_in_headers", "fault_in_subject", "milliseconds"]
+from ..errors import LocalProtocolError, Unsupported
+
+__all__ = ["MAX_INT", "fault_in_headers", "fault_in_subject", "milliseconds", "unfit_subject"]
 
 MAX_INT = 2**53
 """Beyond it an integer does not survive a JavaScript peer."""
@@ -25,6 +27,13 @@ def fault_in_subject(value: Any, limit: int) -> str | None:
     except UnicodeEncodeError:
         return "lone surrogate in the subject"
     return f"a subject of {size} bytes is longer than {limit} (limit: subject)" if size > limit else None
+
+
+def unfit_subject(value: Any, fault: str, protocol: str) -> LocalProtocolError | Unsupported:
+    """What is said to an application of a subject that this wire cannot carry: other wires number theirs."""
+    if isinstance(value, int):
+        return Unsupported(f"{protocol}: {value} is a number, and subjects are text here")
+    return LocalProtocolError(fault, protocol=protocol)
 
 
 def fault_in_headers(headers: Any, limit: int) -> str | None:

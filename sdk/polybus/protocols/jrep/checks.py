@@ -8,8 +8,8 @@ from typing import Any, Final
 
 import msgspec
 
-from ...errors import BadRequest, EncodeError, LocalProtocolError, RemoteProtocolError, ReservedSubject
-from .._rules import MAX_INT, fault_in_headers, fault_in_subject
+from ...errors import BadRequest, EncodeError, RemoteProtocolError, ReservedSubject
+from .._rules import MAX_INT, fault_in_headers, fault_in_subject, unfit_subject
 from .names import LOCAL_PREFIX, is_reserved, names_an_answer
 
 __all__ = [
@@ -63,11 +63,12 @@ def check_local_subject(value: Any, limit: int) -> str:
 
     Raises:
         LocalProtocolError: It does not fit the wire.
+        Unsupported: It is a number.
         ReservedSubject: It belongs to the buses, or is the name of an answer.
     """
     fault = fault_in_subject(value, limit) or (None if value else "the subject is empty")
     if fault is not None:
-        raise LocalProtocolError(fault, protocol="jrep")
+        raise unfit_subject(value, fault, "jrep")
     if is_reserved(value) or value.startswith(LOCAL_PREFIX):
         raise ReservedSubject(f"the subject {value!r} belongs to J.REP's buses: choose another name")
     if names_an_answer(value):

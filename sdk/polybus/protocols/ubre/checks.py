@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from ...errors import EncodeError, LocalProtocolError, RemoteProtocolError
-from .._rules import MAX_INT, fault_in_headers, fault_in_subject, milliseconds
+from ...errors import EncodeError, RemoteProtocolError
+from .._rules import MAX_INT, fault_in_headers, fault_in_subject, milliseconds, unfit_subject
 
 __all__ = [
     "MAX_INT",
@@ -98,10 +98,11 @@ def check_local_subject(value: Any, limit: int) -> str:
 
     Raises:
         LocalProtocolError: It does not fit the wire.
+        Unsupported: It is a number.
     """
     fault = fault_in_subject(value, limit)
     if fault is not None:
-        raise LocalProtocolError(fault, protocol="ubre")
+        raise unfit_subject(value, fault, "ubre")
     return str(value)
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Final
 from urllib.parse import quote, unquote
 
-from ...errors import LocalProtocolError, ReservedSubject
+from ...errors import LocalProtocolError, ReservedSubject, Unsupported
 from ...subjects import canonical
 from .uris import Uri, UriError, parse_uri
 
@@ -146,10 +146,10 @@ def subject_text(subject: str | int) -> str:
     """A subject, where it is one that this wire can carry.
 
     Raises:
-        LocalProtocolError: It is a number.
+        Unsupported: It is a number.
     """
     if isinstance(subject, int):
-        raise LocalProtocolError(f"{subject} is a number: uProtocol has names and addresses", protocol="uprotocol")
+        raise Unsupported(f"uprotocol: {subject} is a number, and subjects are names and addresses here")
     return subject
 
 

@@ -121,13 +121,15 @@ class FailureContract(Contract):
 
         @bus.handle(subject)
         async def fail() -> None:
-            raise RequestError(Code.DEADLINE_EXCEEDED, "the database did not answer")
+            raise RequestError(Code.DEADLINE_EXCEEDED, "the database did not answer", reason="late", detail={"seconds": 3})
 
         async with self.joined(bus) as client:
             with pytest.raises(DeadlineExceeded) as caught:
                 await client.request(subject)
-            assert caught.value.where == "remote"
-            assert caught.value.subject == subject
+            error = caught.value
+            assert (error.where, error.subject) == ("remote", subject)
+            assert (error.text, error.reason, error.detail) == ("the database did not answer", "late", {"seconds": 3})
+            assert "the database did not answer" in str(error)
 
     async def test_an_error_received_from_elsewhere_does_not_leak_upward_unless_relayed(self) -> None:
         bus, client = Bus(), Bus()
