@@ -293,7 +293,7 @@ def test_a_tunnelled_frame_costs_a_header_and_an_id_a_level() -> None:
     ("codec", "message", "error"),
     [
         (CODEC, Message(Kind.PUBLISH, ""), LocalProtocolError),
-        (CODEC, Message(Kind.PUBLISH, 5), LocalProtocolError),
+        (CODEC, Message(Kind.PUBLISH, 5), Unsupported),
         (CODEC, Message(Kind.REQUEST, "a\0b", "x"), LocalProtocolError),
         (CODEC, Message(Kind.REQUEST, "m", "a\0b"), LocalProtocolError),
         (CODEC, Message(Kind.REQUEST, "m", ""), LocalProtocolError),

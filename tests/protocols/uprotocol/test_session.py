@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from polybus import Code, Limits, LocalProtocolError, Message, ReservedSubject, TooLarge
+from polybus import Code, Limits, LocalProtocolError, Message, ReservedSubject, TooLarge, Unsupported
 from polybus.message import Kind
 from polybus.plugins import CloseWanted, Ready, Refused, Undelivered
 from polybus.protocols import UProtocol
@@ -106,7 +106,7 @@ def test_requests_go_to_the_peer_and_publications_come_from_us() -> None:
         ("/a/1/rpc.*", LocalProtocolError),
         ("/a//rpc.Get", LocalProtocolError),
         ("x" * 1020, LocalProtocolError),
-        (7, LocalProtocolError),
+        (7, Unsupported),
     ],
 )
 def test_what_cannot_be_asked_is_said(subject: Any, error: type[Exception]) -> None:
