@@ -22,6 +22,8 @@ def main() -> int:
             else:
                 tanks = [bus.request("tank.get", {"number": number}, timeout=5) for number in range(10)]
                 print(f"{sum(tank['litres'] for tank in tanks)} l in {len(tanks)} tanks")
+    except ValueError as error:  # the URL is none
+        parser.error(str(error))
     except BusError as error:
         print(f"tool: {error}", file=sys.stderr)
         return 1

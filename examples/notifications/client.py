@@ -8,7 +8,7 @@ import sys
 import anyio
 import httpx
 
-from polybus import Bus, Disconnected, connect
+from polybus import Bus, BusError, Disconnected, connect
 from polybus.events import LinkUp
 
 
@@ -64,3 +64,5 @@ if __name__ == "__main__":
         anyio.run(main, sys.argv[1], sys.argv[2])
     except KeyboardInterrupt:
         pass
+    except (BusError, ValueError, httpx.HTTPError) as error:
+        sys.exit(f"client: {error}")

@@ -4,6 +4,7 @@ import configparser
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -122,6 +123,17 @@ def test_the_tool_prints_answers_and_tells_errors_in_one_line() -> None:
         refused = run_example(TOOL, url, "get", "99")
     assert (refused.returncode, refused.stdout) == (1, "")
     assert refused.stderr.count("\n") == 1 and "there is no tank 99" in refused.stderr
+    misspelt = run_example(TOOL, "nonsense", "sum")
+    assert misspelt.returncode == 2 and "tool.py: error: 'nonsense' is no bus URL" in misspelt.stderr
+
+
+def test_a_program_for_notifications_says_in_one_line_that_nobody_is_there() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        site = f"http://127.0.0.1:{free.getsockname()[1]}"
+    for url in (site, "nonsense"):
+        ended = run_example("notifications/client.py", url, "ann")
+        assert ended.returncode == 1
+        assert ended.stderr.startswith("client: ") and ended.stderr.count("\n") == 1
 
 
 def test_two_services_with_one_contract() -> None:
