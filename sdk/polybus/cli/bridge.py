@@ -17,6 +17,7 @@ from ..arguments import without_password
 from .options import Ca, Header, Wait, headers_of, trust_of
 from .problems import UsageError, unwrapped
 from .routes import read_routes
+from .serving import Insecure
 
 __all__ = ["bridge"]
 
@@ -33,9 +34,7 @@ def bridge(
             show_default=False,
         ),
     ] = None,
-    insecure: Annotated[
-        bool, typer.Option("--insecure", help="Let everybody in although other machines can reach an address.")
-    ] = False,
+    insecure: Insecure = False,
     header: Header = None,
     ca: Ca = None,
     wait: Wait = 0.0,

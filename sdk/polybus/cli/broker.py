@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import logging
 import signal
-import ssl
-from pathlib import Path
 from typing import Annotated
 
 import anyio
@@ -14,7 +12,7 @@ import typer
 from .. import Broker, LocalProtocolError
 from .options import finite
 from .problems import UsageError
-from .serve import certificate
+from .serving import Cert, Insecure, Key, Origin, certificate
 
 __all__ = ["broker"]
 
@@ -34,19 +32,10 @@ def broker(
         str | None,
         typer.Option(metavar="URL", help="Answer /metrics there for Prometheus: http://127.0.0.1:9100", show_default=False),
     ] = None,
-    origin: Annotated[
-        list[str] | None,
-        typer.Option(metavar="O", help="A web origin whose pages may connect; several are possible.", show_default=False),
-    ] = None,
-    insecure: Annotated[
-        bool, typer.Option("--insecure", help="Let everybody in although other machines can reach an address.")
-    ] = False,
-    cert: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="For tls and wss: the certificate, in PEM.", show_default=False)
-    ] = None,
-    key: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Its private key, where it is in a file of its own.", show_default=False)
-    ] = None,
+    origin: Origin = None,
+    insecure: Insecure = False,
+    cert: Cert = None,
+    key: Key = None,
     drain: Annotated[
         float, typer.Option(metavar="S", min=0, callback=finite, help="Seconds for what is under way after SIGTERM.")
     ] = 20.0,
@@ -56,11 +45,7 @@ def broker(
     Servers connect with ?side=broker-server, and with &server=ID where clients choose them by the header x-csb-server.
     """
     logging.basicConfig(format="%(levelname)s %(name)s: %(message)s")
-    tls: ssl.SSLContext | None = None
-    if cert is not None:
-        tls = certificate(cert, key)
-    elif key is not None:
-        raise UsageError("--key without --cert: name the certificate too")
+    tls = certificate(cert, key)
     try:
         made = Broker(clients, servers, metrics=metrics, origins=tuple(origin or ()), insecure=insecure, tls=tls)
     except (LocalProtocolError, ValueError) as error:

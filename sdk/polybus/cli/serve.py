@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 import logging
-import ssl
 import sys
 import traceback
 from pathlib import Path
@@ -17,8 +16,9 @@ from ..lifespan import raised_by_lifespan
 from ..transports._ws_policy import check_hosts, check_origins
 from .options import finite
 from .problems import PeerError, UsageError
+from .serving import Cert, Insecure, Key, Origin, certificate
 
-__all__ = ["certificate", "load_bus", "serve"]
+__all__ = ["imported", "load_bus", "serve"]
 
 
 def serve(
@@ -27,10 +27,7 @@ def serve(
         list[str],
         typer.Argument(metavar="URL...", help="Where, for example ubre+ws://127.0.0.1:8000/bus; port 0 takes a free one."),
     ],
-    origin: Annotated[
-        list[str] | None,
-        typer.Option(metavar="O", help="A web origin whose pages may connect; several are possible.", show_default=False),
-    ] = None,
+    origin: Origin = None,
     host: Annotated[
         list[str] | None,
         typer.Option(metavar="H", help="A further Host of a loopback server, behind a proxy; several.", show_default=False),
@@ -41,15 +38,9 @@ def serve(
             metavar="PATTERN", help="Pass such publications on to other clients; several are possible.", show_default=False
         ),
     ] = None,
-    insecure: Annotated[
-        bool, typer.Option("--insecure", help="Let everybody in although other machines can reach the address.")
-    ] = False,
-    cert: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="For tls and wss: the certificate, in PEM.", show_default=False)
-    ] = None,
-    key: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Its private key, where it is in a file of its own.", show_default=False)
-    ] = None,
+    insecure: Insecure = False,
+    cert: Cert = None,
+    key: Key = None,
     health: Annotated[
         str | None,
         typer.Option(
@@ -77,10 +68,8 @@ def serve(
     check_origins(origin or ())
     check_hosts(host or ())
     options: dict[str, Any] = {"origins": tuple(origin or ()), "hosts": tuple(host or ()), "insecure": insecure}
-    if cert is not None:
-        options["tls"] = certificate(cert, key)
-    elif key is not None:
-        raise UsageError("--key without --cert: name the certificate too")
+    if (tls := certificate(cert, key)) is not None:
+        options["tls"] = tls
     try:
         run(bus, *urls, drain=drain, delay=delay, health=health, **options)
     except Exception as error:
@@ -95,22 +84,6 @@ def _where(error: BaseException) -> str:
     """The innermost line of code that an error comes from."""
     frames = traceback.extract_tb(error.__traceback__)
     return f" ({frames[-1].filename}, line {frames[-1].lineno})" if frames else ""
-
-
-def certificate(cert: Path, key: Path | None) -> ssl.SSLContext:
-    """What a server shows, from its files.
-
-    Raises:
-        UsageError: They cannot be used.
-    """
-    tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    try:
-        tls.load_cert_chain(cert, key)
-    except (OSError, ssl.SSLError) as error:
-        raise UsageError(
-            f"--cert {cert}: {error.strerror or error}; certificate and key must be in PEM and belong together"
-        ) from None
-    return tls
 
 
 def load_bus(app: str) -> Bus:
