@@ -1,17 +1,25 @@
-"""A real uvicorn for the tests, in their own event loop."""
+"""A real uvicorn for the tests: in their own event loop, or an example in a process of its own."""
 
 from __future__ import annotations
 
 import asyncio
+import os
 import socket
+import subprocess
+import sys
+import threading
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
 from typing import Any
 
 import anyio
 import uvicorn
 
-__all__ = ["Uvicorn", "running"]
+__all__ = ["BOUND", "Program", "Uvicorn", "running"]
+
+BOUND = 30.0
+"""Seconds within which everything awaited must happen."""
 
 
 @asynccontextmanager
@@ -22,10 +30,10 @@ async def running(app: Any, **options: Any) -> AsyncIterator[Uvicorn]:
     running = Uvicorn(config)
     running.port = sock.getsockname()[1]
     task = asyncio.get_running_loop().create_task(running.serve(sockets=[sock]))
+    task.add_done_callback(lambda _: running.up.set())
     try:
-        while not running.started:  # uvicorn tells nobody
-            assert not task.done(), task
-            await anyio.sleep(0.001)
+        await running.up.wait()
+        assert not task.done(), task
         yield running
     finally:
         running.should_exit = True
@@ -35,9 +43,28 @@ async def running(app: Any, **options: Any) -> AsyncIterator[Uvicorn]:
 
 
 class Uvicorn(uvicorn.Server):
-    """Looks every few milliseconds whether it has to go, goes without a pause, and leaves signals to the tests."""
+    """Tells when it is up, goes as soon as it has to, and leaves signals to the tests."""
 
     port = 0
+
+    def __init__(self, config: uvicorn.Config) -> None:
+        self.up = asyncio.Event()
+        """Serving, or over."""
+        self._leave = asyncio.Event()
+        super().__init__(config)
+
+    @property
+    def should_exit(self) -> bool:  # uvicorn sets it wherever it finds a reason
+        return self._leave.is_set()
+
+    @should_exit.setter
+    def should_exit(self, wanted: bool) -> None:
+        if wanted:
+            self._leave.set()
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        self.up.set()
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -45,8 +72,7 @@ class Uvicorn(uvicorn.Server):
 
     async def main_loop(self) -> None:
         await self.on_tick(0)
-        while not self.should_exit:  # noqa: ASYNC110  # what signals and tests set is a plain attribute
-            await anyio.sleep(0.005)
+        await self._leave.wait()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         for server in self.servers:
@@ -54,6 +80,45 @@ class Uvicorn(uvicorn.Server):
         for connection in list(self.server_state.connections):
             connection.shutdown()
         with anyio.move_on_after(2):
-            while self.server_state.tasks:  # noqa: ASYNC110  # uvicorn tells nobody
-                await anyio.sleep(0.002)
+            while self.server_state.tasks:
+                await asyncio.wait(self.server_state.tasks)
         await self.lifespan.shutdown()
+
+
+class Program:
+    """An application that `polybus.fastapi.run` serves, in a process of its own. It is up when this is made.
+
+    Args:
+        path: The program.
+        environment: What it gets besides ours; ``PORT="0"`` takes a free one.
+    """
+
+    def __init__(self, path: Path, **environment: str) -> None:
+        self.site = ""
+        self.lines: list[str] = []
+        """What it has said, a line for each request among it."""
+        self._up = threading.Event()
+        self.process = subprocess.Popen(
+            [sys.executable, str(path)],
+            env=os.environ | environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+        )
+        threading.Thread(target=self._read, daemon=True).start()
+        assert self._up.wait(BOUND) and self.site, self.process.poll()
+
+    def _read(self) -> None:
+        assert self.process.stdout is not None
+        with self.process.stdout as lines:
+            for line in lines:  # to its end: nobody else takes what it says of each request
+                self.lines.append(line)
+                if line.startswith("serving "):
+                    self.site = line.split()[1]
+                    self._up.set()
+        self._up.set()
+
+    def kill(self) -> None:
+        """End it at once."""
+        self.process.kill()
+        self.process.wait()

@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import socket
-import subprocess
-import sys
-from collections.abc import AsyncIterator, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import anyio
 import anyio.to_thread
-import httpx
 import pytest
 
-from tests.web.browser import BOUND, Browser, Tab, browser, missing
+from tests.web.browser import Browser, Tab, browser, missing
+from tests.web.support import Program
 
 pytestmark = [pytest.mark.anyio, pytest.mark.browser]
 
@@ -41,27 +38,15 @@ async def chromium(anyio_backend: Any) -> AsyncIterator[Browser]:
         yield running
 
 
-@contextmanager
-def chat(port: int) -> Iterator[subprocess.Popen[bytes]]:
-    environment = {**os.environ, "UBRE": str(UBRE), "PORT": str(port)}
-    command = [sys.executable, str(ROOT / "examples" / "chat" / "app.py")]
-    with subprocess.Popen(command, env=environment, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL) as process:
-        try:
-            yield process
-        finally:
-            process.kill()
-
-
-async def answers(site: str) -> None:
-    """Wait until the server is there."""
-    async with httpx.AsyncClient() as http:
-        with anyio.fail_after(BOUND):
-            while True:
-                try:
-                    await http.get(f"{site}/me")
-                    return
-                except httpx.TransportError:
-                    await anyio.sleep(0.05)
+@asynccontextmanager
+async def chat(port: int) -> AsyncIterator[Program]:
+    program = await anyio.to_thread.run_sync(
+        lambda: Program(ROOT / "examples" / "chat" / "app.py", UBRE=str(UBRE), PORT=str(port))
+    )
+    try:
+        yield program
+    finally:
+        program.kill()
 
 
 @pytest.fixture
@@ -81,8 +66,7 @@ async def entered(chromium: Browser, site: str, name: str) -> Tab:
 
 async def test_two_people_talk_and_a_third_reads_what_was_said_before(chromium: Browser, port: int) -> None:
     site = f"http://127.0.0.1:{port}"
-    with chat(port):
-        await answers(site)
+    async with chat(port):
         ann = await entered(chromium, site, "Ann")
         ben = await entered(chromium, site, "Ben")
         await ann.fill("#say input", "Hello, <b>Ben</b> \u2028 \U0001f600")
@@ -99,8 +83,7 @@ async def test_two_people_talk_and_a_third_reads_what_was_said_before(chromium: 
 
 async def test_a_refusal_of_the_server_is_shown_on_the_page(chromium: Browser, port: int) -> None:
     site = f"http://127.0.0.1:{port}"
-    with chat(port):
-        await answers(site)
+    async with chat(port):
         ann = await entered(chromium, site, "Ann")
         await ann.run("document.querySelector('#say input').maxLength = 10000")
         await ann.fill("#say input", "x" * 501)
@@ -111,14 +94,12 @@ async def test_a_refusal_of_the_server_is_shown_on_the_page(chromium: Browser, p
 
 async def test_a_page_comes_back_after_the_server_was_restarted(chromium: Browser, port: int) -> None:
     site = f"http://127.0.0.1:{port}"
-    with chat(port) as server:
-        await answers(site)
+    async with chat(port) as server:
         ann = await entered(chromium, site, "Ann")
-        server.send_signal(signal.SIGTERM)
+        server.process.send_signal(signal.SIGTERM)
         await ann.until("document.querySelector('#state').innerText === 'not connected (1001 the bus is leaving)'")
-        assert await anyio.to_thread.run_sync(server.wait) == 0
-    with chat(port):
-        await answers(site)
+        assert await anyio.to_thread.run_sync(server.process.wait) == 0
+    async with chat(port):
         # The sessions of the example live in the process, so she has to enter again, in the tab that is open.
         await ann.run(f"fetch({json.dumps(f'{site}/login/Ann')}, {{method: 'POST'}}).then(answer => answer.ok)")
         await ann.until("document.querySelector('#state').innerText === 'connected'")
