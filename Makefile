@@ -53,6 +53,7 @@ format: $(READY)
 docs: $(DOCS_READY)
 	$(BIN)/python docs/make_picture.py
 	$(BIN)/python docs/make_reference.py
+	$(BIN)/python docs/make_bodies.py
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict $(ARGS)
 
 clean:

@@ -76,6 +76,11 @@ def test_several_processes_are_refused_with_a_way_out(options: dict[str, Any]) -
         run(FastAPI(), **options)
 
 
+def test_a_drain_without_end_is_refused() -> None:
+    with pytest.raises(ValueError, match="drain=inf: a finite number of seconds"):
+        run(FastAPI(), drain=float("inf"))
+
+
 def test_options_of_uvicorn_are_its_own_and_win() -> None:
     app = FastAPI()
     attach(app, Bus())

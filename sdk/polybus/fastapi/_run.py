@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from ..arguments import seconds
+
 __all__ = ["run"]
 
 
@@ -24,10 +26,12 @@ def run(app: Any, *, drain: float = 20.0, host: str = "127.0.0.1", port: int = 8
             with the application, pings as in `Limits`, ``timeout_graceful_shutdown`` as `drain`.
 
     Raises:
-        ValueError: ``workers`` or ``reload``: a bus lives in one process.
+        ValueError: ``workers`` or ``reload``: a bus lives in one process; or `drain` is negative or infinite.
+        TypeError: `drain` is no number.
         ImportError: uvicorn is not installed.
         SystemExit: The address is taken, or the application's lifespan failed (uvicorn's status 3).
     """
+    drain = seconds(drain, "drain")
     if (options.get("workers") or 1) > 1 or options.get("reload"):
         raise ValueError(
             "workers= and reload= are not for run(), a bus lives in one process: to use more processors start several, "
