@@ -21,7 +21,7 @@ from ._asgi import AsgiTransport, Receive, Scope, Send, socket_of
 from ._asgi_server import accept, answered
 from ._errai_payloads import MAX_WORD, said, word
 from ._wire import call_later
-from ._ws_policy import Turned, refused
+from ._ws_policy import Turned
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -159,13 +159,17 @@ def _is_claim(frame: bytes) -> bool:
 
 
 class Channels:
-    """The ASGI application of these WebSockets. Whom they belong to shows the cookie of a session, before the upgrade."""
+    """The ASGI application of these WebSockets. Whom they belong to shows the cookie of a session, before the upgrade.
+
+    They are part of a session that the bus has let in, so its gate is not asked again: also while it drains.
+    """
 
     def __init__(
-        self, knock: Callable[[Scope, Receive], Request], find: Callable[[Request, object], ErraiConnection | None]
+        self, knock: Callable[[Scope, Receive], Request], sessions: Callable[[Request], list[ErraiConnection]]
     ) -> None:
         self._knock = knock
-        self._find = find
+        self._sessions = sessions
+        self._claiming: dict[Channel, list[ErraiConnection]] = {}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """One WebSocket, from its upgrade to its end."""
@@ -177,19 +181,19 @@ class Channels:
             Turned: Before the upgrade: the stranger stays outside.
         """
         request = self._knock(scope, receive)
-        gate, host, address = request.options.gate, request.options.host, request.address
-        if self._find(request, None) is None:
+        sessions = self._sessions(request)
+        if not sessions:
             raise Turned(HTTPStatus.FORBIDDEN, "no session has this cookie: an Errai client associates over HTTP first")
-        refusal = gate.knock(address)
-        if refusal is not None:
-            raise refused(refusal)
-        name = "wss" if request.door.tls else "ws"
-        transport = AsgiTransport(name, address, host, send, socket_of(receive), reads=_TEXT, writes="text")
+        if sum(sessions[0] in others for others in self._claiming.values()) >= 2 * len(sessions):
+            raise Turned(HTTPStatus.SERVICE_UNAVAILABLE, "too many WebSockets of this browser are being negotiated")
+        host, name = request.options.host, "wss" if request.door.tls else "ws"
+        transport = AsgiTransport(name, request.address, host, send, socket_of(receive), reads=_TEXT, writes="text")
 
         def find(key: object) -> ErraiConnection | None:
-            return self._find(request, key) if isinstance(key, str) else None
+            return next((session for session in self._sessions(request) if session.key == key), None)
 
-        channel = Channel(transport, find, lambda: gate.left(address))
+        channel = Channel(transport, find, lambda: self._settled(channel))
+        self._claiming[channel] = sessions
         transport.start(channel)
         cancel = call_later(host, host.limits.handshake_timeout, channel.give_up)
         try:
@@ -198,3 +202,6 @@ class Channels:
         finally:
             cancel()
             channel.closed(Closed(1006, "the connection is over"))
+
+    def _settled(self, channel: Channel) -> None:
+        self._claiming.pop(channel, None)

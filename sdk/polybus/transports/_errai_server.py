@@ -44,12 +44,16 @@ class ErraiEndpoint(HttpEndpoint):
     def __init__(self, path: str = "/") -> None:
         super().__init__(path)
         self._sessions: dict[tuple[str, str], ErraiConnection] = {}
-        self._channels = Channels(self.knock, self._session_of)
+        self._channels = Channels(self.knock, self._sessions_of)
 
     def routes(self) -> Sequence[WebRoute]:
         """WebSockets at the path itself, those of sessions, and all addresses below it that end in ``.erraiBus``."""
         requests = WebRoute("/{name}.erraiBus", self.exchange, ("GET", "POST"))
         return [*super().routes(), WebRoute(CHANNEL, self._channels), requests]
+
+    async def aclose(self) -> None:
+        """Let nobody in any more. Sessions stay, and may fetch their last words."""
+        await self._sockets.aclose()
 
     # -- requests
 
@@ -121,13 +125,10 @@ class ErraiEndpoint(HttpEndpoint):
         if self._sessions.get(key) is connection:
             del self._sessions[key]
 
-    def _session_of(self, request: Request, key: object) -> ErraiConnection | None:
-        """The session of a cookie and a ConnectionSessionKey; without one, any session of the cookie."""
+    def _sessions_of(self, request: Request) -> list[ErraiConnection]:
+        """The sessions of a browser, which its cookie names."""
         cookie = _cookie_of(request)
-        for (known, _), connection in self._sessions.items():
-            if known == cookie and key in (None, connection.key):
-                return connection
-        return None
+        return [connection for (known, _), connection in self._sessions.items() if known == cookie]
 
 
 def _cookie_of(request: Request) -> str:

@@ -1,0 +1,332 @@
+"""The WebSocket that is negotiated over HTTP, word by word: a client by hand at our server, a server by hand for our client."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import anyio
+import pytest
+from starlette.applications import Starlette
+from starlette.routing import Route, WebSocketRoute
+from starlette.websockets import WebSocket, WebSocketDisconnect
+from websockets.asyncio.client import ClientConnection
+from websockets.asyncio.client import connect as open_websocket
+from websockets.exceptions import ConnectionClosed, InvalidStatus
+
+from polybus import Limits, connect
+from polybus.events import LinkDown
+from polybus.transports import _errai_connection, _errai_upgrade
+
+from .support import running
+from .test_errai import Client, another, eventually, make_bus, serving
+from .test_errai_client import Errai
+
+pytestmark = pytest.mark.anyio
+BOUND = 10.0
+LISTENS = "ClientBus,ClientBusErrors,news"
+
+
+# -- our server ----------------------------------------------------------------------------------------------------------
+
+
+def claim_of(finish: dict[str, Any], token: str | None = None) -> dict[str, str]:
+    """The bare object with which a client claims its session: vector J55."""
+    key = finish["ConnectionSessionKey"]
+    return {"CommandType": "Associate", "ConnectionSessionKey": key, "WebSocketToken": token or finish["WebSocketToken"]}
+
+
+@asynccontextmanager
+async def socket_at(client: Client, url: str) -> AsyncIterator[ClientConnection]:
+    cookies = "; ".join(f"{name}={value}" for name, value in client.http.cookies.items())
+    async with open_websocket(url, additional_headers={"Cookie": cookies}, compression=None, proxy=None) as socket:
+        yield socket
+
+
+async def say(socket: ClientConnection, document: Any) -> None:
+    await socket.send(json.dumps(document))
+
+
+async def hear(socket: ClientConnection) -> dict[str, Any]:
+    (message,) = json.loads(await socket.recv())
+    return dict(message)
+
+
+async def negotiate(client: Client, socket: ClientConnection, claim: dict[str, str], waiting: int = 0) -> str:
+    """All steps; the token for the next time. What waits for the client comes by HTTP first."""
+    await say(socket, claim)
+    verify = await hear(socket)
+    assert (verify["ToSubject"], verify["CommandType"]) == ("ClientBus", "WebsocketChannelVerify")
+    returned = {"ToSubject": "ServerBus", "CommandType": "WebsocketChannelVerify", "WebSocketToken": verify["WebSocketToken"]}
+    await client.post(returned)
+    *before, opened = [await client.next() for _ in range(1 + waiting)]
+    assert [message["Value"] for message in before] == ["waits"] * waiting
+    assert (opened["ToSubject"], opened["CommandType"]) == ("ClientBus", "WebsocketChannelOpen")
+    await say(socket, claim)
+    return str(opened["WebSocketToken"])
+
+
+async def test_a_client_that_polls_goes_over_to_a_websocket_and_back_and_over_again() -> None:
+    bus = make_bus()
+    async with serving(bus) as client:
+        finish = await client.associate(LISTENS)
+        assert finish["WebSocketURL"] == f"ws://{client.http.base_url.netloc.decode()}/websocket.bus"
+        await bus.publish("news", "waits")
+        async with socket_at(client, finish["WebSocketURL"]) as socket:
+            token = await negotiate(client, socket, claim_of(finish), 1)
+            await say(socket, claim_of(finish))  # as after WebsocketChannelOpen over the socket: it says nothing
+            await say(socket, [{"ToSubject": "echo", "Value": "v", "ReplyTo": "r:1:RespondTo:RPC"}])
+            assert await hear(socket) == {"ToSubject": "r:1:RespondTo:RPC", "Value": "v"}
+            await bus.publish("news", "pushed")
+            assert (await hear(socket))["Value"] == "pushed"
+            client.heard.clear()
+            await client.post()
+            assert client.heard == [], "nothing comes by HTTP while the socket is there"
+        (connection,) = [link.transport for link in bus._running.links]
+        await eventually(lambda: connection._channel is None)
+        await bus.publish("news", "by poll")
+        assert (await client.next())["Value"] == "by poll"
+        async with socket_at(client, finish["WebSocketURL"]) as socket:
+            await negotiate(client, socket, claim_of(finish, token))
+            await bus.publish("news", "again")
+            assert (await hear(socket))["Value"] == "again"
+        assert len(bus.peers) == 1
+
+
+async def test_a_bad_frame_on_the_socket_is_refused_and_the_socket_goes_on() -> None:
+    bus = make_bus()
+    async with serving(bus) as client:
+        finish = await client.associate(LISTENS)
+        async with socket_at(client, finish["WebSocketURL"]) as socket:
+            await negotiate(client, socket, claim_of(finish))
+            await socket.send("[{")
+            await say(socket, [{"ToSubject": "echo", "Value": "v", "ReplyTo": "r:1:RespondTo:RPC"}])
+            assert (await hear(socket))["Value"] == "v"
+        assert bus.stats().malformed == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        ([{"CommandType": "ConnectToQueue"}], "bad command"),
+        ([{"ToSubject": "x"}], "bad command"),
+        ([[{"CommandType": "Associate"}]], "illegal handshake"),
+        (["{"], "illegal handshake"),
+        ([{"CommandType": "Associate"}], "bad session id"),
+        ([{"CommandType": "Associate", "ConnectionSessionKey": "other", "WebSocketToken": "t"}], "bad session id"),
+        (["key", {"WebSocketToken": "guessed"}], "bad negotiation key"),
+        (["key", {"WebSocketToken": 5}], "bad negotiation key"),
+        (["claim", "claim"], "bad negotiation key"),
+    ],
+    ids=str,
+)
+async def test_a_wrong_word_ends_the_socket_with_its_reason(words: list[Any], reason: str) -> None:
+    async with serving(make_bus()) as client:
+        finish = await client.associate(LISTENS)
+        claim: dict[str, Any] = claim_of(finish)
+        if words[0] == "key":
+            words = [{**claim, **words[1]}]
+        async with socket_at(client, finish["WebSocketURL"]) as socket:
+            for word in words:
+                await socket.send(word if word == "{" else json.dumps(claim if word == "claim" else word))
+            answer = await hear(socket)
+            while answer["CommandType"] == "WebsocketChannelVerify":
+                answer = await hear(socket)
+            assert (answer["CommandType"], answer["ErrorMessage"]) == ("WebsocketNegotiationFailed", reason)
+            with pytest.raises(ConnectionClosed):
+                await socket.recv()
+        await client.post({"ToSubject": "echo", "Value": "still there", "ReplyTo": "r:1:RespondTo:RPC"})
+        assert (await client.next())["Value"] == "still there"
+
+
+async def test_a_token_serves_once_and_only_the_session_that_it_was_given_to() -> None:
+    async with serving(make_bus()) as client, another(client, "9-9") as other:
+        finish, others = await client.associate(LISTENS), await other.associate(LISTENS)
+        with pytest.raises(InvalidStatus, match="403"):
+            async with open_websocket(finish["WebSocketURL"], proxy=None):
+                pass
+        async with socket_at(other, finish["WebSocketURL"]) as socket:  # a thief with the key and the token, not the cookie
+            await say(socket, claim_of(finish))
+            assert (await hear(socket))["ErrorMessage"] == "bad session id"
+        async with socket_at(other, finish["WebSocketURL"]) as socket:
+            await negotiate(other, socket, claim_of(others))
+        async with socket_at(other, finish["WebSocketURL"]) as socket:
+            await say(socket, claim_of(others))
+            assert (await hear(socket))["ErrorMessage"] == "bad negotiation key"
+
+
+async def test_a_wrong_token_over_http_does_not_open_the_channel() -> None:
+    async with serving(make_bus()) as client:
+        finish = await client.associate(LISTENS)
+        async with socket_at(client, finish["WebSocketURL"]) as socket:
+            await say(socket, claim_of(finish))
+            await hear(socket)
+            await client.post({"ToSubject": "ServerBus", "CommandType": "WebsocketChannelVerify", "WebSocketToken": "guessed"})
+            answer = await client.next()
+            assert (answer["CommandType"], answer["ErrorMessage"]) == ("WebsocketNegotiationFailed", "bad negotiation key")
+
+
+async def test_a_negotiation_that_is_not_completed_is_cut_and_few_may_begin_at_once() -> None:
+    bus = make_bus(limits=Limits(handshake_timeout=0.3, close_timeout=0.05))
+    async with serving(bus) as client:
+        finish = await client.associate(LISTENS)
+        url = finish["WebSocketURL"]
+        async with socket_at(client, url) as first, socket_at(client, url) as second:
+            with pytest.raises(InvalidStatus, match="503"):
+                async with socket_at(client, url):
+                    pass
+            for socket in (first, second):
+                with pytest.raises(ConnectionClosed):
+                    await socket.recv()
+        async with socket_at(client, url) as socket:
+            await negotiate(client, socket, claim_of(finish))
+
+
+async def test_a_session_whose_socket_is_lost_and_who_does_not_come_back_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_errai_connection, "_AFTER_CHANNEL", 0.0)
+    bus = make_bus()
+    async with serving(bus) as client:
+        finish = await client.associate(LISTENS)
+        events = bus.events()
+        async with socket_at(client, finish["WebSocketURL"]) as socket:
+            await negotiate(client, socket, claim_of(finish))
+        async for event in events:
+            if isinstance(event, LinkDown):
+                break
+        assert bus.peers == []
+
+
+# -- our client ----------------------------------------------------------------------------------------------------------
+
+
+class Offering(Errai):
+    """An Errai that offers a WebSocket, and plays its part as told by `script`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.script = "good"
+        self.url = ""
+        self.socket: WebSocket | None = None
+        self.claims: list[Any] = []
+        self.late = 0
+        self.upgrades = 0
+
+    def take(self, message: dict[str, Any]) -> None:
+        command = message.get("CommandType")
+        if command == "Associate":
+            self.say(
+                {
+                    "ToSubject": "ClientBus",
+                    "CommandType": "FinishAssociation",
+                    "RemoteServices": "ServerBus,echo",
+                    "CapabilitiesFlags": "LongPolling,WebSockets",
+                    "ConnectionSessionKey": "3a59f886",
+                    "WebSocketURL": self.url,
+                    "WebSocketToken": "93332e80",
+                }
+            )
+        elif command == "WebsocketChannelVerify":
+            assert message["WebSocketToken"] == "54638e6c"
+            if self.script == "late":
+                self.late = 3
+            else:
+                self.open()
+        else:
+            super().take(message)
+
+    def open(self) -> None:
+        word = "WebsocketNegotiationFailed" if self.script == "unconfirmed" else "WebsocketChannelOpen"
+        self.say({"WebSocketToken": "next", "ErrorTo": "ClientBusErrors", "CommandType": word, "ToSubject": "ClientBus"})
+
+    async def answer(self, request: Any) -> Any:
+        if self.late:
+            self.late -= 1
+            if not self.late:
+                self.open()
+        return await super().answer(request)
+
+    async def channel(self, socket: WebSocket) -> None:
+        self.upgrades += 1
+        assert "JSESSIONID=s" in socket.headers["cookie"]
+        await socket.accept()
+        self.claims.append(json.loads(await socket.receive_text()))
+        if self.script == "silent":
+            await socket.receive()
+        elif self.script == "refused":
+            await self.tell(socket, "WebsocketNegotiationFailed", ErrorMessage="bad negotiation key")
+        await self.tell(socket, "WebsocketChannelVerify", WebSocketToken="54638e6c")
+        try:
+            self.claims.append(json.loads(await socket.receive_text()))
+            if self.script == "jsr356":
+                await self.tell(socket, "WebsocketChannelOpen")
+            self.socket = socket
+            while True:
+                for message in json.loads(await socket.receive_text()):
+                    self.take(message)
+                    answers, self.waiting = self.waiting, []
+                    await socket.send_text(json.dumps(answers))
+        except WebSocketDisconnect:
+            pass
+
+    async def tell(self, socket: WebSocket, command: str, **parts: str) -> None:
+        await socket.send_text(json.dumps([{"ToSubject": "ClientBus", "CommandType": command, **parts}]))
+
+
+@asynccontextmanager
+async def offering(script: str = "good") -> AsyncIterator[tuple[Offering, str]]:
+    server = Offering()
+    server.script = script
+    routes = [Route("/app/{name}.erraiBus", server.answer, methods=["POST"]), WebSocketRoute("/websocket.bus", server.channel)]
+    with anyio.fail_after(BOUND):
+        async with running(Starlette(routes=routes)) as uvicorn:
+            server.url = f"ws://127.0.0.1:{uvicorn.port}/websocket.bus"
+            yield server, f"jrep+http://127.0.0.1:{uvicorn.port}/app"
+
+
+@pytest.mark.parametrize("script", ["good", "jsr356", "late"])
+async def test_our_client_negotiates_as_errai_s_own_does(script: str) -> None:
+    async with offering(script) as (server, url), connect(url) as bus:
+        await eventually(lambda: server.socket)
+        assert server.claims == [claim_of({"ConnectionSessionKey": "3a59f886", "WebSocketToken": "93332e80"})] * 2
+        posts = len(server.queries)
+        assert await bus.request("echo", [1, "two"]) == [1, "two"]
+        assert len(server.queries) == posts, "the socket carries it"
+        assert bus.stats().malformed == 0
+
+
+@pytest.mark.parametrize("script", ["refused", "unconfirmed", "silent", "elsewhere", "nowhere", "nonsense"])
+async def test_without_a_websocket_our_client_polls(script: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_errai_upgrade, "PATIENCE", 0.2)
+    async with offering(script) as (server, url):
+        places = {"elsewhere": "ws://localhost:1/websocket.bus", "nowhere": "ws://127.0.0.1:1/websocket.bus", "nonsense": "x"}
+        server.url = places.get(script, server.url)
+        async with connect(url) as bus:
+            assert await bus.request("echo", 1) == 1
+            await eventually(lambda: server.queries[-1].get("wait") == "1" and "phase" not in server.queries[-1])
+            assert await bus.request("echo", 2) == 2
+            assert server.upgrades == (script not in places)
+
+
+async def test_a_lost_websocket_is_a_lost_link_and_comes_back() -> None:
+    async with offering() as (server, url), connect(url) as bus:
+        await eventually(lambda: server.socket)
+        events, lost = bus.events(), server.socket
+        server.socket = None
+        assert lost is not None
+        await lost.close(1011)
+        async for event in events:
+            if isinstance(event, LinkDown):
+                break
+        await eventually(lambda: server.socket)
+        assert await bus.request("echo", "again") == "again"
+
+
+async def test_a_channel_that_the_server_does_not_offer_is_said_so() -> None:
+    async with offering("refused") as (_, url):
+        async with connect(f"{url}?channel=websocket") as bus:
+            async for event in bus.events():
+                if isinstance(event, LinkDown):
+                    assert "no way back by websocket" in event.reason
+                    break
