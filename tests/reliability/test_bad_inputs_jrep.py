@@ -65,7 +65,7 @@ EFFECTS: dict[str, Effect] = {
     "jrep-031": Effect(reasons=("invalid_part",), told="SubjectsList is a list"),
 }
 WEB = {"jrep-033"}
-"""A cross-site POST: tests/web/test_errai.py, where there is HTTP."""
+"""A cross-site POST: test_bad_inputs_jrep_http.py, where there is HTTP."""
 
 GREETING = b'[{"ToSubject":"ServerBus","CommandType":"Associate","RemoteServices":"ClientBus,ClientBusErrors"}]'
 GOOD = b'[{"ToSubject":"echo","Value":"7","ReplyTo":"good:1:RespondTo:RPC","ErrorTo":"good:1:Errors:RPC"}]'
