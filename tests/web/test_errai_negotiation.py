@@ -21,7 +21,7 @@ from polybus.events import LinkDown
 from polybus.transports import _errai_connection, _errai_upgrade
 
 from .support import running
-from .test_errai import Client, another, eventually, make_bus, serving
+from .test_errai import Client, _connections, another, eventually, make_bus, serving
 from .test_errai_client import Errai
 
 pytestmark = pytest.mark.anyio
@@ -84,7 +84,7 @@ async def test_a_client_that_polls_goes_over_to_a_websocket_and_back_and_over_ag
             client.heard.clear()
             await client.post()
             assert client.heard == [], "nothing comes by HTTP while the socket is there"
-        (connection,) = [link.transport for link in bus._running.links]
+        (connection,) = _connections(bus)
         await eventually(lambda: connection._channel is None)
         await bus.publish("news", "by poll")
         assert (await client.next())["Value"] == "by poll"

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from polybus.protocols import Csb, Jrep, UProtocol
-from tests.web.test_protocol_contract import attached
+from tests.web.contract import attached
 
 
 @pytest.fixture(scope="module")
