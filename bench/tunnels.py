@@ -1,4 +1,4 @@
-"""What a tunnel costs: bytes of a small request and requests per second, for each level and each outer protocol.
+"""What a tunnel costs: bytes of a small request, requests per second and processor time, for each level and outer protocol.
 
 ``python -m bench.tunnels [--seconds 1.0] [--depth 4]``; both sides run in one process, over TCP on the loopback.
 """
@@ -64,8 +64,8 @@ async def frame_size(outermost: Bus, client: Bus) -> int:
     return int(metered.sent)
 
 
-async def rate(client: Bus, seconds: float) -> float:
-    """Requests per second."""
+async def rate(client: Bus, seconds: float) -> tuple[float, float]:
+    """Requests per second, and the processor time of each, of both sides, in microseconds."""
     done = 0
     until = time.perf_counter() + seconds
 
@@ -75,16 +75,16 @@ async def rate(client: Bus, seconds: float) -> float:
             await client.request("user.get", {"id": 7})
             done += 1
 
-    started = time.perf_counter()
+    started, used = time.perf_counter(), time.process_time()
     async with anyio.create_task_group() as group:
         for _ in range(IN_FLIGHT):
             group.start_soon(ask)
-    return done / (time.perf_counter() - started)
+    return done / (time.perf_counter() - started), (time.process_time() - used) / done * 1e6
 
 
-async def levels(make: Callable[[], Any], depth: int, seconds: float) -> list[tuple[int, float]]:
-    """For each level: bytes and rate. All levels speak the same protocol."""
-    found: list[tuple[int, float]] = []
+async def levels(make: Callable[[], Any], depth: int, seconds: float) -> list[tuple[int, float, float]]:
+    """For each level: bytes, rate and processor time. All levels speak the same protocol."""
+    found: list[tuple[int, float, float]] = []
     async with AsyncExitStack() as stack:
         bus = echoing()
         bus.handle_tunnels("deeper", bus, protocol=make())
@@ -95,7 +95,7 @@ async def levels(make: Callable[[], Any], depth: int, seconds: float) -> list[tu
             if level:
                 client = await stack.enter_async_context(connect(client.tunnel("deeper"), protocol=make()))
             await client.request("user.get", {"id": 7})
-            found.append((await frame_size(outermost, client), await rate(client, seconds)))
+            found.append((await frame_size(outermost, client), *await rate(client, seconds)))
     return found
 
 
@@ -105,7 +105,11 @@ async def run(depth: int, seconds: float, say: Callable[[str], object]) -> None:
     say("| --- |" + " --- |" * (depth + 1))
     for name, make in OUTER.items():
         measured = await levels(make, depth, seconds)
-        say(f"| {name} | " + " | ".join(f"{size} B, {speed / 1000:.1f} k/s" for size, speed in measured) + " |")
+        say(
+            f"| {name} | "
+            + " | ".join(f"{size} B, {speed / 1000:.1f} k/s, {used:.0f} µs" for size, speed, used in measured)
+            + " |"
+        )
 
 
 def main() -> None:

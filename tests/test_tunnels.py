@@ -398,6 +398,33 @@ async def test_who_reads_nothing_is_sent_no_more_than_it_granted_and_gets_all_wh
 
 
 @bounded
+async def test_frames_that_come_together_are_handed_on_together_and_in_order() -> None:
+    inner = echoing()
+    async with tunnelled(inner) as (front, out, _):
+        channel, far = the_channel(out), the_channel(front)
+        batches: list[list[bytes]] = []
+        link = channel._receiver
+
+        class Sink:
+            def frames_received(self, given: Any) -> None:
+                batches.append(list(given))
+
+            def __getattr__(self, name: str) -> Any:
+                return getattr(link, name)
+
+        channel._receiver = Sink()
+        granted = channel._granted
+        frames = [b"%d" % number for number in range(100)]
+        for frame in frames:
+            far.put(frame)
+        await eventually(lambda: sum(map(len, batches)) == 100)
+        assert [frame for batch in batches for frame in batch] == frames
+        assert len(batches) < 10
+        await eventually(lambda: far._credit + channel._consumed == granted)  # and room for as many was granted again
+        channel._receiver = link
+
+
+@bounded
 async def test_a_tunnel_that_is_not_read_for_too_long_is_cut() -> None:
     hasty = Bus(limits=Limits(write_timeout=0.05))
     async with tunnelled(echoing(), client=hasty) as (front, out, within):

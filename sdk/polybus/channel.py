@@ -245,6 +245,9 @@ class Channel(Generic[Receives_co, Sends_contra]):
         """Tell the sender of room, in portions of a quarter of the window."""
         self._consumed += 1
         self._consumed_bytes += size
+        self._grant_consumed()
+
+    def _grant_consumed(self) -> None:
         if self._receiving and (self._consumed * 4 >= self._window or self._consumed_bytes * 4 >= CREDIT_BYTES):
             self._port.channel_send(self, Kind.CREDIT, None, None, {"credit": self._consumed})
             self._granted += self._consumed

@@ -71,6 +71,7 @@ class Link(Outflow):
         "_bad",
         "_bad_since",
         "_since",
+        "deferred",
         "expires",
         "handshake",
         "identity",
@@ -116,6 +117,8 @@ class Link(Outflow):
         """Whether every attempt asks for credentials anew."""
         self.on_up: Callable[[], None] | None = None
         self.on_down: Callable[[Closed], None] | None = None
+        self.deferred: list[Callable[[], None]] = []
+        """What is to be done when all that came in at once has been looked at."""
         self._attachment: Attachment | None = None
         self._bad = 0
         self._bad_since = 0.0
@@ -219,11 +222,18 @@ class Link(Outflow):
             for frame in frames:
                 receive(frame, now)
             self._take_events(now)
+            if self.deferred:
+                self._do_deferred()
             self.flush()
         except BaseException as error:
             self._broken()
             if not isinstance(error, Exception):
                 raise  # Ctrl-C, in a hook
+
+    def _do_deferred(self) -> None:
+        deferred, self.deferred = self.deferred, []
+        for act in deferred:
+            act()
 
     def _broken(self) -> None:
         """A mistake of ours, or of a plugin: it costs this link, and neither the event loop nor the others."""
@@ -270,6 +280,8 @@ class Link(Outflow):
             if peer is not None:
                 message.peer = peer
                 incoming.receive(peer, message, now)
+        if self.deferred:
+            self._do_deferred()
         self.flush()
 
     def _session_event(self, event: Any, now: float) -> None:
@@ -381,4 +393,6 @@ class Link(Outflow):
             if due is not None and due <= now:
                 session.tick(now)
                 self._take_events(now)
+                if self.deferred:
+                    self._do_deferred()
                 self.flush()

@@ -45,6 +45,8 @@ class FrameChannel(Channel[bytes, bytes]):
         self._queue: deque[tuple[bytes, BodyFormat | None]] = deque()
         self.queued: int = 0
         self._receiver: Receiver | None = None
+        self._arrived: list[bytes] = []
+        """Frames of the batch that the outer link is looking at."""
         self._deaf = True
         self._paused = False
         self._stalled = False
@@ -168,8 +170,7 @@ class FrameChannel(Channel[bytes, bytes]):
     def received_item(self, message: Message) -> None:
         if not self._receiving:
             return
-        receiver = self._receiver
-        if self._deaf or self._items or receiver is None:
+        if self._deaf or self._items or self._receiver is None:
             super().received_item(message)
             return
         frame = frame_of(message)
@@ -177,8 +178,19 @@ class FrameChannel(Channel[bytes, bytes]):
             self._refuse_item(frame)
             return
         self._granted -= 1
-        receiver.frames_received((frame,))
-        self._grant(cost(message))
+        arrived = self._arrived
+        if not arrived:
+            self._peer._link.deferred.append(self._hand_over)
+        arrived.append(frame)
+        self._consumed += 1
+        self._consumed_bytes += cost(message)
+
+    def _hand_over(self) -> None:
+        """What came in at once goes to the receiver at once."""
+        frames, self._arrived = self._arrived, []
+        if frames and self._receiver is not None:
+            self._receiver.frames_received(frames)
+            self._grant_consumed()
 
     def _refuse_item(self, frame: bytes | None) -> None:
         if frame is None:

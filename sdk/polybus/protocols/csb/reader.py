@@ -28,7 +28,7 @@ DEADLINE_WORD: Final = "deadline"
 
 _unpack: Final = wire.HEADER.unpack_from
 _MORE: Final = struct.Struct(">HHI")
-_REQUEST, _RESPONSE, _PUBLISH = Kind.REQUEST, Kind.RESPONSE, Kind.PUBLISH
+_REQUEST, _RESPONSE, _PUBLISH, _ITEM = Kind.REQUEST, Kind.RESPONSE, Kind.PUBLISH, Kind.ITEM
 _RESERVED: Final = wire.FIRST_RESERVED
 _OF_CHANNEL: Final = wire.ITEM
 _BINARY_REQUEST: Final = wire.REQUEST << 4 | wire.BINARY
@@ -243,8 +243,12 @@ class Reader:
 
     def _of_channel(self, kind: Kind, encoding: int, id: int, frame: bytes) -> Message:
         """Items, credits and ends: under the open's number, from its sender as requests, from its receiver as responses."""
+        if kind is _ITEM and not encoding and len(frame) > 8:
+            message = Message(_ITEM, "", id, frame[8:], OCTETS)
+            message._attributes = {"encoding": "binary"}
+            return message
         message = Message(kind, "", id)
-        if kind is Kind.ITEM:
+        if kind is _ITEM:
             return self._filled(message, encoding, frame[8:])
         if kind is Kind.CREDIT:
             credit = wire.NUMBER.unpack_from(frame, 8)[0] if len(frame) == 12 else 0

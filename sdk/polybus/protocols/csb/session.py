@@ -24,7 +24,7 @@ __all__ = ["CsbSession"]
 DIRECT: Final = Capabilities(numbers=True, announce="client", shared_publish=True, asks_before_publishing=True, scarce_ids=True)
 _READY: Final = Ready()
 _REQUEST, _NOTIFY, _OPEN, _CANCEL = Kind.REQUEST, Kind.NOTIFY, Kind.OPEN, Kind.CANCEL
-_RESPONSE, _ERROR, _PUBLISH, _CONTROL = Kind.RESPONSE, Kind.ERROR, Kind.PUBLISH, Kind.CONTROL
+_RESPONSE, _ERROR, _PUBLISH, _CONTROL, _ITEM = Kind.RESPONSE, Kind.ERROR, Kind.PUBLISH, Kind.CONTROL, Kind.ITEM
 _TOLD: Final = frozenset((Kind.PUBLISH, Kind.SUBSCRIBE, Kind.UNSUBSCRIBE))
 _OF_CHANNEL: Final = frozenset(wire.CHANNEL_KINDS.values())
 _SILENT: Final = frozenset((wire.SUBSCRIBE, wire.UNSUBSCRIBE, wire.PUBLISH, wire.PUBLISH_MORE, wire.CANCEL, wire.DEADLINE))
@@ -97,15 +97,16 @@ class CsbSession:
                 (announced, ttl), party.notice = party.notice, None
                 if announced == message.id and message.ttl is None:
                     message.ttl = ttl
+        elif kind is _ITEM or kind in _OF_CHANNEL:
+            if message.id < 0:  # of the receiver of an open of ours
+                opened = party.find(~message.id)
+                if opened is None:
+                    raise refuse(f"a channel {~message.id & 0xFFFF} that is not open", "unknown_id")
+                message.id = opened
         elif kind in _TOLD:
             # Publications and subscriptions of our own buses have the number 0, and nobody there reads the answer.
             if message.id is not None and (message.id & 0xFFFF or not party.ours):
                 self._queue(self._writer.acknowledged(message.id), party)
-        elif kind in _OF_CHANNEL and message.id < 0:  # of the receiver of an open of ours
-            opened = party.find(~message.id)
-            if opened is None:
-                raise refuse(f"a channel {~message.id & 0xFFFF} that is not open", "unknown_id")
-            message.id = opened
         elif kind is _CONTROL:
             party.notice = message.id, message.ttl
             return
@@ -177,7 +178,7 @@ class CsbSession:
             self._queue(self._writer.error(message, message.id), party)
         elif kind is _PUBLISH:
             self._queue(self._writer.publish(message), party)
-        elif kind in _OF_CHANNEL:
+        elif kind is _ITEM or kind in _OF_CHANNEL:
             id = message.id
             # Ours has its number in the low bits; theirs is written as the answer that it is.
             self._queue(self._writer.of_channel(message, -id & 0xFFFF if id < 0 else ~id), party)

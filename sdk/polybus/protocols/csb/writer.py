@@ -21,9 +21,10 @@ from .results import error_payload
 
 __all__ = ["Writer"]
 
-_REQUEST, _NOTIFY, _RESPONSE, _PUBLISH = Kind.REQUEST, Kind.NOTIFY, Kind.RESPONSE, Kind.PUBLISH
+_REQUEST, _NOTIFY, _RESPONSE, _PUBLISH, _ITEM = Kind.REQUEST, Kind.NOTIFY, Kind.RESPONSE, Kind.PUBLISH, Kind.ITEM
 _AS_REQUEST: Final = wire.REQUEST << 4
 _AS_RESPONSE: Final = wire.RESPONSE << 4
+_OTHER_SIDE: Final = _AS_REQUEST ^ _AS_RESPONSE
 _JSON_RESPONSE: Final = _AS_RESPONSE | wire.JSON
 # The first byte of what has a body that is not empty.
 _REQUEST_FIRST: Final = {body_format: _AS_REQUEST | number_of(body_format) for body_format in FORMATS}
@@ -145,7 +146,11 @@ class Writer:
         number = (id if id >= 0 else ~id) & 0xFFFF
         kind = message.kind
         result = 0
-        if kind is Kind.ITEM:
+        if kind is _ITEM:
+            raw = message.raw
+            known = _REQUEST_FIRST.get(message.format) if raw else None
+            if known is not None and raw is not None:
+                return _pack(known if id >= 0 else known ^ _OTHER_SIDE, 0, number, wire.ITEM) + raw
             first, payload = self._body(message, side)
         elif kind is Kind.CREDIT:
             first, payload = side, wire.NUMBER.pack(min(int(message.attributes.get("credit", 0)), 0xFFFFFFFF))
