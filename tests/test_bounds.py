@@ -58,6 +58,7 @@ BOUNDS: dict[str, str] = {
     "inbox._overflow": "Limits.queue_bytes of each link; charged",
     "inbox._queue": "`queue` messages and Limits.queue_bytes, and what is held back for links; charged",
     "inbox._room": OURS,
+    "link.deferred": "one for each channel of the link, for the time of one chunk",
     "incoming.calls": "Limits.running + waiting",
     "incoming.channels": "Limits.channels of each direction",
     "incoming.patterns": "Limits.subscriptions; charged to the peer",
