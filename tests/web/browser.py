@@ -33,6 +33,7 @@ _FLAGS = (
     "--disable-background-networking",
     "--disable-component-update",
     "--disable-sync",
+    "--site-per-process",  # a headless shell would run frames of other sites in the process of the page
     "--remote-debugging-port=0",
 )
 
@@ -80,7 +81,7 @@ class Browser:
         context = (await self.tell("Target.createBrowserContext"))["browserContextId"]
         target = (await self.tell("Target.createTarget", url="about:blank", browserContextId=context))["targetId"]
         session = (await self.tell("Target.attachToTarget", targetId=target, flatten=True))["sessionId"]
-        tab = Tab(self, session)
+        tab = Tab(self, session, context)
         await self.tell("Runtime.enable", session)
         await self.tell("Page.enable", session)
         await self.tell("Page.navigate", session, url=url)
@@ -91,9 +92,14 @@ class Browser:
 class Tab:
     """One page."""
 
-    def __init__(self, browser: Browser, session: str) -> None:
+    def __init__(self, browser: Browser, session: str, context: str) -> None:
         self._browser = browser
         self._session = session
+        self._context = context
+
+    async def aclose(self) -> None:
+        """Close it, with its cookies."""
+        await self._browser.tell("Target.disposeBrowserContext", browserContextId=self._context)
 
     async def run(self, script: str) -> Any:
         """The value of an expression, awaited where it is a promise."""

@@ -17,6 +17,7 @@ from ..transports._http_listener import WEB_ENDPOINTS
 from ..transports._ws_policy import check_hosts, check_origins
 from ..urls import find_protocol
 from ._attachment import AttachedRoute, Attachment
+from ._script import add_script
 
 if TYPE_CHECKING:
     from starlette.applications import Starlette
@@ -39,6 +40,7 @@ def attach(
     hosts: Iterable[str] = (),
     when_full: str = "drop_oldest",
     insecure: bool = False,
+    script: str | None = None,
 ) -> None:
     """Serve a bus in an application.
 
@@ -56,6 +58,7 @@ def attach(
         when_full: What happens to publications for a peer whose outbox is full: ``drop_oldest``, ``drop_newest``,
             ``disconnect``.
         insecure: Let strangers in from other machines although the bus has no `authenticate`.
+        script: Also serve the JavaScript module of `polybus.transports.postmessage.script` at this path, as ``/polybus.js``.
 
     Raises:
         TypeError: This is no application and no router, or no bus, or an option is of a wrong type.
@@ -90,6 +93,8 @@ def attach(
             router.add_websocket_route(where, attached, name="polybus")
         else:
             router.add_route(where, attached, methods=list(route.methods), name="polybus", include_in_schema=False)
+    if script is not None:
+        add_script(router, script)
     _compose(router, attachment)
 
 

@@ -7,10 +7,18 @@ from typing import Protocol, TypeAlias
 
 from attrs import frozen
 
-__all__ = ["MessagePort", "PortData", "PortInfo"]
+__all__ = ["MessagePort", "PortData", "PortInfo", "as_text"]
 
 PortData: TypeAlias = str | bytes
 """What a port carries: text or binary, told apart as a browser tells them apart."""
+
+
+def as_text(content: bytes) -> PortData:
+    """A text as it came over a byte stream. What is no UTF-8 stays bytes, and so is refused where text is spoken."""
+    try:
+        return content.decode("utf-8", "surrogatepass")
+    except UnicodeDecodeError:
+        return content
 
 
 @frozen(kw_only=True)

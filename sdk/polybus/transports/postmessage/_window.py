@@ -110,10 +110,14 @@ class Window:
         """Call when the page goes: reloaded, replaced or removed. What it posts to its ports then still arrives."""
         self._hiding.append(callback)
 
-    def _take(self, event: MessageEvent) -> None:
-        # Ports that are closed are of no interest any more, and a page may be given many.
+    def own(self, *ports: InMemoryPort) -> None:
+        """These ports belong to this page, and go with it, as those do that it was sent."""
+        # What is closed is of no interest any more, and a page may be given many.
         self._ports = [port for port in self._ports if not port.closed]
-        self._ports.extend(event.ports)
+        self._ports.extend(ports)
+
+    def _take(self, event: MessageEvent) -> None:
+        self.own(*event.ports)
         tell(self._listeners, event)
 
     def _unload(self) -> None:

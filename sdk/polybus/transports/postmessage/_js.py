@@ -1,0 +1,99 @@
+"""A port of the browser, for Python that runs in it (Pyodide): of a frame, a worker or a channel."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from importlib import import_module
+from typing import Any, Final
+
+from ...errors import LocalProtocolError
+from ._port import PortData, PortInfo
+
+__all__ = ["JSPort"]
+
+_DATA_ALONE: Final = "(callback) => (event) => callback(event.data)"
+"""Only what was posted crosses into Python: one object less for each message."""
+_CLOSED: Final = "(callback) => (event) => callback(event.reason ?? 'the port was closed')"
+
+
+class JSPort:
+    """A `MessagePort` of JavaScript, or the global scope of a worker, as a port for a bus; needs Pyodide.
+
+    ``connect(PortTransport(JSPort(port)), protocol="ubre")``. The port that `connectToHost` or `serveFrame` of the JavaScript
+    module gives brings its origin and epoch along.
+
+    Args:
+        port: The JavaScript object.
+        info: What is known of the other end, where the object does not say it.
+
+    Raises:
+        LocalProtocolError: This Python does not run in a browser, or the object cannot post messages.
+    """
+
+    def __init__(self, port: Any, info: PortInfo | None = None) -> None:
+        try:
+            self._js: Any = import_module("pyodide.code")
+            self._ffi: Any = import_module("pyodide.ffi")
+        except ImportError:
+            raise LocalProtocolError("JSPort is for Python that runs in a browser, with Pyodide", protocol="port") from None
+        if not hasattr(port, "postMessage"):
+            raise LocalProtocolError(f"JSPort takes a JavaScript MessagePort, not {port!r:.80}", protocol="port")
+        self._port = port
+        self._managed = getattr(port, "polybus", None)
+        self.info: PortInfo = info or _info_of(self._managed)
+        self._post = port.postMessage
+        self._proxies: list[Any] = []
+
+    def post(self, data: PortData) -> None:
+        """Hand over a message: text as a string, bytes as an ArrayBuffer, which is transferred."""
+        if type(data) is str:
+            self._post(data)
+        else:
+            buffer = self._ffi.to_js(data).buffer
+            self._post(buffer, self._ffi.to_js([buffer]))
+
+    def on_message(self, callback: Callable[[PortData], None]) -> None:
+        """Begin to deliver."""
+
+        def deliver(data: Any) -> None:
+            to_bytes = getattr(data, "to_bytes", None) if type(data) is not str else None
+            callback(data if to_bytes is None else to_bytes())
+
+        if self._managed is not None:
+            self._managed.release()
+        self._port.onmessage = self._listener(_DATA_ALONE, deliver)
+
+    def on_close(self, callback: Callable[[str], None]) -> None:
+        """Be told when the handshake closes this end, because it has found a newer page."""
+        if self._managed is not None:
+            self._port.addEventListener("close", self._listener(_CLOSED, callback))
+
+    def _listener(self, wrapper: str, callback: Callable[[Any], None]) -> Any:
+        proxy = self._ffi.create_proxy(callback)
+        self._proxies.append(proxy)
+        return self._js.run_js(wrapper)(proxy)
+
+    def close(self) -> None:
+        """Deliver nothing more, and give back what JavaScript holds of Python."""
+        proxies, self._proxies = self._proxies, []
+        if not proxies:
+            return
+        self._port.onmessage = None
+        # The global scope of a worker has a `close` too, and it ends the worker.
+        if not hasattr(self._port, "importScripts"):
+            self._port.close()
+        # Not at once: it may be one of them that calls us.
+        asyncio.get_running_loop().call_soon(_destroy, proxies)
+
+
+def _destroy(proxies: list[Any]) -> None:
+    for proxy in proxies:
+        proxy.destroy()
+
+
+def _info_of(managed: Any) -> PortInfo:
+    if managed is None:
+        return PortInfo(address="port")
+    origin, epoch = str(managed.origin), int(managed.epoch)
+    return PortInfo(origin=origin, epoch=epoch, address=f"{origin}#{epoch}")

@@ -1,0 +1,374 @@
+// The browser's side of message ports: a page gives a port to a frame, a frame gets one from its page, and a page
+// joins a port to a WebSocket. No build step and no dependencies: <script type="module"> and import.
+//
+// On the window only the handshake is spoken, on the port frames: text as string, binary as ArrayBuffer. What the two
+// ends say to each other besides is text that begins with U+0000, and is handled here: the application sees frames alone.
+// The reference, "Message ports", has every word of it.
+
+const TAG = 'polybus'
+const VERSION = 1
+const HELLO_EVERY = 50 // milliseconds
+const REMEMBERED = 16 // nonces of a frame that were answered
+const ACK_FRAMES = 64
+const ACK_SIZE = 64 * 1024
+const BEFORE_OPEN = 1024 * 1024 // what waits for a WebSocket that is not open yet
+const HIGH_WATER = 256 * 1024 // in a WebSocket's buffer; above it nothing more is acknowledged
+const MOST = 4 * 1024 * 1024 // in a WebSocket's buffer, or not acknowledged by the port: then the pump ends
+const MOST_FRAMES = 4096
+const LOOK_EVERY = 20 // milliseconds, while a WebSocket's buffer is full
+const PING_EVERY = 15000 // milliseconds of silence
+const PING_TIMEOUT = 8000
+
+/**
+ * Give ports to the pages of a frame, one for each page that is loaded into it. Call it before the frame's `src` is set.
+ *
+ * @param {HTMLIFrameElement} iframe
+ * @param {object} options
+ * @param {string} options.origin the one origin that the frame's page must have; 'null' for a sandboxed one
+ * @param {(port: MessagePort, about: {epoch: number, origin: string}) => void} options.onport
+ * @param {(hello: {origin: string, reason: 'origin' | 'source'}) => void} [options.onreject]
+ */
+export function serveFrame(iframe, { origin, onport, onreject } = {}) {
+  checkOrigin(origin)
+  if (typeof onport !== 'function') throw new TypeError('serveFrame(iframe, {origin, onport}): onport is a function')
+  const served = { iframe, origin, onport, onreject, epoch: 0, nonces: [], port: null, rejected: 0 }
+  if (frames.size === 0) addEventListener('message', heard)
+  frames.add(served)
+  return {
+    get rejected() {
+      return served.rejected
+    },
+    close() {
+      if (!frames.delete(served)) return
+      if (frames.size === 0) removeEventListener('message', heard)
+      retire(served, 'the host has closed the port of the frame')
+    },
+  }
+}
+
+const frames = new Set()
+
+function heard({ data, source, origin, isTrusted }) {
+  if (!isTrusted || data?.tag !== TAG || data.type !== 'hello' || data.v !== VERSION) return
+  // contentWindow is read anew: a frame that was taken out and put back has another one.
+  const served = [...frames].find(({ iframe }) => source !== null && iframe.contentWindow === source)
+  if (!served) {
+    for (const each of frames) reject(each, { origin, reason: 'source' })
+  } else if (origin !== served.origin) {
+    reject(served, { origin, reason: 'origin' })
+  } else if (typeof data.nonce === 'string' && data.nonce.length <= 64 && !served.nonces.includes(data.nonce)) {
+    give(served, data.nonce)
+  }
+}
+
+function reject(served, hello) {
+  served.rejected++
+  served.onreject?.(hello)
+}
+
+function give(served, nonce) {
+  served.nonces = [...served.nonces, nonce].slice(-REMEMBERED)
+  retire(served, 'a newer page of the frame took over')
+  const epoch = ++served.epoch
+  const { port1, port2 } = new MessageChannel()
+  served.port = port1
+  // There is no way to name an opaque origin; the nonce says whom it is for.
+  const target = served.origin === 'null' ? '*' : served.origin
+  served.iframe.contentWindow.postMessage({ tag: TAG, type: 'port', v: VERSION, nonce, epoch }, target, [port2])
+  served.onport(manage(port1, { epoch, origin: served.origin }), { epoch, origin: served.origin })
+}
+
+function retire(served, reason) {
+  const port = served.port
+  served.port = null
+  if (port) end(port, 1001, reason)
+}
+
+/**
+ * In a frame: the port to the page around it.
+ *
+ * @param {object} options
+ * @param {string[]} options.origins those that the page around may have
+ * @param {number} [options.timeout] milliseconds
+ * @returns {Promise<MessagePort>}
+ */
+export function connectToHost({ origins, timeout = 10000 } = {}) {
+  if (!Array.isArray(origins) || !origins.length) throw new TypeError('connectToHost({origins}): name the origins of the host')
+  origins.forEach(checkOrigin)
+  if (parent === self) return Promise.reject(new Error('connectToHost: there is no page around this one'))
+  const nonce = [...crypto.getRandomValues(new Uint8Array(16))].map((byte) => byte.toString(16).padStart(2, '0')).join('')
+  return new Promise((resolve, reject) => {
+    function hello() {
+      for (const origin of origins) {
+        // To a page of another origin the browser delivers nothing.
+        parent.postMessage({ tag: TAG, type: 'hello', v: VERSION, nonce }, origin === 'null' ? '*' : origin)
+      }
+    }
+    function answered({ data, source, origin, ports, isTrusted }) {
+      if (!isTrusted || source !== parent || !origins.includes(origin) || data?.tag !== TAG) return
+      if (data.type !== 'port' || data.nonce !== nonce || ports.length !== 1) return
+      stop()
+      const port = manage(ports[0], { epoch: data.epoch, origin })
+      // No port tells that its page is gone: the page has to.
+      addEventListener('pagehide', () => end(port, 1001, 'the page is gone'), { once: true })
+      resolve(port)
+    }
+    function stop() {
+      clearInterval(every)
+      clearTimeout(limit)
+      removeEventListener('message', answered)
+    }
+    addEventListener('message', answered)
+    const every = setInterval(hello, HELLO_EVERY)
+    const limit = setTimeout(() => {
+      stop()
+      reject(new Error(`connectToHost: no page of ${origins.join(', ')} answered within ${timeout} ms`))
+    }, timeout)
+    hello()
+  })
+}
+
+// -- the words on a port -----------------------------------------------------------------------------------------------
+
+const managed = new WeakMap()
+
+// From here on the application sees frames alone. A port that ends gets a 'close' event with `code` and `reason`, which
+// no browser gives it by itself, and `close(code, reason)` tells the other end.
+function manage(port, about) {
+  const state = {
+    port,
+    ours: false, // the other end has greeted
+    over: false,
+    taken: 0, // frames, and how many of them are acknowledged
+    acked: 0,
+    size: 0,
+    heard: performance.now(),
+    pinged: 0,
+    timer: 0,
+    pump: null,
+    released: false,
+    shut: port.close.bind(port),
+  }
+  managed.set(port, state)
+  port.close = (code = 1000, reason = '') => end(port, code, reason)
+  // A bus of ours at this end (`JSPort`) speaks for itself.
+  const release = () => (state.released = true)
+  Object.defineProperty(port, 'polybus', { value: Object.freeze({ ...about, release }) })
+  port.addEventListener('message', (event) => {
+    const { data } = event
+    if (state.released) return
+    state.heard = performance.now()
+    if (typeof data !== 'string' || data.charCodeAt(0) !== 0) {
+      if (!state.pump) took(state, sizeOf(data))
+    } else if (data.charCodeAt(1) !== 0) {
+      event.stopImmediatePropagation()
+      control(state, data.slice(1))
+    } else if (!state.pump) {
+      // A frame that begins with U+0000 by itself: no protocol of polybus writes one.
+      event.stopImmediatePropagation()
+      took(state, sizeOf(data))
+    }
+  })
+  return port
+}
+
+function took(state, size) {
+  state.taken++
+  state.size += size
+  if (state.ours && (state.taken - state.acked >= ACK_FRAMES || state.size >= ACK_SIZE)) acknowledge(state)
+}
+
+function acknowledge(state) {
+  state.acked = state.taken
+  state.size = 0
+  state.port.postMessage(`\0ack ${state.taken}`)
+}
+
+function control(state, text) {
+  const [word] = text.split(' ', 1)
+  const rest = text.slice(word.length + 1)
+  if (word === 'hi') greeted(state, rest)
+  else if (word === 'ping') state.port.postMessage('\0pong')
+  else if (word === 'bye') over(state, Number.parseInt(rest) || 1002, rest.replace(/^\d* ?/, ''))
+  else if (word === 'ack') state.pump?.acknowledged(Number(rest))
+}
+
+function greeted(state, text) {
+  if (state.ours) return
+  state.ours = true
+  state.timer = setInterval(() => watch(state), 1000)
+  if (state.pump) state.pump.greeted(text)
+  else state.port.postMessage(`\0hi {"v":${VERSION}}`)
+}
+
+// The rest is acknowledged, and whoever is silent is asked whether it is still there.
+function watch(state) {
+  if (!state.pump && state.acked !== state.taken) acknowledge(state)
+  const now = performance.now()
+  if (now - state.heard < PING_EVERY) state.pinged = 0
+  else if (!state.pinged) {
+    state.pinged = now
+    state.port.postMessage('\0ping')
+  } else if (now - state.pinged >= PING_TIMEOUT) {
+    end(state.port, 1006, `no answer to ping within ${PING_TIMEOUT / 1000} s`)
+  }
+}
+
+// This end says goodbye.
+function end(port, code, reason) {
+  const state = managed.get(port)
+  if (state.over) return
+  port.postMessage(`\0bye ${code} ${reason}`)
+  over(state, code, reason)
+}
+
+function over(state, code, reason) {
+  if (state.over) return
+  state.over = true
+  clearInterval(state.timer)
+  state.shut()
+  const event = new Event('close')
+  event.code = code
+  event.reason = reason
+  state.port.dispatchEvent(event)
+}
+
+// -- between a port and a WebSocket ------------------------------------------------------------------------------------
+
+/**
+ * Join a port to a server: each frame of the one goes to the other as it is. When one ends, so does the other.
+ *
+ * @param {MessagePort} port of `serveFrame` or `connectToHost`
+ * @param {string} url of the WebSocket
+ * @param {object} options
+ * @param {string} [options.token] shown to the server as `authorization: Bearer <token>`; the frame's own
+ * @param {'page'} [options.credentials] without a token: the frame may act with the cookies of the page
+ * @param {string} [options.protocol] WebSocket sub-protocol
+ */
+export function pump(port, url, { token, credentials, protocol } = {}) {
+  if (!token && credentials !== 'page') {
+    throw new TypeError(
+      "pump(port, url, {token}): without a token of its own the frame would act with the page's cookies: " +
+        "give it one, or say {credentials: 'page'}",
+    )
+  }
+  const state = managed.get(port)
+  if (!state) throw new TypeError('pump(port, ...): a port of serveFrame or connectToHost')
+  if (state.pump || state.released || state.taken) throw new TypeError('pump(port, ...): this port is in use already')
+  const offers = [...(protocol ? [protocol] : []), ...(token ? [`polybus.token.${token}`] : [])]
+  return new Pump(state, new WebSocket(url, offers)).face
+}
+
+class Pump {
+  constructor(state, socket) {
+    this.state = state
+    this.socket = socket
+    this.waiting = [] // frames for a socket that is not open yet
+    this.waitingSize = 0
+    this.given = [] // sizes of what the port has not acknowledged
+    this.givenSize = 0
+    this.givenAcked = 0
+    this.look = 0
+    const closed = new Promise((resolve) => {
+      this.resolve = resolve
+    })
+    this.face = { close: (code, reason) => this.stop(code, reason), closed }
+    state.pump = this
+    socket.binaryType = 'arraybuffer'
+    socket.onopen = () => this.opened()
+    socket.onmessage = ({ data }) => this.down(data)
+    socket.onclose = ({ code, reason }) => this.stop(code, reason || 'the connection to the server ended')
+    state.port.addEventListener('close', ({ code, reason }) => this.stop(code, reason))
+    state.port.addEventListener('message', ({ data }) => this.up(data))
+    state.port.start()
+  }
+
+  // The port has said hello: it hears ours when the server has let it in.
+  greeted() {
+    if (this.socket.readyState === WebSocket.OPEN) this.state.port.postMessage(`\0hi {"v":${VERSION}}`)
+  }
+
+  opened() {
+    if (this.state.ours) this.greeted()
+    const waiting = this.waiting
+    this.waiting = []
+    this.waitingSize = 0
+    for (const data of waiting) this.send(data)
+  }
+
+  up(data) {
+    if (typeof data !== 'string' && !(data instanceof ArrayBuffer)) {
+      this.stop(1003, 'a frame is a string or an ArrayBuffer')
+    } else if (this.socket.readyState === WebSocket.CONNECTING) {
+      this.waiting.push(data)
+      this.waitingSize += sizeOf(data)
+      if (this.waitingSize > BEFORE_OPEN || this.waiting.length > MOST_FRAMES) this.stop(1013, 'too much before the server was reached')
+    } else this.send(data)
+  }
+
+  send(data) {
+    if (this.socket.readyState !== WebSocket.OPEN) return
+    this.socket.send(typeof data === 'string' && data.charCodeAt(0) === 0 ? data.slice(1) : data)
+    this.state.taken++
+    this.state.size += sizeOf(data)
+    this.hold()
+  }
+
+  // What the socket has not written is not acknowledged, so that a sender of ours stops.
+  hold() {
+    const { state, socket } = this
+    if (socket.bufferedAmount > MOST) this.stop(1013, 'the server does not read')
+    else if (socket.bufferedAmount > HIGH_WATER) this.look ||= setTimeout(() => ((this.look = 0), this.hold()), LOOK_EVERY)
+    else if (state.ours && (state.taken - state.acked >= ACK_FRAMES || state.size >= ACK_SIZE)) acknowledge(state)
+  }
+
+  down(data) {
+    const { state } = this
+    if (state.over) return
+    const size = sizeOf(data)
+    if (typeof data === 'string') state.port.postMessage(data.charCodeAt(0) === 0 ? `\0${data}` : data)
+    else state.port.postMessage(data, [data])
+    if (!state.ours) {
+      this.givenAcked++
+      return
+    }
+    this.given.push(size)
+    this.givenSize += size
+    // A WebSocket in a browser cannot be held back.
+    if (this.givenSize > MOST || this.given.length > MOST_FRAMES) this.stop(1013, 'the frame does not read')
+  }
+
+  acknowledged(count) {
+    const fresh = count - this.givenAcked
+    if (!(fresh >= 0 && fresh <= this.given.length)) return
+    for (const size of this.given.splice(0, fresh)) this.givenSize -= size
+    this.givenAcked = count
+  }
+
+  stop(code = 1000, reason = '') {
+    if (!this.resolve) return
+    const resolve = this.resolve
+    this.resolve = null
+    clearTimeout(this.look)
+    this.waiting = []
+    this.given = []
+    end(this.state.port, code, reason)
+    // A page may only say 1000 and what begins with 3 or 4; a reason has at most 123 bytes.
+    this.socket.close(code >= 3000 && code < 5000 ? code : 1000, reason.slice(0, 40))
+    resolve({ code, reason })
+  }
+}
+
+function sizeOf(data) {
+  return typeof data === 'string' ? data.length : (data?.byteLength ?? 0)
+}
+
+function checkOrigin(origin) {
+  let exact = origin === 'null'
+  try {
+    exact ||= new URL(origin).origin === origin
+  } catch {
+    // no URL at all
+  }
+  if (!exact) throw new TypeError(`${JSON.stringify(origin)}: exactly one origin, as "https://example.org", or "null" for a sandboxed frame`)
+}

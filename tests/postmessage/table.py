@@ -1,0 +1,644 @@
+"""What windows, frames and ports do: each row is played by Python in one process and by JavaScript in a real browser.
+
+The result of a row is the same JSON on both sides. In the scripts, `settle` waits until everything posted has been delivered,
+`frame` puts a frame into the page whose program is a string, and `name` gives the name of what a function throws.
+"""
+
+from __future__ import annotations
+
+import datetime
+import math
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeAlias
+
+import anyio
+from attrs import frozen
+
+from polybus._loop import running_loop
+from polybus.transports.postmessage import (
+    ArrayBuffer,
+    ClonedError,
+    DataCloneError,
+    Frame,
+    InMemoryPort,
+    MessageChannel,
+    Window,
+)
+
+__all__ = ["ROWS", "Row"]
+
+HOST = "https://host.example"
+
+Scene: TypeAlias = "Callable[[str], Awaitable[Any]]"
+
+
+@frozen
+class Row:
+    """One point of the table."""
+
+    name: str
+    expected: Any
+    script: str
+    play: Callable[[str], Awaitable[Any]]
+    """Takes the origin of frames."""
+    framed: bool = False
+    """Played with frames of the same and of another site."""
+
+
+ROWS: list[Row] = []
+
+
+def row(expected: Any, script: str, *, framed: bool = False) -> Callable[[Callable[[str], Awaitable[Any]]], None]:
+    def add(play: Callable[[str], Awaitable[Any]]) -> None:
+        ROWS.append(Row(getattr(play, "__name__", ""), expected, script, play, framed))
+
+    return add
+
+
+async def settle() -> None:
+    """Everything posted is delivered, and what that has posted, too."""
+    for _ in range(250):
+        turn = anyio.Event()
+        running_loop().call_soon(turn.set)
+        await turn.wait()
+
+
+def name(function: Callable[[], Any]) -> str:
+    try:
+        function()
+    except DataCloneError:
+        return "DataCloneError"
+    except ValueError:
+        return "SyntaxError"
+    return "nothing"
+
+
+def logged(port: InMemoryPort) -> list[Any]:
+    log: list[Any] = []
+    port.on_message(log.append)
+    return log
+
+
+CHANNEL = "const { port1, port2 } = new MessageChannel(); const log = []; const take = ({ data }) => log.push(data);"
+
+
+# -- ports ---------------------------------------------------------------------------------------------------------------
+
+
+@row(
+    ["sync", "m"],
+    CHANNEL
+    + "port2.onmessage = take; port1.postMessage('m'); await Promise.resolve(); log.push('sync'); await settle(); return log",
+)
+async def delivery_is_never_in_post(origin: str) -> Any:
+    channel = MessageChannel()
+    log = logged(channel.port2)
+    channel.port1.post("m")
+    log.append("sync")
+    await settle()
+    return log
+
+
+@row(
+    ["a", "after a", "b", "after b"],
+    CHANNEL
+    + """port2.onmessage = ({ data }) => { log.push(data); queueMicrotask(() => log.push('after ' + data)) };
+    port1.postMessage('a'); port1.postMessage('b'); await settle(); return log""",
+)
+async def one_message_a_turn(origin: str) -> Any:
+    channel = MessageChannel()
+    log: list[Any] = []
+
+    def take(data: Any) -> None:
+        log.append(data)
+        running_loop().call_soon(lambda: log.append(f"after {data}"))
+
+    channel.port2.on_message(take)
+    channel.port1.post("a")
+    channel.port1.post("b")
+    await settle()
+    return log
+
+
+@row(
+    [[], [1, 2, 3]],
+    CHANNEL
+    + """port1.postMessage(1); port1.postMessage(2); await settle(); port1.postMessage(3); const before = [...log];
+    port2.onmessage = take; await settle(); return [before, log]""",
+)
+async def what_came_before_the_start_is_kept_in_order(origin: str) -> Any:
+    channel = MessageChannel()
+    for number in (1, 2):
+        channel.port1.post(number)
+    await settle()
+    channel.port1.post(3)
+    before: list[Any] = []
+    log = logged(channel.port2)
+    await settle()
+    return [before, log]
+
+
+@row(
+    [[], [1]],
+    CHANNEL
+    + """port2.addEventListener('message', take); port1.postMessage(1); await settle(); const before = [...log];
+    port2.start(); await settle(); return [before, log]""",
+)
+async def a_listener_alone_starts_nothing(origin: str) -> Any:
+    channel = MessageChannel()
+    log: list[Any] = []
+    channel.port2.add_listener(lambda event: log.append(event.data))
+    channel.port1.post(1)
+    await settle()
+    before = list(log)
+    channel.port2.start()
+    await settle()
+    return [before, log]
+
+
+@row(
+    list(range(100)),
+    CHANNEL + "port2.onmessage = take; for (let i = 0; i < 100; i++) port1.postMessage(i); await settle(); return log",
+)
+async def order_is_kept(origin: str) -> Any:
+    channel = MessageChannel()
+    log = logged(channel.port2)
+    for number in range(100):
+        channel.port1.post(number)
+    await settle()
+    return log
+
+
+@row(
+    ["", None, 1],
+    CHANNEL
+    + """port2.onmessage = ({ origin, source, ports }) => log.push(origin, source, ports.length);
+    port1.postMessage('m', [new MessageChannel().port1]); await settle(); return log""",
+)
+async def the_event_of_a_port_names_nobody(origin: str) -> Any:
+    channel = MessageChannel()
+    log: list[Any] = []
+    channel.port2.add_listener(lambda event: log.extend([event.origin, event.source, len(event.ports)]))
+    channel.port2.start()
+    channel.port1.post("m", [MessageChannel().port1])
+    await settle()
+    return log
+
+
+@row(
+    [["DataCloneError"] * 4, ["later"]],
+    CHANNEL
+    + """port2.onmessage = take;
+    const wrong = [() => 1, { deep: [Symbol('s')] }, Promise.resolve(), new MessageChannel().port1];
+    const names = wrong.map((data) => name(() => port1.postMessage(data))); port1.postMessage('later'); await settle();
+    return [names, log]""",
+)
+async def what_cannot_be_cloned_is_refused_at_once_and_harms_nothing(origin: str) -> Any:
+    channel = MessageChannel()
+    log = logged(channel.port2)
+    wrong: list[Any] = [lambda: 1, {"deep": [object()]}, settle, MessageChannel().port1]
+    names = [name(lambda: channel.port1.post(data)) for data in wrong]  # noqa: B023  # called at once
+    channel.port1.post("later")
+    await settle()
+    return [names, log]
+
+
+@row(
+    [None, True, "text \U0001f600", 1.5, True, True, [1, [2]], ["x"], True, 3],
+    CHANNEL
+    + """port2.onmessage = take;
+    port1.postMessage({ none: null, yes: true, text: 'text \\u{1f600}', number: 1.5, nan: NaN, zero: -0,
+      list: [1, [2]], set: new Set(['x']), date: new Date(0), bytes: new Uint8Array([1, 2, 3]) }); await settle();
+    const got = log[0];
+    return [got.none, got.yes, got.text, got.number, Number.isNaN(got.nan), Object.is(got.zero, -0), got.list,
+      [...got.set], got.date instanceof Date && got.date.getTime() === 0, got.bytes.length]""",
+)
+async def values_are_kept(origin: str) -> Any:
+    channel = MessageChannel()
+    log = logged(channel.port2)
+    epoch = datetime.datetime.fromtimestamp(0, datetime.UTC)
+    sent = {
+        "none": None, "yes": True, "text": "text \U0001f600", "number": 1.5, "nan": math.nan, "zero": -0.0,
+        "list": [1, (2,)], "set": {"x"}, "date": epoch, "bytes": b"\1\2\3",
+    }  # fmt: skip
+    channel.port1.post(sent)
+    await settle()
+    got = log[0]
+    return [
+        got["none"], got["yes"], got["text"], got["number"], math.isnan(got["nan"]), math.copysign(1, got["zero"]) == -1,
+        got["list"], list(got["set"]), got["date"] == epoch, len(got["bytes"]),
+    ]  # fmt: skip
+
+
+@row(
+    [True, True, False],
+    CHANNEL
+    + """port2.onmessage = take; const shared = [1]; const data = { one: shared, other: shared }; data.itself = data;
+    port1.postMessage(data); shared.push(2); await settle(); const got = log[0];
+    return [got.itself === got, got.one === got.other, got.one.length === 2]""",
+)
+async def cycles_and_shared_references_are_kept_in_a_copy(origin: str) -> Any:
+    channel = MessageChannel()
+    log = logged(channel.port2)
+    shared = [1]
+    data: dict[str, Any] = {"one": shared, "other": shared}
+    data["itself"] = data
+    channel.port1.post(data)
+    shared.append(2)
+    await settle()
+    got = log[0]
+    return [got["itself"] is got, got["one"] is got["other"], len(got["one"]) == 2]
+
+
+@row(
+    "1152921504606846977",
+    CHANNEL + "port2.onmessage = take; port1.postMessage(2n ** 60n + 1n); await settle(); return String(log[0])",
+)
+async def large_integers_are_exact(origin: str) -> Any:
+    channel = MessageChannel()
+    log = logged(channel.port2)
+    channel.port1.post(2**60 + 1)
+    await settle()
+    return str(log[0])
+
+
+@row(
+    ["TypeError", "no", True],
+    CHANNEL
+    + """port2.onmessage = take; const error = new TypeError('no'); error.code = 7; port1.postMessage(error); await settle();
+    return [log[0].name, log[0].message, log[0].code === undefined]""",
+)
+async def of_an_error_its_kind_and_text_are_kept(origin: str) -> Any:
+    channel = MessageChannel()
+    log = logged(channel.port2)
+    error: Any = TypeError("no")
+    error.code = 7
+    channel.port1.post(error)
+    await settle()
+    got = log[0]
+    assert isinstance(got, ClonedError)
+    return [got.name, got.message, not hasattr(got, "code")]
+
+
+@row(
+    [0, 8, "DataCloneError", "DataCloneError"],
+    CHANNEL
+    + """port2.onmessage = take; const buffer = new ArrayBuffer(8); port1.postMessage(buffer, [buffer]); await settle();
+    return [buffer.byteLength, log[0].byteLength, name(() => port1.postMessage('m', [buffer])),
+    name(() => port1.postMessage(buffer))]""",
+)
+async def a_buffer_that_was_transferred_is_empty(origin: str) -> Any:
+    channel = MessageChannel()
+    log = logged(channel.port2)
+    buffer = ArrayBuffer(bytes(8))
+    channel.port1.post(buffer, [buffer])
+    await settle()
+    return [
+        len(buffer),
+        len(log[0]),
+        name(lambda: channel.port1.post("m", [buffer])),
+        name(lambda: channel.port1.post(buffer)),
+    ]
+
+
+@row(
+    ["DataCloneError", "DataCloneError", "DataCloneError", 8, ["later"]],
+    CHANNEL
+    + """port2.onmessage = take; const other = new MessageChannel().port1; const buffer = new ArrayBuffer(8);
+    const names = [name(() => port1.postMessage('m', [port1])), name(() => port1.postMessage('m', [other, other])),
+      name(() => port1.postMessage(() => 1, [buffer]))];
+    port1.postMessage('later', [other]); await settle(); return [...names, buffer.byteLength, log]""",
+)
+async def nothing_is_given_up_when_the_transfer_fails(origin: str) -> Any:
+    channel = MessageChannel()
+    log = logged(channel.port2)
+    other, buffer = MessageChannel().port1, ArrayBuffer(bytes(8))
+    names = [
+        name(lambda: channel.port1.post("m", [channel.port1])),
+        name(lambda: channel.port1.post("m", [other, other])),
+        name(lambda: channel.port1.post(settle, [buffer])),
+    ]
+    channel.port1.post("later", [other])
+    await settle()
+    return [*names, len(buffer), log]
+
+
+@row(
+    [["early", "late"], "DataCloneError", [["answer"]]],
+    CHANNEL
+    + """const carried = new MessageChannel(); const heard = [], answers = [];
+    carried.port1.onmessage = ({ data }) => answers.push([data]);
+    carried.port1.postMessage('early');
+    port2.onmessage = ({ ports: [port] }) => { port.onmessage = ({ data }) => heard.push(data); port.postMessage('answer') };
+    port1.postMessage('here', [carried.port2]); carried.port1.postMessage('late'); await settle();
+    return [heard, name(() => port1.postMessage('again', [carried.port2])), answers]""",
+)
+async def a_port_that_is_transferred_takes_along_what_waits_in_it(origin: str) -> Any:
+    channel, carried = MessageChannel(), MessageChannel()
+    heard: list[Any] = []
+    answers: list[Any] = []
+    carried.port1.on_message(lambda data: answers.append([data]))
+    carried.port1.post("early")
+
+    def take(event: Any) -> None:
+        (port,) = event.ports
+        port.on_message(heard.append)
+        port.post("answer")
+
+    channel.port2.add_listener(take)
+    channel.port2.start()
+    channel.port1.post("here", [carried.port2])
+    carried.port1.post("late")
+    await settle()
+    return [heard, name(lambda: channel.port1.post("again", [carried.port2])), answers]
+
+
+@row(["m"], CHANNEL + "port2.onmessage = take; port1.postMessage('m'); port1.close(); await settle(); return log")
+async def what_was_posted_before_close_arrives(origin: str) -> Any:
+    channel = MessageChannel()
+    log = logged(channel.port2)
+    channel.port1.post("m")
+    channel.port1.close()
+    await settle()
+    return log
+
+
+@row(
+    ["nothing", "nothing", []],
+    CHANNEL
+    + """port2.onmessage = take; port1.close(); const one = name(() => port1.postMessage('m')); port1.onmessage = take;
+    const other = name(() => port2.postMessage('m')); await settle(); return [one, other, log]""",
+)
+async def posting_after_close_is_no_error_and_goes_nowhere(origin: str) -> Any:
+    channel = MessageChannel()
+    log = logged(channel.port2)
+    channel.port1.close()
+    one = name(lambda: channel.port1.post("m"))
+    channel.port1.on_message(log.append)
+    other = name(lambda: channel.port2.post("m"))
+    await settle()
+    return [one, other, log]
+
+
+@row(
+    [],
+    CHANNEL
+    + """port2.onclose = take; port2.addEventListener('close', take); port2.onmessage = take; port1.close(); await settle();
+    return log""",
+)
+async def a_close_is_not_noticed_at_the_other_end(origin: str) -> Any:
+    channel = MessageChannel()
+    log = logged(channel.port2)
+    channel.port2.on_close(log.append)
+    channel.port1.close()
+    await settle()
+    return log
+
+
+# -- windows and frames --------------------------------------------------------------------------------------------------
+
+
+def framed(origin: str, program: Callable[[Window], Any], **options: Any) -> tuple[Window, Frame, list[Any]]:
+    """A page, its frame, and what the page hears."""
+    host = Window(HOST)
+    frame = Frame(host, **options)
+    log: list[Any] = []
+    host.add_listener(lambda event: log.append(event.data))
+    if program is not None:
+        frame.load(origin, program)
+    return host, frame, log
+
+
+def say(window: Window, data: Any) -> None:
+    """To the page around."""
+    assert window.parent is not None
+    window.parent.post_message(data, "*", source=window)
+
+
+def echo(window: Window) -> None:
+    """A page that says that it is there, and gives back what it hears."""
+    window.add_listener(lambda event: say(window, event.data))
+    say(window, "here")
+
+
+ECHO = "onmessage = ({ data }) => parent.postMessage(data, '*'); parent.postMessage('here', '*')"
+HEAR = "const log = []; onmessage = ({ data }) => log.push(data);"
+
+
+@row(
+    [["here"], ["here", "second"]],
+    HEAR
+    + f"""const child = await frame(origin, `{ECHO}`); await until(() => log.length);
+    const before = [...log]; child.contentWindow.postMessage('first', 'https://wrong.example');
+    child.contentWindow.postMessage('second', child.sandbox.length ? '*' : origin); await until(() => log.length > 1);
+    await settle();
+    return [before, log]""",
+    framed=True,
+)
+async def a_message_for_another_origin_is_dropped_without_a_word(origin: str) -> Any:
+    host, frame, log = framed(origin, echo)
+    await settle()
+    before = list(log)
+    assert frame.content_window is not None
+    frame.content_window.post_message("first", "https://wrong.example", source=host)
+    frame.content_window.post_message("second", origin, source=host)
+    await settle()
+    assert frame.content_window.dropped == 1
+    return [before, log]
+
+
+@row(
+    ["SyntaxError", "SyntaxError", "nothing"],
+    HEAR
+    + f"""const child = await frame(origin, `{ECHO}`); const window = child.contentWindow;
+    return [name(() => window.postMessage('m', 'null')), name(() => window.postMessage('m', 'nonsense')),
+    name(() => window.postMessage('m', '*'))]""",
+    framed=True,
+)
+async def a_target_that_is_no_origin_is_an_error(origin: str) -> Any:
+    host, frame, _ = framed(origin, echo)
+    await settle()
+    window = frame.content_window
+    assert window is not None
+    return [name(lambda: window.post_message("m", target, source=host)) for target in ("null", "nonsense", "*")]  # noqa: B023
+
+
+@row(
+    ["here"],
+    HEAR
+    + f"""const loading = frame(origin, `{ECHO}`); document.querySelector('iframe').contentWindow.postMessage('lost', '*');
+    await loading; await until(() => log.length); await settle(); return log""",
+    framed=True,
+)
+async def what_is_posted_before_the_frame_has_loaded_is_lost(origin: str) -> Any:
+    host, frame, log = framed(origin, echo)
+    assert frame.content_window is not None
+    frame.content_window.post_message("lost", "*", source=host)
+    await settle()
+    return log
+
+
+@row(
+    [True, True],
+    """const log = []; onmessage = (event) => log.push(event.source === child.contentWindow, event.origin === origin);
+    let child;
+    const made = frame(origin, `parent.postMessage('here', '*')`); child = document.querySelector('iframe'); await made;
+    await until(() => log.length); return log""",
+    framed=True,
+)
+async def who_has_posted_is_known(origin: str) -> Any:
+    host = Window(HOST)
+    frame = Frame(host)
+    log: list[Any] = []
+    host.add_listener(lambda event: log.extend([event.source is frame.content_window, event.origin == origin]))
+    frame.load(origin, lambda window: say(window, "here"))
+    await settle()
+    return log
+
+
+@row(
+    ["null", "back"],
+    """const log = []; onmessage = ({ origin, data }) => log.push(data === 'here' ? origin : data);
+    const child = await frame(origin, `onmessage = () => parent.postMessage('back', '*');
+    parent.postMessage('here', '*')`, { sandbox: true });
+    await until(() => log.length); child.contentWindow.postMessage('m', '*'); child.contentWindow.postMessage('m', origin);
+    await until(() => log.length > 1); await settle(); return log""",
+    framed=True,
+)
+async def a_sandboxed_page_has_an_opaque_origin_and_no_other(origin: str) -> Any:
+    host = Window(HOST)
+    frame = Frame(host, sandbox=True)
+    log: list[Any] = []
+    host.add_listener(lambda event: log.append(event.origin if event.data == "here" else event.data))
+
+    def program(window: Window) -> None:
+        window.add_listener(lambda event: say(window, "back"))
+        say(window, "here")
+
+    frame.load(origin, program)
+    await settle()
+    assert frame.content_window is not None
+    frame.content_window.post_message("m", "*", source=host)
+    frame.content_window.post_message("m", origin, source=host)
+    await settle()
+    return log
+
+
+@row(
+    [True],
+    """const log = []; onmessage = (event) => log.push(event.origin === location.origin);
+    const child = document.createElement('iframe'); child.srcdoc = "<script>parent.postMessage('here', '*')</" + "script>";
+    document.body.append(child); await until(() => log.length); return log""",
+)
+async def a_page_in_srcdoc_has_the_origin_of_its_host(origin: str) -> Any:
+    host = Window(HOST)
+    frame = Frame(host)
+    log: list[Any] = []
+    host.add_listener(lambda event: log.append(event.origin == host.origin))
+    frame.load_srcdoc(lambda window: say(window, "here"))
+    await settle()
+    return log
+
+
+@row(
+    [True, None, True],
+    f"""let loads = 0; onmessage = () => loads++; const child = await frame(origin, `{ECHO}`); await until(() => loads === 1);
+    const first = child.contentWindow; child.src = child.src + '&again'; await until(() => loads === 2);
+    const same = child.contentWindow === first; child.remove(); const removed = child.contentWindow;
+    document.body.append(child);
+    await until(() => loads === 3); return [same, removed, child.contentWindow !== first]""",
+    framed=True,
+)
+async def a_frame_has_another_window_only_when_it_was_taken_out(origin: str) -> Any:
+    _, frame, log = framed(origin, echo)
+    await settle()
+    first = frame.content_window
+    frame.reload()
+    await settle()
+    same = frame.content_window is first
+    frame.remove()
+    removed = frame.content_window
+    frame.put_back()
+    await settle()
+    assert len(log) == 3
+    return [same, removed, frame.content_window is not first]
+
+
+GOODBYE = """
+const { port1, port2 } = new MessageChannel(); parent.postMessage('here', '*', [port2]);
+addEventListener('pagehide', () => port1.postMessage('bye'))
+"""
+
+
+@row(
+    [["bye"], ["bye"]],
+    f"""const heard = []; let current; onmessage = ({{ ports: [port] }}) => {{ const log = []; heard.push(log);
+      port.onmessage = ({{ data }}) => log.push(data) }};
+    const child = await frame(origin, `{GOODBYE}`); await until(() => heard.length === 1); child.src += '&again';
+    await until(() => heard.length === 2 && heard[0].length); child.remove(); await until(() => heard[1].length);
+    return heard""",
+    framed=True,
+)
+async def a_page_that_goes_can_still_say_so(origin: str) -> Any:
+    host = Window(HOST)
+    frame = Frame(host)
+    heard: list[list[Any]] = []
+
+    def take(event: Any) -> None:
+        heard.append([])
+        event.ports[0].on_message(heard[-1].append)
+
+    def program(window: Window) -> None:
+        channel = MessageChannel()
+        assert window.parent is not None
+        window.parent.post_message("here", "*", [channel.port2], source=window)
+        window.on_pagehide(lambda: channel.port1.post("bye"))
+
+    host.add_listener(take)
+    frame.load(origin, program)
+    await settle()
+    frame.reload()
+    await settle()
+    frame.remove()
+    await settle()
+    return heard
+
+
+@row(
+    [["one"], "nothing", ["one"]],
+    """const log = []; let port; onmessage = ({ data, ports }) => { if (!port) { port = ports[0];
+    port.onmessage = (event) => log.push(event.data) } };
+    const child = await frame(origin, `const { port1, port2 } = new MessageChannel();
+    parent.postMessage('here', '*', [port2]);
+      port1.postMessage('one'); port1.onmessage = () => port1.postMessage('more')`);
+    await until(() => log.length); const before = [...log]; child.remove(); await settle();
+    const said = name(() => port.postMessage('m')); await settle(); return [before, said, log]""",
+    framed=True,
+)
+async def a_port_of_a_page_that_is_gone_is_silent(origin: str) -> Any:
+    host = Window(HOST)
+    frame = Frame(host)
+    ports: list[InMemoryPort] = []
+    log: list[Any] = []
+
+    def take(event: Any) -> None:
+        ports.append(event.ports[0])
+        event.ports[0].on_message(log.append)
+
+    def program(window: Window) -> None:
+        channel = MessageChannel()
+        assert window.parent is not None
+        window.parent.post_message("here", "*", [channel.port2], source=window)
+        channel.port1.post("one")
+        channel.port1.on_message(lambda data: channel.port1.post("more"))
+        window.own(channel.port1)
+
+    host.add_listener(take)
+    frame.load(origin, program)
+    await settle()
+    before = list(log)
+    frame.remove()
+    await settle()
+    said = name(lambda: ports[0].post("m"))
+    await settle()
+    return [before, said, log]
