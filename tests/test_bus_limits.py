@@ -18,7 +18,7 @@ from polybus import (
     TooManyRequests,
     connect,
 )
-from polybus.events import LinkDown
+from polybus.events import LinkDown, PeerSlow
 from polybus.message import Kind, Message
 from polybus.outbox import Outbox, Waiting
 from polybus.testing import Faults, pair
@@ -321,3 +321,121 @@ def test_urgent_messages_that_overtake_leave_nothing_behind_in_an_outbox() -> No
         assert len(box._shares[peer].droppable) <= 2 * len(box) + 65
     assert len(box.clear()) == 1_000
     assert box.bytes == 0
+
+
+def buffered(bus: Bus) -> int:
+    """What is charged to `Limits.total_bytes`."""
+    return bus._running.buffered
+
+
+@bounded
+async def test_results_that_wait_for_a_peer_that_does_not_read_are_charged() -> None:
+    bus = Bus(limits=Limits(outbox_bytes=20_000))
+
+    @bus.handle("page")
+    async def page(body: int) -> str:
+        return f"{body:08000}"
+
+    async with pair(bus) as client:
+        link = bus.peers[0]._link
+        link.pause_writing()
+        replies = [client.request("page", number) for number in range(20)]
+        await eventually(lambda: buffered(bus) >= 20 * 8000)
+        assert bus.stats().queued < 10
+        assert not any(reply.done() for reply in replies)
+        link.resume_writing()
+        assert [int((await reply)[-3:]) for reply in replies] == list(range(20))
+        assert buffered(bus) == 0
+
+
+@bounded
+async def test_a_peer_whose_results_do_not_fit_into_the_total_loses_its_link_and_others_do_not() -> None:
+    bus = Bus(limits=Limits(outbox_bytes=20_000, total_bytes=60_000))
+
+    @bus.handle("page")
+    async def page() -> str:
+        return "x" * 8000
+
+    async with pair(bus) as slow, pair(bus) as quick:
+        events = bus.events()
+        stalled = bus.peers[0]._link
+        stalled.pause_writing()
+        replies = [slow.request("page") for _ in range(20)]
+        for reply in replies:
+            with pytest.raises(Disconnected):
+                await reply
+        assert isinstance(await anext(events), PeerSlow)
+        await eventually(lambda: buffered(bus) == 0)
+        assert len(await quick.request("page")) == 8000
+
+
+@bounded
+async def test_large_bodies_of_requests_that_run_are_charged_and_more_than_the_total_is_turned_away() -> None:
+    bus = Bus(limits=Limits(total_bytes=250_000, close_timeout=0.1))
+    inside, go = 0, anyio.Event()
+
+    @bus.handle("store")
+    async def store(body: str) -> int:
+        nonlocal inside
+        inside += 1
+        await go.wait()
+        return len(body)
+
+    async with pair(bus) as client:
+        first, second, third = [client.request("store", "x" * 100_000) for _ in range(3)]
+        with pytest.raises(TooManyRequests, match=r"Limits\.total_bytes"):
+            await third
+        assert inside == 2
+        assert 200_000 <= buffered(bus) <= 250_000
+        small = client.request("store", "y")
+        first.cancel()
+        await eventually(lambda: buffered(bus) < 150_000)
+        go.set()
+        assert (await second, await small) == (100_000, 1)
+        assert buffered(bus) == 0
+
+
+@bounded
+async def test_a_large_body_is_charged_while_its_request_waits_and_while_it_runs() -> None:
+    bus = Bus(limits=Limits(running=1))
+    go = anyio.Event()
+
+    @bus.handle("store")
+    async def store(body: str) -> int:
+        await go.wait()
+        return len(body)
+
+    async with pair(bus) as client:
+        replies = [client.request("store", "x" * 100_000) for _ in range(3)]
+        await eventually(lambda: bus.stats().waiting == 2)
+        assert 300_000 <= buffered(bus) <= 302_000
+        go.set()
+        assert [await reply for reply in replies] == [100_000] * 3
+        assert buffered(bus) == 0
+
+
+@bounded
+async def test_what_authorize_still_thinks_about_ends_with_its_peer_and_is_charged_until_then() -> None:
+    thinking: list[str] = []
+
+    async def authorize(peer: Any, verb: str, subject: Any) -> bool:
+        if verb == "request":
+            return True
+        thinking.append(verb)
+        try:
+            await anyio.sleep_forever()
+        finally:
+            thinking.remove(verb)
+        return True
+
+    bus = Bus(authorize=authorize, limits=Limits(close_timeout=0.1))
+    async with bus:
+        for _ in range(5):
+            async with pair(bus) as client:
+                await client.publish("news", "x" * 5000)
+                await eventually(lambda: thinking == ["publish"])
+                await bus.publish("news", "y" * 3000, to=bus.peers[0], timeout=0.01)
+                await eventually(lambda: len(thinking) == 2)
+                assert buffered(bus) >= 8000
+            await eventually(lambda: not thinking)
+            assert buffered(bus) == 0

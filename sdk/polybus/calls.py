@@ -97,9 +97,11 @@ class Call:
                 result = await handler.invoke(bus, message, deadline if timed else None)
             else:
                 result = await bus._execution.run(handler, message, deadline if timed else None)
-            if self.peer is not None and self.peer._link.outbox is not None:
-                await self.peer._link.room_for_answer()
-            if not self.ended:
+            if self.peer is not None and (outbox := self.peer._link.outbox) is not None and not outbox.takes_answers:
+                later = self.peer.answer_later(self, result)
+                result = None  # once it is encoded nobody keeps it
+                await later
+            elif not self.ended:
                 self.origin.answer(self, result)
         except Exception as error:
             if not self.ended:

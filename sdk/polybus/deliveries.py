@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import anyio
 
+from .account import Account
 from .errors import BusError
 from .outbox import Outbox, Waiting
 
@@ -27,12 +28,14 @@ class Deliveries:
     There is one for a peer as long as an answer is out, and one task with it.
     """
 
-    __slots__ = ("_box", "_peer", "_publishers")
+    __slots__ = ("_box", "_deciding", "_peer", "_publishers")
 
     def __init__(self, peer: Peer) -> None:
         runtime = peer._link.runtime
         self._peer = peer
         self._box = Outbox(runtime.limits, runtime)
+        self._deciding = Account(runtime)
+        """The publication that is being decided about."""
         self._publishers: list[Any] = []
 
     def begin(self, message: Message, deadline: float, allowed: Awaitable[bool]) -> Waiting:
@@ -40,7 +43,7 @@ class Deliveries:
         peer = self._peer
         entry = peer._link.entry(message, peer, deadline)
         peer.undelivered = self
-        peer._link.runtime.spawn(self._run, entry, allowed)
+        peer.spawn(self._run, entry, allowed)
         return entry
 
     def add(self, message: Message, deadline: float) -> Waiting:
@@ -71,16 +74,19 @@ class Deliveries:
         bus = peer._link.bus
         try:
             while entry is not None:
+                self._deciding.charge(entry.size)
                 granted = await allowed if inspect.isawaitable(allowed) else bool(allowed)
                 if peer.undelivered is not self:
                     return  # the peer has gone meanwhile
                 self._decided(entry, granted)
+                self._deciding.release(entry.size)
                 entry = self._box.pop()
                 if entry is not None:
                     assert entry.message is not None
                     entry.waits = True  # for its publisher
                     allowed = bus._authority.may_receive(peer, entry.message.subject)
         finally:
+            self._deciding.release(self._deciding.held)
             # Also when a cancellation escapes from `authorize`: what waited is refused, and what follows is not blocked.
             if peer.undelivered is self:
                 self.lost()

@@ -257,7 +257,7 @@ class Distribution:
             answer = self._bus._authority.asks(peer, verb, name, Message(Kind(verb), name))
             if inspect.isawaitable(answer):
                 getattr(answer, "close", lambda: None)()  # asked again, where it can be waited for
-                link.runtime.spawn(self._tell_allowed, peer, names[index:])
+                peer.spawn(self._tell_allowed, peer, names[index:])
                 break
             if answer:
                 allowed[name] = None

@@ -30,6 +30,8 @@ logger: logging.Logger = logging.getLogger("polybus")
 
 DRAINING = "this bus takes no requests now, it is draining or has not started yet: ask another, or later"
 MODES = ("stream", "channel", "tunnel")
+_LARGE = 16 * 1024
+"""Bytes: smaller bodies of requests that run are not charged, `Limits.total_running` bounds them."""
 
 REQUEST, RESPONSE, ERROR, PUBLISH = Kind.REQUEST, Kind.RESPONSE, Kind.ERROR, Kind.PUBLISH
 
@@ -112,6 +114,10 @@ def admit(peer: Peer, call: Call) -> None:
     limits = runtime.limits
     waiting = peer.waiting
     if not waiting and len(peer.calls or ()) + peer.stopping <= limits.running and runtime.running < limits.total_running:
+        raw = call.message.raw
+        if raw is not None and len(raw) > _LARGE and not _keep(peer, call):
+            _turn_away(peer, call, f"{runtime.buffered} bytes wait here (Limits.total_bytes)")
+            return
         runtime.running += 1
         runtime.workers.submit(call)
         return
@@ -119,18 +125,31 @@ def admit(peer: Peer, call: Call) -> None:
     if waiting is None:
         waiting = peer.waiting = deque() if urgency is None else UrgentQueue()
     if len(waiting) >= limits.waiting or not peer.hold(call.message):
-        if peer.calls is not None:
-            peer.calls.pop(call.message.id, None)
-        call.ended = True
-        peer._link.bus._counters.refused += 1
-        text = f"{limits.running} requests run, {len(waiting)} wait (Limits.running, waiting, waiting_bytes): try again later"
-        call.origin.refuse(call, Code.RESOURCE_EXHAUSTED, text, "too_many_requests", None)
+        _turn_away(peer, call, f"{limits.running} requests run, {len(waiting)} wait (Limits.running, waiting, waiting_bytes)")
         return
     if urgency is None:
         waiting.append(call)
     else:
         cast("UrgentQueue[Call]", waiting).append(call, urgency(call.message))
     runtime.crowded[peer] = None
+
+
+def _turn_away(peer: Peer, call: Call, why: str) -> None:
+    if peer.calls is not None:
+        peer.calls.pop(call.message.id, None)
+    call.ended = True
+    peer._link.bus._counters.refused += 1
+    call.origin.refuse(call, Code.RESOURCE_EXHAUSTED, f"{why}: try again later", "too_many_requests", None)
+
+
+def _keep(peer: Peer, call: Call) -> bool:
+    """Charge a large body that its handler keeps. False if the bus keeps too much already."""
+    size = cost(call.message)
+    if not peer._link.runtime.large.hold(size):
+        return False
+    peer.large = peer.large if peer.large is not None else {}
+    peer.large[call] = size
+    return True
 
 
 def next_call(peer: Peer) -> None:
@@ -149,7 +168,10 @@ def next_call(peer: Peer) -> None:
         if not waiting or first.calls is None or len(first.calls) - len(waiting) + first.stopping >= runtime.limits.running:
             continue
         call = waiting.popleft()
-        first.account.release(cost(call.message))
+        size = cost(call.message)
+        first.account.release(size)
+        if size > _LARGE:
+            _ = _keep(first, call)  # it has room: it was kept until now
         runtime.running += 1
         runtime.workers.submit(call)
         if waiting:
@@ -251,8 +273,12 @@ def _gated(act: Callable[[Peer, Message], None], verb: str) -> Callable[[Peer, M
             return
         allowed = bus._asks(peer, verb, message.subject, message)
         if inspect.isawaitable(allowed):
-            peer.undecided = deque()
-            peer._link.runtime.spawn(_decide, peer, message, allowed)
+            if peer.hold(message):
+                waiting = peer.undecided = deque()
+                peer.spawn(_decide, peer, message, allowed, waiting)
+            else:
+                getattr(allowed, "close", lambda: None)()
+                bus._counters.dropped += 1
         elif allowed:
             act(peer, message)
         else:
@@ -269,37 +295,38 @@ def _queue_undecided(peer: Peer, message: Message) -> None:
         peer._link.bus._counters.dropped += 1
 
 
-def _next_undecided(peer: Peer) -> Message | None:
-    if not peer.undecided:
-        return None
-    message = peer.undecided.popleft()
-    peer.release(message)
-    return message
+async def _decide(peer: Peer, message: Message | None, allowed: Any, waiting: deque[Message]) -> None:
+    """Wait for `authorize`, then do what waited behind the answer, as far as no further answer is needed.
 
-
-async def _decide(peer: Peer, message: Message | None, allowed: Any) -> None:
-    """Wait for `authorize`, then do what waited behind the answer, as far as no further answer is needed."""
+    Ends with the peer. What is held of its messages is released: the one in hand here, the others there.
+    """
     bus = peer._link.bus
     try:
         while message is not None:
             granted = await bus._allowed(allowed)
-            if peer.undecided is None:
+            if peer.undecided is not waiting:
                 return  # the peer has gone meanwhile
             _decided(peer, message, granted)
-            message = _next_undecided(peer)
+            peer.release(message)
+            message = waiting.popleft() if waiting else None
             while message is not None and message.kind in (REQUEST, Kind.UNSUBSCRIBE):
                 if message.kind is REQUEST:
                     _answer_hello(peer, message)
                 else:
                     _unsubscribe(peer, message)
-                message = _next_undecided(peer)
+                peer.release(message)
+                message = waiting.popleft() if waiting else None
             if message is not None:
                 allowed = bus._asks(peer, _VERBS[message.kind][0], message.subject, message)
     finally:
+        if message is not None:
+            peer.release(message)
         # A cancellation that escaped from `authorize` refuses what waited; it must not block what follows.
-        while peer.undecided is not None and _next_undecided(peer) is not None:
-            bus._counters.refused += 1
-        peer.undecided = None
+        if peer.undecided is waiting:
+            for left in waiting:
+                peer.release(left)
+                bus._counters.refused += 1
+            peer.undecided = None
 
 
 def _decided(peer: Peer, message: Message, granted: bool) -> None:

@@ -6,8 +6,10 @@ import datetime
 import math
 import secrets
 from collections import deque
-from collections.abc import Awaitable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar, overload
+
+import anyio
 
 from . import incoming
 from .account import OVERHEAD, Account, cost
@@ -73,8 +75,10 @@ class Peer(Answer):
         "channels",
         "connected_at",
         "key",
+        "large",
         "patterns",
         "pending",
+        "scopes",
         "stopping",
         "undecided",
         "undelivered",
@@ -96,6 +100,10 @@ class Peer(Answer):
         """Requests of this peer whose handlers run or wait, by their id."""
         self.waiting: deque[Call] | UrgentQueue[Call] | None = None
         """Requests whose turn has not come: in order, and by urgency where the wire has priorities."""
+        self.large: dict[Call, int] | None = None
+        """Requests that run and have large bodies, and what those cost."""
+        self.scopes: set[anyio.CancelScope] | None = None
+        """Of tasks that end when it is gone."""
         self.stopping: int = 0
         """Handlers of requests that are over already: each keeps its place until it returns."""
         self.patterns: dict[str | int, int] | None = None
@@ -513,9 +521,36 @@ class Peer(Answer):
     # -- calls.Answer: outcomes of this peer's requests ------------------------------------------------------------------
 
     def answer(self, call: Call, value: Any) -> None:
+        response = self._response(call, value)
+        if response is not None:
+            self._link.answer(response, self)
+
+    async def answer_later(self, call: Call, value: Any) -> None:
+        """`answer`, when less waits for the peer. It keeps its handler's place until then, and is charged.
+
+        Raises:
+            EncodeError: It cannot be written.
+        """
+        response = self._response(call, value)
+        del value
+        if response is None or call.ended:
+            return
+        link = self._link
+        held, size = Account(link.runtime), cost(response)
+        if not held.hold(size):
+            link.too_slow(self, "answers wait for it, and the bus keeps too much already (Limits.total_bytes)")
+            return
+        try:
+            await link.room_for_answer()
+        finally:
+            held.release(size)
+        if not call.ended:
+            link.answer(response, self)
+
+    def _response(self, call: Call, value: Any) -> Message | None:
         message = call.message
         if message.kind is not Kind.REQUEST:
-            return
+            return None
         link = self._link
         response = Message(Kind.RESPONSE, message.subject, message.id, None, link.format)
         response.reply_to = message.reply_to
@@ -527,7 +562,7 @@ class Peer(Answer):
         elif value is not None:
             response.format = chosen = link.format_for(value, message.subject)
             response.raw = chosen.encode(value)
-        link.answer(response, self)
+        return response
 
     def refuse(self, call: Call, code: Code, text: str, reason: str | None, detail: Any) -> None:
         kind = call.message.kind
@@ -583,7 +618,7 @@ class Peer(Answer):
             self.waiting.remove(call)
             self.release(call.message)
         else:
-            self._place_free()
+            self._place_free(call)
 
     def stopped(self, call: Call) -> None:
         if self.calls is not None and self.calls.get(call.message.id) is call:
@@ -595,14 +630,23 @@ class Peer(Answer):
     def returned(self, call: Call) -> None:
         self.stopping -= 1
         self._link.runtime.stopping -= 1
-        self._place_free()
+        self._place_free(call)
 
-    def _place_free(self) -> None:
+    def _place_free(self, call: Call) -> None:
         runtime = self._link.runtime
         runtime.running -= 1
+        if self.large and (size := self.large.pop(call, 0)):
+            runtime.large.release(size)
         if self.waiting or runtime.crowded:
             incoming.next_call(self)
         runtime.bell.ring()
+
+    def spawn(self, function: Callable[..., Awaitable[Any]], *args: Any) -> None:
+        """Run a task of the bus for as long as this peer is there."""
+        scope = anyio.CancelScope()
+        scopes = self.scopes = self.scopes if self.scopes is not None else set()
+        scopes.add(scope)
+        self._link.runtime.spawn(_within, scopes, scope, function, args)
 
     def hold(self, message: Message) -> bool:
         """Take account of a message of this peer that has to wait. False if too much waits already."""
@@ -730,6 +774,9 @@ class Peer(Answer):
         self.calls = self.channels = self.undecided = None
         if self.undelivered is not None:
             self.undelivered.lost()
+        scopes, self.scopes = self.scopes, None
+        for scope in list(scopes or ()):
+            scope.cancel()
         self._link.bus._forget_patterns(self)
         self._asking = self._late = None
         self._silent = False
@@ -741,3 +788,13 @@ class Peer(Answer):
             self._unsent = None
             self._link.runtime.timed.pop(self, None)
             self._extended = None
+
+
+async def _within(
+    scopes: set[anyio.CancelScope], scope: anyio.CancelScope, function: Callable[..., Awaitable[Any]], args: tuple[Any, ...]
+) -> None:
+    try:
+        with scope:
+            await function(*args)
+    finally:
+        scopes.discard(scope)

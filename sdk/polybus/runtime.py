@@ -16,6 +16,7 @@ import anyio.abc
 from anyio.lowlevel import RunVar
 
 from ._loop import Bell, Loop, effective_deadline, elsewhere, is_stray, running_loop
+from .account import Account
 from .context import current_call
 from .workers import Workers
 
@@ -76,6 +77,8 @@ class Runtime:
         """Peers with requests that wait for a place."""
         self.buffered: int = 0
         """Bytes in all outboxes and held-back queues."""
+        self.large: Account = Account(self)
+        """Large bodies of requests that run."""
         self.gone: BusError | None = None
         """Why the last link that this bus opened is gone for good."""
         self.running: int = 0
