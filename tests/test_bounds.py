@@ -24,6 +24,7 @@ BOUNDS: dict[str, str] = {
     "life._guests": OURS,
     "transports._http_client._queue": "HIGH_WATER and one frame: then the link keeps what follows in its outbox",
     "transports._errai_channel._claiming": "two for each session, for the time of a handshake",
+    "transports._listen.silent": "Limits.handshakes: the gate of the listener",
     "transports._errai_events._data": "an event larger than twice Limits.message ends the connection",
     "transports._errai_requests._given": "the headers that the application gives",
     "transports._http_listener._endings": "the routes of an endpoint",

@@ -52,7 +52,7 @@ class BusGate:
         if not (self.open and self._bus.ready):
             return Unavailable("this server takes nobody now: it is shutting down or has not started yet")
         if self._knocking >= limits.handshakes:
-            return TooManyRequests(f"{self._knocking} handshakes are under way (Limits.handshakes)")
+            return TooManyRequests(f"{self._knocking} handshakes are under way (Limits.handshakes)", reason="handshakes")
         if len(self._bus._running.links) >= limits.peers:
             return TooManyRequests(f"{limits.peers} connections are open (Limits.peers)")
         if self._inside.get(_host(address), 0) >= limits.peers_per_address:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import gc
+import ssl
 from collections.abc import Iterator
 
 import pytest
+import trustme
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -13,3 +15,17 @@ def nothing_is_left_open() -> Iterator[None]:
     """One collection per module: one per test would take longer than the tests."""
     yield
     gc.collect()
+
+
+@pytest.fixture(scope="module")
+def authority() -> trustme.CA:
+    return trustme.CA()
+
+
+@pytest.fixture(scope="module")
+def server_tls(authority: trustme.CA) -> ssl.SSLContext:
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    authority.issue_cert("localhost", "127.0.0.1").configure_cert(context)
+    authority.configure_trust(context)
+    context.verify_mode = ssl.CERT_OPTIONAL
+    return context

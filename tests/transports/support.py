@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, Literal
@@ -10,6 +11,7 @@ from typing import Any, Literal
 import anyio
 import anyio.abc
 import anyio.lowlevel
+import trustme
 
 from polybus import transports
 from polybus.errors import BusError
@@ -327,3 +329,11 @@ async def raw_server(answer: Callable[[Raw], Awaitable[None]]) -> AsyncIterator[
         group.start_soon(listener.serve, serve)
         yield listener.extra(anyio.abc.SocketAttribute.local_port)
         group.cancel_scope.cancel()
+
+
+def client_tls(authority: trustme.CA, *identities: str) -> ssl.SSLContext:
+    context = ssl.create_default_context()
+    authority.configure_trust(context)
+    if identities:
+        authority.issue_cert(*identities).configure_cert(context)
+    return context

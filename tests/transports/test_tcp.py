@@ -18,7 +18,7 @@ from polybus.plugins import Closed
 from polybus.transports import SecureWebSocket, Tcp, Tls, Unix, WebSocket
 from tests.support import free_port
 
-from .support import Raw, adapter_of, dial, raw_peer, raw_server, running, serving
+from .support import Raw, adapter_of, client_tls, dial, raw_peer, raw_server, running, serving
 
 pytestmark = pytest.mark.anyio
 
@@ -214,28 +214,6 @@ async def test_another_server_on_the_same_path_keeps_its_file(anyio_backend: Any
 
 
 # -- TLS
-
-
-@pytest.fixture(scope="module")
-def authority() -> trustme.CA:
-    return trustme.CA()
-
-
-@pytest.fixture(scope="module")
-def server_tls(authority: trustme.CA) -> ssl.SSLContext:
-    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    authority.issue_cert("localhost", "127.0.0.1").configure_cert(context)
-    authority.configure_trust(context)
-    context.verify_mode = ssl.CERT_OPTIONAL
-    return context
-
-
-def client_tls(authority: trustme.CA, *identities: str) -> ssl.SSLContext:
-    context = ssl.create_default_context()
-    authority.configure_trust(context)
-    if identities:
-        authority.issue_cert(*identities).configure_cert(context)
-    return context
 
 
 @pytest.fixture(params=["tls://127.0.0.1:0", "wss://127.0.0.1:0/bus"])

@@ -170,7 +170,7 @@ class Door:
         if not self.open:
             return Unavailable("this broker is shutting down")
         if self._knocking >= limits.handshakes:
-            return TooManyRequests(f"{self._knocking} handshakes are under way (Limits.handshakes)")
+            return TooManyRequests(f"{self._knocking} handshakes are under way (Limits.handshakes)", reason="handshakes")
         if len(self.ends) >= limits.peers:
             return TooManyRequests(f"{limits.peers} connections are open (Limits.peers)")
         if self._inside.get(host, 0) >= limits.peers_per_address:

@@ -8,13 +8,14 @@ import logging
 import os
 import socket
 import ssl
+from collections import Counter
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, Final
 
 import anyio
 import anyio.lowlevel
 
-from ..errors import BusError
+from ..errors import BusError, TooManyRequests
 from ..plugins import Admission, Handshake, ListenOptions
 from ._sockets import address_of, unlink_if_ours
 from ._wire import Wire, call_later, plain_reason
@@ -37,12 +38,15 @@ class Arrival:
     Subclasses speak the framing: `begin`, `no` and `let_in`. All of it is over after `Limits.handshake_timeout`.
     """
 
-    __slots__ = ("_cancel_timer", "_knocked", "_over", "listener", "wire")
+    __slots__ = ("_cancel_timer", "_knock", "_over", "listener", "wire")
 
-    def __init__(self, listener: Listener, wire: Wire, knocked: bool, seconds: float) -> None:
+    def __init__(self, listener: Listener, wire: Wire, knock: Knock | None, seconds: float) -> None:
         self.listener: Listener = listener
         self.wire: Wire = wire
-        self._knocked = knocked
+        # What the gate has counted; None of somebody who is only told no.
+        self._knock = knock
+        if knock is not None:
+            knock.give_up = self._give_way
         # Decided: let in, refused or gone. What comes later is ignored.
         self._over = False
         self._cancel_timer = call_later(listener.options.host, max(seconds, 0), self._timed_out)
@@ -62,6 +66,8 @@ class Arrival:
     def ask(self, handshake: Handshake) -> None:
         """Ask the bus, which may take its time; meanwhile nothing is read."""
         self.wire.pause_reading()
+        if self._knock is not None:
+            self._knock.heard()
         self.listener.options.gate.admit(handshake, self._decided)
 
     def refuse(self, error: BusError) -> None:
@@ -73,6 +79,8 @@ class Arrival:
         if self._over:
             return
         self._over = True
+        if self._knock is not None:
+            self._knock.heard()
         host = self.listener.options.host
         self._cancel_timer()
         self._cancel_timer = call_later(host, host.limits.close_timeout, self.wire.abort)
@@ -86,7 +94,7 @@ class Arrival:
             self.refuse(outcome)
             return
         self._over = True
-        self._knocked = False
+        self._knock = None
         self._cancel_timer()
         self.listener.forget(self)
         transport = self.let_in(outcome)
@@ -96,6 +104,11 @@ class Arrival:
     def _timed_out(self) -> None:
         self._over = True
         logger.info("%s: the handshake was not over in time", self.wire.address)
+        self.wire.abort()
+
+    def _give_way(self) -> None:
+        self._over = True
+        logger.info("%s: it has said nothing, and others want to come in", self.wire.address)
         self.wire.abort()
 
     @property
@@ -115,9 +128,8 @@ class Arrival:
         self._over = True
         self._cancel_timer()
         self.listener.forget(self)
-        if self._knocked:
-            self._knocked = False
-            self.listener.options.gate.left(self.wire.address)
+        if self._knock is not None:
+            self._knock.left()
 
     def pause_writing(self) -> None:
         """What is written here is short."""
@@ -126,7 +138,40 @@ class Arrival:
         """What is written here is short."""
 
 
-ArrivalFactory = Callable[["Listener", Wire, bool, float], Arrival]
+class Knock:
+    """One stranger in the gate's count, from the accept until it is let in or gone.
+
+    While it is silent, it gives way to others: nobody shuts a listener by connecting and saying nothing.
+    """
+
+    __slots__ = ("_counted", "_listener", "address", "give_up")
+
+    def __init__(self, listener: Listener, address: str, give_up: Callable[[], None]) -> None:
+        self._listener = listener
+        self._counted = True
+        self.address: str = address
+        self.give_up: Callable[[], None] = give_up
+        """Cuts its connection."""
+        listener.silent[self] = None
+
+    @property
+    def host(self) -> str:
+        """The address without its port."""
+        return self.address.rpartition(":")[0] or self.address
+
+    def heard(self) -> None:
+        """It has said who it is, or has been told no."""
+        self._listener.silent.pop(self, None)
+
+    def left(self) -> None:
+        """It has gone."""
+        self.heard()
+        if self._counted:
+            self._counted = False
+            self._listener.options.gate.left(self.address)
+
+
+ArrivalFactory = Callable[["Listener", Wire, "Knock | None", float], Arrival]
 
 
 class Listener:
@@ -146,6 +191,8 @@ class Listener:
         self._tls = tls
         self._arrival = arrival
         self._arrivals: set[Arrival] = set()
+        self.silent: dict[Knock, None] = {}
+        """Who has said nothing yet, the oldest first."""
         self._path, self._inode = "", 0
         if sockets[0].family not in (socket.AF_INET, socket.AF_INET6):
             self._path = sockets[0].getsockname()
@@ -219,26 +266,46 @@ class Listener:
         host, gate = self.options.host, self.options.gate
         deadline = host.time() + host.limits.handshake_timeout
         refusal = gate.knock(address)
+        if isinstance(refusal, TooManyRequests) and refusal.reason == "handshakes" and self._make_room():
+            refusal = gate.knock(address)
         if refusal is not None and (self._tls is not None or len(self._arrivals) > host.limits.handshakes):
             # A refusal is not worth a TLS handshake, nor a crowd of those who listen to theirs.
             sock.close()
             return
+        scope = anyio.CancelScope()
+        knock = Knock(self, address, scope.cancel) if refusal is None else None
+        wire: Wire | None = None
         try:
-            wire = await self._wire(sock, address)
-        except BaseException as error:
-            if refusal is None:
-                gate.left(address)
-            if not isinstance(error, Exception):
-                raise
+            with scope:
+                wire = await self._wire(sock, address)
+        except Exception as error:
             logger.info("%s: no connection: %s", address, error)
+        finally:
+            if wire is None and knock is not None:
+                knock.left()
+        if wire is None:
             return
-        arrival = self._arrival(self, wire, refusal is None, deadline - host.time())
+        if scope.cancel_called:  # it has given way in the last moment
+            wire.abort()
+            return
+        arrival = self._arrival(self, wire, knock, deadline - host.time())
         self._arrivals.add(arrival)
         wire.attach(arrival)
         if refusal is not None:
             arrival.refuse(refusal)
         else:
             arrival.begin()
+
+    def _make_room(self) -> bool:
+        """Send the oldest of the silent away, of the address that has most of them. Whether there was one."""
+        if not self.silent:
+            return False
+        share = Counter(knock.host for knock in self.silent)
+        most = max(share.values())
+        oldest = next(knock for knock in self.silent if share[knock.host] == most)
+        oldest.left()
+        oldest.give_up()
+        return True
 
     async def _wire(self, sock: socket.socket, address: str) -> Wire:
         host = self.options.host

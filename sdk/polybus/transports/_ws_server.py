@@ -13,7 +13,7 @@ from websockets.server import ServerProtocol
 
 from ..errors import BusError
 from ..plugins import Admission, Handshake
-from ._listen import Arrival, Listener
+from ._listen import Arrival, Knock, Listener
 from ._stream import StreamTransport
 from ._wire import Wire
 from ._ws_frames import WebSocketFramer
@@ -31,8 +31,8 @@ class WebSocketArrival(Arrival):
 
     __slots__ = ("_door", "_head", "_welcome")
 
-    def __init__(self, listener: Listener, wire: Wire, knocked: bool, seconds: float, *, door: Door) -> None:
-        super().__init__(listener, wire, knocked, seconds)
+    def __init__(self, listener: Listener, wire: Wire, knock: Knock | None, seconds: float, *, door: Door) -> None:
+        super().__init__(listener, wire, knock, seconds)
         self._door = door
         self._head = bytearray()
         # The answer 101, ready to be written when the bus lets the peer in.

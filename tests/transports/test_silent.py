@@ -1,0 +1,88 @@
+"""Strangers who connect and say nothing do not keep others out."""
+
+from __future__ import annotations
+
+import ssl
+from contextlib import AsyncExitStack
+from typing import Any
+
+import anyio
+import anyio.abc
+import pytest
+import trustme
+
+from polybus import Bus, ConnectFailed, Limits, connect
+from tests.support import bounded, eventually
+
+from .support import client_tls
+
+pytestmark = pytest.mark.anyio
+
+LIMITS = Limits(handshakes=5, handshake_timeout=60.0, close_timeout=0.1)
+
+
+async def silent(url: str, stack: AsyncExitStack) -> anyio.abc.SocketStream:
+    host, _, port = url.partition("://")[2].partition("/")[0].partition(":")
+    return await stack.enter_async_context(await anyio.connect_tcp(host, int(port)))
+
+
+@pytest.mark.parametrize("scheme", ["ws", "wss", "tls"])
+@bounded
+async def test_silent_strangers_make_room_for_who_speaks_the_oldest_first(
+    scheme: str, authority: trustme.CA, server_tls: ssl.SSLContext
+) -> None:
+    secure = scheme != "ws"
+    bus = Bus(limits=LIMITS)
+    async with (
+        AsyncExitStack() as stack,
+        bus.serve(f"ubre+{scheme}://127.0.0.1:0", tls=server_tls if secure else None) as listener,
+    ):
+        crowd = []
+        for count in range(1, 6):
+            crowd.append(await silent(listener.url, stack))
+            await eventually(lambda count=count: listener._gate._knocking == count)  # type: ignore[misc]
+        for _ in range(3):
+            async with connect(listener.url, tls=client_tls(authority) if secure else None):
+                assert len(listener.peers) == 1
+        with pytest.raises((anyio.EndOfStream, anyio.BrokenResourceError)):
+            await crowd[0].receive()
+        await eventually(lambda: listener._gate._knocking == 4)  # who was let in has left a place
+        assert listener._gate._inside == {"127.0.0.1": 4}
+        for stream in crowd[1:]:
+            with anyio.move_on_after(0) as scope:
+                await stream.receive()
+            assert scope.cancelled_caught
+        for stream in crowd:
+            await stream.aclose()
+        await eventually(lambda: listener._gate._knocking == 0)
+        assert listener._gate._inside == {}
+
+
+@bounded
+async def test_who_waits_for_authenticate_is_not_sent_away_for_others() -> None:
+    go, asked = anyio.Event(), 0
+
+    async def authenticate(handshake: Any) -> str:
+        nonlocal asked
+        asked += 1
+        await go.wait()
+        return "ann"
+
+    bus = Bus(limits=LIMITS, authenticate=authenticate)
+    entered = 0
+
+    async def enter(url: str) -> None:
+        nonlocal entered
+        async with connect(url):
+            entered += 1
+            await eventually(lambda: entered == 5)
+
+    async with bus.serve("ubre+ws://127.0.0.1:0") as listener, anyio.create_task_group() as group:
+        for _ in range(5):
+            group.start_soon(enter, listener.url)
+        await eventually(lambda: asked == 5)
+        with pytest.raises(ConnectFailed, match="handshakes are under way"):
+            async with connect(listener.url):
+                pass
+        go.set()
+    assert entered == 5
