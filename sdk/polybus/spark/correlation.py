@@ -1,0 +1,247 @@
+"""Which answer belongs to which request: one window over the ordered events, no self-join, so the cost grows with the rows.
+
+An answer belongs to the newest request before it with the same key: connection, client behind a broker, direction and
+correlation id, and for CSB, whose ids have 16 bits, the action (CSB, section of message ids). Each row of the working table is a
+*turn*: one message, or all that is known so far of an exchange which an earlier run left open. Both have the same columns, and
+turns of one exchange fold into one turn, so that a run over new segments goes on exactly where the last one stopped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import reduce
+from typing import TYPE_CHECKING, Final
+
+import attrs
+from pyspark.sql import Column, DataFrame, Window
+from pyspark.sql import functions as F
+
+from polybus.capture.schema import DIRECTION_OUT, EXCHANGES
+
+if TYPE_CHECKING:
+    from pyspark.sql.window import WindowSpec
+
+__all__ = ["Correlated", "Patience", "correlate", "ends_of", "exchanges_of", "fold", "turns_of"]
+
+KEY: Final = ("capture_id", "conn_id", "client", "direction", "protocol", "action", "correlation_id")
+REQUEST: Final = (
+    "request_seq",
+    "request_time_ns",
+    "request_mono_ns",
+    "allowance_ns",
+    "asked_ns",
+    "subject",
+    "peer",
+    "identity_key",
+    "quality",
+)
+ANSWER: Final = ("response_seq", "response_mono_ns", "code", "code_name")
+LAST: Final = ("last_seq", "last_sub", "last_mono_ns", "last_linger_ns", "last_is_request", "last_digest", "last_subject")
+NS: Final = 1_000_000_000
+
+
+@attrs.frozen
+class Patience:
+    """How long an answer is waited for.
+
+    Attributes:
+        timeout: Seconds after which an answer is late, where the request has neither deadline nor ttl.
+        horizon: Seconds of silence after which an id is forgotten: what comes with it later is an orphan, or new. A request with
+            a longer deadline is remembered for as long as that. What is open at the end of a recording is carried over to the
+            next run for so long.
+    """
+
+    timeout: float = attrs.field(default=30.0, validator=attrs.validators.gt(0))
+    horizon: float = attrs.field(default=attrs.Factory(lambda self: 10 * self.timeout, takes_self=True))
+
+    def __attrs_post_init__(self) -> None:
+        if self.horizon < self.timeout:
+            raise ValueError(f"horizon={self.horizon} is shorter than timeout={self.timeout}: no answer could be late")
+
+    @property
+    def timeout_ns(self) -> int:
+        """The timeout in nanoseconds."""
+        return round(self.timeout * NS)
+
+    @property
+    def horizon_ns(self) -> int:
+        """The horizon in nanoseconds."""
+        return round(self.horizon * NS)
+
+
+@attrs.frozen
+class Correlated:
+    """What correlation makes of events.
+
+    Attributes:
+        exchanges: A row for each request, see `polybus.capture.schema.EXCHANGES`.
+        orphans: The responses to which there is no request.
+    """
+
+    exchanges: DataFrame
+    orphans: DataFrame
+
+
+def correlate(events: DataFrame, patience: Patience | None = None) -> Correlated:
+    """Pair requests and responses of a table of events, at once.
+
+    Args:
+        events: Rows as in `polybus.capture.schema.EVENTS`.
+        patience: 30 s when None.
+    """
+    patience = patience if patience is not None else Patience()
+    ends = events.groupBy("capture_id").agg(F.max("mono_ns").alias("end_ns"))
+    folded = fold(turns_of(events, patience), patience).join(F.broadcast(ends), "capture_id")
+    lost = folded.where("request_seq is null").select("capture_id", "last_seq", "last_sub")
+    return Correlated(exchanges_of(folded, patience, F.col("end_ns")), orphans_of(events, lost))
+
+
+def ends_of(ends: Mapping[str, int]) -> Column:
+    """The end of each recording as an expression, from a mapping of capture ids to nanoseconds of the monotonic clock."""
+    pairs = [F.lit(part) for pair in ends.items() for part in pair]
+    return F.create_map(*pairs)[F.col("capture_id")] if pairs else F.lit(None).cast("bigint")
+
+
+def turns_of(events: DataFrame, patience: Patience) -> DataFrame:
+    """The requests and responses among events as turns."""
+    is_request = F.col("kind") == "request"
+    asked = F.coalesce(F.col("deadline_ns") - F.col("mono_ns"), F.col("ttl_ms") * 1_000_000)
+    allowance = F.coalesce(asked, F.lit(patience.timeout_ns))
+    linger = F.when(is_request, F.greatest(allowance, F.lit(patience.horizon_ns))).otherwise(F.lit(patience.horizon_ns))
+    identity = F.when(F.col("client") != "", F.col("client")).otherwise(F.col("source"))
+
+    def asks(value: Column) -> Column:
+        return F.when(is_request, value)
+
+    def answers(value: Column) -> Column:
+        return F.when(~is_request, value)
+
+    picked = events.where(F.col("kind").isin("request", "response") & F.col("correlation_id").isNotNull())
+    return picked.select(
+        "capture_id",
+        "conn_id",
+        F.coalesce("client", F.lit("")).alias("client"),
+        F.when(is_request, F.col("direction")).otherwise(1 - F.col("direction")).cast("tinyint").alias("direction"),
+        "protocol",
+        F.when(F.col("protocol") == "csb", F.coalesce("subject", F.lit(""))).otherwise("").alias("action"),
+        "correlation_id",
+        asks(F.col("seq")).alias("request_seq"),
+        asks(F.col("time_ns")).alias("request_time_ns"),
+        asks(F.col("mono_ns")).alias("request_mono_ns"),
+        asks(allowance).alias("allowance_ns"),
+        asks(asked).alias("asked_ns"),
+        asks(F.col("subject")).alias("subject"),
+        asks(F.col("peer")).alias("peer"),
+        asks(identity).alias("identity_key"),
+        F.lit(None).cast("string").alias("quality"),
+        answers(F.col("seq")).alias("response_seq"),
+        answers(F.col("mono_ns")).alias("response_mono_ns"),
+        answers(F.col("code")).alias("code"),
+        answers(F.col("code_name")).alias("code_name"),
+        is_request.cast("int").alias("attempts"),
+        (~is_request).cast("int").alias("answers"),
+        F.col("seq").alias("last_seq"),
+        F.col("sub").alias("last_sub"),
+        F.col("mono_ns").alias("last_mono_ns"),
+        linger.alias("last_linger_ns"),
+        is_request.alias("last_is_request"),
+        F.xxhash64("data").alias("last_digest"),
+        F.col("subject").alias("last_subject"),
+    )
+
+
+def fold(turns: DataFrame, patience: Patience) -> DataFrame:
+    """One turn for each exchange and each orphan, with `followed`: nothing that comes later can change it."""
+    return _folded(_numbered(_compared(turns, patience)))
+
+
+def _in_order() -> WindowSpec:
+    return Window.partitionBy(*KEY).orderBy("last_seq", "last_sub")
+
+
+def _compared(turns: DataFrame, patience: Patience) -> DataFrame:
+    """What each turn is, seen from the one before it with the same key."""
+    before = {name: F.lag(name).over(_in_order()) for name in ("last_mono_ns", "last_linger_ns", "last_is_request")}
+    digest, subject = F.lag("last_digest").over(_in_order()), F.lag("last_subject").over(_in_order())
+    allowed = F.lag("allowance_ns").over(_in_order())
+    is_request = F.col("request_seq").isNotNull()
+    first_mono = F.coalesce("request_mono_ns", "response_mono_ns")
+    since = first_mono - before["last_mono_ns"]
+    return (
+        turns.withColumns({"since": since, "before_asks": before["last_is_request"], "before_linger": before["last_linger_ns"]})
+        .withColumns(
+            {
+                "broken": F.coalesce(F.col("since") > F.col("before_linger"), F.lit(True)),
+                "same": (digest == F.col("last_digest")) & subject.eqNullSafe(F.col("last_subject")) & (since <= allowed),
+            }
+        )
+        # The same bytes once more while nobody has answered and the first are still waited for: a further attempt.
+        .withColumn("again", is_request & ~F.col("broken") & F.col("before_asks") & F.coalesce("same", F.lit(False)))
+        .withColumn("starts", is_request & ~F.col("again"))
+    )
+
+
+def _numbered(turns: DataFrame) -> DataFrame:
+    opens = F.col("starts") | F.col("broken")
+    is_request = F.col("request_seq").isNotNull()
+    order = _in_order()
+    up_to_here = order.rowsBetween(Window.unboundedPreceding, Window.currentRow)
+    asked = F.max(F.when(is_request, F.col("last_seq"))).over(up_to_here)
+    broken = F.max(F.when(F.col("broken"), F.col("last_seq"))).over(up_to_here)
+    return turns.withColumns(
+        {
+            "number": F.sum(opens.cast("int")).over(up_to_here),
+            "next_opens": F.lead(opens).over(order),
+            "next_reuses": F.lead(F.col("starts") & ~F.col("broken")).over(order),
+            "orphaned": ~is_request & (asked.isNull() | (asked < broken)),
+        }
+    )
+
+
+def _folded(turns: DataFrame) -> DataFrame:
+    orphaned = F.col("orphaned")
+    ends = orphaned | F.coalesce("next_opens", F.lit(True))
+    first_answer = F.col("starts") | orphaned | (F.col("before_asks") & ~F.col("broken") & F.col("request_seq").isNull())
+    reused = F.when(F.col("broken"), "unique").when(F.col("before_asks"), "ambiguous").otherwise("reused_id")
+    turns = turns.withColumn("quality", F.coalesce("quality", reused))
+
+    def of(flag: Column, names: tuple[str, ...]) -> list[Column]:
+        return [F.max(F.when(flag, F.col(name))).alias(name) for name in names]
+
+    return turns.groupBy(
+        *KEY, "number", F.when(orphaned, F.col("last_seq")).alias("orphan_seq"), F.when(orphaned, F.col("last_sub")).alias("orphan_sub")
+    ).agg(
+        *of(F.col("starts"), REQUEST),
+        *of(first_answer, ANSWER),
+        F.sum("attempts").cast("int").alias("attempts"),
+        F.sum("answers").cast("int").alias("answers"),
+        *of(ends, LAST),
+        F.max(F.col("next_opens") & ends).alias("followed"),
+        F.max(F.col("next_reuses") & ends).alias("reused"),
+    )
+
+
+def exchanges_of(folded: DataFrame, patience: Patience, end_ns: Column) -> DataFrame:
+    """The table of exchanges, from folded turns and the end of each recording on its monotonic clock."""
+    latency = F.col("response_mono_ns") - F.col("request_mono_ns")
+    answered = F.col("answers") > 0
+    waited = F.coalesce(end_ns - F.col("request_mono_ns") > F.col("allowance_ns"), F.lit(False))
+    unanswered = F.when(~waited, "open-at-end").when(F.col("asked_ns").isNotNull(), "timeout").otherwise("unanswered")
+    answer = F.when(latency > F.col("allowance_ns"), "late").when(F.coalesce("code", F.lit(0)) == 0, "ok").otherwise("error")
+    columns = {
+        "latency_ns": F.when(answered, latency),
+        "outcome": F.when(answered, answer).otherwise(unanswered),
+        "duplicates": F.greatest(F.col("answers") - 1, F.lit(0)),
+        # Its answer may have been taken for the next one's.
+        "match_quality": F.when(~answered & F.coalesce("reused", F.lit(False)), "ambiguous").otherwise(F.col("quality")),
+        "request_time": F.expr("timestamp_micros(request_time_ns div 1000)"),
+        "latency_ms": F.when(answered, latency / 1e6),
+    }
+    given = folded.where("request_seq is not null").withColumns(columns)
+    return given.select(*EXCHANGES.names)
+
+
+def orphans_of(events: DataFrame, lost: DataFrame) -> DataFrame:
+    """The events that are orphans."""
+    keys = lost.select("capture_id", F.col("last_seq").alias("seq"), F.col("last_sub").alias("sub"))
+    return events.join(keys, ["capture_id", "seq", "sub"], "left_semi").select(*events.columns)

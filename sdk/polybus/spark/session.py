@@ -1,0 +1,92 @@
+"""A Spark session that fits: on one machine nothing but loopback and no web pages, and clear words where there is no Java."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from typing import Final
+
+from pyspark.sql import SparkSession
+
+__all__ = ["JAVA_NEEDED", "SparkUnavailable", "check_java", "start_session"]
+
+JAVA_NEEDED: Final = 17
+"""The oldest Java that Spark 4 runs on."""
+
+_LOCAL: Final = {
+    # Spark takes the address of the network otherwise, and serves a page about itself there.
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.driver.host": "127.0.0.1",
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+}
+
+
+class SparkUnavailable(RuntimeError):
+    """Spark cannot run here; the text says what is missing."""
+
+
+def check_java() -> str:
+    """The Java that Spark would start.
+
+    Returns:
+        Its path.
+
+    Raises:
+        SparkUnavailable: There is none, or it is too old.
+    """
+    home = os.environ.get("JAVA_HOME")
+    java = os.path.join(home, "bin", "java") if home else shutil.which("java")
+    if java is None:
+        raise SparkUnavailable(f"Spark needs Java {JAVA_NEEDED} or newer, and there is no `java` on the PATH: {_ADVICE}")
+    try:
+        said = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=60, check=True).stderr
+    except (OSError, subprocess.SubprocessError) as error:
+        where = " (from JAVA_HOME)" if home else ""
+        raise SparkUnavailable(f"Spark needs Java, and {java}{where} does not run: {error}; {_ADVICE}") from None
+    found = re.search(r'version "(?:1\.)?(\d+)', said)
+    if found is None or int(found[1]) < JAVA_NEEDED:
+        seen = f"Java {found[1]}" if found else said.strip()[:80]
+        raise SparkUnavailable(f"Spark needs Java {JAVA_NEEDED} or newer, and {java} is {seen}: {_ADVICE}")
+    return java
+
+
+_ADVICE: Final = "on a Debian `apt-get install default-jre-headless`; elsewhere install a JRE and set JAVA_HOME"
+
+
+def start_session(master: str | None = None, *, name: str = "polybus", settings: dict[str, str] | None = None) -> SparkSession:
+    """The session of this process, started if there is none; under `spark-submit` the one that was asked for there.
+
+    Args:
+        master: ``local[2]``, ``spark://host:7077``, ...; when None what spark-submit says, else ``local[*]``. In local mode
+            Spark binds to 127.0.0.1 only and shows no pages.
+        settings: Further settings of Spark.
+
+    Raises:
+        SparkUnavailable: Java is missing, or too old.
+    """
+    active = SparkSession.getActiveSession()
+    if active is not None:
+        return active
+    check_java()
+    submitted = "PYSPARK_GATEWAY_PORT" in os.environ
+    builder = SparkSession.builder.appName(name)
+    if master is not None or not submitted:
+        builder = builder.master(master if master is not None else "local[*]")
+    local = master is None and not submitted or master is not None and master.startswith("local")
+    chosen = {
+        "spark.sql.session.timeZone": "UTC",
+        "spark.sql.execution.arrow.pyspark.enabled": "true",
+        **(_LOCAL if local else {}),
+        **(settings or {}),
+    }
+    for key, value in chosen.items():
+        builder = builder.config(key, value)
+    if local:
+        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    # Its workers are to be this Python, with the same packages.
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    return builder.getOrCreate()

@@ -1,0 +1,229 @@
+"""Pairs, outcomes, attempts, duplicates and doubt, over stories told by hand; all are paired in one go."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from polybus.capture.schema import EXCHANGES, MATCH_QUALITIES, ORPHANS, OUTCOMES
+from polybus.spark.correlation import Patience, correlate
+
+from .stories import START, Story, table
+
+pytestmark = pytest.mark.spark
+
+
+def _stories() -> Iterator[Story]:
+    story = Story("plain")
+    story.asks(0)
+    story.answers(12.5)
+    yield story
+
+    story = Story("failed")
+    story.asks(0)
+    story.answers(5, code=5, code_name="NOT_FOUND")
+    yield story
+
+    story = Story("twice")
+    story.asks(0)
+    story.answers(5, data=b"first")
+    story.answers(6, code=13)
+    story.answers(7)
+    yield story
+
+    story = Story("lost")
+    story.asks(0)
+    story.ends(30_001)
+    yield story
+
+    story = Story("deadline")
+    story.asks(0, deadline_ns=1_000_000_000)
+    story.asks(10, "2", ttl_ms=2000)
+    story.ends(1100)
+    yield story
+
+    story = Story("open")
+    story.asks(0)
+    story.asks(0, "2", deadline_ns=60_000_000_000)
+    story.ends(29_999)
+    yield story
+
+    story = Story("late")
+    story.asks(0)
+    story.asks(0, "2", ttl_ms=100)
+    story.asks(0, "3", ttl_ms=60_000)
+    story.answers(101, "2")
+    story.answers(40_000)
+    story.answers(40_000, "3")
+    yield story
+
+    story = Story("again")  # the same bytes once more, before anybody answered
+    story.asks(0)
+    story.asks(1000)
+    story.asks(2000)
+    story.answers(2500)
+    yield story
+
+    story = Story("wrapped")  # answered, then the id comes round
+    story.asks(0, data=b"a")
+    story.answers(10)
+    story.asks(3000, data=b"b")
+    story.answers(3020)
+    yield story
+
+    story = Story("doubtful")  # the id comes round while the first has no answer
+    story.asks(0, data=b"a")
+    story.asks(3000, data=b"b")
+    story.answers(3020)
+    yield story
+
+    story = Story("forgotten")  # the same, but so much later that no answer is to be feared any more
+    story.asks(0, data=b"a")
+    story.asks(400_000, data=b"b")
+    story.answers(400_010)
+    yield story
+
+    story = Story("orphans")
+    story.answers(0, "9")
+    story.answers(1, "9")
+    story.asks(2, "1")
+    story.answers(400_000, "1")  # nobody remembers the request
+    story.answers(400_001, "1")
+    yield story
+
+    story = Story("both ways")  # either side may use the same ids
+    story.asks(0, subject="out")
+    story.asks(1, subject="in", direction=1)
+    story.answers(2, direction=0)
+    story.answers(5)
+    yield story
+
+    story = Story("csb")  # the id belongs to an action of a client
+    story.asks(0, protocol="csb", subject="READ", client="a")
+    story.asks(1, protocol="csb", subject="WRITE", client="a")
+    story.asks(2, protocol="csb", subject="READ", client="b")
+    story.answers(10, protocol="csb", subject="WRITE", client="a")
+    story.answers(20, protocol="csb", subject="READ", client="b")
+    story.answers(30, protocol="csb", subject="READ", client="a")
+    yield story
+
+    story = Story("connections")
+    story.asks(0, subject="one")
+    story.asks(1, subject="two", conn_id="connections-2")
+    story.answers(2, conn_id="connections-2")
+    story.answers(9)
+    yield story
+
+
+Rows = dict[str, list[dict[str, Any]]]
+
+
+@pytest.fixture(scope="module")
+def pairs(spark: SparkSession) -> tuple[Rows, Rows]:
+    """The exchanges and the orphans of each story, in their order."""
+    done = correlate(spark.createDataFrame(table(*_stories())))
+    exchanges, orphans = done.exchanges.toArrow(), done.orphans.toArrow()
+    assert exchanges.column_names == EXCHANGES.names
+    assert orphans.column_names == ORPHANS.names
+    assert [str(field.type) for field in exchanges.schema] == [str(field.type) for field in EXCHANGES]
+
+    def by_story(rows: list[dict[str, Any]], order: str) -> Rows:
+        sorted_rows = sorted(rows, key=lambda row: (row["capture_id"], row[order]))
+        return {story.name: [row for row in sorted_rows if row["capture_id"] == story.name] for story in _stories()}
+
+    return by_story(exchanges.to_pylist(), "request_seq"), by_story(orphans.to_pylist(), "seq")
+
+
+def column(pairs: tuple[Rows, Rows], story: str, name: str) -> list[Any]:
+    return [row[name] for row in pairs[0][story]]
+
+
+def test_every_request_is_one_row_and_every_word_is_of_its_list(pairs: tuple[Rows, Rows]) -> None:
+    rows = [row for story in pairs[0].values() for row in story]
+    assert {row["outcome"] for row in rows} == set(OUTCOMES)
+    assert {row["match_quality"] for row in rows} == set(MATCH_QUALITIES)
+    assert sum(row["attempts"] for row in rows) == sum(
+        event["kind"] == "request" for story in _stories() for event in story.events
+    )
+    answers = sum(event["kind"] == "response" for story in _stories() for event in story.events)
+    orphans = sum(len(story) for story in pairs[1].values())
+    assert sum(row["duplicates"] + (row["response_seq"] is not None) for row in rows) + orphans == answers
+
+
+def test_an_answer_is_paired_with_its_latency_on_the_monotonic_clock(pairs: tuple[Rows, Rows]) -> None:
+    [row] = pairs[0]["plain"]
+    assert (row["request_seq"], row["response_seq"], row["outcome"], row["code"]) == (0, 1, "ok", 0)
+    assert (row["latency_ns"], row["latency_ms"], row["match_quality"]) == (12_500_000, 12.5, "unique")
+    assert (row["request_time_ns"], row["request_time"].microsecond, row["identity_key"]) == (START, 0, "somebody")
+    assert (row["attempts"], row["duplicates"], row["direction"], row["peer"]) == (1, 0, 0, "tcp:127.0.0.1:1")
+
+
+def test_an_answer_with_a_code_is_an_error(pairs: tuple[Rows, Rows]) -> None:
+    [row] = pairs[0]["failed"]
+    assert (row["outcome"], row["code"], row["code_name"]) == ("error", 5, "NOT_FOUND")
+
+
+def test_the_first_answer_counts_and_further_ones_are_duplicates(pairs: tuple[Rows, Rows]) -> None:
+    [row] = pairs[0]["twice"]
+    assert (row["response_seq"], row["code"], row["outcome"], row["duplicates"]) == (1, 0, "ok", 2)
+
+
+def test_without_an_answer_it_depends_on_what_was_waited_for(pairs: tuple[Rows, Rows]) -> None:
+    assert column(pairs, "lost", "outcome") == ["unanswered"]
+    assert column(pairs, "deadline", "outcome") == ["timeout", "open-at-end"]
+    assert column(pairs, "open", "outcome") == ["open-at-end", "open-at-end"]
+    assert column(pairs, "lost", "latency_ns") == [None]
+    assert column(pairs, "lost", "latency_ms") == [None]
+    assert column(pairs, "lost", "response_seq") == [None]
+
+
+def test_late_is_after_the_ttl_or_the_timeout(pairs: tuple[Rows, Rows]) -> None:
+    assert column(pairs, "late", "outcome") == ["late", "late", "ok"]
+
+
+def test_the_same_request_once_more_is_a_further_attempt(pairs: tuple[Rows, Rows]) -> None:
+    [row] = pairs[0]["again"]
+    assert (row["attempts"], row["request_seq"], row["response_seq"]) == (3, 0, 3)
+    assert (row["latency_ns"], row["match_quality"]) == (2_500_000_000, "unique")
+
+
+def test_an_id_that_comes_round_is_flagged_and_paired_in_order(pairs: tuple[Rows, Rows]) -> None:
+    assert column(pairs, "wrapped", "match_quality") == ["unique", "reused_id"]
+    assert column(pairs, "wrapped", "latency_ms") == [10.0, 20.0]
+
+
+def test_what_the_wire_cannot_decide_is_called_ambiguous(pairs: tuple[Rows, Rows]) -> None:
+    assert column(pairs, "doubtful", "match_quality") == ["ambiguous", "ambiguous"]
+    assert column(pairs, "doubtful", "response_seq") == [None, 2]
+
+
+def test_beyond_the_horizon_an_id_is_new(pairs: tuple[Rows, Rows]) -> None:
+    assert column(pairs, "forgotten", "match_quality") == ["unique", "unique"]
+    assert column(pairs, "forgotten", "outcome") == ["unanswered", "ok"]
+
+
+def test_answers_without_a_request_are_orphans(pairs: tuple[Rows, Rows]) -> None:
+    assert [row["seq"] for row in pairs[1]["orphans"]] == [0, 1, 3, 4]
+    assert column(pairs, "orphans", "outcome") == ["unanswered"]
+
+
+def test_both_sides_may_use_the_same_ids(pairs: tuple[Rows, Rows]) -> None:
+    assert column(pairs, "both ways", "subject") == ["out", "in"]
+    assert column(pairs, "both ways", "direction") == [0, 1]
+    assert column(pairs, "both ways", "latency_ms") == [5.0, 1.0]
+
+
+def test_an_id_of_csb_belongs_to_its_client_and_its_action(pairs: tuple[Rows, Rows]) -> None:
+    assert column(pairs, "csb", "response_seq") == [5, 3, 4]
+    assert column(pairs, "csb", "match_quality") == ["unique"] * 3
+    assert column(pairs, "csb", "identity_key") == ["a", "a", "b"]
+
+
+def test_ids_belong_to_their_connection(pairs: tuple[Rows, Rows]) -> None:
+    assert column(pairs, "connections", "latency_ms") == [9.0, 1.0]
+
+
+def test_a_horizon_shorter_than_the_timeout_is_refused() -> None:
+    with pytest.raises(ValueError, match="shorter than timeout=30"):
+        Patience(timeout=30, horizon=10)
