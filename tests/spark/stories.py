@@ -20,7 +20,7 @@ class Story:
 
     def add(self, kind: str, at: float, **columns: Any) -> None:
         seq = len(self.events)
-        row = dict.fromkeys(EVENTS.names)
+        row: dict[str, Any] = dict.fromkeys(EVENTS.names)
         row |= {
             "id": f"{self.name}/{seq}/0",
             "source": "somebody",

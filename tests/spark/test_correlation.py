@@ -7,7 +7,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 from polybus.capture.schema import EXCHANGES, MATCH_QUALITIES, ORPHANS, OUTCOMES
-from polybus.spark.correlation import Patience, correlate
+from polybus.spark.correlation import correlate
+from polybus.spark.patience import Patience
 
 from .stories import START, Story, table
 

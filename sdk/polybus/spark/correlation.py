@@ -16,12 +16,14 @@ import attrs
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
-from polybus.capture.schema import DIRECTION_OUT, EXCHANGES
+from polybus.capture.schema import EXCHANGES
+
+from .patience import Patience
 
 if TYPE_CHECKING:
     from pyspark.sql.window import WindowSpec
 
-__all__ = ["Correlated", "Patience", "correlate", "ends_of", "exchanges_of", "fold", "turns_of"]
+__all__ = ["Correlated", "correlate", "ends_of", "exchanges_of", "fold", "turns_of"]
 
 KEY: Final = ("capture_id", "conn_id", "client", "direction", "protocol", "action", "correlation_id")
 REQUEST: Final = (
@@ -37,36 +39,6 @@ REQUEST: Final = (
 )
 ANSWER: Final = ("response_seq", "response_mono_ns", "code", "code_name")
 LAST: Final = ("last_seq", "last_sub", "last_mono_ns", "last_linger_ns", "last_is_request", "last_digest", "last_subject")
-NS: Final = 1_000_000_000
-
-
-@attrs.frozen
-class Patience:
-    """How long an answer is waited for.
-
-    Attributes:
-        timeout: Seconds after which an answer is late, where the request has neither deadline nor ttl.
-        horizon: Seconds of silence after which an id is forgotten: what comes with it later is an orphan, or new. A request with
-            a longer deadline is remembered for as long as that. What is open at the end of a recording is carried over to the
-            next run for so long.
-    """
-
-    timeout: float = attrs.field(default=30.0, validator=attrs.validators.gt(0))
-    horizon: float = attrs.field(default=attrs.Factory(lambda self: 10 * self.timeout, takes_self=True))
-
-    def __attrs_post_init__(self) -> None:
-        if self.horizon < self.timeout:
-            raise ValueError(f"horizon={self.horizon} is shorter than timeout={self.timeout}: no answer could be late")
-
-    @property
-    def timeout_ns(self) -> int:
-        """The timeout in nanoseconds."""
-        return round(self.timeout * NS)
-
-    @property
-    def horizon_ns(self) -> int:
-        """The horizon in nanoseconds."""
-        return round(self.horizon * NS)
 
 
 @attrs.frozen
@@ -209,7 +181,10 @@ def _folded(turns: DataFrame) -> DataFrame:
         return [F.max(F.when(flag, F.col(name))).alias(name) for name in names]
 
     return turns.groupBy(
-        *KEY, "number", F.when(orphaned, F.col("last_seq")).alias("orphan_seq"), F.when(orphaned, F.col("last_sub")).alias("orphan_sub")
+        *KEY,
+        "number",
+        F.when(orphaned, F.col("last_seq")).alias("orphan_seq"),
+        F.when(orphaned, F.col("last_sub")).alias("orphan_sub"),
     ).agg(
         *of(F.col("starts"), REQUEST),
         *of(first_answer, ANSWER),

@@ -1,0 +1,199 @@
+"""What has been done so far: one file a run, and the last of them is the truth about the output.
+
+A run writes files of its own, puts them in their places and then writes its manifest. Files that no manifest names belong to a
+run that was killed; the next one removes them. So each message is in the tables once, whatever happens to whoever writes them.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from typing import Any, Final
+
+import attrs
+
+from polybus.capture.errors import CaptureError
+
+from .ranges import Place
+from .storage import Storage
+
+__all__ = ["TABLES", "Counts", "Manifest", "Output", "run_prefix"]
+
+FOLDER: Final = "_manifest"
+STAGING: Final = "_staging"
+STATE: Final = "_state"
+TABLES: Final = ("events", "quarantine", "exchanges", "orphans")
+_OURS: Final = re.compile(r"run-(\d{6})-")
+_VERSION: Final = 1
+
+
+def run_prefix(run: int) -> str:
+    """With what the names of a run's files begin."""
+    return f"run-{run:06d}-"
+
+
+@attrs.define
+class Counts:
+    """Numbers of a run, or of all runs.
+
+    ``frames`` is `rowed` (frames with at least one good row) + `quarantined` + `empty`; that is checked in every run.
+    """
+
+    frames: int = 0
+    rowed: int = 0
+    quarantined: int = 0
+    empty: int = 0
+    events: int = 0
+    refused: int = 0
+    """Messages that could not be read, of frames that hold others that could."""
+    exchanges: int = 0
+    orphans: int = 0
+    gaps: int = 0
+    """Gap rows: where the recorder dropped something."""
+    lost: int = 0
+    """Stretches of segments that could not be read any more."""
+
+    def __add__(self, other: Counts) -> Counts:
+        mine, theirs = attrs.asdict(self), attrs.asdict(other)
+        return Counts(**{name: mine[name] + theirs[name] for name in mine})
+
+
+@attrs.frozen
+class Manifest:
+    """What was there after a run.
+
+    Attributes:
+        run: Its number, from 1.
+        capture: Of what.
+        settings: What the rows depend on: later runs must ask for the same.
+        start: Where it began to read.
+        end: Where it stopped.
+        counts: What it added; of exchanges those that nothing can change any more.
+        open_exchanges: How many there are besides.
+        ends: The last moment of each recording, ns on its monotonic clock.
+        added: Its files, by table.
+        provisional: Those of exchanges which the next run replaces.
+        state: The folder of what it leaves open.
+        gaps: The first of its gap rows.
+        losses: The first of the stretches that it could not read.
+    """
+
+    run: int
+    capture: str
+    settings: dict[str, Any]
+    start: Place
+    end: Place
+    counts: Counts
+    open_exchanges: int
+    ends: dict[str, int]
+    added: dict[str, list[str]]
+    provisional: list[str]
+    state: str | None
+    gaps: list[dict[str, Any]]
+    losses: list[dict[str, Any]]
+
+    def to_json(self) -> bytes:
+        """As it stands in its file."""
+        return json.dumps({"version": _VERSION, **attrs.asdict(self)}, indent=1).encode()
+
+    @classmethod
+    def from_json(cls, text: bytes) -> Manifest:
+        """From its file.
+
+        Raises:
+            CaptureError: It is of another version.
+        """
+        given = json.loads(text)
+        if given.pop("version") != _VERSION:
+            raise CaptureError("the output was written by another version of polybus: analyse into a new folder")
+        given["start"], given["end"] = Place(**given["start"]), Place(**given["end"])
+        given["counts"] = Counts(**given["counts"])
+        return cls(**given)
+
+
+class Output:
+    """The folder of results.
+
+    Args:
+        storage: Where.
+
+    Raises:
+        CaptureError: There is something else in it.
+    """
+
+    def __init__(self, storage: Storage) -> None:
+        self.storage = storage
+        names = storage.names()
+        if names and FOLDER not in names and not set(names) <= {STAGING, STATE, "_checkpoint", *TABLES}:
+            raise CaptureError(
+                f"{storage.inside('')} is not empty, and what is in it was not made from a capture ({', '.join(names[:3])}, ...): "
+                "choose a new folder"
+            )
+        files = [name for name in storage.files(FOLDER) if name.endswith(".json")]
+        self.manifests: list[Manifest] = [Manifest.from_json(storage.read(name)) for name in files]
+
+    @property
+    def last(self) -> Manifest | None:
+        """That of the newest run."""
+        return self.manifests[-1] if self.manifests else None
+
+    @property
+    def counts(self) -> Counts:
+        """Of all runs."""
+        total = sum((manifest.counts for manifest in self.manifests), Counts())
+        total.exchanges += self.last.open_exchanges if self.last is not None else 0
+        return total
+
+    def files(self, table: str) -> list[str]:
+        """The files that make up a table, relative to the folder."""
+        files = [name for manifest in self.manifests for name in manifest.added.get(table, [])]
+        if table == "exchanges" and self.last is not None:
+            files += self.last.provisional
+        return files
+
+    def check(self, capture: str, settings: dict[str, Any]) -> None:
+        """Whether the next run may go on here.
+
+        Raises:
+            CaptureError: The folder holds the results of another capture, or made with other settings.
+        """
+        last = self.last
+        if last is None:
+            return
+        if last.capture != capture:
+            raise CaptureError(f"{self.storage.inside('')} holds the results of {last.capture}: choose another folder")
+        for name, value in settings.items():
+            if last.settings.get(name) != value:
+                raise CaptureError(
+                    f"{self.storage.inside('')} was made with {name} {last.settings.get(name)}, not {value}: use that again, or "
+                    "analyse into a new folder"
+                )
+
+    def clean(self) -> None:
+        """Remove what a killed run has left."""
+        known = {name for table in TABLES for name in self.files(table)}
+        for name in self._strays(known):
+            self.storage.remove(name)
+        self.storage.remove(STAGING)
+        kept = self.last.state if self.last is not None else None
+        for folder in {name.rpartition("/")[0] for name in self.storage.files(STATE)} - {kept}:
+            self.storage.remove(folder)
+
+    def _strays(self, known: set[str]) -> Iterator[str]:
+        for table in TABLES:
+            for name in self.storage.files(table):
+                if name not in known and _OURS.match(name.rpartition("/")[2].lstrip(".")):
+                    yield name
+
+    def commit(self, manifest: Manifest) -> None:
+        """The run is done.
+
+        Raises:
+            CaptureError: Another one was faster.
+        """
+        name = f"{FOLDER}/{run_prefix(manifest.run)[:-1]}.json"
+        if name in self.storage.files(FOLDER):
+            raise CaptureError(f"{self.storage.inside('')}: another run has written here at the same time; run again")
+        self.storage.write(name, manifest.to_json())
+        self.manifests.append(manifest)

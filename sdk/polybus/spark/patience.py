@@ -1,0 +1,40 @@
+"""How long an answer is waited for, and how long an id is remembered."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import attrs
+
+__all__ = ["Patience"]
+
+NS: Final = 1_000_000_000
+
+
+@attrs.frozen
+class Patience:
+    """How long an answer is waited for.
+
+    Attributes:
+        timeout: Seconds after which an answer is late, where the request has neither deadline nor ttl.
+        horizon: Seconds of silence after which an id is forgotten: what comes with it later is an orphan, or new. A request with
+            a longer deadline is remembered for as long as that. What is open at the end of a recording is carried over to the
+            next run for so long.
+    """
+
+    timeout: float = attrs.field(default=30.0, validator=attrs.validators.gt(0))
+    horizon: float = attrs.field(default=attrs.Factory(lambda self: 10 * self.timeout, takes_self=True))
+
+    def __attrs_post_init__(self) -> None:
+        if self.horizon < self.timeout:
+            raise ValueError(f"horizon={self.horizon} is shorter than timeout={self.timeout}: no answer could be late")
+
+    @property
+    def timeout_ns(self) -> int:
+        """The timeout in nanoseconds."""
+        return round(self.timeout * NS)
+
+    @property
+    def horizon_ns(self) -> int:
+        """The horizon in nanoseconds."""
+        return round(self.horizon * NS)

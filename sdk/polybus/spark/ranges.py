@@ -1,0 +1,184 @@
+"""A capture in pieces for tasks: which batches each one reads, and how it reads them from the middle of a file."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Final
+
+import attrs
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from polybus.capture.errors import CaptureError
+from polybus.capture.reading import Capture, Position, Segment
+from polybus.capture.segments import SegmentReader, Stretch
+
+__all__ = ["Place", "Range", "RangeReader", "Window", "plan", "reach"]
+
+ROWS_PER_RANGE: Final = 100_000
+"""How many rows a task reads: some seconds of work, and small enough that many cores find something to do."""
+SCAN: Final = 4 << 20
+"""Segments smaller than this (bytes) are a range of their own, and nothing of them is read for the plan."""
+
+
+@attrs.frozen(order=True)
+class Place:
+    """A position in a capture, with where in its segment that is, so that a reader need not look for it.
+
+    Attributes:
+        segment: Number of the segment.
+        batch: Number of the batch in it.
+        offset: Byte in the file; not a part of the order.
+    """
+
+    segment: int = 0
+    batch: int = 0
+    offset: int = attrs.field(default=0, order=False)
+
+    @property
+    def position(self) -> Position:
+        """The position without the byte."""
+        return Position(self.segment, self.batch)
+
+
+@attrs.frozen
+class Range:
+    """Batches of one segment: from `start` up to batch `stop`, which is not included; to the end of the file where it is None."""
+
+    start: Place
+    stop: int | None
+
+
+@attrs.frozen
+class Window:
+    """What of a capture is wanted.
+
+    Attributes:
+        start_ns: Frames from here on, ns since 1970 UTC.
+        end_ns: Up to here, not included.
+        connection: Of this connection only.
+    """
+
+    start_ns: int | None = None
+    end_ns: int | None = None
+    connection: str | None = None
+
+    def of(self, rows: pa.RecordBatch) -> pa.RecordBatch:
+        """The rows within it."""
+        masks = []
+        if self.start_ns is not None:
+            masks.append(pc.greater_equal(rows.column("ts_ns"), self.start_ns))
+        if self.end_ns is not None:
+            masks.append(pc.less(rows.column("ts_ns"), self.end_ns))
+        if self.connection is not None:
+            masks.append(pc.equal(rows.column("conn_id"), self.connection))
+        for mask in masks:
+            rows = rows.filter(mask) if mask is masks[0] else rows.filter(_narrowed(masks[0], mask))
+            masks[0] = mask
+        return rows
+
+
+def _narrowed(before: Any, mask: Any) -> Any:
+    return mask.filter(before)
+
+
+def reach(capture: Capture, start: Place, rows: int | None = None) -> Place:
+    """How far a capture can be read now.
+
+    A torn batch at the end of the newest segment is not there yet. What is torn elsewhere is lost, and passed by.
+
+    Args:
+        capture: The capture.
+        start: Where reading begins.
+        rows: Stop as soon as at least so many rows lie in between, one batch at least; None: as far as there is something.
+
+    Raises:
+        CaptureError: A segment is missing.
+    """
+    place, seen = start, 0
+    segments = [segment for segment in capture.segments() if segment.number >= start.segment]
+    for segment in segments:
+        if segment.number > place.segment:
+            place = Place(segment.number)
+        reader = capture.reader(segment, place.offset, place.batch)
+        for message in reader.messages():
+            if rows is not None and seen and seen + message.rows > rows:
+                return place
+            place = Place(segment.number, message.batch + 1, message.offset + message.size)
+            seen += message.rows
+    return place
+
+
+def plan(capture: Capture, start: Place, stop: Place | None = None, rows: int = ROWS_PER_RANGE) -> list[Range]:
+    """The pieces of a capture between two places, in order and without gaps.
+
+    Raises:
+        CaptureError: A segment is missing.
+    """
+    ranges: list[Range] = []
+    for segment in capture.segments():
+        if segment.number < start.segment or (stop is not None and segment.number > stop.segment):
+            continue
+        begin = start if segment.number == start.segment else Place(segment.number)
+        end = stop.batch if stop is not None and segment.number == stop.segment else None
+        if end is not None and end <= begin.batch:
+            continue
+        ranges += _of_segment(capture, segment, begin, end, rows)
+    return ranges
+
+
+def _of_segment(capture: Capture, segment: Segment, begin: Place, end: int | None, rows: int) -> Iterator[Range]:
+    if segment.size - begin.offset <= SCAN:
+        yield Range(begin, end)
+        return
+    seen = 0
+    for message in capture.reader(segment, begin.offset, begin.batch).messages():
+        if end is not None and message.batch >= end:
+            break
+        seen += message.rows
+        if seen >= rows:
+            after = Place(segment.number, message.batch + 1, message.offset + message.size)
+            yield Range(begin, after.batch)
+            begin, seen = after, 0
+    # Also where no message follows: what is damaged there is found by whoever reads it.
+    if end is None or begin.batch < end:
+        yield Range(begin, end)
+
+
+class RangeReader:
+    """Reads a range of a capture.
+
+    Attributes:
+        damage: What was found to be lost, after the last batch.
+    """
+
+    def __init__(self, path: str, piece: Range) -> None:
+        self.damage: list[Stretch] = []
+        self._capture = Capture(path)
+        self._range = piece
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        """The rows, batch by batch.
+
+        Raises:
+            CaptureError: The segment is gone.
+        """
+        start, stop = self._range.start, self._range.stop
+        segments = self._capture.segments(complete=False)
+        segment = next((segment for segment in segments if segment.number == start.segment), None)
+        if segment is None:
+            raise CaptureError(
+                f"{self._capture.path}: segment {start.segment} is gone: retention has removed it before it was read; "
+                "read more often, or record with a larger max_bytes and max_age"
+            )
+        newest = segment is segments[-1]
+        reader = self._capture.reader(segment, start.offset, start.batch)
+        for message in reader.messages():
+            if stop is not None and message.batch >= stop:
+                break
+            yield reader.rows(message)
+        self.damage = [stretch for stretch in reader.damage if self._counts(reader, stretch, newest and not segment.sealed)]
+
+    def _counts(self, reader: SegmentReader, stretch: Stretch, may_grow: bool) -> bool:
+        stop = self._range.stop
+        return (stop is None or stretch.batch < stop) and not (stretch.torn and may_grow)

@@ -1,0 +1,333 @@
+"""The data source ``polybus``: captures as DataFrames, at once and as a stream, and DataFrames as publications on a bus.
+
+What a task reads it also decodes, so frames never go through the JVM; whole Arrow batches are handed over, never rows
+(measured: 2 to 3 times the speed of rows).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime, timezone
+from typing import Final
+
+import attrs
+import pyarrow as pa
+from pyspark.sql import SparkSession
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceArrowWriter,
+    DataSourceReader,
+    DataSourceStreamArrowWriter,
+    DataSourceStreamReader,
+    EqualTo,
+    Filter,
+    GreaterThan,
+    GreaterThanOrEqual,
+    InputPartition,
+    LessThan,
+    LessThanOrEqual,
+)
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
+from pyspark.sql.types import StructType
+
+from polybus.capture.decoding import decode
+from polybus.capture.errors import CaptureError
+from polybus.capture.reading import Capture
+
+from .matching import exchanges
+from .publishing import BusStreamWriter, BusWriter
+from .ranges import ROWS_PER_RANGE, Place, Range, RangeReader, Window, plan, reach
+from .tables import arrow_schema, spark_schema
+
+__all__ = ["BusDataSource", "Options"]
+
+READABLE: Final = ("events", "exchanges", "quarantine", "raw")
+STREAMED: Final = ("events", "raw")
+PUSHDOWN: Final = "spark.sql.python.filterPushdown.enabled"
+
+
+@attrs.frozen
+class Options:
+    """What was said to ``spark.read``."""
+
+    path: str
+    table: str = "events"
+    columns: tuple[str, ...] | None = None
+    window: Window = attrs.Factory(Window)
+    rows_per_partition: int = ROWS_PER_RANGE
+    max_rows: int | None = None
+    timeout: float = 30.0
+
+    @classmethod
+    def of(cls, given: Mapping[str, str]) -> Options:
+        """From the options of a reader.
+
+        Raises:
+            ValueError: One of them is unknown or not understood.
+        """
+        path = given.get("path")
+        if not path:
+            raise ValueError("where is the capture? .load(path)")
+        table = given.get("table", "events")
+        if table not in READABLE:
+            raise ValueError(f"table={table!r}: one of {', '.join(READABLE)}")
+        columns = given.get("columns")
+        names = tuple(name.strip() for name in columns.split(",")) if columns else None
+        arrow_schema(table, list(names) if names else None)
+        return cls(
+            path,
+            table,
+            names,
+            Window(_nanoseconds(given, "start"), _nanoseconds(given, "end"), given.get("connection")),
+            _count(given, "rowsPerPartition") or ROWS_PER_RANGE,
+            _count(given, "maxRowsPerTrigger"),
+            float(given.get("timeout", "30")),
+        )
+
+    @property
+    def names(self) -> list[str] | None:
+        """The columns that are wanted, None for all."""
+        return list(self.columns) if self.columns is not None else None
+
+
+def _count(given: Mapping[str, str], name: str) -> int | None:
+    text = given.get(name)
+    if text is None:
+        return None
+    if not text.isdigit() or int(text) < 1:
+        raise ValueError(f"{name}={text!r}: a whole number, 1 or more")
+    return int(text)
+
+
+def _nanoseconds(given: Mapping[str, str], name: str) -> int | None:
+    text = given.get(name)
+    return None if text is None else nanoseconds(text, name)
+
+
+def nanoseconds(text: str, name: str = "time") -> int:
+    """A time as text, ISO 8601 (UTC where it names no zone), or nanoseconds since 1970 as they are.
+
+    Raises:
+        ValueError: It is neither.
+    """
+    if text.isdigit():
+        return int(text)
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        raise ValueError(f"{name}={text!r}: a time as 2026-11-21T08:00:00Z, or nanoseconds since 1970") from None
+    if moment.tzinfo is None:
+        moment = moment.replace(tzinfo=timezone.utc)
+    whole = moment.replace(microsecond=0)
+    return int(whole.timestamp()) * 1_000_000_000 + moment.microsecond * 1000
+
+
+class BusDataSource(DataSource):
+    """The format ``polybus``: ``spark.dataSource.register(BusDataSource)``, then ``spark.read.format("polybus").load(path)``.
+
+    Options of a reader: ``table`` (events, exchanges, quarantine, raw), ``columns`` (some of them, with commas: Spark cannot tell
+    a Python source which ones it needs), ``start`` and ``end`` (ISO 8601 or ns since 1970), ``connection``,
+    ``rowsPerPartition``, ``timeout`` (of exchanges, seconds); of a stream (events, raw) also ``maxRowsPerTrigger``. A writer takes the
+    URL of a bus as its path, see `polybus.spark.publishing`.
+    """
+
+    @classmethod
+    def name(cls) -> str:
+        """The format."""
+        return "polybus"
+
+    def schema(self) -> StructType:
+        """The columns of the table.
+
+        Raises:
+            ValueError: An option is not understood.
+        """
+        options = Options.of(self.options)
+        return spark_schema(options.table, options.names)
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        """Reads what is there.
+
+        Raises:
+            ValueError: An option is not understood.
+        """
+        options = Options.of(self.options)
+        # A reader that knows of filters is refused altogether while Spark's setting is off, which it is unless somebody asks.
+        return FilteringReader(options) if _pushes_filters() else CaptureReader(options)
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        """Follows a capture.
+
+        Raises:
+            ValueError: An option is not understood.
+        """
+        options = Options.of(self.options)
+        if options.table not in STREAMED:
+            raise ValueError(f"table={options.table!r} cannot be read as a stream; {' and '.join(STREAMED)} can")
+        return CaptureStreamReader(options)
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
+        """Publishes.
+
+        Raises:
+            ValueError: An option or a column is missing.
+        """
+        return BusWriter(dict(self.options), schema.names)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:
+        """Publishes each batch of a stream.
+
+        Raises:
+            ValueError: An option or a column is missing.
+        """
+        return BusStreamWriter(dict(self.options), schema.names)
+
+
+def _pushes_filters() -> bool:
+    session = SparkSession.getActiveSession()
+    return session is not None and session.conf.get(PUSHDOWN, "false") == "true"
+
+
+class Piece(InputPartition):
+    """What one task reads; None for the whole capture."""
+
+    def __init__(self, piece: Range | None) -> None:
+        super().__init__(None)
+        self.piece = piece
+
+
+def read_piece(options: Options, piece: Range) -> Iterator[pa.RecordBatch]:
+    """The rows of a table that a range of the capture holds."""
+    for rows in RangeReader(options.path, piece).batches():
+        rows = options.window.of(rows)
+        if rows.num_rows:
+            yield _picked(rows, options)
+
+
+def _picked(rows: pa.RecordBatch, options: Options) -> pa.RecordBatch:
+    if options.table != "raw":
+        decoded = decode(rows)
+        rows = decoded.events if options.table == "events" else decoded.quarantine
+    return rows.select(options.names) if options.names is not None else rows
+
+
+class CaptureReader(DataSourceReader):
+    """Reads a capture as it is now, a task for each range of its batches."""
+
+    def __init__(self, options: Options) -> None:
+        self.options = options
+
+    def partitions(self) -> Sequence[InputPartition]:
+        """The ranges; a single one for exchanges, whose answers may be anywhere.
+
+        Raises:
+            CaptureError: It is no capture, or a segment is missing.
+        """
+        capture = Capture(self.options.path)
+        if self.options.table == "exchanges":
+            return [Piece(None)]
+        return [Piece(piece) for piece in plan(capture, Place(), reach(capture, Place()), self.options.rows_per_partition)]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """The rows of a range.
+
+        Raises:
+            CaptureError: A segment is gone.
+        """
+        assert isinstance(partition, Piece)
+        if partition.piece is not None:
+            yield from read_piece(self.options, partition.piece)
+            return
+        for batch in exchanges(Capture(self.options.path), self.options.window, self.options.timeout):
+            yield batch.select(self.options.names) if self.options.names is not None else batch
+
+
+class FilteringReader(CaptureReader):
+    """The same where Spark hands filters down: those on time and connection leave frames undecoded.
+
+    Spark applies every filter once more to what comes out, so narrowing to whole microseconds loses nothing.
+    """
+
+    def pushFilters(self, filters: list[Filter]) -> Iterator[Filter]:
+        """Takes what narrows the window; all are handed back, since `time` is coarser than `ts_ns`."""
+        for given in filters:
+            if self.options.table in ("events", "raw"):
+                self._narrow(given)
+            yield given
+
+    def _narrow(self, given: Filter) -> None:
+        window = self.options.window
+        column, value = getattr(given, "attribute", ()), getattr(given, "value", None)
+        if column == ("conn_id",) and isinstance(given, EqualTo):
+            if window.connection is None and isinstance(value, str):
+                window = attrs.evolve(window, connection=value)
+        elif column in (("time_ns",), ("ts_ns",)) and isinstance(value, int):
+            if isinstance(given, (GreaterThan, GreaterThanOrEqual)):
+                window = attrs.evolve(window, start_ns=max(value, window.start_ns or 0))
+            elif isinstance(given, (LessThan, LessThanOrEqual)):
+                end = value + 1
+                window = attrs.evolve(window, end_ns=end if window.end_ns is None else min(end, window.end_ns))
+        self.options = attrs.evolve(self.options, window=window)
+
+
+class CaptureStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Follows a capture. Offsets name a segment, a batch in it and its byte, never the time of a file."""
+
+    def __init__(self, options: Options) -> None:
+        self.options = options
+        self._until: Place | None = None
+
+    def initialOffset(self) -> dict[str, int]:
+        """The begin of what is there: retention may have removed the first segments.
+
+        Raises:
+            CaptureError: It is no capture.
+        """
+        return attrs.asdict(Place(Capture(self.options.path).segments()[0].number))
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        """As `maxRowsPerTrigger` says."""
+        return ReadAllAvailable() if self.options.max_rows is None else ReadMaxRows(self.options.max_rows)
+
+    def latestOffset(self, start: dict[str, int], limit: ReadLimit) -> dict[str, int]:
+        """How far it can be read now, within the limit but for one batch.
+
+        Raises:
+            CaptureError: A segment is missing.
+        """
+        rows = limit.max_rows if isinstance(limit, ReadMaxRows) else None
+        found = reach(Capture(self.options.path), Place(**start), rows)
+        return attrs.asdict(found if self._until is None else min(found, self._until))
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        """Notes where it ends: what is recorded from now on is for the next time."""
+        capture = Capture(self.options.path)
+        self._until = reach(capture, Place(capture.segments()[0].number))
+
+    def partitions(self, start: dict[str, int], end: dict[str, int]) -> Sequence[InputPartition]:
+        """The ranges between two offsets.
+
+        Raises:
+            CaptureError: A segment is missing, perhaps because retention has removed it.
+        """
+        capture, begin = Capture(self.options.path), Place(**start)
+        _check_there(capture, begin)
+        return [Piece(piece) for piece in plan(capture, begin, Place(**end), self.options.rows_per_partition)]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """The rows of a range.
+
+        Raises:
+            CaptureError: A segment is gone.
+        """
+        assert isinstance(partition, Piece) and partition.piece is not None
+        yield from read_piece(self.options, partition.piece)
+
+
+def _check_there(capture: Capture, begin: Place) -> None:
+    first = capture.segments()[0].number
+    if begin.segment < first:
+        raise CaptureError(
+            f"{capture.path}: the stream was to go on in segment {begin.segment}, and retention has removed all before {first}: "
+            "begin anew with another checkpoint, or record with a larger max_bytes and max_age"
+        )

@@ -1,0 +1,113 @@
+"""Where tables and manifests stand: a folder here, or wherever `pyarrow.fs` reaches."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.fs as pafs
+
+__all__ = ["Storage"]
+
+
+class Storage:
+    """A folder.
+
+    Args:
+        path: A folder here, or a URI (``hdfs://...``, ``s3://...``, ``s3a://...``).
+
+    Raises:
+        ValueError: The URI is not understood.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        given = os.fspath(path)
+        try:
+            # Hadoop's name for what pyarrow knows as s3.
+            self._fs, self._root = (
+                pafs.FileSystem.from_uri(given.replace("s3a://", "s3://", 1))
+                if "://" in given
+                else (pafs.LocalFileSystem(), os.path.abspath(given))
+            )
+        except (pa.ArrowInvalid, OSError) as error:
+            raise ValueError(f"{given}: {error}") from error
+        self._scheme = given.partition("://")[0] + "://" if "://" in given and not given.startswith("file:") else ""
+        self.local: bool = isinstance(self._fs, pafs.LocalFileSystem)
+
+    def inside(self, path: str) -> str:
+        """A path of this storage for `pyarrow`."""
+        return f"{self._root}/{path}" if path else self._root
+
+    def for_spark(self, path: str) -> str:
+        """The same for Spark."""
+        return f"{self._scheme}{self.inside(path)}" if not self.local else f"file://{self.inside(path)}"
+
+    @property
+    def filesystem(self) -> Any:
+        """The `pyarrow.fs.FileSystem`."""
+        return self._fs
+
+    def files(self, path: str) -> list[str]:
+        """All files beneath a folder, relative to the root; none where there is no such folder."""
+        found = self._fs.get_file_info(pafs.FileSelector(self.inside(path), allow_not_found=True, recursive=True))
+        prefix = len(self._root) + 1
+        return sorted(info.path[prefix:] for info in found if info.type == pafs.FileType.File)
+
+    def size(self, path: str) -> int:
+        """Bytes of a file."""
+        return int(self._fs.get_file_info(self.inside(path)).size or 0)
+
+    def names(self) -> list[str]:
+        """What stands at the root."""
+        found = self._fs.get_file_info(pafs.FileSelector(self._root, allow_not_found=True))
+        return sorted(info.base_name for info in found)
+
+    def read(self, path: str) -> bytes:
+        """A file as a whole.
+
+        Raises:
+            OSError: It cannot be read.
+        """
+        with self._fs.open_input_stream(self.inside(path)) as file:
+            data: bytes = file.read()
+        return data
+
+    def write(self, path: str, data: bytes) -> None:
+        """A file as a whole, under its name only when all of it is there.
+
+        Raises:
+            OSError: It cannot be written.
+        """
+        place = self.inside(path)
+        self._fs.create_dir(place.rpartition("/")[0], recursive=True)
+        if self.local:
+            with open(place + ".new", "wb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+        else:
+            with self._fs.open_output_stream(place + ".new") as stream:
+                stream.write(data)
+        self._fs.move(place + ".new", place)
+
+    def move(self, old: str, new: str) -> None:
+        """Give a file another place.
+
+        Raises:
+            OSError: That was not possible.
+        """
+        self._fs.create_dir(self.inside(new).rpartition("/")[0], recursive=True)
+        self._fs.move(self.inside(old), self.inside(new))
+
+    def remove(self, path: str) -> None:
+        """A file or a folder, if it is there.
+
+        Raises:
+            OSError: That was not possible.
+        """
+        kind = self._fs.get_file_info(self.inside(path)).type
+        if kind == pafs.FileType.Directory:
+            self._fs.delete_dir(self.inside(path))
+        elif kind == pafs.FileType.File:
+            self._fs.delete_file(self.inside(path))

@@ -1,0 +1,42 @@
+"""The tables of a capture as Spark knows them."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import pyarrow as pa
+from pyspark.sql.pandas.types import from_arrow_schema
+from pyspark.sql.types import StructType
+
+from polybus.capture.schema import EVENTS, EXCHANGES, FRAMES, ORPHANS, QUARANTINE
+
+__all__ = ["SCHEMAS", "arrow_schema", "spark_schema"]
+
+SCHEMAS: Final = {"events": EVENTS, "quarantine": QUARANTINE, "exchanges": EXCHANGES, "orphans": ORPHANS, "raw": FRAMES}
+"""Schemas by the name of the table."""
+
+
+def arrow_schema(table: str, columns: list[str] | None = None) -> pa.Schema:
+    """The columns of a table, or some of them in that order.
+
+    Raises:
+        ValueError: There is no such table or no such column.
+    """
+    schema = SCHEMAS.get(table)
+    if schema is None:
+        raise ValueError(f"there is no table {table!r}; there are {', '.join(SCHEMAS)}")
+    if columns is None:
+        return schema
+    unknown = [name for name in columns if name not in schema.names]
+    if unknown:
+        raise ValueError(f"{table} has no column {unknown[0]!r}; it has {', '.join(schema.names)}")
+    return pa.schema([schema.field(name) for name in columns])
+
+
+def spark_schema(table: str, columns: list[str] | None = None) -> StructType:
+    """The same for Spark.
+
+    Raises:
+        ValueError: There is no such table or no such column.
+    """
+    return from_arrow_schema(arrow_schema(table, columns), prefer_timestamp_ntz=False)

@@ -1,0 +1,177 @@
+"""The first stage: a task reads a range of a capture, decodes it and writes events and quarantine as Parquet.
+
+Frames and events stay in the Python worker, as Arrow, from one file to the other; the JVM sees one row a task. The names of the
+files are new with each attempt, and only those of attempts that Spark has accepted are used.
+"""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Callable, Iterator
+from typing import Any, Final
+
+import attrs
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from polybus.capture.decoding import decode
+from polybus.capture.schema import FLAG_GAP_BEFORE
+from polybus.capture.segments import Stretch
+
+from .ranges import Range, RangeReader, Window
+from .storage import Storage
+
+__all__ = ["Taken", "take", "taker"]
+
+ROWS_AT_ONCE: Final = 50_000
+"""Of a row group; so many are held in memory for each date and protocol of a task."""
+SAMPLES: Final = 100
+"""Gap rows and losses that a task reports one by one; all are counted."""
+
+
+@attrs.define
+class Taken:
+    """What a task has done."""
+
+    frames: int = 0
+    quarantined: int = 0
+    empty: int = 0
+    events: int = 0
+    refused: int = 0
+    rowed: int = 0
+    gaps: int = 0
+    lost: int = 0
+    ends: dict[str, int] = attrs.Factory(dict)
+    gap_rows: list[dict[str, Any]] = attrs.Factory(list)
+    losses: list[dict[str, Any]] = attrs.Factory(list)
+    files: list[list[str]] = attrs.Factory(list)
+    """Table and path, in the staging folder."""
+
+
+def taker(capture: str, out: str, staging: str, ranges: list[Range], window: Window) -> Callable[..., Iterator[pa.RecordBatch]]:
+    """The function for ``mapInArrow`` over the numbers of ranges, one a partition."""
+
+    def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            for number in batch.column(0).to_pylist():
+                done = take(capture, Storage(out), f"{staging}/{number:06d}-{uuid.uuid4().hex[:12]}", ranges[number], window)
+                yield pa.RecordBatch.from_pydict({"taken": [json.dumps(attrs.asdict(done))]})
+
+    return run
+
+
+def take(capture: str, storage: Storage, staging: str, piece: Range, window: Window) -> Taken:
+    """Decode a range into files.
+
+    Raises:
+        CaptureError: The segment is gone.
+        OSError: A file cannot be written.
+    """
+    done = Taken()
+    tables = _Tables(storage, staging)
+    reader = RangeReader(capture, piece)
+    for rows in reader.batches():
+        rows = window.of(rows)
+        if not rows.num_rows:
+            continue
+        _note_gaps(done, rows)
+        decoded = decode(rows)
+        events, quarantine = decoded.events, decoded.quarantine
+        done.frames += decoded.frames
+        done.quarantined += quarantine.num_rows
+        done.empty += decoded.empty
+        done.refused += decoded.refused
+        done.events += events.num_rows
+        # A frame's first message is number 0.
+        done.rowed += pc.sum(pc.equal(events.column("sub"), 0)).as_py() or 0
+        _note_ends(done, events)
+        tables.add("events", events, "time_ns")
+        tables.add("quarantine", quarantine, "ts_ns")
+    tables.close()
+    done.files = tables.files
+    _note_losses(done, piece, reader.damage)
+    return done
+
+
+def _note_ends(done: Taken, events: pa.RecordBatch) -> None:
+    found = (
+        pa.table([events.column("capture_id"), events.column("mono_ns")], ["id", "mono"])
+        .group_by("id")
+        .aggregate([("mono", "max")])
+    )
+    for row in found.to_pylist():
+        done.ends[row["id"]] = max(row["mono_max"], done.ends.get(row["id"], row["mono_max"]))
+
+
+def _note_gaps(done: Taken, rows: pa.RecordBatch) -> None:
+    marked = pc.not_equal(pc.bit_wise_and(rows.column("flags"), FLAG_GAP_BEFORE), 0)
+    gaps = rows.filter(pc.and_(marked, pc.is_null(rows.column("frame"))))
+    done.gaps += gaps.num_rows
+    for row in gaps.slice(0, max(0, SAMPLES - len(done.gap_rows))).to_pylist():
+        done.gap_rows.append(
+            {name: row[name] for name in ("capture_id", "seq", "ts_ns", "conn_id")} | {"detail": row["options"]}
+        )
+
+
+def _note_losses(done: Taken, piece: Range, damage: list[Stretch]) -> None:
+    done.lost = len(damage)
+    done.losses = [{"segment": piece.start.segment, **attrs.asdict(stretch)} for stretch in damage[:SAMPLES]]
+
+
+class _Tables:
+    """Parquet files by table, date and protocol."""
+
+    def __init__(self, storage: Storage, staging: str) -> None:
+        self.files: list[list[str]] = []
+        self._storage = storage
+        self._staging = staging
+        self._waiting: dict[str, list[pa.RecordBatch]] = {}
+        self._rows: dict[str, int] = {}
+        self._writers: dict[str, Any] = {}
+
+    def add(self, table: str, rows: pa.RecordBatch, time: str) -> None:
+        for folder, part in _parts(rows, time):
+            place = f"{table}/{folder}"
+            self._waiting.setdefault(place, []).append(part)
+            self._rows[place] = self._rows.get(place, 0) + part.num_rows
+            if self._rows[place] >= ROWS_AT_ONCE:
+                self._flush(place)
+
+    def _flush(self, place: str) -> None:
+        table = pa.Table.from_batches(self._waiting.pop(place))
+        del self._rows[place]
+        writer = self._writers.get(place)
+        if writer is None:
+            name = f"{self._staging}/{place}/part.parquet"
+            self._storage.filesystem.create_dir(self._storage.inside(name).rpartition("/")[0], recursive=True)
+            writer = pq.ParquetWriter(
+                self._storage.inside(name), table.schema, filesystem=self._storage.filesystem, compression="zstd"
+            )
+            self._writers[place] = writer
+            self.files.append([place, name])
+        writer.write_table(table)
+
+    def close(self) -> None:
+        for place in list(self._waiting):
+            self._flush(place)
+        for writer in self._writers.values():
+            writer.close()
+
+
+def _parts(rows: pa.RecordBatch, time: str) -> Iterator[tuple[str, pa.RecordBatch]]:
+    """The rows by folder: date in UTC and protocol."""
+    if not rows.num_rows:
+        return
+    days = pc.divide(rows.column(time), 86_400_000_000_000)
+    protocols = rows.column("protocol")
+    plain = rows.drop_columns(["protocol"])
+    found = pa.table([days, protocols], ["day", "protocol"]).group_by(["day", "protocol"]).aggregate([])
+    for key in found.to_pylist():
+        date = pa.scalar(key["day"], pa.int32()).cast(pa.date32()).as_py()
+        folder = f"date={date}/protocol={key['protocol']}"
+        if len(found) == 1:
+            yield folder, plain
+            return
+        yield folder, plain.filter(pc.and_(pc.equal(days, key["day"]), pc.equal(protocols, key["protocol"])))
