@@ -360,8 +360,8 @@ def _exchanges(part: dict[str, Any], place: Any, end: int) -> pa.Table:
 
 
 def _decidable(part: dict[str, Any]) -> Any:
-    """False for two requests of one key where the first was not over when the second began."""
-    keys = np.asarray(part["keys"])
+    """False for two requests of one key where the first was not over when the second began, nor any before it."""
+    keys = np.unique(np.asarray(part["keys"]), return_inverse=True)[1]
     times, over = part["times"], part["times"] + part["over"]
     found = np.ones(len(keys), bool)
     order = np.lexsort((times, keys))
@@ -369,4 +369,8 @@ def _decidable(part: dict[str, Any]) -> Any:
     clash = (keys[before] == keys[after]) & (over[before] >= times[after])
     found[before[clash]] = False
     found[after[clash]] = False
+    # A late answer may fall into the time of a request but one: when the last answer to any before it was there.
+    answered = np.where(part["fates"] == LOST, 0, over)[order] + keys[order] * (np.int64(1) << 42)
+    there = np.maximum.accumulate(answered)[:-1] - keys[before] * (np.int64(1) << 42)
+    found[after[(keys[before] == keys[after]) & (there >= times[after])]] = False
     return found
