@@ -100,13 +100,13 @@ def _stories() -> Iterator[Story]:
     story.answers(5)
     yield story
 
-    story = Story("csb")  # the id belongs to an action of a client
-    story.asks(0, protocol="csb", subject="READ", client="a")
-    story.asks(1, protocol="csb", subject="WRITE", client="a")
-    story.asks(2, protocol="csb", subject="READ", client="b")
-    story.answers(10, protocol="csb", subject="WRITE", client="a")
-    story.answers(20, protocol="csb", subject="READ", client="b")
-    story.answers(30, protocol="csb", subject="READ", client="a")
+    story = Story("csb")  # its correlation ids hold the action; each client of a connection has ids of its own
+    story.asks(0, "0001:READ", protocol="csb", client="a")
+    story.asks(1, "0001:WRITE", protocol="csb", client="a")
+    story.asks(2, "0001:READ", protocol="csb", client="b")
+    story.answers(10, "0001:WRITE", protocol="csb", client="a")
+    story.answers(20, "0001:READ", protocol="csb", client="b")
+    story.answers(30, "0001:READ", protocol="csb", client="a")
     yield story
 
     story = Story("connections")
@@ -215,7 +215,7 @@ def test_both_sides_may_use_the_same_ids(pairs: tuple[Rows, Rows]) -> None:
     assert column(pairs, "both ways", "latency_ms") == [5.0, 1.0]
 
 
-def test_an_id_of_csb_belongs_to_its_client_and_its_action(pairs: tuple[Rows, Rows]) -> None:
+def test_ids_belong_to_the_client_behind_a_broker(pairs: tuple[Rows, Rows]) -> None:
     assert column(pairs, "csb", "response_seq") == [5, 3, 4]
     assert column(pairs, "csb", "match_quality") == ["unique"] * 3
     assert column(pairs, "csb", "identity_key") == ["a", "a", "b"]

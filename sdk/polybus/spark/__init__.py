@@ -1,1 +1,47 @@
 """The data pipeline on Spark: tables, metrics and a report out of recorded traffic. Needs ``pip install 'polybus[spark]'``."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .correlation import Correlated as Correlated
+    from .correlation import correlate as correlate
+    from .pipeline import Done as Done
+    from .pipeline import Pipeline as Pipeline
+    from .results import load as load
+    from .session import SparkUnavailable as SparkUnavailable
+    from .session import start_session as start_session
+    from .source import BusDataSource as BusDataSource
+
+__all__ = ["BusDataSource", "Correlated", "Done", "Pipeline", "SparkUnavailable", "correlate", "load", "start_session"]
+
+_HOMES = {
+    "BusDataSource": "source",
+    "Correlated": "correlation",
+    "Done": "pipeline",
+    "Pipeline": "pipeline",
+    "SparkUnavailable": "session",
+    "correlate": "correlation",
+    "load": "results",
+    "start_session": "session",
+}
+_NEEDED = ("pyspark", "pyarrow", "pandas", "matplotlib", "numpy")
+
+
+def __getattr__(name: str) -> Any:
+    """Loads what is asked for.
+
+    Raises:
+        ImportError: PySpark, or what belongs to it, is not installed.
+    """
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    try:
+        return getattr(import_module(f"{__name__}.{home}"), name)
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] not in _NEEDED:
+            raise
+        raise ImportError(f"the pipeline needs {error.name}: pip install 'polybus[spark]'", name=error.name) from error

@@ -1,15 +1,14 @@
 """Which answer belongs to which request: one window over the ordered events, no self-join, so the cost grows with the rows.
 
 An answer belongs to the newest request before it with the same key: connection, client behind a broker, direction and
-correlation id, and for CSB, whose ids have 16 bits, the action (CSB, section of message ids). Each row of the working table is a
-*turn*: one message, or all that is known so far of an exchange which an earlier run left open. Both have the same columns, and
-turns of one exchange fold into one turn, so that a run over new segments goes on exactly where the last one stopped.
+correlation id (into which the decoder has put CSB's action, since its ids have only 16 bits). Each row of the working table is
+a *turn*: one message, or all that is known so far of an exchange which an earlier run left open. Both have the same columns,
+and the turns of one exchange fold into one turn, so that a run over new segments goes on exactly where the last one stopped.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import reduce
 from typing import TYPE_CHECKING, Final
 
 import attrs
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Correlated", "correlate", "ends_of", "exchanges_of", "fold", "turns_of"]
 
-KEY: Final = ("capture_id", "conn_id", "client", "direction", "protocol", "action", "correlation_id")
+KEY: Final = ("capture_id", "conn_id", "client", "direction", "protocol", "correlation_id")
 REQUEST: Final = (
     "request_seq",
     "request_time_ns",
@@ -38,7 +37,16 @@ REQUEST: Final = (
     "quality",
 )
 ANSWER: Final = ("response_seq", "response_mono_ns", "code", "code_name")
-LAST: Final = ("last_seq", "last_sub", "last_mono_ns", "last_linger_ns", "last_is_request", "last_digest", "last_subject")
+LAST: Final = (
+    "last_seq",
+    "last_sub",
+    "last_mono_ns",
+    "last_linger_ns",
+    "last_is_request",
+    "last_digest",
+    "last_subject",
+    "last_allowance_ns",
+)
 
 
 @attrs.frozen
@@ -95,7 +103,6 @@ def turns_of(events: DataFrame, patience: Patience) -> DataFrame:
         F.coalesce("client", F.lit("")).alias("client"),
         F.when(is_request, F.col("direction")).otherwise(1 - F.col("direction")).cast("tinyint").alias("direction"),
         "protocol",
-        F.when(F.col("protocol") == "csb", F.coalesce("subject", F.lit(""))).otherwise("").alias("action"),
         "correlation_id",
         asks(F.col("seq")).alias("request_seq"),
         asks(F.col("time_ns")).alias("request_time_ns"),
@@ -119,6 +126,7 @@ def turns_of(events: DataFrame, patience: Patience) -> DataFrame:
         is_request.alias("last_is_request"),
         F.xxhash64("data").alias("last_digest"),
         F.col("subject").alias("last_subject"),
+        asks(allowance).alias("last_allowance_ns"),
     )
 
 
@@ -135,7 +143,7 @@ def _compared(turns: DataFrame, patience: Patience) -> DataFrame:
     """What each turn is, seen from the one before it with the same key."""
     before = {name: F.lag(name).over(_in_order()) for name in ("last_mono_ns", "last_linger_ns", "last_is_request")}
     digest, subject = F.lag("last_digest").over(_in_order()), F.lag("last_subject").over(_in_order())
-    allowed = F.lag("allowance_ns").over(_in_order())
+    allowed = F.lag("last_allowance_ns").over(_in_order())
     is_request = F.col("request_seq").isNotNull()
     first_mono = F.coalesce("request_mono_ns", "response_mono_ns")
     since = first_mono - before["last_mono_ns"]
@@ -196,8 +204,8 @@ def _folded(turns: DataFrame) -> DataFrame:
     )
 
 
-def exchanges_of(folded: DataFrame, patience: Patience, end_ns: Column) -> DataFrame:
-    """The table of exchanges, from folded turns and the end of each recording on its monotonic clock."""
+def exchanges_of(folded: DataFrame, patience: Patience, end_ns: Column, *further: str) -> DataFrame:
+    """The table of exchanges and `further` columns, from folded turns and the end of each recording on its monotonic clock."""
     latency = F.col("response_mono_ns") - F.col("request_mono_ns")
     answered = F.col("answers") > 0
     waited = F.coalesce(end_ns - F.col("request_mono_ns") > F.col("allowance_ns"), F.lit(False))
@@ -213,7 +221,7 @@ def exchanges_of(folded: DataFrame, patience: Patience, end_ns: Column) -> DataF
         "latency_ms": F.when(answered, latency / 1e6),
     }
     given = folded.where("request_seq is not null").withColumns(columns)
-    return given.select(*EXCHANGES.names)
+    return given.select(*EXCHANGES.names, *further)
 
 
 def orphans_of(events: DataFrame, lost: DataFrame) -> DataFrame:

@@ -127,8 +127,8 @@ class Output:
         names = storage.names()
         if names and FOLDER not in names and not set(names) <= {STAGING, STATE, "_checkpoint", *TABLES}:
             raise CaptureError(
-                f"{storage.inside('')} is not empty, and what is in it was not made from a capture ({', '.join(names[:3])}, ...): "
-                "choose a new folder"
+                f"{storage.inside('')} is not empty, and what is in it was not made from a capture "
+                f"({', '.join(names[:3])}, ...): choose a new folder"
             )
         files = [name for name in storage.files(FOLDER) if name.endswith(".json")]
         self.manifests: list[Manifest] = [Manifest.from_json(storage.read(name)) for name in files]
@@ -166,8 +166,8 @@ class Output:
         for name, value in settings.items():
             if last.settings.get(name) != value:
                 raise CaptureError(
-                    f"{self.storage.inside('')} was made with {name} {last.settings.get(name)}, not {value}: use that again, or "
-                    "analyse into a new folder"
+                    f"{self.storage.inside('')} was made with {name} {last.settings.get(name)}, not {value}: use that "
+                    "again, or analyse into a new folder"
                 )
 
     def clean(self) -> None:

@@ -1,4 +1,4 @@
-"""The same pairs as `polybus.spark.correlation` makes, one event after the other, without Spark: for a task that reads a capture.
+"""The pairs that `polybus.spark.correlation` makes, one event after the other, without Spark: for a task that reads a capture.
 
 What is kept is what the horizon has not passed yet, so memory does not grow with the capture.
 """
@@ -25,8 +25,8 @@ __all__ = ["Matcher", "exchanges"]
 SWEEP: Final = 100_000
 """Turns after which what is over is given out."""
 _NEEDED: Final = (
-    "capture_id conn_id client direction protocol subject correlation_id seq kind time_ns mono_ns deadline_ns ttl_ms data source "
-    "peer code code_name"
+    "capture_id conn_id client direction protocol subject correlation_id seq kind time_ns mono_ns deadline_ns ttl_ms data "
+    "source peer code code_name"
 ).split()
 
 
@@ -67,14 +67,12 @@ class Matcher:
         for event in turns.to_pylist():
             asks = event["kind"] == "request"
             direction = event["direction"] if asks else 1 - event["direction"]
-            action = (event["subject"] or "") if event["protocol"] == "csb" else ""
             key = (
                 event["capture_id"],
                 event["conn_id"],
                 event["client"] or "",
                 direction,
                 event["protocol"],
-                action,
                 event["correlation_id"],
             )
             (self._ask if asks else self._answer)(key, event)

@@ -17,9 +17,9 @@ class Patience:
 
     Attributes:
         timeout: Seconds after which an answer is late, where the request has neither deadline nor ttl.
-        horizon: Seconds of silence after which an id is forgotten: what comes with it later is an orphan, or new. A request with
-            a longer deadline is remembered for as long as that. What is open at the end of a recording is carried over to the
-            next run for so long.
+        horizon: Seconds of silence after which an id is forgotten: what comes with it later is an orphan, or new. A request
+            with a longer deadline is remembered for as long as that. What is open at the end of a run is carried over to the
+            next ones for so long.
     """
 
     timeout: float = attrs.field(default=30.0, validator=attrs.validators.gt(0))

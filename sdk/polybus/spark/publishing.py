@@ -1,8 +1,8 @@
 """A DataFrame onto a bus: one publication a row, at least once.
 
-Columns: ``subject``, and ``body`` (any type) or ``data`` (bytes, as in the events; JSON where ``datacontenttype`` says so). Each
-publication carries an id in a header, so that a receiver can drop what a repeated task sends again: the column ``id``, or where
-there is none the run, the partition and the row.
+Columns: ``subject``, and ``body`` (any type) or ``data`` (bytes, as in the events; JSON where ``datacontenttype`` says so).
+Each publication carries an id in a header, so that a receiver can drop what a repeated task sends again: the column ``id``, or
+where there is none the run, the partition and the row.
 """
 
 from __future__ import annotations

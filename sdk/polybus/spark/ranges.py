@@ -43,7 +43,7 @@ class Place:
 
 @attrs.frozen
 class Range:
-    """Batches of one segment: from `start` up to batch `stop`, which is not included; to the end of the file where it is None."""
+    """Batches of one segment: from `start` up to batch `stop`, not included; to the end of the file where it is None."""
 
     start: Place
     stop: int | None
@@ -90,7 +90,7 @@ def reach(capture: Capture, start: Place, rows: int | None = None) -> Place:
     Args:
         capture: The capture.
         start: Where reading begins.
-        rows: Stop as soon as at least so many rows lie in between, one batch at least; None: as far as there is something.
+        rows: At most so many rows lie in between, but one batch at least; None: as far as there is something.
 
     Raises:
         CaptureError: A segment is missing.

@@ -7,7 +7,7 @@ What a task reads it also decodes, so frames never go through the JVM; whole Arr
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from typing import Final
 
 import attrs
@@ -43,6 +43,8 @@ __all__ = ["BusDataSource", "Options"]
 
 READABLE: Final = ("events", "exchanges", "quarantine", "raw")
 STREAMED: Final = ("events", "raw")
+PLACES: Final = "places"
+"""What `Pipeline.stream` reads: how far each batch of the stream goes, in one row."""
 PUSHDOWN: Final = "spark.sql.python.filterPushdown.enabled"
 
 
@@ -69,7 +71,7 @@ class Options:
         if not path:
             raise ValueError("where is the capture? .load(path)")
         table = given.get("table", "events")
-        if table not in READABLE:
+        if table not in (*READABLE, PLACES):
             raise ValueError(f"table={table!r}: one of {', '.join(READABLE)}")
         columns = given.get("columns")
         names = tuple(name.strip() for name in columns.split(",")) if columns else None
@@ -117,7 +119,7 @@ def nanoseconds(text: str, name: str = "time") -> int:
     except ValueError:
         raise ValueError(f"{name}={text!r}: a time as 2026-11-21T08:00:00Z, or nanoseconds since 1970") from None
     if moment.tzinfo is None:
-        moment = moment.replace(tzinfo=timezone.utc)
+        moment = moment.replace(tzinfo=UTC)
     whole = moment.replace(microsecond=0)
     return int(whole.timestamp()) * 1_000_000_000 + moment.microsecond * 1000
 
@@ -125,10 +127,10 @@ def nanoseconds(text: str, name: str = "time") -> int:
 class BusDataSource(DataSource):
     """The format ``polybus``: ``spark.dataSource.register(BusDataSource)``, then ``spark.read.format("polybus").load(path)``.
 
-    Options of a reader: ``table`` (events, exchanges, quarantine, raw), ``columns`` (some of them, with commas: Spark cannot tell
-    a Python source which ones it needs), ``start`` and ``end`` (ISO 8601 or ns since 1970), ``connection``,
-    ``rowsPerPartition``, ``timeout`` (of exchanges, seconds); of a stream (events, raw) also ``maxRowsPerTrigger``. A writer takes the
-    URL of a bus as its path, see `polybus.spark.publishing`.
+    Options of a reader: ``table`` (events, exchanges, quarantine, raw), ``columns`` (some of them, with commas: Spark cannot
+    tell a Python source which ones it needs), ``start`` and ``end`` (ISO 8601 or ns since 1970), ``connection``,
+    ``rowsPerPartition``, ``timeout`` (of exchanges, seconds); of a stream (events, raw) also ``maxRowsPerTrigger``. A writer
+    takes the URL of a bus as its path, see `polybus.spark.publishing`.
     """
 
     @classmethod
@@ -152,6 +154,8 @@ class BusDataSource(DataSource):
             ValueError: An option is not understood.
         """
         options = Options.of(self.options)
+        if options.table not in READABLE:
+            raise ValueError(f"table={options.table!r}: one of {', '.join(READABLE)}")
         # A reader that knows of filters is refused altogether while Spark's setting is off, which it is unless somebody asks.
         return FilteringReader(options) if _pushes_filters() else CaptureReader(options)
 
@@ -162,7 +166,7 @@ class BusDataSource(DataSource):
             ValueError: An option is not understood.
         """
         options = Options.of(self.options)
-        if options.table not in STREAMED:
+        if options.table not in (*STREAMED, PLACES):
             raise ValueError(f"table={options.table!r} cannot be read as a stream; {' and '.join(STREAMED)} can")
         return CaptureStreamReader(options)
 
@@ -312,6 +316,8 @@ class CaptureStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """
         capture, begin = Capture(self.options.path), Place(**start)
         _check_there(capture, begin)
+        if self.options.table == PLACES:
+            return [Piece(Range(Place(**end), None))] if Place(**end) > begin else []
         return [Piece(piece) for piece in plan(capture, begin, Place(**end), self.options.rows_per_partition)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -321,6 +327,10 @@ class CaptureStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             CaptureError: A segment is gone.
         """
         assert isinstance(partition, Piece) and partition.piece is not None
+        if self.options.table == PLACES:
+            place = attrs.asdict(partition.piece.start)
+            yield pa.RecordBatch.from_pylist([place], schema=arrow_schema(PLACES))
+            return
         yield from read_piece(self.options, partition.piece)
 
 
@@ -328,6 +338,6 @@ def _check_there(capture: Capture, begin: Place) -> None:
     first = capture.segments()[0].number
     if begin.segment < first:
         raise CaptureError(
-            f"{capture.path}: the stream was to go on in segment {begin.segment}, and retention has removed all before {first}: "
-            "begin anew with another checkpoint, or record with a larger max_bytes and max_age"
+            f"{capture.path}: the stream was to go on in segment {begin.segment}, and retention has removed all before "
+            f"{first}: begin anew with another checkpoint, or record with a larger max_bytes and max_age"
         )

@@ -7,6 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.fs as pafs
+import pyarrow.parquet as pq
 
 __all__ = ["Storage"]
 
@@ -23,6 +24,7 @@ class Storage:
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         given = os.fspath(path)
+        self._root: str
         try:
             # Hadoop's name for what pyarrow knows as s3.
             self._fs, self._root = (
@@ -54,9 +56,13 @@ class Storage:
         prefix = len(self._root) + 1
         return sorted(info.path[prefix:] for info in found if info.type == pafs.FileType.File)
 
-    def size(self, path: str) -> int:
-        """Bytes of a file."""
-        return int(self._fs.get_file_info(self.inside(path)).size or 0)
+    def rows(self, path: str) -> int:
+        """How many rows a Parquet file has.
+
+        Raises:
+            OSError: It cannot be read.
+        """
+        return int(pq.read_metadata(self.inside(path), filesystem=self._fs).num_rows)
 
     def names(self) -> list[str]:
         """What stands at the root."""

@@ -1,0 +1,154 @@
+"""The plots of the report: SVG for the inside of HTML, drawn by matplotlib. Text stays text, to be searched and read aloud."""
+
+from __future__ import annotations
+
+import io
+import warnings
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from typing import Any, Final
+
+import matplotlib
+import matplotlib.dates
+from matplotlib.figure import Figure
+
+__all__ = ["errors", "histogram", "latency_over_time", "sessions", "throughput"]
+
+Rows = Sequence[dict[str, Any]]
+
+_STYLE: Final[Any] = {
+    "svg.fonttype": "none",
+    # Names of subjects come from peers: a dollar sign in them is no formula.
+    "text.parse_math": False,
+    "font.family": "sans-serif",
+    "font.size": 9,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "grid.color": "#e4e4e8",
+    "axes.axisbelow": True,
+    "figure.constrained_layout.use": True,
+}
+_BLUE, _RED, _GREY = "#2f6fb3", "#c2413b", "#b9bcc4"
+_LONGEST: Final = 28
+
+
+def _drawn(name: str, draw: Callable[[Any], None], height: float = 2.8) -> str:
+    """An SVG element; 6.4 inches wide are the width of a phone, scaled down a little."""
+    with matplotlib.rc_context({**_STYLE, "svg.hashsalt": name}), warnings.catch_warnings():
+        # The browser has letters that the font for measuring lacks.
+        warnings.filterwarnings("ignore", message="Glyph .* missing from", category=UserWarning)
+        figure = Figure(figsize=(6.4, height))
+        draw(figure.subplots())
+        buffer = io.StringIO()
+        figure.savefig(buffer, format="svg", metadata={"Date": None, "Creator": None})
+    svg = buffer.getvalue()
+    return svg[svg.index("<svg") :]
+
+
+def _short(text: str | None) -> str:
+    shown = "".join(letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in text or "(none)")
+    return shown if len(shown) <= _LONGEST else shown[: _LONGEST - 1] + "…"
+
+
+def _moment(ns: int) -> datetime:
+    return datetime.fromtimestamp(ns / 1e9, UTC)
+
+
+def _times(axes: Any) -> None:
+    dates: Any = matplotlib.dates
+    locator = dates.AutoDateLocator(minticks=3, maxticks=7)
+    axes.xaxis.set_major_locator(locator)
+    axes.xaxis.set_major_formatter(dates.ConciseDateFormatter(locator))
+
+
+def throughput(rows: Rows, width_ns: int) -> str:
+    """Messages a second, stacked by subject."""
+    windows = sorted({row["window_ns"] for row in rows})
+    first, last = windows[0], windows[-1]
+    # Windows in which nothing happened are there too.
+    every = list(range(first, last + 1, width_ns))
+    place = {window: index for index, window in enumerate(every)}
+    names = sorted({row["subject"] for row in rows if row["subject"]}) + [None]
+    seconds = width_ns / 1e9
+
+    def draw(axes: Any) -> None:
+        below = [0.0] * len(every)
+        colours = [matplotlib.colormaps["tab10"](number) for number in range(10)]
+        for number, name in enumerate(names):
+            heights = [0.0] * len(every)
+            for row in rows:
+                if (row["subject"] or None) == name:
+                    heights[place[row["window_ns"]]] += row["n"] / seconds
+            colour = _GREY if name is None else colours[number % len(colours)]
+            label = "others" if name is None else _short(name)
+            days = [_moment(window + width_ns // 2) for window in every]
+            axes.bar(days, heights, seconds / 86_400, bottom=below, color=colour, label=label)
+            below = [a + b for a, b in zip(below, heights, strict=True)]
+        axes.set_ylabel("messages/s")
+        _times(axes)
+        axes.legend(fontsize=7, ncols=3, loc="upper center", bbox_to_anchor=(0.5, -0.12), frameon=False)
+
+    return _drawn("throughput", draw, 3.4)
+
+
+def histogram(rows: Rows) -> str:
+    """How many answers took how long; both axes are logarithmic."""
+
+    def draw(axes: Any) -> None:
+        lefts = [row["from_ns"] / 1e6 for row in rows]
+        widths = [left * (10**0.2 - 1) for left in lefts]
+        axes.bar(lefts, [row["n"] for row in rows], widths, align="edge", color=_BLUE)
+        axes.set_xscale("log")
+        axes.set_yscale("log")
+        axes.set_xlabel("latency, ms")
+        axes.set_ylabel("answers")
+
+    return _drawn("histogram", draw)
+
+
+def latency_over_time(rows: Rows, width_ns: int) -> str:
+    """p50 and p95 of each window."""
+    answered = [row for row in rows if row["p50_ns"] is not None]
+
+    def draw(axes: Any) -> None:
+        times = [_moment(row["window_ns"] + width_ns // 2) for row in answered]
+        axes.plot(times, [row["p95_ns"] / 1e6 for row in answered], ".-", color=_RED, label="p95", linewidth=1)
+        axes.plot(times, [row["p50_ns"] / 1e6 for row in answered], ".-", color=_BLUE, label="p50", linewidth=1)
+        axes.set_yscale("log")
+        axes.set_ylabel("latency, ms")
+        _times(axes)
+        axes.legend(fontsize=8, frameon=False)
+
+    return _drawn("latency", draw)
+
+
+def errors(rows: Rows) -> str:
+    """How many exchanges failed with which code."""
+    counts: dict[str, int] = {}
+    for row in rows:
+        name = f"{row['code_name'] or 'code'} ({row['code']})"
+        counts[name] = counts.get(name, 0) + row["n"]
+    most = sorted(counts.items(), key=lambda pair: pair[1])[-12:]
+
+    def draw(axes: Any) -> None:
+        axes.barh([_short(name) for name, _ in most], [n for _, n in most], color=_RED)
+        axes.set_xlabel("exchanges")
+
+    return _drawn("errors", draw, 1.0 + 0.28 * len(most))
+
+
+def sessions(rows: Rows) -> str:
+    """From when to when each connection was there; the longest ones."""
+    longest = sorted(rows, key=lambda row: row["first_ns"] - row["last_ns"])[:24]
+    shown = sorted(longest, key=lambda row: row["first_ns"], reverse=True)
+
+    def draw(axes: Any) -> None:
+        for number, row in enumerate(shown):
+            begin, end = _moment(row["first_ns"]), _moment(row["last_ns"])
+            axes.plot([begin, end], [number, number], color=_BLUE, linewidth=4, solid_capstyle="butt", marker="|")
+        axes.set_yticks(range(len(shown)), [_short(f"{row['protocol']} {row['conn_id']}") for row in shown])
+        axes.margins(x=0.02)
+        _times(axes)
+
+    return _drawn("sessions", draw, 1.0 + 0.24 * len(shown))

@@ -1,0 +1,259 @@
+"""The report: one HTML file that needs no network and fits a phone. All numbers in it are those of ``metrics.json``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from datetime import UTC, datetime
+from html import escape
+from typing import Any, Final
+
+from . import plots
+
+__all__ = ["render"]
+
+Metrics = dict[str, Any]
+Rows = Sequence[dict[str, Any]]
+SHOWN: Final = 25
+"""Rows of a table; ``metrics.json`` has more."""
+_LONGEST: Final = 200
+
+
+def render(metrics: Metrics) -> str:
+    """The report as HTML, from the metrics."""
+    sections = [
+        ("Totals", _totals(metrics)),
+        ("Latency", _latency(metrics)),
+        ("Throughput", _throughput(metrics)),
+        ("Errors", _errors(metrics)),
+        ("Slowest exchanges", _exchanges(metrics["slowest"])),
+        ("Dead letters", _dead_letters(metrics)),
+        ("Connections", _sessions(metrics)),
+        ("Quarantine", _quarantine(metrics)),
+        ("Gaps", _gaps(metrics)),
+    ]
+    links = " ".join(f'<a href="#{_anchor(title)}">{title}</a>' for title, _ in sections)
+    body = "\n".join(f'<section id="{_anchor(title)}"><h2>{title}</h2>\n{html}</section>' for title, html in sections)
+    when = f"{_time(metrics['begin_ns'])} to {_time(metrics['end_ns'])}" if metrics["totals"]["events"] else "nothing recorded"
+    return _PAGE.format(style=_STYLE, capture=escape(metrics["capture"]), when=when, links=links, body=body)
+
+
+# -- sections ----------------------------------------------------------------------------------------------------------------
+
+
+def _totals(metrics: Metrics) -> str:
+    counts, totals = metrics["counts"], metrics["totals"]
+    tiles = [
+        ("frames", counts["frames"]),
+        ("messages", totals["events"]),
+        ("bytes", totals["bytes"]),
+        ("exchanges", totals["exchanges"]),
+        *totals["outcomes"].items(),
+        ("orphans", counts["orphans"]),
+        ("duplicates", totals["duplicates"]),
+        ("further attempts", totals["repeats"]),
+        ("quarantined", counts["quarantined"]),
+        ("gaps", counts["gaps"]),
+        ("unreadable", counts["lost"]),
+    ]
+    html = "".join(
+        f'<div class="tile"><b data-metric="{escape(name)}">{value:,}</b><span>{escape(name)}</span></div>'
+        for name, value in tiles
+    )
+    doubt = {name: n for name, n in totals["match_quality"].items() if name != "unique"}
+    note = ", ".join(f"{n:,} {_QUALITIES[name]}" for name, n in doubt.items())
+    balance = (
+        f"{counts['frames']:,} frames in = {counts['rowed']:,} with messages + {counts['quarantined']:,} quarantined + "
+        f"{counts['empty']:,} empty."
+    )
+    return f'<div class="tiles">{html}</div><p>{balance}{" Of the pairs " + note + "." if note else ""}</p>' + _table(
+        metrics["kinds"], [("protocol", _text), ("kind", _text), ("direction", _way), ("n", _number), ("nbytes", _number)]
+    )
+
+
+_QUALITIES: Final = {
+    "reused_id": "rest on the order of messages, since their id was used before",
+    "ambiguous": "are a guess, since their id came again before the first was answered",
+}
+
+
+def _latency(metrics: Metrics) -> str:
+    rows = metrics["latency"]
+    if not any(row["answered"] for row in rows):
+        return _NOTHING
+    columns: list[Column] = [("protocol", _text), ("subject", _text), ("n", _number), ("answered", _number)]
+    columns += [(f"{name}_ns", _duration) for name in ("p50", "p90", "p95", "p99", "max")]
+    return (
+        plots.histogram(metrics["latency_histogram"])
+        + plots.latency_over_time(metrics["latency_over_time"], metrics["window_ns"])
+        + _table(rows, columns)
+        + "<p>No p99 below 100 answers.</p>"
+    )
+
+
+def _throughput(metrics: Metrics) -> str:
+    rows = metrics["throughput"]
+    if not rows:
+        return _NOTHING
+    windows = f"<p>Windows of {_duration(metrics['window_ns'])}.</p>"
+    peers: list[Column] = [("peer", _text), ("protocol", _text), ("direction", _way), ("n", _number), ("nbytes", _number)]
+    return plots.throughput(rows, metrics["window_ns"]) + windows + _table(metrics["peers"], peers)
+
+
+def _errors(metrics: Metrics) -> str:
+    rows = metrics["errors"]
+    columns: list[Column] = [("protocol", _text), ("subject", _text), ("code", _number), ("code_name", _text), ("n", _number)]
+    return plots.errors(rows) + _table(rows, columns) if rows else _NOTHING
+
+
+def _exchanges(rows: Rows) -> str:
+    return _table(
+        rows,
+        [
+            ("request_time_ns", _time),
+            ("protocol", _text),
+            ("subject", _text),
+            ("outcome", _text),
+            ("latency_ns", _duration),
+            ("code_name", _text),
+            ("conn_id", _text),
+            ("correlation_id", _text),
+        ],
+    )
+
+
+def _dead_letters(metrics: Metrics) -> str:
+    orphans: list[Column] = [("protocol", _text), ("subject", _text), ("n", _number)]
+    html = "<h3>Requests without an answer</h3>" + _exchanges(metrics["dead_letters"])
+    return html + "<h3>Answers without a request</h3>" + _table(metrics["orphans"], orphans)
+
+
+def _sessions(metrics: Metrics) -> str:
+    rows = metrics["sessions"]
+    columns: list[Column] = [
+        ("conn_id", _text),
+        ("protocol", _text),
+        ("transport", _text),
+        ("peer", _text),
+        ("n", _number),
+        ("nbytes", _number),
+        ("length_ns", _duration),
+        ("handshake_ns", _duration),
+        ("closed", _text),
+    ]
+    return plots.sessions(rows) + _table(rows, columns) if rows else _NOTHING
+
+
+def _quarantine(metrics: Metrics) -> str:
+    if not metrics["quarantine"]:
+        return _NOTHING
+    samples: list[Column] = [
+        ("seq", _number),
+        ("protocol", _text),
+        ("reason", _text),
+        ("detail", _text),
+        ("size", _number),
+        ("raw_hex", _text),
+    ]
+    counted = _table(metrics["quarantine"], [("protocol", _text), ("reason", _text), ("n", _number)])
+    return counted + "<h3>Samples</h3>" + _table(metrics["quarantine_samples"], samples)
+
+
+def _gaps(metrics: Metrics) -> str:
+    if not metrics["counts"]["gaps"] and not metrics["counts"]["lost"]:
+        return "<p>None: the recorder dropped nothing, and everything could be read.</p>"
+    gaps = _table(metrics["gaps"], [("ts_ns", _time), ("capture_id", _text), ("seq", _number), ("detail", _text)])
+    losses = [("segment", _number), ("offset", _number), ("size", _number), ("batch", _number), ("frames", _number)]
+    return "<h3>Dropped by the recorder</h3>" + gaps + "<h3>Unreadable</h3>" + _table(metrics["losses"], losses)
+
+
+# -- parts -------------------------------------------------------------------------------------------------------------------
+
+Column = tuple[str, Callable[[Any], str]]
+_NOTHING: Final = "<p>Nothing.</p>"
+
+
+def _table(rows: Rows, columns: Iterable[Column]) -> str:
+    if not rows:
+        return _NOTHING
+    columns = list(columns)
+    head = "".join(f"<th>{_heading(name)}</th>" for name, _ in columns)
+    lines = []
+    for row in rows[:SHOWN]:
+        cells = ((form, "" if row.get(name) is None else form(row[name])) for name, form in columns)
+        lines.append("<tr>" + "".join(f'<td class="{form.__name__[1:]}">{cell}</td>' for form, cell in cells) + "</tr>")
+    more = f"<p>{len(rows) - SHOWN:,} more in metrics.json.</p>" if len(rows) > SHOWN else ""
+    return f'<div class="scroll"><table><thead><tr>{head}</tr></thead><tbody>{"".join(lines)}</tbody></table></div>{more}'
+
+
+def _heading(name: str) -> str:
+    return {"n": "count", "nbytes": "bytes", "code_name": "name", "conn_id": "connection"}.get(
+        name, name.removesuffix("_ns").replace("_", " ")
+    )
+
+
+def _anchor(title: str) -> str:
+    return title.lower().replace(" ", "-")
+
+
+def _text(value: Any) -> str:
+    text = str(value)
+    return escape(text if len(text) <= _LONGEST else text[: _LONGEST - 1] + "…")
+
+
+def _number(value: Any) -> str:
+    return f"{value:,}"
+
+
+def _way(value: Any) -> str:
+    return "in" if value else "out"
+
+
+def _time(ns: Any) -> str:
+    return datetime.fromtimestamp(ns / 1e9, UTC).strftime("%Y-%m-%d %H:%M:%S.%f")[:-3] + "Z"
+
+
+def _duration(ns: Any) -> str:
+    for unit, size in (("s", 1e9), ("ms", 1e6), ("µs", 1e3)):
+        if ns >= size:
+            return f"{ns / size:,.4g} {unit}"
+    return f"{ns:.0f} ns"
+
+
+_STYLE: Final = """
+:root { color-scheme: light; }
+body { font: 15px/1.45 system-ui, sans-serif; margin: 0 auto; max-width: 60rem; padding: 0 1rem 4rem;
+  color: #1d2129; background: #fff; }
+h1 { font-size: 1.5rem; margin: 1rem 0 0; overflow-wrap: anywhere; } h2 { margin: 2.2rem 0 .6rem; font-size: 1.2rem; }
+h3 { font-size: 1rem; }
+nav { position: sticky; top: 0; background: #fff; padding: .5rem 0; overflow-x: auto; white-space: nowrap;
+  border-bottom: 1px solid #e4e4e8; }
+nav a { margin-right: .9rem; color: #2f6fb3; text-decoration: none; }
+.tiles { display: grid; grid-template-columns: repeat(auto-fill, minmax(7.2rem, 1fr)); gap: .5rem; }
+.tile { border: 1px solid #e4e4e8; border-radius: .4rem; padding: .45rem .6rem; }
+.tile b { display: block; font-size: 1.15rem; }
+.tile span { color: #5b6270; font-size: .85rem; }
+.scroll { overflow-x: auto; } table { border-collapse: collapse; font-size: .85rem; width: 100%; }
+th, td { text-align: left; padding: .25rem .6rem .25rem 0; border-bottom: 1px solid #eee; white-space: nowrap; }
+td.number, td.duration { font-variant-numeric: tabular-nums; }
+td.text { max-width: 26rem; overflow: hidden; text-overflow: ellipsis; }
+svg { max-width: 100%; height: auto; display: block; margin: .6rem 0; }
+@media print { nav { display: none; } }
+"""
+
+_PAGE: Final = """<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'">
+<title>What happened on the bus</title>
+<style>{style}</style>
+</head>
+<body>
+<h1>{capture}</h1>
+<p>{when}</p>
+<nav>{links}</nav>
+{body}
+</body>
+</html>
+"""

@@ -1,0 +1,288 @@
+"""The pipeline against traffic whose truth is known: once, in pieces, and as a stream, it must find the same."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from collections import Counter
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import attrs
+import pyarrow as pa
+import pytest
+from pyspark.sql import SparkSession
+
+from polybus.capture import Capture, CaptureError
+from polybus.capture.schema import EVENTS, EXCHANGES, QUARANTINE
+from polybus.spark import Done, Pipeline, load
+from polybus.spark.matching import exchanges as matched
+from polybus.spark.ranges import Window
+from polybus.spark.source import BusDataSource
+
+from ..capture.generator import EXCHANGES as TRUTH
+from ..capture.generator import Traffic, traffic
+
+pytestmark = pytest.mark.spark
+
+TABLES = {"events": ("seq", "sub"), "quarantine": ("seq",), "exchanges": ("request_seq",), "orphans": ("seq",)}
+
+
+@attrs.frozen
+class Recorded:
+    """A capture, what is true of it, and what a single run makes of it."""
+
+    made: Traffic
+    path: Path
+    out: Path
+    done: Done
+
+
+@pytest.fixture(scope="module")
+def recorded(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Recorded:
+    folder = tmp_path_factory.mktemp("pipeline")
+    made = traffic(12_000, ids=32)
+    path = made.write(folder / "capture", rows=200, segment_batches=9)
+    return Recorded(made, path, folder / "out", Pipeline(spark).run(path, folder / "out"))
+
+
+def rows_of(spark: SparkSession, out: Path, table: str) -> pa.Table:
+    rows = load(spark, out, table).toArrow()
+    return rows.sort_by([(name, "ascending") for name in TABLES[table]])
+
+
+def same_tables(spark: SparkSession, one: Path, other: Path) -> None:
+    for table in TABLES:
+        assert rows_of(spark, one, table).equals(rows_of(spark, other, table)), table
+
+
+def test_every_pair_latency_and_outcome_is_the_true_one(spark: SparkSession, recorded: Recorded) -> None:
+    found = rows_of(spark, recorded.out, "exchanges")
+    assert found.column_names == EXCHANGES.names
+    truth = recorded.made.exchanges
+    assert found.num_rows == truth.num_rows
+    compared = [name for name in TRUTH.names if name not in ("client", "decidable")]
+    wrong = Counter[str]()
+    undecidable = 0
+    for true, row in zip(truth.to_pylist(), found.to_pylist(), strict=True):
+        if true["decidable"]:
+            wrong.update(f"{name} of {row['protocol']}" for name in compared if row[name] != true[name])
+        else:
+            undecidable += 1
+            wrong[f"{row['match_quality']} is said of what nobody can know"] += row["match_quality"] == "unique" and (
+                row["response_seq"] != true["response_seq"]
+            )
+    assert undecidable > 0, "ids come again early enough to matter"
+    assert +wrong == Counter()
+
+
+def test_every_event_orphan_and_frame_of_the_quarantine_is_there(spark: SparkSession, recorded: Recorded) -> None:
+    made = recorded.made
+    events = rows_of(spark, recorded.out, "events")
+    assert events.column_names == EVENTS.names
+    kinds = Counter(zip(events["protocol"].to_pylist(), events["kind"].to_pylist(), strict=True))
+    assert dict(kinds) == made.events
+    quarantine = rows_of(spark, recorded.out, "quarantine")
+    assert quarantine.column_names == QUARANTINE.names
+    assert dict(zip(quarantine["seq"].to_pylist(), quarantine["reason"].to_pylist(), strict=True)) == made.quarantine
+    assert set(rows_of(spark, recorded.out, "orphans")["seq"].to_pylist()) >= set(made.orphans)
+
+
+def test_frames_in_are_rows_and_quarantine_and_empty_ones(recorded: Recorded) -> None:
+    counts, made = recorded.done.total, recorded.made
+    assert counts.frames == made.frames == counts.rowed + counts.quarantined + counts.empty
+    assert (counts.quarantined, counts.empty, counts.gaps, counts.lost) == (len(made.quarantine), made.empty, made.gaps, 0)
+    assert counts.exchanges == made.exchanges.num_rows
+
+
+def test_running_again_changes_nothing(spark: SparkSession, recorded: Recorded) -> None:
+    before = {path: path.read_bytes() for path in recorded.out.rglob("*.parquet") if "metrics" not in path.parts}
+    again = Pipeline(spark).run(recorded.path, recorded.out)
+    assert again.added.frames == 0
+    assert again.metrics == recorded.done.metrics
+    assert {path: path.read_bytes() for path in recorded.out.rglob("*.parquet") if "metrics" not in path.parts} == before
+
+
+def test_runs_over_what_is_new_give_the_tables_of_a_single_run(spark: SparkSession, recorded: Recorded, tmp_path: Path) -> None:
+    """The capture grows, also in the middle of a segment, and each run takes only what is new."""
+    capture, out = tmp_path / "capture", tmp_path / "out"
+    capture.mkdir()
+    segments = sorted(recorded.path.iterdir())
+    added = []
+    for count in (2, 5, len(segments)):
+        for segment in segments[:count]:
+            shutil.copy(segment, capture)
+            (capture / segment.with_suffix(".open").name).unlink(missing_ok=True)
+        if count < len(segments):  # the next one is half written, and torn
+            half = segments[count].read_bytes()
+            (capture / segments[count].with_suffix(".open").name).write_bytes(half[: len(half) // 2])
+        added.append(Pipeline(spark).run(capture, out, report=False).added.frames)
+    assert all(added)
+    assert sum(added) == recorded.made.frames
+    same_tables(spark, recorded.out, out)
+
+
+def test_a_stream_gives_the_tables_of_a_single_run(spark: SparkSession, recorded: Recorded, tmp_path: Path) -> None:
+    pipeline = Pipeline(spark)
+    query = pipeline.stream(recorded.path, tmp_path / "out", max_rows=5000)
+    query.awaitTermination(100)
+    assert query.exception() is None
+    assert len(list((tmp_path / "out" / "_manifest").glob("*.json"))) > 1
+    same_tables(spark, recorded.out, tmp_path / "out")
+    done = pipeline.report(recorded.path, tmp_path / "out")
+    assert done.total == recorded.done.total
+    assert done.metrics["totals"] == recorded.done.metrics["totals"]
+
+
+def test_the_data_source_reads_every_table(spark: SparkSession, recorded: Recorded) -> None:
+    spark.dataSource.register(BusDataSource)
+
+    def read(table: str, **options: Any) -> pa.Table:
+        return spark.read.format("polybus").options(table=table, **options).load(str(recorded.path)).toArrow()
+
+    assert read("events", rowsPerPartition=1000).sort_by("seq").equals(rows_of(spark, recorded.out, "events"))
+    assert read("quarantine").sort_by("seq").equals(rows_of(spark, recorded.out, "quarantine"))
+    assert read("exchanges").sort_by("request_seq").equals(rows_of(spark, recorded.out, "exchanges"))
+    assert read("raw").sort_by("seq")["frame"].to_pylist() == recorded.made.table["frame"].to_pylist()
+    some = read("events", columns="kind, seq", connection="cafe-5")
+    assert some.column_names == ["kind", "seq"]
+    events = rows_of(spark, recorded.out, "events")
+    assert some.num_rows == events["conn_id"].to_pylist().count("cafe-5") > 0
+
+
+def test_a_window_of_time_is_read(spark: SparkSession, recorded: Recorded, tmp_path: Path) -> None:
+    times = recorded.made.table["ts_ns"].to_pylist()
+    start, end = times[3000], times[6000]
+    wanted = sum(start <= time < end for time in times)
+    read = spark.read.format("polybus").options(table="raw", start=str(start), end=str(end)).load(str(recorded.path))
+    assert read.count() == wanted
+    done = Pipeline(spark).run(recorded.path, tmp_path / "out", start_ns=start, end_ns=end, report=False)
+    assert done.total.frames + done.total.gaps == wanted
+
+
+def test_filters_are_taken_where_spark_hands_them_down(spark: SparkSession, recorded: Recorded) -> None:
+    events = rows_of(spark, recorded.out, "events")
+    middle = events["time_ns"].to_pylist()[5000]
+    wanted = sum(
+        time >= middle and conn == "cafe-2"
+        for time, conn in zip(events["time_ns"].to_pylist(), events["conn_id"].to_pylist(), strict=True)
+    )
+    query = f"time_ns >= {middle} and conn_id = 'cafe-2'"
+    for setting in ("true", "false"):
+        spark.conf.set("spark.sql.python.filterPushdown.enabled", setting)
+        assert spark.read.format("polybus").load(str(recorded.path)).where(query).count() == wanted > 0
+
+
+def test_one_event_after_the_other_gives_the_same_pairs(spark: SparkSession, recorded: Recorded) -> None:
+    made = pa.Table.from_batches(list(matched(Capture(recorded.path), Window(), 30.0)), schema=EXCHANGES)
+    assert made.sort_by("request_seq").equals(rows_of(spark, recorded.out, "exchanges").cast(EXCHANGES))
+
+
+class _Sources(HTMLParser):
+    """What a page would fetch, and the numbers of its tiles."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fetched: list[str] = []
+        self.svgs = 0
+        self.tiles: dict[str, int] = {}
+        self._tile: str | None = None
+
+    def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
+        given = dict(attributes)
+        self.svgs += tag == "svg"
+        fetched = [given.get("src"), *(given.get(name) for name in ("href", "xlink:href"))]
+        self.fetched += [url for url in fetched if url and not url.startswith("#")]
+        if tag in ("script", "link", "img", "iframe"):
+            self.fetched.append(tag)
+        self._tile = given.get("data-metric")
+
+    def handle_data(self, data: str) -> None:
+        if self._tile is not None:
+            self.tiles[self._tile] = int(data.replace(",", ""))
+            self._tile = None
+
+
+def test_the_report_fetches_nothing_and_shows_the_numbers_of_the_metrics(recorded: Recorded) -> None:
+    html = (recorded.out / "report.html").read_text()
+    page = _Sources()
+    page.feed(html)
+    assert page.fetched == []
+    assert page.svgs >= 5
+    assert 'name="viewport"' in html
+    assert not re.search(r"url\((?!#)", html)
+    metrics = json.loads((recorded.out / "metrics.json").read_text())
+    assert metrics == recorded.done.metrics
+    for name, value in metrics["totals"]["outcomes"].items():
+        assert page.tiles[name] == value
+    assert page.tiles["frames"] == metrics["counts"]["frames"] == recorded.made.frames
+
+
+def test_the_metrics_are_those_of_the_truth(recorded: Recorded) -> None:
+    metrics, truth = recorded.done.metrics, recorded.made.exchanges.to_pylist()
+    assert metrics["totals"]["exchanges"] == len(truth)
+    assert metrics["totals"]["events"] == sum(recorded.made.events.values())
+    assert {row["protocol"]: 0 for row in metrics["latency"]}.keys() == {"ubre", "csb", "jrep", "uprotocol"}
+    for row in metrics["latency"]:
+        if row["protocol"] == "csb":
+            continue  # not every pair of it can be decided
+        mine = [one for one in truth if (one["protocol"], one["subject"]) == (row["protocol"], row["subject"])]
+        latencies = sorted(one["latency_ns"] for one in mine if one["latency_ns"] is not None)
+        assert (row["n"], row["answered"], row["max_ns"]) == (len(mine), len(latencies), max(latencies, default=None))
+        if latencies:
+            assert row["p50_ns"] == latencies[(len(latencies) + 1) // 2 - 1]
+        assert (row["p99_ns"] is None) == (len(latencies) < 100)
+        for outcome in ("ok", "error", "late", "timeout", "unanswered"):
+            assert row[outcome] == sum(one["outcome"] == outcome for one in mine)
+    assert sum(row["n"] for row in metrics["quarantine"]) == len(recorded.made.quarantine)
+    assert sum(row["n"] for row in metrics["latency_histogram"]) == sum(row["answered"] for row in metrics["latency"])
+    assert sum(row["n"] for row in metrics["throughput"]) == metrics["totals"]["events"]
+    assert len(metrics["gaps"]) == recorded.made.gaps
+    assert (recorded.out / "metrics" / "latency.parquet").exists()
+
+
+def test_what_cannot_be_read_is_counted_or_with_strict_refused(spark: SparkSession, recorded: Recorded, tmp_path: Path) -> None:
+    capture = tmp_path / "capture"
+    shutil.copytree(recorded.path, capture)
+    victim = sorted(capture.iterdir())[1]
+    data = bytearray(victim.read_bytes())
+    data[len(data) // 2] ^= 1
+    victim.write_bytes(data)
+    with pytest.raises(CaptureError, match="without --strict"):
+        Pipeline(spark, strict=True).run(capture, tmp_path / "strict")
+    assert not list((tmp_path / "strict").glob("_manifest/*"))
+    done = Pipeline(spark).run(capture, tmp_path / "out")
+    assert done.total.lost == 1
+    assert 0 < recorded.made.frames - done.total.frames <= 200
+    assert done.metrics["losses"][0]["segment"] == 1
+
+
+def test_a_folder_of_other_things_is_not_written_into(spark: SparkSession, recorded: Recorded, tmp_path: Path) -> None:
+    (tmp_path / "precious").write_text("")
+    with pytest.raises(CaptureError, match="is not empty"):
+        Pipeline(spark).run(recorded.path, tmp_path)
+    with pytest.raises(CaptureError, match="is no capture"):
+        Pipeline(spark).run(tmp_path, tmp_path / "out")
+    with pytest.raises(CaptureError, match="made with timeout 30.0, not 5"):
+        Pipeline(spark, timeout=5).run(recorded.path, recorded.out)
+    other = tmp_path / "other"
+    shutil.copytree(recorded.path, other)
+    with pytest.raises(CaptureError, match="holds the results of"):
+        Pipeline(spark).run(other, recorded.out)
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        ({"table": "nothing"}, "one of events, exchanges, quarantine, raw"),
+        ({"columns": "kind, colour"}, "has no column 'colour'"),
+        ({"start": "yesterday"}, "a time as 2026"),
+        ({"rowsPerPartition": "0"}, "a whole number, 1 or more"),
+        ({"path": ""}, "where is the capture"),
+    ],
+)
+def test_a_wrong_option_is_named(options: dict[str, str], problem: str) -> None:
+    with pytest.raises(ValueError, match=problem):
+        BusDataSource({"path": "x", **options}).schema()
