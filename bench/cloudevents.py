@@ -54,24 +54,34 @@ def main() -> None:
     frame, theirs = request(), JSONFormat()
     codec = UProtocol().codec()
     (message,) = codec.decode(frame)
+    (looked_at,) = codec.decode(frame)
     event = theirs.read(CloudEvent, frame)
     attributes, data = event.get_attributes(), event.get_data()
     assert isinstance(message, Message)
+    assert isinstance(looked_at, Message)
+    given, raw = looked_at.attributes, message.raw
     assert len(frame) == SIZE and json.loads(codec.encode([message])) == json.loads(frame)
     read, written = cost(lambda: theirs.read(CloudEvent, frame)), cost(lambda: theirs.write(event))
     made = cost(lambda: theirs.write(CloudEvent(dict(attributes), data)))
     decode, encode = cost(lambda: codec.decode(frame)), cost(lambda: codec.encode([message]))
-    session, raw = UProtocol().session("client"), message.raw
+    put_together = Message(message.kind, METHOD, message.id, raw, message.format, attributes=dict(given))
+    again = cost(lambda: codec.encode([put_together]))
+    adapter = UProtocol(entity=given["source"].rpartition("/")[0], token=given["token"], permission_level=2)
+    session = adapter.session("client")
     question = Message(message.kind, METHOD, None, raw, message.format, None, 5.0)
 
     def send() -> None:
         session.send(question, 0.0)
         session.frames_to_send()
 
+    session.send(question, 0.0)
+    new = json.loads(session.frames_to_send()[0])
+    assert {**new, "id": given["id"]} == json.loads(frame)
     sent = cost(send)
     print(f"{len(frame)} bytes, microseconds of processor time")
     print(f"read:  {read:6.2f} cloudevents   {decode:6.2f} polybus, with all rules   {read / decode:5.1f} x")
     print(f"write: {written:6.2f} cloudevents   {encode:6.2f} polybus, what was read      {written / encode:5.1f} x")
+    print(f"       {written:6.2f} cloudevents   {again:6.2f} polybus, from a dict of attributes   {written / again:5.1f} x")
     print(f"make:  {made:6.2f} cloudevents   {sent:6.2f} polybus, a new request      {made / sent:5.1f} x")
 
 

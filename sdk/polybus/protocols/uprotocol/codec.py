@@ -13,13 +13,13 @@ from ...body import JSON, OCTETS, BodyFormat
 from ...errors import LocalProtocolError, RemoteProtocolError, Unsupported
 from ...message import Kind, Message
 from .bodies import ANY
-from .envelope import LEVELS, ReturnAddress, is_id, known_schema
-from .events import EVENT_FIELDS, Event, EventMessage
+from .envelope import ReturnAddress, is_id, known_schema
+from .events import Event, EventMessage, Head
 from .extensions import BY_KIND, extension_attributes
 from .headers import write_headers
 from .items import ITEM, item_id
 from .payloads import OCTET_STREAM, PROTOBUF
-from .rules import MAX_INTEGER, PRIORITIES, TYPES, Facts, violations
+from .rules import PRIORITIES, TYPES, Facts, violations
 from .status import write_status
 
 __all__ = ["FORMATS", "Reader", "UProtocolCodec", "Writer", "error_body", "written_body"]
@@ -37,6 +37,7 @@ _NOT_WRITTEN: Final = frozenset((*_HEAD, "text", "reason", "detail", "mode", "cr
 _QUICK: Final = frozenset({Kind.PUBLISH, Kind.NOTIFY, Kind.REQUEST, Kind.RESPONSE})
 _CONTENTS: Final = frozenset({PROTOBUF, "application/x-protobuf", OCTET_STREAM})
 _json: Final = msgspec.json.Encoder().encode
+_convert: Final = msgspec.convert
 _LEVELS: Final = {name: level for level, name in enumerate(PRIORITIES)}
 _USUAL_LEVEL: Final = {Kind.PUBLISH: 1, Kind.NOTIFY: 1}
 _CONTROL_LEVEL: Final = 4
@@ -46,7 +47,7 @@ class Writer(Protocol):
     """What writes one format."""
 
     @property
-    def head(self) -> Callable[[str, str, str | None, str | None], bytes]: ...
+    def head(self) -> Head: ...
 
     def write(
         self,
@@ -161,6 +162,7 @@ class UProtocolCodec:
             event = message.event  # as it was read, and examined then
             if event.data_base64 is raw and self.writes == "text":
                 return _json(event)
+            event = copy(event)
         else:
             found = self._usual(message)
             if found is None:
@@ -170,7 +172,6 @@ class UProtocolCodec:
             return None
         if self.writes == "text":
             if raw is not None:
-                event = copy(event)
                 event.data_base64 = raw
                 if event.datacontenttype is None:
                     event.datacontenttype = PROTOBUF if format is ANY else OCTET_STREAM
@@ -184,38 +185,21 @@ class UProtocolCodec:
 
     def _usual(self, message: Message) -> Event | None:
         """The attributes of a message as an event, where all are usual and keep the rules."""
-        given, kind = message.attributes, message.kind
-        if kind not in _QUICK or not given.keys() <= EVENT_FIELDS:
+        kind = message.kind
+        if kind not in _QUICK:
             return None
-        get = given.get
-        reqid = get("reqid", message.id if kind is Kind.RESPONSE else None)
-        id, ttl, level, content, token = get("id"), get("ttl"), get("plevel"), get("datacontenttype"), get("token")
-        event = Event(
-            "1.0",
-            id,  # type: ignore[arg-type]  # looked at below, as all
-            get("source"),  # type: ignore[arg-type]
-            get("type") or _TYPES[kind],  # type: ignore[arg-type]
-            get("sink"),
-            get("priority"),
-            ttl,
-            reqid,
-            content,
-            get("dataschema"),
-            token,
-            level,
-        )
-        right = (
-            (event.priority is None or event.priority in LEVELS)
-            and (ttl is None or (type(ttl) is int and 0 <= ttl <= MAX_INTEGER))
-            and (level is None or (type(level) is int and 0 <= level <= MAX_INTEGER))
-            and (token is None or type(token) is str)
-            and (content is None or content in _CONTENTS)
-            and type(id) is str
-            and is_id(id) is not None
-            and self.usual(event) is kind
-        )
-        if not right or (kind is Kind.RESPONSE and (type(reqid) is not str or is_id(reqid) is None)):
+        given = {"specversion": "1.0", "type": _TYPES[kind], **message.attributes}
+        try:
+            event = _convert(given, Event)  # types and ranges
+        except ValueError:
             return None
+        if is_id(event.id) is None or self.usual(event) is not kind:
+            return None
+        if kind is Kind.RESPONSE:
+            reqid = given.get("reqid", message.id)
+            if not isinstance(reqid, str) or is_id(reqid) is None:
+                return None
+            event.reqid = reqid
         return event if event.dataschema is None or known_schema(event.dataschema) else None
 
     def _encode(self, message: Message) -> bytes:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Final, Literal, TypeAlias
+from typing import Annotated, Any, Final, Literal, Protocol, TypeAlias
 
 import msgspec
 from attrs import fields
@@ -12,7 +12,15 @@ from ...body import BodyFormat
 from ...errors import Code
 from ...message import MISSING, Kind, Message
 
-__all__ = ["EVENT_FIELDS", "Event", "EventMessage", "event_of"]
+__all__ = ["EVENT_FIELDS", "Attributes", "Event", "EventMessage", "Head", "event_of"]
+
+Attributes: TypeAlias = tuple[tuple[str, Any], ...]
+
+
+class Head(Protocol):
+    """What a writer writes once for many events."""
+
+    def __call__(self, type: str, source: str, sink: str | None, priority: str | None, more: Attributes = ..., /) -> bytes: ...
 
 
 Integer: TypeAlias = Annotated[int, Meta(ge=0, le=2**31 - 1)]

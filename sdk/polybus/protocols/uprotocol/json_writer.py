@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import binascii
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any, Final
 
@@ -11,6 +11,7 @@ import msgspec
 
 from ...body import BodyFormat
 from .bodies import ANY
+from .events import Attributes, Head
 from .items import write_json_item
 from .payloads import OCTET_STREAM, PROTOBUF
 
@@ -27,8 +28,9 @@ class JsonWriter:
 
     def __init__(self, schema: str) -> None:
         self._octets = _OCTET_DATA + b',"dataschema":%b,"data_base64":"' % _encode(schema)
-        self.head: Callable[[str, str, str | None, str | None], bytes] = lru_cache(1024)(_head)
-        """``head(type, source, sink, priority)``: what is the same in many events."""
+        self.head: Head = lru_cache(1024)(_head)
+        """``head(type, source, sink, priority, more)``: what is the same in many events."""
+        self._middles: dict[int, bytes] = {}
 
     def write(
         self,
@@ -45,7 +47,8 @@ class JsonWriter:
             if reqid is not None:
                 start = b'%b%b","ttl":%d,"reqid":"%b"' % (head, id.encode(), ttl, reqid.encode())
                 return b'%b%b%b"}' % (start, _ANY_DATA, _base64(raw, newline=False))
-            return b'%b%b","ttl":%d%b%b"}' % (head, id.encode(), ttl, _ANY_DATA, _base64(raw, newline=False))
+            middle = self._middles.get(ttl) or self._middle(ttl)
+            return b"".join((head, id.encode(), middle, _base64(raw, newline=False), b'"}'))
         parts = [head, id.encode(), b'"']
         if ttl:
             parts.append(b',"ttl":%d' % ttl)
@@ -67,12 +70,19 @@ class JsonWriter:
         """An item of bytes or of a JSON document."""
         return write_json_item(head, id, raw, format)
 
+    def _middle(self, ttl: int) -> bytes:
+        """What stands between an id and data. Few programs have more than a few deadlines; what is left of one is another."""
+        if len(self._middles) >= 1024:
+            self._middles.clear()
+        made = self._middles[ttl] = b'","ttl":%d%b' % (ttl, _ANY_DATA)
+        return made
+
     @staticmethod
     def batch(frames: Sequence[bytes]) -> bytes:
         """Several events as one (CloudEvents 1.0.2, JSON batch format)."""
         return b"[%b]" % b",".join(frames)
 
 
-def _head(type: str, source: str, sink: str | None, priority: str | None) -> bytes:
-    members = {"specversion": "1.0", "type": type, "source": source, "sink": sink, "priority": priority}
+def _head(type: str, source: str, sink: str | None, priority: str | None, more: Attributes = ()) -> bytes:
+    members = {"specversion": "1.0", "type": type, "source": source, "sink": sink, "priority": priority, **dict(more)}
     return _encode({name: value for name, value in members.items() if value is not None})[:-1] + b',"id":"'

@@ -5,12 +5,13 @@ By hand, because what is the same in many events is then written once; a test co
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any, Final
 
 from ...body import BodyFormat
 from .bodies import ANY
+from .events import Attributes, Head
 from .items import write_proto_item
 from .payloads import OCTET_STREAM
 from .wire import field, length, varint
@@ -37,8 +38,8 @@ class ProtoWriter:
         self._octets = self._attribute("datacontenttype", OCTET_STREAM)
         self._octets_and_schema = self._octets + self._attribute("dataschema", schema)
         self._ttl = lru_cache(1024)(lambda ttl: self._attribute("ttl", ttl))
-        self.head: Callable[[str, str, str | None, str | None], bytes] = lru_cache(1024)(self._head)
-        """``head(type, source, sink, priority)``: what is the same in many events."""
+        self.head: Head = lru_cache(1024)(self._head)
+        """``head(type, source, sink, priority, more)``: what is the same in many events."""
 
     def write(
         self,
@@ -77,11 +78,13 @@ class ProtoWriter:
         """Several events as one ``CloudEventBatch``."""
         return b"".join(field(b"\n", frame) for frame in frames)
 
-    def _head(self, type: str, source: str, sink: str | None, priority: str | None) -> bytes:
+    def _head(self, type: str, source: str, sink: str | None, priority: str | None, more: Attributes = ()) -> bytes:
         head = field(_SOURCE, source.encode()) + field(_VERSION, b"1.0") + field(_TYPE, type.encode())
         if sink is not None:
             head += self._attribute("sink", sink)
-        return head if priority is None else head + self._attribute("priority", priority)
+        if priority is not None:
+            head += self._attribute("priority", priority)
+        return head + b"".join(self._attribute(name, value) for name, value in more)
 
     def _attribute(self, name: str, value: str | int | bool | bytes) -> bytes:
         if isinstance(value, bool):

@@ -59,7 +59,10 @@ class UProtocolSession:
         self._checks_hash = adapter.verify is not None
         self._allowance, self._skew = adapter.allowance, adapter.max_clock_skew
         self._ttl = None if adapter.ttl is None else int(adapter.ttl * 1000)
-        self._plain = adapter.token is None and adapter.permission_level is None and adapter.sign is None
+        self._plain = not callable(adapter.token) and adapter.sign is None
+        # What all requests have.
+        constant = {"plevel": adapter.permission_level, "token": None if callable(adapter.token) else adapter.token}
+        self._constant = tuple((name, value) for name, value in constant.items() if value is not None)
         # By subject: the head of a request and its sink.
         self._methods: dict[str | int, tuple[bytes, str]] = {}
         self._topics: dict[tuple[Kind, str | int, str | None], bytes] = {}
@@ -225,8 +228,11 @@ class UProtocolSession:
             key = self._ids.next()
             extra = None if self._plain and message.headers is None else self._extra(message, raw)
             frame = self._write(head, key, milliseconds, None, extra, raw, format)
-            if len(frame) <= self._max_frame:
-                self._asked[key] = sink
+            if len(frame) > self._max_frame:
+                raise self._too_large(frame)
+            self._asked[key] = sink
+            self._frames.append(frame)
+            return key
         elif kind is _RESPONSE or kind is _ERROR:
             frame = self._response(message)
         elif kind is _PUBLISH:
@@ -234,15 +240,18 @@ class UProtocolSession:
         else:
             key, frame = self._other(kind, message)
         if len(frame) > self._max_frame:
-            raise TooLarge(f"an event of {len(frame)} bytes is larger than {self._max_frame} (limit: message)")
+            raise self._too_large(frame)
         self._frames.append(frame)
         return key
+
+    def _too_large(self, frame: bytes) -> TooLarge:
+        return TooLarge(f"an event of {len(frame)} bytes is larger than {self._max_frame} (limit: message)")
 
     def _method(self, subject: str | int) -> tuple[bytes, str]:
         """The head of requests for a subject."""
         sink = self._names.method(subject)
         level = self.codec.level_of(subject) or "CS4"
-        head = self._head("req.v1", self._answers, sink, max(level, "CS4"))
+        head = self._head("req.v1", self._answers, sink, max(level, "CS4"), self._constant)
         if len(self._methods) >= 1024:
             self._methods.clear()
         found = self._methods[subject] = head, sink
@@ -327,11 +336,8 @@ class UProtocolSession:
     def _extra(self, message: Message, raw: bytes | None) -> dict[str, Any] | None:
         """Attributes that only some messages have."""
         options, extra = self._options, dict[str, Any]()
-        if message.kind is _REQUEST:
-            if options.token is not None:
-                extra["token"] = options.token() if callable(options.token) else options.token
-            if options.permission_level is not None:
-                extra["plevel"] = options.permission_level
+        if message.kind is _REQUEST and callable(options.token):
+            extra["token"] = options.token()
         if options.sign is not None and raw is not None:
             extra["hash"] = options.sign(raw)
         if message.headers:
