@@ -13,6 +13,7 @@ from ..._clock import wall_clock_ns
 from ...limits import Limits
 from ...plugins import FrameField, Role
 from ...subjects import SubjectIndex
+from .checks import MAX_INTEGER, PRIORITIES, is_uri_reference
 from .codec import UProtocolCodec
 from .dissect import dissect
 from .envelope import Envelope
@@ -21,7 +22,6 @@ from .json_writer import JsonWriter
 from .names import entity_key
 from .proto_reader import ProtoReader
 from .proto_writer import ProtoWriter
-from .rules import MAX_INTEGER, PRIORITIES, is_uri_reference
 from .session import UProtocolSession
 
 __all__ = ["DEFAULT_ENTITY", "UProtocol"]

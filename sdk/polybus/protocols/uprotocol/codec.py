@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from copy import copy
-from typing import Any, Final, Literal, Protocol
+from typing import Any, Final, Literal
 
 import msgspec
 from attrs import field, frozen
@@ -13,18 +13,18 @@ from ...body import JSON, OCTETS, BodyFormat
 from ...errors import LocalProtocolError, RemoteProtocolError, Unsupported
 from ...message import Kind, Message
 from .bodies import ANY
+from .checks import PRIORITIES, TYPES, Facts
 from .envelope import ReturnAddress, is_id, known_schema
-from .events import Event, EventMessage, Head
+from .events import Event, EventMessage
 from .extensions import BY_KIND, extension_attributes
+from .forms import FORMATS, Reader, Writer, error_body, written_body
 from .headers import write_headers
 from .items import ITEM, item_id
 from .payloads import OCTET_STREAM, PROTOBUF
-from .rules import PRIORITIES, TYPES, Facts, violations
-from .status import write_status
+from .rules import violations
 
-__all__ = ["FORMATS", "Reader", "UProtocolCodec", "Writer", "error_body", "written_body"]
+__all__ = ["UProtocolCodec"]
 
-FORMATS: Final[tuple[BodyFormat, ...]] = (ANY, OCTETS)
 _TYPES: Final = {
     Kind.PUBLISH: "pub.v1",
     Kind.NOTIFY: "pub.v1",
@@ -41,40 +41,6 @@ _convert: Final = msgspec.convert
 _LEVELS: Final = {name: level for level, name in enumerate(PRIORITIES)}
 _USUAL_LEVEL: Final = {Kind.PUBLISH: 1, Kind.NOTIFY: 1}
 _CONTROL_LEVEL: Final = 4
-
-
-class Writer(Protocol):
-    """What writes one format."""
-
-    @property
-    def head(self) -> Head: ...
-
-    def write(
-        self,
-        head: bytes,
-        id: str,
-        ttl: int | None,
-        reqid: str | None,
-        extra: Mapping[str, Any] | None,
-        raw: bytes | None,
-        format: BodyFormat,
-    ) -> bytes: ...
-
-    def item(self, head: bytes, id: str, raw: bytes, format: BodyFormat) -> bytes: ...
-
-    def batch(self, frames: Sequence[bytes]) -> bytes: ...
-
-
-class Reader(Protocol):
-    """What reads one format."""
-
-    def read(self, frame: bytes) -> EventMessage: ...
-
-    def read_batch(self, frame: bytes) -> Sequence[EventMessage | RemoteProtocolError]: ...
-
-    def split(self, frame: bytes) -> list[bytes]: ...
-
-    def parts(self, frame: bytes) -> tuple[dict[str, Any], bytes | None, BodyFormat]: ...
 
 
 @frozen(eq=False, kw_only=True)
@@ -270,28 +236,3 @@ class UProtocolCodec:
         facts = Facts(attributes, kind, has_data, is_any or has_data, local=self.local)
         for rule, seen in violations(facts):
             raise LocalProtocolError(f"{seen} (rule {rule.name}; document, {rule.clause})", protocol="uprotocol")
-
-
-def written_body(message: Message) -> tuple[bytes | None, BodyFormat]:
-    """The body of a message in a format of this wire.
-
-    Raises:
-        EncodeError: It does not fit.
-    """
-    format = message.format
-    if message.raw is not None and format in FORMATS:
-        return message.raw, format
-    if not message.has_body:
-        return None, ANY
-    chosen = OCTETS if isinstance(message.body, (bytes, bytearray, memoryview)) else ANY
-    return message.encoded(FORMATS, lambda value: chosen), chosen
-
-
-def error_body(message: Message) -> bytes:
-    """A ``google.rpc.Status`` in an ``Any``, of an error.
-
-    Raises:
-        EncodeError: The detail does not fit.
-    """
-    given = message.attributes
-    return write_status(int(message.code or 2), str(given.get("text") or ""), given.get("reason"), given.get("detail"))

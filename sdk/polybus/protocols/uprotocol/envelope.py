@@ -15,10 +15,11 @@ from ...errors import Code, RemoteProtocolError
 from ...limits import Limits
 from ...message import Kind, Message
 from .bodies import ANY, check_any
+from .checks import PRIORITIES, TYPES, Facts, is_uri_reference
 from .events import Event, EventMessage, event_of
 from .extensions import BY_NAME, Extension, read_extension
 from .headers import read_headers
-from .rules import PRIORITIES, RULES, TYPES, Facts, Violation, is_uri_reference, violations
+from .rules import RULES, Violation, violations
 from .status import code_of, read_status
 from .uris import UriError, parse_uri
 

@@ -17,11 +17,12 @@ from ...errors import RemoteProtocolError
 from ...limits import Limits
 from ...message import Message
 from .adapter import UProtocol
+from .checks import MAX_INTEGER
 from .cloudevent import attributes_of, message_of
-from .codec import FORMATS, UProtocolCodec, written_body
+from .codec import UProtocolCodec
 from .envelope import normalise, refuse
+from .forms import FORMATS, written_body
 from .payloads import format_of, from_base64
-from .rules import MAX_INTEGER
 
 __all__ = ["Form", "HttpContent", "form_of", "frames_of", "from_http", "http_of", "to_http"]
 

@@ -103,7 +103,7 @@ class Names:
 
     def _checked(self, uri: str) -> str:
         if len(uri) > self._limit:
-            text = f"the address of {len(uri)} characters is longer than {self._limit} (limit: subject): {uri[:60]!r}"
+            text = f"an address of {len(uri)} characters, percent-encoded: the limit is {self._limit} (subject): {uri[:60]!r}"
             raise LocalProtocolError(text, protocol="uprotocol")
         return uri
 

@@ -1,0 +1,248 @@
+"""What the rules of the document are made of: tests of single attributes, each of which says what was seen where it fails."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from attrs import define
+
+from .ids import id_version
+from .uris import Uri, UriError, parse_uri
+
+__all__ = [
+    "MAX_INTEGER", "NOTIFICATION", "PRIORITIES", "PUBLISH", "REQUEST", "RESPONSE", "TYPES", "Facts", "alive",
+    "has_authority", "has_schema", "in_role", "is_a", "is_address", "is_uprotocol_uuid", "is_uri_reference", "is_uuid",
+    "known_priority", "known_type", "media_type", "named", "old_name", "only_responses", "required", "schema_uri",
+    "specversion", "urgent", "valued", "versioned", "within",
+]  # fmt: skip
+
+MAX_INTEGER: Final = 2**31 - 1
+"""An Integer of CloudEvents 1.0.2 is signed and has 32 bits; the document's Uint32 does not fit."""
+PRIORITIES: Final = tuple(f"CS{level}" for level in range(7))
+PUBLISH, NOTIFICATION, REQUEST, RESPONSE = "publish", "notification", "request", "response"
+TYPES: Final[Mapping[str, str]] = {
+    "pub.v1": PUBLISH,
+    "notif.v1": NOTIFICATION,
+    "not.v1": NOTIFICATION,
+    "up-not.v1": NOTIFICATION,
+    "req.v1": REQUEST,
+    "res.v1": RESPONSE,
+}
+"""Table 2, and the names that later releases gave to notifications. `pub.v1` with a sink is one too."""
+_URI_TEXT: Final = re.compile(r"(?:[A-Za-z0-9\-._~!$&'()*+,;=:@/?#\[\]]|%[0-9A-Fa-f]{2})+")
+_MEDIA_TYPE: Final = re.compile(r"[A-Za-z0-9!#$&^_.+\-]+/[A-Za-z0-9!#$&^_.+\-]+(?:\s*;.*)?")
+_NAME: Final = re.compile(r"[a-z0-9]+")
+
+
+@define
+class Facts:
+    """A message under examination.
+
+    Attributes:
+        attributes: By name; ``specversion`` too.
+        kind: ``publish``, ``notification``, ``request``, ``response`` or, for what is ours, ``extension``.
+        has_data: Whether there is a payload.
+        is_any: Whether the content type says that it is a ``google.protobuf.Any``.
+        local: Entities without authority that are known to be meant: None for all.
+        limits: Sizes of an address and of an id.
+    """
+
+    attributes: dict[str, Any]
+    kind: str = ""
+    has_data: bool = False
+    is_any: bool = True
+    local: frozenset[str] | None = frozenset()
+    subject_limit: int = 1024
+    id_limit: int = 256
+
+    def get(self, name: str) -> Any:
+        return self.attributes.get(name)
+
+    def uri(self, name: str) -> Uri | None:
+        """The address of an attribute, or None where it is none."""
+        text = self.attributes.get(name)
+        try:
+            return parse_uri(text) if isinstance(text, str) and len(text) <= self.subject_limit else None
+        except UriError:
+            return None
+
+
+def _shown(value: Any) -> str:
+    return repr(value)[:60]
+
+
+def required(name: str, *kinds: str) -> Callable[[Facts], str | None]:
+    def broken(facts: Facts) -> str | None:
+        missing = facts.get(name) is None and (not kinds or facts.kind in kinds)
+        return f"{name} is missing in this {facts.kind or 'message'}" if missing else None
+
+    return broken
+
+
+def is_a(name: str, kind: type, says: str) -> Callable[[Facts], str | None]:
+    def broken(facts: Facts) -> str | None:
+        value = facts.get(name)
+        if value is None or type(value) is kind:
+            return None
+        return f"{name} is {says}, not {type(value).__name__}"  # not the value: a token is never shown
+
+    return broken
+
+
+def within(name: str, low: int) -> Callable[[Facts], str | None]:
+    def broken(facts: Facts) -> str | None:
+        value = facts.get(name)
+        bad = type(value) is int and not low <= value <= MAX_INTEGER
+        return f"{name} {value} is not within {low} and {MAX_INTEGER}" if bad else None
+
+    return broken
+
+
+def specversion(facts: Facts) -> str | None:
+    value = facts.get("specversion")
+    return None if value == "1.0" else f"specversion is {_shown(value)} and not '1.0'"
+
+
+def known_type(facts: Facts) -> str | None:
+    value = facts.get("type")
+    return None if facts.kind else f"type {_shown(value)} is not one of {', '.join(TYPES)}"
+
+
+def is_uuid(name: str) -> Callable[[Facts], str | None]:
+    def broken(facts: Facts) -> str | None:
+        value = facts.get(name)
+        if value is None or (isinstance(value, str) and len(value) <= facts.id_limit and id_version(value) is not None):
+            return None
+        return f"{name} {_shown(value)} is no UUID"
+
+    return broken
+
+
+def is_uprotocol_uuid(name: str) -> Callable[[Facts], str | None]:
+    def broken(facts: Facts) -> str | None:
+        value = facts.get(name)
+        version = id_version(value) if isinstance(value, str) else None
+        if version in (None, 6, 7, 8):
+            return None
+        return f"{name} {_shown(value)} is a UUID of version {version}, which has no time: a uProtocol UUID has version 8"
+
+    return broken
+
+
+def is_address(name: str) -> Callable[[Facts], str | None]:
+    def broken(facts: Facts) -> str | None:
+        text = facts.get(name)
+        if not isinstance(text, str):
+            return None
+        if len(text) > facts.subject_limit:
+            return f"{name}, percent-encoded, has {len(text)} characters: more than {facts.subject_limit} (limit: subject)"
+        try:
+            uri = parse_uri(text)
+        except UriError as error:
+            return f"{name}: {error}"
+        return f"{name} {_shown(text)} has wildcards, which only subscriptions may" if uri.is_pattern else None
+
+    return broken
+
+
+def has_authority(name: str) -> Callable[[Facts], str | None]:
+    def broken(facts: Facts) -> str | None:
+        uri = facts.uri(name)
+        if uri is None or not uri.local or facts.local is None or uri.entity in facts.local:
+            return None
+        return f"{name} {_shown(uri.text)} has no authority"
+
+    return broken
+
+
+def versioned(name: str) -> Callable[[Facts], str | None]:
+    def broken(facts: Facts) -> str | None:
+        uri = facts.uri(name)
+        if uri is None or uri.is_versioned:
+            return None
+        return f"{name} {_shown(uri.text)} does not name an entity and its MAJOR or MAJOR.MINOR version"
+
+    return broken
+
+
+_ROLES: Final[Mapping[tuple[str, str], tuple[Callable[[Uri], bool], str]]] = {
+    ("source", PUBLISH): (lambda uri: uri.is_topic, "a topic, with resource and #Message"),
+    ("source", NOTIFICATION): (lambda uri: uri.is_topic, "a topic, with resource and #Message"),
+    ("source", REQUEST): (lambda uri: uri.is_response, "the rpc.response of who asks"),
+    ("source", RESPONSE): (lambda uri: uri.is_method, "the method, rpc.<name>"),
+    ("sink", REQUEST): (lambda uri: uri.is_method, "the method, rpc.<name>"),
+    ("sink", RESPONSE): (lambda uri: uri.is_response, "the rpc.response of who asked"),
+}
+
+
+def in_role(name: str) -> Callable[[Facts], str | None]:
+    def broken(facts: Facts) -> str | None:
+        uri, (fits, says) = facts.uri(name), _ROLES.get((name, facts.kind), (None, ""))
+        if uri is None or fits is None or fits(uri):
+            return None
+        return f"{name} of a {facts.kind} is {says}, not {_shown(uri.text)}"
+
+    return broken
+
+
+def media_type(facts: Facts) -> str | None:
+    value = facts.get("datacontenttype")
+    bad = isinstance(value, str) and not _MEDIA_TYPE.fullmatch(value)
+    return f"datacontenttype {_shown(value)} is no media type" if bad else None
+
+
+def has_schema(facts: Facts) -> str | None:
+    missing = facts.has_data and not facts.is_any and facts.get("dataschema") is None
+    return "the data is not a google.protobuf.Any and dataschema is missing" if missing else None
+
+
+def is_uri_reference(text: str) -> bool:
+    """Whether all its characters may stand in a URI reference (RFC 3986, section 4.1)."""
+    return _URI_TEXT.fullmatch(text) is not None
+
+
+def schema_uri(facts: Facts) -> str | None:
+    value = facts.get("dataschema")
+    bad = isinstance(value, str) and not is_uri_reference(value)
+    return f"dataschema {_shown(value)} is no URI reference" if bad else None
+
+
+def known_priority(facts: Facts) -> str | None:
+    value = facts.get("priority")
+    return None if value is None or value in PRIORITIES else f"priority {_shown(value)} is not one of {', '.join(PRIORITIES)}"
+
+
+def urgent(facts: Facts) -> str | None:
+    value = facts.get("priority")
+    if facts.kind != REQUEST or (isinstance(value, str) and value >= "CS4"):
+        return None
+    return f"priority of a request is {value if value is not None else 'missing, which means CS0'}: CS4 or greater is needed"
+
+
+def alive(facts: Facts) -> str | None:
+    return "ttl of a request is 0, which never ends" if facts.kind == REQUEST and facts.get("ttl") == 0 else None
+
+
+def only_responses(facts: Facts) -> str | None:
+    wrong = facts.kind not in (RESPONSE, "extension") and facts.get("commstatus") is not None
+    return f"commstatus in a {facts.kind}: only dispatchers set it, and only in responses" if wrong else None
+
+
+def old_name(facts: Facts) -> str | None:
+    return "permission_level is no legal name in CloudEvents: it is plevel" if "permission_level" in facts.attributes else None
+
+
+def named(facts: Facts) -> str | None:
+    bad = [name for name in facts.attributes if not _NAME.fullmatch(name) and name != "permission_level"]
+    return f"{_shown(bad[0])} is no name of an attribute: a to z and digits" if bad else None
+
+
+def valued(facts: Facts) -> str | None:
+    for name, value in facts.attributes.items():
+        if type(value) is int and not -MAX_INTEGER <= value <= MAX_INTEGER + 1:
+            return f"{name} has more than 32 bits"
+        if not isinstance(value, (str, int, bool, bytes)):
+            return f"{name} is text, a whole number or true or false, not {type(value).__name__}"
+    return None
