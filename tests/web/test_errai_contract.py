@@ -1,10 +1,20 @@
 """The contract of J.REP over HTTP, on each way back to the client: in an application, and by a bus alone."""
 
+from typing import Any
+
+import pytest
+
 from polybus.protocols import Jrep
 
 from .contract import alone, attached
 
-TestAttached = attached(Jrep, path="/", transport="http")
-TestAlone = alone(Jrep)
-TestEvents = alone(Jrep, "?channel=events")
-TestPolls = alone(Jrep, "?channel=poll")
+
+@pytest.fixture(scope="module")
+def anyio_backend() -> tuple[str, dict[str, Any]]:
+    """What depends on the event loop is in the tests of the ways themselves."""
+    return "asyncio", {"use_uvloop": False}
+
+
+TestWebSocketInAnApplication = attached(Jrep, path="/", transport="http")
+TestEventsAlone = alone(Jrep, "?channel=events")
+TestPollsAlone = alone(Jrep, "?channel=poll")

@@ -106,16 +106,29 @@ class Federation(Tables):
         Raises:
             RemoteProtocolError: It is not for this bus, or lacks something.
         """
+        try:
+            verb = self._verb_for_us(message)
+        except RemoteProtocolError as error:
+            if message.subject != "":  # who negotiates a WebSocket has been told in its own words
+                self._complain(error)
+            raise
+        self._moved(verb if verb in VERBS else "unknown", message, now)
+
+    def _verb_for_us(self, message: Message) -> str:
+        """
+        Raises:
+            RemoteProtocolError: It is not for this bus, or lacks something.
+        """
         if message.subject not in ("", self._own_bus):
             text = f"{message.subject} is not this side's bus: a peer cannot speak for it"
             raise refuse(text, "reserved_subject")
         verb = message.attributes.get("CommandType")
         if type(verb) is not str:
             raise refuse("a message to a bus needs a CommandType", "missing_part")
-        if message.subject == "":  # the bare object of a WebSocket negotiation, which is not offered here
+        if message.subject == "":  # the bare object of a WebSocket negotiation, which is the transport's
             self._say("WebsocketNegotiationFailed", ErrorMessage="illegal handshake")
             raise refuse("an Associate without ToSubject: the WebSocket negotiation begins over HTTP", "handshake_order")
-        self._moved(verb if verb in VERBS else "unknown", message, now)
+        return verb
 
     @property
     def _own_bus(self) -> str:
