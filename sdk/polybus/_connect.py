@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
 from contextlib import AbstractAsyncContextManager
 from typing import TYPE_CHECKING
@@ -30,6 +31,7 @@ def connect(
     backoff: Backoff | None = None,
     wait: float = 0.0,
     limits: Limits | None = None,
+    record: str | os.PathLike[str] | None = None,
 ) -> AbstractAsyncContextManager[Bus]:
     """Open a link: ``async with connect("ubre+ws://127.0.0.1:8000/bus") as bus: ...``
 
@@ -46,6 +48,7 @@ def connect(
         backoff: Waits between attempts to come back.
         wait: Seconds during which the first connect is retried; `math.inf` for as long as it takes.
         limits: For a new bus; see `Limits`.
+        record: A folder: every frame of this link is written there, as by `Bus.record` with its defaults.
 
     Raises:
         ValueError: The URL or an option is wrong, or `limits` is given together with `bus`.
@@ -67,5 +70,6 @@ def connect(
         tls=tls,
         backoff=backoff,
         wait=wait,
+        record=record,
         gives_bus=True,
     )

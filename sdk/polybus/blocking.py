@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, TypeVar, overload
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 
 import anyio.from_thread
 import anyio.lowlevel
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
     import ssl
 
     from .bus import Bus
+    from .capture.recording import Recording
     from .connecting import Backoff, Headers
     from .events import BusEvent
     from .message import Message
@@ -320,6 +323,7 @@ class BlockingBus:
         tls: ssl.SSLContext | None = None,
         backoff: Backoff | None = None,
         wait: float = 0.0,
+        record: str | os.PathLike[str] | None = None,
     ) -> BlockingBlock[BlockingPeer]:
         """Add a link to this bus: ``with bus.connect(url) as peer: ...``
 
@@ -327,7 +331,7 @@ class BlockingBus:
             BusError, ValueError: As `Bus.connect`.
         """
         manager = self._bus.connect(
-            target, protocol=protocol, serves=serves, headers=headers, tls=tls, backoff=backoff, wait=wait
+            target, protocol=protocol, serves=serves, headers=headers, tls=tls, backoff=backoff, wait=wait, record=record
         )
         return BlockingBlock(self._run, manager, lambda peer: BlockingPeer(peer, self._run))
 
@@ -351,6 +355,23 @@ class BlockingBus:
             target, protocol=protocol, origins=origins, hosts=hosts, tls=tls, when_full=when_full, insecure=insecure
         )
         return BlockingBlock(self._run, manager, lambda listener: BlockingListener(listener, self._run))
+
+    def record(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        max_bytes: int = 10 << 30,
+        max_age: float | timedelta = timedelta(days=7),
+        bodies: bool = True,
+        redact: Callable[[str, bytes], bytes] | Literal["default"] | None = "default",
+    ) -> BlockingBlock[Recording]:
+        """Write every frame of every link to a capture: ``with bus.record("captures/"): ...``
+
+        Raises:
+            BusError, ImportError, TypeError, ValueError: As `Bus.record`.
+        """
+        manager = self._bus.record(path, max_bytes=max_bytes, max_age=max_age, bodies=bodies, redact=redact)
+        return BlockingBlock(self._run, manager, lambda recording: recording)
 
     def tunnel(self, name: str, *, params: Mapping[str, str] | None = None) -> BlockingTunnel:
         """A connection that runs inside a link of this bus: ``sync.connect(bus.tunnel("plant.7"), protocol="csb")``

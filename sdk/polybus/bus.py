@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import logging
+import os
 import secrets
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager
+from datetime import timedelta
+from importlib import import_module
 from threading import get_ident
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar, overload
 
 import anyio
 
@@ -51,6 +54,8 @@ from .urls import find_protocol
 if TYPE_CHECKING:
     import ssl
 
+    from .capture.recorder import Recorder
+    from .capture.recording import Recording
     from .handlers import Handler
     from .plugins import Connector, ProtocolAdapter
 
@@ -113,6 +118,7 @@ class Bus(Life):
         self._deliver = self._distribution.deliver
         self._counters = Counters()
         self._emit = self._events.emit
+        self._recorders: list[Recorder] = []
         self._checked: set[str | int] = set()
         self._entrances: list[Entrance] = []
         self._passages: list[Any] = []
@@ -130,6 +136,7 @@ class Bus(Life):
         tls: ssl.SSLContext | None = None,
         backoff: Backoff | None = None,
         wait: float = 0.0,
+        record: str | os.PathLike[str] | None = None,
     ) -> AbstractAsyncContextManager[Peer]:
         """Add a link to this bus; the async context manager yields the `Peer` at the other end.
 
@@ -149,6 +156,7 @@ class Bus(Life):
             tls=tls,
             backoff=backoff,
             wait=wait,
+            record=record,
             gives_bus=False,
         )
 
@@ -190,6 +198,38 @@ class Bus(Life):
             when_full=when_full,
             insecure=insecure,
         )
+
+    def record(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        max_bytes: int = 10 << 30,
+        max_age: float | timedelta = timedelta(days=7),
+        bodies: bool = True,
+        redact: Callable[[str, bytes], bytes] | Literal["default"] | None = "default",
+    ) -> AbstractAsyncContextManager[Recording]:
+        """Write every frame of every link, in both directions, to a capture: ``async with bus.record("captures/"): ...``
+
+        The bus never waits for it: what the disk does not take is dropped and counted, and the capture says where. Needs ``pip
+        install 'polybus[capture]'``.
+
+        Args:
+            path: A folder; it is made where there is none. Several recordings may share it.
+            max_bytes: Of the folder: the oldest segments beyond that are removed.
+            max_age: After which segments are removed; seconds or a `timedelta`.
+            bodies: Whether bodies are written; without them, what each message is for.
+            redact: ``redact(protocol, frame)`` gives what is written in place of a frame. The default blanks tokens, cookies
+                and members named like secrets; None writes all as it is.
+
+        Raises:
+            ImportError: pyarrow is not installed.
+            TypeError, ValueError: An argument is not what it should be.
+            CaptureError: (on entering) The folder cannot be made or written.
+        """
+        capture: Any = import_module("polybus.capture")  # floors above; loaded when somebody asks
+        recorder = capture.make_recorder(path, max_bytes=max_bytes, max_age=max_age, bodies=bodies, redact=redact)
+        recording: AbstractAsyncContextManager[Recording] = capture.Recording(self, recorder)
+        return recording
 
     @property
     def peers(self) -> list[Peer]:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import inspect
 import logging
+import os
 import random
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import AsyncExitStack
+from importlib import import_module
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
     import ssl
 
     from .bus import Bus
+    from .capture.recorder import Recorder
     from .runtime import Runtime
 
 __all__ = ["Backoff", "Connecting", "Headers"]
@@ -89,6 +92,7 @@ class Connecting:
         tls: ssl.SSLContext | None,
         backoff: Backoff | None,
         wait: float,
+        record: str | os.PathLike[str] | None = None,
         gives_bus: bool,
     ) -> None:
         self._bus = bus
@@ -120,6 +124,12 @@ class Connecting:
         check_type(backoff, Backoff, "backoff", "Backoff(maximum=5)")
         self._backoff = backoff if backoff is not None else Backoff()
         self._wait = seconds(wait, "wait", endless=True)
+        self._recorder: Recorder | None = None
+        if record is not None:
+            self._recorder = import_module("polybus.capture").make_recorder(record)  # floors above; loaded when asked for
+            for sibling in self._siblings:
+                sibling._recorder = self._recorder
+        self._records = record is not None
         self._gives_bus = gives_bus
         self._link: Link | None = None
         self._runtime: Runtime | None = None
@@ -128,6 +138,15 @@ class Connecting:
         self._up_since = 0.0
 
     async def __aenter__(self) -> Any:
+        if self._recorder is not None and self._records:
+            await anyio.to_thread.run_sync(self._recorder.open)
+        try:
+            return await self._connected()
+        except BaseException:
+            await self._recorded()
+            raise
+
+    async def _connected(self) -> Any:
         bus = self._bus
         runtime = self._runtime = await bus._enter()
         try:
@@ -140,6 +159,7 @@ class Connecting:
                 serves=self._serves,
             )
             link.renews = callable(self._headers)
+            link.recorder = self._recorder
             if within(runtime):
                 bus._own_links.add(link)
             await self._first(link)
@@ -160,6 +180,18 @@ class Connecting:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        try:
+            await self._left(kind, error, trace)
+        finally:
+            await self._recorded()
+
+    async def _recorded(self) -> None:
+        """What was recorded is written."""
+        if self._recorder is not None and self._records:
+            with anyio.CancelScope(shield=True):
+                await anyio.to_thread.run_sync(self._recorder.close)
+
+    async def _left(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         link, bus = self._link, self._bus
         assert link is not None
         if self._siblings:

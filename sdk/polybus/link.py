@@ -22,6 +22,8 @@ from .plugins import Closed, CloseWanted, Handshake, Identity, PeerClosed, PeerO
 
 if TYPE_CHECKING:
     from .bus import Bus
+    from .capture.recorder import Recorder
+    from .capture.taps import RecordedSession, RecordedTransport, Tap
     from .outbox import Outbox
     from .plugins import ProtocolAdapter, Receiver, Role, Session, Transport
     from .runtime import Runtime
@@ -71,12 +73,14 @@ class Link(Outflow):
         "_bad",
         "_bad_since",
         "_since",
+        "_taps",
         "deferred",
         "expires",
         "handshake",
         "identity",
         "on_down",
         "on_up",
+        "recorder",
         "renews",
         "serves",
         "was_up",
@@ -119,7 +123,10 @@ class Link(Outflow):
         self.on_down: Callable[[Closed], None] | None = None
         self.deferred: list[Callable[[], None]] = []
         """What is to be done when all that came in at once has been looked at."""
+        self.recorder: Recorder | None = None
+        """Records this link, besides those that record the whole bus."""
         self._attachment: Attachment | None = None
+        self._taps: list[Tap] = []
         self._bad = 0
         self._bad_since = 0.0
         self._since = 0.0
@@ -148,18 +155,43 @@ class Link(Outflow):
         now = self.runtime.time()
         self.session = self.adapter.session(role, self.runtime.limits)
         self.transport = transport
+        for recorder in (*self.bus._recorders, self.recorder):
+            if recorder is not None:
+                self.record(recorder)
+        transport, session = self.transport, self.session
         self.paused = False
         self._closing = None
         self._wanted = False
         self._since = now
         self.state = State.CONNECTING
-        self.session.start(now)
+        session.start(now)
         if self._attachment is not None:
             self._attachment.over()
         self._attachment = Attachment(self)
         transport.start(cast("Receiver", self._attachment))  # pyright takes an attribute that is a function for a method
         self._take_events(now)
         self.flush()
+
+    def record(self, recorder: Recorder) -> None:
+        """Write down every frame of this connection from now on. Not to be called while a frame is being handled."""
+        if self.session is not None and self.transport is not None and all(tap.recorder is not recorder for tap in self._taps):
+            session, transport = recorder.tap(self, self.session, self.transport)
+            self.session, self.transport = cast("Session", session), cast("Transport", transport)
+            self._taps.append(session.tap)
+            if self.state is State.UP:
+                self.set_shared()
+
+    def unrecord(self, recorder: Recorder) -> None:
+        """Write down nothing more. Not to be called while a frame is being handled."""
+        for tap in self._taps:
+            if tap.recorder is recorder:
+                tap.left()
+        while not getattr(getattr(self.session, "tap", None), "on", True):
+            session, transport = cast("RecordedSession", self.session), cast("RecordedTransport", self.transport)
+            self.session, self.transport = session.inner, transport.inner
+            self._taps.remove(session.tap)
+        if self.state is State.UP:
+            self.set_shared()
 
     def _ready(self, bare: bool) -> None:
         assert self.session is not None
@@ -334,6 +366,9 @@ class Link(Outflow):
         if self.state is State.CLOSED:
             return
         before = self.state
+        for tap in self._taps:
+            tap.over(why)
+        self._taps.clear()
         if self._attachment is not None:
             self._attachment.over()
             self._attachment = None

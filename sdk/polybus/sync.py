@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import atexit
 import contextvars
+import os
 import threading
 import warnings
 from collections.abc import Callable, Iterable
@@ -135,6 +136,7 @@ def connect(
     backoff: Backoff | None = None,
     wait: float = 0.0,
     limits: Limits | None = None,
+    record: str | os.PathLike[str] | None = None,
     backend: Literal["asyncio", "trio"] = "asyncio",
 ) -> Bus:
     """Open a link: ``with polybus.sync.connect("ubre+tcp://127.0.0.1:9000") as bus: ...``
@@ -151,6 +153,7 @@ def connect(
         backoff: Waits between attempts to come back.
         wait: Seconds during which the first connect is retried.
         limits: For a new bus.
+        record: A folder: every frame of this link is written there.
         backend: The event loop in the background: ``asyncio`` or ``trio``. A tunnel uses that of its outer bus.
 
     Raises:
@@ -176,6 +179,7 @@ def connect(
             backoff=backoff,
             wait=wait,
             limits=limits,
+            record=record,
         )
 
     twin._enters = enters

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from attrs import field, frozen
 
 from polybus.capture.schema import DIRECTION_IN, DIRECTION_OUT, FLAG_GAP_BEFORE, FRAMES
@@ -307,7 +308,7 @@ def _table(made: _Frames, conns: list[_Conn], capture_id: str, times: Any, order
     flags[place[list(gaps)]] = FLAG_GAP_BEFORE
     options = pa.array([options_text(one.variant) for one in conns]).take(conn)
     if len(gaps):
-        options = pa.compute.if_else(pa.array(flags == FLAG_GAP_BEFORE), '{"gap":"dropped","frames":3}', options)
+        options = pc.if_else(pa.array(flags == FLAG_GAP_BEFORE), '{"gap":"dropped","frames":3}', options)
     deadlines = np.concatenate(made.deadlines)[order]
     some = deadlines > 0
     offsets = np.concatenate(([0], np.cumsum(some))).astype(np.int32)

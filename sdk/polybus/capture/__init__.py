@@ -12,8 +12,25 @@ if TYPE_CHECKING:
     from .reading import Batch as Batch
     from .reading import Capture as Capture
     from .reading import Position as Position
+    from .recorder import Recorder as Recorder
+    from .recorder import RecorderStats as RecorderStats
+    from .recording import Recording as Recording
+    from .recording import make_recorder as make_recorder
+    from .redaction import redact_default as redact_default
 
-__all__ = ["Batch", "Capture", "CaptureError", "Decoded", "Position", "decode"]
+__all__ = [
+    "Batch",
+    "Capture",
+    "CaptureError",
+    "Decoded",
+    "Position",
+    "Recorder",
+    "RecorderStats",
+    "Recording",
+    "decode",
+    "make_recorder",
+    "redact_default",
+]
 
 _HOMES = {
     "Batch": "reading",
@@ -21,7 +38,12 @@ _HOMES = {
     "CaptureError": "errors",
     "Decoded": "decoding",
     "Position": "reading",
+    "Recorder": "recorder",
+    "RecorderStats": "recorder",
+    "Recording": "recording",
     "decode": "decoding",
+    "make_recorder": "recording",
+    "redact_default": "redaction",
 }
 
 

@@ -9,8 +9,9 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import pyarrow as pa
 from attrs import frozen
@@ -19,12 +20,7 @@ from .errors import CaptureError
 from .messages import END_OF_STREAM, MARK, Message, marked, messages, sealed_message
 from .schema import FRAMES, SCHEMA_VERSION
 
-try:
-    import fcntl
-except ImportError:  # not on Windows: there, a segment that was left open is taken for one that is still written
-    fcntl = None  # type: ignore[assignment]
-
-__all__ = ["SegmentReader", "SegmentWriter", "Stretch", "segment_name", "segment_number"]
+__all__ = ["SegmentReader", "SegmentWriter", "Stretch", "encode_batch", "lock", "segment_name", "segment_number"]
 
 _NAME: Final = re.compile(r"segment-(\d+)\.(open|arrows)")
 _VERSION: Final = b"polybus.capture"
@@ -43,24 +39,17 @@ def segment_number(name: str) -> tuple[int, bool] | None:
     return (int(found[1]), found[2] == "arrows") if found else None
 
 
-class _Tray:
-    """What a stream writer writes to."""
-
-    closed = False
-
-    def __init__(self) -> None:
-        self._pieces: list[bytes] = []
-
-    def write(self, data: Any) -> int:
-        self._pieces.append(bytes(data))
-        return len(data)
-
-    def flush(self) -> None:
-        pass
-
-    def take(self) -> bytes:
-        taken, self._pieces = b"".join(self._pieces), []
-        return taken
+def lock(file: int) -> bool:
+    """Claim a segment for as long as its file is open here. False where somebody else has, or where that cannot be known."""
+    try:
+        import fcntl
+    except ImportError:  # Windows: a segment that was left open is taken for one that is still written
+        return False
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    return True
 
 
 class SegmentWriter:
@@ -84,14 +73,19 @@ class SegmentWriter:
         self.rows: int = 0
         if Path(folder, segment_name(number, sealed=True)).exists():
             raise FileExistsError(f"{folder}: segment {number} is there already")
-        self._tray = _Tray()
         given = {**(metadata or {}), MARK: marked(-1, 0, 0)}
         schema = FRAMES.with_metadata({**FRAMES.metadata, **{name.encode(): text.encode() for name, text in given.items()}})
-        options = pa.ipc.IpcWriteOptions(compression=pa.Codec("zstd", compression_level=_LEVEL))
-        self._writer = pa.ipc.new_stream(pa.PythonFile(self._tray, mode="w"), schema, options=options)
+        self._schema = schema
         self._file = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | getattr(os, "O_BINARY", 0), 0o600)
-        if fcntl is not None:
-            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        lock(self._file)
+        try:
+            head = schema.serialize().to_pybytes()
+            self._head = len(head)
+            self._write(sealed_message(head))
+        except OSError:
+            self.path.unlink()
+            self.close()
+            raise
 
     def write(self, batch: pa.RecordBatch, seq: int) -> int:
         """Write a batch of `FRAMES` rows.
@@ -106,12 +100,8 @@ class SegmentWriter:
         Raises:
             OSError: It could not be written; then nothing of it is there, and the next one may be tried.
         """
-        self._writer.write_batch(batch, custom_metadata={MARK: marked(self.batches, seq, batch.num_rows)})
-        data = self._tray.take()
-        if not self.size:  # the writer puts the schema in front of the first batch
-            data = _with_schema(data)
-        else:
-            data = sealed_message(data)
+        stream = encode_batch(batch, self._schema, marked(self.batches, seq, batch.num_rows))
+        data = sealed_message(stream.slice(self._head).to_pybytes())
         self._write(data)
         self.batches += 1
         self.rows += batch.num_rows
@@ -133,7 +123,8 @@ class SegmentWriter:
         Raises:
             OSError: That was not possible.
         """
-        self._write(END_OF_STREAM)
+        with suppress(OSError):  # a full disk: the stream can be read without its end
+            self._write(END_OF_STREAM)
         sealed = self.path.with_name(segment_name(self.number, sealed=True))
         self.path.rename(sealed)
         self.close()
@@ -146,11 +137,17 @@ class SegmentWriter:
             self._file = -1
 
 
-def _with_schema(data: bytes) -> bytes:
-    reader = pa.BufferReader(data)
-    pa.ipc.read_message(reader)
-    end = reader.tell()
-    return sealed_message(data[:end]) + sealed_message(data[end:])
+def encode_batch(batch: pa.RecordBatch, schema: pa.Schema, mark: str) -> pa.Buffer:
+    """A stream of the schema and one batch, with a mark in its metadata, without an end.
+
+    A stream of its own for each batch, in memory: Arrow writes in many small pieces, and to a Python object each of them would
+    have to wait for the interpreter lock.
+    """
+    sink = pa.BufferOutputStream()
+    options = pa.ipc.IpcWriteOptions(compression=pa.Codec("zstd", compression_level=_LEVEL))
+    writer = pa.ipc.new_stream(sink, schema, options=options)
+    writer.write_batch(batch, custom_metadata={MARK: mark})
+    return sink.getvalue()
 
 
 @frozen

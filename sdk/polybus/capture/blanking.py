@@ -1,0 +1,293 @@
+"""Finding secrets in the bytes of a frame, and blanking them in place: the length stays, so the frame can still be read.
+
+What is looked for are members whose name says that they are secret (`NAMES`), wherever they stand: in JSON (a body, headers,
+the parts of J.REP, the attributes of uProtocol, also in JSON that is written as text inside JSON), in protobuf maps
+(attributes of uProtocol, ``google.protobuf.Struct``), in forms, in all of these inside base64; and what follows ``Bearer``.
+"""
+
+from __future__ import annotations
+
+import binascii
+import json
+import re
+from typing import Any, Final
+from urllib.parse import unquote_to_bytes
+
+__all__ = ["NAMES", "SUSPECT", "blank"]
+
+NAMES: Final = (
+    "token",
+    "cookie",
+    "passw",
+    "passphrase",
+    "pwd",
+    "secret",
+    "authorization",
+    "apikey",
+    "accesskey",
+    "privatekey",
+    "credential",
+    "sessionid",
+    "sessionkey",
+    "signature",
+)
+"""A name that contains one of these, without regard to case, ``-``, ``_`` and spaces, is that of a secret."""
+
+_WORDS: Final = "|".join("[-_ ]?".join((word[:-3], word[-3:])) if word.endswith("key") else word for word in NAMES)
+SUSPECT: Final = (
+    rf"(?i){_WORDS.replace('sessionid', 'session[-_ ]?id')}|bearer |\\u00|%[2-7][0-9a-f]|[a-z0-9+/]{{20}}={{0,2}}[\"\\]"
+)
+"""An expression for RE2, linear and fast: where it finds nothing there is no secret in plain sight. It finds too much."""
+
+_KEY: Final = re.compile(rb'(\\*)"((?:[^"\\]|\\u[0-9a-fA-F]{4}){1,256})\1"\s*:\s*')
+_BEARER: Final = re.compile(rb"(?i)(bearer\s+)([A-Za-z0-9._~+/=-]+)")
+_BASE64: Final = re.compile(rb"[A-Za-z0-9+/]{20,}={0,2}")
+_FIELD: Final = re.compile(rb"(?:^|(?<=[&?]))([^=&]{1,256})=([^&]*)")
+_PLAIN: Final = re.compile(rb"(?i)" + _WORDS.replace("sessionid", "session[-_ ]?id").encode() + rb"|bearer ")
+_SCALAR: Final = re.compile(rb"[-+.0-9eEa-z]+")
+_MARKER: Final = re.compile(rb'(\\*)"\^(?:ObjectID\1"\s*:\s*\1"-?\d+|EncodedType\1"\s*:\s*\1"[\w.$;\[]{1,200})\1"')
+"""What J.REP writes into objects beside their values, so that they can be read."""
+_FIELDS_OF_VALUES: Final = frozenset({(1, 0), (2, 0), (2, 1), (3, 2), (4, 0), (4, 2), (5, 2), (6, 2), (7, 2)})
+"""Numbers and wire types of the fields of ``google.protobuf.Value`` and of the attributes of CloudEvents."""
+_DEPTH: Final = 3
+"""Base64 within base64."""
+
+
+def is_secret(name: str) -> bool:
+    """Whether a member of this name is to be blanked."""
+    plain = name.lower().replace("-", "").replace("_", "").replace(" ", "")
+    return any(word in plain for word in NAMES)
+
+
+def blank(frame: bytes, *, form: int | None = None, encoded: int | None = None) -> bytes:
+    """The frame with its secrets blanked; the same object where there are none.
+
+    Args:
+        frame: Any bytes.
+        form: Where a payload begins that is ``application/x-www-form-urlencoded``.
+        encoded: Where a payload begins that is base64 as a whole.
+    """
+    work = _Frame(frame)
+    work.json(0)
+    work.protobuf()
+    work.bearer()
+    if form is not None:
+        work.form(form)
+    work.base64(0 if encoded is None else encoded, _DEPTH)
+    return bytes(work.data) if work.changed else frame
+
+
+class _Frame:
+    """The bytes while they are blanked."""
+
+    def __init__(self, frame: bytes) -> None:
+        self.data = bytearray(frame)
+        self.changed = False
+
+    def fill(self, start: int, end: int) -> None:
+        """Stars, from one place to another."""
+        if end > start:
+            self.data[start:end] = b"*" * (end - start)
+            self.changed = True
+
+    # -- JSON ------------------------------------------------------------------------------------------------------------
+
+    def json(self, start: int) -> None:
+        """Values of members with secret names, at any level of text inside text."""
+        place = start
+        while (found := _KEY.search(self.data, place)) is not None:
+            place = found.end()
+            if is_secret(_name(bytes(found[2]))):
+                place = self.value(place, bytes(found[1]))
+
+    def value(self, start: int, escape: bytes) -> int:
+        """Blank one JSON value; where it ends. `escape` is what stands before each of its quotes."""
+        data, end = self.data, len(self.data)
+        quote = escape + b'"'
+        depth, place = 0, start
+        while place < end:
+            if data.startswith(quote, place):
+                begin = place + len(quote)
+                close = self.close(begin, escape)
+                place = close + len(quote)
+                if depth and _is_key(data, place):
+                    marker = _MARKER.match(data, begin - len(quote))
+                    place = place if marker is None else marker.end()
+                else:
+                    self.fill(begin, close)
+            elif data[place] in b"{[":
+                depth += 1
+                place += 1
+                continue
+            elif data[place] in b"}]":
+                if depth == 0:
+                    return place
+                depth -= 1
+                place += 1
+            elif data[place] in b",\x00" and depth == 0:
+                return place
+            else:
+                scalar = _SCALAR.match(data, place)
+                if scalar is not None:
+                    self.scalar(place, scalar.end())
+                    place = scalar.end()
+                else:
+                    place += 1
+                    continue
+            if depth == 0:
+                return place
+        return end
+
+    def close(self, begin: int, escape: bytes) -> int:
+        """Where a string that begins here has its closing quote."""
+        data, place = self.data, begin
+        while (place := data.find(b'"', place)) >= 0:
+            slashes = 0
+            while data[place - slashes - 1] == 0x5C and place - slashes - 1 >= begin:
+                slashes += 1
+            if slashes == len(escape) or (not escape and slashes % 2 == 0):
+                return place - len(escape)
+            place += 1
+        return len(data)
+
+    def scalar(self, start: int, end: int) -> None:
+        """A number becomes zeros; true, false and null say nothing and stay."""
+        if self.data[start] in b"-0123456789":
+            self.data[start:end] = b"0" if end - start == 1 else b"1" + b"0" * (end - start - 1)
+            self.changed = True
+
+    # -- the rest --------------------------------------------------------------------------------------------------------
+
+    def protobuf(self) -> None:
+        """Entries of maps: a key (field 1, text) and a value (field 2)."""
+        data = self.data
+        for found in list(_PLAIN.finditer(data)):
+            first, last = found.span()
+            for begin in range(first, max(1, first - 127), -1):
+                if data[begin - 2] == 0x0A and data[begin - 1] < 128 and begin + data[begin - 1] >= last:
+                    self.entry(begin + data[begin - 1])
+
+    def entry(self, place: int) -> None:
+        """The value of an entry, if there is one here."""
+        if self.data[place : place + 1] != b"\x12":
+            return
+        size, begin = _varint(self.data, place + 1)
+        if size is not None and begin + size <= len(self.data):
+            self.message(begin, begin + size)
+
+    def message(self, start: int, end: int) -> None:
+        """A ``google.protobuf.Value`` or an attribute of a CloudEvent; what is neither is text."""
+        fields = _fields(self.data, start, end)
+        if fields is None or any(field[:2] not in _FIELDS_OF_VALUES for field in fields):
+            self.fill(start, end)
+            return
+        for number, kind, begin, stop in fields:
+            if kind == 2 and number in (5, 6):
+                self.items(begin, stop)
+            elif kind == 2:
+                self.fill(begin, stop)
+            elif number == 2:  # a number; the others are true, false and null
+                self.data[begin:stop] = bytes(stop - begin) if kind else bytes(byte & 128 for byte in self.data[begin:stop])
+                self.changed = True
+
+    def items(self, start: int, end: int) -> None:
+        """The entries of a Struct or the values of a ListValue; else it is the text of an address."""
+        fields = _fields(self.data, start, end)
+        if fields is None or any((number, kind) != (1, 2) for number, kind, _, _ in fields):
+            self.fill(start, end)
+            return
+        for _, _, begin, stop in fields:
+            parts = _fields(self.data, begin, stop)
+            if parts is not None and [part[:2] for part in parts] == [(1, 2), (2, 2)]:
+                self.message(*parts[1][2:])
+            else:
+                self.message(begin, stop)
+
+    def bearer(self) -> None:
+        """What follows ``Bearer``."""
+        for found in list(_BEARER.finditer(self.data)):
+            self.fill(*found.span(2))
+
+    def form(self, start: int) -> None:
+        """The fields of a form."""
+        for found in list(_FIELD.finditer(self.data, start)):
+            name = unquote_to_bytes(bytes(found[1]).replace(b"+", b" ")).decode("utf-8", "replace")
+            if is_secret(name):
+                self.fill(*found.span(2))
+
+    def base64(self, start: int, depth: int) -> None:
+        """Whatever is base64 and holds a secret."""
+        for found in list(_BASE64.finditer(self.data, start)):
+            text = bytes(found[0])
+            try:
+                inner = binascii.a2b_base64(text[: len(text) // 4 * 4])
+            except ValueError:
+                continue
+            clean = _inner(inner, depth)
+            if clean is not inner:
+                written = binascii.b2a_base64(clean, newline=False)
+                self.data[found.start() : found.start() + len(written)] = written
+                self.changed = True
+
+
+def _inner(data: bytes, depth: int) -> bytes:
+    if _PLAIN.search(data) is None and b"\\u00" not in data and (depth == 0 or _BASE64.search(data) is None):
+        return data
+    work = _Frame(data)
+    work.json(0)
+    work.protobuf()
+    work.bearer()
+    if depth:
+        work.base64(0, depth - 1)
+    return bytes(work.data) if work.changed else data
+
+
+def _name(raw: bytes) -> str:
+    try:
+        decoded: Any = json.loads(b'"%s"' % raw) if b"\\" in raw else raw.decode("utf-8", "replace")
+    except ValueError:
+        return raw.decode("utf-8", "replace")
+    return str(decoded)
+
+
+def _is_key(data: bytearray, place: int) -> bool:
+    """Whether a string that ended here is the name of a member."""
+    while place < len(data) and data[place] in b" \t\r\n":
+        place += 1
+    return place < len(data) and data[place] == 0x3A
+
+
+def _varint(data: bytearray, place: int) -> tuple[int | None, int]:
+    value = shift = 0
+    while place < len(data) and shift < 35:
+        byte = data[place]
+        value |= (byte & 127) << shift
+        place += 1
+        if byte < 128:
+            return value, place
+        shift += 7
+    return None, place
+
+
+def _fields(data: bytearray, start: int, end: int) -> list[tuple[int, int, int, int]] | None:
+    """Number, wire type and extent of the fields of a protobuf message; None where it is none."""
+    found: list[tuple[int, int, int, int]] = []
+    place = start
+    while place < end:
+        tag, place = _varint(data, place)
+        if tag is None or tag < 8:
+            return None
+        kind = tag & 7
+        stop = place + {1: 8, 5: 4}.get(kind, 0)
+        if kind == 0:
+            _, stop = _varint(data, place)
+        elif kind == 2:
+            size, place = _varint(data, place)
+            stop = end + 1 if size is None else place + size
+        elif kind not in (1, 5):
+            return None
+        if stop > end:
+            return None
+        found.append((tag >> 3, kind, place, stop))
+        place = stop
+    return found or None

@@ -1,0 +1,337 @@
+"""The recorder: a bounded list that links fill, and a thread that writes it to segments.
+
+The bus never waits for it. What the thread cannot keep up with, and what the disk does not take, is dropped and counted, and a
+row without a frame says so where it is missing.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+import secrets
+import threading
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+from attrs import frozen
+
+from .errors import CaptureError
+from .folders import Folder
+from .redaction import Redaction
+from .rows import make_batch
+from .schema import FRAMES
+from .segments import SegmentWriter, encode_batch
+from .taps import End, Gap, RecordedSession, RecordedTransport, Row, Tap
+
+if TYPE_CHECKING:
+    from ..link import Link
+
+__all__ = ["Recorder", "RecorderStats"]
+
+logger: logging.Logger = logging.getLogger("polybus.capture")
+
+BATCH_ROWS: Final = 1024
+"""At most in one batch."""
+WAKE_ROWS: Final = 512
+"""From here on a batch is written: what comes meanwhile is what a killed process loses besides, and together that is not more
+than `BATCH_ROWS`."""
+FLUSH_SECONDS: Final = 0.1
+_MOST_ROWS: Final = 16_384
+_SMALL: Final = 4096
+"""Bytes: frames below are bounded by their number alone, 64 MiB."""
+_MOST_LARGE: Final = 64 << 20
+"""Bytes of larger frames that may wait."""
+_PATIENCE: Final = 10.0
+"""Seconds that `close` waits for the disk."""
+_RETRY: Final = 0.5
+"""Seconds between attempts to write to a disk that is full."""
+
+
+@frozen
+class RecorderStats:
+    """What a recorder has done so far."""
+
+    frames: int
+    """Frames written, with the rows that say what became of connections."""
+    bytes: int
+    """Bytes written."""
+    dropped: int
+    """Frames lost, because the thread could not keep up or the disk took nothing."""
+    redacted: int
+    """Frames in which something was blanked."""
+    waiting: int
+    """Frames not written yet."""
+
+
+class Recorder:
+    """Writes the frames of links to a folder.
+
+    Args:
+        path: The folder; it is made where there is none (mode 0700).
+        max_bytes: Of all sealed segments in it: beyond that the oldest are removed.
+        max_age: Seconds after which sealed segments are removed.
+        segment_bytes: Of a segment, when it is sealed.
+        segment_seconds: After which one is sealed.
+        frame_bytes: What is kept of a frame; the rest of a longer one is cut off.
+        redaction: What must not be written.
+        metadata: Goes into each segment.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        max_bytes: int,
+        max_age: float,
+        segment_bytes: int = 64 << 20,
+        segment_seconds: float = 60.0,
+        frame_bytes: int = 4 << 20,
+        redaction: Redaction | None = None,
+        metadata: Mapping[str, str] | None = None,
+    ) -> None:
+        self.path: Path = Path(path)
+        self.capture_id: str = time.strftime("%Y%m%dT%H%M%S-", time.gmtime()) + secrets.token_hex(4)
+        self.rows: list[Row] = []
+        """What waits for the thread. Only links append, only the thread removes."""
+        self._folder = Folder(self.path, max_bytes, max_age)
+        self._segment_bytes = max(1 << 16, min(segment_bytes, max_bytes // 4))
+        self._segment_seconds = segment_seconds
+        self._frame_bytes = frame_bytes
+        self._redaction = redaction
+        self._metadata = {"capture_id": self.capture_id, **(metadata or {})}
+        self._event = threading.Event()
+        self._stopping = False
+        self._thread: threading.Thread | None = None
+        self._connections = 0
+        self._large = 0  # bytes of large frames taken in, and given out: each is counted by one side only
+        self._large_done = 0
+        self._taken = 0
+        self._lock = threading.Lock()
+        self._gaps: list[list[int]] = []  # [number of the row before which frames are missing, how many]
+        self._notes: list[Gap] = []  # of what else is missing: they go first into the next batch
+        self._segment: SegmentWriter | None = None
+        self._since = 0.0
+        self._seq = 0
+        self._lost = 0  # not written since the last gap row that was
+        self._lost_because = ""
+        self._not_before = 0.0
+        self._dropped = 0
+        self._refused = 0
+        self._written = 0
+        self._bytes = 0
+        self._redacted = 0
+
+    # -- for links: on the event loop ------------------------------------------------------------------------------------
+
+    def tap(self, link: Link, session: Any, transport: Any) -> tuple[RecordedSession, RecordedTransport]:
+        """Record a connection: the session and the transport to be used instead."""
+        self._connections += 1
+        tap = Tap(self, link, transport, f"{self.capture_id[-8:]}-{self._connections}")
+        return RecordedSession(session, tap), RecordedTransport(transport, tap)
+
+    def wake(self) -> None:
+        """There is enough for a batch."""
+        self._event.set()
+
+    def take(self, row: Row) -> None:
+        """Take a row if there is room for it, else count it."""
+        rows = self.rows
+        frame = row[2]
+        size = 0 if frame is None else len(frame)
+        large = size >= _SMALL
+        if len(rows) >= _MOST_ROWS or (large and self._large - self._large_done + size > _MOST_LARGE) or self._stopping:
+            self._drop(self._taken + len(rows))
+            return
+        if large:
+            self._large += size
+        rows.append(row)
+        if len(rows) >= WAKE_ROWS:
+            self._event.set()
+
+    def _drop(self, place: int) -> None:
+        with self._lock:  # rare, and never held for long
+            if self._gaps and self._gaps[-1][0] == place:
+                self._gaps[-1][1] += 1
+            else:
+                self._gaps.append([place, 1])
+        self._dropped += 1
+
+    def stats(self) -> RecorderStats:
+        """What has been done so far."""
+        return RecorderStats(self._written, self._bytes, self._dropped + self._refused, self._redacted, len(self.rows))
+
+    # -- life ------------------------------------------------------------------------------------------------------------
+
+    def open(self) -> None:
+        """Make the folder, seal what a killed recorder has left there, start the thread. May take a while: not for event loops.
+
+        Raises:
+            CaptureError: The folder cannot be made or written.
+        """
+        try:
+            self._notes += self._folder.open()
+            self._warm_up()
+        except OSError as error:
+            raise CaptureError(f"cannot record to {self.path}: {error.strerror or error}") from error
+        self._thread = threading.Thread(target=self._run, name="polybus recorder", daemon=True)
+        self._thread.start()
+
+    def _warm_up(self) -> None:
+        """What Arrow loads when it is first used takes longer than many batches: have it over before there is traffic."""
+        rows: list[Row] = [(End(0, protocol="ubre"), 0, b"{}", None)]
+        frames, flags = self._presentable(rows)
+        encode_batch(make_batch(rows, frames, flags, self.capture_id, 0, 0), FRAMES, "")
+
+    def close(self) -> None:
+        """Write what waits, seal the segment, end the thread. Waits for it, within limits: not for event loops."""
+        thread, self._thread = self._thread, None
+        if thread is None:
+            return
+        self._stopping = True
+        self._event.set()
+        thread.join(_PATIENCE)
+        if thread.is_alive():
+            logger.error("polybus: the disk below %s does not answer; %d frames are not written", self.path, len(self.rows))
+
+    def _run(self) -> None:
+        """The thread."""
+        flushed = time.monotonic()
+        while not self._stopping:
+            self._event.wait(FLUSH_SECONDS)
+            self._event.clear()
+            try:
+                while len(self.rows) >= WAKE_ROWS:
+                    self._flush()
+                    flushed = time.monotonic()
+                now = time.monotonic()
+                if now - flushed >= FLUSH_SECONDS:
+                    self._flush()
+                    flushed = now
+                self._rotate(now)
+            except Exception:
+                logger.exception("polybus: the recorder of %s has failed on a batch; it goes on", self.path)
+        self._finish()
+
+    def _finish(self) -> None:
+        self._not_before = 0.0
+        try:
+            while (self.rows or self._gaps or self._lost or self._notes) and not self._not_before:
+                self._flush()  # until all is written, or the disk takes nothing
+            self._seal()
+        except Exception:
+            logger.exception("polybus: the recorder of %s could not write its end", self.path)
+        finally:
+            if self._segment is not None:
+                self._segment.close()
+
+    # -- writing: in the thread ------------------------------------------------------------------------------------------
+
+    def _flush(self) -> None:
+        """Write a batch of what waits."""
+        rows = self.rows[:BATCH_ROWS]
+        del self.rows[: len(rows)]
+        self._taken += len(rows)
+        for _, _, frame, _ in rows:
+            if frame is not None and len(frame) >= _SMALL:
+                self._large_done += len(frame)
+        rows = self._with_gaps(rows)
+        if not rows:
+            return
+        if self._not_before and time.monotonic() < self._not_before:
+            self._give_up(rows)
+            return
+        frames, flags = self._presentable(rows)
+        offset = time.time_ns() - time.monotonic_ns()
+        batch = make_batch(rows, frames, flags, self.capture_id, self._seq, offset)
+        try:
+            segment = self._write(batch)
+        except OSError as error:
+            self._failed(rows, error)
+            return
+        self._seq += len(rows)
+        self._written += len(rows)
+        self._not_before = 0.0
+        if segment.size >= self._segment_bytes:
+            self._seal()
+
+    def _write(self, batch: pa.RecordBatch) -> SegmentWriter:
+        segment = self._segment or self._new_segment()
+        try:
+            self._bytes += segment.write(batch, self._seq)
+        except OSError as error:
+            if error.errno != errno.EFBIG or not segment.rows:
+                raise
+            self._seal()  # the limit of one file: the next takes more
+            segment = self._new_segment()
+            self._bytes += segment.write(batch, self._seq)
+        return segment
+
+    def _with_gaps(self, rows: list[Row]) -> list[Row]:
+        """The rows, with those that say where frames are missing."""
+        start = self._taken - len(rows)
+        now = rows[0][1] if rows else time.monotonic_ns()
+        with self._lock:
+            gaps = [gap for gap in self._gaps if gap[0] <= self._taken]
+            del self._gaps[: len(gaps)]
+        for place, count in reversed(gaps):
+            index = max(0, place - start)
+            rows.insert(index, (Gap("dropped", count), rows[index - 1][1] if index else now, None, None))
+        notes, self._notes = self._notes, []
+        if self._lost:
+            notes.append(Gap("disk", self._lost, error=self._lost_because))
+            self._lost = 0
+        return [*((note, now, None, None) for note in notes), *rows]
+
+    def _presentable(self, rows: list[Row]) -> tuple[pa.Array, list[int] | None]:
+        frames: list[Any] = [row[2] for row in rows]
+        flags: list[int] | None = None
+        if self._redaction is not None:
+            flags, blanked = self._redaction.apply([row[0] for row in rows], frames, self._frame_bytes)
+            self._redacted += blanked
+        return pa.array(frames, pa.binary()), flags
+
+    def _new_segment(self) -> SegmentWriter:
+        self._segment = self._folder.new_segment(self._metadata)
+        self._since = time.monotonic()
+        return self._segment
+
+    def _failed(self, rows: list[Row], error: OSError) -> None:
+        if not self._not_before:
+            logger.error(
+                "polybus: cannot record to %s: %s; traffic goes on and is not recorded until there is room",
+                self.path,
+                error.strerror or error,
+            )
+        self._lost_because = error.strerror or str(error)
+        self._not_before = time.monotonic() + _RETRY
+        self._give_up(rows)
+
+    def _give_up(self, rows: list[Row]) -> None:
+        """These are not written: remember how many, and what earlier gaps said."""
+        for end, _, _, _ in rows:
+            if not isinstance(end, Gap):
+                self._lost += 1
+                self._refused += 1
+            elif end.what in ("disk", "dropped"):
+                self._lost += end.frames
+            else:
+                self._notes.append(end)
+
+    def _rotate(self, now: float) -> None:
+        if self._segment is not None and now - self._since >= self._segment_seconds:
+            self._seal()
+
+    def _seal(self) -> None:
+        segment, self._segment = self._segment, None
+        if segment is None:
+            return
+        try:
+            segment.seal()
+        except OSError as error:
+            logger.error("polybus: %s could not be sealed: %s", segment.path, error)
+            segment.close()
+        self._notes += self._folder.trim(time.time())

@@ -1,0 +1,565 @@
+"""The recorder: what passes a link is on the disk, in order, and what is not is counted and marked."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import stat
+import struct
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+
+from polybus import Backoff, Bus, connect, sync
+from polybus.capture import Capture, CaptureError, Recorder, decode, make_recorder
+from polybus.capture.recorder import WAKE_ROWS
+from polybus.capture.schema import DIRECTION_IN, DIRECTION_OUT, FLAG_GAP_BEFORE, FLAG_REDACTED
+from polybus.capture.segments import SegmentWriter
+from polybus.capture.taps import End
+from polybus.testing import pair
+from tests.support import bounded, eventually
+
+PROTOCOLS = ("ubre", "csb", "jrep", "uprotocol")
+ROOT = Path(__file__).parents[2]
+
+
+def _rows(folder: Path) -> list[dict[str, Any]]:
+    return [row for batch in Capture(folder).batches() for row in batch.rows.to_pylist()]
+
+
+def _events(folder: Path) -> list[dict[str, Any]]:
+    found = [decode(batch.rows) for batch in Capture(folder).batches()]
+    assert not [row for part in found for row in part.quarantine.to_pylist()]
+    return [event for part in found for event in part.events.to_pylist()]
+
+
+def _gaps(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [json.loads(row["options"]) for row in rows if row["flags"] & FLAG_GAP_BEFORE]
+
+
+def _subject(protocol: str) -> str:
+    return "//v/body/1/rpc.Get" if protocol == "uprotocol" else "user.get"
+
+
+def _server(protocol: str) -> Bus:
+    bus = Bus()
+
+    @bus.handle(_subject(protocol))
+    async def get(body: dict[str, Any]) -> dict[str, Any]:
+        return {"got": body}
+
+    return bus
+
+
+# -- what is recorded ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+@pytest.mark.parametrize("transport", ["tcp", "ws", "memory"])
+@bounded
+async def test_every_frame_of_both_directions_is_recorded(protocol: str, transport: str, tmp_path: Path) -> None:
+    address = f"memory://recorded-{protocol}" if transport == "memory" else f"{transport}://127.0.0.1:0"
+    subject = _subject(protocol)
+    async with _server(protocol).serve(f"{protocol}+{address}") as listener, connect(listener.url, record=tmp_path) as bus:
+        for number in range(3):
+            assert await bus.request(subject, {"n": number}, timeout=5) == {"got": {"n": number}}
+    events = _events(tmp_path)
+    asked = [event for event in events if event["kind"] == "request" and event["subject"] == subject]
+    answered = {event["correlation_id"]: event for event in events if event["kind"] == "response"}
+    assert len(asked) == 3
+    for event in asked:
+        assert event["direction"] == DIRECTION_OUT
+        assert event["protocol"] == protocol
+        assert event["transport"] == transport
+        assert 0 < event["deadline_ns"] - event["mono_ns"] <= 5_000_000_000
+        answer = answered[event["correlation_id"]]
+        assert answer["direction"] == DIRECTION_IN
+        assert answer["mono_ns"] > event["mono_ns"]
+        assert answer["seq"] > event["seq"]
+        assert abs(answer["time_ns"] - time.time_ns()) < 60_000_000_000
+    assert [event["seq"] for event in events] == list(range(len(events)))
+    assert (events[0]["kind"], events[-1]["kind"]) == ("open", "close")
+    assert events[-1]["code_name"] == "1000"
+    assert {row["role"] for row in _rows(tmp_path)} == {0}
+
+
+@pytest.mark.anyio
+@bounded
+async def test_a_server_records_all_its_links_and_only_while_it_is_asked_to(tmp_path: Path) -> None:
+    bus = _server("ubre")
+    async with pair(bus) as one, pair(bus) as two:
+        await one.request("user.get", {"n": 0})
+        async with bus.record(tmp_path) as recording:
+            await one.request("user.get", {"n": 1})
+            await two.request("user.get", {"n": 2})
+            async with pair(bus) as three:
+                await three.request("user.get", {"n": 3})
+        assert recording.stats().frames == len(_rows(tmp_path))
+        assert recording.stats().waiting == 0
+        await one.request("user.get", {"n": 4})
+        for link in bus._running.links:  # nothing of it stays in the way of messages
+            assert not hasattr(link.session, "tap")
+            assert not hasattr(link.transport, "tap")
+    rows = _rows(tmp_path)
+    bodies = sorted(json.loads(event["data"])["n"] for event in _events(tmp_path) if event["kind"] == "request")
+    assert bodies == [1, 2, 3]
+    assert len({row["conn_id"] for row in rows}) == 3
+    assert {row["role"] for row in rows} == {1}
+    assert {row["capture_id"] for row in rows} == {recording.capture_id}
+
+
+@pytest.mark.anyio
+@bounded
+async def test_recordings_may_overlap_and_end_in_any_order(tmp_path: Path) -> None:
+    bus = _server("ubre")
+    async with pair(bus) as client:
+        first, second = bus.record(tmp_path / "first"), bus.record(tmp_path / "second")
+        await first.__aenter__()
+        await client.request("user.get", {"n": 1})
+        await second.__aenter__()
+        await client.request("user.get", {"n": 2})
+        await first.__aexit__(None, None, None)
+        await client.request("user.get", {"n": 3})
+        await second.__aexit__(None, None, None)
+        await client.request("user.get", {"n": 4})
+
+    def numbers(name: str) -> list[int]:
+        events = _events(tmp_path / name)
+        return [json.loads(event["data"])["n"] for event in events if event["kind"] == "request"]
+
+    assert numbers("first") == [1, 2]
+    assert numbers("second") == [2, 3]
+
+
+@pytest.mark.anyio
+@bounded
+async def test_publications_that_share_their_bytes_are_recorded_too(tmp_path: Path) -> None:
+    bus = Bus()
+    async with bus.serve("ubre+tcp://127.0.0.1:0") as listener, bus.record(tmp_path):
+        async with connect(listener.url) as one, connect(listener.url) as two:
+            async with one.subscribe("news.>") as first, two.subscribe("news.>") as second:
+                await bus.publish("news.today", {"n": 1})
+                assert [(await anext(first)).body, (await anext(second)).body] == [{"n": 1}, {"n": 1}]
+    sent = [event for event in _events(tmp_path) if event["kind"] == "publish" and event["direction"] == DIRECTION_OUT]
+    assert len(sent) == 2
+    assert len({event["conn_id"] for event in sent}) == 2
+
+
+@pytest.mark.anyio
+@bounded
+async def test_a_link_that_comes_back_is_another_connection(tmp_path: Path) -> None:
+    bus = _server("ubre")
+    soon = Backoff(initial=0.001, maximum=0.01)
+    async with bus.serve("ubre+tcp://127.0.0.1:0") as listener:
+        async with connect(listener.url, record=tmp_path, backoff=soon) as client:
+            await client.request("user.get", {"n": 1})
+            await listener.peers[0].aclose("go away")
+            await eventually(lambda: client.stats().reconnects == 1)
+            await client.request("user.get", {"n": 2})
+    events = _events(tmp_path)
+    assert [event["kind"] for event in events if event["kind"] in ("open", "close")] == ["open", "close", "open", "close"]
+    assert len({event["conn_id"] for event in events}) == 2
+
+
+@pytest.mark.anyio
+@bounded
+async def test_a_tunnel_names_itself(tmp_path: Path) -> None:
+    far = _server("csb")
+    server = Bus()
+    async with far, server.serve("ubre+tcp://127.0.0.1:0") as listener:
+        server.handle_tunnels("plant.7", far, protocol="csb")
+        async with connect(listener.url) as outer, connect(outer.tunnel("plant.7"), protocol="csb", record=tmp_path) as inner:
+            await inner.request("user.get", {"n": 1})
+    rows = _rows(tmp_path)
+    assert {tuple(row["tunnel"]) for row in rows} == {("plant.7",)}
+    assert {row["transport"] for row in rows} == {"tunnel"}
+
+
+def test_the_blocking_twin_records_too(tmp_path: Path) -> None:
+    with sync.Bus(_server("ubre")) as server, server.serve("ubre+tcp://127.0.0.1:0") as listener:
+        with server.record(tmp_path / "server") as recording:
+            with sync.connect(listener.url, record=tmp_path / "client") as client:
+                client.request("user.get", {"n": 1})
+        assert recording.stats().frames > 2
+    for name in ("server", "client"):
+        assert [event["kind"] for event in _events(tmp_path / name) if event["kind"] in ("request", "response")] == [
+            "request",
+            "response",
+        ]
+
+
+# -- what must not be there ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+@bounded
+async def test_secrets_are_not_on_the_disk(protocol: str, tmp_path: Path) -> None:
+    subject = _subject(protocol)
+    async with pair(_server(protocol), protocol=protocol) as client, client.record(tmp_path):
+        await client.request(subject, {"password": "hunter2", "n": 1}, headers={"cookie": "sid=hunter2"})
+    written = b"".join(row["frame"] or b"" for row in _rows(tmp_path))
+    assert written
+    assert b"hunter2" not in written
+    assert any(row["flags"] & FLAG_REDACTED for row in _rows(tmp_path))
+
+
+@pytest.mark.anyio
+@bounded
+async def test_nothing_is_blanked_where_nobody_wants_it(tmp_path: Path) -> None:
+    async with pair(_server("ubre")) as client, client.record(tmp_path, redact=None):
+        await client.request("user.get", {"password": "hunter2"})
+    assert b"hunter2" in b"".join(row["frame"] or b"" for row in _rows(tmp_path))
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+@bounded
+async def test_without_bodies_exchanges_can_still_be_followed(protocol: str, tmp_path: Path) -> None:
+    subject = _subject(protocol)
+    async with pair(_server(protocol), protocol=protocol) as client, client.record(tmp_path, bodies=False):
+        await client.request(subject, {"text": "personal matters"})
+    assert b"personal" not in b"".join(row["frame"] or b"" for row in _rows(tmp_path))
+    events = _events(tmp_path)
+    (asked,) = [event for event in events if event["kind"] == "request" and event["subject"] == subject]
+    assert asked["correlation_id"] in {event["correlation_id"] for event in events if event["kind"] == "response"}
+
+
+@pytest.mark.anyio
+@bounded
+async def test_only_the_owner_may_look(tmp_path: Path) -> None:
+    folder = tmp_path / "deep" / "captures"
+    async with pair(_server("ubre")) as client, client.record(folder):
+        await client.request("user.get", {})
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+    assert {stat.S_IMODE(path.stat().st_mode) for path in folder.iterdir()} == {0o600}
+
+
+# -- limits --------------------------------------------------------------------------------------------------------------
+
+
+def _end() -> End:
+    return End(DIRECTION_OUT, "c-1", "peer", "ubre", "tcp", (), "{}")
+
+
+@contextmanager
+def _opened(folder: Path, **options: Any) -> Iterator[Recorder]:
+    recorder = make_recorder(folder, **options)
+    recorder.open()
+    try:
+        yield recorder
+    finally:
+        recorder.close()
+
+
+def _frame(number: int) -> bytes:
+    return b'{"publish":"n","body":%d}' % number
+
+
+def _numbers(rows: list[dict[str, Any]]) -> list[int | str]:
+    """The numbers in frames, and the gaps, in order."""
+    return ["gap" if row["frame"] is None else int(json.loads(row["frame"])["body"]) for row in rows]
+
+
+def test_what_the_thread_cannot_keep_up_with_is_dropped_counted_and_marked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    busy, go_on = threading.Event(), threading.Event()
+    write = SegmentWriter.write
+
+    def slowly(self: SegmentWriter, batch: Any, seq: int) -> int:
+        busy.set()
+        assert go_on.wait(30)
+        return write(self, batch, seq)
+
+    monkeypatch.setattr(SegmentWriter, "write", slowly)
+    with _opened(tmp_path) as recorder:
+        end = _end()
+        for number in range(WAKE_ROWS):
+            recorder.take((end, number, _frame(number), None))
+        assert busy.wait(30)
+        for number in range(WAKE_ROWS, 20_000):
+            recorder.take((end, number, _frame(number), None))
+        dropped = recorder.stats().dropped
+        assert dropped > 2_000
+        assert recorder.stats().waiting <= 16_384
+        go_on.set()
+        while recorder.stats().waiting:
+            time.sleep(0.01)
+        recorder.take((end, 20_000, _frame(20_000), None))
+    rows = _rows(tmp_path)
+    first = 20_000 - dropped
+    assert _numbers(rows) == [*range(first), "gap", 20_000]
+    assert [(gap["gap"], gap["frames"]) for gap in _gaps(rows)] == [("dropped", dropped)]
+    assert [row["seq"] for row in rows] == list(range(len(rows)))
+
+
+def test_large_frames_are_bounded_by_their_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    go_on = threading.Event()
+    write = SegmentWriter.write
+
+    def slowly(self: SegmentWriter, batch: Any, seq: int) -> int:
+        assert go_on.wait(30)
+        return write(self, batch, seq)
+
+    monkeypatch.setattr(SegmentWriter, "write", slowly)
+    with _opened(tmp_path) as recorder:
+        large = bytes(1 << 20)
+        for number in range(200):
+            recorder.take((_end(), number, large, None))
+        assert recorder.stats().waiting <= 2 * 64
+        assert recorder.stats().dropped >= 200 - 2 * 64
+        go_on.set()
+
+
+def test_a_full_disk_is_marked_and_recording_goes_on_when_there_is_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    full = threading.Event()
+    write = os.write
+
+    def maybe(file: int, data: Any) -> int:
+        if full.is_set() and len(data) > 3:
+            write(file, bytes(data[:3]))  # the disk takes a little, then nothing
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return write(file, data)
+
+    monkeypatch.setattr("polybus.capture.segments.os.write", maybe)
+    monkeypatch.setattr("polybus.capture.recorder._RETRY", 0.0)
+
+    def settled(recorder: Recorder) -> None:
+        until = time.monotonic() + 20
+        while recorder.stats().waiting and time.monotonic() < until:
+            time.sleep(0.01)
+
+    with _opened(tmp_path) as recorder:
+        end = _end()
+        for number in range(10):
+            recorder.take((end, number, _frame(number), None))
+        while recorder.stats().frames < 10:
+            time.sleep(0.01)
+        full.set()
+        for number in range(10, 25):
+            recorder.take((end, number, _frame(number), None))
+        while recorder.stats().dropped < 15:
+            time.sleep(0.01)
+        full.clear()
+        for number in range(25, 30):
+            recorder.take((end, number, _frame(number), None))
+        settled(recorder)
+    rows = _rows(tmp_path)
+    assert _numbers(rows) == [*range(10), "gap", *range(25, 30)]
+    assert _gaps(rows) == [{"gap": "disk", "frames": 15, "error": "No space left on device"}]
+    assert [row["seq"] for row in rows] == list(range(len(rows)))
+    assert Capture(tmp_path).losses == []
+    assert "traffic goes on" in caplog.text
+
+
+def test_a_capture_keeps_to_its_size_and_says_what_is_gone(tmp_path: Path) -> None:
+    noise = [os.urandom(2000) for _ in range(50)]
+    with _opened(tmp_path, max_bytes=1 << 18, redact=None) as recorder:
+        end = _end()
+        for number in range(600):
+            recorder.take((end, number, b"%d %s" % (number, noise[number % 50]), None))
+            if number % 30 == 29:
+                while recorder.stats().waiting:
+                    time.sleep(0.005)
+    capture = Capture(tmp_path)
+    numbers = [segment.number for segment in capture.segments()]
+    assert numbers[0] > 0
+    assert numbers == list(range(numbers[0], numbers[-1] + 1))
+    assert sum(segment.size for segment in capture.segments()) < (1 << 18) + (1 << 17)
+    rows = _rows(tmp_path)
+    removed = sum(gap["frames"] for gap in _gaps(rows) if gap["gap"] == "retention")
+    assert 0 < removed <= rows[0]["seq"]
+
+
+def test_what_is_too_old_is_removed(tmp_path: Path) -> None:
+    for number in range(2):
+        with _opened(tmp_path) as recorder:
+            recorder.take((_end(), 0, _frame(number), None))
+    old = time.time() - 1000
+    os.utime(Capture(tmp_path).segments()[0].path, (old, old))
+    with _opened(tmp_path, max_age=timedelta(seconds=500)) as recorder:
+        recorder.take((_end(), 0, _frame(2), None))
+    rows = _rows(tmp_path)
+    assert _numbers(rows) == [1, "gap", 2]
+    assert _gaps(rows) == [{"gap": "retention", "frames": 1, "segments": [0, 0]}]
+
+
+def test_segments_are_sealed_after_a_while(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    recorder = make_recorder(tmp_path)
+    monkeypatch.setattr(recorder, "_segment_seconds", 0.05)
+    recorder.open()
+    recorder.take((_end(), 0, _frame(0), None))
+    until = time.monotonic() + 20
+    while time.monotonic() < until and not list(tmp_path.glob("*.arrows")):
+        time.sleep(0.01)
+    assert list(tmp_path.glob("*.arrows"))
+    recorder.close()
+
+
+def test_two_recorders_may_share_a_folder(tmp_path: Path) -> None:
+    with _opened(tmp_path) as one, _opened(tmp_path) as two:
+        one.take((_end(), 0, _frame(1), None))
+        two.take((_end(), 0, _frame(2), None))
+        while one.stats().frames + two.stats().frames < 2:
+            time.sleep(0.01)
+        assert len(list(tmp_path.glob("*.open"))) == 2
+    rows = _rows(tmp_path)
+    assert sorted(_numbers(rows)) == [1, 2]
+    assert len({row["capture_id"] for row in rows}) == 2
+
+
+# -- ends that nobody wanted ---------------------------------------------------------------------------------------------
+
+KILLS = int(os.environ.get("POLYBUS_KILLS", "4"))
+
+
+def _child(tmp_path: Path, limit: int = 0) -> tuple[subprocess.Popen[str], Path, Path]:
+    folder, counter = tmp_path / "captures", tmp_path / "counter"
+    counter.write_bytes(bytes(16))
+    command = [sys.executable, "-m", "tests.capture.recording_process", str(folder), str(counter), str(limit)]
+    child = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert child.stdout is not None
+    assert child.stdout.readline() == "ready\n"
+    return child, folder, counter
+
+
+def _sent(counter: Path) -> int:
+    return int(struct.unpack("<q", counter.read_bytes()[:8])[0])
+
+
+def _wait_for(counter: Path, requests: int) -> None:
+    until = time.monotonic() + 30
+    while _sent(counter) < requests:
+        assert time.monotonic() < until
+        time.sleep(0.001)
+
+
+@pytest.mark.native
+@pytest.mark.parametrize("moment", range(KILLS))
+def test_a_killed_process_loses_at_most_one_batch(moment: int, tmp_path: Path) -> None:
+    child, folder, counter = _child(tmp_path)
+    try:
+        _wait_for(counter, 600 + int.from_bytes(os.urandom(2)) // 16)
+    finally:
+        child.kill()
+        child.communicate()
+    requests = _sent(counter)
+    capture = Capture(folder)
+    rows = _rows(folder)
+    assert capture.losses == []
+    assert [row["seq"] for row in rows] == list(range(len(rows)))
+    frames = sum(row["frame"] is not None for row in rows)
+    assert 2 * requests - 1024 <= frames <= 2 * requests + 2
+    # The next recorder seals what was left, and all is there as before.
+    with _opened(folder) as recorder:
+        recorder.take((_end(), 0, _frame(1), None))
+    assert all(segment.sealed for segment in Capture(folder).segments())
+    after = _rows(folder)
+    assert after[: len(rows)] == rows
+
+
+@pytest.mark.native
+def test_a_limit_of_file_sizes_costs_nothing_but_more_segments(tmp_path: Path) -> None:
+    child, folder, counter = _child(tmp_path, limit=60_000)
+    try:
+        _wait_for(counter, 6_000)
+    finally:
+        child.kill()
+        child.communicate()
+    assert len(Capture(folder).segments()) > 2
+    rows = _rows(folder)
+    assert [row["seq"] for row in rows] == list(range(len(rows)))
+    assert _gaps(rows) == []
+
+
+@pytest.mark.native
+def test_traffic_goes_on_where_nothing_at_all_can_be_written(tmp_path: Path) -> None:
+    child, folder, counter = _child(tmp_path, limit=1_000)
+    try:
+        _wait_for(counter, 3_000)
+    finally:
+        child.kill()
+        _, errors = child.communicate()
+    assert "traffic goes on" in errors
+    assert errors.count("traffic goes on") == 1
+    assert list(folder.iterdir()) == []
+
+
+# -- misuse --------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("options", "error"),
+    [
+        ({"max_bytes": 10}, ValueError),
+        ({"max_bytes": "10"}, ValueError),
+        ({"max_age": 0}, ValueError),
+        ({"max_age": float("nan")}, ValueError),
+        ({"redact": "everything"}, TypeError),
+        ({"path": 7}, TypeError),
+    ],
+)
+def test_misuse_is_told_at_once(options: dict[str, Any], error: type[Exception], tmp_path: Path) -> None:
+    path: Any = options.pop("path", tmp_path)
+    with pytest.raises(error):
+        Bus().record(path, **options)
+
+
+@pytest.mark.anyio
+@bounded
+async def test_a_folder_that_cannot_be_made_is_told_on_entering_and_nothing_stays(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("in the way")
+    async with _server("ubre").serve("ubre+tcp://127.0.0.1:0") as listener:
+        bus = Bus()
+        with pytest.raises(CaptureError, match="cannot record to"):
+            async with connect(listener.url, record=tmp_path / "file" / "captures"):
+                pass
+        with pytest.raises(CaptureError, match="cannot record to"):
+            async with bus.record(tmp_path / "file"):
+                pass
+        async with connect(listener.url, bus=bus):
+            assert await bus.request("user.get", {"n": 1}) == {"got": {"n": 1}}
+    assert not [thread for thread in threading.enumerate() if thread.name == "polybus recorder"]
+
+
+@pytest.mark.anyio
+@bounded
+async def test_a_connect_that_fails_leaves_no_thread_behind(tmp_path: Path) -> None:
+    with pytest.raises(Exception, match="refused|Connection"):
+        async with connect("ubre+tcp://127.0.0.1:1", record=tmp_path):
+            pass
+    assert not [thread for thread in threading.enumerate() if thread.name == "polybus recorder"]
+
+
+def test_without_pyarrow_the_error_says_what_to_install() -> None:
+    script = (
+        "import sys; sys.modules['pyarrow'] = None\n"
+        "from polybus import Bus\n"
+        "try:\n    Bus().record('x')\nexcept ImportError as error:\n    print(error)"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=60)
+    assert "pip install 'polybus[capture]'" in done.stdout
+
+
+@pytest.mark.anyio
+@bounded
+async def test_what_waits_is_written_within_a_moment(tmp_path: Path) -> None:
+    async with pair(_server("ubre")) as client, client.record(tmp_path) as recording:
+        await client.request("user.get", {"n": 1})
+        await eventually(lambda: recording.stats().waiting == 0 and recording.stats().frames >= 3)
+        assert len(_rows(tmp_path)) >= 3
+        await anyio.lowlevel.checkpoint()

@@ -1,0 +1,248 @@
+"""Secrets never reach the disk: not in any protocol, not at any depth, not in any disguise that the wires have."""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+from collections.abc import Iterator
+from typing import Any
+from urllib.parse import quote_plus
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from polybus.capture.blanking import blank
+from polybus.capture.decoding import decode
+from polybus.capture.headers_only import headers_only
+from polybus.capture.redaction import Redaction, redact_default
+from polybus.capture.schema import DIRECTION_OUT, FLAG_REDACTED, FLAG_TRUNCATED
+from polybus.capture.taps import End
+from polybus.message import Kind, Message
+from polybus.protocols import UProtocol
+from polybus.urls import find_protocol
+
+from .rows import batch, row
+
+SECRET = 'hunter2-Jörg&"x\\'
+PLAIN = "hunter2"
+WIRES: tuple[tuple[str, dict[str, str]], ...] = (
+    ("ubre", {}),
+    ("ubre", {"format": "binary"}),
+    ("ubre", {"dialect": "spec"}),
+    ("csb", {}),
+    ("jrep", {}),
+    ("jrep", {"values": "plain"}),
+    ("uprotocol", {}),
+    ("uprotocol", {"format": "protobuf"}),
+)
+
+
+def _shown(frame: bytes) -> Iterator[bytes]:
+    """The bytes, and those of everything in them that is base64."""
+    yield frame
+    for text in re.findall(rb"[A-Za-z0-9+/]{8,}={0,2}", frame):
+        for cut in range(4):
+            piece = text[cut:]
+            yield from (base64.b64decode(piece[: len(piece) // 4 * 4]),)
+
+
+def _hidden(frame: bytes) -> bool:
+    return not any(PLAIN.encode() in shown for shown in _shown(frame))
+
+
+def _frame(protocol: str, options: dict[str, str], body: Any, kind: Kind = Kind.REQUEST, headers: Any = None) -> bytes:
+    codec = find_protocol(protocol, options).codec()
+    if protocol == "uprotocol":
+        ask = "//v/cabin/1/rpc.response"
+        sink = "//v/body/1/rpc.Login"
+        said = {
+            "id": "01890f5e-7b2c-8000-8000-000000000001",
+            "source": ask if kind is Kind.REQUEST else "//v/body/1/door#Door",
+            "type": "req.v1" if kind is Kind.REQUEST else "pub.v1",
+            "priority": "CS4",
+        }
+        if kind is Kind.REQUEST:
+            said |= {"sink": sink, "ttl": 1000}  # type: ignore[dict-item]
+        message = Message(kind, sink, said["id"], body=body, attributes=dict(said), headers=headers)
+        message.ttl = 1.0 if kind is Kind.REQUEST else None
+        return bytes(codec.encode([message]))
+    id: Any = {"csb": 7 | 0xFFFF0005 << 16, "jrep": ("user.login:1:RespondTo:RPC", None)}.get(protocol, "7")
+    message = Message(kind, "user.login", id if kind is Kind.REQUEST else None, body=body, headers=headers)
+    return bytes(codec.encode([message]))
+
+
+def _body_of(protocol: str, options: dict[str, str], frame: bytes) -> Any:
+    (message,) = find_protocol(protocol, options).codec().decode(frame)
+    assert isinstance(message, Message)
+    return message.body
+
+
+@pytest.mark.parametrize(("protocol", "options"), WIRES)
+@pytest.mark.parametrize("kind", [Kind.REQUEST, Kind.PUBLISH])
+def test_members_named_like_secrets_are_blanked_and_the_rest_stays(protocol: str, options: dict[str, str], kind: Kind) -> None:
+    body = {
+        "user": "joe",
+        "password": SECRET,
+        "deep": [{"api_key": SECRET, "n": 5}, {"Set-Cookie": [SECRET, {"a": SECRET}]}],
+        "accessToken": {"value": SECRET, "expires": 12345.5},
+    }
+    frame = _frame(protocol, options, body, kind)
+    assert not _hidden(frame)
+    clean = redact_default(protocol, frame)
+    assert _hidden(clean)
+    assert len(clean) == len(frame)
+    found = _body_of(protocol, options, clean)
+    assert found["user"] == "joe"
+    assert found["deep"][0]["n"] == 5
+    assert set(found["password"]) == {"*"}
+    assert set(found["accessToken"]) == {"value", "expires"}
+    assert found["accessToken"]["expires"] != 12345.5
+
+
+@pytest.mark.parametrize(("protocol", "options"), WIRES)
+def test_headers_named_like_secrets_are_blanked(protocol: str, options: dict[str, str]) -> None:
+    frame = _frame(protocol, options, {"n": 1}, headers={"authorization": f"Basic {PLAIN}", "x-trace": "abc"})
+    clean = redact_default(protocol, frame)
+    assert _hidden(clean)
+    (message,) = find_protocol(protocol, options).codec().decode(clean)
+    assert isinstance(message, Message)
+    assert message.headers is not None
+    assert message.headers["x-trace"] == "abc"
+    assert set(message.headers["authorization"]) == {"*"}
+
+
+@pytest.mark.parametrize("format", ["json", "protobuf"])
+def test_the_token_of_uprotocol_is_blanked(format: str) -> None:
+    codec = UProtocol(format=format).codec()  # type: ignore[arg-type]
+    said = {
+        "id": "01890f5e-7b2c-8000-8000-000000000001",
+        "source": "//v/cabin/1/rpc.response",
+        "sink": "//v/body/1/rpc.Login",
+        "type": "req.v1",
+        "priority": "CS4",
+        "ttl": 1000,
+        "token": f"aaa.{PLAIN}.ccc",
+    }
+    message = Message(Kind.REQUEST, "//v/body/1/rpc.Login", said["id"], ttl=1.0, attributes=said)
+    clean = redact_default("uprotocol", codec.encode([message]))
+    assert _hidden(clean)
+    (read,) = codec.decode(clean)
+    assert isinstance(read, Message)
+    assert set(read.attributes["token"]) == {"*"}
+
+
+@pytest.mark.parametrize(
+    "frame",
+    [
+        b'{"publish":"a","body":{"passw\\u006frd":"hunter2"}}',
+        b'{"publish":"a","body":{ "password" : "hunter2" , "n" : 1}}',
+        b'{"publish":"a","body":"{\\"password\\":\\"hunter2\\",\\"n\\":1}"}',
+        b'{"publish":"a","body":"{\\"b\\":\\"{\\\\\\"token\\\\\\":\\\\\\"hunter2\\\\\\"}\\"}"}',
+        b'{"publish":"a","body":"Authorization: Bearer hunter2.abc"}',
+        b'{"item":"1","data":"' + base64.b64encode(b'{"token":"hunter2"}') + b'"}',
+        b'{"publish":"a","body":{"secret":["hunter2",["hunter2"]],"n":1}}',
+        b'{"publish":"a","body":{"secret":"hunter2',
+        b'{"publish":"a","body":{"secret":{"a":"hunter2","b":',
+    ],
+)
+def test_disguises_do_not_help(frame: bytes) -> None:
+    found = Redaction("default", bodies=True)
+    frames = [frame]
+    flags, count = found.apply([End(DIRECTION_OUT, protocol="ubre")], frames, 1 << 20)
+    assert _hidden(frames[0])
+    assert len(frames[0]) == len(frame)
+    assert (flags, count) == ([FLAG_REDACTED], 1)
+    if frame.endswith(b"}"):
+        json.loads(frames[0])
+
+
+@pytest.mark.parametrize(
+    ("encoding", "payload"),
+    [
+        (3, b"user=joe&pass%77ord=" + quote_plus(SECRET).encode() + b"&n=1"),
+        (4, base64.b64encode(b'{"password":"hunter2"}')),
+        (1, b'{"password":"hunter2"}'),
+        (0, b'\0\1{"password":"hunter2"}'),
+    ],
+)
+@pytest.mark.parametrize("front", [b"", b"\0\0\0\7"])
+def test_payload_encodings_of_csb_hide_nothing(encoding: int, payload: bytes, front: bytes) -> None:
+    frame = front + bytes((0x10 | encoding, 0, 0, 7, 0, 1, 0, 1)) + payload
+    frames = [frame]
+    Redaction("default", bodies=True).apply([End(DIRECTION_OUT, protocol="csb")], frames, 1 << 20)
+    assert _hidden(frames[0])
+    options = '{"side": "broker-server"}' if front else "{}"
+    assert decode(batch(row(0, protocol="csb", frame=frames[0], options=options))).quarantine.num_rows == 0
+
+
+def test_what_holds_no_secret_is_not_touched() -> None:
+    for protocol, options in WIRES:
+        frame = _frame(protocol, options, {"user": "joe", "n": [1, 2, {"x": None}], "text": "a token of love"[2:7]})
+        assert blank(frame) is frame
+
+
+_VALUES = st.recursive(
+    st.one_of(st.none(), st.booleans(), st.integers(-(2**40), 2**40), st.text(max_size=12), st.just(SECRET)),
+    lambda inner: st.one_of(st.lists(inner, max_size=3), st.dictionaries(st.text(max_size=6), inner, max_size=3)),
+    max_leaves=8,
+)
+
+
+@settings(max_examples=100, deadline=None)
+@given(_VALUES, st.sampled_from(["password", "X-Token", "COOKIE", "my_secret", "apiKey"]), st.sampled_from(WIRES))
+def test_no_value_below_a_secret_name_is_ever_seen(value: Any, name: str, wire: tuple[str, dict[str, str]]) -> None:
+    protocol, options = wire
+    frame = _frame(protocol, options, {"a": {name: [value, SECRET]}, "z": "end"})
+    clean = redact_default(protocol, frame)
+    assert _hidden(clean)
+    assert _body_of(protocol, options, clean)["z"] == "end"
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.one_of(st.binary(max_size=80), st.text(max_size=60).map(lambda text: b'{"token":' + text.encode("utf-8", "replace"))))
+def test_any_bytes_can_be_looked_at(frame: bytes) -> None:
+    assert len(redact_default("csb", frame)) == len(frame)
+    for protocol in ("ubre", "csb", "jrep", "uprotocol", "other"):
+        headers_only(protocol, "{}", frame)
+        headers_only(protocol, '{"format": "protobuf", "side": "broker-server"}', frame)
+
+
+@pytest.mark.parametrize(("protocol", "options"), WIRES)
+@pytest.mark.parametrize("kind", [Kind.REQUEST, Kind.PUBLISH])
+def test_without_bodies_a_frame_still_says_what_it_is_for(protocol: str, options: dict[str, str], kind: Kind) -> None:
+    frame = _frame(protocol, options, {"text": "anything at all"}, kind)
+    frames = [frame]
+    end = End(DIRECTION_OUT, protocol=protocol, options=json.dumps(options))
+    flags, _ = Redaction(None, bodies=False).apply([end], frames, 1 << 20)
+    assert flags == [FLAG_REDACTED]
+    assert not any(b"anything" in shown for shown in _shown(frames[0]))
+    before, after = (
+        decode(batch(row(0, protocol=protocol, frame=one, options=json.dumps(options)))).events.to_pylist()[0]
+        for one in (frame, frames[0])
+    )
+    for same in ("kind", "subject", "correlation_id", "ttl_ms", "source", "priority"):
+        assert before[same] == after[same]
+    assert not after["data"]
+
+
+def test_a_function_of_the_application_decides_and_its_mistakes_leave_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    def redact(protocol: str, frame: bytes) -> bytes:
+        if frame == b"bad":
+            raise KeyError("oh")
+        return frame.replace(b"joe", b"***")
+
+    frames: list[Any] = [b"hello joe", b"bad", None, b"fine"]
+    flags, count = Redaction(redact, bodies=True).apply([End(DIRECTION_OUT, protocol="ubre")] * 4, frames, 1 << 20)
+    assert frames == [b"hello ***", b"", None, b"fine"]
+    assert flags == [FLAG_REDACTED, FLAG_REDACTED, 0, 0]
+    assert count == 2
+    assert "redaction has failed" in caplog.text
+
+
+def test_a_frame_that_is_too_long_is_cut_and_says_so() -> None:
+    frames: list[Any] = [b"x" * 100]
+    flags, _ = Redaction(None, bodies=True).apply([End(DIRECTION_OUT, protocol="ubre")], frames, 10)
+    assert frames == [b"x" * 10]
+    assert flags == [FLAG_TRUNCATED]
