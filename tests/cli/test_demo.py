@@ -41,6 +41,14 @@ def test_the_demo_over_memory_and_tcp_holds_and_says_so(capsys: pytest.CaptureFi
         assert row["received"] > 0
 
 
+def test_a_door_is_opened_over_a_bridge_and_a_tunnel_leads_through_it(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["demo", "--json", "--only", "ubre-uprotocol"]) == 0
+    (row,) = json.loads(capsys.readouterr().out)["rows"]
+    assert row["name"] == "bridge ubre-uprotocol ws"
+    assert {step["outcome"] for step in row["steps"]} == {"ok"}
+    assert row["steps"][0]["name"] == "door over a bridge"
+
+
 def test_the_demo_for_people_ends_with_a_table_and_a_verdict(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["demo", "--only", "ubre,memory,json"]) == 0
     out = capsys.readouterr().out

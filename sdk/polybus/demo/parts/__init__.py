@@ -9,7 +9,7 @@ from ..play import Part, Row
 
 __all__ = ["PARTS", "all_rows", "chosen_rows"]
 
-PARTS = ("ubre", "csb", "jrep", "uprotocol")
+PARTS = ("ubre", "csb", "jrep", "uprotocol", "nested")
 """Modules of this package; each has a ``PART``."""
 
 

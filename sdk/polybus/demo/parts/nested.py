@@ -1,0 +1,140 @@
+"""A page, a gateway and a vehicle with a protocol each: a door is opened over a bridge, diagnostics go through a tunnel."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+
+import anyio
+from attrs import define
+
+from ... import Bus, Disconnected, NotFound, RequestError, Unavailable, connect
+from ...events import LinkDown
+from ..children import Child
+from ..console import BACKOFF, PATIENCE
+from ..play import Row, RowRun, Workshop, check
+from ..vehicle import VOLTAGE, Door, Move
+
+__all__ = ["PART", "NestedPart"]
+
+PAIRS = (("ubre", "uprotocol"), ("jrep", "csb"), ("csb", "ubre"))
+"""What the page and what the vehicle speaks."""
+READINGS = 64
+
+
+@define
+class Page:
+    """What an operator's page does: a client of the gateway, which speaks what the page does."""
+
+    bus: Bus
+    vehicle: Child
+
+    async def door(self) -> str:
+        """A door of the vehicle is opened, and all who look are told, once."""
+        async with self.bus.subscribe("vehicle.door.moved", returns=Door) as moves:
+            for position in (40, 100):
+                door = await self.bus.request("vehicle.door.move", Move("rear", position), timeout=PATIENCE, returns=Door)
+                check(door == Door("rear", position), f"the vehicle answered {door}")
+            told = []
+            with anyio.move_on_after(PATIENCE):
+                told = [(await anext(moves)).body.position for _ in range(2)]
+        check(told == [40, 100], f"the page was told of {told}")
+        return "the rear door went to 40 and 100 %; both were told, once"
+
+    async def refusal(self) -> str:
+        """What the vehicle refuses arrives as it was said."""
+        try:
+            await self.bus.request("vehicle.door.move", Move("roof", 1), timeout=PATIENCE)
+        except NotFound as error:
+            check(error.text == "this vehicle has no roof door", f"the text is {error.text!r}")
+            return f"{error.code.name}: {error.text}"
+        check(False, "a door that is not there was opened")
+        raise AssertionError
+
+    async def tunnel(self) -> str:
+        """A third protocol, from the page through the bridge into the vehicle."""
+        async with connect(self.bus.tunnel("diagnostics"), protocol="csb", backoff=BACKOFF) as inner:
+            replies = [inner.request(VOLTAGE, b"%d" % number, timeout=PATIENCE) for number in range(READINGS)]
+            values = [int(await reply) for reply in replies]
+        check(values == [12_000 + number for number in range(READINGS)], f"the batteries have {values[:3]}...")
+        return f"CSB in the tunnel: {READINGS} numbered requests, each with its own answer"
+
+    async def inner_end(self) -> str:
+        """The vehicle ends the tunnel: its user learns why, and nobody else notices."""
+        async with connect(self.bus.tunnel("diagnostics"), protocol="csb", backoff=BACKOFF) as inner:
+            events = inner.events()
+            await inner.notify("leave")
+            with anyio.fail_after(PATIENCE):
+                async for event in events:
+                    if isinstance(event, LinkDown):
+                        break
+            check(event.reason == "the diagnostics are over", f"the reason is {event.reason!r}")
+        check(self.bus.stats().reconnects == 0, "the page lost its own connection")
+        await self.door()
+        return f"ended with {event.reason!r}; the page's own link goes on"
+
+    async def killed(self) -> str:
+        """The vehicle is killed: the page is told so at once, and all comes back with it."""
+        await self.vehicle.kill()
+        kinds: set[str] = set()
+        try:
+            await self.bus.request("vehicle.door.move", Move("rear", 1), timeout=0.5)
+        except (RequestError, Disconnected, TimeoutError) as error:
+            kinds.add(type(error).__name__)
+        check(kinds, "a killed vehicle has answered")
+        await self.vehicle.start()
+        with anyio.fail_after(PATIENCE):
+            while True:
+                try:
+                    await self.bus.request("vehicle.door.move", Move("rear", 0), timeout=PATIENCE)
+                    break
+                except Unavailable:
+                    await anyio.sleep(0.02)
+        await self.door()
+        await self.tunnel()
+        return f"while it was away: {', '.join(kinds)}; then doors and tunnels work again"
+
+
+STEPS = {
+    "door over a bridge": Page.door,
+    "refusal": Page.refusal,
+    "tunnel": Page.tunnel,
+    "end of a tunnel": Page.inner_end,
+    "vehicle killed": Page.killed,
+}
+
+
+def _play(page: str, vehicle: str) -> Callable[[RowRun, Workshop], Awaitable[None]]:
+    async def run(row: RowRun, workshop: Workshop) -> None:
+        log = workshop.folder / f"{page}-{vehicle}.log"
+        # A number that stays: the vehicle comes back to it.
+        listener = await anyio.create_tcp_listener(local_host="127.0.0.1")
+        port = listener.extra(anyio.abc.SocketAttribute.local_port)
+        await listener.aclose()
+        url = f"{vehicle}+tcp://127.0.0.1:{port}"
+        async with (
+            Child("vehicle", url, log=log) as car,
+            Child("gateway", f"{page}+ws://127.0.0.1:0/bus", url, log=log) as gate,
+        ):
+            await car.start()
+            said = await gate.start()
+            async with connect(said.split()[1], backoff=BACKOFF) as bus:
+                for name, step in STEPS.items():
+                    await row.step(name, _bound(step, Page(bus, car)))
+                row.sent, row.received = bus.stats().sent, bus.stats().received
+
+    return run
+
+
+def _bound(step: Callable[[Page], Awaitable[str]], page: Page) -> Callable[[], Awaitable[str]]:
+    return lambda: step(page)
+
+
+class NestedPart:
+    """Bridges and tunnels, for some pairs of protocols."""
+
+    def rows(self) -> Sequence[Row]:
+        """One for each pair."""
+        return [Row("bridge", f"{page}-{vehicle}", "ws", tuple(STEPS), _play(page, vehicle)) for page, vehicle in PAIRS]
+
+
+PART = NestedPart()
