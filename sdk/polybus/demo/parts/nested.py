@@ -61,16 +61,17 @@ class Page:
     async def inner_end(self) -> str:
         """The vehicle ends the tunnel: its user learns why, and nobody else notices."""
         async with connect(self.bus.tunnel("diagnostics"), protocol="csb", backoff=BACKOFF) as inner:
-            events = inner.events()
+            events, reason = inner.events(), ""
             await inner.notify("leave")
             with anyio.fail_after(PATIENCE):
                 async for event in events:
                     if isinstance(event, LinkDown):
+                        reason = event.reason
                         break
-            check(event.reason == "the diagnostics are over", f"the reason is {event.reason!r}")
+            check(reason == "the diagnostics are over", f"the reason is {reason!r}")
         check(self.bus.stats().reconnects == 0, "the page lost its own connection")
         await self.door()
-        return f"ended with {event.reason!r}; the page's own link goes on"
+        return f"ended with {reason!r}; the page's own link goes on"
 
     async def killed(self) -> str:
         """The vehicle is killed: the page is told so at once, and all comes back with it."""
