@@ -88,8 +88,15 @@ def _plain(kind: str) -> tuple[int, Callable[[], object]]:
 
 
 class _Quiet(http.server.BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+
     def do_GET(self) -> None:
-        self.send_error(404)
+        if self.path == "/elsewhere":  # as ASGI servers refuse what no application takes
+            self.send_response(403)
+            self.send_header("content-length", "0")
+            self.end_headers()
+        else:
+            self.send_error(404)
 
     def log_message(self, format: str, *args: object) -> None:
         """Nobody reads it."""
@@ -152,6 +159,14 @@ def test_doctor_knows_a_remedy(
 ) -> None:
     assert run(["doctor", f"ubre+{transport}://127.0.0.1:{pretender(kind)}/", "--timeout", "0.5"]) == 1
     assert says in capsys.readouterr().err
+
+
+def test_a_path_that_no_application_takes_is_doubted(
+    pretender: Callable[[str], int], capsys: pytest.CaptureFixture[str]
+) -> None:
+    status, text = one_line(capsys, "request", f"ubre+ws://127.0.0.1:{pretender('http')}/elsewhere", "a")
+    assert status == 1
+    assert text.endswith("is the path '/elsewhere' that of the bus?")
 
 
 # -- output that nobody can take, and interruptions -----------------------------------------------------------------------

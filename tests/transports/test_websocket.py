@@ -243,6 +243,7 @@ async def test_codes_that_must_not_be_sent_are_not(anyio_backend: Any, code: int
 ANSWERS: list[tuple[bytes, type[BusError], str]] = [
     (b"HTTP/1.1 401 Unauthorized\r\nContent-Length: 4\r\n\r\nwho?", Unauthorized, "who?"),
     (b"HTTP/1.1 403 Forbidden\r\nContent-Length: 3\r\n\r\nno!", Forbidden, "no!"),
+    (b"HTTP/1.1 403 Forbidden\r\nContent-Length: 0\r\n\r\n", Forbidden, "is the path '/bus' that of the bus?"),
     (b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n", ConnectFailed, "the server answered 404 Not Found"),
     (b"HTTP/1.1 503 Busy\r\n\r\nlater", ConnectFailed, "the server answered 503 Busy: later"),
     (b"HTTP/1.1 502 Bad\r\nContent-Length: 4000\r\n\r\n" + b"x" * 4000, ConnectFailed, "x" * 300 + "..."),

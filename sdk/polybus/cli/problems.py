@@ -114,7 +114,8 @@ def _next_step(error: BusError) -> str:
     if isinstance(error, Unauthorized):
         return "; identify yourself, for example with --header 'authorization: Bearer TOKEN'"
     if isinstance(error, Forbidden):
-        return "; ask whoever runs the server for the permission"
+        asks = str(error).endswith("?")  # a next step of its own: at that path there may be something else
+        return "" if asks else "; ask whoever runs the server for the permission"
     if isinstance(error, NoHandler):
         return "; is the subject spelled as in the server's handle()?"
     return ""
