@@ -49,6 +49,15 @@ def test_a_door_is_opened_over_a_bridge_and_a_tunnel_leads_through_it(capsys: py
     assert row["steps"][0]["name"] == "door over a bridge"
 
 
+def test_over_http_the_demo_plays_what_a_server_can_that_only_answers(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["demo", "--json", "--only", "uprotocol,http"]) == 0
+    rows = json.loads(capsys.readouterr().out)["rows"]
+    assert [row["variant"] for row in rows] == ["json", "protobuf"]
+    for row in rows:
+        assert [step["name"] for step in row["steps"]] == ["requests", "failing handler", "no handler", "deadline", "drain"]
+        assert {step["outcome"] for step in row["steps"]} == {"ok"}
+
+
 def test_the_demo_for_people_ends_with_a_table_and_a_verdict(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["demo", "--only", "ubre,memory,json"]) == 0
     out = capsys.readouterr().out

@@ -6,13 +6,16 @@ import json
 import os
 import subprocess
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import anyio
 import pytest
+from anyio.abc import SocketStream
+from google.protobuf.wrappers_pb2 import StringValue
 
-from polybus import Bus, Code, Message
+from polybus import Bus, Code, Message, Unavailable, connect
 from polybus.message import Kind
 from polybus.protocols import UProtocol
 from polybus.protocols.uprotocol import id_time_ms
@@ -136,3 +139,42 @@ async def test_up_python_asks_a_bus_over_tcp_and_reads_its_answers(theirs: UpPyt
                 refused = await ask()
                 assert refused["failed"]
                 assert refused["attributes"]["commstatus"] == Code.UNIMPLEMENTED
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("format", FORMATS)
+async def test_a_bus_asks_a_service_of_up_python_over_tcp(theirs: UpPython, format: Any) -> None:
+    tokens: list[str] = []
+
+    async def serve(stream: SocketStream) -> None:
+        async with stream:
+            data = b""
+            with suppress(anyio.EndOfStream):
+                while True:
+                    while len(data) < 4 or len(data) < 4 + int.from_bytes(data[:4], "big"):
+                        data += await stream.receive()
+                    end = 4 + int.from_bytes(data[:4], "big")
+                    frame, data = data[4:end], data[end:]
+                    answer = theirs("reply", format=format, hex=frame.hex(), fail=b"SetHeat" not in frame)
+                    tokens.append(answer["token"])
+                    made = bytes.fromhex(answer["hex"])
+                    await stream.send(len(made).to_bytes(4, "big") + made)
+
+    adapter = UProtocol(
+        entity="//hu.veh7/hmi.app/1",
+        peer="//cgw.veh7/climate.seat/1",
+        format=format,
+        profile="up-python-1.5",
+        token="secret",
+    )
+    async with await anyio.create_tcp_listener(local_host="127.0.0.1") as listener, anyio.create_task_group() as group:
+        group.start_soon(listener.serve, serve)
+        port = listener.extra(anyio.abc.SocketAttribute.local_port)
+        with anyio.fail_after(20):
+            async with connect(f"uprotocol+tcp://127.0.0.1:{port}", protocol=adapter) as bus:
+                asked = StringValue(value="warm")
+                assert [await bus.request("SetHeat", asked, timeout=5) for _ in range(3)] == ["WARM"] * 3
+                with pytest.raises(Unavailable):
+                    await bus.request("SetCold", asked, timeout=5)
+        group.cancel_scope.cancel()
+    assert tokens == ["secret"] * 4

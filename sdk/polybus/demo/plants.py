@@ -19,10 +19,12 @@ from .children import Child, DemoError
 from .play import NotHere, Workshop
 from .sensors import Sensors
 
-__all__ = ["BrokeredPlant", "MemoryPlant", "Plant", "ProcessPlant", "make_plant"]
+__all__ = ["ANSWER_ONLY", "BrokeredPlant", "MemoryPlant", "Plant", "ProcessPlant", "make_plant"]
 
 _START = 10.0
 _DRAIN = 5.0
+ANSWER_ONLY = frozenset({"http"})
+"""Transports over which a server only answers: sensors have nothing to do there."""
 
 
 class Plant(Protocol):
@@ -104,6 +106,8 @@ class ProcessPlant:
             trust = ["--ca", str(certificate.ca)]
         try:
             await self._start_backend(self._template.format(address=address))
+            if self._transport in ANSWER_ONLY:
+                return self
             self._sensors = await self._stack.enter_async_context(self._child("sensors", self.url, *trust))
             await self._sensors.start()
         except BaseException:
@@ -126,11 +130,13 @@ class ProcessPlant:
                 raise NotHere(f"{' and '.join(missing)} not installed: pip install 'polybus[fastapi]'")
             self._options.append("--fastapi")
             return "ws://127.0.0.1:0/bus"
+        if self._transport == "http" and find_spec("uvicorn") is None:
+            raise NotHere("uvicorn is not installed: pip install 'polybus[fastapi]'")
         try:
             find_transport(self._transport)
         except ImportError as error:
             raise NotHere(f"the transport {self._transport} does not load: {error}") from error
-        path = "/bus" if self._transport in ("ws", "wss") else ""
+        path = "/bus" if self._transport in ("ws", "wss", "http") else ""
         return f"{self._transport}://127.0.0.1:0{path}"
 
     def _child(self, role: str, *arguments: str) -> Child:

@@ -50,10 +50,28 @@ def read(format, hex):
     }
 
 
+def reply(format, hex, fail=False):
+    """What a service made with up-python does: check a request, and answer it with its text in capitals."""
+    asked = serializer(format).deserialize(bytes.fromhex(hex))
+    result = CloudEventValidator.get_validator(asked).validate(asked)
+    if not result.is_success():
+        raise ValueError(result.get_message())
+    value, payload = wrappers_pb2.StringValue(), any_pb2.Any()
+    UCloudEvent.get_payload(asked).Unpack(value)
+    payload.Pack(wrappers_pb2.StringValue(value=value.value.upper()))
+    attributes = UCloudEventAttributesBuilder().with_priority(UPriority.UPRIORITY_CS4).with_ttl(5000).build()
+    asker, method = UCloudEvent.get_source(asked), UCloudEvent.get_sink(asked)
+    if fail:
+        event = CloudEventFactory.failed_response(asker, method, asked["id"], 14, attributes)
+    else:
+        event = CloudEventFactory.response(asker, method, asked["id"], payload, attributes)
+    return {"hex": serializer(format).serialize(event).hex(), "token": UCloudEvent.get_token(asked)}
+
+
 for line in sys.stdin:
     told = json.loads(line)
     try:
-        answer = {"make": make, "read": read}[told.pop("do")](**told)
+        answer = {"make": make, "read": read, "reply": reply}[told.pop("do")](**told)
     except Exception as error:
         answer = {"error": f"{type(error).__name__}: {error}"}
     print(json.dumps(answer), flush=True)

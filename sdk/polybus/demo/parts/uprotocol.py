@@ -1,4 +1,4 @@
-"""uProtocol in both formats, over every transport that carries its frames; the server with an entity of a vehicle."""
+"""uProtocol in both formats, over every transport that carries its frames, and over HTTP; the server with an entity."""
 
 from __future__ import annotations
 
@@ -13,6 +13,12 @@ VARIANTS = {
     "json": "?entity=//plant.example/tanks/1",
     "protobuf": "?entity=//plant.example/tanks/1&format=protobuf",
 }
+HTTP = {
+    "json": "?entity=//plant.example/tanks/1",
+    "protobuf": "?entity=//plant.example/tanks/1&format=protobuf&content=binary",
+}
+ANSWERED = ("requests", "failing handler", "no handler", "deadline", "drain")
+"""Steps in which the server begins nothing: over HTTP it cannot."""
 TRANSPORTS = ("memory", "tcp", "tls", "unix", "ws", "wss")
 
 
@@ -25,6 +31,9 @@ class UProtocolPart:
             Row("uprotocol", variant, transport, tuple(STEPS), play_row(transport, f"uprotocol+{{address}}{query}"))
             for transport in TRANSPORTS
             for variant, query in VARIANTS.items()
+        ] + [
+            Row("uprotocol", variant, "http", ANSWERED, play_row("http", f"uprotocol+{{address}}{query}"))
+            for variant, query in HTTP.items()
         ]
 
 
