@@ -202,3 +202,50 @@ async def test_requests_that_leave_the_queue_give_their_room_back_at_once() -> N
         go_on.set()
         assert [await replies[number] for number in (0, 2, 4, 5, 6, 7)] == [0, 2, 4, 5, 6, 7]
         assert done == [0, 2, 4, 5, 6, 7]
+
+
+@pytest.mark.parametrize("many", [False, True])
+@bounded
+async def test_between_the_hello_and_its_subscriptions_a_peer_misses_nothing(many: bool) -> None:
+    bus, client = Bus(), Bus()
+    heard: list[int] = []
+    done = anyio.Event()
+
+    async def publish() -> None:
+        number = 0
+        while not done.is_set():
+            number += 1
+            await bus.publish("a.b", number)
+            await anyio.lowlevel.checkpoint()
+
+    if many:
+        client.on("elsewhere.*")(lambda: None)  # one more subscription, told when the link is up
+
+    async with pair(bus, protocol="uprotocol", client=client), anyio.create_task_group() as group:
+        group.start_soon(publish)
+        async with client.subscribe("a.*", when_full="drop_newest") as news:
+            async for message in news:
+                heard.append(message.body)
+                if len(heard) == 50:
+                    break
+        assert bus._distribution._bare == {}  # from now on it gets what it has subscribed to
+        done.set()
+    assert heard == list(range(heard[0], heard[0] + 50))
+
+
+@bounded
+async def test_a_subscription_that_is_refused_counts_as_told() -> None:
+    heard: list[Any] = []
+
+    def authorize(peer: Any, verb: str, subject: Any) -> bool:
+        return verb != "subscribe" or subject == "b.*"
+
+    bus, client = Bus(authorize=authorize), Bus()
+    for pattern in ("a.*", "b.*"):
+        client.on(pattern)(lambda body: heard.append(body))
+    async with pair(bus, protocol="uprotocol", client=client):
+        await eventually(lambda: bus.peers and bus.peers[0].patterns)
+        await eventually(lambda: not bus._distribution._bare)
+        await bus.publish("a.b", 1)
+        await bus.publish("b.c", 2)
+        await eventually(lambda: heard == [2])

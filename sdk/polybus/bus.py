@@ -630,7 +630,6 @@ class Bus(Life):
             self._runtime.spawn(self._distribution.announce_later, inbox.pattern)
 
     def _peer_subscribed(self, peer: Peer, pattern: str | int) -> None:
-        self._distribution.not_bare(peer)
         self._distribution.remote.add(pattern, peer)
 
     def _peer_unsubscribed(self, peer: Peer, pattern: str | int) -> None:

@@ -71,8 +71,9 @@ class Distribution:
         self._hinted: set[str | int] = set()
         self.journeys: Journeys = Journeys(bus._id)
         self._upstream: tuple[Peer, ...] = ()
-        self._bare: dict[Peer, None] = {}
-        """Peers on wires without subscriptions that have not shown to be ours: they get every publication."""
+        self._bare: dict[Peer, int] = {}
+        """Peers on wires without subscriptions that have not shown to be ours, or have so many subscriptions still to tell: they
+        get every publication."""
         self._unasked: dict[Peer, None] = {}
         """Peers on wires where publications are an extension that have not shown to be ours: they are asked first."""
         self._restoring: dict[Peer, anyio.Event] = {}
@@ -219,7 +220,7 @@ class Distribution:
         """A peer is there: tell it of all interest, before any other traffic."""
         link = peer._link
         if not link.upstream and link.initiates and link.session is not None and not link.session.capabilities.subscribe:
-            self._bare[peer] = None
+            self._bare[peer] = 0
             self.routes.clear()
         if link.session is not None and link.session.capabilities.asks_before_publishing and not peer._extended:
             self._unasked[peer] = None
@@ -281,6 +282,33 @@ class Distribution:
             logger.warning("polybus: %r does not hear of %r: %s", peer, pattern, error)
         else:
             link.bus._counters.sent += 1
+
+    def to_tell(self, peer: Peer) -> int:
+        """How many subscriptions a peer will hear of as soon as it has said who it is, on a wire where only our own read them."""
+        link = peer._link
+        session = link.session
+        if session is None or session.capabilities.subscribe or not _announces(link):
+            return 0
+        return len(self._interest) if not peer._extended or peer in self._restoring else 0
+
+    def known(self, peer: Peer, subscribes: Any) -> None:
+        """A peer has shown to be ours.
+
+        Args:
+            subscribes: How many subscriptions it says that it will tell; until then it misses nothing.
+        """
+        if peer in self._bare and type(subscribes) is int and 0 < subscribes <= self._bus.limits.subscriptions:
+            self._bare[peer] = subscribes
+        else:
+            self.not_bare(peer)
+
+    def told(self, peer: Peer) -> None:
+        """A peer has told a subscription, which was granted or refused."""
+        left = self._bare.get(peer, 0) - 1
+        if left > 0:
+            self._bare[peer] = left
+        else:
+            self.not_bare(peer)
 
     def not_bare(self, peer: Peer) -> None:
         """A peer has shown to be ours, or has gone."""
@@ -349,7 +377,7 @@ class Distribution:
         """The peers that a publication of this bus goes to."""
         matched = self.remote.match(subject)
         if self._bare:
-            matched = (*matched, *self._bare)
+            matched = tuple(dict.fromkeys((*matched, *self._bare)))
         upstream = self.upstream
         if isinstance(subject, int) and len(upstream) > 1:  # the links that number their subjects, if there is any
             upstream = tuple(peer for peer in upstream if _has_numbers(peer._link)) or upstream

@@ -213,10 +213,12 @@ def _hello(peer: Peer, message: Message) -> None:
 
 
 def _answer_hello(peer: Peer, message: Message) -> None:
-    peer.is_ours()
-    body = message.body
-    confirm = body.get("confirm") if isinstance(body, dict) else None
+    body = message.body if isinstance(message.body, dict) else {}
+    confirm = body.get("confirm")
     answer: dict[str, Any] = {"v": 1} if peer._link.initiates else {"v": 1, "answers_only": True}
+    if to_tell := peer._link.bus._distribution.to_tell(peer):
+        answer["subscribes"] = to_tell
+    peer.is_ours(body.get("subscribes"))
     if isinstance(confirm, list):
         answer["refused"] = [p for p in confirm[:1024] if isinstance(p, (str, int)) and _wanted(p) not in (peer.patterns or ())]
     peer.answer(Call(peer._link.bus, peer, peer, None, message, math.inf), answer)  # type: ignore[arg-type]  # no handler
@@ -282,7 +284,7 @@ def _gated(act: Callable[[Peer, Message], None], verb: str) -> Callable[[Peer, M
         elif allowed:
             act(peer, message)
         else:
-            bus._counters.refused += 1
+            _refuse(peer, message)
 
     return gate
 
@@ -336,7 +338,13 @@ def _decided(peer: Peer, message: Message, granted: bool) -> None:
         except BusError:
             logger.exception("polybus: %r from %r was dropped", message, peer)
     else:
-        peer._link.bus._counters.refused += 1
+        _refuse(peer, message)
+
+
+def _refuse(peer: Peer, message: Message) -> None:
+    peer._link.bus._counters.refused += 1
+    if message.kind is Kind.SUBSCRIBE:
+        peer._link.bus._distribution.told(peer)
 
 
 def _spelled(subject: str | int) -> str | int:
@@ -354,8 +362,12 @@ def _publish(peer: Peer, message: Message) -> None:
 
 
 def _subscribe(peer: Peer, message: Message) -> None:
+    _add_subscription(peer, _wanted(message.subject))
+    peer._link.bus._distribution.told(peer)
+
+
+def _add_subscription(peer: Peer, pattern: str | int) -> None:
     link = peer._link
-    pattern = _wanted(message.subject)
     try:
         check_pattern(pattern, link.runtime.limits.subject, foreign=True)
     except Exception as error:

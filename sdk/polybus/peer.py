@@ -356,7 +356,8 @@ class Peer(Answer):
         """The question who the peer is, asked unless it is out already: each waits for a second, so that is one a second."""
         asking = self._asking
         if asking is None or asking.done():
-            asking = self._asking = self._ask({"v": 1})
+            to_tell = self._link.bus._distribution.to_tell(self)
+            asking = self._asking = self._ask({"v": 1, "subscribes": to_tell} if to_tell else {"v": 1})
         return asking
 
     async def hello(self, confirm: list[str | int] | None = None) -> list[str | int]:
@@ -407,16 +408,20 @@ class Peer(Answer):
         """It has said who it is."""
         if isinstance(answer, dict) and answer.get("v") == 1:
             self._answers_only = answer.get("answers_only") is True
-            self.is_ours()
+            self.is_ours(answer.get("subscribes"))
         else:
             self._extended = False
 
-    def is_ours(self) -> None:
-        """It has shown to be one of ours."""
+    def is_ours(self, subscribes: Any = None) -> None:
+        """It has shown to be one of ours.
+
+        Args:
+            subscribes: How many subscriptions it has still to tell.
+        """
         late = self._silent
         self._extended, self._silent = True, False
         distribution = self._link.bus._distribution
-        distribution.not_bare(self)
+        distribution.known(self, subscribes)
         if late:
             distribution.known_late(self)
 
