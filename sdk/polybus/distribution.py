@@ -72,8 +72,8 @@ class Distribution:
         self.journeys: Journeys = Journeys(bus._id)
         self._upstream: tuple[Peer, ...] = ()
         self._bare: dict[Peer, int] = {}
-        """Peers on wires without subscriptions that have not shown to be ours, or have so many subscriptions still to tell: they
-        get every publication."""
+        """Peers on wires without subscriptions that get every publication: they have not shown to be ours, or have as many
+        subscriptions still to tell."""
         self._unasked: dict[Peer, None] = {}
         """Peers on wires where publications are an extension that have not shown to be ours: they are asked first."""
         self._restoring: dict[Peer, anyio.Event] = {}
@@ -284,7 +284,7 @@ class Distribution:
             link.bus._counters.sent += 1
 
     def to_tell(self, peer: Peer) -> int:
-        """How many subscriptions a peer will hear of as soon as it has said who it is, on a wire where only our own read them."""
+        """How many subscriptions a peer hears of as soon as it has said who it is, on a wire where only our own read them."""
         link = peer._link
         session = link.session
         if session is None or session.capabilities.subscribe or not _announces(link):
