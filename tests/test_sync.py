@@ -14,7 +14,7 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any, assert_type
+from typing import Any, Literal, assert_type
 
 import anyio
 import pytest
@@ -673,3 +673,17 @@ async def test_blocking_verbs_on_an_event_loop_that_runs_a_bus_are_told_to_wait_
         assert outside.request("user.get", {"id": 2}) == {"id": 2, "name": "Ann"}  # the loop has no bus any more
     finally:
         outside.close()
+
+
+@pytest.mark.parametrize("backend", ["asyncio", "trio"])
+def test_a_server_that_is_closed_inside_of_its_blocks_ends_its_connections(backend: Literal["asyncio", "trio"]) -> None:
+    app = polybus.Bus()
+    app.handle("echo")(lambda body: body)
+    server = sync.Bus(app, backend=backend).open()
+    with server.serve("ubre+tcp://127.0.0.1:0") as listener, sync.connect(listener.url) as client:
+        assert client.request("echo", 1) == 1
+        events = client.events()
+        server.close()
+        assert app._runtime is None
+        assert any(isinstance(event, LinkDown) for event in events)
+    gc.collect()  # an unclosed socket is a warning, and warnings are errors

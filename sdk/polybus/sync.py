@@ -220,11 +220,17 @@ class _Life:
                 return
             try:
                 self._held.__exit__(kind, error, trace)
+                if self._bus._runtime is not None:  # somebody is inside of a block of it still, and the loop ends now
+                    self.portal(self._leave)
             except KeyboardInterrupt:  # not even that long
                 self.portal.start(self._bus.aclose)
                 raise
             finally:
                 self.portal.stop()
+
+    async def _leave(self) -> None:
+        await self._bus.drain()
+        await self._bus.aclose()
 
 
 class _Guest:
