@@ -36,8 +36,7 @@ async def brokered(servers: int = 1) -> AsyncIterator[tuple[Broker, list[RawPeer
 
         for number in range(servers):
             group.start_soon(hold)
-            while broker.stats().sockets <= number or len(peers) <= number:  # noqa: ASYNC110  # nothing tells of it
-                await anyio.sleep(0.001)
+            await eventually(lambda number=number: min(broker.stats().sockets, len(peers)) > number)  # type: ignore[misc]
         yield broker, peers
         stop.set()
 

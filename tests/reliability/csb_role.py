@@ -68,7 +68,7 @@ async def client(options: dict[str, Any]) -> None:
                 for reply in [bus.request(7, b"%d" % number, timeout=5) for number in range(50)]:
                     await reply
             except BusError:
-                await anyio.sleep(0.01)
+                await anyio.lowlevel.checkpoint()  # the next ones wait for the link
 
 
 def main() -> None:

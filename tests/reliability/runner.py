@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import logging
 import sys
-import time
+import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -40,7 +40,7 @@ def make_bus(kind: str | None) -> Bus:
 
     @bus.handle("stuck")
     def stuck() -> None:
-        time.sleep(600)
+        threading.Event().wait(600)
 
     return bus
 
