@@ -105,7 +105,10 @@ def _duplicate(peer: Peer, message: Message, now: float) -> None:
     link = peer._link
     link.refused("duplicate_id", f"the id of a {message.kind.value} for {message.subject!r} is still in flight", now)
     if link.session is not None and link.session.capabilities.answers_duplicates:
-        peer.send_error(message, Code.ALREADY_EXISTS, "this id is still in flight: ids must be unique", "duplicate_id")
+        kind = Kind.END if message.kind is Kind.OPEN else Kind.ERROR
+        peer.send_error(
+            message, Code.ALREADY_EXISTS, "this id is still in flight: ids must be unique", "duplicate_id", kind=kind
+        )
 
 
 def admit(peer: Peer, call: Call) -> None:
