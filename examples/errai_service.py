@@ -6,8 +6,8 @@ The service is all that a real program needs. The client below it is there to sh
 import json
 
 import anyio
+import httpx
 from attrs import frozen
-from websockets.asyncio.client import connect
 
 from polybus import Bus, NotFound
 from polybus.protocols import Jrep
@@ -55,34 +55,48 @@ def call(number: int, reply: str) -> dict[str, object]:
     }
 
 
-async def gwt_client(url: str) -> None:
-    async with connect(url, subprotocols=["jrep"]) as socket:
+class GwtClient:
+    """Posts to ``out.<id>.erraiBus`` and polls ``in.<id>.erraiBus``, as the classes do that GWT makes of Errai's client."""
 
-        async def say(*messages: dict[str, object]) -> None:
-            await socket.send(json.dumps(list(messages)))
+    def __init__(self, http: httpx.AsyncClient) -> None:
+        self.http = http
+        self.heard: list[dict[str, object]] = []
 
-        async def hear() -> dict[str, object]:
-            (message,) = json.loads(await socket.recv())
-            return dict(message)
+    async def post(self, name: str, messages: list[dict[str, object]], **query: str) -> None:
+        answer = await self.http.post(f"/{name}.1-2.erraiBus", params={"clientId": "1-2", **query}, json=messages)
+        self.heard += answer.raise_for_status().json()
 
-        await say({"ToSubject": "ServerBus", "CommandType": "Associate", "RemoteServices": "ClientBus,ClientBusErrors"})
-        finish = await hear()
-        services = str(finish["RemoteServices"]).split(",")
-        print("the server offers", ", ".join(sorted(set(services) - {"ServerBus", "ServerEchoService"})))
+    async def say(self, message: dict[str, object], **query: str) -> None:
+        await self.post("out", [message], **query)
 
-        await say({"ToSubject": "Greeter", "Value": "Ann", "ReplyTo": "Greeter:1:RespondTo:RPC"})
-        print("Greeter:", (await hear())["Value"])
+    async def hear(self) -> dict[str, object]:
+        while not self.heard:
+            await self.post("in", [], wait="1")
+        return self.heard.pop(0)
 
-        await say(call(7, "Warehouse:2"))
-        print("find(7):", json.dumps((await hear())["MethodReply"]))
 
-        await say(call(8, "Warehouse:3"))
-        print("find(8):", (await hear())["ErrorMessage"])
+async def use(client: GwtClient) -> None:
+    hello = {"ToSubject": "ServerBus", "CommandType": "Associate", "RemoteServices": "ClientBus,ClientBusErrors"}
+    await client.say(dict(hello), phase="connection", wait="1")
+    services = str((await client.hear())["RemoteServices"]).split(",")
+    print("the server offers", ", ".join(sorted(set(services) - {"ServerBus", "ServerEchoService"})))
+
+    await client.say({"ToSubject": "Greeter", "Value": "Ann", "ReplyTo": "Greeter:1:RespondTo:RPC"})
+    print("Greeter:", (await client.hear())["Value"])
+
+    await client.say(call(7, "Warehouse:2"))
+    print("find(7):", json.dumps((await client.hear())["MethodReply"]))
+
+    await client.say(call(8, "Warehouse:3"))
+    print("find(8):", (await client.hear())["ErrorMessage"])
+
+    await client.say({"ToSubject": "ServerBus", "CommandType": "Disconnect", "Reason": "done"}, phase="disconnect")
 
 
 async def main() -> None:
-    async with bus.serve("jrep+ws://127.0.0.1:0/bus", protocol=Jrep(java=types)) as listener:
-        await gwt_client(listener.url.partition("?")[0].removeprefix("jrep+"))
+    async with bus.serve("jrep+http://127.0.0.1:0", protocol=Jrep(java=types)) as listener:
+        async with httpx.AsyncClient(base_url=listener.url.removeprefix("jrep+")) as http:
+            await use(GwtClient(http))
 
 
 anyio.run(main)

@@ -125,9 +125,10 @@ class ProcessPlant:
             if not hasattr(socket, "AF_UNIX"):
                 raise NotHere("this system has no Unix sockets")
             return f"unix://{self._workshop.folder / self._name}.sock"
+        needed = {"fastapi": ("fastapi", "uvicorn"), "http": ("uvicorn",)}.get(self._transport, ())
+        if missing := [name for name in needed if find_spec(name) is None]:
+            raise NotHere(f"{' and '.join(missing)} not installed: pip install 'polybus[fastapi]'")
         if self._transport == "fastapi":
-            if missing := [name for name in ("fastapi", "uvicorn") if find_spec(name) is None]:
-                raise NotHere(f"{' and '.join(missing)} not installed: pip install 'polybus[fastapi]'")
             self._options.append("--fastapi")
             return "ws://127.0.0.1:0/bus"
         if self._transport == "http" and find_spec("uvicorn") is None:

@@ -9,7 +9,19 @@ from typing import Any
 import anyio
 import pytest
 
-from polybus import Backoff, Bus, Context, NoHandler, RequestError, Route, Unsupported, bridge, connect
+from polybus import (
+    Backoff,
+    Bus,
+    ConnectFailed,
+    Context,
+    Limits,
+    NoHandler,
+    RequestError,
+    Route,
+    Unsupported,
+    bridge,
+    connect,
+)
 from polybus.errors import Code, Conflict, RemoteError, ReservedSubject
 from polybus.events import LinkUp
 from polybus.protocols.jrep import BusState, JavaObject, Parts, RemoteInterface, bus_states
@@ -406,6 +418,46 @@ async def test_a_foreign_server_is_bare_and_says_so_at_once() -> None:
     assert set(told) == {"ToSubject", "Value"}
     announced = {message.get("Subject") for message in seen if message.get("CommandType") == "RemoteSubscribe"}
     assert {"barrier", "echo", "exact"} <= announced
+
+
+@pytest.mark.parametrize("words", [[], ["ConnectToQueue"], ["ConnectToQueue", "RemoteSubscribe"], ["Heartbeat"]], ids=str)
+async def test_a_client_that_stops_in_the_middle_costs_a_handshake_s_time(words: list[str]) -> None:
+    """Also one that keeps saying something: what counts is that the federation does not come about."""
+    bus = make_bus(limits=Limits(handshake_timeout=0.2))
+    with anyio.fail_after(BOUND):
+        async with bus.serve(URL) as listener, raw(listener.url) as peer, raw(listener.url) as good:
+            await good.associate()
+            for word in words:
+                await peer.say({"ToSubject": "ServerBus", "CommandType": word, "Subject": "news"})
+            with pytest.raises((anyio.EndOfStream, anyio.BrokenResourceError)):
+                while True:
+                    await peer.stream.receive()
+            assert await good.nothing_more() == []
+
+
+@pytest.mark.parametrize("dialect", ["v3", "legacy", "auto"])
+@pytest.mark.parametrize("word", ["", "Heartbeat", "RemoteSubscribe"])
+async def test_a_server_that_stops_in_the_middle_costs_a_handshake_s_time(dialect: str, word: str) -> None:
+    async def serve(stream: Any) -> None:
+        async with stream:
+            peer = Peer(stream)
+            while True:
+                try:
+                    await peer.hear()
+                    if word:
+                        await peer.say({"ToSubject": "ClientBus", "CommandType": word, "Subject": "news"})
+                except (anyio.EndOfStream, anyio.BrokenResourceError):
+                    return
+
+    client = make_bus(limits=Limits(handshake_timeout=0.2))
+    with anyio.fail_after(BOUND):
+        async with await anyio.create_tcp_listener(local_host="127.0.0.1") as listener, anyio.create_task_group() as group:
+            port = listener.extra(anyio.abc.SocketAttribute.local_port)
+            group.start_soon(listener.serve, serve)
+            with pytest.raises(ConnectFailed, match="did not complete in 0.2 s"):
+                async with connect(f"jrep+tcp://127.0.0.1:{port}?dialect={dialect}", bus=client):
+                    pass
+            group.cancel_scope.cancel()
 
 
 async def test_reserved_subjects_are_refused_by_the_call() -> None:

@@ -1,4 +1,4 @@
-"""J.REP between two of our own buses: both kinds of values, both handshakes."""
+"""J.REP between two of our own buses: both kinds of values, both handshakes, and over HTTP each way back to the client."""
 
 from __future__ import annotations
 
@@ -11,17 +11,24 @@ __all__ = ["PART", "JrepPart"]
 
 VARIANTS = {"errai": "", "plain": "?values=plain&dialect=legacy"}
 TRANSPORTS = ("memory", "tcp", "tls", "unix", "ws", "wss")
+CHANNELS = ("websocket", "events", "poll")
 
 
 class JrepPart:
     """Errai's values with Errai's handshake, and the document's with the document's."""
 
     def rows(self) -> Sequence[Row]:
-        """Variants times transports."""
+        """Variants times transports, and the channels of HTTP."""
         return [
-            Row("jrep", variant, transport, tuple(STEPS), play_row(transport, f"jrep+{{address}}{query}"))
-            for transport in TRANSPORTS
-            for variant, query in VARIANTS.items()
+            *(
+                Row("jrep", variant, transport, tuple(STEPS), play_row(transport, f"jrep+{{address}}{query}"))
+                for transport in TRANSPORTS
+                for variant, query in VARIANTS.items()
+            ),
+            *(
+                Row("jrep", channel, "http", tuple(STEPS), play_row("http", f"jrep+{{address}}?channel={channel}"))
+                for channel in CHANNELS
+            ),
         ]
 
 
