@@ -16,8 +16,9 @@ from .checks import subjects_of
 from .formats import ErraiFormat, Parts, PartsFormat
 from .java import JavaTypes
 from .message_reader import MessageReader
-from .message_writer import MessageWriter, joined
+from .message_writer import MessageWriter
 from .names import is_unusable
+from .payloads import joined
 
 __all__ = ["JrepCodec", "make_codec"]
 

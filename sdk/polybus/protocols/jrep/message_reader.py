@@ -6,22 +6,20 @@ parts forbidden. What does not fit is read again, message by message and part by
 
 from __future__ import annotations
 
-import binascii
-import json
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 from msgspec import Raw, Struct
 
-from ...body import JSON, OCTETS, BodyFormat, check_json
-from ...errors import BadRequest, BusError, Code, RemoteProtocolError
+from ...body import check_json
+from ...errors import RemoteProtocolError
 from ...limits import Limits
 from ...message import Kind, Message
-from .checks import check_priority, check_subject, count_of, foul, read_headers, read_ttl, refuse, text_of
+from .checks import foul, read_ttl, refuse
 from .formats import ErraiFormat
-from .names import CONTROL_SUBJECTS, ERRORS_SUFFIX, LOCAL_PREFIX, MAX_MESSAGES, MAX_PARTS, REPLY_SUFFIX, RPC_MARK
-from .problems import failure_of
+from .names import CONTROL_SUBJECTS, ERRORS_SUFFIX, LOCAL_PREFIX, MAX_MESSAGES, REPLY_SUFFIX
+from .part_reader import PartReader, tunnelled
 
 __all__ = ["MessageReader"]
 
@@ -50,19 +48,16 @@ class _Usual(Struct, gc=False, forbid_unknown_fields=True):
 _usual: Final = msgspec.json.Decoder(list[_Usual]).decode
 
 
-class MessageReader:
+class MessageReader(PartReader):
     """Reads both kinds of values; `values` says what becomes of marked ones."""
 
     def __init__(self, limits: Limits, values: ErraiFormat) -> None:
-        self._limits = limits
-        self._values = values
+        super().__init__(limits, values)
         # Around a body are the array and the message; a marker is one more level for each of the body's.
         self._depth = 2 * limits.depth + 2
         self._short_frame = min(limits.message, 2 * self._depth)
         # Shorter than this, text is within its limit however many bytes its characters have.
         self._short = limits.subject // 4
-        # A reply goes to a subject that names the asked one, and an id.
-        self._longest = limits.subject + limits.id + len(REPLY_SUFFIX) + 1
 
     def read(self, frame: bytes) -> Sequence[Message | RemoteProtocolError]:
         """The messages of a payload, with an error in the place of each that is bad.
@@ -80,7 +75,7 @@ class MessageReader:
                         return [self._message(parts) for parts in usual]
                 except (ValueError, RemoteProtocolError):
                     pass  # other parts, or a mistake
-            return self._read_each(frame)
+            return self.read_each(frame)
         except RemoteProtocolError as error:
             error.frame = frame[:200]
             raise
@@ -110,7 +105,7 @@ class MessageReader:
         if parts.PolybusVerb is not None or parts.PolybusId is not None:
             message = self._usual_item(parts)
             if raw := bytes(parts.PolybusFrame):
-                message.raw, message.format = _frame(raw)
+                message.raw, message.format = tunnelled(raw)
                 return message
         elif (reply := parts.ReplyTo) is not None:
             message = self._usual_request(parts, reply)
@@ -125,7 +120,7 @@ class MessageReader:
                 message._attributes = {"ErrorTo": parts.ErrorTo}
         raw = bytes(parts.Value)
         if raw:
-            self._set_body(message, raw)
+            self.set_body(message, raw)
         return message
 
     def _usual_request(self, parts: _Usual, reply: str) -> Message:
@@ -147,205 +142,3 @@ class MessageReader:
         if parts.PolybusVerb != "item" or id is None or not 0 < len(id) <= self._limits.id // 4 or parts.ReplyTo is not None:
             raise refuse("to be looked at")
         return Message(_ITEM, parts.ToSubject, id)
-
-    def _set_body(self, message: Message, raw: bytes) -> None:
-        """
-        Raises:
-            RemoteProtocolError: The bytes are no value.
-        """
-        try:
-            node = _decode(raw)
-            kind = type(node)
-            if kind is not dict and kind is not list:
-                message._value, message.raw, message.format = node, raw, self._values
-            elif kind is dict and "^EncodedType" in node:
-                message._value = self._values.reading().read(node, self._values.depth)
-                message.raw, message.format = raw, self._values
-            elif b"EncodedType" in raw or b"\\u" in raw:  # perhaps markers inside: written again, they need some around them
-                message._value = self._values.reading().read(node, self._values.depth)
-            else:
-                message._value, message.raw, message.format = node, raw, JSON
-        except (ValueError, RecursionError, BadRequest) as error:
-            raise foul(error, message.id if message.kind is _REQUEST else None) from error
-
-    # -- each by itself --------------------------------------------------------------------------------------------------
-
-    def _read_each(self, frame: bytes) -> list[Message | RemoteProtocolError]:
-        text = frame.strip()
-        if not text:
-            return []  # as the real server takes it: activity (notes section 1.1)
-        elements = [Raw(text)] if text[:1] == b"{" else _elements(text)
-        if len(elements) > MAX_MESSAGES:
-            raise refuse(f"{len(elements)} messages in one payload: at most {MAX_MESSAGES}", "too_many_messages", None, 1009)
-        found: list[Message | RemoteProtocolError] = []
-        for index, element in enumerate(elements):
-            try:
-                found.append(self._read_one(bytes(element), index))
-            except RemoteProtocolError as error:
-                error.frame = bytes(element)[:200]
-                found.append(error)
-        return found
-
-    def _read_one(self, raw: bytes, index: int) -> Message:
-        if raw[:1] != b"{":
-            raise refuse(f"element {index} of the payload is no object")
-        if self._values.strict:
-            _refuse_doubles(raw)
-        try:
-            parts = _parts(raw)
-        except (ValueError, RecursionError) as error:
-            raise foul(error) from error
-        if len(parts) > MAX_PARTS:
-            raise refuse(f"a message of {len(parts)} parts: at most {MAX_PARTS}", "too_large")
-        parts.pop("SessionID", None)  # a session is known by its connection alone (notes section 1.1)
-        return self._build(parts)
-
-    def _build(self, parts: dict[str, Raw]) -> Message:
-        names = self._texts(parts, ("ToSubject", "ReplyTo", "ErrorTo", "CommandType", "PolybusVerb"))
-        id = (names["ReplyTo"], names["ErrorTo"]) if names["ReplyTo"] is not None else None
-        subject = names["ToSubject"]
-        if subject is None:
-            if names["CommandType"] == "Associate":  # the bare object of the WebSocket negotiation (notes section 2.4)
-                return Message(Kind.CONTROL, "", attributes=self._values_of(parts, None))
-            raise refuse("no ToSubject", "missing_subject", id)
-        check_subject(subject, self._longest if subject.endswith(":RPC") else self._limits.subject, id)
-        frame = parts.pop("PolybusFrame", None)
-        values = self._values_of(parts, id)
-        if "PriorityProcessing" in values:
-            check_priority(values["PriorityProcessing"], id)
-        if subject in CONTROL_SUBJECTS:
-            return Message(Kind.CONTROL, subject, attributes=values)
-        message = self._of_kind(subject, names, values, id)
-        for part in ("MethodReply", "MethodParms", "Value"):
-            if part in parts:
-                self._take_body(message, part, parts, values)
-                break
-        if frame is not None and message.kind is _ITEM:
-            message.raw, message.format = _frame(bytes(frame))
-        message.attributes.update(
-            (name, value) for name, value in values.items() if name != "ToSubject" and not name.startswith("Polybus")
-        )
-        message.headers = read_headers(values.get("PolybusHeaders"), self._limits.headers, id)
-        message.ttl = read_ttl(values.get("PolybusTtl"), id)
-        return message
-
-    def _texts(self, parts: dict[str, Raw], names: tuple[str, ...]) -> dict[str, str | None]:
-        """Parts that are text, or None where they are not there."""
-        found: dict[str, str | None] = dict.fromkeys(names)
-        for name in names:
-            raw = parts.get(name)
-            if raw is None:
-                continue
-            try:
-                value = _decode(raw)
-            except (ValueError, RecursionError) as error:
-                raise foul(error) from error
-            if name == "ToSubject" and value is not None and type(value) is not str:
-                raise refuse(f"ToSubject is text, not {type(value).__name__}", "invalid_subject")
-            found[name] = text_of({name: value}, name, self._longest) or None
-        return found
-
-    def _values_of(self, parts: dict[str, Raw], id: Any) -> dict[str, Any]:
-        """All parts as values; their marked objects share one space of ids (notes section 1.4)."""
-        reading, depth = self._values.reading(), self._values.depth
-        try:
-            return {name: reading.read(_decode(raw), depth) for name, raw in parts.items()}
-        except (ValueError, RecursionError, BadRequest) as error:
-            raise foul(error, id) from error
-
-    def _take_body(self, message: Message, part: str, parts: dict[str, Raw], values: dict[str, Any]) -> None:
-        raw = bytes(parts[part])
-        value = values.pop(part)
-        if any(name != part and b"^ObjectID" in bytes(other) for name, other in parts.items()):
-            message._value = value  # its ids may be those of other parts: it must be written anew
-        else:
-            self._set_body(message, raw)
-            message._value = value
-
-    def _of_kind(self, subject: str, names: dict[str, str | None], values: dict[str, Any], id: Any) -> Message:
-        verb = names["PolybusVerb"]
-        if verb is not None:
-            return self._extension(verb, subject, values, id)
-        if subject.endswith(REPLY_SUFFIX):
-            name, _, key = subject[:-_REPLY_LENGTH].rpartition(":")
-            return Message(_RESPONSE, name, key)
-        if subject.endswith(ERRORS_SUFFIX):
-            name, _, key = subject[:-_ERRORS_LENGTH].rpartition(":")
-            return failure_of(Kind.ERROR, name, key, values)
-        command = names["CommandType"]
-        if command is not None and subject.endswith(":RPC"):
-            subject = f"{subject}{RPC_MARK[4:]}{command}"
-            check_subject(subject, self._limits.subject, id)
-        message = Message(_PUBLISH if id is None else _REQUEST, subject, id)
-        message.reply_to = names["ReplyTo"]
-        return message
-
-    def _extension(self, verb: str, subject: str, values: dict[str, Any], id: Any) -> Message:
-        if verb == "notify":
-            return Message(Kind.NOTIFY, subject)
-        if verb == "cancel":
-            return Message(Kind.CANCEL, subject, id)
-        key = text_of(values, "PolybusId", self._limits.id)
-        if not key or len(key.encode()) > self._limits.id:
-            raise refuse(f"PolybusId has 1 to {self._limits.id} bytes (limit: id)", "invalid_id")
-        if verb == "item":
-            return Message(_ITEM, subject, key)
-        if verb == "credit":
-            amount = count_of(values.get("PolybusN"), "PolybusN")
-            if amount == 0:
-                raise refuse("a credit of 0 says nothing", "invalid_part")
-            return Message(Kind.CREDIT, subject, key, attributes={"credit": amount})
-        if verb == "end":
-            code = values.get("PolybusCode")
-            if code is None or code == Code.OK:
-                return Message(Kind.END, subject, key)
-            return failure_of(Kind.END, subject, key, values)
-        if verb == "open":
-            return self._open(subject, key, values)
-        raise refuse(f"the verb {verb[:40]!r} is not known", "unknown_verb")
-
-    def _open(self, subject: str, key: str, values: dict[str, Any]) -> Message:
-        mode = values.get("PolybusMode")
-        if mode not in _MODES:
-            raise refuse(f"PolybusMode is one of {', '.join(_MODES)}", "invalid_part")
-        facts = {
-            "mode": mode,
-            "credit": count_of(values.get("PolybusN", 0), "PolybusN"),
-            "hops": count_of(values.get("PolybusHops", 0), "PolybusHops"),
-        }
-        return Message(Kind.OPEN, subject, key, attributes=facts)
-
-
-def _refuse_doubles(raw: bytes) -> None:
-    """Strict readers take no object with two members of one name.
-
-    Raises:
-        RemoteProtocolError: ``ambiguous``.
-    """
-
-    def once(pairs: list[tuple[str, Any]]) -> None:
-        names = [name for name, _ in pairs]
-        if len(set(names)) != len(names):
-            double = next(name for name in names if names.count(name) > 1)
-            raise refuse(f"two members {double[:60]!r} in one object", "ambiguous")
-
-    try:
-        json.loads(raw, object_pairs_hook=once)
-    except (ValueError, RecursionError) as error:
-        if isinstance(error, BusError):
-            raise
-        raise foul(error) from error
-
-
-def _frame(raw: bytes) -> tuple[bytes, BodyFormat]:
-    """A frame in a tunnel: a JSON document as it stands, or bytes as base64.
-
-    Raises:
-        RemoteProtocolError: It is no base64.
-    """
-    if raw[:1] != b'"':
-        return raw, JSON
-    try:
-        return binascii.a2b_base64(raw[1:-1], strict_mode=True), OCTETS
-    except ValueError as error:
-        raise refuse(f"PolybusFrame is no base64: {error}") from error

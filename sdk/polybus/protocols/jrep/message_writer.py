@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import binascii
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
-
-from attrs import frozen
 
 from ...body import JSON, OCTETS, BodyFormat
 from ...errors import LocalProtocolError, Unsupported
 from ...limits import Limits
 from ...message import Kind, Message
 from .._rules import fault_in_headers, milliseconds
+from .addresses import Address, address_of, addressed
 from .checks import check_local_subject
 from .formats import ErraiFormat, Parts, PartsFormat, ids_after
 from .names import (
@@ -30,26 +29,9 @@ from .problems import failure_parts
 from .text import json_text, quoted
 from .value_writer import Numbering
 
-__all__ = ["MessageWriter", "joined"]
+__all__ = ["MessageWriter"]
 
 _REQUEST, _RESPONSE, _PUBLISH, _ITEM = Kind.REQUEST, Kind.RESPONSE, Kind.PUBLISH, Kind.ITEM
-
-
-@frozen
-class _Names:
-    """What a subject gives to the messages that go to it.
-
-    Attributes:
-        to: ``{"ToSubject":...``, of a remote procedure with its CommandType.
-        reply: From there to the id in ReplyTo.
-        errors: From the id in ReplyTo to that in ErrorTo.
-        body: The name of the part with the body, with what stands around it.
-    """
-
-    to: bytes
-    reply: bytes
-    errors: bytes
-    body: bytes
 
 
 class MessageWriter:
@@ -60,8 +42,7 @@ class MessageWriter:
         self._values = values
         self._parts = parts
         self._formats: tuple[BodyFormat, ...] = (values, parts)
-        self._names = lru_cache(1024)(self._name)
-        self._reply_to = lru_cache(1024)(_to)
+        self._names = lru_cache(1024)(lambda subject: address_of(subject, limits.subject))
         self._rare: dict[Kind, Callable[[Message, Any, str], bytes]] = {
             Kind.NOTIFY: self._notify,
             Kind.ERROR: self._error,
@@ -103,18 +84,7 @@ class MessageWriter:
 
     # -- the usual -------------------------------------------------------------------------------------------------------
 
-    def _name(self, subject: Any) -> _Names:
-        name = quoted(check_local_subject(subject, self._limits.subject))
-        service = service_of(subject)
-        if service == subject:
-            to = b'{"ToSubject":' + name
-        else:
-            method = subject[len(service) + 1 :]
-            to = b'{"ToSubject":%b,"CommandType":%b' % (quoted(service), quoted(method))
-        body = b',"MethodParms":' if service != subject else b',"Value":'
-        return _Names(to, b'%b,"ReplyTo":%b:' % (to, name[:-1]), b':RespondTo:RPC","ErrorTo":%b:' % name[:-1], body)
-
-    def _addressed(self, message: Message, id: Any) -> tuple[_Names, bytes]:
+    def _addressed(self, message: Message, id: Any) -> tuple[Address, bytes]:
         """Where a request goes and where its answers shall go, up to ErrorTo. An id that came in is both of these already."""
         names = self._names(message.subject)
         if type(id) is str:
@@ -141,10 +111,10 @@ class MessageWriter:
     def _answer_to(self, message: Message, id: Any, which: int) -> bytes:
         """Where an answer goes: what the asker said, or the subject of an id that came in with an answer."""
         if type(id) is str:
-            return self._reply_to(f"{message.subject}:{id}{(REPLY_SUFFIX, ERRORS_SUFFIX)[which]}")
+            return addressed(f"{message.subject}:{id}{(REPLY_SUFFIX, ERRORS_SUFFIX)[which]}")
         if type(id) is not tuple:
             raise LocalProtocolError(f"an answer goes to (ReplyTo, ErrorTo), not to {type(id).__name__}", protocol="jrep")
-        return self._reply_to(id[which] if id[which] is not None else CLIENT_BUS_ERRORS)
+        return addressed(id[which] if id[which] is not None else CLIENT_BUS_ERRORS)
 
     def _response(self, message: Message, id: Any) -> bytes:
         subject = message.subject
@@ -152,7 +122,7 @@ class MessageWriter:
         tail = self._headers(message) + b"}" if message.headers else b"}"
         return b"".join((self._answer_to(message, id, 0), self._body(message, name), tail))
 
-    def _with_body(self, names: _Names, message: Message, verb: bytes) -> bytes:
+    def _with_body(self, names: Address, message: Message, verb: bytes) -> bytes:
         tail = self._headers(message) if message.headers else b""
         body = self._body(message, names.body)
         if message._attributes:
@@ -258,12 +228,3 @@ class MessageWriter:
     def _end(self, message: Message, id: Any, bus: str) -> bytes:
         failed = failure_parts(message, self._marked) if message.code else b""  # None and OK are a clean end
         return b"%b%b}" % (self._extension(message, "end", id), failed)
-
-
-def _to(subject: str) -> bytes:
-    return b'{"ToSubject":' + quoted(subject)
-
-
-def joined(documents: Sequence[bytes]) -> bytes:
-    """One payload."""
-    return b"[%b]" % b",".join(documents)

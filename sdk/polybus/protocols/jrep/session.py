@@ -7,7 +7,7 @@ ours to answer, which are answers to us, which may not be at all.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, Final
 
 from ...body import JSON
@@ -19,28 +19,14 @@ from .checks import refuse
 from .codec import JrepCodec
 from .federation import Federation
 from .handshake import Dialect, State
-from .message_writer import joined
 from .names import CLIENT_BUS_ERRORS, ECHO_SERVICE, ERRORS_SUFFIX, REPLY_SUFFIX, is_reserved, is_unusable
+from .payloads import by_priority, payloads_of
 
 __all__ = ["JrepSession"]
 
 _REQUEST, _OPEN, _PUBLISH, _NOTIFY = Kind.REQUEST, Kind.OPEN, Kind.PUBLISH, Kind.NOTIFY
 _RESPONSE, _ERROR, _CONTROL = Kind.RESPONSE, Kind.ERROR, Kind.CONTROL
 _SUBSCRIPTIONS: Final = (Kind.SUBSCRIBE, Kind.UNSUBSCRIBE)
-
-
-def _by_priority(messages: Sequence[Message | RemoteProtocolError]) -> Sequence[Message | RemoteProtocolError]:
-    """Of messages that come together, those with a salience first (document); commands keep their places."""
-    if any(isinstance(one, Message) and one._attributes and "PriorityProcessing" in one._attributes for one in messages):
-        if not any(isinstance(one, Message) and one.kind is _CONTROL for one in messages):
-            return sorted(messages, key=_salience)
-    return messages
-
-
-def _salience(message: Message | RemoteProtocolError) -> bool:
-    """False comes first."""
-    given = message.attributes.get("PriorityProcessing") if isinstance(message, Message) else None
-    return given is None or float(given) == 0
 
 
 class JrepSession(Federation):
@@ -86,7 +72,7 @@ class JrepSession(Federation):
         if not messages:
             self._moved("nothing", None, now)
         elif len(messages) > 1:
-            messages = _by_priority(messages)
+            messages = by_priority(messages)
         for message in messages:
             if isinstance(message, RemoteProtocolError):
                 self._refused(message)
@@ -256,18 +242,7 @@ class JrepSession(Federation):
         self._documents = []
         if len(documents) == 1:
             return [b"[%b]" % documents[0]]
-        return self._payloads(documents)
-
-    def _payloads(self, documents: list[bytes]) -> list[bytes]:
-        payloads: list[list[bytes]] = []
-        size = 0
-        for document in documents:
-            if not payloads or size + len(document) + 1 > self._max_frame or len(payloads[-1]) >= self._most:
-                payloads.append([])
-                size = 2
-            payloads[-1].append(document)
-            size += len(document) + 1
-        return [joined(payload) for payload in payloads]
+        return payloads_of(documents, self._max_frame, self._most)
 
     def forget(self, key: Any, now: float) -> None:
         """Ids are never used again, so there is nothing to set aside."""
