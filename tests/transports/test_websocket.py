@@ -245,6 +245,7 @@ ANSWERS: list[tuple[bytes, type[BusError], str]] = [
     (b"HTTP/1.1 403 Forbidden\r\nContent-Length: 3\r\n\r\nno!", Forbidden, "no!"),
     (b"HTTP/1.1 403 Forbidden\r\nContent-Length: 0\r\n\r\n", Forbidden, "is the path '/bus' that of the bus?"),
     (b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n", ConnectFailed, "the server answered 404 Not Found"),
+    (b"HTTP/1.1 502 Bad Gateway\r\n\r\n<html>\n<h1>Bad</h1></html>", ConnectFailed, "the server answered 502 Bad Gateway"),
     (b"HTTP/1.1 503 Busy\r\n\r\nlater", ConnectFailed, "the server answered 503 Busy: later"),
     (b"HTTP/1.1 502 Bad\r\nContent-Length: 4000\r\n\r\n" + b"x" * 4000, ConnectFailed, "x" * 300 + "..."),
     (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nhi\r\n0\r\n\r\n", ConnectFailed, "200 OK: hi"),
@@ -268,6 +269,7 @@ async def test_an_answer_that_is_no_upgrade_says_what_it_was(
         with pytest.raises(error) as caught:
             await dial(host, f"ws://127.0.0.1:{port}/bus")
         assert text in str(caught.value)
+        assert "<h1>" not in str(caught.value)
 
 
 async def test_a_server_that_does_not_answer_is_given_up(anyio_backend: Any) -> None:

@@ -185,6 +185,8 @@ def _at(url: str) -> str:
 
 def _refusal(url: str, response: Response) -> BusError:
     text = bytes(response.body).decode("utf-8", "replace").strip()
+    if text.startswith("<"):  # the page of a proxy, for browsers: it says no more than the status
+        text = ""
     text = text if len(text) <= _MAX_TEXT else f"{text[:_MAX_TEXT]}..."
     if response.status_code == 401:
         return Unauthorized(text)
