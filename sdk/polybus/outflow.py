@@ -194,10 +194,13 @@ class Outflow:
         self.transport.send(frame)  # type: ignore[union-attr]  # a flowing link has a transport
 
     def set_shared(self) -> None:
-        """A session has begun: find out what of a publication it shares with others."""
+        """A session has begun, or its peer is known to be one of ours: find out what of a publication it shares with others."""
         session, transport = self.session, self.transport
         assert session is not None and transport is not None
-        self.shared = session.codec if session.capabilities.shared_publish else None
+        can = session.capabilities
+        # Where publications are an extension, what a stranger asked for has a form that strangers read: see the session.
+        known = self.opened or not can.asks_before_publishing or (self._peer is not None and self._peer._extended)
+        self.shared = session.codec if can.shared_publish and known else None
         self.send_framed = getattr(transport, "send_framed", None)
         self.alike = None
         if self.shared is not None and self.send_framed is not None and self.when_framed(b"") is not None:

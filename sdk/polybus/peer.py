@@ -420,6 +420,8 @@ class Peer(Answer):
         """
         late = self._silent
         self._extended, self._silent = True, False
+        if self.key is None and self._link.session is not None:
+            self._link.set_shared()
         distribution = self._link.bus._distribution
         distribution.known(self, subscribes)
         if late:

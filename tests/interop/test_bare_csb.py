@@ -180,6 +180,32 @@ async def test_a_bare_client_of_a_bus_with_a_table() -> None:
 
 
 @bounded
+async def test_what_is_relayed_to_a_bare_client_has_a_form_that_it_reads() -> None:
+    bus = Bus()
+    bus.relay("chat.>")
+    async with (
+        bus.serve("csb+tcp://127.0.0.1:0") as listener,
+        raw_peer(listener.url) as one,
+        raw_peer(listener.url) as other,
+        connect(listener.url) as ours,
+        ours.subscribe("chat.*") as chat,
+    ):
+        await other.send("10 00 0001 ffff0001 0006" + b"chat.>".hex())
+        assert await other.receive() == "20000001ffff0001"
+        await one.send("12 00 0002 ffff0003 0006" + b"chat.a[1]".hex())
+        assert await one.receive() == "20000002ffff0003"
+        assert await other.receive() == "12000000ffff0003" + "0006" + b"chat.a[1]".hex()
+        assert (await anext(chat)).body == [1]
+        await ours.publish("chat.b", [2], headers={"seat": "7"})
+        assert await other.receive() == "12000000ffff0003" + "0006" + b"chat.b[2]".hex()
+        async with connect(listener.url) as third, third.subscribe("chat.*") as too:
+            await ours.publish("chat.c", [3], headers={"seat": "8"})
+            heard = await anext(too)
+            assert (heard.body, heard.headers) == ([3], {"seat": "8"})
+        assert bus.stats().malformed == 0
+
+
+@bounded
 async def test_an_id_that_is_still_in_flight_is_counted_and_the_first_request_gets_its_own_answer() -> None:
     bus, go = Bus(), anyio.Event()
 

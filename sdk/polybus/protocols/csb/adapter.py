@@ -143,7 +143,7 @@ class Csb:
         """A session for one connection. Both roles speak alike, except that of two only the client dials a broker."""
         codec = self.codec(limits)
         if self.side == "direct":
-            return CsbSession(codec, limits)
+            return CsbSession(codec, limits, faces_strangers=role == "server")
         introduction: dict[str, Any] | None = None
         if self.server:
             instance = self.instance or f"{(rng or random.SystemRandom()).getrandbits(64):016x}"

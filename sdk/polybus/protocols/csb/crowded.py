@@ -44,7 +44,7 @@ class CrowdedSession(CsbSession):
     capabilities: Capabilities = _CAPABILITIES
 
     def __init__(self, codec: CsbCodec, limits: Limits, introduction: Mapping[str, Any] | None) -> None:
-        super().__init__(codec, limits)
+        super().__init__(codec, limits, faces_strangers=True)
         self._introduction = introduction
         self._registered = False
         self._parties: dict[int, Party] = {}

@@ -36,16 +36,18 @@ _HELLO_BODY: Final = b'{"v":1}'
 class CsbSession:
     """Either end of a connection between two peers."""
 
-    __slots__ = ("_events", "_frames", "_limits", "_max_frame", "_one", "_reader", "_writer", "codec")
+    __slots__ = ("_events", "_faces_strangers", "_frames", "_limits", "_max_frame", "_one", "_reader", "_writer", "codec")
 
     capabilities: Capabilities = DIRECT
 
-    def __init__(self, codec: CsbCodec, limits: Limits) -> None:
+    def __init__(self, codec: CsbCodec, limits: Limits, *, faces_strangers: bool = False) -> None:
         self.codec: Final = codec
         self._limits = limits
         self._reader = codec.reader.read
         self._writer = codec.writer
         self._max_frame = limits.message
+        self._faces_strangers = faces_strangers
+        """Whether publications may go to who has only said that it subscribes: ours say hello before."""
         self._one = Party()
         self._events: list[Message | SessionEvent] = []
         self._frames: list[bytes] = []
@@ -177,7 +179,7 @@ class CsbSession:
         elif kind is _ERROR:
             self._queue(self._writer.error(message, message.id), party)
         elif kind is _PUBLISH:
-            self._queue(self._writer.publish(message), party)
+            self._queue(self._writer.publish(message, bare=self._faces_strangers and not party.ours), party)
         elif kind is _ITEM or kind in _OF_CHANNEL:
             id = message.id
             # Ours has its number in the low bits; theirs is written as the answer that it is.

@@ -90,11 +90,11 @@ class Writer:
         size, name = self._names.get(subject) or self._name(subject)
         return _pack_named(first, 0, number, wire.REQUEST_NAMED, size) + name + raw, wire.REQUEST_NAMED
 
-    def publish(self, message: Message, number: int = 0) -> bytes:
-        """A publication. Ours have the number 0, and peers of ours do not answer them."""
+    def publish(self, message: Message, number: int = 0, *, bare: bool = False) -> bytes:
+        """A publication. Ours have the number 0, and peers of ours do not answer them. A bare peer reads it without headers."""
         first, raw = self._body(message, _AS_REQUEST)
         size, name = self._names.get(message.subject) or self._name(message.subject)
-        if message.headers:
+        if message.headers and not bare:
             more = self._headers(message.headers)
             return b"".join((_pack_more(first, 0, 0, wire.PUBLISH_MORE, size, len(more), NO_TTL), name, more, raw))
         return _pack_named(first, 0, number, wire.PUBLISH, size) + name + raw
