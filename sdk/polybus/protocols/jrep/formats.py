@@ -12,10 +12,11 @@ from ...body import _check_depth
 from ...errors import BadRequest, BusError, EncodeError
 from .java import JavaTypes
 from .names import MAX_PARTS, PROTOCOL_PARTS
+from .numbering import Numbering
 from .references import measure
 from .text import quoted
 from .value_reader import READERS, Reading
-from .value_writer import Numbering, ValueWriter
+from .value_writer import ValueWriter
 
 __all__ = ["ErraiFormat", "Parts", "PartsFormat", "ids_after"]
 

@@ -25,9 +25,9 @@ from .names import (
     SERVER_BUS,
     service_of,
 )
+from .numbering import Numbering
 from .problems import failure_parts
 from .text import json_text, quoted
-from .value_writer import Numbering
 
 __all__ = ["MessageWriter"]
 

@@ -13,8 +13,8 @@ import msgspec
 from ...body import JSON
 from ...errors import Code
 from ...message import Kind, Message
+from .numbering import Numbering, throwable
 from .text import json_text, quoted
-from .value_writer import Numbering, throwable
 
 __all__ = ["failure_of", "failure_parts"]
 

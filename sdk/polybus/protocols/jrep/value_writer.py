@@ -9,18 +9,16 @@ from __future__ import annotations
 import datetime
 import decimal
 import enum
-import math
 from array import array
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import lru_cache
-from typing import Any, Final, TypeAlias
-
-import attrs
-import msgspec
+from typing import Any
 
 from ...body import _items
 from ...errors import EncodeError
 from .java import JavaEnum, JavaObject, JavaTypes, Portable
+from .numbering import KEY_PREFIX, NULL_KEY, Numbering
+from .object_writer import ObjectWriter, Write
 from .scalars import (
     BOOLEANS,
     constants_writer,
@@ -30,62 +28,20 @@ from .scalars import (
     write_integer,
     write_java_enum,
 )
-from .text import json_text, number, quoted
+from .text import quoted
 
-__all__ = ["HASHED_TYPES", "KEY_PREFIX", "NULL_KEY", "Numbering", "ValueWriter"]
-
-KEY_PREFIX: Final = "^${$JSON$}$::"
-NULL_KEY: Final = "^NullVal"
-HASHED_TYPES: Final = frozenset(
-    (
-        "java.math.BigInteger",
-        "java.math.BigDecimal",
-        "java.util.Date",
-        "java.sql.Date",
-        "java.sql.Time",
-        "java.sql.Timestamp",
-        "java.util.Optional",
-    )
-)
-"""Types that write a hash code in ``^ObjectID``: it names nothing (notes section 1.4)."""
-
-_NULL, _TRUE, _FALSE = b"null", b"true", b"false"
+__all__ = ["ValueWriter"]
 
 
-class Numbering:
-    """The ids of one message: every object in it has its own, counted from 1 across all parts."""
-
-    __slots__ = ("copied", "keep", "next", "seen")
-
-    def __init__(self, first: int = 1) -> None:
-        self.next: int = first
-        self.seen: dict[int, int] = {}
-        """From `id()` to the id on the wire."""
-        self.copied: bool = False
-        """Whether something came in with levels that have no ids."""
-        self.keep: list[Any] = []
-        """Objects made on the way: while one lives, no other has its `id()`."""
-
-    def add(self, value: object) -> int:
-        """The id of an object that is met for the first time."""
-        given = self.next
-        self.next = given + 1
-        self.seen[id(value)] = given
-        return given
-
-
-_Write: TypeAlias = "Callable[[Any, Numbering], bytes]"
-
-
-class ValueWriter:
+class ValueWriter(ObjectWriter):
     """Marked values of one registry of types."""
 
     def __init__(self, types: JavaTypes) -> None:
         self._types = types
         self._quote = lru_cache(1024)(quoted)
         """For the keys of maps, which come again and again."""
-        self._by_type: dict[type, _Write] = {
-            type(None): lambda value, ids: _NULL,
+        self._by_type: dict[type, Write] = {
+            type(None): lambda value, ids: b"null",
             str: quoted,
             bool: lambda value, ids: BOOLEANS[value],
             int: write_integer,
@@ -193,87 +149,6 @@ class ValueWriter:
             return self._exception(value, ids)
         return self._value(self._fields_of(value, ids), ids)
 
-    def _fields_of(self, value: Any, ids: Numbering) -> Any:
-        """What JSON would have of an object: its fields as a map, a UUID as text."""
-        dump = getattr(value, "model_dump", None)
-        if dump is not None:
-            made = dump()
-        elif attrs.has(type(value)) or hasattr(value, "__dataclass_fields__") or isinstance(value, msgspec.Struct):
-            made = {path.rpartition(".")[2]: item for path, item in _fields(value)}
-        else:
-            try:
-                made = msgspec.to_builtins(value)
-            except (TypeError, ValueError) as error:
-                raise EncodeError(f"{type(value).__name__} has no Java type: register it with JavaTypes.portable") from error
-        ids.keep.append(made)
-        return made
-
-    def _exception(self, error: BaseException, ids: Numbering) -> bytes:
-        """As Errai does with one that is not portable: a RuntimeException with class and text, and no stack."""
-        known = ids.seen.get(id(error))
-        if known is not None:
-            return b'{"^EncodedType":"java.lang.RuntimeException","^ObjectID":"%d"}' % known
-        return throwable(f"{type(error).__name__}:{error}", ids, error)
-
-    def _portable_of(self, how: Portable) -> _Write:
-        return lambda value, ids: self._portable(value, how, ids)
-
-    def _portable(self, value: Any, how: Portable, ids: Numbering) -> bytes:
-        name, known = quoted(how.java), ids.seen.get(id(value))
-        if known is not None:
-            return b'{"^EncodedType":%b,"^ObjectID":"%d"}' % (name, known)
-        given = ids.add(value)
-        members = [
-            b",%b:%b" % (quoted(java), (_bare if bare else self._value)(getattr(value, ours), ids))
-            for ours, java, _, bare in how.fields
-        ]
-        if not members:
-            return b'{"^EncodedType":%b,"^ObjectID":"%d","^InstantiateOnly":true}' % (name, given)
-        return b'{"^EncodedType":%b,"^ObjectID":"%d"%b}' % (name, given, b"".join(members))
-
-    def _java_object(self, value: JavaObject, ids: Numbering) -> bytes:
-        if value._node is not None:
-            ids.copied = True
-            return self._node(value._node, value._table or {}, ids)
-        name, known = quoted(value.type), ids.seen.get(id(value))
-        if known is not None:
-            return b'{"^EncodedType":%b,"^ObjectID":"%d"}' % (name, known)
-        given = ids.add(value)
-        members = [b",%b:%b" % (quoted(key), self._value(item, ids)) for key, item in value.items()]
-        if value.value is not None:
-            members.append(b',"^Value":%b' % self._content(value.value, ids))
-        if not members:
-            members = [b',"^InstantiateOnly":true']
-        return b'{"^EncodedType":%b,"^ObjectID":"%d"%b}' % (name, given, b"".join(members))
-
-    def _content(self, value: Any, ids: Numbering) -> bytes:
-        if isinstance(value, (list, tuple)):
-            return b"[%b]" % self._items(value, ids)
-        return self._value(value, ids)
-
-    def _node(self, node: Any, table: Mapping[str, Any], ids: Numbering) -> bytes:
-        """Something that came in as it stood there, with the ids of this message."""
-        if type(node) is list:
-            return b"[%b]" % b",".join([self._node(item, table, ids) for item in node])
-        if type(node) is not dict:
-            return number(node) if type(node) is float else json_text(node)
-        was, name = node.get("^ObjectID"), node.get("^EncodedType")
-        target = table.get(was) if type(was) is str and name not in HASHED_TYPES else None
-        given = None
-        if target is not None:
-            given = ids.seen.get(id(target))
-            if given is not None:
-                return b'{"^EncodedType":%b,"^ObjectID":"%d"}' % (json_text(name), given)
-            if len(node) == 2 and getattr(target, "_node", None) is not node:  # a reference to what has not been written yet
-                return self._value(target, ids)
-            given = ids.add(target)
-        return b"{%b}" % b",".join(
-            [
-                b"%b:%b" % (json_text(key), b'"%d"' % given if key == "^ObjectID" and given else self._node(item, table, ids))
-                for key, item in node.items()
-            ]
-        )
-
     def _path(self, value: Any) -> str:
         """Where the deepest part stands that cannot be written."""
         path = "$"
@@ -287,41 +162,3 @@ class ValueWriter:
             else:
                 break
         return path
-
-
-def throwable(text: str, ids: Numbering, of: object = None) -> bytes:
-    """A RuntimeException, which every Errai client knows, without a stack."""
-    first = ids.add(of if of is not None else ids)
-    second = ids.next
-    ids.next = second + 1
-    return (
-        b'{"^EncodedType":"java.lang.RuntimeException","^ObjectID":"%d","stackTrace":{"^EncodedType":'
-        b'"[Ljava.lang.StackTraceElement;","^ObjectID":"%d","^Value":[]},"message":%b,"cause":null}'
-    ) % (first, second, quoted(text))
-
-
-def _fields(value: Any) -> list[tuple[str, Any]]:
-    if isinstance(value, msgspec.Struct):
-        return [(name, getattr(value, name)) for name in value.__struct_fields__]
-    return _items(value, "$")
-
-
-def _bare(value: Any, ids: Numbering) -> bytes:
-    """A field whose static type Java knows."""
-    if type(value) is str:
-        return quoted(value)
-    if value is None:
-        return _NULL
-    if value is True or value is False:
-        return _TRUE if value else _FALSE
-    if type(value) is int and -0x8000_0000 <= value <= 0x7FFF_FFFF:
-        return b"%d" % value
-    if type(value) is float and math.isfinite(value):
-        return number(value)
-    return (
-        quoted(str(value))
-        if isinstance(value, str)
-        else write_integer(value, ids)
-        if isinstance(value, int)
-        else write_double(value, ids)
-    )
