@@ -12,6 +12,7 @@
 from __future__ import annotations
 
 import enum
+import secrets
 from collections.abc import Callable, Sequence
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Final, Literal
@@ -96,10 +97,11 @@ class Channel:
             self.transport.abort(Closed(1008, "the negotiation was not completed"))
 
     def verified(self, token: object) -> bool:
-        """The client has returned a token over HTTP."""
-        if self._stage is Stage.VERIFYING and self._connection is not None and token == self._token:
+        """Whether the client has returned the right token over HTTP."""
+        right = self._stage is Stage.VERIFYING and isinstance(token, str) and token == self._token
+        if right:
             self._stage = Stage.VERIFIED
-        return self._stage is Stage.VERIFIED
+        return right
 
     def _negotiate(self, frame: bytes) -> None:
         claims = said(frame) if len(frame) <= MAX_WORD and frame.lstrip()[:1] == b"{" else []
@@ -118,10 +120,9 @@ class Channel:
             connection.negotiating = None
             self._settle(Stage.OPEN)
             connection.open_channel(self)
-        elif self._stage is Stage.CLAIMING and connection.use(claim.get("WebSocketToken")):
+        elif self._stage is Stage.CLAIMING and connection.tokens.use(claim.get("WebSocketToken")):
             self._stage, self._connection = Stage.VERIFYING, connection
-            self._token = connection.token()
-            connection.use(self._token)  # it is for this socket alone
+            self._token = secrets.token_urlsafe(16)  # for this socket alone
             if connection.negotiating is not None:
                 connection.negotiating.give_up()
             connection.negotiating = self
@@ -146,7 +147,7 @@ def confirm(connection: ErraiConnection, message: Mapping[str, Any]) -> None:
     """``WebsocketChannelVerify`` over HTTP: the answer is queued for the client."""
     channel = connection.negotiating
     if channel is not None and channel.verified(message.get("WebSocketToken")):
-        token = connection.token()
+        token = connection.tokens.new()
         connection.send(word(ToSubject="ClientBus", CommandType="WebsocketChannelOpen", WebSocketToken=token))
     else:
         text = "bad negotiation key"

@@ -7,7 +7,6 @@ has negotiated.
 
 from __future__ import annotations
 
-import hmac
 import secrets
 from collections import deque
 from collections.abc import Callable
@@ -18,6 +17,7 @@ import anyio
 from ..errors import TooLarge
 from ..plugins import Closed
 from ._errai_payloads import NOTHING, Offering, next_payload
+from ._errai_tokens import Tokens
 from ._stream import State
 from ._wire import HIGH_WATER, LOW_WATER, call_later
 
@@ -31,8 +31,6 @@ _SILENCE = 90.0
 """Seconds without any request after which a session is over, as on a real server."""
 _AFTER_CHANNEL = 15.0
 """The same after a WebSocket was lost: an Errai client polls a second later, and one of ours begins anew."""
-_TOKENS = 6
-"""One-time tokens of a session, as on a real server."""
 
 
 class ErraiConnection:
@@ -46,13 +44,13 @@ class ErraiConnection:
         self.max_frame: int = host.limits.message
         self.key: str = secrets.token_urlsafe(12)
         """``ConnectionSessionKey``: names the session to a WebSocket, together with a token."""
+        self.tokens: Tokens = Tokens()
         self.polls: bool = False
         """Whether messages are fetched by requests that do nothing else."""
         self.negotiating: Channel | None = None
         """A WebSocket that has shown a token and waits for the client to confirm it over HTTP."""
         self._host = host
         self._ended = ended
-        self._tokens: deque[str] = deque(maxlen=_TOKENS)
         self._channel: Channel | None = None
         self._state = State.OPEN
         self._receiver: Receiver | None = None
@@ -175,24 +173,9 @@ class ErraiConnection:
             "CapabilitiesFlags": "LongPolling,WebSockets,SSE",
             "ConnectionSessionKey": self.key,
             "WebSocketURL": url,
-            "WebSocketToken": self.token(),
+            "WebSocketToken": self.tokens.new(),
         }
         return offering
-
-    def token(self) -> str:
-        """A new one-time token; the oldest of many is worth nothing any more."""
-        token = secrets.token_urlsafe(16)
-        self._tokens.append(token)
-        return token
-
-    def use(self, token: object) -> bool:
-        """Whether a token is one of this session's, which it then is no longer."""
-        if isinstance(token, str):
-            for known in self._tokens:
-                if hmac.compare_digest(known.encode(), token.encode("utf-8", "surrogatepass")):
-                    self._tokens.remove(known)
-                    return True
-        return False
 
     def open_channel(self, channel: Channel) -> None:
         """From now on everything goes over this WebSocket, first what waits; who polls gets nothing any more."""
