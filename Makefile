@@ -13,13 +13,14 @@ WHEELS := tests/pyodide/wheels
 WHEELS_READY := $(WHEELS)/.ready
 PIP_INSTALL = $(BIN)/python -m pip install -qq --disable-pip-version-check
 
-.PHONY: help demo test bench gate lint format docs peers web clean FORCE
+.PHONY: help demo test bench gate fuzz lint format docs peers web clean FORCE
 
 help:
 	@echo "make demo    a small plant in several processes, over every protocol and transport"
 	@echo "make test    the whole test suite"
 	@echo "make bench   throughput and latency beside raw limits and a WebSocket library"
 	@echo "make gate    the short run of it that CI holds us to"
+	@echo "make fuzz    a decoder under coverage guidance: make fuzz TARGET=csb SECONDS=600"
 	@echo "make lint    ruff, mypy, pyright and the completeness of the public types"
 	@echo "make docs    the documentation, into site/"
 	@echo "make format  let ruff rewrite what make lint would complain about"
@@ -36,6 +37,10 @@ bench: $(READY)
 
 gate: $(READY)
 	$(BIN)/python -m bench --gate
+
+fuzz: $(READY)
+	@$(PIP_INSTALL) -e '.[fuzz]' -c constraints.txt
+	$(BIN)/python -m fuzz $(or $(TARGET),csb) --seconds $(or $(SECONDS),60)
 
 lint: $(READY)
 	@scripts/debian-packages.sh node

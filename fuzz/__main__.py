@@ -1,4 +1,4 @@
-"""``python -m fuzz csb --seconds 600``: coverage-guided, with atheris (``pip install atheris``; CPython on Linux and macOS)."""
+"""``python -m fuzz csb --seconds 600``: coverage-guided, with atheris; `make fuzz TARGET=csb SECONDS=600` installs it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def main() -> None:
     try:
         import atheris
     except ImportError:
-        sys.exit("python -m fuzz: atheris is missing: pip install atheris")
+        sys.exit("python -m fuzz: atheris is missing: make fuzz TARGET=csb, or pip install 'polybus[fuzz]'")
     with atheris.instrument_imports(include=["polybus.protocols", "polybus.body"]):
         from fuzz.targets import TARGETS
     target = TARGETS[given.target]
