@@ -11,8 +11,9 @@ import polybus
 
 PACKAGE = Path(polybus.__file__).parent
 MODULES = (
-    "authority bus calls channel connecting crowd deliveries distribution event_stream execution inbox incoming life link"
-    " loopback outbox outflow peer relaying reply router runtime serving subjects subscription urgency workers"
+    "acquaintance answering authority backlog bus calls channel channelled connecting crowd deliveries distribution"
+    " event_stream execution fanout inbox incoming interest known_peer life link links loopback openings outbox"
+    " outflow passages peer relaying reply router routing runtime serving subjects subscription turns urgency workers"
 ).split()
 GROWING = {"Counter", "OrderedDict", "UrgentQueue", "bytearray", "defaultdict", "deque", "dict", "list", "set"}
 
@@ -48,13 +49,13 @@ BOUNDS: dict[str, str] = {
     "crowd.peers": "Limits.peers",
     "crowd.said": "Limits.running messages of a stranger, a sixteenth of Limits.queue_bytes; charged",
     "deliveries._publishers": OURS,
-    "distribution._bare": "one for each peer",
-    "distribution._hinted": "256 subjects",
-    "distribution._inbound": "4,096 subjects, then it is emptied",
-    "distribution._interest": OURS,
-    "distribution._restoring": "one for each peer",
-    "distribution._unasked": "one for each peer",
-    "distribution.routes": "4,096 subjects, then it is emptied",
+    "fanout._bare": "one for each peer",
+    "fanout._hinted": "256 subjects",
+    "fanout._inbound": "4,096 subjects, then it is emptied",
+    "fanout._interest": OURS,
+    "fanout._restoring": "one for each peer",
+    "fanout._unasked": "one for each peer",
+    "fanout.routes": "4,096 subjects, then it is emptied",
     "event_stream._waiters": OURS,
     "execution.middleware": OURS,
     "inbox._overflow": "Limits.queue_bytes of each link; charged",
@@ -63,13 +64,15 @@ BOUNDS: dict[str, str] = {
     "link._taps": "as bus._recorders, and one",
     "link.deferred": "one for each channel of the link, for the time of one chunk",
     "incoming.calls": "Limits.running + waiting",
-    "incoming.large": "Limits.running; charged",
-    "incoming.channels": "Limits.channels of each direction",
+    "openings.calls": "Limits.running + waiting",
+    "turns.large": "Limits.running; charged",
+    "openings.channels": "Limits.channels of each direction",
+    "channelled.channels": "Limits.channels of each direction",
     "incoming.patterns": "Limits.subscriptions; charged to the peer",
     "incoming.undecided": "Limits.waiting messages, Limits.waiting_bytes; charged to the peer",
-    "incoming.waiting": "Limits.waiting messages, Limits.waiting_bytes; charged to the peer",
+    "turns.waiting": "Limits.waiting messages, Limits.waiting_bytes; charged to the peer",
     "life._holders": OURS,
-    "peer.scopes": "two questions to `authorize` at a time, and one for each time that this application tells of its handlers",
+    "answering.scopes": "two questions to `authorize` at a time, and one for each time that a handler is told",
     "life._inboxes": OURS,
     "life._listeners": OURS,
     "life._opened": OURS,
@@ -79,11 +82,10 @@ BOUNDS: dict[str, str] = {
     "outbox._entries": "Limits.outbox and outbox_bytes",
     "outbox._shares": "Limits.outbox",
     "outbox.droppable": "Limits.outbox",
-    "outflow._room": OURS,
-    "peer._late": "30 questions, one a second",
+    "backlog._room": OURS,
+    "acquaintance._late": "30 questions, one a second",
     "peer._unsent": "Limits.outbox",
-    "peer.channels": "twice Limits.channels",
-    "peer.pending": "Limits.pending",
+    "known_peer.pending": "Limits.pending",
     "protocols.ubre.json_reader._by_letter": "made once",
     "protocols.ubre.json_reader._by_verb": "made once",
     "protocols.ubre.session._events": "what one chunk holds: taken after each",

@@ -23,9 +23,10 @@ FLOORS: tuple[frozenset[str], ...] = (
     frozenset({"signatures", "handlers", "authority", "router"}),
     frozenset({"blocking_items", "blocking_peer"}),
     frozenset({"blocking", "calls", "execution", "event_stream", "lifespan", "loopback"}),
-    frozenset({"incoming", "inbox", "deliveries", "peer", "crowd", "outflow", "link", "relaying", "tunnel"}),
-    frozenset({"subscription", "distribution"}),
-    frozenset({"connecting", "serving", "draining", "life", "tunnels", "bus", "broker"}),
+    frozenset({"known_peer", "turns", "answering", "acquaintance", "channelled", "peer", "openings", "incoming"})
+    | frozenset({"inbox", "deliveries", "crowd", "backlog", "outflow", "link", "relaying", "tunnel"}),
+    frozenset({"subscription", "interest", "fanout", "distribution"}),
+    frozenset({"connecting", "serving", "draining", "life", "tunnels", "links", "routing", "passages", "bus", "broker"}),
     frozenset({"portal", "gateway"}),
     frozenset({"_connect", "delivery", "health", "running", "sync", "__init__"}),
     frozenset({"capture"}),

@@ -12,52 +12,37 @@ from importlib import import_module
 from threading import get_ident
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar, overload
 
-import anyio
-
 from ._loop import elsewhere
 from .arguments import check_callable, check_type, seconds, shown
 from .authority import Authenticate, Authority, Authorize
 from .body import JSON
 from .channel import Channel, Opening, encode_local
-from .connecting import Backoff, Connecting, Headers
-from .distribution import Route, own_format
 from .errors import (
-    AmbiguousRoute,
-    BusError,
-    Code,
     Disconnected,
     Forbidden,
     NoHandler,
     QueueFull,
     Unauthorized,
-    another,
 )
-from .events import BusEvent, DeadLettered
+from .events import BusEvent
 from .execution import Middleware
-from .headers import check_headers
-from .life import Life, Lifespan, Phase
+from .fanout import Route, own_format
+from .life import Lifespan
 from .limits import Limits
-from .link import Link, State
 from .message import Kind, Message
+from .passages import Passages
 from .peer import Peer
-from .plugins import Closed
 from .reply import Reply
 from .router import Listen, WhenFull, check_queue
-from .serving import WHEN_FULL, Listener, Serving
+from .routing import has_gone
 from .stats import Counters, Stats
-from .subjects import Subject, canonical, check_pattern, check_subject, is_pattern, matches, resolve
+from .subjects import Subject, check_pattern, check_subject, resolve
 from .subscription import Subscription
-from .tunnel import TunnelConnector
 from .tunnels import Entrance
-from .urls import find_protocol
 
 if TYPE_CHECKING:
-    import ssl
-
     from .capture.recorder import Recorder
     from .capture.recording import Recording
-    from .handlers import Handler
-    from .plugins import Connector, ProtocolAdapter
 
 __all__ = ["Bus", "Middleware"]
 
@@ -74,7 +59,7 @@ _KEPT = 4096
 _TIMEOUT = 30.0
 
 
-class Bus(Life):
+class Bus(Passages):
     """Handlers, subscriptions and any number of links. A client is a bus with one link, a server a bus with many.
 
     A bus runs while it is entered: ``async with bus:``; `connect`, `serve` and `testing.pair` enter it too. Entering is
@@ -124,80 +109,7 @@ class Bus(Life):
         self._passages: list[Any] = []
         """Where bridges begin: `gateway.Passage`."""
 
-    # -- links -----------------------------------------------------------------------------------------------------------
-
-    def connect(
-        self,
-        target: str | Connector,
-        *,
-        protocol: str | ProtocolAdapter | None = None,
-        serves: Iterable[str | int] = (),
-        headers: Headers = None,
-        tls: ssl.SSLContext | None = None,
-        backoff: Backoff | None = None,
-        wait: float = 0.0,
-        record: str | os.PathLike[str] | None = None,
-    ) -> AbstractAsyncContextManager[Peer]:
-        """Add a link to this bus; the async context manager yields the `Peer` at the other end.
-
-        Args: as `polybus.connect`.
-
-        Raises:
-            ValueError: The URL or an option is wrong.
-            ConnectFailed: (on entering) With the address and the reason.
-            Unauthorized, Forbidden: (on entering) The server refuses us.
-        """
-        return Connecting(
-            self,
-            target,
-            protocol=protocol,
-            serves=serves,
-            headers=headers,
-            tls=tls,
-            backoff=backoff,
-            wait=wait,
-            record=record,
-            gives_bus=False,
-        )
-
-    def serve(
-        self,
-        target: str | Any,
-        *,
-        protocol: str | ProtocolAdapter | None = None,
-        origins: Iterable[str] = (),
-        hosts: Iterable[str] = (),
-        tls: ssl.SSLContext | None = None,
-        when_full: str = "drop_oldest",
-        insecure: bool = False,
-    ) -> AbstractAsyncContextManager[Listener]:
-        """Accept links at an address; the async context manager yields the `Listener`.
-
-        Args:
-            target: A URL such as ``ubre+ws://127.0.0.1:8000/bus``, or a transport object. Port 0 takes a free port.
-            protocol: For a transport object: name or adapter.
-            origins: Web origins whose pages may connect, besides those of the same host and port.
-            hosts: Further ``Host`` values of a loopback server, behind a proxy.
-            tls: For ``tls`` and ``wss``: a server-side context.
-            when_full: What happens to publications for a peer whose outbox is full: ``drop_oldest``, ``drop_newest``,
-                ``disconnect``.
-            insecure: Allow an address that other machines can reach although everybody is let in.
-
-        Raises:
-            ValueError: The URL or an option is wrong.
-            LocalProtocolError: An open address without `authenticate`.
-            OSError: (on entering) The address cannot be bound.
-        """
-        return Serving(
-            self,
-            target,
-            protocol=protocol,
-            origins=origins,
-            hosts=hosts,
-            tls=tls,
-            when_full=when_full,
-            insecure=insecure,
-        )
+    # -- recording ------------------------------------------------------------------------------------------------------
 
     def record(
         self,
@@ -230,69 +142,6 @@ class Bus(Life):
         recorder = capture.make_recorder(path, max_bytes=max_bytes, max_age=max_age, bodies=bodies, redact=redact)
         recording: AbstractAsyncContextManager[Recording] = capture.Recording(self, recorder)
         return recording
-
-    @property
-    def peers(self) -> list[Peer]:
-        """Everybody linked to this bus."""
-        return [peer for link in self._runtime.links for peer in link.peers] if self._runtime is not None else []
-
-    def peers_of(self, key: str) -> list[Peer]:
-        """The peers of one identity (its `Identity.key`), without those on their way out: for ``publish(..., to=...)``."""
-        return [peer for peer in self.peers if peer.identity_key == key and not peer.gone]
-
-    def _link_up(self, link: Link) -> None:
-        if link.opened:
-            if link not in self._opened:
-                self._opened.append(link)
-            if link.peer is not None:
-                self._distribution.upstream = tuple(dict.fromkeys((*self._distribution.upstream, link.peer)))
-        self._distribution.restore(link)
-
-    def _peer_up(self, peer: Peer) -> None:
-        """One of many peers on a link is there."""
-        self._distribution.met(peer)
-
-    def _link_gone(self, link: Link, why: Closed) -> None:
-        if link in self._opened:
-            self._opened.remove(link)
-            self._distribution.upstream = tuple(p for p in self._distribution.upstream if p._link is not link)
-            if not self._opened and not self._listeners and why.code != 1000:
-                gone = link.runtime.gone = link._disconnected(sent=False)
-                for subscription in list(self._subscriptions):
-                    subscription.fail(another(gone))
-        for listener in self._listeners:
-            listener._gate.gone(link)
-        self._own_links.discard(link)
-
-    def _check_gone(self) -> None:
-        """
-        Raises:
-            BusError: The last link that this bus opened is gone for good, and it serves nobody: why.
-        """
-        gone = self._running.gone
-        if gone is not None and not self._opened and not self._listeners:
-            raise another(gone)
-
-    async def _announced(self, link: Link) -> None:
-        """Wait until a new link knows of what this bus has subscribed to."""
-        if self._distribution._interest and (peer := link.peer) is not None:
-            await self._distribution.restored(peer)
-            if peer._extended is False or peer._silent:
-                return
-            try:
-                await peer.hello()
-            except BusError:
-                return
-
-    async def _close_link(self, link: Link, *, drain: bool, code: int = 1000) -> None:
-        until = link.runtime.bell.until
-        if drain:
-            with anyio.move_on_after(self.limits.close_timeout):
-                await until(lambda: not link.outbox or link.state is not State.UP)
-        link.close(code, "leaving")
-        with anyio.move_on_after(self.limits.close_timeout + 1):
-            await until(lambda: link.state is State.CLOSED)
-        link.abort(Closed(code, "leaving"))
 
     # -- requests --------------------------------------------------------------------------------------------------------
 
@@ -389,22 +238,6 @@ class Bus(Life):
                 return failed
         return to._request(Kind.REQUEST, name, body, timeout, returns, checked)
 
-    def _route(self, subject: str | int) -> Peer:
-        opened = self._opened
-        if len(opened) == 1 and opened[0]._peer is not None:
-            return opened[0]._peer
-        self._check_gone()  # the better errors: of this, and where the bus is not entered
-        opened = [link for link in opened if link.crowd is None]  # at the end of the others are clients, behind a broker
-        if not opened:
-            if self._phase in (Phase.DRAINING, Phase.DRAINED, Phase.CLOSING):
-                raise Disconnected("this bus is being left")
-            raise NoHandler(f"nobody to ask for {subject!r}: no handler here, and no link opened by this bus (to= asks a peer)")
-        links = [link for link in opened if any(matches(pattern, subject) for pattern in link.serves)]
-        if not links or links[0].peer is None:
-            urls = ", ".join(link.url for link in opened)
-            raise AmbiguousRoute(f"several links could take {subject!r} ({urls}): say to=, or connect with serves=")
-        return links[0].peer
-
     async def notify(
         self, subject: AnySubject, body: Any = None, *, headers: Mapping[str, str] | None = None, to: Peer | None = None
     ) -> None:
@@ -428,7 +261,7 @@ class Bus(Life):
             self._check_peer(to)
         peer = to if to is not None else self._route(name)
         if peer.gone:
-            raise _gone(peer)
+            raise has_gone(peer)
         link = peer._link
         message = Message(Kind.NOTIFY, name, None, None, link.format, checked)
         if body is not None:
@@ -493,7 +326,7 @@ class Bus(Life):
         else:
             await self._distribution.publish(message, peers, route.inboxes if to is None else (), deadline)
         if gone is not None:
-            raise _gone(gone)
+            raise has_gone(gone)
 
     def publish_nowait(
         self,
@@ -521,34 +354,7 @@ class Bus(Life):
         else:
             self._distribution.publish_nowait(message, peers, route.inboxes if to is None else (), deadline)
         if gone is not None:
-            raise _gone(gone)
-
-    def _route_of(self, name: str | int) -> Route:
-        try:
-            route = self._distribution.routes.get(name)
-        except TypeError:  # not hashable: `route` says what it should be
-            route = None
-        return route if route is not None else self._distribution.route(name)
-
-    def _check_peer(self, to: Any) -> None:
-        """
-        Raises:
-            TypeError: Not a peer.
-            ValueError: A peer of another bus.
-        """
-        if not isinstance(to, Peer):
-            raise TypeError(f"to={shown(to)}: a Peer (of bus.peers, bus.peers_of(key) or ctx.peer), not {type(to).__name__}")
-        if to._link.bus is not self:
-            raise ValueError(f"to={to!r}: a peer of another bus; ask that bus, or the peer itself")
-
-    def _recipients(self, to: Any) -> tuple[tuple[Peer, ...], Peer | None]:
-        """Those who are there, each once, and one who is not."""
-        given: list[Any] = [*to] if isinstance(to, Iterable) and not isinstance(to, (str, bytes)) else [to]
-        for peer in given:
-            self._check_peer(peer)
-        peers = list(dict.fromkeys(given))
-        there = tuple(peer for peer in peers if not peer.gone)
-        return there, next((peer for peer in peers if peer.gone), None) if len(there) < len(peers) else None
+            raise has_gone(gone)
 
     def _publication(
         self, route: Route, name: str | int, body: Any, headers: Mapping[str, str] | None, peers: tuple[Peer, ...] | None
@@ -629,25 +435,6 @@ class Bus(Life):
             inbox = self._start_listen(listen)
             self._runtime.spawn(self._distribution.announce_later, inbox.pattern)
 
-    def _peer_subscribed(self, peer: Peer, pattern: str | int) -> None:
-        self._distribution.remote.add(pattern, peer)
-
-    def _peer_unsubscribed(self, peer: Peer, pattern: str | int) -> None:
-        self._distribution.remote.remove(pattern, peer)
-
-    def _forget_patterns(self, peer: Peer) -> None:
-        for pattern, size in (peer.patterns or {}).items():
-            peer.account.release(size)
-            self._distribution.remote.remove(pattern, peer)
-        peer.patterns = None
-        self._distribution.not_bare(peer)
-
-    def _too_many_subscriptions(self, peer: Peer, pattern: str | int) -> None:
-        if not peer.warned:  # once: it may want thousands
-            peer.warned = True
-            limit = self.limits.subscriptions
-            logger.warning("polybus: %r wants more than %d subscriptions; %.100r and others refused", peer, limit, pattern)
-
     # -- streams and channels --------------------------------------------------------------------------------------------
 
     def stream(
@@ -695,13 +482,6 @@ class Bus(Life):
         self._check_opening(name, timeout, to)
         return Opening(lambda: self._open(name, None, "channel", timeout, receives, to), half_closed=False)
 
-    def _check_opening(self, subject: str | int, timeout: float | None, to: Peer | None) -> None:
-        self._check_subject(subject)
-        if timeout is not None:
-            seconds(timeout)
-        if to is not None:
-            self._check_peer(to)
-
     async def _open(
         self,
         subject: str | int,
@@ -717,98 +497,6 @@ class Bus(Life):
             return self._loopback.open(subject, body, mode, timeout, receives)
         peer = to if to is not None else self._route(subject)
         return (await peer._open(subject, body, mode, timeout, hops)).typed(receives, Any)
-
-    # -- tunnels ---------------------------------------------------------------------------------------------------------
-
-    def tunnel(self, name: str, *, params: Mapping[str, str] | None = None) -> TunnelConnector:
-        """A connection that runs inside a link of this bus: ``connect(bus.tunnel("plant.7"), protocol="csb")``.
-
-        It goes to the peer that a request to `name` would go to. It comes back after a loss as any connection does, once the
-        outer link is back.
-
-        Args:
-            name: What the other side serves by `handle_tunnels`.
-            params: Shown there in `Handshake.params`.
-
-        Raises:
-            ReservedSubject, LocalProtocolError: The name cannot be.
-            TypeError: `params` are not text to text.
-        """
-        return self._tunnel(name, params, None)
-
-    def _tunnel(self, name: str, params: Mapping[str, str] | None, peer: Peer | None) -> TunnelConnector:
-        if not isinstance(name, str):
-            raise TypeError(f"tunnel({shown(name)}): a name, for example 'plant.7', not {type(name).__name__}")
-        self._check_subject(name)
-        given = dict(params or {})
-        if not all(isinstance(text, str) for pair in given.items() for text in pair):
-            raise TypeError(f"params={shown(params)}: text to text")
-
-        def route() -> Peer:
-            self._running.check_here()
-            return peer if peer is not None else self._route(name)
-
-        def lasting() -> bool:
-            runtime = self._runtime
-            return runtime is not None and not runtime.closing and (bool(self._opened) if peer is None else not peer.gone)
-
-        return TunnelConnector(route, lasting, name, given)
-
-    def handle_tunnels(
-        self, pattern: str, inner: Bus, *, protocol: str | ProtocolAdapter, when_full: str = "drop_oldest"
-    ) -> None:
-        """Lead tunnels of these names to another bus, as if their openers had connected to it.
-
-        A bus that does not run yet is entered with the first tunnel, and left together with this one. ``authorize(peer,
-        "tunnel", name)`` of this bus is asked first; then `inner` asks its own ``authenticate`` with the outer peer in
-        `Handshake.outer`; without one, whoever comes is who it is here.
-
-        Args:
-            pattern: ``plant.{id}``: what the names give is in `Handshake.params`.
-            inner: Where they lead; may be this bus.
-            protocol: What is spoken inside: name or adapter.
-            when_full: As in `serve`.
-
-        Raises:
-            LocalProtocolError, ReservedSubject: The pattern is not valid.
-            ValueError: The protocol or the policy is not known, or the pattern is served already.
-            TypeError: `inner` is no bus.
-        """
-        check_pattern(pattern, self.limits.subject)
-        check_type(inner, Bus, "inner", "Bus()")
-        if when_full not in WHEN_FULL:
-            raise ValueError(f"when_full={when_full!r}: one of {', '.join(WHEN_FULL)}")
-        if any(entrance.pattern == pattern for entrance in self._entrances):
-            raise ValueError(f"tunnels of {pattern!r} are served already")
-        self._entrances.append(Entrance(self, pattern, inner, find_protocol(protocol, {}), when_full))
-
-    def _entrance(self, name: str | int) -> Any:
-        """Who serves a tunnel, in place of a handler."""
-        found = next((entrance for entrance in self._entrances if entrance.fits(name)), None)
-        if found is None and (passage := self._passage(name, "tunnel")) is not None:
-            return passage.underpass
-        return found
-
-    # -- bridges ---------------------------------------------------------------------------------------------------------
-
-    def _passage(self, subject: str | int, kind: str) -> Any:
-        """Where a bridge takes such messages, if one does."""
-        return next((passage for passage in self._passages if passage.fits(subject, kind)), None)
-
-    def _open_passage(self, passage: Any) -> None:
-        self._passages.append(passage)
-        source = passage.route.source
-        if "request" in passage.route.kinds and not is_pattern(source):
-            self._distribution.handled(source)
-
-    def _close_passage(self, passage: Any) -> None:
-        if passage in self._passages:
-            self._passages.remove(passage)
-
-    def _answered(self) -> list[str | int]:
-        """The subjects that are answered here, by handlers or over bridges."""
-        crossing = [passage.route.source for passage in self._passages if "request" in passage.route.kinds]
-        return [*self._handlers, *(source for source in crossing if not is_pattern(source))]
 
     # -- running handlers ------------------------------------------------------------------------------------------------
 
@@ -872,44 +560,6 @@ class Bus(Life):
 
     # -- small things ----------------------------------------------------------------------------------------------------
 
-    def _check_subject(self, subject: str | int) -> None:
-        try:
-            known = subject in self._checked
-        except TypeError:  # not hashable, so certainly no subject
-            known = False
-        if not known:
-            check_subject(subject, self.limits.subject)
-            if len(self._checked) >= _CHECKED:
-                self._checked.clear()
-            self._checked.add(subject)
-
-    def _handler(self, subject: str | int) -> Handler | None:
-        """Who answers a subject."""
-        found = self._handlers.get(subject)
-        if found is None and self._by_uri and isinstance(subject, str):
-            found = self._by_uri.get(canonical(subject))
-        return found
-
-    def _handler_of(self, message: Message) -> Handler | None:
-        """Who answers a message; an address in it gets the spelling of the handler's registration, or else the canonical one.
-
-        What `authorize` is asked about is then what the application has written, whatever the peer wrote.
-        """
-        subject = message.subject
-        found = self._handler(subject)
-        if isinstance(subject, str) and "/" in subject:
-            message.subject = canonical(subject) if found is None else found.subject
-        return found
-
-    def _dead_letter(self, peer: Peer | None, message: Message, code: Code, reason: str) -> None:
-        """Tell who reads events that a message could not be delivered."""
-        if self._events.read:
-            kept = message if len(message.raw or b"") <= _KEPT else None  # a thousand unread events hold no large bodies
-            self._emit(DeadLettered(peer=peer, subject=message.subject, code=code, reason=reason, message=kept))
-
-    def _headers(self, headers: Mapping[str, str] | None) -> dict[str, str] | None:
-        return None if headers is None else check_headers(headers, self.limits.headers)
-
     def _waiter(self) -> Any:
         runtime = self._running
         runtime.check_thread()
@@ -918,7 +568,3 @@ class Bus(Life):
     def _wake(self, waiter: Any) -> None:
         if self._runtime is not None:
             self._runtime.loop.wake(waiter)
-
-
-def _gone(peer: Peer) -> Disconnected:
-    return Disconnected("the peer has gone", peer.address, False)

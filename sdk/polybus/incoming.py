@@ -10,28 +10,22 @@ import logging
 import math
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
-from .account import cost
-from .calls import Call, ChannelCall, RefusedCall
-from .channel import CREDIT, Channel
+from .calls import Call, RefusedCall
 from .errors import BusError, Code
 from .message import Kind, Message
-from .subjects import RESERVED_PREFIX, canonical, check_pattern, pattern_cost, wire_pattern
-from .urgency import UrgentQueue
+from .openings import credited, ended, item, opened, spelled
+from .subjects import RESERVED_PREFIX, check_pattern, pattern_cost, wire_pattern
+from .turns import DRAINING, admit, duplicate
 
 if TYPE_CHECKING:
     from .handlers import Handler
     from .peer import Peer
 
-__all__ = ["next_call", "receive"]
+__all__ = ["receive"]
 
 logger: logging.Logger = logging.getLogger("polybus")
-
-DRAINING = "this bus takes no requests now, it is draining or has not started yet: ask another, or later"
-MODES = ("stream", "channel", "tunnel")
-_LARGE = 16 * 1024
-"""Bytes: smaller bodies of requests that run are not charged, `Limits.total_running` bounds them."""
 
 REQUEST, RESPONSE, ERROR, PUBLISH = Kind.REQUEST, Kind.RESPONSE, Kind.ERROR, Kind.PUBLISH
 
@@ -67,9 +61,6 @@ def _error(peer: Peer, message: Message, now: float) -> None:
         peer._link.bus._counters.late += 1
 
 
-# -- requests ------------------------------------------------------------------------------------------------------------
-
-
 def _request(peer: Peer, message: Message, now: float) -> None:
     link = peer._link
     bus = link.bus
@@ -77,7 +68,7 @@ def _request(peer: Peer, message: Message, now: float) -> None:
     if calls is None:
         calls = peer.calls = {}
     elif message.id in calls:
-        _duplicate(peer, message, now)
+        duplicate(peer, message, now)
         return
     ttl = message.ttl
     if ttl is not None and ttl <= 0:
@@ -98,87 +89,6 @@ def _request(peer: Peer, message: Message, now: float) -> None:
     admit(peer, call)
     if deadline < peer._due:
         peer._watch(deadline)
-
-
-def _duplicate(peer: Peer, message: Message, now: float) -> None:
-    """An id that is still in flight: what came second is not run."""
-    link = peer._link
-    link.refused("duplicate_id", f"the id of a {message.kind.value} for {message.subject!r} is still in flight", now)
-    if link.session is not None and link.session.capabilities.answers_duplicates:
-        kind = Kind.END if message.kind is Kind.OPEN else Kind.ERROR
-        peer.send_error(
-            message, Code.ALREADY_EXISTS, "this id is still in flight: ids must be unique", "duplicate_id", kind=kind
-        )
-
-
-def admit(peer: Peer, call: Call) -> None:
-    """Start a call, or let it wait for its turn, or refuse it."""
-    runtime = peer._link.runtime
-    limits = runtime.limits
-    waiting = peer.waiting
-    if not waiting and len(peer.calls or ()) + peer.stopping <= limits.running and runtime.running < limits.total_running:
-        raw = call.message.raw
-        if raw is not None and len(raw) > _LARGE and not _keep(peer, call):
-            _turn_away(peer, call, f"{runtime.buffered} bytes wait here (Limits.total_bytes)")
-            return
-        runtime.running += 1
-        runtime.workers.submit(call)
-        return
-    urgency = peer._link.urgency
-    if waiting is None:
-        waiting = peer.waiting = deque() if urgency is None else UrgentQueue()
-    if len(waiting) >= limits.waiting or not peer.hold(call.message):
-        _turn_away(peer, call, f"{limits.running} requests run, {len(waiting)} wait (Limits.running, waiting, waiting_bytes)")
-        return
-    if urgency is None:
-        waiting.append(call)
-    else:
-        cast("UrgentQueue[Call]", waiting).append(call, urgency(call.message))
-    runtime.crowded[peer] = None
-
-
-def _turn_away(peer: Peer, call: Call, why: str) -> None:
-    if peer.calls is not None:
-        peer.calls.pop(call.message.id, None)
-    call.ended = True
-    peer._link.bus._counters.refused += 1
-    call.origin.refuse(call, Code.RESOURCE_EXHAUSTED, f"{why}: try again later", "too_many_requests", None)
-
-
-def _keep(peer: Peer, call: Call) -> bool:
-    """Charge a large body that its handler keeps. False if the bus keeps too much already."""
-    size = cost(call.message)
-    if not peer._link.runtime.large.hold(size):
-        return False
-    peer.large = peer.large if peer.large is not None else {}
-    peer.large[call] = size
-    return True
-
-
-def next_call(peer: Peer) -> None:
-    """A place became free: it goes round among the peers that have requests waiting.
-
-    Each step starts a request, or takes a peer out that must wait for a place of its own, and will be back with it.
-    """
-    runtime = peer._link.runtime
-    crowded = runtime.crowded
-    if peer.waiting:
-        crowded.setdefault(peer)
-    while crowded and runtime.running < runtime.limits.total_running:
-        first = next(iter(crowded))
-        del crowded[first]
-        waiting = first.waiting
-        if not waiting or first.calls is None or len(first.calls) - len(waiting) + first.stopping >= runtime.limits.running:
-            continue
-        call = waiting.popleft()
-        size = cost(call.message)
-        first.account.release(size)
-        if size > _LARGE:
-            _ = _keep(first, call)  # it has room: it was kept until now
-        runtime.running += 1
-        runtime.workers.submit(call)
-        if waiting:
-            crowded[first] = None
 
 
 def _unhandled(peer: Peer, message: Message, handler: Handler | None, deadline: float) -> Call | None:
@@ -256,9 +166,6 @@ def _cancel(peer: Peer, message: Message, now: float) -> None:
         peer.send_error(call.message, Code.CANCELLED, "cancelled by whoever asked", delivered=True)
 
 
-# -- publications and subscriptions --------------------------------------------------------------------------------------
-
-
 def _gated(act: Callable[[Peer, Message], None], verb: str) -> Callable[[Peer, Message, float], None]:
     """Ask `authorize` first. While an asynchronous answer is out, what follows from this peer waits behind it, in order."""
 
@@ -269,7 +176,7 @@ def _gated(act: Callable[[Peer, Message], None], verb: str) -> Callable[[Peer, M
             return
         # Asked about what is granted.
         subscribes = message.kind is Kind.SUBSCRIBE
-        message.subject = _wanted(message.subject) if subscribes else _spelled(message.subject)
+        message.subject = _wanted(message.subject) if subscribes else spelled(message.subject)
         if peer.undecided is not None:
             _queue_undecided(peer, message)
             return
@@ -350,14 +257,9 @@ def _refuse(peer: Peer, message: Message) -> None:
         peer._link.bus._distribution.told(peer)
 
 
-def _spelled(subject: str | int) -> str | int:
-    """An address in its one spelling, everything else as it is."""
-    return canonical(subject) if isinstance(subject, str) and "/" in subject else subject
-
-
 def _wanted(pattern: str | int) -> str | int:
     """A pattern of a peer as it is asked about, kept and taken back."""
-    return _spelled(wire_pattern(pattern))
+    return spelled(wire_pattern(pattern))
 
 
 def _publish(peer: Peer, message: Message) -> None:
@@ -398,111 +300,6 @@ def _unsubscribe(peer: Peer, message: Message) -> None:
         peer._link.bus._peer_unsubscribed(peer, pattern)
 
 
-# -- channels ------------------------------------------------------------------------------------------------------------
-
-
-def _open(peer: Peer, message: Message, now: float) -> None:
-    link = peer._link
-    bus, limits = link.bus, link.runtime.limits
-    mode = message.attributes.get("mode", "stream")
-    handler = bus._handler_of(message) if mode != "tunnel" else bus._entrance(message.subject)
-    if mode == "tunnel":
-        message.subject = _spelled(message.subject)
-    channels = peer.channels = peer.channels if peer.channels is not None else {}
-    passage = None
-    if bus._passages and mode != "tunnel" and (handler is None or handler.style != mode):
-        passage = bus._passage(message.subject, mode)
-    problem: tuple[Code, str] | None = None
-    unanswerable: tuple[Code, str] | None = None
-    if message.id in channels or message.id in (peer.calls or ()):
-        _duplicate(peer, message, now)  # an end under this id would be the first one's
-        return
-    if not bus.ready:
-        problem = Code.UNAVAILABLE, DRAINING
-    elif mode not in MODES:
-        problem = Code.INVALID_ARGUMENT, f"a mode of {mode!r}: one of {', '.join(MODES)}"
-    elif _open_channels(peer) >= limits.channels or len(peer.calls or ()) >= limits.running + limits.waiting:
-        problem = Code.RESOURCE_EXHAUSTED, f"{len(channels)} channels are open (Limits.channels)"
-    elif passage is not None:
-        pass
-    elif handler is None:
-        what = "serves a tunnel" if mode == "tunnel" else "handles"
-        unanswerable = Code.UNIMPLEMENTED, f"nobody {what} {message.subject!r} here"
-    elif handler.style != mode:
-        kind = handler.style if handler.style in ("stream", "channel") else "request"
-        unanswerable = Code.INVALID_ARGUMENT, f"{message.subject!r} answers {kind}, not {mode}: use bus.{kind}()"
-    deadline = math.inf if message.ttl is None else now + message.ttl
-    peer.calls = peer.calls if peer.calls is not None else {}
-    if unanswerable is not None and bus._authorize is not None:
-        refused = peer.calls[message.id] = RefusedCall(bus, peer, message, deadline, *unanswerable)
-        admit(peer, refused)
-        return
-    problem = problem or unanswerable
-    if problem is not None or (handler is None and passage is None):
-        assert problem is not None
-        bus._counters.refused += 1
-        peer.send_error(message, *problem, kind=Kind.END)
-        return
-    if mode == "tunnel":
-        _open_tunnel(peer, message, handler, deadline)
-        return
-    credit = message.attributes.get("credit")
-    channel: Channel[Any, Any] = Channel(
-        link.runtime.loop, peer, message.subject, credit if isinstance(credit, int) and credit > 0 else CREDIT
-    )
-    channel.id = message.id
-    channel._receiving = mode != "stream"
-    channels[message.id] = channel
-    call: ChannelCall
-    if passage is not None:
-        call = passage.channel_call(peer, message, deadline, channel)
-    else:
-        assert handler is not None
-        call = ChannelCall(bus, peer, peer, handler, message, deadline, channel)
-    peer.calls[message.id] = call
-    if mode != "stream":
-        peer.channel_send(channel, Kind.CREDIT, None, None, {"credit": CREDIT})
-    admit(peer, call)
-    if deadline < peer._due:
-        peer._watch(deadline)
-
-
-def _open_tunnel(peer: Peer, message: Message, entrance: Any, deadline: float) -> None:
-    call = entrance.call(peer, message, deadline)
-    assert peer.channels is not None and peer.calls is not None
-    peer.channels[message.id] = call.channel
-    peer.calls[message.id] = call
-    admit(peer, call)
-
-
-def _open_channels(peer: Peer) -> int:
-    """Streams, channels and tunnels that a peer has opened: tunnels are no calls any more once they stand."""
-    channels = peer.channels or {}
-    return sum(isinstance(call, ChannelCall) for call in (peer.calls or {}).values()) + sum(
-        channel.frames and channel.answers for channel in channels.values()
-    )
-
-
-def _item(peer: Peer, message: Message, now: float) -> None:
-    channel = peer.channels.get(message.id) if peer.channels else None
-    if channel is not None:
-        channel.received_item(message)
-    else:
-        peer._link.bus._counters.late += 1
-
-
-def _credit(peer: Peer, message: Message, now: float) -> None:
-    channel = peer.channels.get(message.id) if peer.channels else None
-    if channel is not None:
-        channel.received_credit(message.attributes.get("credit"))
-
-
-def _end(peer: Peer, message: Message, now: float) -> None:
-    channel = peer.channels.get(message.id) if peer.channels else None
-    if channel is not None:
-        channel.received_end(message)
-
-
 def _control(peer: Peer, message: Message, now: float) -> None:
     """Whatever a session reports for the record only."""
 
@@ -520,9 +317,9 @@ _OTHERS: dict[Kind, Callable[[Peer, Message, float], None]] = {
     Kind.UNSUBSCRIBE: _gated(_unsubscribe, "subscribe"),
     Kind.NOTIFY: _notify,
     Kind.CANCEL: _cancel,
-    Kind.OPEN: _open,
-    Kind.ITEM: _item,
-    Kind.CREDIT: _credit,
-    Kind.END: _end,
+    Kind.OPEN: opened,
+    Kind.ITEM: item,
+    Kind.CREDIT: credited,
+    Kind.END: ended,
     Kind.CONTROL: _control,
 }

@@ -2,43 +2,27 @@
 
 from __future__ import annotations
 
-import datetime
 import math
-import secrets
-from collections import deque
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
-import anyio
-
-from . import incoming
-from .account import OVERHEAD, Account, cost
 from .arguments import seconds
-from .calls import Answer, Call
-from .channel import CREDIT, Channel, Opening
+from .channel import Opening
+from .channelled import ChannelledPeer
 from .errors import (
     BadReply,
     BusError,
-    Code,
     DeadlineExceeded,
     Disconnected,
     RemoteProtocolError,
-    RequestCancelled,
-    TooManyRequests,
-    Unsupported,
     another,
 )
-from .hello import HELLO, HELLO_TIMEOUT, LATE, Question
+from .hello import Question
 from .message import Kind, Message
 from .reply import Reply
 from .subjects import Subject, resolve
-from .urgency import UrgentQueue
 
 if TYPE_CHECKING:
-    from .body import BodyFormat
-    from .deliveries import Deliveries
-    from .link import Link
-    from .plugins import Identity
     from .tunnel import TunnelConnector
 
 __all__ = ["Peer"]
@@ -48,7 +32,7 @@ Out = TypeVar("Out")
 T = TypeVar("T")
 
 
-class Peer(Answer):
+class Peer(ChannelledPeer):
     """One peer: a connection's other end, or one of many behind a broker.
 
     Attributes:
@@ -56,128 +40,9 @@ class Peer(Answer):
         connected_at: When the link came up (aware, UTC).
     """
 
-    __slots__ = (
-        "__weakref__",
-        "_allowed",
-        "_asking",
-        "_answers_only",
-        "_due",
-        "_extended",
-        "_id",
-        "_identity",
-        "_late",
-        "_link",
-        "_silent",
-        "_unsent",
-        "_where",
-        "account",
-        "calls",
-        "channels",
-        "connected_at",
-        "key",
-        "large",
-        "patterns",
-        "pending",
-        "scopes",
-        "stopping",
-        "undecided",
-        "undelivered",
-        "waiting",
-        "warned",
-    )
-
-    def __init__(self, link: Link, key: Any, identity: Identity, where: str = "") -> None:
-        self._link = link
-        self._identity = identity
-        self._where = where
-        self._id: str | None = None
-        self.key: Any = key
-        """How the session names this peer, where it has many."""
-        self.connected_at: datetime.datetime = datetime.datetime.now(datetime.UTC)
-        self.pending: dict[Any, Reply[Any]] = {}
-        """Requests that were written and wait for their answer."""
-        self.calls: dict[Any, Call] | None = None
-        """Requests of this peer whose handlers run or wait, by their id."""
-        self.waiting: deque[Call] | UrgentQueue[Call] | None = None
-        """Requests whose turn has not come: in order, and by urgency where the wire has priorities."""
-        self.large: dict[Call, int] | None = None
-        """Requests that run and have large bodies, and what those cost."""
-        self.scopes: set[anyio.CancelScope] | None = None
-        """Of tasks that end when it is gone."""
-        self.stopping: int = 0
-        """Handlers of requests that are over already: each keeps its place until it returns."""
-        self.patterns: dict[str | int, int] | None = None
-        """What the peer has subscribed to, and what that is charged with."""
-        self.channels: dict[Any, Channel[Any, Any]] | None = None
-        self.warned: bool = False
-        """Whether the log says already that it wants too many subscriptions."""
-        self.account: Account = Account(link.runtime, link.runtime.limits.waiting_bytes)
-        """What this peer makes the bus keep: requests and questions that wait, items that nobody has read."""
-        self.undecided: deque[Message] | None = None
-        """Messages that wait for an asynchronous `authorize`."""
-        self.undelivered: Deliveries | None = None
-        """Publications to it that wait for an asynchronous `authorize`."""
-        self._unsent: dict[Reply[Any], None] | None = None
-        self._allowed: dict[str | int, bool] | None = None
-        self._due = math.inf
-        self._extended: bool | None = None
-        self._answers_only = False
-        self._silent = False
-        """Whether it was asked who it is, and has not answered in time."""
-        self._asking: Question | None = None
-        self._late: dict[Any, Question] | None = None
-        """Questions without an answer as yet, by their id."""
+    __slots__ = ()
 
     # -- who it is -------------------------------------------------------------------------------------------------------
-
-    @property
-    def id(self) -> str:
-        """Random text that tells peers apart."""
-        if self._id is None:
-            self._id = secrets.token_hex(6)
-        return self._id
-
-    @property
-    def identity(self) -> Any:
-        """What `authenticate` gave."""
-        return self._identity.value
-
-    @property
-    def identity_key(self) -> str | None:
-        """The key under which `Bus.peers_of` finds it."""
-        return self._identity.key
-
-    @property
-    def address(self) -> str:
-        """Network address, as far as the transport knows it."""
-        return self._where or self._link.address
-
-    @property
-    def protocol(self) -> str:
-        """Name of the protocol."""
-        return self._link.adapter.name
-
-    @property
-    def transport(self) -> str:
-        """Name of the transport; empty while there is no connection."""
-        return self._link.transport.name if self._link.transport is not None else ""
-
-    @property
-    def connected(self) -> bool:
-        """Whether the link is up, and the peer there."""
-        link = self._link
-        return link.state.value == "up" and (self.key is None or link.crowd is None or link.crowd.peers.get(self.key) is self)
-
-    @property
-    def gone(self) -> bool:
-        """Whether it has left for good; one whose link is to come back has not."""
-        link = self._link
-        if self.key is not None:
-            return link.crowd is None or link.crowd.peers.get(self.key) is not self
-        return link.state.value == "closed" or (link._closing is not None and not link._wanted)
-
-    def __repr__(self) -> str:
-        return f"<Peer {self.id} {self.protocol}+{self.transport} {self.address}>"
 
     async def aclose(self, reason: str = "") -> None:
         """Send the peer away. Returns when it has been told, without waiting for it.
@@ -337,335 +202,6 @@ class Peer(Answer):
         """
         return self._link.bus._tunnel(name, params, self)
 
-    # -- extensions between our own buses --------------------------------------------------------------------------------
-
-    async def extended(self) -> bool:
-        """Whether the peer is known to be one of ours and to speak the extensions. It is asked when that is first needed.
-
-        An answer or a refusal is final. Silence is not: the peer may be busy. Then this is False, the next use asks again, and
-        an answer that comes late counts.
-
-        Raises:
-            Disconnected: The link broke meanwhile.
-        """
-        if self._extended is None:
-            await self._told(self.question())
-        return bool(self._extended)
-
-    def question(self) -> Question:
-        """The question who the peer is, asked unless it is out already: each waits for a second, so that is one a second."""
-        asking = self._asking
-        if asking is None or asking.done():
-            to_tell = self._link.bus._distribution.to_tell(self)
-            asking = self._asking = self._ask({"v": 1, "subscribes": to_tell} if to_tell else {"v": 1})
-        return asking
-
-    async def hello(self, confirm: list[str | int] | None = None) -> list[str | int]:
-        """Ask the peer who it is. Also a barrier: what was written before has been handled when this returns.
-
-        Args:
-            confirm: Patterns that were just subscribed.
-
-        Returns:
-            Those of `confirm` that the peer refused.
-        """
-        answer = await self._told(self._ask({"v": 1, "confirm": confirm} if confirm else {"v": 1}))
-        refused = answer.get("refused", []) if isinstance(answer, dict) else []
-        return refused if isinstance(refused, list) else []
-
-    @staticmethod
-    async def _told(question: Question) -> Any:
-        """The answer to a question; None where there is none.
-
-        Raises:
-            Disconnected: The link broke meanwhile.
-        """
-        try:
-            return await question
-        except (Disconnected, RequestCancelled):
-            raise
-        except (BusError, ConnectionError):
-            return None
-
-    def _ask(self, body: dict[str, Any]) -> Question:
-        link = self._link
-        runtime = link.runtime
-        now = runtime.time()
-        question = Question(self, now)
-        message = Message(Kind.REQUEST, HELLO, None, None, link.format, None, runtime.ttl(now, question.deadline))
-        question._abandon = self._abandoned
-        try:
-            message.format = chosen = link.format_for(body, HELLO)
-            message.raw = chosen.encode(body)
-            link.request(message, question, self)
-        except BusError as error:  # this wire cannot carry it, or not now
-            question._fail(error)
-        if question.deadline < self._due:
-            self._watch(question.deadline)
-        return question
-
-    def _answered(self, answer: Any) -> None:
-        """It has said who it is."""
-        if isinstance(answer, dict) and answer.get("v") == 1:
-            self._answers_only = answer.get("answers_only") is True
-            self.is_ours(answer.get("subscribes"))
-        else:
-            self._extended = False
-
-    def is_ours(self, subscribes: Any = None) -> None:
-        """It has shown to be one of ours.
-
-        Args:
-            subscribes: How many subscriptions it has still to tell.
-        """
-        late = self._silent
-        self._extended, self._silent = True, False
-        if self.key is None and self._link.session is not None:
-            self._link.set_shared()
-        distribution = self._link.bus._distribution
-        distribution.known(self, subscribes)
-        if late:
-            distribution.known_late(self)
-
-    def not_extended(self, without: str) -> Unsupported:
-        """The error of a verb that takes one of ours.
-
-        Args:
-            without: What cannot be done.
-        """
-        if self._extended is None:
-            return Unsupported(
-                f"{self!r} has not answered for {HELLO_TIMEOUT:.0f} s: it may be a bare peer, or busy; {without} until it has "
-                "said that it is a polybus peer: try again later"
-            )
-        return Unsupported(f"{self!r} is not a polybus peer: {without}")
-
-    async def _open(
-        self, subject: str | int, body: Any, mode: str, timeout: float | None, hops: int | None = None
-    ) -> Channel[Any, Any]:
-        channel: Channel[Any, Any] = Channel(self._link.runtime.loop, self, subject, 0)
-        await self._open_channel(channel, body, mode, timeout, CREDIT, hops)
-        return channel
-
-    async def _open_channel(
-        self, channel: Channel[Any, Any], body: Any, mode: str, timeout: float | None, credit: int, hops: int | None
-    ) -> None:
-        """Write an open. `hops` are the tunnels that it has come through, where that is not what the link itself says."""
-        link, subject = self._link, channel.subject
-        if link.session is not None and not link.session.capabilities.extensions:
-            raise Unsupported(f"{self.protocol} cannot carry a {mode}")
-        if not await self.extended():
-            raise self.not_extended(f"it can carry requests, but no {mode}")
-        if self._answers_only:
-            raise Unsupported(f"{self!r} only answers on this connection: it can carry requests, but no {mode}")
-        now = link.runtime.time()
-        if len(self.channels or ()) >= 2 * link.runtime.limits.channels:
-            raise TooManyRequests(f"{len(self.channels or ())} channels are open on this peer (Limits.channels)")
-        if hops is None:
-            hops = link.transport.hops if link.transport is not None else 0
-        facts = {"mode": mode, "credit": credit, "hops": hops}
-        message = Message(
-            Kind.OPEN, subject, None, None, link.format, None, link.runtime.ttl(now, now + timeout if timeout else math.inf)
-        )
-        message._attributes = facts
-        if body is not None:
-            message.format = chosen = link.format_for(body, subject)
-            message.raw = chosen.encode(body)
-        if link.outbox is not None:  # what was published before leaves before
-            await link.room(0, now + (30.0 if timeout is None else timeout))
-        if not self.connected:
-            raise Disconnected("the link is down", self.address, False)
-        link.check_initiates(self)
-        channel.started = now
-        channel.id = link.write(message, self)
-        channels = self.channels = self.channels if self.channels is not None else {}
-        channels[channel.id] = channel
-        if timeout is not None:
-            channel.deadline = now + timeout
-            if channel.deadline < self._due:
-                self._watch(channel.deadline)
-
-    @property
-    def takes_items(self) -> bool:
-        """Whether an item written now would not add to what waits for too long already."""
-        outbox = self._link.outbox
-        return outbox is None or outbox.takes_answers
-
-    def channel_frame(self, channel: Channel[Any, Any], frame: bytes, body_format: BodyFormat | None) -> int:
-        """Write a frame of a tunnel as an item. What it costs the other side until it is read.
-
-        Args:
-            body_format: How it travels; None for a value of this wire.
-        """
-        if body_format is None:
-            return self.channel_send(channel, Kind.ITEM, frame, None, {})
-        self._link.answer(Message(Kind.ITEM, channel.subject, channel.id, frame, body_format), self)
-        return len(frame) + OVERHEAD
-
-    def channel_send(self, channel: Channel[Any, Any], kind: Kind, value: Any, code: Code | None, facts: dict[str, Any]) -> int:
-        """A channel's port: write an item, a credit or an end. What it costs the other side until it is read."""
-        link = self._link
-        message = Message(kind, channel.subject, channel.id, None, link.format, code=code)
-        if facts:
-            message._attributes = facts
-        if kind is Kind.ITEM:
-            message.format = chosen = link.format_for(value, channel.subject)
-            message.raw = chosen.encode(value)
-        link.answer(message, self)
-        return cost(message)
-
-    def channel_room(self) -> Awaitable[None] | None:
-        """A channel's port: something to wait for while too much waits to be written."""
-        return self._link.room_for_answer() if self._link.outbox is not None else None
-
-    def channel_done(self, channel: Channel[Any, Any]) -> None:
-        """A channel's port: it is over."""
-        if self.channels is not None and self.channels.pop(channel.id, None) is not None:
-            session = self._link.session
-            if session is not None:
-                session.forget(channel.id, self._link.runtime.time())
-
-    # -- calls.Answer: outcomes of this peer's requests ------------------------------------------------------------------
-
-    def answer(self, call: Call, value: Any) -> None:
-        response = self._response(call, value)
-        if response is not None:
-            self._link.answer(response, self)
-
-    async def answer_later(self, call: Call, value: Any) -> None:
-        """`answer`, when less waits for the peer. It keeps its handler's place until then, and is charged.
-
-        Raises:
-            EncodeError: It cannot be written.
-        """
-        response = self._response(call, value)
-        del value
-        if response is None or call.ended:
-            return
-        link = self._link
-        held, size = Account(link.runtime), cost(response)
-        if not held.hold(size):
-            link.too_slow(self, "answers wait for it, and the bus keeps too much already (Limits.total_bytes)")
-            return
-        try:
-            await link.room_for_answer()
-        finally:
-            held.release(size)
-        if not call.ended:
-            link.answer(response, self)
-
-    def _response(self, call: Call, value: Any) -> Message | None:
-        message = call.message
-        if message.kind is not Kind.REQUEST:
-            return None
-        link = self._link
-        response = Message(Kind.RESPONSE, message.subject, message.id, None, link.format)
-        response.reply_to = message.reply_to
-        if call.away and isinstance(value, Message):  # over a bridge: as it came, where this wire can carry that
-            response.raw, response.format, response._value = value.raw, value.format, value._value
-            if value.raw is None and value.has_body:
-                response.format = chosen = link.format_for(value.body, message.subject)
-                response.raw = chosen.encode(value.body)
-        elif value is not None:
-            response.format = chosen = link.format_for(value, message.subject)
-            response.raw = chosen.encode(value)
-        return response
-
-    def refuse(self, call: Call, code: Code, text: str, reason: str | None, detail: Any) -> None:
-        kind = call.message.kind
-        if kind is Kind.REQUEST:
-            self.send_error(call.message, code, text, reason, detail, delivered=call.delivered)
-        elif kind is Kind.OPEN:
-            self.send_error(call.message, code, text, reason, detail, kind=Kind.END, delivered=call.delivered)
-            if self.channels is not None:
-                self.channels.pop(call.message.id, None)
-
-    def send_error(
-        self,
-        message: Message,
-        code: Code,
-        text: str,
-        reason: str | None = None,
-        detail: Any = None,
-        kind: Kind = Kind.ERROR,
-        *,
-        delivered: bool = False,
-    ) -> None:
-        """Answer a message with an error.
-
-        Args:
-            delivered: A handler had the message, and this is what it says; otherwise the bus itself refuses it.
-        """
-        if not delivered:
-            self._link.bus._dead_letter(self, message, code, text)
-        text = text.encode("utf-8", "replace").decode()  # a lone surrogate cannot be written
-        alternatives: tuple[dict[str, Any], ...] = (
-            {"text": text, "reason": reason, "detail": detail},
-            {"text": text, "reason": reason, "detail": None},
-            {"text": text[:200], "reason": None, "detail": None},
-            {"text": "", "reason": None, "detail": None},
-        )
-        # Some answer must go out: without its detail, with less text, and at last with hardly anything.
-        for facts in alternatives:
-            if not delivered:
-                facts["undelivered"] = True
-            error = Message(kind, message.subject, message.id, code=code, attributes=facts)
-            error.reply_to = message.reply_to
-            try:
-                self._link.answer(error, self)
-            except BusError:
-                continue
-            return
-        self._link.bus._counters.dropped += 1
-
-    def finished(self, call: Call) -> None:
-        if self.calls is not None and self.calls.get(call.message.id) is call:
-            del self.calls[call.message.id]
-        if not call.started and self.waiting and call in self.waiting:
-            self.waiting.remove(call)
-            self.release(call.message)
-        else:
-            self._place_free(call)
-
-    def stopped(self, call: Call) -> None:
-        if self.calls is not None and self.calls.get(call.message.id) is call:
-            del self.calls[call.message.id]
-        self.stopping += 1
-        self._link.runtime.stopping += 1
-        self._link.runtime.bell.ring()
-
-    def returned(self, call: Call) -> None:
-        self.stopping -= 1
-        self._link.runtime.stopping -= 1
-        self._place_free(call)
-
-    def _place_free(self, call: Call) -> None:
-        runtime = self._link.runtime
-        runtime.running -= 1
-        if self.large and (size := self.large.pop(call, 0)):
-            runtime.large.release(size)
-        if self.waiting or runtime.crowded:
-            incoming.next_call(self)
-        runtime.bell.ring()
-
-    def spawn(self, function: Callable[..., Awaitable[Any]], *args: Any) -> None:
-        """Run a task of the bus for as long as this peer is there."""
-        scope = anyio.CancelScope()
-        scopes = self.scopes = self.scopes if self.scopes is not None else set()
-        scopes.add(scope)
-        self._link.runtime.spawn(_within, scopes, scope, function, args)
-
-    def hold(self, message: Message) -> bool:
-        """Take account of a message of this peer that has to wait. False if too much waits already."""
-        if not self.account.hold(cost(message)):
-            return False
-        message.forget_value()
-        return True
-
-    def release(self, message: Message) -> None:
-        """It waits no more."""
-        self.account.release(cost(message))
-
     # -- deadlines and endings -------------------------------------------------------------------------------------------
 
     def _watch(self, deadline: float) -> None:
@@ -729,20 +265,6 @@ class Peer(Answer):
         elif self._extended:
             self._send_cancel(reply.key, reply.subject)
 
-    def _unanswered(self, question: Question) -> None:
-        """A question is out for long: its answer may still come."""
-        late = self._late = self._late if self._late is not None else {}
-        late[question.key] = question
-        session = self._link.session
-        if len(late) > LATE and session is not None:
-            oldest = next(iter(late))
-            del late[oldest]
-            session.forget(oldest, self._link.runtime.time())
-
-    def late_answer(self, id: Any) -> Question | None:
-        """The question that an answer to nothing in `pending` is for."""
-        return self._late.pop(id, None) if self._late else None
-
     async def _cancel_when_known(self, key: Any, subject: str | int) -> None:
         try:
             if await self.extended():
@@ -795,13 +317,3 @@ class Peer(Answer):
             self._unsent = None
             self._link.runtime.timed.pop(self, None)
             self._extended = None
-
-
-async def _within(
-    scopes: set[anyio.CancelScope], scope: anyio.CancelScope, function: Callable[..., Awaitable[Any]], args: tuple[Any, ...]
-) -> None:
-    try:
-        with scope:
-            await function(*args)
-    finally:
-        scopes.discard(scope)

@@ -1,0 +1,136 @@
+"""Finding out whether a peer is one of ours: the question, its answer however late, and what a bare peer cannot do."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from .answering import AnsweredPeer
+from .errors import BusError, Disconnected, RequestCancelled, Unsupported
+from .hello import HELLO, HELLO_TIMEOUT, LATE, Question
+from .message import Kind, Message
+
+if TYPE_CHECKING:
+    pass
+
+__all__ = ["AcquaintedPeer"]
+
+
+class AcquaintedPeer(AnsweredPeer):
+    """The part of a `Peer` that knows the extensions."""
+
+    __slots__ = ()
+
+    async def extended(self) -> bool:
+        """Whether the peer is known to be one of ours and to speak the extensions. It is asked when that is first needed.
+
+        An answer or a refusal is final. Silence is not: the peer may be busy. Then this is False, the next use asks again, and
+        an answer that comes late counts.
+
+        Raises:
+            Disconnected: The link broke meanwhile.
+        """
+        if self._extended is None:
+            await self._told(self.question())
+        return bool(self._extended)
+
+    def question(self) -> Question:
+        """The question who the peer is, asked unless it is out already: each waits for a second, so that is one a second."""
+        asking = self._asking
+        if asking is None or asking.done():
+            to_tell = self._link.bus._distribution.to_tell(self)  # type: ignore[arg-type]  # every one is a Peer
+            asking = self._asking = self._ask({"v": 1, "subscribes": to_tell} if to_tell else {"v": 1})
+        return asking
+
+    async def hello(self, confirm: list[str | int] | None = None) -> list[str | int]:
+        """Ask the peer who it is. Also a barrier: what was written before has been handled when this returns.
+
+        Args:
+            confirm: Patterns that were just subscribed.
+
+        Returns:
+            Those of `confirm` that the peer refused.
+        """
+        answer = await self._told(self._ask({"v": 1, "confirm": confirm} if confirm else {"v": 1}))
+        refused = answer.get("refused", []) if isinstance(answer, dict) else []
+        return refused if isinstance(refused, list) else []
+
+    @staticmethod
+    async def _told(question: Question) -> Any:
+        """The answer to a question; None where there is none.
+
+        Raises:
+            Disconnected: The link broke meanwhile.
+        """
+        try:
+            return await question
+        except (Disconnected, RequestCancelled):
+            raise
+        except (BusError, ConnectionError):
+            return None
+
+    def _ask(self, body: dict[str, Any]) -> Question:
+        link = self._link
+        runtime = link.runtime
+        now = runtime.time()
+        question = Question(self, now)  # type: ignore[arg-type]  # every one is a Peer
+        message = Message(Kind.REQUEST, HELLO, None, None, link.format, None, runtime.ttl(now, question.deadline))
+        question._abandon = self._abandoned
+        try:
+            message.format = chosen = link.format_for(body, HELLO)
+            message.raw = chosen.encode(body)
+            link.request(message, question, self)  # type: ignore[arg-type]  # every one is a Peer
+        except BusError as error:  # this wire cannot carry it, or not now
+            question._fail(error)
+        if question.deadline < self._due:
+            self._watch(question.deadline)
+        return question
+
+    def _answered(self, answer: Any) -> None:
+        """It has said who it is."""
+        if isinstance(answer, dict) and answer.get("v") == 1:
+            self._answers_only = answer.get("answers_only") is True
+            self.is_ours(answer.get("subscribes"))
+        else:
+            self._extended = False
+
+    def is_ours(self, subscribes: Any = None) -> None:
+        """It has shown to be one of ours.
+
+        Args:
+            subscribes: How many subscriptions it has still to tell.
+        """
+        late = self._silent
+        self._extended, self._silent = True, False
+        if self.key is None and self._link.session is not None:
+            self._link.set_shared()
+        distribution = self._link.bus._distribution
+        distribution.known(self, subscribes)  # type: ignore[arg-type]  # every one is a Peer
+        if late:
+            distribution.known_late(self)  # type: ignore[arg-type]  # every one is a Peer
+
+    def not_extended(self, without: str) -> Unsupported:
+        """The error of a verb that takes one of ours.
+
+        Args:
+            without: What cannot be done.
+        """
+        if self._extended is None:
+            return Unsupported(
+                f"{self!r} has not answered for {HELLO_TIMEOUT:.0f} s: it may be a bare peer, or busy; {without} until it has "
+                "said that it is a polybus peer: try again later"
+            )
+        return Unsupported(f"{self!r} is not a polybus peer: {without}")
+
+    def _unanswered(self, question: Question) -> None:
+        """A question is out for long: its answer may still come."""
+        late = self._late = self._late if self._late is not None else {}
+        late[question.key] = question
+        session = self._link.session
+        if len(late) > LATE and session is not None:
+            oldest = next(iter(late))
+            del late[oldest]
+            session.forget(oldest, self._link.runtime.time())
+
+    def late_answer(self, id: Any) -> Question | None:
+        """The question that an answer to nothing in `pending` is for."""
+        return self._late.pop(id, None) if self._late else None

@@ -1,0 +1,174 @@
+"""What a peer has asked: its answers, the places that its requests take, and what they make the bus keep."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any
+
+import anyio
+
+from . import turns
+from .account import Account, cost
+from .errors import BusError, Code
+from .known_peer import KnownPeer
+from .message import Kind, Message
+
+if TYPE_CHECKING:
+    from .calls import Call
+
+__all__ = ["AnsweredPeer"]
+
+
+class AnsweredPeer(KnownPeer):
+    """The part of a `Peer` that answers it: a `calls.Answer`."""
+
+    __slots__ = ()
+
+    def answer(self, call: Call, value: Any) -> None:
+        response = self._response(call, value)
+        if response is not None:
+            self._link.answer(response, self)  # type: ignore[arg-type]  # every one is a Peer
+
+    async def answer_later(self, call: Call, value: Any) -> None:
+        """`answer`, when less waits for the peer. It keeps its handler's place until then, and is charged.
+
+        Raises:
+            EncodeError: It cannot be written.
+        """
+        response = self._response(call, value)
+        del value
+        if response is None or call.ended:
+            return
+        link = self._link
+        held, size = Account(link.runtime), cost(response)
+        if not held.hold(size):
+            link.too_slow(self, "answers wait for it, and the bus keeps too much already (Limits.total_bytes)")  # type: ignore[arg-type]  # every one is a Peer
+            return
+        try:
+            await link.room_for_answer()
+        finally:
+            held.release(size)
+        if not call.ended:
+            link.answer(response, self)  # type: ignore[arg-type]  # every one is a Peer
+
+    def _response(self, call: Call, value: Any) -> Message | None:
+        message = call.message
+        if message.kind is not Kind.REQUEST:
+            return None
+        link = self._link
+        response = Message(Kind.RESPONSE, message.subject, message.id, None, link.format)
+        response.reply_to = message.reply_to
+        if call.away and isinstance(value, Message):  # over a bridge: as it came, where this wire can carry that
+            response.raw, response.format, response._value = value.raw, value.format, value._value
+            if value.raw is None and value.has_body:
+                response.format = chosen = link.format_for(value.body, message.subject)
+                response.raw = chosen.encode(value.body)
+        elif value is not None:
+            response.format = chosen = link.format_for(value, message.subject)
+            response.raw = chosen.encode(value)
+        return response
+
+    def refuse(self, call: Call, code: Code, text: str, reason: str | None, detail: Any) -> None:
+        kind = call.message.kind
+        if kind is Kind.REQUEST:
+            self.send_error(call.message, code, text, reason, detail, delivered=call.delivered)
+        elif kind is Kind.OPEN:
+            self.send_error(call.message, code, text, reason, detail, kind=Kind.END, delivered=call.delivered)
+            if self.channels is not None:
+                self.channels.pop(call.message.id, None)
+
+    def send_error(
+        self,
+        message: Message,
+        code: Code,
+        text: str,
+        reason: str | None = None,
+        detail: Any = None,
+        kind: Kind = Kind.ERROR,
+        *,
+        delivered: bool = False,
+    ) -> None:
+        """Answer a message with an error.
+
+        Args:
+            delivered: A handler had the message, and this is what it says; otherwise the bus itself refuses it.
+        """
+        if not delivered:
+            self._link.bus._dead_letter(self, message, code, text)  # type: ignore[arg-type]  # every one is a Peer
+        text = text.encode("utf-8", "replace").decode()  # a lone surrogate cannot be written
+        alternatives: tuple[dict[str, Any], ...] = (
+            {"text": text, "reason": reason, "detail": detail},
+            {"text": text, "reason": reason, "detail": None},
+            {"text": text[:200], "reason": None, "detail": None},
+            {"text": "", "reason": None, "detail": None},
+        )
+        # Some answer must go out: without its detail, with less text, and at last with hardly anything.
+        for facts in alternatives:
+            if not delivered:
+                facts["undelivered"] = True
+            error = Message(kind, message.subject, message.id, code=code, attributes=facts)
+            error.reply_to = message.reply_to
+            try:
+                self._link.answer(error, self)  # type: ignore[arg-type]  # every one is a Peer
+            except BusError:
+                continue
+            return
+        self._link.bus._counters.dropped += 1
+
+    def finished(self, call: Call) -> None:
+        if self.calls is not None and self.calls.get(call.message.id) is call:
+            del self.calls[call.message.id]
+        if not call.started and self.waiting and call in self.waiting:
+            self.waiting.remove(call)
+            self.release(call.message)
+        else:
+            self._place_free(call)
+
+    def stopped(self, call: Call) -> None:
+        if self.calls is not None and self.calls.get(call.message.id) is call:
+            del self.calls[call.message.id]
+        self.stopping += 1
+        self._link.runtime.stopping += 1
+        self._link.runtime.bell.ring()
+
+    def returned(self, call: Call) -> None:
+        self.stopping -= 1
+        self._link.runtime.stopping -= 1
+        self._place_free(call)
+
+    def _place_free(self, call: Call) -> None:
+        runtime = self._link.runtime
+        runtime.running -= 1
+        if self.large and (size := self.large.pop(call, 0)):
+            runtime.large.release(size)
+        if self.waiting or runtime.crowded:
+            turns.next_call(self)  # type: ignore[arg-type]  # every one is a Peer
+        runtime.bell.ring()
+
+    def spawn(self, function: Callable[..., Awaitable[Any]], *args: Any) -> None:
+        """Run a task of the bus for as long as this peer is there."""
+        scope = anyio.CancelScope()
+        scopes = self.scopes = self.scopes if self.scopes is not None else set()
+        scopes.add(scope)
+        self._link.runtime.spawn(_within, scopes, scope, function, args)
+
+    def hold(self, message: Message) -> bool:
+        """Take account of a message of this peer that has to wait. False if too much waits already."""
+        if not self.account.hold(cost(message)):
+            return False
+        message.forget_value()
+        return True
+
+    def release(self, message: Message) -> None:
+        """It waits no more."""
+        self.account.release(cost(message))
+
+
+async def _within(
+    scopes: set[anyio.CancelScope], scope: anyio.CancelScope, function: Callable[..., Awaitable[Any]], args: tuple[Any, ...]
+) -> None:
+    try:
+        with scope:
+            await function(*args)
+    finally:
+        scopes.discard(scope)

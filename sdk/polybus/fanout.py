@@ -1,0 +1,336 @@
+"""Who gets a publication of this bus, and how it gets there."""
+
+from __future__ import annotations
+
+import inspect
+import logging
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import anyio.lowlevel
+
+from .deliveries import Deliveries
+from .errors import BusError, QueueFull
+from .interest import Interest, bare_peer, has_numbers
+from .message import Kind, Message
+from .relaying import Journeys
+from .subjects import SubjectIndex
+
+if TYPE_CHECKING:
+    from .body import BodyFormat
+    from .bus import Bus
+    from .inbox import Inbox
+    from .link import Link
+    from .outbox import Waiting
+    from .peer import Peer
+
+__all__ = ["ROUTES", "FanOut", "Route", "own_format", "split"]
+
+logger: logging.Logger = logging.getLogger("polybus")
+
+ROUTES = 4096
+Choose: TypeAlias = "Callable[[Any, str | int], BodyFormat]"
+_TURNS = 4
+"""Of the event loop, until whoever can write has written: one to wake the writers, one to write, one to hear of it."""
+
+
+def own_format(peers: tuple[Peer, ...]) -> Choose | None:
+    """How the wires of these peers write a value, where all of them do so in one way: what JSON cannot say is not lost then."""
+    ways = {peer._link.format_for for peer in peers}
+    return ways.pop() if len(ways) == 1 else None
+
+
+class Route:
+    """Where publications of one subject go, and in which form; remembered until anybody's interest changes."""
+
+    __slots__ = ("choose", "inboxes", "message", "peers", "sole", "two_ways")
+
+    def __init__(self, subject: str | int, inboxes: tuple[Inbox, ...], peers: tuple[Peer, ...], known: bool = True) -> None:
+        self.inboxes: tuple[Inbox, ...] = inboxes
+        self.peers: tuple[Peer, ...] = peers
+        # The commonest case has a short way: one link, opened by this bus, whose peer reads publications, and nobody here.
+        short = known and len(peers) == 1 and not inboxes and peers[0]._link.upstream
+        self.sole: Peer | None = peers[0] if short else None
+        # On the short way a codec writes the message at once and nobody keeps it: one object serves for all.
+        self.message: Message = Message(Kind.PUBLISH, subject)
+        self.choose: Choose | None = own_format(peers)
+        self.two_ways: bool = False
+        """Whether some other bus might be reached twice."""
+
+
+class FanOut(Interest):
+    """Local inboxes, remote interest, relays, and what has been told to other buses."""
+
+    def __init__(self, bus: Bus) -> None:
+        self._bus = bus
+        self.local: SubjectIndex[Inbox] = SubjectIndex()
+        self.remote: SubjectIndex[Peer] = SubjectIndex()
+        self.relays: SubjectIndex[str | int] = SubjectIndex()
+        self._interest: dict[str | int, int] = {}
+        self._hinted: set[str | int] = set()
+        self.journeys: Journeys = Journeys(bus._id)
+        self._upstream: tuple[Peer, ...] = ()
+        self._bare: dict[Peer, int] = {}
+        """Peers on wires without subscriptions that get every publication: they have not shown to be ours, or have as many
+        subscriptions still to tell."""
+        self._unasked: dict[Peer, None] = {}
+        """Peers on wires where publications are an extension that have not shown to be ours: they are asked first."""
+        self._restoring: dict[Peer, anyio.Event] = {}
+        """Peers that are told of this bus's interest as soon as it is known who they are."""
+        self.routes: dict[str | int, Route] = {}
+        """Recent answers of `route`."""
+        self._inbound: dict[str | int, tuple[Inbox, ...]] = {}
+        """Who gets what peers publish, of subjects that end here."""
+        for index in (self.local, self.remote, self.relays):
+            index.changed = self._forget_routes
+
+    @property
+    def upstream(self) -> tuple[Peer, ...]:
+        """Peers of point-to-point links that this bus opened: they get every publication."""
+        return self._upstream
+
+    @upstream.setter
+    def upstream(self, peers: tuple[Peer, ...]) -> None:
+        self._upstream = peers
+        self.routes.clear()
+
+    def _forget_routes(self) -> None:
+        self.routes.clear()
+        self._inbound.clear()
+
+    def route(self, subject: str | int) -> Route:
+        """Where publications of a subject go.
+
+        Raises:
+            LocalProtocolError, ReservedSubject: An application must not publish to it, or the bus is not entered.
+            Disconnected, Unauthorized, Forbidden: The bus's only link is gone for good.
+        """
+        self._bus._running  # noqa: B018  # raises when the bus is not entered
+        self._bus._check_subject(subject)
+        if len(self.routes) >= ROUTES:
+            self.routes.clear()
+        peers = self.targets(subject)
+        route = Route(subject, self.local.match(subject), peers, self._unasked.keys().isdisjoint(peers))
+        route.two_ways = len(peers) > 1 and (self.relays.size > 0 or len(self._upstream) > 1)
+        if not route.inboxes and not route.peers:
+            self._bus._check_gone()
+        self.routes[subject] = route
+        return route
+
+    # -- local and remote interest ---------------------------------------------------------------------------------------
+
+    async def _ask(self, peers: Iterable[Peer]) -> list[Peer]:
+        """Those of the peers who are there and read no publications; who they are is asked where that is not known."""
+        bare = []
+        for peer in peers:
+            if peer in self._unasked and peer.connected:
+                try:
+                    if peer._silent:
+                        _ = peer.question()  # nobody waits for it again, but a late answer changes what follows
+                        bare.append(peer)
+                    elif not await peer.extended() and (peer._extended is False or peer._silent):
+                        bare.append(peer)
+                except BusError:
+                    continue  # it has gone meanwhile: the publication waits, or ends, with its link
+        return bare
+
+    # -- publications of this bus ----------------------------------------------------------------------------------------
+
+    def targets(self, subject: str | int) -> tuple[Peer, ...]:
+        """The peers that a publication of this bus goes to."""
+        matched = self.remote.match(subject)
+        if self._bare:
+            matched = tuple(dict.fromkeys((*matched, *self._bare)))
+        upstream = self.upstream
+        if isinstance(subject, int) and len(upstream) > 1:  # the links that number their subjects, if there is any
+            upstream = tuple(peer for peer in upstream if has_numbers(peer._link)) or upstream
+        if not matched:
+            return upstream
+        if not upstream:
+            return matched
+        return tuple(dict.fromkeys((*upstream, *matched)))
+
+    @staticmethod
+    def publish_alone(route: Route, link: Link, body: Any) -> None:
+        """The short way of a publication with one goal that takes it at once.
+
+        Raises:
+            EncodeError, Unsupported, TooLarge: The wire cannot carry it.
+        """
+        message = route.message if link.shared is not None else Message(Kind.PUBLISH, route.message.subject)
+        message.format = body_format = link.format_for(body, message.subject)
+        message.raw = body_format.encode(body)
+        link.publish_alone(message, route.peers[0])
+
+    async def publish_two_ways(self, message: Message, route: Route, deadline: float) -> None:
+        """`publish` of what may reach another bus on two ways: that one takes it once.
+
+        Raises:
+            QueueFull, EncodeError, Unsupported, TooLarge: As `publish`.
+        """
+        carry, others = split(route.peers)
+        failed: BusError | None = None
+        try:
+            await self.publish(self.journeys.begin(message), carry, (), deadline)
+        except BusError as error:  # each for itself
+            failed = error
+        await self.publish(message, others, route.inboxes, deadline)
+        if failed is not None:
+            raise failed
+
+    def publish_two_ways_nowait(self, message: Message, route: Route, deadline: float) -> None:
+        """The same without waiting.
+
+        Raises:
+            QueueFull, EncodeError, Unsupported, TooLarge: As `publish`.
+        """
+        carry, others = split(route.peers)
+        failed: BusError | None = None
+        try:
+            self.publish_nowait(self.journeys.begin(message), carry, (), deadline)
+        except BusError as error:
+            failed = error
+        self.publish_nowait(message, others, route.inboxes, deadline)
+        if failed is not None:
+            raise failed
+
+    async def publish(self, message: Message, peers: Iterable[Peer], inboxes: Iterable[Inbox], deadline: float) -> None:
+        """Deliver to all, waiting for room where that is the policy.
+
+        Raises:
+            QueueFull: A queue or outbox had no room until the deadline. The others have got the publication.
+            EncodeError, Unsupported, TooLarge: Some peer's wire cannot carry it. The others have got it.
+        """
+        full: list[str] = []
+        failed: BusError | None = None
+        if self._unasked and (bare := await self._ask(peers)):
+            failed = bare_peer(bare[0])
+            peers = [peer for peer in peers if peer not in bare]
+        for inbox in inboxes:
+            if inbox.local:
+                if inbox.full and not await inbox.room(deadline):
+                    full.append(f"the queue of {inbox.pattern!r} ({inbox.queue})")
+                else:
+                    inbox.offer(message, None)
+        slow = False
+        catching_up: list[Link] = []
+        free = self._bus._authorize is None
+        undecided: list[tuple[Deliveries, Waiting]] = []
+        shared, turn, at_once = message.shared, self._bus._running.turn(), 0
+        for peer in peers:
+            link = peer._link
+            try:
+                if free and link.flowing:  # the usual case, without a coroutine for each peer
+                    if (alike := link.alike) is not None:
+                        link.send_framed(shared.get(alike) or link.framed(message), turn)  # type: ignore[misc]  # it goes with `alike`
+                        at_once += 1
+                    else:
+                        link.publish(message, peer, deadline)
+                elif free or link.upstream:
+                    if not await self._send(message, peer, deadline):
+                        full.append(f"the outbox to {peer.address}")
+                elif (entry := self._send_if_allowed(message, peer, deadline)) is not None and peer.undelivered is not None:
+                    undecided.append((peer.undelivered, entry))
+            except BusError as error:
+                failed = failed or error
+            if not link.flowing:
+                slow = True
+                if not link.slow:
+                    catching_up.append(link)
+        self._bus._counters.sent += at_once
+        if slow:
+            message.forget_shared()
+        for deliveries, entry in undecided:
+            await deliveries.settled(entry, deadline)
+        if full:
+            raise QueueFull(f"no room in time in {', '.join(full)}")
+        if catching_up:
+            await self._let_write(catching_up)
+        if failed is not None:
+            raise failed
+
+    @staticmethod
+    async def _let_write(links: list[Link]) -> None:
+        """A publisher in a loop must let the event loop write, or it overruns peers that do read."""
+        for _ in range(_TURNS):
+            if all(link.flowing or link.slow for link in links):
+                return
+            await anyio.lowlevel.checkpoint()
+
+    async def _send(self, message: Message, peer: Peer, deadline: float) -> bool:
+        link = peer._link
+        while not link.publish(message, peer, deadline):
+            if not link.upstream:
+                return True  # dropped or cut by the policy of the listener, and counted
+            if not await link.room(len(message.raw or b""), deadline):
+                return False
+        return True
+
+    def publish_nowait(self, message: Message, peers: Iterable[Peer], inboxes: Iterable[Inbox], deadline: float) -> None:
+        """The same without waiting.
+
+        Raises:
+            QueueFull: There was no room somewhere; the others have got the publication.
+            EncodeError, Unsupported, TooLarge: Some peer's wire cannot carry it; the others have got it.
+        """
+        full: list[str] = []
+        failed: BusError | None = None
+        for inbox in inboxes:
+            if inbox.local:
+                if inbox.full:
+                    full.append(f"the queue of {inbox.pattern!r} ({inbox.queue})")
+                else:
+                    inbox.offer(message, None)
+        for peer in peers:
+            try:
+                if peer in self._unasked:
+                    self._check_unasked(peer)
+                if not self._send_nowait(message, peer, deadline):
+                    full.append(f"the outbox to {peer.address}")
+            except BusError as error:  # each peer for itself
+                failed = failed or error
+        message.forget_shared()
+        if full:
+            raise QueueFull(f"no room in {', '.join(full)}")
+        if failed is not None:
+            raise failed
+
+    def _check_unasked(self, peer: Peer) -> None:
+        """
+        Raises:
+            Unsupported: It is known to read no publications. Where that is not known, it is asked for the next time.
+        """
+        if peer._silent and peer.connected:
+            _ = peer.question()
+        if peer._extended is False or peer._silent:
+            raise bare_peer(peer)
+        if peer.connected:
+            peer._link.runtime.spawn(self._ask, (peer,))
+
+    def _send_nowait(self, message: Message, peer: Peer, deadline: float) -> bool:
+        link = peer._link
+        if self._bus._authorize is not None and not link.upstream:
+            self._send_if_allowed(message, peer, deadline)
+            return True
+        return link.publish(message, peer, deadline) or not link.upstream
+
+    def _send_if_allowed(self, message: Message, peer: Peer, deadline: float) -> Waiting | None:
+        """Send what `authorize` lets a peer hear. What is returned waits for its answer, and what follows waits behind it."""
+        if peer.undelivered is not None:
+            return peer.undelivered.add(message, deadline)
+        allowed = self._bus._authority.may_receive(peer, message.subject)
+        if inspect.isawaitable(allowed):
+            return Deliveries(peer).begin(message, deadline, allowed)
+        if allowed:
+            peer._link.publish(message, peer, deadline)  # or dropped by the policy of the listener, and counted
+        return None
+
+
+def split(peers: tuple[Peer, ...]) -> tuple[list[Peer], list[Peer]]:
+    """Those whose wire has headers, and the others."""
+    carry: list[Peer] = []
+    others: list[Peer] = []
+    for peer in peers:
+        session = peer._link.session
+        (carry if session is not None and session.capabilities.headers else others).append(peer)
+    return carry, others

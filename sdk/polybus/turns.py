@@ -1,0 +1,103 @@
+"""Whose turn it is: a request starts at once, waits for its turn, or is turned away. Nothing here waits."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING, cast
+
+from .account import cost
+from .errors import Code
+from .message import Kind, Message
+from .urgency import UrgentQueue
+
+if TYPE_CHECKING:
+    from .calls import Call
+    from .peer import Peer
+
+__all__ = ["DRAINING", "admit", "duplicate", "next_call"]
+
+DRAINING = "this bus takes no requests now, it is draining or has not started yet: ask another, or later"
+
+_LARGE = 16 * 1024
+"""Bytes: smaller bodies of requests that run are not charged, `Limits.total_running` bounds them."""
+
+
+def admit(peer: Peer, call: Call) -> None:
+    """Start a call, or let it wait for its turn, or refuse it."""
+    runtime = peer._link.runtime
+    limits = runtime.limits
+    waiting = peer.waiting
+    if not waiting and len(peer.calls or ()) + peer.stopping <= limits.running and runtime.running < limits.total_running:
+        raw = call.message.raw
+        if raw is not None and len(raw) > _LARGE and not _keep(peer, call):
+            _turn_away(peer, call, f"{runtime.buffered} bytes wait here (Limits.total_bytes)")
+            return
+        runtime.running += 1
+        runtime.workers.submit(call)
+        return
+    urgency = peer._link.urgency
+    if waiting is None:
+        waiting = peer.waiting = deque() if urgency is None else UrgentQueue()
+    if len(waiting) >= limits.waiting or not peer.hold(call.message):
+        _turn_away(peer, call, f"{limits.running} requests run, {len(waiting)} wait (Limits.running, waiting, waiting_bytes)")
+        return
+    if urgency is None:
+        waiting.append(call)
+    else:
+        cast("UrgentQueue[Call]", waiting).append(call, urgency(call.message))
+    runtime.crowded[peer] = None
+
+
+def _turn_away(peer: Peer, call: Call, why: str) -> None:
+    if peer.calls is not None:
+        peer.calls.pop(call.message.id, None)
+    call.ended = True
+    peer._link.bus._counters.refused += 1
+    call.origin.refuse(call, Code.RESOURCE_EXHAUSTED, f"{why}: try again later", "too_many_requests", None)
+
+
+def _keep(peer: Peer, call: Call) -> bool:
+    """Charge a large body that its handler keeps. False if the bus keeps too much already."""
+    size = cost(call.message)
+    if not peer._link.runtime.large.hold(size):
+        return False
+    peer.large = peer.large if peer.large is not None else {}
+    peer.large[call] = size
+    return True
+
+
+def next_call(peer: Peer) -> None:
+    """A place became free: it goes round among the peers that have requests waiting.
+
+    Each step starts a request, or takes a peer out that must wait for a place of its own, and will be back with it.
+    """
+    runtime = peer._link.runtime
+    crowded = runtime.crowded
+    if peer.waiting:
+        crowded.setdefault(peer)
+    while crowded and runtime.running < runtime.limits.total_running:
+        first = next(iter(crowded))
+        del crowded[first]
+        waiting = first.waiting
+        if not waiting or first.calls is None or len(first.calls) - len(waiting) + first.stopping >= runtime.limits.running:
+            continue
+        call = waiting.popleft()
+        size = cost(call.message)
+        first.account.release(size)
+        if size > _LARGE:
+            _ = _keep(first, call)  # it has room: it was kept until now
+        runtime.running += 1
+        runtime.workers.submit(call)
+        if waiting:
+            crowded[first] = None
+
+
+def duplicate(peer: Peer, message: Message, now: float) -> None:
+    """An id that is still in flight: what came second is not run."""
+    link = peer._link
+    link.refused("duplicate_id", f"the id of a {message.kind.value} for {message.subject!r} is still in flight", now)
+    if link.session is not None and link.session.capabilities.answers_duplicates:
+        kind = Kind.END if message.kind is Kind.OPEN else Kind.ERROR
+        peer.send_error(
+            message, Code.ALREADY_EXISTS, "this id is still in flight: ids must be unique", "duplicate_id", kind=kind
+        )
