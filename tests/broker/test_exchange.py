@@ -307,3 +307,16 @@ def test_numbers_for_prometheus() -> None:
     assert 'polybus_broker_dropped_total{reason="truncated"} 2' in lines
     names = [line.split()[2] for line in lines if line.startswith("# TYPE")]
     assert len(names) == len(set(names))
+
+
+def test_a_server_that_introduces_itself_learns_who_its_earlier_clients_are() -> None:
+    exchange = Exchange(lambda: 0.0)
+    wire, server = joined(exchange)
+    client = exchange.client_joined(Wire(), lambda frame: None, params={"path": "/game"})
+    assert client is not None
+    exchange.from_server(server, [bytes.fromhex("00000000 12000000 ffff0000") + b'{"server":"A","instance":"i"}'])
+    without, with_facts, welcome = wire.sent
+    assert without == bytes.fromhex("00000001 d0000000 00000000")
+    assert with_facts[:12] == bytes.fromhex("00000001 d2000000 00000000")
+    assert b'"path":"/game"' in with_facts
+    assert welcome[:4] == bytes(4)

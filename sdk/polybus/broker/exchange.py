@@ -195,7 +195,10 @@ class Exchange:
             self.counters.drop("refused")
             self._expel(server, 1008, text)
         else:
-            server.registered = True
+            if not server.registered:  # it may have got clients already, as any server does: now it may know who they are
+                server.registered = True
+                for client in server.clients.values():
+                    server.send(frames.control(client.number, wire.CONNECTED, _facts(client)))
             server.send(frames.welcome(frame))
 
     # -- clients: steps 3, 6 and 7 ---------------------------------------------------------------------------------------
@@ -210,11 +213,10 @@ class Exchange:
             end.close(1013, f"there is no server {wanted!r} now" if wanted else "there is no server now: try again later")
             return None
         number = self._next_number()
-        client = Client(number, end, send, server, wire.CLIENT.pack(number))
+        client = Client(number, end, send, server, wire.CLIENT.pack(number), params or {})
         self.clients[number] = server.clients[number] = client
         self.counters.clients_total += 1
-        facts = {"address": end.address, "params": dict(params or {})} if server.registered else None
-        server.send(frames.control(number, wire.CONNECTED, facts))
+        server.send(frames.control(number, wire.CONNECTED, _facts(client) if server.registered else None))
         self._tell(ClientJoined(at=self._clock(), address=end.address, client=number, server=server.id))
         return client
 
@@ -338,7 +340,7 @@ class Exchange:
         if not client.server.gone:
             client.server.send(frames.control(client.number, wire.CLOSED))
         client.rests_until = self._clock() + self._rest
-        client.end, client.send = GONE, GONE.send  # of a number that rests nothing is kept but the number
+        client.end, client.send, client.params = GONE, GONE.send, {}  # of a number that rests nothing is kept but the number
         self._resting.append(client)
         if len(self._resting) > MOST_RESTING:
             self._step(self._resting.popleft(), Event.RESTED)
@@ -407,3 +409,7 @@ class Exchange:
             slow_clients=counters.slow_clients,
             dropped=dict(counters.dropped),
         )
+
+
+def _facts(client: Client) -> dict[str, object]:
+    return {"address": client.end.address, "params": dict(client.params)}

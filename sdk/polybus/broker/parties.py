@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Final, Protocol
 
 from attrs import define, field
@@ -96,6 +96,8 @@ class Client:
     send: Callable[[bytes], None]
     server: Server
     prefix: bytes
+    params: Mapping[str, str]
+    """What its handshake said."""
     stage: Stage = Stage.OPEN
     paused: bool = False
     rests_until: float = 0.0

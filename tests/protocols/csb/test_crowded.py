@@ -60,6 +60,29 @@ def test_with_an_id_it_introduces_itself_and_learns_who_its_clients_are() -> Non
     assert sent(session) == ["00000007" + "f2000000" + "00000000" + b'{"code":4401,"reason":"no"}'.hex()]
 
 
+def test_clients_that_the_broker_has_assigned_before_it_answers_are_there_when_it_has() -> None:
+    session = session_of(server="A")
+    for frame in ("00000007 d0000000 00000000", "00000007 10000001 00000005", "00000008 d0000000 00000000"):
+        session.receive(bytes.fromhex(frame), 0.0)
+    session.receive(bytes.fromhex("00000008 e0000000 00000000"), 0.0)
+    session.receive(bytes.fromhex("00000007 d2000000 00000000") + b'{"address":"10.0.0.1:5","params":{"path":"/game"}}', 0.0)
+    assert session.events() == []
+    session.receive(bytes.fromhex("00000000 22000000 ffff0000") + b'{"v":1}', 0.0)
+    ready, seven, asked, eight, gone = session.events()
+    assert isinstance(ready, Ready)
+    assert seven == PeerOpened(7, "10.0.0.1:5", {"path": "/game"})
+    assert isinstance(asked, Message) and (asked.subject, asked.peer) == (5, 7)
+    assert (eight, gone) == (PeerOpened(8, "client 8", {}), PeerClosed(8, "the client has gone"))
+
+
+def test_what_comes_before_the_broker_answers_is_bounded() -> None:
+    session = session_of(server="A")
+    for _ in range(5):
+        session.receive(bytes.fromhex("00000007 10000001 00000005") + bytes(1_000_000), 0.0)
+    [event] = session.events()
+    assert isinstance(event, CloseWanted)
+
+
 def test_a_broker_that_refuses_it_ends_the_connection() -> None:
     session = session_of(server="A")
     session.receive(bytes.fromhex("00000000 22d00000 ffff0000") + b'{"code":6,"text":"taken"}', 0.0)

@@ -29,6 +29,7 @@ __all__ = ["BROKER", "CrowdedSession"]
 
 BROKER: Final = 0
 """The broker itself, among the numbers of clients."""
+_OF_BROKER: Final = wire.CLIENT.pack(BROKER)
 _CAPABILITIES: Final = Capabilities(
     numbers=True, announce="client", many_peers=True, asks_before_publishing=True, scarce_ids=True
 )
@@ -39,7 +40,7 @@ _encode: Final = msgspec.json.Encoder().encode
 class CrowdedSession(CsbSession):
     """One socket between a server and a broker."""
 
-    __slots__ = ("_count", "_introduction", "_numbered", "_parties", "_registered", "_resting")
+    __slots__ = ("_count", "_early", "_early_bytes", "_introduction", "_numbered", "_parties", "_registered", "_resting")
 
     capabilities: Capabilities = _CAPABILITIES
 
@@ -47,6 +48,9 @@ class CrowdedSession(CsbSession):
         super().__init__(codec, limits, faces_strangers=True)
         self._introduction = introduction
         self._registered = False
+        self._early: dict[tuple[bytes, int], bytes] | None = {} if introduction is not None else None
+        """What has come of clients before the broker has answered the introduction. It may have assigned some by then."""
+        self._early_bytes = 0
         self._parties: dict[int, Party] = {}
         self._resting: dict[Party, None] = {}
         self._count = 0
@@ -62,6 +66,9 @@ class CrowdedSession(CsbSession):
 
     def receive(self, frame: bytes, now: float) -> None:
         """One frame has come in. Never raises: a bad one becomes `Refused`, and is answered where it can be."""
+        if self._early is not None and frame[:4] != _OF_BROKER:
+            self._keep(self._early, frame)
+            return
         party = None
         try:
             client, inner = unwrap(frame)
@@ -70,7 +77,7 @@ class CrowdedSession(CsbSession):
             if message.kind is _CONTROL and message.subject != DEADLINE_WORD:
                 self._control(message, client)
             elif client == BROKER:
-                self._of_broker(message)
+                self._of_broker(message, now)
             elif party is None:
                 raise refuse(f"client {client} is not connected", "unknown_peer")
             else:
@@ -94,13 +101,25 @@ class CrowdedSession(CsbSession):
         else:
             raise refuse(f"{message.subject} for client {client} from a broker", "unknown_kind")
 
-    def _of_broker(self, message: Message) -> None:
+    def _keep(self, early: dict[tuple[bytes, int], bytes], frame: bytes) -> None:
+        """Keep a frame until this server is ready. A second Connected says who the client of the first is."""
+        connected = frame[4:5] and frame[4] >> 4 == wire.CONNECTED
+        early[(frame[:4], 0) if connected else (b"", len(early))] = frame
+        self._early_bytes += len(frame)
+        if self._early_bytes > self._limits.queue_bytes:
+            early.clear()
+            self._events.append(CloseWanted(1009, "too much came of clients before the broker has answered the introduction"))
+
+    def _of_broker(self, message: Message, now: float) -> None:
         """The answer to the introduction."""
         if self._registered or self._introduction is None or message.id != wire.HELLO << 16:
             raise refuse("client 0 is nobody", "unknown_peer")
         if message.kind is Kind.RESPONSE:
             self._registered = True
             self._events.append(Ready())
+            early, self._early = self._early, None
+            for frame in (early or {}).values():
+                self.receive(frame, now)
         else:
             text = str(message.attributes.get("text") or "the broker refuses this server")
             self._events.append(CloseWanted(1008, text, refuse(text, "refused")))
@@ -169,6 +188,7 @@ class CrowdedSession(CsbSession):
     def connection_lost(self, reason: str) -> None:
         """Everybody has gone."""
         super().connection_lost(reason)
+        self._early = None
         self._parties.clear()
         self._resting.clear()
         self._numbered.clear()
