@@ -168,6 +168,8 @@ class Link(Outflow):
         if self._attachment is not None:
             self._attachment.over()
         self._attachment = Attachment(self)
+        if self.urgency is not None and (keep_short := getattr(transport, "keep_short", None)) is not None:
+            keep_short()
         transport.start(cast("Receiver", self._attachment))  # pyright takes an attribute that is a function for a method
         self._take_events(now)
         self.flush()

@@ -63,6 +63,9 @@ class Transport(Protocol):
     A transport may offer ``pause_reading()`` and ``resume_reading()``, by which a broker holds back a peer whose other end is
     slow; where it does not, what comes in is kept up to a limit, and then the connection ends.
 
+    One over a queue of the system's may offer ``keep_short()``, called on wires with priorities before ``start``: from then on
+    as little as possible waits where no urgent message can overtake it.
+
     A transport whose frames have the same bytes on every connection may offer two more methods, and fan-out makes the bytes
     once: ``framed(frame) -> bytes | None`` (None: not on this one after all) and ``send_framed(data, turn)``, where `turn` is a
     number of the current turn of the event loop, so that the first write of a turn can leave at once.

@@ -86,6 +86,10 @@ class StreamTransport:
         if not self._deaf:
             self._wire.resume_reading()
 
+    def keep_short(self) -> None:
+        """Let as little as possible wait where nothing can overtake it any more."""
+        self._wire.keep_short()
+
     def pause_reading(self) -> None:
         """Read nothing for now: the peer is held back as soon as the operating system's buffers are full."""
         if self._state is State.OPEN and not self._deaf:

@@ -100,6 +100,10 @@ class Wire(Protocol):
         """Bytes that it has taken since the beginning."""
         ...
 
+    def keep_short(self) -> None:
+        """Let the operating system take little beyond what the peer has room for."""
+        ...
+
     def pause_reading(self) -> None:
         """Read nothing more; at most one chunk that was already read is kept back."""
         ...

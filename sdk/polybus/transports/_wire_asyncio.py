@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 from anyio.lowlevel import RunVar
 
-from ._sockets import tune
+from ._sockets import keep_short, tune
 from ._wire import BURST, HIGH_WATER, LOW_WATER
 
 if TYPE_CHECKING:
@@ -80,6 +80,11 @@ class AsyncioWire(asyncio.BufferedProtocol):
         self._transport = cast(asyncio.Transport, transport)
         self._transport.set_write_buffer_limits(HIGH_WATER, LOW_WATER)
         tune(transport.get_extra_info("socket"))
+
+    def keep_short(self) -> None:
+        """Let the operating system take little beyond what the peer has room for."""
+        if self._transport is not None:
+            keep_short(self._transport.get_extra_info("socket"))
 
     def get_buffer(self, sizehint: int) -> memoryview:
         return self._buffer

@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 import anyio
 import anyio.lowlevel
-from anyio.abc import ByteStream, SocketStream, UNIXSocketStream
+from anyio.abc import ByteStream, SocketAttribute, SocketStream, UNIXSocketStream
 from anyio.streams.tls import TLSAttribute, TLSStream
 
-from ._sockets import tune
+from ._sockets import keep_short, tune
 from ._wire import BURST, HIGH_WATER, LOW_WATER
 
 if TYPE_CHECKING:
@@ -280,6 +280,10 @@ class PumpWire:
 
     def taken(self) -> int:
         return self._taken
+
+    def keep_short(self) -> None:
+        """Let the operating system take little beyond what the peer has room for."""
+        keep_short(self._stream.extra(SocketAttribute.raw_socket, None))
 
     def pause_reading(self) -> None:
         if self._may_read is None:
