@@ -59,6 +59,7 @@ class Site:
     port: int
     bus: Bus
     wheel: str = ""
+    micropip: str = ""
 
     @property
     def here(self) -> str:
@@ -94,7 +95,26 @@ def _bus() -> Bus:
     async def double(number: int) -> int:
         return 2 * number
 
-    bus.relay("news.>")
+    @bus.handle("large")
+    async def large(body: str) -> int:
+        return len(body)
+
+    @bus.handle("count")
+    async def count(body: int) -> AsyncIterator[int]:
+        for number in range(body):
+            yield number
+
+    return bus
+
+
+def _inner() -> Bus:
+    """What is served inside a tunnel."""
+    bus = Bus()
+
+    @bus.handle(7)
+    async def triple(number: int) -> int:
+        return 3 * number
+
     return bus
 
 
@@ -122,7 +142,8 @@ def _index(folder: Path, wheel: Path) -> Any:
         files = [path for path in known if path.name.lower().startswith(f"{name}-")]
         if not files:
             return Response(status_code=404)
-        listed = [{"filename": path.name, "url": f"/wheels/{path.name}", "hashes": {}} for path in files]
+        here = f"{request.url.scheme}://{request.url.netloc}"  # micropip takes no relative addresses
+        listed = [{"filename": path.name, "url": f"{here}/wheels/{path.name}", "hashes": {}} for path in files]
         answer = {"meta": {"api-version": "1.0"}, "name": name, "files": listed}
         return JSONResponse(answer, media_type="application/vnd.pypi.simple.v1+json")
 
@@ -162,5 +183,7 @@ async def site() -> AsyncIterator[Site]:
         )
         bus = _bus()
         attach(app, bus, path="/bus", script="/polybus.js")
+        bus.handle_tunnels("plant.{id}", _inner(), protocol="csb")
+        (micropip,) = WHEELS.glob("micropip-*.whl")
         async with running(app, access_log=False) as server:
-            yield Site(server.port, bus, wheel.name)
+            yield Site(server.port, bus, wheel.name, micropip.name)

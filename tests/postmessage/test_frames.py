@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -369,7 +370,8 @@ async def play(seed: int) -> tuple[Page, Story, int]:
 @pytest.mark.timeout(120)
 async def test_random_reloads_lose_nothing_after_the_handshake_and_double_nothing() -> None:
     answered = lost = 0
-    for seed in range(100):
+    seeds = 10 if sys.platform == "emscripten" else 100  # inside Pyodide it takes ten times as long
+    for seed in range(seeds):
         with anyio.fail_after(20):
             page, story, asked = await play(seed)
         assert sorted(story.answered + story.lost) == list(range(1, asked + 1)), f"seed {seed}: each request ends once"
@@ -377,8 +379,8 @@ async def test_random_reloads_lose_nothing_after_the_handshake_and_double_nothin
         assert set(story.answered) <= set(page.handled), f"seed {seed}"
         assert page.heard == list(range(1000, 1020)), f"seed {seed}"
         answered, lost = answered + len(story.answered), lost + len(story.lost)
-    assert answered > 300
-    assert lost > 50, "the schedules have torn nothing: they show nothing"
+    assert answered > 3 * seeds
+    assert lost > seeds // 2, "the schedules have torn nothing: they show nothing"
 
 
 async def test_reloading_leaves_nothing_behind() -> None:

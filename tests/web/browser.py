@@ -109,10 +109,10 @@ class Tab:
         assert "exceptionDetails" not in answer, answer["exceptionDetails"]
         return answer["result"].get("value")
 
-    async def until(self, condition: str) -> None:
+    async def until(self, condition: str, seconds: float = BOUND) -> None:
         """Wait until an expression is true."""
         try:
-            with anyio.fail_after(BOUND):
+            with anyio.fail_after(seconds):
                 while not await self.run(condition):  # noqa: ASYNC110  # a page of another process
                     await anyio.sleep(0.02)
         except TimeoutError:
