@@ -64,8 +64,8 @@ def test_requests_that_wait_for_their_answer_are_counted_and_nothing_else_is() -
     exchange.draining = True
     wire.sent.clear()
     exchange.from_client(client, [bytes.fromhex("12000009 ffff0004 000161"), bytes.fromhex("20000001 00000007")])
-    [refused] = wire.sent
-    assert refused.hex()[:16] == "22d00009ffff0004"
+    exchange.from_client(client, [bytes.fromhex(frame) for frame in ("12000008 ffff0007", "12000008 ffff0009 31")])
+    assert [frame.hex()[:16] for frame in wire.sent] == ["22d00009ffff0004", "22d00008ffff0007"]
     assert client.asked == 0
 
 

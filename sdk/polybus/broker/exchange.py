@@ -36,6 +36,7 @@ _UNANSWERED: Final = frozenset(
     wire.NUMBER.pack(action) for action in range(wire.SUBSCRIBE, wire.DEADLINE + 1) if action not in wire.REQUESTS
 )
 """Those of them that are no requests: nobody waits for an answer, or only for a moment, or as long as a channel is open."""
+_NOT_TURNED_DOWN: Final = _UNANSWERED - {wire.NUMBER.pack(wire.OPEN)}
 
 
 class Exchange:
@@ -283,8 +284,8 @@ class Exchange:
 
     @staticmethod
     def _turned_down(client: Client, frame: bytes) -> bool:
-        """Whether a frame is a request, and comes too late for a broker that is leaving."""
-        if len(frame) < 8 or frame[0] >> 4 != wire.REQUEST or frame[4:8] in _UNANSWERED:
+        """Whether a frame is a request or an open, and comes too late for a broker that is leaving."""
+        if len(frame) < 8 or frame[0] >> 4 != wire.REQUEST or frame[4:8] in _NOT_TURNED_DOWN:
             return False
         client.send(frames.leaving(frame))
         return True
