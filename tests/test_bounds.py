@@ -20,10 +20,26 @@ GROWING = {"Counter", "OrderedDict", "UrgentQueue", "bytearray", "defaultdict", 
 OURS = "grows with what this application does, not with what peers send"
 BOUNDS: dict[str, str] = {
     "authority._allowed": "1,024 answers for each peer, then it is emptied",
+    "broker._broker._doors": "two",
+    "broker._broker._listening": OURS,
+    "broker.ends._inside": "Limits.peers",
+    "broker.ends.ends": "Limits.peers",
+    "broker.exchange._resting": "MOST_RESTING numbers",
+    "broker.exchange.clients": "Limits.peers, and MOST_RESTING numbers",
+    "broker.exchange.servers": "Limits.peers",
     "bus._entrances": OURS,
     "bus._passages": OURS,
     "bus._recorders": OURS,
     "life._guests": OURS,
+    "protocols.csb.crowded._numbered": "Limits.peers: the crowd sends the others away at once",
+    "protocols.csb.crowded._parties": "Limits.peers: the crowd sends the others away at once",
+    "protocols.csb.crowded._resting": "those of `_parties` with ids that rest",
+    "protocols.csb.ids.pending": "65,536 of each peer, and Limits.pending",
+    "protocols.csb.ids.resting": "those of `pending` that nobody waits for",
+    "protocols.csb.reader._subjects": "1,024 subjects, then it is emptied",
+    "protocols.csb.session._events": "what one chunk holds: taken after each",
+    "protocols.csb.session._frames": "what one chunk is answered with: taken after each",
+    "protocols.csb.writer._names": "1,024 subjects, then it is emptied",
     "transports._http_client._queue": "HIGH_WATER and one frame: then the link keeps what follows in its outbox",
     "transports._errai_channel._claiming": "two for each session, for the time of a handshake",
     "transports._listen.silent": "Limits.handshakes: the gate of the listener",
@@ -63,6 +79,8 @@ BOUNDS: dict[str, str] = {
     "inbox._room": OURS,
     "link._taps": "as bus._recorders, and one",
     "link.deferred": "one for each channel of the link, for the time of one chunk",
+    "gateway.joining._entered": "two buses",
+    "gateway.passage._known": "1,024 subjects, then it is emptied",
     "incoming.calls": "Limits.running + waiting",
     "openings.calls": "Limits.running + waiting",
     "turns.large": "Limits.running; charged",
@@ -120,6 +138,8 @@ BOUNDS: dict[str, str] = {
     "transports._ws_frames._parts": "Limits.message, for Limits.frame_timeout",
     "transports._ws_server._head": "the head of a request",
     "transports.memory._inbox": "HIGH_BYTES or HIGH_FRAMES, then the link pauses and its outbox fills; charged while paused",
+    "tunnel.frames._arrived": "what one chunk holds, for the time in which it is looked at",
+    "tunnel.frames._queue": "the outbox of the inner link: it is told to pause with the first; cut after Limits.write_timeout",
     "urgency._levels": "what its owner lets in: Limits.outbox and outbox_bytes, or Limits.waiting and waiting_bytes; charged",
     "workers._idle": "64 workers",
     "workers._ready": "Limits.total_running, and one for each `on` handler",
@@ -129,7 +149,8 @@ BOUNDS: dict[str, str] = {
 def sources() -> Iterator[Path]:
     yield from (PACKAGE / f"{module}.py" for module in MODULES)
     yield from sorted((PACKAGE / "transports").glob("*.py"))
-    yield from sorted((PACKAGE / "protocols" / "ubre").glob("*.py"))
+    for folder in ("protocols/ubre", "protocols/csb", "broker", "tunnel", "gateway"):
+        yield from sorted((PACKAGE / folder).glob("*.py"))
 
 
 def grows(value: ast.AST | None) -> bool:
