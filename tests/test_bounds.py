@@ -31,6 +31,7 @@ BOUNDS: dict[str, str] = {
     "bus._passages": OURS,
     "bus._recorders": OURS,
     "life._guests": OURS,
+    "protocols.csb.crowded._early": "Limits.queue_bytes, then the connection ends",
     "protocols.csb.crowded._numbered": "Limits.peers: the crowd sends the others away at once",
     "protocols.csb.crowded._parties": "Limits.peers: the crowd sends the others away at once",
     "protocols.csb.crowded._resting": "those of `_parties` with ids that rest",
