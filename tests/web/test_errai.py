@@ -17,6 +17,7 @@ from polybus.events import LinkDown
 from polybus.fastapi import attach
 from polybus.protocols.jrep import RemoteInterface
 from polybus.transports import _errai_connection, _errai_server
+from polybus.transports._errai_server import ErraiEndpoint
 
 from .support import running
 
@@ -294,3 +295,58 @@ async def test_our_own_buses_come_over_a_websocket_at_the_same_place() -> None:
         url = str(client.http.base_url).replace("http://", "jrep+ws://")
         async with connect(url) as ours:
             assert await ours.request("echo", [1, 2]) == [1, 2]
+
+
+async def test_a_client_of_errai_2_has_its_id_in_a_header_and_polls_with_get() -> None:
+    """The document's dialect over HTTP (notes, sections 2.1 and 2.2)."""
+    bus = make_bus()
+    async with serving(bus) as client:
+        own = {**JSON, "RemoteQueueID": "7-8"}
+
+        async def post(*messages: dict[str, Any]) -> list[dict[str, Any]]:
+            answer = await client.http.post("/out.erraiBus", content=json.dumps(messages), headers=own)
+            return list(answer.json())
+
+        greeting = await post({"ToSubject": "ServerBus", "CommandType": "ConnectToQueue"})
+        assert [message["CommandType"] for message in greeting] == ["RemoteSubscribe", "CapabilitiesNotice", "FinishStateSync"]
+        assert greeting[1]["CapabilitiesFlags"] == "LongPollAvailable"
+        subjects = {"^EncodedType": "java.util.ArrayList", "^ObjectID": "1", "^Value": ["ClientBus", "news"]}
+        words = {"ToSubject": "ServerBus", "CommandType": "RemoteSubscribe", "SubjectsList": subjects}
+        heard = await post(words, {"ToSubject": "ServerBus", "CommandType": "FinishStateSync"})
+        heard += await post({"ToSubject": "echo", "Value": "v", "ReplyTo": "e:1:RespondTo:RPC"})
+        await bus.publish("news", "by poll")
+        expected = [{"ToSubject": "e:1:RespondTo:RPC", "Value": "v"}, {"ToSubject": "news", "Value": "by poll"}]
+        while not all(message in heard for message in expected):
+            polled = await client.http.get("/in.erraiBus", headers={"RemoteQueueID": "7-8"})
+            heard += polled.json()
+
+
+async def test_nothing_is_left_of_sessions_that_are_over() -> None:
+    bus = make_bus()
+    endpoint = ErraiEndpoint("/")
+    app = FastAPI()
+    for route in endpoint.routes():
+        if route.methods is not None:
+            app.router.add_route(route.path, _Application(route.app), methods=list(route.methods))  # type: ignore[arg-type]
+    with anyio.fail_after(BOUND):
+        async with bus.serve(endpoint, protocol="jrep"), running(app) as server:
+            url = f"http://127.0.0.1:{server.port}"
+            for number in range(30):
+                async with httpx.AsyncClient(base_url=url, timeout=BOUND) as http:
+                    windows = [Client(http, f"{number}-{window}") for window in range(3)]
+                    for window in windows:
+                        await window.associate()
+                    for window in windows:
+                        await window.post({"ToSubject": "ServerBus", "CommandType": "Disconnect"}, phase="disconnect")
+            await eventually(lambda: not bus.peers)
+    assert endpoint._sessions == {}
+
+
+class _Application:
+    """An object, so that the router takes it for an ASGI application."""
+
+    def __init__(self, app: Any) -> None:
+        self.app = app
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        await self.app(scope, receive, send)

@@ -43,7 +43,8 @@ class ErraiEndpoint(HttpEndpoint):
 
     def __init__(self, path: str = "/") -> None:
         super().__init__(path)
-        self._sessions: dict[tuple[str, str], ErraiConnection] = {}
+        self._sessions: dict[str, dict[str, ErraiConnection]] = {}
+        """By the cookie of a browser, and the client's id in one of its windows."""
         self._channels = Channels(self.knock, self._sessions_of)
 
     def routes(self) -> Sequence[WebRoute]:
@@ -67,13 +68,13 @@ class ErraiEndpoint(HttpEndpoint):
             text = f"a payload is application/json, not {request.media or 'without a type'}"
             raise Turned(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, text)
         query = query_of(request.head.query)
-        client = query.get("clientId", "")
+        client = query.get("clientId") or request.head.only("remotequeueid") or ""  # the latter of Errai until 2.3
         if not 0 < len(client) <= _MAX_ID:
             raise Turned(HTTPStatus.BAD_REQUEST, f"the query has no clientId, or one of more than {_MAX_ID} characters")
         body = await request.body() or b""
         cookie = _cookie_of(request)
         begins = any(word in body for word in _BEGINNINGS)
-        connection = self._sessions.get((cookie, client))
+        connection = self._sessions.get(cookie, {}).get(client)
         headers = [_JSON]
         if connection is None:
             if not begins:
@@ -91,7 +92,7 @@ class ErraiEndpoint(HttpEndpoint):
         if query.get("sse") == "1":
             connection.polls = True
             await _stream(connection, request, send)
-        elif query.get("wait") == "1":
+        elif query.get("wait") == "1" or request.scope["method"] == "GET":  # a GET polls in Errai until 2.3
             connection.polls = connection.polls or query.get("phase") != "connection"
             await _poll(connection, request, send, headers)
         elif request.head.path.rpartition("/")[2].startswith("in."):
@@ -110,25 +111,26 @@ class ErraiEndpoint(HttpEndpoint):
         entered: list[tuple[str, ErraiConnection]] = []
 
         def make() -> ErraiConnection:
-            mine = cookie if any(known == cookie for known, _ in self._sessions) else ""
-            key = mine or secrets.token_urlsafe(24), client  # never a cookie that somebody else has chosen
+            mine = cookie if cookie in self._sessions else secrets.token_urlsafe(24)  # never one that somebody else has chosen
             host = request.options.host
-            connection = ErraiConnection(request.name, request.address, host, lambda ended: self._left(key, ended))
-            self._sessions[key] = connection
-            entered.append((key[0], connection))
+            connection = ErraiConnection(request.name, request.address, host, lambda ended: self._left(mine, client, ended))
+            self._sessions.setdefault(mine, {})[client] = connection
+            entered.append((mine, connection))
             return connection
 
         await request.enter(make)
         return entered[0]
 
-    def _left(self, key: tuple[str, str], connection: ErraiConnection) -> None:
-        if self._sessions.get(key) is connection:
-            del self._sessions[key]
+    def _left(self, cookie: str, client: str, connection: ErraiConnection) -> None:
+        windows = self._sessions.get(cookie, {})
+        if windows.get(client) is connection:
+            del windows[client]
+            if not windows:
+                del self._sessions[cookie]
 
     def _sessions_of(self, request: Request) -> list[ErraiConnection]:
         """The sessions of a browser, which its cookie names."""
-        cookie = _cookie_of(request)
-        return [connection for (known, _), connection in self._sessions.items() if known == cookie]
+        return list(self._sessions.get(_cookie_of(request), {}).values())
 
 
 def _cookie_of(request: Request) -> str:
