@@ -75,7 +75,7 @@ class ErraiEndpoint(HttpEndpoint):
         cookie = _cookie_of(request)
         begins = any(word in body for word in _BEGINNINGS)
         connection = self._sessions.get(cookie, {}).get(client)
-        headers = [_JSON]
+        headers: list[tuple[bytes, bytes]] = [_JSON]
         if connection is None:
             if not begins:
                 await respond(send, HTTPStatus.OK, _EXPIRED, headers)

@@ -649,3 +649,44 @@ async def test_a_bus_that_is_not_entered_is_uninitialized() -> None:
     async for state in bus_states(Bus()):
         assert state is BusState.UNINITIALIZED
         break
+
+
+async def test_what_is_published_while_an_expired_session_still_ends_waits_for_the_next_one() -> None:
+    """The server reads nothing more, so the old connection takes a while to end."""
+    heard, expire, kept = list[str](), anyio.Event(), anyio.Event()
+
+    async def serve(stream: Any) -> None:
+        async with stream:
+            peer = Peer(stream)
+            await peer.hear("Associate")
+            services = {"RemoteServices": "ServerBus,big,kept", "CapabilitiesFlags": "LongPolling"}
+            await peer.say({"ToSubject": "ClientBus", "CommandType": "FinishAssociation", **services})
+            if not expire.is_set():
+                await expire.wait()
+                await peer.say({"ToSubject": "ClientBus", "CommandType": "SessionExpired"})
+                await anyio.sleep_forever()
+            while "last" not in heard:
+                heard.append((await peer.hear()).get("Value", ""))
+            kept.set()
+            await anyio.sleep_forever()
+
+    client = Bus(limits=Limits(close_timeout=0.5))
+    with anyio.fail_after(BOUND):
+        async with await anyio.create_tcp_listener(local_host="127.0.0.1") as listener, anyio.create_task_group() as group:
+            port = listener.extra(anyio.abc.SocketAttribute.local_port)
+            group.start_soon(listener.serve, serve)
+            url = f"jrep+tcp://127.0.0.1:{port}?values=plain"
+            async with connect(url, bus=client, backoff=Backoff(initial=0.001)):
+                (link,) = client._running.links
+                while not link.paused:
+                    await client.publish("big", "x" * 100_000)
+                await client.publish("kept", "first")
+                expire.set()
+                while link._closing is None:  # noqa: ASYNC110  # nobody tells
+                    await anyio.sleep(0.001)
+                assert link.state.value == "up"
+                await client.publish("kept", "second")
+                await client.publish("kept", "last")
+                await kept.wait()
+            group.cancel_scope.cancel()
+    assert [value for value in heard if value and value[0] != "x"] == ["first", "second", "last"]
