@@ -50,6 +50,8 @@ def alone(make: Any, query: str = "") -> Any:
     suite = protocol_suite(make)
 
     class Alone(suite):  # type: ignore[misc, valid-type]
+        turns = 80  # each is a request of HTTP
+
         @asynccontextmanager
         async def serving(self, bus: Bus, **options: Any) -> AsyncIterator[Any]:
             adapter = self.adapter

@@ -63,6 +63,8 @@ class Contract:
     make: ClassVar[Any]
     ground: ClassVar[Any]
     naming: ClassVar[Any]
+    turns: ClassVar[int] = 300
+    """Round trips of one conversation: enough for credits to come round, fewer where each takes long."""
 
     def subject(self, dotted: str) -> Any:
         """From a dotted subject, as the tests use them, to one of the protocol."""

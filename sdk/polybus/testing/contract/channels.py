@@ -210,11 +210,11 @@ class ChannelContract(Contract):
             await ch.send(total)
 
         async with self.joined(bus) as client, client.channel(subject, receives=int) as ch:
-            for number in range(300):
+            for number in range(self.turns):
                 await ch.send(number)
                 assert await anext(ch) == number * 2
             await ch.send_eof()
-            assert [item async for item in ch] == [sum(range(300))]
+            assert [item async for item in ch] == [sum(range(self.turns))]
             with pytest.raises(LocalProtocolError):
                 await ch.send(1)
 
