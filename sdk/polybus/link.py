@@ -23,7 +23,7 @@ from .plugins import Closed, CloseWanted, Handshake, Identity, PeerClosed, PeerO
 if TYPE_CHECKING:
     from .bus import Bus
     from .capture.recorder import Recorder
-    from .capture.taps import RecordedSession, RecordedTransport, Tap
+    from .capture.taps import Tap
     from .outbox import Outbox
     from .plugins import ProtocolAdapter, Receiver, Role, Session, Transport
     from .runtime import Runtime
@@ -72,6 +72,7 @@ class Link(Outflow):
         "_attachment",
         "_bad",
         "_bad_since",
+        "_bare",
         "_since",
         "_taps",
         "deferred",
@@ -127,6 +128,7 @@ class Link(Outflow):
         """Records this link, besides those that record the whole bus."""
         self._attachment: Attachment | None = None
         self._taps: list[Tap] = []
+        self._bare: tuple[Session, Transport] | None = None  # what they are around
         self._bad = 0
         self._bad_since = 0.0
         self._since = 0.0
@@ -177,21 +179,23 @@ class Link(Outflow):
     def record(self, recorder: Recorder) -> None:
         """Write down every frame of this connection from now on. Not to be called while a frame is being handled."""
         if self.session is not None and self.transport is not None and all(tap.recorder is not recorder for tap in self._taps):
-            session, transport = recorder.tap(self, self.session, self.transport)
-            self.session, self.transport = cast("Session", session), cast("Transport", transport)
-            self._taps.append(session.tap)
-            if self.state is State.UP:
-                self.set_shared()
+            if not self._taps:
+                self._bare = self.session, self.transport
+            self._taps.append(recorder.tap(self, self.transport))
+            self._wrap()
 
     def unrecord(self, recorder: Recorder) -> None:
         """Write down nothing more. Not to be called while a frame is being handled."""
+        if self.session is not None and any(tap.recorder is recorder for tap in self._taps):
+            self._taps = [tap for tap in self._taps if tap.recorder is not recorder]
+            self._wrap()
+
+    def _wrap(self) -> None:
+        """Put all who write down around the session and the transport, which otherwise know nothing of it."""
+        session, transport = cast("tuple[Any, Any]", self._bare)
         for tap in self._taps:
-            if tap.recorder is recorder:
-                tap.left()
-        while not getattr(getattr(self.session, "tap", None), "on", True):
-            session, transport = cast("RecordedSession", self.session), cast("RecordedTransport", self.transport)
-            self.session, self.transport = session.inner, transport.inner
-            self._taps.remove(session.tap)
+            session, transport = tap.around(session, transport)
+        self.session, self.transport = session, transport
         if self.state is State.UP:
             self.set_shared()
 
@@ -370,7 +374,8 @@ class Link(Outflow):
         before = self.state
         for tap in self._taps:
             tap.over(why)
-        self._taps.clear()
+        if self._taps:
+            self._taps, self._bare = [], None
         if self._attachment is not None:
             self._attachment.over()
             self._attachment = None

@@ -150,7 +150,7 @@ def test_the_token_of_uprotocol_is_blanked(format: str) -> None:
 def test_disguises_do_not_help(frame: bytes) -> None:
     found = Redaction("default", bodies=True)
     frames = [frame]
-    flags, count = found.apply([End(DIRECTION_OUT, protocol="ubre")], frames, 1 << 20)
+    _, flags, count = found.apply([End(DIRECTION_OUT, protocol="ubre")], frames, 1 << 20)
     assert _hidden(frames[0])
     assert len(frames[0]) == len(frame)
     assert (flags, count) == ([FLAG_REDACTED], 1)
@@ -215,7 +215,7 @@ def test_without_bodies_a_frame_still_says_what_it_is_for(protocol: str, options
     frame = _frame(protocol, options, {"text": "anything at all"}, kind)
     frames = [frame]
     end = End(DIRECTION_OUT, protocol=protocol, options=json.dumps(options))
-    flags, _ = Redaction(None, bodies=False).apply([end], frames, 1 << 20)
+    _, flags, _ = Redaction(None, bodies=False).apply([end], frames, 1 << 20)
     assert flags == [FLAG_REDACTED]
     assert not any(b"anything" in shown for shown in _shown(frames[0]))
     before, after = (
@@ -234,7 +234,7 @@ def test_a_function_of_the_application_decides_and_its_mistakes_leave_nothing(ca
         return frame.replace(b"joe", b"***")
 
     frames: list[Any] = [b"hello joe", b"bad", None, b"fine"]
-    flags, count = Redaction(redact, bodies=True).apply([End(DIRECTION_OUT, protocol="ubre")] * 4, frames, 1 << 20)
+    _, flags, count = Redaction(redact, bodies=True).apply([End(DIRECTION_OUT, protocol="ubre")] * 4, frames, 1 << 20)
     assert frames == [b"hello ***", b"", None, b"fine"]
     assert flags == [FLAG_REDACTED, FLAG_REDACTED, 0, 0]
     assert count == 2
@@ -243,6 +243,6 @@ def test_a_function_of_the_application_decides_and_its_mistakes_leave_nothing(ca
 
 def test_a_frame_that_is_too_long_is_cut_and_says_so() -> None:
     frames: list[Any] = [b"x" * 100]
-    flags, _ = Redaction(None, bodies=True).apply([End(DIRECTION_OUT, protocol="ubre")], frames, 10)
+    _, flags, _ = Redaction(None, bodies=True).apply([End(DIRECTION_OUT, protocol="ubre")], frames, 10)
     assert frames == [b"x" * 10]
     assert flags == [FLAG_TRUNCATED]

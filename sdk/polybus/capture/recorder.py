@@ -22,10 +22,10 @@ from attrs import frozen
 from .errors import CaptureError
 from .folders import Folder
 from .redaction import Redaction
-from .rows import make_batch
+from .rows import Batches, Columns
 from .schema import FRAMES
 from .segments import SegmentWriter, encode_batch
-from .taps import End, Gap, RecordedSession, RecordedTransport, Row, Tap
+from .taps import FIELDS, MOST, SMALL, WAKE, End, Gap, Row, Tap
 
 if TYPE_CHECKING:
     from ..link import Link
@@ -36,13 +36,7 @@ logger: logging.Logger = logging.getLogger("polybus.capture")
 
 BATCH_ROWS: Final = 1024
 """At most in one batch."""
-WAKE_ROWS: Final = 512
-"""From here on a batch is written: what comes meanwhile is what a killed process loses besides, and together that is not more
-than `BATCH_ROWS`."""
 FLUSH_SECONDS: Final = 0.1
-_MOST_ROWS: Final = 16_384
-_SMALL: Final = 4096
-"""Bytes: frames below are bounded by their number alone, 64 MiB."""
 _MOST_LARGE: Final = 64 << 20
 """Bytes of larger frames that may wait."""
 _PATIENCE: Final = 10.0
@@ -95,8 +89,9 @@ class Recorder:
     ) -> None:
         self.path: Path = Path(path)
         self.capture_id: str = time.strftime("%Y%m%dT%H%M%S-", time.gmtime()) + secrets.token_hex(4)
-        self.rows: list[Row] = []
-        """What waits for the thread. Only links append, only the thread removes."""
+        self.rows: list[Any] = []
+        """What waits for the thread: the fields of rows, one after the other. Only links append, only the thread removes."""
+        self._batches = Batches(self.capture_id)
         self._folder = Folder(self.path, max_bytes, max_age)
         self._segment_bytes = max(1 << 16, min(segment_bytes, max_bytes // 4))
         self._segment_seconds = segment_seconds
@@ -127,11 +122,10 @@ class Recorder:
 
     # -- for links: on the event loop ------------------------------------------------------------------------------------
 
-    def tap(self, link: Link, session: Any, transport: Any) -> tuple[RecordedSession, RecordedTransport]:
-        """Record a connection: the session and the transport to be used instead."""
+    def tap(self, link: Link, transport: Any) -> Tap:
+        """Record a connection."""
         self._connections += 1
-        tap = Tap(self, link, transport, f"{self.capture_id[-8:]}-{self._connections}")
-        return RecordedSession(session, tap), RecordedTransport(transport, tap)
+        return Tap(self, link, transport, f"{self.capture_id[-8:]}-{self._connections}")
 
     def wake(self) -> None:
         """There is enough for a batch."""
@@ -142,14 +136,14 @@ class Recorder:
         rows = self.rows
         frame = row[2]
         size = 0 if frame is None else len(frame)
-        large = size >= _SMALL
-        if len(rows) >= _MOST_ROWS or (large and self._large - self._large_done + size > _MOST_LARGE) or self._stopping:
-            self._drop(self._taken + len(rows))
+        large = size >= SMALL
+        if len(rows) >= MOST or (large and self._large - self._large_done + size > _MOST_LARGE) or self._stopping:
+            self._drop(self._taken + len(rows) // FIELDS)
             return
         if large:
             self._large += size
-        rows.append(row)
-        if len(rows) >= WAKE_ROWS:
+        rows += row
+        if len(rows) >= WAKE:
             self._event.set()
 
     def _drop(self, place: int) -> None:
@@ -162,7 +156,9 @@ class Recorder:
 
     def stats(self) -> RecorderStats:
         """What has been done so far."""
-        return RecorderStats(self._written, self._bytes, self._dropped + self._refused, self._redacted, len(self.rows))
+        return RecorderStats(
+            self._written, self._bytes, self._dropped + self._refused, self._redacted, len(self.rows) // FIELDS
+        )
 
     # -- life ------------------------------------------------------------------------------------------------------------
 
@@ -182,9 +178,9 @@ class Recorder:
 
     def _warm_up(self) -> None:
         """What Arrow loads when it is first used takes longer than many batches: have it over before there is traffic."""
-        rows: list[Row] = [(End(0, protocol="ubre"), 0, b"{}", None)]
+        rows = Columns.of([End(0, protocol="ubre"), 0, b"{}", None])
         frames, flags = self._presentable(rows)
-        encode_batch(make_batch(rows, frames, flags, self.capture_id, 0, 0), FRAMES, "")
+        encode_batch(self._batches.make(rows, frames, flags, 0, 0), FRAMES, "")
 
     def close(self) -> None:
         """Write what waits, seal the segment, end the thread. Waits for it, within limits: not for event loops."""
@@ -195,7 +191,9 @@ class Recorder:
         self._event.set()
         thread.join(_PATIENCE)
         if thread.is_alive():
-            logger.error("polybus: the disk below %s does not answer; %d frames are not written", self.path, len(self.rows))
+            logger.error(
+                "polybus: the disk below %s does not answer; %d frames are not written", self.path, len(self.rows) // FIELDS
+            )
 
     def _run(self) -> None:
         """The thread."""
@@ -204,7 +202,7 @@ class Recorder:
             self._event.wait(FLUSH_SECONDS)
             self._event.clear()
             try:
-                while len(self.rows) >= WAKE_ROWS:
+                while len(self.rows) >= WAKE:
                     self._flush()
                     flushed = time.monotonic()
                 now = time.monotonic()
@@ -232,13 +230,13 @@ class Recorder:
 
     def _flush(self) -> None:
         """Write a batch of what waits."""
-        rows = self.rows[:BATCH_ROWS]
-        del self.rows[: len(rows)]
+        flat = self.rows[: BATCH_ROWS * FIELDS]
+        del self.rows[: len(flat)]
+        rows = Columns.of(flat)
         self._taken += len(rows)
-        for _, _, frame, _ in rows:
-            if frame is not None and len(frame) >= _SMALL:
-                self._large_done += len(frame)
-        rows = self._with_gaps(rows)
+        large = [len(frame) for frame in rows.frames if frame is not None and len(frame) >= SMALL]
+        self._large_done += sum(large)
+        self._add_gaps(rows)
         if not rows:
             return
         if self._not_before and time.monotonic() < self._not_before:
@@ -246,7 +244,7 @@ class Recorder:
             return
         frames, flags = self._presentable(rows)
         offset = time.time_ns() - time.monotonic_ns()
-        batch = make_batch(rows, frames, flags, self.capture_id, self._seq, offset)
+        batch = self._batches.make(rows, frames, flags, self._seq, offset)
         try:
             segment = self._write(batch)
         except OSError as error:
@@ -270,36 +268,37 @@ class Recorder:
             self._bytes += segment.write(batch, self._seq)
         return segment
 
-    def _with_gaps(self, rows: list[Row]) -> list[Row]:
-        """The rows, with those that say where frames are missing."""
+    def _add_gaps(self, rows: Columns) -> None:
+        """Add the rows that say where frames are missing."""
         start = self._taken - len(rows)
-        now = rows[0][1] if rows else time.monotonic_ns()
-        with self._lock:
-            gaps = [gap for gap in self._gaps if gap[0] <= self._taken]
-            del self._gaps[: len(gaps)]
-        for place, count in reversed(gaps):
-            index = max(0, place - start)
-            rows.insert(index, (Gap("dropped", count), rows[index - 1][1] if index else now, None, None))
-        notes, self._notes = self._notes, []
+        now = rows.times[0] if rows else time.monotonic_ns()
+        if self._gaps:
+            with self._lock:
+                gaps = [gap for gap in self._gaps if gap[0] <= self._taken]
+                del self._gaps[: len(gaps)]
+            for place, count in reversed(gaps):
+                index = max(0, place - start)
+                rows.insert(index, (Gap("dropped", count), rows.times[index - 1] if index else now, None, None))
         if self._lost:
-            notes.append(Gap("disk", self._lost, error=self._lost_because))
+            self._notes.append(Gap("disk", self._lost, error=self._lost_because))
             self._lost = 0
-        return [*((note, now, None, None) for note in notes), *rows]
+        notes, self._notes = self._notes, []
+        for note in reversed(notes):
+            rows.insert(0, (note, now, None, None))
 
-    def _presentable(self, rows: list[Row]) -> tuple[pa.Array, list[int] | None]:
-        frames: list[Any] = [row[2] for row in rows]
-        flags: list[int] | None = None
-        if self._redaction is not None:
-            flags, blanked = self._redaction.apply([row[0] for row in rows], frames, self._frame_bytes)
-            self._redacted += blanked
-        return pa.array(frames, pa.binary()), flags
+    def _presentable(self, rows: Columns) -> tuple[pa.Array, list[int] | None]:
+        if self._redaction is None:
+            return pa.array(rows.frames, pa.binary()), None
+        frames, flags, blanked = self._redaction.apply(rows.ends, rows.frames, self._frame_bytes)
+        self._redacted += blanked
+        return frames, flags
 
     def _new_segment(self) -> SegmentWriter:
         self._segment = self._folder.new_segment(self._metadata)
         self._since = time.monotonic()
         return self._segment
 
-    def _failed(self, rows: list[Row], error: OSError) -> None:
+    def _failed(self, rows: Columns, error: OSError) -> None:
         if not self._not_before:
             logger.error(
                 "polybus: cannot record to %s: %s; traffic goes on and is not recorded until there is room",
@@ -310,9 +309,9 @@ class Recorder:
         self._not_before = time.monotonic() + _RETRY
         self._give_up(rows)
 
-    def _give_up(self, rows: list[Row]) -> None:
+    def _give_up(self, rows: Columns) -> None:
         """These are not written: remember how many, and what earlier gaps said."""
-        for end, _, _, _ in rows:
+        for end in rows.ends:
             if not isinstance(end, Gap):
                 self._lost += 1
                 self._refused += 1

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import binascii
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final, Literal, TypeAlias
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from .blanking import SUSPECT, blank
+from .blanking import PLAIN, SUSPECT, blank
 from .headers_only import headers_only
 from .schema import FLAG_REDACTED, FLAG_TRUNCATED
 from .taps import End
@@ -20,6 +21,7 @@ Redact: TypeAlias = Callable[[str, bytes], bytes]
 """``redact(protocol, frame)`` gives what is to be written in place of a frame."""
 
 logger: logging.Logger = logging.getLogger("polybus.capture")
+_DATA: Final = b'"data_base64":"'
 _FORM: Final = 3
 _BASE64: Final = 4
 _HIDING: Final = (_FORM, _BASE64)
@@ -53,23 +55,29 @@ class Redaction:
         self._bodies = bodies
         self._failed = False
 
-    def apply(self, ends: Sequence[End], frames: list[Any], longest: int) -> tuple[list[int] | None, int]:
-        """Change frames in place. Gives what is added to the flags of each, None for nothing, and how many were blanked."""
+    def apply(self, ends: Sequence[End], frames: list[Any], longest: int) -> tuple[pa.Array, list[int] | None, int]:
+        """What is to be written of some frames, which are changed in place.
+
+        Gives them as an array, what is added to the flags of each (None for nothing), and how many were blanked.
+        """
         flags: dict[int, int] = {}
-        rows: Any = range(len(frames))
         if not self._bodies:
-            for row in rows:
+            for row in range(len(frames)):
                 self._change(row, frames, flags, ends[row], lambda end, frame: headers_only(end.protocol, end.options, frame))
+        array = pa.array(frames, pa.binary())
         if self._redact is not None:
             redact = self._redact
-            for row in self._suspicious(ends, frames) if self._suspects else rows:
+            for row in suspicious(ends, frames, array) if self._suspects else range(len(frames)):
                 self._change(row, frames, flags, ends[row], lambda end, frame: redact(end.protocol, frame))
         blanked = len(flags)
-        for row, frame in enumerate(frames):
-            if frame is not None and len(frame) > longest:
-                frames[row] = frame[:longest]
-                flags[row] = flags.get(row, 0) | FLAG_TRUNCATED
-        return ([flags.get(row, 0) for row in range(len(frames))] if flags else None), blanked
+        if max(map(len, filter(None, frames)), default=0) > longest:
+            for row, frame in enumerate(frames):
+                if frame is not None and len(frame) > longest:
+                    frames[row] = frame[:longest]
+                    flags[row] = flags.get(row, 0) | FLAG_TRUNCATED
+        if not flags:
+            return array, None, 0
+        return pa.array(frames, pa.binary()), [flags.get(row, 0) for row in range(len(frames))], blanked
 
     def _change(
         self, row: int, frames: list[Any], flags: dict[int, int], end: End, change: Callable[[End, bytes], bytes]
@@ -88,15 +96,47 @@ class Redaction:
             frames[row] = changed
             flags[row] = FLAG_REDACTED
 
-    @staticmethod
-    def _suspicious(ends: Sequence[End], frames: list[Any]) -> list[int]:
-        """The rows worth a look, found in one pass over all bytes."""
-        # Latin-1 text has a character for each byte, so that the expression is not stopped by bytes that are no UTF-8.
-        found = pc.match_substring_regex(pa.array(frames, pa.binary()), SUSPECT)
-        rows = [row for row, suspect in enumerate(found.to_pylist()) if suspect]
-        more = [
+
+def suspicious(ends: Sequence[End], frames: list[Any], array: pa.Array) -> Iterable[int]:
+    """The rows worth a look, found by an expression that runs over all bytes once, in Arrow."""
+    protocols = {end.protocol for end in set(ends)}
+    if len(protocols) == 1:
+        return _suspicious_of(next(iter(protocols)), frames, array)
+    found: list[int] = []
+    for protocol in protocols:
+        rows = [row for row, end in enumerate(ends) if end.protocol == protocol]
+        some = [frames[row] for row in rows]
+        found += [rows[row] for row in _suspicious_of(protocol, some, pa.array(some, pa.binary()))]
+    return sorted(found)
+
+
+def _suspicious_of(protocol: str, frames: list[Any], array: pa.Array) -> Iterable[int]:
+    """The same for one protocol."""
+    found = _matching(array, PLAIN if protocol == "uprotocol" else SUSPECT)
+    if protocol == "uprotocol":  # bodies are base64 as a rule
+        data = [_data_of(frame) for frame in frames]
+        return found | _matching(pa.array(data, pa.binary()), SUSPECT) if any(data) else found
+    if protocol == "csb":
+        hiding = (
             row
-            for row, (end, frame) in enumerate(zip(ends, frames, strict=True))
-            if end.protocol == "csb" and frame and (frame[0] & 15 in _HIDING or (len(frame) > 4 and frame[4] & 15 in _HIDING))
-        ]
-        return sorted({*rows, *more}) if more else rows
+            for row, frame in enumerate(frames)
+            if frame and (frame[0] & 15 in _HIDING or (len(frame) > 4 and frame[4] & 15 in _HIDING))
+        )
+        return found.union(hiding)
+    return found
+
+
+def _matching(array: pa.Array, expression: str) -> set[int]:
+    found = pc.match_substring_regex(array, expression)
+    return set(pc.indices_nonzero(found).to_pylist()) if found.true_count else set()
+
+
+def _data_of(frame: bytes | None) -> bytes | None:
+    """What is in the data of an event."""
+    if frame is None or (start := frame.find(_DATA)) < 0:
+        return None
+    start += len(_DATA)
+    try:
+        return binascii.a2b_base64(frame[start : frame.find(b'"', start)])
+    except ValueError:
+        return frame  # to be looked at

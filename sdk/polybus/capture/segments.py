@@ -144,7 +144,7 @@ def encode_batch(batch: pa.RecordBatch, schema: pa.Schema, mark: str) -> pa.Buff
     have to wait for the interpreter lock.
     """
     sink = pa.BufferOutputStream()
-    options = pa.ipc.IpcWriteOptions(compression=pa.Codec("zstd", compression_level=_LEVEL))
+    options = pa.ipc.IpcWriteOptions(compression=pa.Codec("zstd", compression_level=_LEVEL), use_threads=False)
     writer = pa.ipc.new_stream(sink, schema, options=options)
     writer.write_batch(batch, custom_metadata={MARK: mark})
     return sink.getvalue()

@@ -7,7 +7,7 @@ the time, before they hand it on. What that costs is paid for each message, so i
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from time import monotonic_ns
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
@@ -20,7 +20,19 @@ if TYPE_CHECKING:
     from ..plugins import Closed
     from .recorder import Recorder
 
-__all__ = ["End", "Gap", "RecordedSession", "RecordedTransport", "Row", "Tap"]
+__all__ = [
+    "FIELDS",
+    "MOST",
+    "SMALL",
+    "WAKE",
+    "Deadlines",
+    "End",
+    "Gap",
+    "RecordedSession",
+    "RecordedTransport",
+    "Row",
+    "Tap",
+]
 
 _REQUEST: Final = Kind.REQUEST
 
@@ -59,8 +71,18 @@ class End:
         )
 
 
-Row: TypeAlias = "tuple[End, int, bytes | None, tuple[int | None, ...] | None]"
+Deadlines: TypeAlias = "int | tuple[int | None, ...] | None"
+Row: TypeAlias = "tuple[End, int, bytes | None, Deadlines]"
 """What is written down of a frame: its end, the monotonic clock, the bytes, the deadlines of the requests in it."""
+FIELDS: Final = 4
+"""Rows wait as one flat list, four entries for each: a million tuples would keep the garbage collector busy."""
+MOST: Final = 16_384 * FIELDS
+"""Entries that may wait."""
+WAKE: Final = 768 * FIELDS
+"""From here on a batch is written. What comes meanwhile is what a killed process loses besides: together not more than the
+1,024 rows of a batch, unless the process is so busy that the thread does not get its turn."""
+SMALL: Final = 4096
+"""Bytes: what is smaller is bounded by its number alone."""
 
 
 class Gap(End):
@@ -94,13 +116,17 @@ def tunnels_of(transport: Any) -> tuple[str, ...]:
 
 
 class Tap:
-    """One connection of a link that is recorded."""
+    """One connection of a link that is recorded.
+
+    Attributes:
+        recorder: Who records it.
+    """
 
     def __init__(self, recorder: Recorder, link: Link, transport: Any, conn_id: str) -> None:
         self.recorder = recorder
         options = options_of(link)
         self._options = options
-        self.outgoing = End(
+        self._outgoing = End(
             DIRECTION_OUT,
             conn_id,
             transport.address,
@@ -110,27 +136,59 @@ class Tap:
             json.dumps(options, separators=(",", ":")),
             0 if link.opened else 1,
         )
-        self.incoming = self.outgoing.saying(self.outgoing.options)
-        self.incoming.direction = DIRECTION_IN
-        self.asked: dict[int, tuple[int | None, ...]] = {}
-        """The deadlines of the requests in frames that are about to be sent, by the identity of the frame."""
-        self.on = True
+        self._incoming = self._outgoing.saying(self._outgoing.options)
+        self._incoming.direction = DIRECTION_IN
+        self._asked: dict[int, Deadlines] = {}  # of frames that are about to be sent, by their identity
         self._say({"state": "open"})
 
     def _say(self, what: dict[str, Any]) -> None:
         """A row without a frame: what became of the connection."""
-        end = self.outgoing.saying(json.dumps({**self._options, "link": what}, separators=(",", ":")))
+        end = self._outgoing.saying(json.dumps({**self._options, "link": what}, separators=(",", ":")))
         self.recorder.take((end, monotonic_ns(), None, None))
 
     def over(self, why: Closed) -> None:
         """The connection has ended."""
-        if self.on:
-            self.on = False
-            self._say({"state": "close", "code": why.code, "reason": why.reason[:200]})
+        self._say({"state": "close", "code": why.code, "reason": why.reason[:200]})
 
-    def left(self) -> None:
-        """The connection goes on, but is not recorded any more."""
-        self.on = False
+    def around(self, session: Any, transport: Any) -> tuple[RecordedSession, RecordedTransport]:
+        """What a link is to use in place of a session and a transport."""
+        says = not session.capabilities.deadlines or self._outgoing.protocol in _SILENT
+        asked = self._asked if says else None
+        recorded = RecordedSession(session, self._writing(self._incoming, session.receive, None))
+        if asked is not None:
+            recorded.send, recorded.frames_to_send = _asking(session, asked)
+        return recorded, RecordedTransport(transport, self._writing(self._outgoing, transport.send, asked))
+
+    def _writing(self, end: End, hand_on: Callable[..., Any], asked: dict[int, Deadlines] | None) -> Callable[..., None]:
+        """A function that writes a frame down and hands it on: in first writes, out first hands on."""
+        rows, wake, take, now_ns = self.recorder.rows, self.recorder.wake, self.recorder.take, monotonic_ns
+        wakes = WAKE - FIELDS
+
+        def came_in(frame: bytes, now: float) -> None:
+            waiting = len(rows)
+            if waiting < MOST and len(frame) < SMALL:
+                rows.extend((end, now_ns(), frame, None))
+                if waiting == wakes:
+                    wake()
+            else:
+                take((end, now_ns(), frame, None))
+            hand_on(frame, now)
+
+        def goes_out(frame: bytes) -> None:
+            hand_on(frame)  # what the transport refuses is not written down
+            waiting = len(rows)
+            if waiting < MOST and len(frame) < SMALL:
+                rows.extend((end, now_ns(), frame, asked.pop(id(frame), None) if asked else None))
+                if waiting == wakes:
+                    wake()
+            else:
+                take((end, now_ns(), frame, asked.pop(id(frame), None) if asked else None))
+
+        return came_in if end.direction == DIRECTION_IN else goes_out
+
+
+_SILENT: Final = frozenset({"csb"})
+"""Protocols whose requests do not always say how long they are worth."""
 
 
 class RecordedTransport:
@@ -139,95 +197,64 @@ class RecordedTransport:
     send_framed: None = None
     """A fan-out makes bytes for many connections at once, which would pass by."""
 
-    def __init__(self, inner: Any, tap: Tap) -> None:
-        self.inner = inner
-        self.tap = tap
-        self._send: Callable[[bytes], None] = inner.send
-        self._rows = tap.recorder.rows
-        self._end = tap.outgoing
-        self._asked = tap.asked
-
-    def send(self, frame: bytes) -> None:
-        """As the transport's; what it refuses is not recorded."""
-        self._send(frame)
-        asked = self._asked
-        deadlines = asked.pop(id(frame), None) if asked else None
-        rows = self._rows
-        if len(rows) < 16_384 and len(frame) < 4096 and self.tap.on:
-            rows.append((self._end, monotonic_ns(), frame, deadlines))
-            if len(rows) == 512:
-                self.tap.recorder.wake()
-        elif self.tap.on:
-            self.tap.recorder.take((self._end, monotonic_ns(), frame, deadlines))
+    def __init__(self, inner: Any, send: Callable[[bytes], None]) -> None:
+        self._inner = inner
+        self.send = send
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self.inner, name)
+        return getattr(self._inner, name)
 
 
 class RecordedSession:
-    """A session that writes down what comes in, and the deadlines of what goes out; everything else is the session's own."""
+    """A session that writes down what comes in; everything else is the session's own."""
 
-    def __init__(self, inner: Any, tap: Tap) -> None:
-        self.inner = inner
-        self.tap = tap
-        self._receive: Callable[[bytes, float], None] = inner.receive
-        self._send: Callable[[Message, float, Any], Any] = inner.send
-        self._frames: Callable[[], list[bytes]] = inner.frames_to_send
-        self._rows = tap.recorder.rows
-        self._end = tap.incoming
-        self._deadlines: list[int | None] = []
-        self.events: Callable[[], list[Any]] = inner.events
+    def __init__(self, inner: Any, receive: Callable[[bytes, float], None]) -> None:
+        self._inner = inner
+        self.receive = receive
+        self.events = inner.events
+        self.send = inner.send
+        self.frames_to_send = inner.frames_to_send
 
     @property
     def codec(self) -> Any:
-        return self.inner.codec
+        return self._inner.codec
 
     @property
     def capabilities(self) -> Any:
-        return self.inner.capabilities
-
-    def receive(self, frame: bytes, now: float) -> None:
-        """Write it down first: what it causes comes after it."""
-        rows = self._rows
-        if len(rows) < 16_384 and len(frame) < 4096 and self.tap.on:
-            rows.append((self._end, monotonic_ns(), frame, None))
-            if len(rows) == 512:
-                self.tap.recorder.wake()
-        elif self.tap.on:
-            self.tap.recorder.take((self._end, monotonic_ns(), frame, None))
-        self._receive(frame, now)
-
-    def send(self, message: Message, now: float, peer_key: Any = None) -> Any:
-        """As the session's."""
-        key = self._send(message, now, peer_key)
-        if message.kind is _REQUEST:
-            ttl = message.ttl
-            self._deadlines.append(None if ttl is None else monotonic_ns() + int(ttl * 1e9))
-        return key
-
-    def frames_to_send(self) -> list[bytes]:
-        """As the session's."""
-        frames = self._frames()
-        if self._deadlines:
-            self._assign(frames)
-        return frames
-
-    def _assign(self, frames: Sequence[bytes]) -> None:
-        """Each request's deadline to its frame."""
-        deadlines, self._deadlines = self._deadlines, []
-        asked = self.tap.asked
-        asked.clear()
-        if len(frames) == 1:
-            asked[id(frames[0])] = tuple(deadlines)
-            return
-        left = iter(deadlines)
-        for frame in frames:  # rare: a request and what goes with it
-            own = tuple(next(left, None) for _ in range(_requests_in(self.inner.codec, frame)))
-            if own:
-                asked[id(frame)] = own
+        return self._inner.capabilities
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self.inner, name)
+        return getattr(self._inner, name)
+
+
+def _asking(session: Any, asked: dict[int, Deadlines]) -> tuple[Callable[..., Any], Callable[[], list[bytes]]]:
+    """A session's ``send`` and ``frames_to_send``, that remember until when each request in a frame is waited for."""
+    send, frames_to_send = session.send, session.frames_to_send
+    deadlines: list[int | None] = []
+
+    def sending(message: Message, now: float, peer_key: Any = None) -> Any:
+        key = send(message, now, peer_key)
+        if message.kind is _REQUEST:
+            ttl = message.ttl
+            deadlines.append(None if ttl is None else monotonic_ns() + int(ttl * 1e9))
+        return key
+
+    def framed() -> list[bytes]:
+        frames: list[bytes] = frames_to_send()
+        if deadlines:
+            asked.clear()
+            if len(frames) == 1:
+                asked[id(frames[0])] = deadlines[0] if len(deadlines) == 1 else tuple(deadlines)
+            else:  # a request and what goes with it
+                left = iter(deadlines)
+                for frame in frames:
+                    own = tuple(next(left, None) for _ in range(_requests_in(session.codec, frame)))
+                    if own:
+                        asked[id(frame)] = own
+            deadlines.clear()
+        return frames
+
+    return sending, framed
 
 
 def _requests_in(codec: Any, frame: bytes) -> int:
