@@ -36,8 +36,9 @@ class Kind(enum.Enum):
     END = "end"
     CONTROL = "control"
 
-    # There is one of each: that of `Enum` is a Python function, and sets and tables of kinds are asked for every message.
-    __hash__ = object.__hash__
+    if not TYPE_CHECKING:
+        # There is one of each. That of `Enum` is a Python function, and sets and tables of kinds are asked for every message.
+        __hash__ = object.__hash__
 
 
 class _Missing(enum.Enum):
