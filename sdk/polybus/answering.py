@@ -24,6 +24,10 @@ class AnsweredPeer(KnownPeer):
 
     __slots__ = ()
 
+    # Declared in `KnownPeer`; again here for type checkers.
+    scopes: set[anyio.CancelScope] | None
+    stopping: int
+
     def answer(self, call: Call, value: Any) -> None:
         response = self._response(call, value)
         if response is not None:

@@ -23,6 +23,8 @@ class ChannelledPeer(AcquaintedPeer):
 
     __slots__ = ()
 
+    channels: dict[Any, Channel[Any, Any]] | None  # declared in `KnownPeer`; again here for type checkers
+
     async def _open(
         self, subject: str | int, body: Any, mode: str, timeout: float | None, hops: int | None = None
     ) -> Channel[Any, Any]:

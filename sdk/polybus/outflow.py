@@ -10,7 +10,10 @@ from .errors import BusError, Disconnected, QueueFull, RequestError, TooLarge, U
 from .message import Message
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from .peer import Peer
+    from .plugins import Codec, Transport
     from .reply import Reply
 
 __all__ = ["Outflow", "State"]
@@ -22,6 +25,11 @@ class Outflow(Backlog):
     """The writing half of a link."""
 
     __slots__ = ()
+
+    # Declared in `Backlog`; again here for type checkers.
+    shared: Codec | None
+    alike: tuple[Codec, type[Transport], str] | None
+    send_framed: Callable[[bytes, int], None] | None
 
     def flush(self) -> None:
         """Hand what the session has queued to the transport."""

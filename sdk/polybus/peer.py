@@ -23,7 +23,14 @@ from .reply import Reply
 from .subjects import Subject, resolve
 
 if TYPE_CHECKING:
+    from collections import deque
+
+    import anyio
+
+    from .calls import Call
+    from .channel import Channel
     from .tunnel import TunnelConnector
+    from .urgency import UrgentQueue
 
 __all__ = ["Peer"]
 
@@ -41,6 +48,14 @@ class Peer(ChannelledPeer):
     """
 
     __slots__ = ()
+
+    # Declared in `KnownPeer`; again here for type checkers, because both set them.
+    pending: dict[Any, Reply[Any]]
+    waiting: deque[Call] | UrgentQueue[Call] | None
+    calls: dict[Any, Call] | None
+    channels: dict[Any, Channel[Any, Any]] | None
+    undecided: deque[Message] | None
+    scopes: set[anyio.CancelScope] | None
 
     # -- who it is -------------------------------------------------------------------------------------------------------
 
