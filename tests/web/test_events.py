@@ -11,10 +11,13 @@ from typing import Any
 import anyio
 import httpx
 import pytest
+from anyio.from_thread import start_blocking_portal
 from cloudevents.core.bindings import http as their_http
 from cloudevents.core.formats.json import JSONFormat
 from cloudevents.core.v1.event import CloudEvent
 from fastapi import FastAPI
+from hypothesis import given
+from hypothesis import strategies as st
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import Response
@@ -31,6 +34,7 @@ from polybus import (
     Limits,
     Message,
     NoHandler,
+    RemoteProtocolError,
     RequestError,
     TooManyRequests,
     Unauthorized,
@@ -38,6 +42,7 @@ from polybus import (
     Unsupported,
     connect,
 )
+from polybus.cli.app import run
 from polybus.events import LinkDown
 from polybus.fastapi import attach
 from polybus.message import Kind
@@ -45,8 +50,10 @@ from polybus.plugins import Identity
 from polybus.protocols import UProtocol
 from polybus.protocols.uprotocol import IdFactory
 from polybus.protocols.uprotocol.bodies import ANY
-from polybus.protocols.uprotocol.http import from_http, to_http
+from polybus.protocols.uprotocol.http import frames_of, from_http, to_http
 from tests.protocols.uprotocol.support import HI
+from tests.protocols.uprotocol.test_bad_inputs import CASES as BAD
+from tests.protocols.uprotocol.test_bad_inputs import frame_of
 
 from .support import Uvicorn, running
 
@@ -55,6 +62,13 @@ BOUND = 20.0
 JSON = {"content-type": "application/cloudevents+json"}
 VCU, ASKER = "//VCU.VIN/body.access/1", "//hu.veh7/hmi.app/1"
 IDS = IdFactory()
+NAMES = [
+    *(
+        f"ce-{name}"
+        for name in ("specversion", "id", "type", "source", "sink", "priority", "ttl", "reqid", "hash", "plevel", "x")
+    ),
+    "content-type",
+]
 
 
 @pytest.fixture(scope="module")
@@ -473,6 +487,79 @@ async def test_an_id_in_flight_is_no_other_request_s_and_free_afterwards() -> No
             release.set()
         await ask()
         assert statuses == [200, 200]
+
+
+@pytest.mark.parametrize("format", ["json", "protobuf"])
+async def test_no_bad_input_of_the_table_harms_a_server(format: Any) -> None:
+    bus = make_bus()
+    good = to_http([Message(Kind.REQUEST, f"{VCU}/rpc.echo", body=7, ttl=5.0)], UProtocol(entity=ASKER, format=format))
+    async with serving(bus, UProtocol(entity=VCU, format=format)) as server, posting(server) as http:
+        for case in BAD:
+            body, theirs = frame_of(case), "protobuf" if case["transport"].endswith("protobuf") else "json"
+            response = await http.post("/events", content=body, headers={"content-type": f"application/cloudevents+{theirs}"})
+            refused = response.status_code == 400
+            answered = response.status_code == 200 and is_error(*from_http(response.headers, response.content))
+            # All ids in the table are years old: what is no request and well formed is accepted, and then it has expired.
+            assert refused or answered or response.status_code == 202, (case["id"], response.text)
+            if response.status_code == 202:
+                assert b"req.v1" not in body, case["id"]
+            message = from_http(
+                good.headers, (await http.post("/events", content=good.body, headers=dict(good.headers))).content
+            )
+            assert isinstance(message[0], Message)
+            good = to_http([Message(Kind.REQUEST, f"{VCU}/rpc.echo", body=7, ttl=5.0)], UProtocol(entity=ASKER, format=format))
+
+
+def is_error(message: Message | RemoteProtocolError) -> bool:
+    return isinstance(message, Message) and message.kind is Kind.ERROR
+
+
+@given(st.binary(max_size=200), st.dictionaries(st.sampled_from(NAMES), st.text(max_size=20), max_size=8))
+def test_any_bytes_and_headers_are_frames_or_a_typed_error(body: bytes, headers: dict[str, str]) -> None:
+    for format in ("json", "protobuf"):
+        adapter = UProtocol(format=format)
+        try:
+            frames = frames_of(headers, body, adapter)
+        except RemoteProtocolError:
+            continue
+        for frame in frames:
+            try:
+                adapter.codec().read(frame)
+            except RemoteProtocolError:
+                continue
+
+
+@given(st.dictionaries(st.sampled_from(NAMES), st.text(max_size=60), max_size=10), st.binary(max_size=60))
+def test_headers_near_an_event_become_one_or_a_typed_error(changed: dict[str, str], body: bytes) -> None:
+    good = to_http([Message(Kind.REQUEST, f"{VCU}/rpc.echo", body=7, ttl=5.0)], UProtocol(entity=ASKER), "binary")
+    headers = {**good.headers, **changed}
+    for format in ("json", "protobuf"):
+        adapter = UProtocol(format=format, mode="lenient")
+        try:
+            (frame,) = frames_of(headers, body or good.body, adapter)
+        except RemoteProtocolError:
+            continue
+        assert adapter.codec().read(frame).attributes["id"] == headers["ce-id"].strip('"')
+
+
+def test_the_doctor_says_that_a_server_over_http_only_answers(capsys: pytest.CaptureFixture[str]) -> None:
+    with start_blocking_portal("asyncio") as portal:
+        with portal.wrap_async_context_manager(make_bus().serve("uprotocol+http://127.0.0.1:0/events")) as listener:
+            assert run(["doctor", listener.url]) == 0
+    assert "only answers" in capsys.readouterr().out
+
+
+def test_a_bus_on_trio_asks_over_http() -> None:
+    bus = make_bus()
+
+    async def ask(url: str) -> Any:
+        with anyio.fail_after(BOUND):
+            async with connect(url) as client:
+                return await client.request("echo", [1, 2], timeout=5)
+
+    with start_blocking_portal("asyncio") as portal:
+        with portal.wrap_async_context_manager(bus.serve("uprotocol+http://127.0.0.1:0/events")) as listener:
+            assert anyio.run(ask, listener.url, backend="trio") == [1, 2]
 
 
 # -- servers that are not ours ----------------------------------------------------------------------------------------------

@@ -173,7 +173,8 @@ def _converted(frame: bytes, reads: UProtocolCodec, writes: UProtocolCodec, leni
 def _written(message: Message, attributes: dict[str, Any], raw: bytes | None, lenient: bool, codec: UProtocolCodec) -> bytes:
     """An event in another form. `message` is what was read of it: a writer trusts what it is given, so that comes first."""
     normalise(attributes, lenient)
-    format = format_of(attributes.get("datacontenttype"))
+    # Of what a lenient reader has taken for bytes, the content type says something else.
+    format = format_of(attributes.get("datacontenttype")) if message.raw is None else message.format
     if raw is not None and format not in FORMATS:
         raw, format = written_body(message)  # JSON and text, which only a foreign peer sends
         attributes.pop("dataschema", None)
