@@ -274,6 +274,18 @@ async def test_a_request_that_may_not_be_is_refused(change: dict[str, Any], stat
         assert (answer.status_code, text in answer.text) == (status, True)
 
 
+async def test_a_body_that_does_not_come_is_not_waited_for() -> None:
+    bus = make_bus(limits=Limits(close_timeout=0.05, frame_timeout=0.1))
+    async with serving(bus) as client:
+        head = b"POST /in.1.erraiBus?clientId=1 HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
+        async with await anyio.connect_tcp("127.0.0.1", client.http.base_url.port or 0) as stream:
+            await stream.send(head + b"Content-Length: 100\r\n\r\n[")
+            answer = b""
+            while b"frame_timeout" not in answer:
+                answer += await stream.receive()
+        assert answer.startswith(b"HTTP/1.1 408 ")
+
+
 async def test_who_is_not_let_in_is_told_so() -> None:
     seen: list[Any] = []
 

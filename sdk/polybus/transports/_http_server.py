@@ -6,6 +6,7 @@ import logging
 from collections.abc import Callable, Sequence
 from http import HTTPStatus
 
+import anyio
 from attrs import evolve
 
 from ..plugins import Admission, Handshake, Listening, ListenOptions, Transport, WebRoute
@@ -51,19 +52,24 @@ class Request:
         """All of it; None where whoever has sent it is gone.
 
         Raises:
-            Turned: 413
+            Turned: 413; 408, it is not there within `Limits.frame_timeout`, as for a frame over TCP.
         """
-        limit, parts, size = self.options.host.limits.message, list[bytes](), 0
-        while True:
-            message = await self.receive()
-            if message["type"] != "http.request":
-                return None
-            parts.append(message.get("body", b""))
-            size += len(parts[-1])
-            if size > limit:
-                raise Turned(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"a payload of more than {limit} bytes (Limits.message)")
-            if not message.get("more_body"):
-                return b"".join(parts)
+        limits = self.options.host.limits
+        parts, size = list[bytes](), 0
+        with anyio.move_on_after(limits.frame_timeout):
+            while True:
+                message = await self.receive()
+                if message["type"] != "http.request":
+                    return None
+                parts.append(message.get("body", b""))
+                size += len(parts[-1])
+                if size > limits.message:
+                    text = f"a payload of more than {limits.message} bytes (Limits.message)"
+                    raise Turned(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, text)
+                if not message.get("more_body"):
+                    return b"".join(parts)
+        text = f"the body was not complete within {limits.frame_timeout:g} s (Limits.frame_timeout)"
+        raise Turned(HTTPStatus.REQUEST_TIMEOUT, text)
 
     async def gone(self) -> None:
         """Wait until whoever asks has gone away."""
