@@ -35,6 +35,7 @@ class Errai:
         self.changed = anyio.Event()
         self.token = ""
         self.spoiled: Response | None = None
+        self.media: str | None = JSON
 
     async def answer(self, request: Request) -> Response:
         if self.spoiled is not None:
@@ -52,7 +53,7 @@ class Errai:
                     await self.changed.wait()
         answer, self.waiting = self.waiting, []
         self.changed = anyio.Event()
-        response = Response(json.dumps(answer) if answer else "", media_type=JSON)
+        response = Response(json.dumps(answer) if answer else "", media_type=self.media)
         response.set_cookie("JSESSIONID", "s")
         return response
 
@@ -94,6 +95,14 @@ async def test_a_bus_talks_to_a_server_that_speaks_as_errai() -> None:
     assert any(message.get("CommandType") == "RemoteSubscribe" and message["Subject"] == "news" for message in server.seen)
     assert server.seen[-1]["CommandType"] == "Disconnect"
     assert server.queries[-1]["phase"] == "disconnect"
+
+
+async def test_an_answer_without_a_type_is_read_where_it_is_an_array() -> None:
+    """As Errai's asynchronous servlets give it."""
+    async with errai() as (server, url):
+        server.media = None
+        async with connect(url) as bus:
+            assert await bus.request("echo", 1) == 1
 
 
 async def test_a_csrf_token_is_sent_back_and_kept() -> None:

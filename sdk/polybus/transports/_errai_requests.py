@@ -139,8 +139,9 @@ def _judged(status: int, headers: httpx.Headers, body: bytes) -> bytes:
     text = body[:200].decode("utf-8", "replace").strip()
     if status != 200:
         raise Lost(Closed(1006, f"the server answered {status}: {text}"))
-    kind = _media_type(headers)
-    if body.strip() and kind != _JSON:
+    kind, start = _media_type(headers), body.lstrip()[:1]
+    untyped = not kind and start == b"["  # Errai's asynchronous servlets name no type (notes section 2.6)
+    if start and kind != _JSON and not untyped:
         raise Lost(Closed(1006, f"the server's answer is {kind or 'of no type'}, not {_JSON}: {text}"))
     return body
 
