@@ -31,6 +31,7 @@ _MORE: Final = struct.Struct(">HHI")
 _REQUEST, _RESPONSE, _PUBLISH, _ITEM = Kind.REQUEST, Kind.RESPONSE, Kind.PUBLISH, Kind.ITEM
 _RESERVED: Final = wire.FIRST_RESERVED
 _OF_CHANNEL: Final = wire.ITEM
+_OF_OURS: Final = wire.REQUEST_MORE
 _BINARY_REQUEST: Final = wire.REQUEST << 4 | wire.BINARY
 _BINARY_RESPONSE: Final = wire.RESPONSE << 4 | wire.BINARY
 _MODES: Final = ("stream", "channel", "tunnel")
@@ -90,6 +91,8 @@ class Reader:
                     answer_id = None if action in wire.UNANSWERED else action << 16 | number
                     raise refuse(f"result {result:#04x} on a request: it is 0 there", "result", answer_id)
                 if action >= _RESERVED:
+                    if action == _OF_OURS:  # what our own buses ask with
+                        return self._request_more(first & 15, number, frame)
                     return self._extension(first & 15, number, action, frame)
                 id = action << 16 | number
                 if first == _BINARY_REQUEST:
@@ -197,11 +200,16 @@ class Reader:
         end = 16 + (size if size != NUMBERED else 4)
         known = self._subjects.get(frame[16:end]) if size != NUMBERED and end <= len(frame) else None
         subject = known if known is not None else self._checked_subject(frame, 16, size, id)
-        raw, body_format, value = self._body(encoding, frame[end + more :], id)
-        message = Message(_REQUEST, subject, id, raw, body_format, None, None if ttl == NO_TTL else ttl / 1000)
-        message._attributes = {"encoding": _WORDS[encoding]}
-        if raw is not None:
-            message._value = value
+        seconds = None if ttl == NO_TTL else ttl / 1000
+        if encoding:
+            raw, body_format, value = self._body(encoding, frame[end + more :], id)
+            message = Message(_REQUEST, subject, id, raw, body_format, None, seconds)
+            message._attributes = {"encoding": _WORDS[encoding]}
+            if raw is not None:
+                message._value = value
+        else:
+            message = Message(_REQUEST, subject, id, frame[end + more :] or None, OCTETS, None, seconds)
+            message._attributes = {"encoding": "binary"}
         if more:
             message.headers = self._headers(self._extras(frame, end, more, id), id)
         return message
