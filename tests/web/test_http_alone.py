@@ -112,12 +112,3 @@ async def test_without_uvicorn_it_says_what_to_install(monkeypatch: pytest.Monke
 async def test_an_open_address_needs_authenticate() -> None:
     with pytest.raises(LocalProtocolError, match="lets everybody in"):
         Bus().serve("jrep+http://0.0.0.0:0")
-
-
-def test_on_trio_it_says_what_to_do_instead() -> None:
-    async def main() -> None:
-        async with Bus().serve("jrep+http://127.0.0.1:0"):
-            pass
-
-    with pytest.raises(Unsupported, match="under hypercorn runs on trio"):
-        anyio.run(main, backend="trio")

@@ -1,17 +1,11 @@
-"""A bus alone behind HTTP: the endpoint of its protocol, served by uvicorn inside the bus's own event loop.
-
-uvicorn parses requests and frames WebSockets; what it would do for a process of its own (signals, logging, lifespan) is off.
-"""
+"""A bus alone behind HTTP: the endpoint of its protocol, served inside the bus's own event loop."""
 
 from __future__ import annotations
 
-import contextlib
 import logging
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Any, Final
-
-import anyio
+from typing import TYPE_CHECKING, Final, Protocol
 
 from ..errors import Unsupported
 from ._asgi_server import answered
@@ -52,6 +46,9 @@ class Application:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """One connection or request."""
+        if scope["type"] == "lifespan":
+            await _live(receive, send)
+            return
         socket = scope["type"] == "websocket"
         route = self._route(scope["path"], socket)
         if route is None:
@@ -82,10 +79,31 @@ class Application:
         return route
 
 
+async def _live(receive: Receive, send: Send) -> None:
+    """There is nothing to prepare: the bus runs already."""
+    while True:
+        word = (await receive())["type"]
+        await send({"type": f"{word}.complete"})
+        if word == "lifespan.shutdown":
+            return
+
+
+class HttpServer(Protocol):
+    """What serves an application on one event loop."""
+
+    async def start(self, sockets: list[socket.socket]) -> None:
+        """Begin to accept at sockets that are bound."""
+        ...
+
+    def close(self) -> None:
+        """Accept nobody any more and release the address."""
+        ...
+
+
 class HttpListener:
     """A `plugins.Listening`."""
 
-    def __init__(self, url: str, listening: Listening, server: Any) -> None:
+    def __init__(self, url: str, listening: Listening, server: HttpServer) -> None:
         self.url: str = url
         self._listening = listening
         self._server = server
@@ -95,27 +113,25 @@ class HttpListener:
         """Serve at sockets that are bound.
 
         Raises:
-            Unsupported: The protocol has no form over HTTP, uvicorn is missing, or the event loop is not asyncio's.
+            Unsupported: The protocol has no form over HTTP, or the server is not installed.
             ValueError: Something in `origins` is no origin.
         """
         try:
             endpoint = _endpoint(address.path, options)
-            server = _server(Application(address.path, endpoint.routes()), options)
+            server = _server(options)(Application(address.path, endpoint.routes()), options)
             listening = await endpoint.listen(options)
         except BaseException:
             for sock in sockets:
                 sock.close()
             raise
-        await server.startup(sockets=sockets)
-        options.host.spawn(_keep, server, options)
         real = address.with_port(sockets[0].getsockname()[1])
+        await server.start(sockets)
         return cls(real, listening, server)
 
     async def aclose(self) -> None:
         """Let nobody in any more and release the address; sessions stay, and the connections on which they ask."""
         await self._listening.aclose()
-        for server in self._server.servers:
-            server.close()
+        self._server.close()
 
 
 def _endpoint(path: str, options: ListenOptions) -> WebEndpoint:
@@ -130,75 +146,12 @@ def _endpoint(path: str, options: ListenOptions) -> WebEndpoint:
     return endpoint
 
 
-def _server(application: Application, options: ListenOptions) -> Any:
-    """
-    Raises:
-        Unsupported: uvicorn is missing, or the event loop is not asyncio's.
-    """
-    if options.host.backend != "asyncio":
-        raise Unsupported("HTTP is served by uvicorn, which knows asyncio only: attach(app, bus) under hypercorn runs on trio")
-    try:
-        import uvicorn
-        from uvicorn.lifespan.off import LifespanOff
-    except ImportError as error:
-        raise Unsupported(f"to serve HTTP alone needs uvicorn ({error}): pip install 'polybus[fastapi]'") from None
+def _server(options: ListenOptions) -> Callable[[Application, ListenOptions], HttpServer]:
+    """uvicorn knows asyncio only, and hypercorn is slower."""
+    if options.host.backend == "asyncio":
+        from ._http_uvicorn import UvicornServer
 
-    class Embedded(uvicorn.Server):
-        """Leaves signals to the program."""
+        return UvicornServer
+    from ._http_hypercorn import HypercornServer
 
-        @contextlib.contextmanager
-        def capture_signals(self) -> Generator[None, None, None]:
-            yield
-
-    limits, tls = options.host.limits, options.tls
-    more: dict[str, Any] = {} if tls is None else {"ssl_context_factory": lambda config, default: tls}
-    config = uvicorn.Config(
-        application,
-        http="h11",
-        ws="websockets-sansio",
-        ws_per_message_deflate=False,
-        ws_max_size=limits.message,
-        ws_ping_interval=limits.ping_interval,
-        ws_ping_timeout=limits.ping_timeout,
-        lifespan="off",
-        log_config=None,
-        access_log=False,
-        # Nobody's word is taken for who somebody else is.
-        proxy_headers=False,
-        server_header=False,
-        date_header=False,
-        **more,
-    )
-    config.load()
-    server = Embedded(config)
-    server.lifespan = LifespanOff(config)
-    return server
-
-
-def _asks_nothing(connection: Any) -> bool:
-    """Whether no request has come in yet; a WebSocket has no cycle of requests."""
-    return getattr(connection, "cycle", connection) is None
-
-
-async def _keep(server: Any, options: ListenOptions) -> None:
-    """Cut who connects and asks for nothing; at the end of the bus, everybody."""
-    state, limits = server.server_state, options.host.limits
-    silent: dict[Any, float] = {}
-    try:
-        while True:
-            await anyio.sleep(1)
-            now = options.host.time()
-            silent = {connection: silent.get(connection, now) for connection in state.connections if _asks_nothing(connection)}
-            for connection, since in silent.items():
-                if now - since > limits.handshake_timeout:
-                    connection.transport.close()
-    finally:
-        for listening in server.servers:
-            listening.close()
-        for connection in list(state.connections):
-            connection.shutdown()
-        with anyio.CancelScope(shield=True), anyio.move_on_after(limits.close_timeout):
-            while state.tasks:  # noqa: ASYNC110  # uvicorn tells nobody
-                await anyio.sleep(0.002)
-        for connection in list(state.connections):
-            connection.transport.abort()
+    return HypercornServer

@@ -1,6 +1,6 @@
 """HTTP: ``jrep+http://host/path``, and ``uprotocol+http://host/path`` for CloudEvents.
 
-`httpx` is loaded by the first connection, uvicorn by the first listener.
+`httpx` is loaded by the first connection, uvicorn or hypercorn by the first listener.
 """
 
 from __future__ import annotations
@@ -83,13 +83,13 @@ class Http:
         return self._address(url).private
 
     async def listen(self, url: str, options: ListenOptions) -> Listening:
-        """Bind and serve, with uvicorn in this event loop.
+        """Bind and serve in this event loop: with uvicorn on asyncio, with hypercorn on trio.
 
         Raises:
             OSError: The address is taken or not ours.
             ValueError: The host is missing, or something in `origins` is no origin.
             LocalProtocolError: `tls` is given without need, or is missing.
-            Unsupported: The protocol has no form over HTTP, uvicorn is missing, or the event loop is not asyncio's.
+            Unsupported: The protocol has no form over HTTP, or uvicorn (hypercorn) is not installed.
         """
         from ._http_listener import HttpListener
 

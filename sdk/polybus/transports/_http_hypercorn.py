@@ -1,0 +1,68 @@
+"""A bus alone behind HTTP on trio: hypercorn does there what uvicorn does on asyncio."""
+
+from __future__ import annotations
+
+import functools
+from typing import TYPE_CHECKING, Any
+
+import anyio
+
+from ..errors import Unsupported
+
+if TYPE_CHECKING:
+    import socket
+    import ssl
+
+    from ..plugins import AsgiApp, ListenOptions
+
+__all__ = ["HypercornServer"]
+
+
+class HypercornServer:
+    """Serves an application at sockets that are bound.
+
+    Raises:
+        Unsupported: hypercorn is missing.
+    """
+
+    def __init__(self, application: AsgiApp, options: ListenOptions) -> None:
+        try:
+            from hypercorn.config import Config
+        except ImportError as error:
+            raise Unsupported(f"to serve HTTP alone on trio needs hypercorn ({error}): pip install hypercorn") from None
+        tls = options.tls
+
+        class Given(Config):
+            """With a TLS context in place of files."""
+
+            @property
+            def ssl_enabled(self) -> bool:
+                return tls is not None
+
+            def create_ssl_context(self) -> ssl.SSLContext | None:
+                return tls
+
+        limits = options.host.limits
+        self._application = application
+        self._options = options
+        self._stop = anyio.Event()
+        self._config = config = Given()
+        config.errorlog = config.accesslog = None
+        config.include_server_header = config.include_date_header = False
+        config.alpn_protocols = ["http/1.1"]
+        config.websocket_max_message_size = limits.message
+        config.websocket_ping_interval = limits.ping_interval
+        config.graceful_timeout = limits.close_timeout + 1
+
+    async def start(self, sockets: list[socket.socket]) -> None:
+        """Begin to accept."""
+        from hypercorn.trio import serve
+
+        self._config.bind = [f"fd://{sock.detach()}" for sock in sockets]
+        application: Any = self._application
+        work = functools.partial(serve, application, self._config, shutdown_trigger=self._stop.wait, mode="asgi")
+        self._options.host.spawn(work)
+
+    def close(self) -> None:
+        """Accept nobody any more; connections have the time that links need for their end."""
+        self._stop.set()
