@@ -1,0 +1,182 @@
+"""A real browser without a window, driven over the DevTools protocol."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import tempfile
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, Final
+
+import anyio
+import anyio.to_thread
+
+__all__ = ["BOUND", "Browser", "BrowserError", "Tab", "chromium", "find_chromium"]
+
+BOUND: Final = 30.0
+"""Seconds within which everything awaited must happen."""
+
+_FLAGS: Final = (
+    "--headless",
+    "--no-sandbox",  # as root it does not start with one
+    "--disable-gpu",
+    "--disable-quic",
+    "--disable-dev-shm-usage",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--site-per-process",  # a headless shell would run frames of other sites in the process of the page
+    "--remote-debugging-port=0",
+)
+
+
+class BrowserError(Exception):
+    """The browser, or a page in it, did not do what it was told."""
+
+
+def find_chromium() -> str | None:
+    """The program, where one is installed."""
+    return shutil.which("chromium") or shutil.which("chromium-headless-shell")
+
+
+class Browser:
+    """One process; each tab has cookies of its own."""
+
+    def __init__(self, socket: Any) -> None:
+        self._socket = socket
+        self._number = 0
+        self._answers: dict[int, dict[str, Any]] = {}
+        self._reading = anyio.Lock()
+        self.problems: list[str] = []
+        """What pages have thrown."""
+
+    async def tell(self, method: str, session: str | None = None, **params: Any) -> Any:
+        """One command, and its result.
+
+        Raises:
+            BrowserError: It was refused.
+            TimeoutError: It took too long.
+        """
+        self._number = number = self._number + 1
+        message = {"id": number, "method": method, "params": params}
+        await self._socket.send(json.dumps(message if session is None else {**message, "sessionId": session}))
+        with anyio.fail_after(BOUND):
+            while number not in self._answers:
+                async with self._reading:
+                    if number not in self._answers:
+                        self._take(json.loads(await self._socket.recv()))
+        answer = self._answers.pop(number)
+        if "error" in answer:
+            raise BrowserError(f"{method}: {answer['error']}")
+        return answer["result"]
+
+    def _take(self, message: dict[str, Any]) -> None:
+        if "id" in message:
+            self._answers[message["id"]] = message
+        elif message["method"] == "Runtime.exceptionThrown":
+            self.problems.append(json.dumps(message["params"]["exceptionDetails"]))
+
+    async def tab(self, url: str) -> Tab:
+        """A page, as another person would see it."""
+        context = (await self.tell("Target.createBrowserContext"))["browserContextId"]
+        target = (await self.tell("Target.createTarget", url="about:blank", browserContextId=context))["targetId"]
+        session = (await self.tell("Target.attachToTarget", targetId=target, flatten=True))["sessionId"]
+        tab = Tab(self, session, context)
+        await self.tell("Runtime.enable", session)
+        await self.tell("Page.enable", session)
+        await self.tell("Page.navigate", session, url=url)
+        await tab.until("document.readyState === 'complete' && location.href !== 'about:blank'")
+        return tab
+
+
+class Tab:
+    """One page."""
+
+    def __init__(self, browser: Browser, session: str, context: str) -> None:
+        self._browser = browser
+        self._session = session
+        self._context = context
+
+    async def aclose(self) -> None:
+        """Close it, with its cookies."""
+        await self._browser.tell("Target.disposeBrowserContext", browserContextId=self._context)
+
+    async def run(self, script: str) -> Any:
+        """The value of an expression, awaited where it is a promise.
+
+        Raises:
+            BrowserError: It threw.
+        """
+        answer = await self._browser.tell(
+            "Runtime.evaluate", self._session, expression=script, awaitPromise=True, returnByValue=True
+        )
+        if "exceptionDetails" in answer:
+            raise BrowserError(str(answer["exceptionDetails"]))
+        return answer["result"].get("value")
+
+    async def until(self, condition: str, seconds: float = BOUND) -> None:
+        """Wait until an expression is true.
+
+        Raises:
+            BrowserError: It did not come true, with the text of the page and what it has thrown.
+        """
+        try:
+            with anyio.fail_after(seconds):
+                while not await self.run(condition):  # noqa: ASYNC110  # a page of another process
+                    await anyio.sleep(0.02)
+        except TimeoutError:
+            page = await self.run("document.body.innerText")
+            raise BrowserError(f"never true: {condition}; the page says: {page}; {self._browser.problems}") from None
+
+    async def fill(self, field: str, text: str) -> None:
+        """Type into a field and press enter."""
+        await self.run(f"document.querySelector({json.dumps(field)}).focus()")
+        await self._browser.tell("Input.insertText", self._session, text=text)
+        for kind in ("keyDown", "keyUp"):
+            key = {"type": kind, "key": "Enter", "code": "Enter", "windowsVirtualKeyCode": 13, "text": "\r"}
+            await self._browser.tell("Input.dispatchKeyEvent", self._session, **key)
+
+
+@asynccontextmanager
+async def chromium(program: str) -> AsyncIterator[Browser]:
+    """A browser, until the block is left; on asyncio.
+
+    Raises:
+        BrowserError: It ended at once.
+    """
+    import websockets
+
+    with tempfile.TemporaryDirectory(prefix="chromium", ignore_cleanup_errors=True) as folder:
+        process = await anyio.to_thread.run_sync(
+            lambda: subprocess.Popen(
+                [program, *_FLAGS, f"--user-data-dir={folder}", "about:blank"],
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                start_new_session=True,
+            )
+        )
+        try:
+            async with websockets.connect(await _address(Path(folder), process), max_size=None, proxy=None) as socket:
+                yield Browser(socket)
+        finally:
+            with anyio.CancelScope(shield=True):
+                os.killpg(process.pid, signal.SIGKILL)  # it has children, in the session that it was given
+                await anyio.to_thread.run_sync(process.wait)
+
+
+async def _address(folder: Path, process: subprocess.Popen[bytes]) -> str:
+    """It writes down where it listens."""
+    place = anyio.Path(folder / "DevToolsActivePort")
+    with anyio.fail_after(BOUND):
+        while not await place.exists() or "\n" not in await place.read_text():
+            if process.poll() is not None:
+                raise BrowserError(f"Chromium ended at once, with status {process.returncode}")
+            await anyio.sleep(0.02)
+    port, path = (await place.read_text()).split("\n")
+    return f"ws://127.0.0.1:{port}{path}"
