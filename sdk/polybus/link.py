@@ -181,7 +181,7 @@ class Link(Outflow):
         if self.session is not None and self.transport is not None and all(tap.recorder is not recorder for tap in self._taps):
             if not self._taps:
                 self._bare = self.session, self.transport
-            self._taps.append(recorder.tap(self, self.transport))
+            self._taps.append(recorder.tap(self.adapter, self.transport, opened=self.opened))
             self._wrap()
 
     def unrecord(self, recorder: Recorder) -> None:

@@ -17,19 +17,41 @@ if TYPE_CHECKING:
     from .recording import Recording as Recording
     from .recording import make_recorder as make_recorder
     from .redaction import redact_default as redact_default
+    from .replaying import Replayed as Replayed
+    from .replaying import Selection as Selection
+    from .replaying import replay as replay
+    from .tools import Info as Info
+    from .tools import Recovered as Recovered
+    from .tools import Verdict as Verdict
+    from .tools import compact as compact
+    from .tools import export as export
+    from .tools import info as info
+    from .tools import recover as recover
+    from .tools import verify as verify
 
 __all__ = [
     "Batch",
     "Capture",
     "CaptureError",
     "Decoded",
+    "Info",
     "Position",
     "Recorder",
     "RecorderStats",
     "Recording",
+    "Recovered",
+    "Replayed",
+    "Selection",
+    "Verdict",
+    "compact",
     "decode",
+    "export",
+    "info",
     "make_recorder",
+    "recover",
     "redact_default",
+    "replay",
+    "verify",
 ]
 
 _HOMES = {
@@ -44,6 +66,17 @@ _HOMES = {
     "decode": "decoding",
     "make_recorder": "recording",
     "redact_default": "redaction",
+    "Replayed": "replaying",
+    "Selection": "replaying",
+    "replay": "replaying",
+    "Info": "tools",
+    "Recovered": "tools",
+    "Verdict": "tools",
+    "compact": "tools",
+    "export": "tools",
+    "info": "tools",
+    "recover": "tools",
+    "verify": "tools",
 }
 
 

@@ -28,7 +28,7 @@ from .segments import SegmentWriter, encode_batch
 from .taps import FIELDS, MOST, SMALL, WAKE, End, Gap, Row, Tap
 
 if TYPE_CHECKING:
-    from ..link import Link
+    from ..plugins import ProtocolAdapter, Transport
 
 __all__ = ["Recorder", "RecorderStats"]
 
@@ -122,10 +122,16 @@ class Recorder:
 
     # -- for links: on the event loop ------------------------------------------------------------------------------------
 
-    def tap(self, link: Link, transport: Any) -> Tap:
-        """Record a connection."""
+    def tap(self, adapter: ProtocolAdapter, transport: Transport, *, opened: bool) -> Tap:
+        """Record a connection.
+
+        Args:
+            adapter: Its protocol.
+            transport: What carries it.
+            opened: Whether this side has dialled.
+        """
         self._connections += 1
-        return Tap(self, link, transport, f"{self.capture_id[-8:]}-{self._connections}")
+        return Tap(self, adapter, transport, f"{self.capture_id[-8:]}-{self._connections}", opened=opened)
 
     def wake(self) -> None:
         """There is enough for a batch."""

@@ -221,6 +221,17 @@ class SegmentReader:
         if lost is not None:
             self.damage.append(Stretch(lost.offset, lost.size, self._batch, torn=lost.torn))
 
+    def schema_metadata(self) -> Mapping[str, str]:
+        """What the schema says: version, recorder, source; nothing where it is damaged.
+
+        Raises:
+            CaptureError: The segment's version is not known.
+        """
+        first = next(messages(self._data), None)
+        if first is not None and first.good and first.batch < 0:
+            self._take_schema(first)
+        return self.metadata
+
     def batches(self) -> Iterator[tuple[int, pa.RecordBatch]]:
         """Numbers and rows of the good batches, in order.
 

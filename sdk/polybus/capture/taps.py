@@ -16,7 +16,6 @@ from ..message import Kind, Message
 from .schema import DIRECTION_IN, DIRECTION_OUT, FLAG_GAP_BEFORE
 
 if TYPE_CHECKING:
-    from ..link import Link
     from ..plugins import Closed
     from .recorder import Recorder
 
@@ -96,9 +95,8 @@ class Gap(End):
         self.frames = frames
 
 
-def options_of(link: Link) -> dict[str, Any]:
+def options_of(adapter: Any) -> dict[str, Any]:
     """What is needed to read the frames of a link: its protocol's options, but no secrets."""
-    adapter: Any = link.adapter
     options: dict[str, Any] = dict(adapter.url_options)
     actions = getattr(adapter, "actions", None)
     if actions:
@@ -122,19 +120,19 @@ class Tap:
         recorder: Who records it.
     """
 
-    def __init__(self, recorder: Recorder, link: Link, transport: Any, conn_id: str) -> None:
+    def __init__(self, recorder: Recorder, adapter: Any, transport: Any, conn_id: str, *, opened: bool) -> None:
         self.recorder = recorder
-        options = options_of(link)
+        options = options_of(adapter)
         self._options = options
         self._outgoing = End(
             DIRECTION_OUT,
             conn_id,
             transport.address,
-            link.adapter.name,
+            adapter.name,
             transport.name,
             tunnels_of(transport),
             json.dumps(options, separators=(",", ":")),
-            0 if link.opened else 1,
+            0 if opened else 1,
         )
         self._incoming = self._outgoing.saying(self._outgoing.options)
         self._incoming.direction = DIRECTION_IN
@@ -158,6 +156,14 @@ class Tap:
         if asked is not None:
             recorded.send, recorded.frames_to_send = _asking(session, asked)
         return recorded, RecordedTransport(transport, self._writing(self._outgoing, transport.send, asked))
+
+    def came_in(self, hand_on: Callable[[bytes, float], None]) -> Callable[[bytes, float], None]:
+        """What comes in, for those who have no session: a function that writes a frame down and hands it on."""
+        return self._writing(self._incoming, hand_on, None)
+
+    def goes_out(self, hand_on: Callable[[bytes], None]) -> Callable[[bytes], None]:
+        """What goes out, for those who have no session."""
+        return self._writing(self._outgoing, hand_on, None)
 
     def _writing(self, end: End, hand_on: Callable[..., Any], asked: dict[int, Deadlines] | None) -> Callable[..., None]:
         """A function that writes a frame down and hands it on: in first writes, out first hands on."""

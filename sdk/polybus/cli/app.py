@@ -14,11 +14,13 @@ import typer
 from .bench import bench
 from .bridge import bridge
 from .broker import broker
+from .capture import commands as capture
 from .client import publish, request, subscribe
 from .demo import demo
 from .doctor import doctor
 from .inspect import inspect
 from .problems import describe, say
+from .record import record, replay
 from .serve import serve
 
 __all__ = ["app", "run"]
@@ -38,6 +40,9 @@ app.command()(publish)
 app.command()(subscribe)
 app.command()(bridge)
 app.command()(broker)
+app.command()(record)
+app.command()(replay)
+app.add_typer(capture)
 app.command()(inspect)
 app.command()(doctor)
 app.command()(bench)

@@ -1,0 +1,154 @@
+"""`polybus capture`: look at a capture, check it, mend it, make other files of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import UTC, datetime
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from attrs import asdict
+
+from .options import Json, json_line
+from .problems import PeerError
+from .record import captures
+
+__all__ = ["commands"]
+
+commands: typer.Typer = typer.Typer(
+    name="capture",
+    help="Look at a capture, check it, mend it, make other files of it.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+)
+
+Folder = Annotated[str, typer.Argument(metavar="DIR", help="The capture: a folder, or a URI such as s3://...")]
+Out = Annotated[Path, typer.Argument(metavar="OUT", help="A folder, empty or not there yet.")]
+
+
+class Format(StrEnum):
+    """What `export` writes."""
+
+    PARQUET = "parquet"
+    JSONL = "jsonl"
+
+
+class Table(StrEnum):
+    """Of what."""
+
+    FRAMES = "frames"
+    EVENTS = "events"
+    QUARANTINE = "quarantine"
+
+
+@commands.command()
+def info(folder: Folder, as_json: Json = False) -> None:
+    """What is in it: frames, times, protocols, gaps."""
+    capture = captures()
+    found = capture.info(capture.Capture(folder))
+    if as_json:
+        print(json_line(asdict(found)))
+        return
+    print(f"{found.segments} segments ({found.open} open), {found.bytes} bytes; recordings {', '.join(found.captures)}")
+    print(f"{found.frames} frames of {found.frame_bytes} bytes on {found.connections} connections")
+    for protocol, count in sorted(found.protocols.items()):
+        print(f"  {protocol}: {count}")
+    if found.first_ns is not None and found.last_ns is not None:
+        print(f"from {_time(found.first_ns)} to {_time(found.last_ns)} ({(found.last_ns - found.first_ns) / 1e9:.3f} s)")
+    for reason, count in sorted(found.gaps.items()):
+        print(f"gap: {count} frames missing ({reason})")
+    if found.lost_stretches:
+        print(f"damaged: {found.lost_stretches} stretches, {found.lost_frames} frames; see polybus capture verify")
+    for source in found.sources:
+        print(f"a replay of {source}")
+
+
+def _time(ns: int) -> str:
+    return datetime.fromtimestamp(ns / 1e9, UTC).isoformat(timespec="milliseconds")
+
+
+@commands.command()
+def verify(folder: Folder, as_json: Json = False) -> None:
+    """Check every byte. Status 1 if something is damaged or missing."""
+    capture = captures()
+    with _progress("verifying") as progress:
+        found = capture.verify(capture.Capture(folder), progress)
+    if as_json:
+        print(json_line(asdict(found)))
+    else:
+        print(f"{found.frames} rows in {found.batches} batches are good")
+        for loss in found.losses:
+            stretch = loss.stretch
+            rows = "an unknown number of" if stretch.frames is None else stretch.frames
+            where = f"segment {loss.segment}: {stretch.size} bytes at {stretch.offset}"
+            print(f"{where} are damaged: {rows} rows, batch {stretch.batch}")
+        for number in found.missing:
+            print(f"segment {number} is missing")
+    if not found.good:
+        raise PeerError(f"{folder} is damaged; polybus capture recover makes a whole one of what is good")
+
+
+@commands.command()
+def recover(folder: Folder, out: Out) -> None:
+    """Make a whole capture of a damaged one, and say what is lost."""
+    capture = captures()
+    with _progress("recovering") as progress:
+        found = capture.recover(folder, out, progress)
+    print(f"{found.frames} rows in {found.batches} batches are saved: {out}")
+    print(
+        f"lost: {found.lost_frames} rows that can be counted, in {found.lost_stretches} stretches of {found.lost_bytes} bytes; "
+        f"{len(found.missing)} segments are missing"
+    )
+
+
+@commands.command()
+def compact(folder: Folder, out: Out) -> None:
+    """Write the frames as Parquet, in few large files."""
+    capture = captures()
+    with _progress("writing") as progress:
+        paths = capture.compact(capture.Capture(folder), out, progress)
+    for path in paths:
+        print(path)
+
+
+@commands.command()
+def export(
+    folder: Folder,
+    out: Out,
+    format: Annotated[Format, typer.Option(help="Of the files.")] = Format.PARQUET,
+    table: Annotated[Table, typer.Option(help="Frames as recorded, what they say, or those that say nothing.")] = Table.EVENTS,
+) -> None:
+    """Write a table as Parquet or JSONL."""
+    capture = captures()
+    with _progress("writing") as progress:
+        paths = capture.export(capture.Capture(folder), out, format=format.value, table=table.value, progress=progress)
+    for path in paths:
+        print(path)
+
+
+class _progress:
+    """A line on stderr that counts rows, on a terminal."""
+
+    def __init__(self, what: str) -> None:
+        self._what = what
+        self._status: Any = None
+
+    def __enter__(self) -> Callable[[int], None]:
+        from rich.console import Console
+
+        console = Console(stderr=True)
+        if console.is_terminal:
+            self._status = console.status(f"{self._what} ...")
+            self._status.start()
+        return self._tell
+
+    def _tell(self, rows: int) -> None:
+        if self._status is not None:
+            self._status.update(f"{self._what}: {rows:,} rows")
+
+    def __exit__(self, *error: object) -> None:
+        if self._status is not None:
+            self._status.stop()

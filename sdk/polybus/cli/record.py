@@ -1,0 +1,181 @@
+"""`polybus record` and `polybus replay`"""
+
+from __future__ import annotations
+
+import logging
+import math
+import signal
+from datetime import datetime
+from pathlib import Path
+from typing import Annotated, Any
+
+import anyio
+import typer
+
+from ..errors import BusError, LocalProtocolError
+from ..urls import split_url
+from .options import Ca, Header, Json, Url, Wait, headers_of, json_line, trust_of
+from .problems import PeerError, UsageError
+from .serving import Insecure
+
+__all__ = ["captures", "record", "replay"]
+
+_UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
+
+
+def captures() -> Any:
+    """`polybus.capture`, with all that it needs.
+
+    Raises:
+        UsageError: pyarrow is not installed.
+    """
+    from .. import capture
+
+    try:
+        _ = capture.Capture
+    except ImportError as error:
+        raise UsageError(str(error)) from None
+    return capture
+
+
+def record(
+    url: Url,
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Where the capture is written; made where it is not there.")],
+    listen: Annotated[
+        str | None, typer.Option(metavar="URL", help="Where clients connect; a free port on this machine by default.")
+    ] = None,
+    max_bytes: Annotated[str, typer.Option(metavar="N", help="Of the folder, as 500M or 10G; the oldest goes first.")] = "10G",
+    max_age: Annotated[float, typer.Option(metavar="DAYS", min=0, help="Older segments are removed.")] = 7.0,
+    bodies: Annotated[bool, typer.Option("--bodies/--no-bodies", help="Whether bodies are written.")] = True,
+    redact: Annotated[bool, typer.Option("--redact/--no-redact", help="Whether secrets are blanked.")] = True,
+    insecure: Insecure = False,
+) -> None:
+    """Stand between clients and the server at URL and record every frame, until SIGINT or SIGTERM.
+
+    Prints the address to which clients connect instead.
+    """
+    logging.basicConfig(format="%(levelname)s %(name)s: %(message)s")
+    capture = captures()
+    from ..capture.proxy import RecordingProxy
+
+    try:
+        where = listen or _beside(url)
+        recorder = capture.make_recorder(
+            folder,
+            max_bytes=_size(max_bytes),
+            max_age=max_age * 86400 or 1.0,
+            bodies=bodies,
+            redact="default" if redact else None,
+        )
+        proxy = RecordingProxy(url, recorder, where, insecure=insecure)
+    except (LocalProtocolError, ValueError) as error:
+        raise UsageError(str(error).replace("insecure=True", "--insecure")) from None
+    anyio.run(_record, proxy)
+
+
+async def _record(proxy: Any) -> None:
+    with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
+        async with proxy:
+            print(proxy.url, flush=True)
+            await anext(aiter(signals))
+    stats = proxy.recorder.stats()
+    print(f"{stats.frames} rows, {stats.bytes} bytes, {stats.dropped} lost: {proxy.recorder.path}", flush=True)
+
+
+def _beside(url: str) -> str:
+    """A free port here, for the protocol and the kind of transport of a URL."""
+    parts = split_url(url)
+    transport = {"wss": "ws", "tls": "tcp"}.get(parts.transport, parts.transport)
+    if transport not in ("ws", "tcp"):
+        raise UsageError(
+            f"{url}: say with --listen where clients shall connect, for example --listen {parts.protocol}+tcp://127.0.0.1:9000"
+        )
+    path = parts.address.partition("://")[2].partition("/")[2]
+    query = "&".join(f"{name}={value}" for name, value in parts.options.items())
+    return (
+        f"{parts.protocol}+{transport}://127.0.0.1:0"
+        + (f"/{path}" if transport == "ws" else "")
+        + (f"?{query}" if query else "")
+    )
+
+
+def _size(text: str) -> int:
+    number, unit = text.strip().lower().removesuffix("b"), ""
+    if number and number[-1] in _UNITS:
+        number, unit = number[:-1], number[-1]
+    try:
+        return int(float(number) * _UNITS[unit])
+    except (ValueError, KeyError, OverflowError):
+        raise UsageError(f"--max-bytes {text!r}: a number of bytes, as 500M or 10G") from None
+
+
+def replay(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="The capture.")],
+    url: Url,
+    speed: Annotated[float, typer.Option(metavar="X", help="2 is twice as fast; 0 as fast as can be.")] = 1.0,
+    start: Annotated[str | None, typer.Option(metavar="T", help="From here on: seconds after its begin, or a time.")] = None,
+    end: Annotated[str | None, typer.Option(metavar="T", help="Up to here.")] = None,
+    subject: Annotated[list[str] | None, typer.Option(metavar="PATTERN", help="Only these subjects; several times.")] = None,
+    connection: Annotated[list[str] | None, typer.Option(metavar="ID", help="Only these connections; several times.")] = None,
+    record: Annotated[str | None, typer.Option(metavar="DIR2", help="Record the replay; DIR-replay by default.")] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Connect to nobody; only tell what would be said.")] = False,
+    header: Header = None,
+    ca: Ca = None,
+    wait: Wait = 0.0,
+    as_json: Json = False,
+) -> None:
+    """Say again to the server at URL what the clients of a recording said.
+
+    Over new connections, with new ids; subscriptions and handshakes are made again first.
+    """
+    logging.basicConfig(format="%(levelname)s %(name)s: %(message)s")
+    capture = captures()
+    if not speed >= 0:
+        raise UsageError(f"--speed {speed}: a number, not below 0")
+    selection = capture.Selection(_point(start, "--start"), _point(end, "--end"), tuple(subject or ()), tuple(connection or ()))
+    try:
+        source = capture.Capture(folder)
+    except BusError as error:
+        raise UsageError(str(error)) from None
+
+    async def run() -> Any:
+        return await capture.replay(
+            source,
+            url,
+            speed=speed or math.inf,
+            selection=selection,
+            record=record or f"{str(folder).rstrip('/')}-replay",
+            dry_run=dry_run,
+            headers=headers_of(header),
+            tls=trust_of(ca),
+            wait=wait,
+        )
+
+    report = anyio.run(run)
+    if as_json:
+        facts = {name: getattr(report, name) for name in ("connections", "answered", "failed", "seconds")}
+        print(json_line({**facts, "said": dict(report.said), "skipped": dict(report.skipped)}))
+        return
+    if not report.said:
+        raise PeerError(f"{folder}: nothing that was wanted was said by a client")
+    said = ", ".join(f"{count} {kind}" for kind, count in sorted(report.said.items()))
+    verb = "would say" if dry_run else "said"
+    print(f"{verb} {said} over {report.connections} connections, {report.seconds:.1f} s of the recording")
+    if not dry_run:
+        print(f"{report.answered} answered, {report.failed} failed")
+    if any(report.skipped.values()):
+        print("not said: " + ", ".join(f"{count} {kind}" for kind, count in sorted(report.skipped.items()) if count))
+
+
+def _point(text: str | None, option: str) -> float | datetime | None:
+    if text is None:
+        return None
+    try:
+        return float(text)
+    except ValueError:
+        pass
+    try:
+        point = datetime.fromisoformat(text)
+    except ValueError:
+        raise UsageError(f"{option} {text!r}: seconds after the begin, or a time as 2026-01-31T12:00:00Z") from None
+    return point if point.tzinfo is not None else point.astimezone()

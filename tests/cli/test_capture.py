@@ -1,0 +1,111 @@
+"""record, capture and replay, as people use them."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from polybus.capture import Capture
+from polybus.cli.app import run
+from tests.capture.generator import traffic
+from tests.cli.support import COMMAND, one_line, serving
+
+
+def _made(folder: Path) -> Path:
+    return traffic(2_000).write(folder, rows=100, segment_batches=8)
+
+
+@pytest.mark.native
+def test_record_then_look_then_replay(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = tmp_path / "captures"
+    with serving(tmp_path) as (url, _):
+        proxy = subprocess.Popen([*COMMAND, "record", url, str(folder)], stdout=subprocess.PIPE, text=True)
+        try:
+            assert proxy.stdout is not None
+            through = proxy.stdout.readline().strip()
+            assert through.startswith("ubre+tcp://127.0.0.1:") and through != url
+            assert run(["request", through, "greet", '"Ann"']) == 0
+            assert run(["request", through, "echo", '{"token":"hunter2"}']) == 0
+        finally:
+            proxy.send_signal(signal.SIGINT)
+            out, _ = proxy.communicate(timeout=30)
+        assert proxy.returncode == 0
+        assert "0 lost" in out
+        capsys.readouterr()
+
+        assert run(["capture", "info", str(folder), "--json"]) == 0
+        found = json.loads(capsys.readouterr().out)
+        assert found["frames"] >= 4
+        assert found["protocols"] == {"ubre": found["frames"]}
+
+        assert run(["replay", str(folder), url, "--dry-run"]) == 0
+        assert "would say 2 request over 2 connections" in capsys.readouterr().out
+        assert not (tmp_path / "captures-replay").exists()
+
+        assert run(["replay", str(folder), url, "--speed", "0", "--json"]) == 0
+        report = json.loads(capsys.readouterr().out)
+        assert (report["answered"], report["failed"]) == (2, 0)
+        assert Capture(tmp_path / "captures-replay").segments()
+
+        status, text = one_line(capsys, "replay", str(folder), url, "--speed", "0", "--subject", "nobody.asked")
+        assert status == 1
+        assert "nothing that was wanted" in text
+
+
+def test_info_for_people(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["capture", "info", str(_made(tmp_path / "c"))]) == 0
+    out = capsys.readouterr().out
+    assert "16 connections" in out
+    assert "gap: 6 frames missing (dropped)" in out
+
+
+def test_damage_is_status_1_and_recover_says_what_is_lost(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = _made(tmp_path / "c")
+    assert run(["capture", "verify", str(folder)]) == 0
+    path = sorted(folder.iterdir())[0]
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+    capsys.readouterr()
+    assert run(["capture", "verify", str(folder)]) == 1
+    both = capsys.readouterr()
+    assert "segment 0:" in both.out
+    assert "100 rows" in both.out
+    assert "polybus capture recover" in both.err
+    assert run(["capture", "recover", str(folder), str(tmp_path / "whole")]) == 0
+    assert "lost: 100 rows" in capsys.readouterr().out
+    assert run(["capture", "verify", str(tmp_path / "whole")]) == 0
+
+
+def test_compact_and_export_print_their_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = str(_made(tmp_path / "c"))
+    assert run(["capture", "compact", folder, str(tmp_path / "p")]) == 0
+    assert run(["capture", "export", folder, str(tmp_path / "j"), "--format", "jsonl", "--table", "quarantine"]) == 0
+    paths = [Path(line) for line in capsys.readouterr().out.splitlines()]
+    assert [path.suffix for path in paths] == [".parquet", ".jsonl"]
+    assert all(path.stat().st_size for path in paths)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["capture", "info", "nowhere"], "is no capture"),
+        (["replay", "nowhere", "ubre+tcp://127.0.0.1:1"], "is no capture"),
+        (["record", "ubre+tcp://127.0.0.1:1", "x", "--max-bytes", "lots"], "500M or 10G"),
+        (["record", "ubre+tcp://127.0.0.1:1", "x", "--listen", "ubre+tcp://0.0.0.0:0"], "--insecure"),
+        (["record", "ubre+tcp://127.0.0.1:1", "x", "--listen", "csb+tcp://127.0.0.1:0"], "does not translate"),
+        (["record", "jrep+http://127.0.0.1:1/x", "x"], "--listen"),
+    ],
+)
+def test_what_cannot_be_is_told_in_one_line(
+    arguments: list[str], says: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    status, text = one_line(capsys, *arguments)
+    assert status in (1, 2)
+    assert says in text
+    assert list(tmp_path.iterdir()) == []
