@@ -7,6 +7,8 @@ import pytest
 from attrs import frozen
 
 from polybus import Bus, Channel, Code, Reply, RequestError, Subject, connect
+from polybus.plugins import ProtocolAdapter
+from polybus.protocols import Csb, Jrep, Ubre, UProtocol
 
 
 @frozen
@@ -50,6 +52,11 @@ async def typed_calls(bus: Bus) -> None:
         asked = peer.request(GET_USER, GetUser(7))
         await assert_type(asked, Reply[User])
         await asked
+
+
+def protocols_are_adapters() -> list[ProtocolAdapter]:
+    """So that `connect(url, protocol=Ubre(format="binary"))` is right for everybody's type checker."""
+    return [Csb(), Jrep(), Ubre(), UProtocol()]
 
 
 async def what_is_wanted_back_may_be_more_general(bus: Bus) -> None:

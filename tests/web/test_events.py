@@ -317,6 +317,24 @@ async def test_each_request_shows_its_credentials_and_who_they_are_is_the_peer()
                 await client.request("fail", timeout=5)
 
 
+async def test_a_crowd_waits_for_a_slow_authenticate_and_not_all_at_once() -> None:
+    asking, most = 0, 0
+
+    async def authenticate(handshake: Any) -> Identity:
+        nonlocal asking, most
+        asking += 1
+        most = max(most, asking)
+        await anyio.sleep(0.01)
+        asking -= 1
+        return Identity("anybody")
+
+    bus = make_bus(authenticate=authenticate, limits=Limits(close_timeout=0.2, handshakes=3))
+    async with serving(bus) as server, connect(url_of(server)) as client:
+        replies = [client.request("echo", number, timeout=10) for number in range(20)]
+        assert [await reply for reply in replies] == list(range(20))
+    assert most == 3
+
+
 async def test_who_asks_in_another_name_is_another_peer_and_a_silent_one_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
     bus = make_bus()
     async with serving(bus) as server, posting(server) as http:

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from anyio.abc import TaskGroup
 
     from ..plugins import DialOptions
+    from ..protocols.uprotocol.codec import UProtocolCodec
 
 __all__ = ["EventsClient"]
 
@@ -58,9 +59,10 @@ class EventsClient(HttpClient):
     def __init__(self, url: str, tls: ssl.SSLContext | None, options: DialOptions) -> None:
         super().__init__(url, tls, options, {})
         self._url = url
-        self._adapter = options.adapter if isinstance(options.adapter, UProtocol) else UProtocol()
+        given = options.adapter
+        self._adapter: UProtocol = given if isinstance(given, UProtocol) else UProtocol()
         self._limits = options.host.limits
-        self._codec = self._adapter.codec(self._limits)
+        self._codec: UProtocolCodec = UProtocol.codec(self._adapter, self._limits)
         self._form = Form(self._adapter.content, self._adapter.format)
         self._alone = Form("structured" if self._form.mode == "batch" else self._form.mode, self._form.format)
         self._ids = IdFactory(self._adapter.clock)

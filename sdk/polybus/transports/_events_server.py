@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from http import HTTPStatus
 
+import anyio
 from attrs import frozen
 
 from ..errors import RemoteProtocolError
@@ -52,7 +53,8 @@ class EventsEndpoint(HttpEndpoint):
 
     def __init__(self, path: str = "/") -> None:
         super().__init__(path)
-        self._adapter = UProtocol()
+        self._adapter: UProtocol = UProtocol()
+        self._asking = anyio.Semaphore(1)
         self._connections: dict[tuple[str, str, str | None], list[EventsConnection]] = {}
 
     def routes(self) -> Sequence[WebRoute]:
@@ -69,6 +71,7 @@ class EventsEndpoint(HttpEndpoint):
         await super().listen(options)
         if isinstance(options.adapter, UProtocol):
             self._adapter = options.adapter
+        self._asking = anyio.Semaphore(options.host.limits.handshakes)
         return self
 
     async def take(self, request: Request, send: Send) -> None:
@@ -80,7 +83,8 @@ class EventsEndpoint(HttpEndpoint):
             await request.probe()
             await respond(send, HTTPStatus.NO_CONTENT, b"", [_METHODS])
             return
-        admission = await request.admission()
+        async with self._asking:  # a crowd waits, and is not turned away: those whom the bus knows are in it too
+            admission = await request.admission()
         body = await request.body()
         if body is None:
             return

@@ -81,7 +81,6 @@ class Csb:
         ValueError: A value is not known, or an option means nothing on this side.
     """
 
-    name: ClassVar[str] = "csb"
     option_names: ClassVar[tuple[str, ...]] = ("side", "pool", "server")
 
     actions: tuple[tuple[str, int], ...] = field(default=(), converter=_actions)
@@ -90,6 +89,11 @@ class Csb:
     pool: int = field(default=1, converter=_pool)
     server: str = ""
     instance: str = field(default="", eq=False, repr=False)
+
+    @property
+    def name(self) -> str:
+        """The word in the URL."""
+        return "csb"
 
     def __attrs_post_init__(self) -> None:
         if self.side not in _SIDES:

@@ -53,7 +53,6 @@ class Jrep:
         ValueError: A value is not known.
     """
 
-    name: ClassVar[str] = "jrep"
     option_names: ClassVar[tuple[str, ...]] = ("dialect", "values", "types", "heartbeat")
 
     dialect: Dialect = field(default="auto", validator=_known)
@@ -61,6 +60,11 @@ class Jrep:
     types: str = field(default="lenient", validator=_known)
     heartbeat: float = field(default=0.0, validator=_interval)
     java: JavaTypes = field(default=_NO_TYPES)
+
+    @property
+    def name(self) -> str:
+        """The word in the URL."""
+        return "jrep"
 
     @property
     def url_options(self) -> Mapping[str, str]:

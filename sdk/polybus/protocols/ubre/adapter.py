@@ -46,13 +46,17 @@ class Ubre:
         ValueError: A value is not known, or an option means nothing in this format.
     """
 
-    name: ClassVar[str] = "ubre"
     inspect_options: ClassVar[Mapping[str, str]] = {"format": "any"}
 
     format: Literal["json", "binary", "any"] = field(default="json", validator=_known)
     dialect: Literal["named", "spec"] = field(default="named", validator=_known)
     body: Literal["json", "raw"] = field(default="json", validator=_known)
     body_length: Literal[-1] | None = field(default=None, validator=_known)
+
+    @property
+    def name(self) -> str:
+        """The word in the URL."""
+        return "ubre"
 
     def __attrs_post_init__(self) -> None:
         if self.body == "raw" and self.format == "json":

@@ -34,7 +34,7 @@ class UbreSession:
 
     __slots__ = ("_count", "_events", "_frames", "_max_frame", "_prefix", "_read", "_write", "codec")
 
-    capabilities: Final = _CAPABILITIES
+    capabilities: Capabilities = _CAPABILITIES
 
     def __init__(self, codec: UbreCodec, limits: Limits, rng: random.Random) -> None:
         self.codec: Final = codec

@@ -105,7 +105,6 @@ class UProtocol:
         ValueError: A value is not known.
     """
 
-    name: ClassVar[str] = "uprotocol"
     option_names: ClassVar[tuple[str, ...]] = _OPTIONS
 
     entity: str = field(default=DEFAULT_ENTITY, validator=_entity)
@@ -125,6 +124,11 @@ class UProtocol:
     max_clock_skew: float = field(default=30.0, validator=_seconds)
     allowance: float = field(default=0.0, validator=_seconds)
     clock: Callable[[], int] = wall_clock_ns
+
+    @property
+    def name(self) -> str:
+        """The word in the URL."""
+        return "uprotocol"
 
     def dissect(self, frame: bytes) -> list[FrameField]:
         """The fields of a protobuf event, for `polybus inspect`; of JSON none."""

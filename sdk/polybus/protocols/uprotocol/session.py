@@ -39,7 +39,7 @@ class UProtocolSession(Outgoing):
     A request has as key the id of its event. Of an incoming request, `Message.id` is its `ReturnAddress`.
     """
 
-    capabilities: Final = _CAPABILITIES
+    capabilities: Capabilities = _CAPABILITIES
 
     def __init__(self, codec: UProtocolCodec, adapter: UProtocol, limits: Limits, rng: random.Random) -> None:
         super().__init__(codec, adapter, limits, rng)
