@@ -5,6 +5,7 @@ import re
 import shutil
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -69,6 +70,13 @@ def test_the_unit_tests_of_the_core_pass_inside_pyodide(ours: Path) -> None:
     passed = re.search(r"(\d+) passed", output)
     assert passed is not None
     assert int(passed[1]) > 500, output[-2000:]
+
+
+@pytest.mark.interop
+def test_the_wheel_has_the_javascript_and_its_types(ours: Path) -> None:
+    with zipfile.ZipFile(ours) as wheel:
+        names = {name.rpartition("/")[2] for name in wheel.namelist()}
+    assert {"polybus.js", "polybus.d.ts"} <= names
 
 
 @pytest.mark.interop

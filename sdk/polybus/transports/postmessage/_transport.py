@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
 
 import anyio
-from attrs import field, frozen
+from attrs import frozen
 
 from ...errors import BusError, ConnectFailed, Forbidden, LocalProtocolError, Unauthorized
 from ...plugins import Admission, Closed, DialOptions, Handshake, Host, ListenOptions
@@ -71,10 +71,11 @@ class PortTransport:
             LocalProtocolError: The port was used before.
         """
         _check_tls(options)
-        with anyio.move_on_after(options.host.limits.connect_timeout) as scope:
+        seconds = options.host.limits.connect_timeout
+        port: MessagePort | None = None
+        with anyio.move_on_after(seconds):
             port = await self._source.take(self.url)
-        if scope.cancelled_caught:
-            seconds = options.host.limits.connect_timeout
+        if port is None:
             raise ConnectFailed(self.url, f"timed out after {seconds:g} s: no port came")
         heard, said = anyio.Event(), list[Hello]()
 
@@ -253,21 +254,16 @@ class _PortListening:
             newcomer.connection.close(1001, "the server is leaving")
 
 
-@frozen(eq=False)
 class _Newcomer:
     """One port of a bus that serves, from its first message on."""
 
-    _port: MessagePort
-    _url: str
-    _options: ListenOptions
-    _waiting: dict[_Newcomer, None]
-    over: anyio.Event = field(factory=anyio.Event)
-    connection: PortConnection = field(init=False)
-
-    @connection.default
-    def _make_connection(self) -> PortConnection:
-        options = self._options
-        return _Tracked(self._port, options.host, options.reads, options.writes, self._first, self.over)
+    def __init__(self, port: MessagePort, url: str, options: ListenOptions, waiting: dict[_Newcomer, None]) -> None:
+        self._port = port
+        self._url = url
+        self._options = options
+        self._waiting = waiting
+        self.over: anyio.Event = anyio.Event()
+        self.connection: PortConnection = _Tracked(port, options.host, options.reads, options.writes, self._first, self.over)
 
     def _first(self, said: Hello | None) -> None:
         connection, gate = self.connection, self._options.gate

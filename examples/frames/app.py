@@ -1,0 +1,90 @@
+"""A page that shows somebody else's widget in a frame of another site, and lets it talk to the page and to the server.
+
+    npm install --prefix examples/frames
+    python examples/frames/app.py
+
+and open http://127.0.0.1:8000. The page is of 127.0.0.1, its frames of localhost: for a browser these are two sites, so
+that the widgets run in a process of their own and can do nothing but what the page and the server answer.
+"""
+
+import os
+import secrets
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import anyio
+from fastapi import FastAPI
+from fastapi.responses import FileResponse
+from fastapi.staticfiles import StaticFiles
+
+import polybus.fastapi
+from polybus import Bus, Context, Identity
+from polybus.plugins import Handshake
+
+HERE = Path(__file__).parent
+UBRE = Path(os.environ.get("UBRE", HERE / "node_modules" / "ubre"))
+
+widgets: dict[str, str] = {}
+"""Which token belongs to which widget. A real application signs its tokens, and lets them expire."""
+
+
+def authenticate(handshake: Handshake) -> Identity | None:
+    """Decided by the token alone: a browser sends the page's cookies along, whoever asks."""
+    name = widgets.get(handshake.headers.get("authorization", "").removeprefix("Bearer "))
+    return None if name is None else Identity(name, key=name)
+
+
+bus = Bus(authenticate=authenticate, authorize=lambda peer, verb, subject: str(subject).startswith("weather"))
+
+
+@bus.handle("weather.now")
+async def now(ctx: Context) -> str:
+    return f"rain in {ctx.identity}"
+
+
+async def change() -> None:
+    """The weather does not stay."""
+    temperature = 12
+    while True:
+        temperature = 12 + (temperature - 11) % 9
+        await bus.publish("weather", temperature)
+        await anyio.sleep(0.5)
+
+
+@asynccontextmanager
+async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+    async with bus, anyio.create_task_group() as group:
+        group.start_soon(change)
+        yield
+        group.cancel_scope.cancel()
+
+
+app = FastAPI(lifespan=lifespan)
+polybus.fastapi.attach(app, bus, script="/polybus.js")
+app.mount("/ubre", StaticFiles(directory=UBRE / "src", check_dir=False))
+
+
+@app.get("/")
+async def page() -> FileResponse:
+    return FileResponse(HERE / "page.html")
+
+
+@app.get("/widget")
+async def widget() -> FileResponse:
+    return FileResponse(HERE / "widget.html")
+
+
+@app.post("/widgets/{name}")
+async def add(name: str) -> str:
+    """The page asks for a token before it shows a widget."""
+    token = secrets.token_urlsafe(16)
+    widgets[token] = name[:30]
+    return token
+
+
+if __name__ == "__main__":
+    if not (UBRE / "src").is_dir():
+        sys.exit("npm ubre is missing: npm install --prefix examples/frames")
+    polybus.fastapi.run(app, port=int(os.environ.get("PORT", "8000")))

@@ -1,0 +1,86 @@
+"""The example of a page with widgets in frames of another site."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import anyio
+import httpx
+import pytest
+
+from tests.browser.site import MODULES, ROOT
+from tests.web.browser import BOUND, Browser
+
+pytestmark = [pytest.mark.anyio, pytest.mark.browser]
+
+# What a frame of another process shows, the page cannot see: it is looked at from outside.
+WIDGETS = "document.querySelectorAll('iframe').length"
+
+
+@contextmanager
+def example(port: int) -> Iterator[subprocess.Popen[bytes]]:
+    environment = {**os.environ, "UBRE": str(MODULES / "ubre"), "PORT": str(port)}
+    command = [sys.executable, str(ROOT / "examples" / "frames" / "app.py")]
+    with subprocess.Popen(command, env=environment, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+async def answers(site: str) -> None:
+    """Wait until the server is there."""
+    async with httpx.AsyncClient() as http:
+        with anyio.fail_after(BOUND):
+            while True:
+                try:
+                    await http.get(site)
+                    return
+                except httpx.TransportError:
+                    await anyio.sleep(0.05)
+
+
+async def test_widgets_reach_the_server_through_the_page_and_survive_a_reload(chromium: Browser) -> None:
+    chromium.problems.clear()
+    with socket.create_server(("127.0.0.1", 0)) as sock:
+        port: int = sock.getsockname()[1]
+    with example(port):
+        await answers(f"http://127.0.0.1:{port}")
+        tab = await chromium.tab(f"http://127.0.0.1:{port}")
+        state = "document.querySelector('#state').textContent"
+        await tab.until(f"{state} === 'Oslo: connected, page 1'")
+        await shown(chromium, "rain in Oslo", "degrees")
+        await tab.run("document.querySelector('#add').click()")
+        await tab.until(f"{state} === 'Lima: connected, page 1'")
+        await shown(chromium, "rain in Lima", "degrees")
+        await tab.run("document.querySelector('#reload').click()")
+        await tab.until(f"{state} === 'Oslo: connected, page 2' || {state}.startsWith('Oslo: ended (1001')")
+        await shown(chromium, "rain in Oslo", "degrees")
+        assert await tab.run(WIDGETS) == 2
+        await tab.aclose()
+    assert chromium.problems == []
+
+
+async def shown(chromium: Browser, *texts: str) -> None:
+    """Wait until some frame of another site shows these."""
+    with anyio.fail_after(BOUND):
+        while True:
+            infos = (await chromium.tell("Target.getTargets"))["targetInfos"]
+            for info in infos:
+                if info["type"] == "iframe":
+                    said = await text_of(chromium, info["targetId"])
+                    if all(text in said for text in texts):
+                        return
+            await anyio.sleep(0.05)
+
+
+async def text_of(chromium: Browser, target: str) -> str:
+    session = (await chromium.tell("Target.attachToTarget", targetId=target, flatten=True))["sessionId"]
+    answer = await chromium.tell("Runtime.evaluate", session, expression="document.body?.innerText ?? ''", returnByValue=True)
+    await chromium.tell("Target.detachFromTarget", sessionId=session)
+    return str(answer["result"].get("value", ""))
