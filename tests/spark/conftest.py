@@ -7,10 +7,12 @@ from pyspark.sql import SparkSession
 
 from polybus.spark.session import start_session
 
+from .support import QUICK
+
 
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
-    session = start_session("local[2]", settings={"spark.sql.shuffle.partitions": "2", "spark.driver.memory": "2g"})
+    session = start_session("local[2]", settings={**QUICK, "spark.driver.memory": "2g"})
     session.sparkContext.setLogLevel("ERROR")
     yield session
     session.stop()

@@ -11,6 +11,7 @@ from importlib.metadata import PackageNotFoundError, version
 
 import typer
 
+from .analyse import analyse
 from .bench import bench
 from .bridge import bridge
 from .broker import broker
@@ -44,6 +45,7 @@ app.command()(record)
 app.command()(replay)
 app.add_typer(capture)
 app.command()(inspect)
+app.command()(analyse)
 app.command()(doctor)
 app.command()(bench)
 

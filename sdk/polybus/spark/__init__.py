@@ -10,12 +10,25 @@ if TYPE_CHECKING:
     from .correlation import correlate as correlate
     from .pipeline import Done as Done
     from .pipeline import Pipeline as Pipeline
+    from .pipeline import check as check
     from .results import load as load
     from .session import SparkUnavailable as SparkUnavailable
     from .session import start_session as start_session
     from .source import BusDataSource as BusDataSource
+    from .source import nanoseconds as nanoseconds
 
-__all__ = ["BusDataSource", "Correlated", "Done", "Pipeline", "SparkUnavailable", "correlate", "load", "start_session"]
+__all__ = [
+    "BusDataSource",
+    "Correlated",
+    "Done",
+    "Pipeline",
+    "SparkUnavailable",
+    "check",
+    "correlate",
+    "load",
+    "nanoseconds",
+    "start_session",
+]
 
 _HOMES = {
     "BusDataSource": "source",
@@ -23,8 +36,10 @@ _HOMES = {
     "Done": "pipeline",
     "Pipeline": "pipeline",
     "SparkUnavailable": "session",
+    "check": "pipeline",
     "correlate": "correlation",
     "load": "results",
+    "nanoseconds": "source",
     "start_session": "session",
 }
 _NEEDED = ("pyspark", "pyarrow", "pandas", "matplotlib", "numpy")

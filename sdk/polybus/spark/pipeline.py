@@ -28,7 +28,7 @@ from .taking import SAMPLES, Taken, taker
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
-__all__ = ["Done", "Pipeline"]
+__all__ = ["Done", "Pipeline", "check"]
 
 STAGES: Final = ("decode", "correlate", "exchanges", "orphans", "metrics", "report")
 FINAL: Final = "final"
@@ -179,6 +179,16 @@ class Pipeline:
         self._progress("report")
         step.storage.write("report.html", render(metrics).encode())
         return Done(step.out, added, step.output.counts, metrics, f"{step.out.rstrip('/')}/report.html")
+
+
+def check(capture: str | os.PathLike[str], out: str | os.PathLike[str]) -> None:
+    """Whether `Pipeline.run` could begin, asked before Spark is started.
+
+    Raises:
+        CaptureError: It is no capture, or a segment is missing; `out` holds something else.
+    """
+    Capture(capture).segments()
+    Output(Storage(out))
 
 
 class Written(NamedTuple):

@@ -1,0 +1,186 @@
+"""`polybus analyse`: the Spark pipeline over a capture, and its report."""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from attrs import asdict
+from rich.console import Console
+from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
+
+from .options import Json, finite, json_line
+from .problems import PeerError, UsageError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from ..spark import Done
+
+__all__ = ["analyse"]
+
+_POLL = 0.3
+"""Seconds between two looks at how far Spark has come."""
+
+
+def analyse(
+    capture: Annotated[str, typer.Argument(metavar="DIR", help="The capture: a folder, or a URI (hdfs://, s3://).")],
+    out: Annotated[str, typer.Option(metavar="DIR", help="Where the tables and the report go; again later for what is new.")],
+    master: Annotated[str, typer.Option(metavar="M", help="Where Spark runs: local[2], spark://host:7077, yarn.")] = "local[*]",
+    timeout: Annotated[
+        float, typer.Option(metavar="S", min=0.001, callback=finite, help="An answer after this is late.")
+    ] = 30.0,
+    start: Annotated[
+        str, typer.Option(metavar="TIME", help="Only from here on, 2026-11-21T08:00:00Z.", show_default=False)
+    ] = "",
+    end: Annotated[str, typer.Option(metavar="TIME", help="Only up to here.", show_default=False)] = "",
+    connection: Annotated[str, typer.Option(metavar="ID", help="Only this connection's.", show_default=False)] = "",
+    strict: Annotated[bool, typer.Option("--strict", help="Fail where a part of the capture cannot be read.")] = False,
+    as_json: Json = False,
+) -> None:
+    """What happened on the bus: tables, metrics and an HTML report from a capture, by Spark."""
+    spark = _needed()
+    window = {
+        "start_ns": spark.nanoseconds(start, "--start") if start else None,
+        "end_ns": spark.nanoseconds(end, "--end") if end else None,
+        "connection": connection or None,
+    }
+    # Before the ten seconds that Spark takes to start.
+    spark.check(capture, out)
+    with ExitStack() as stack:
+        shown = stack.enter_context(_Shown(as_json))
+        session = stack.enter_context(_session(spark, master))
+        pipeline = spark.Pipeline(session, timeout=timeout, strict=strict, progress=shown.stage)
+        with shown.following(session):
+            done = _run(pipeline, capture, out, window)
+    _say(done, as_json)
+
+
+def _needed() -> Any:
+    from .. import spark
+
+    try:
+        spark.Pipeline  # noqa: B018  # loads it
+    except ImportError as error:
+        raise UsageError(str(error)) from None
+    return spark
+
+
+def _run(pipeline: Any, capture: str, out: str, window: dict[str, Any]) -> Done:
+    from pyspark.errors import PySparkException
+
+    try:
+        done: Done = pipeline.run(capture, out, **window)
+    except PySparkException as error:
+        raise PeerError(_reason(str(error))) from error
+    return done
+
+
+def _reason(text: str) -> str:
+    """What a task said, out of Spark's account of it."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    said = [line for line in lines if line.startswith("polybus.")]
+    return said[-1].partition(": ")[2] if said else lines[0]
+
+
+@contextmanager
+def _session(spark: Any, master: str) -> Iterator[SparkSession]:
+    """A session whose JVM writes into a file, of which the end is shown if it does not start."""
+    from pyspark.sql import SparkSession
+
+    with tempfile.TemporaryFile() as log:
+        running = SparkSession.getActiveSession()
+        before = os.dup(2)
+        os.dup2(log.fileno(), 2)
+        try:
+            session = spark.start_session(master)
+            session.sparkContext.setLogLevel("ERROR")
+        except spark.SparkUnavailable as error:
+            raise PeerError(str(error)) from None
+        except Exception as error:
+            log.seek(0)
+            lines = log.read().decode(errors="replace").strip().splitlines()
+            telling = [line for line in lines if "Exception" in line or "ERROR" in line] or lines or [str(error)]
+            raise PeerError(f"Spark did not start on {master}: {telling[0].strip()[:300]}") from None
+        finally:
+            os.dup2(before, 2)
+            os.close(before)
+        try:
+            yield session
+        finally:
+            if session is not running:
+                session.stop()
+
+
+class _Shown:
+    """A bar for each stage, where a human looks."""
+
+    def __init__(self, as_json: bool) -> None:
+        console = Console(stderr=True)
+        columns = (SpinnerColumn(), TextColumn("{task.description:10}"), BarColumn(), TimeElapsedColumn())
+        self._bars = Progress(*columns, console=console, transient=True, disable=as_json or not console.is_terminal)
+        self._task: TaskID | None = None
+        self._over = threading.Event()
+
+    def __enter__(self) -> _Shown:
+        self._bars.start()
+        self.stage("start")
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._bars.stop()
+
+    def stage(self, name: str) -> None:
+        if self._task is not None:
+            self._bars.update(self._task, total=1, completed=1)
+        self._task = self._bars.add_task(name, total=None)
+
+    @contextmanager
+    def following(self, session: SparkSession) -> Iterator[None]:
+        """The tasks that Spark has done move the bar."""
+        follower = threading.Thread(target=self._follow, args=(session,), daemon=True)
+        if not self._bars.disable:
+            follower.start()
+        try:
+            yield
+        finally:
+            self._over.set()
+            if follower.is_alive():
+                follower.join()
+
+    def _follow(self, session: SparkSession) -> None:
+        tracker = session.sparkContext.statusTracker()
+        while not self._over.wait(_POLL):
+            stages = [found for number in tracker.getActiveStageIds() if (found := tracker.getStageInfo(number)) is not None]
+            total = sum(stage.numTasks for stage in stages)
+            if total and self._task is not None:
+                self._bars.update(self._task, total=total, completed=sum(stage.numCompletedTasks for stage in stages))
+
+
+def _say(done: Done, as_json: bool) -> None:
+    totals = done.metrics["totals"]
+    if as_json or not sys.stdout.isatty():
+        result = {
+            "out": done.out,
+            "report": done.report,
+            "added": asdict(done.added),
+            "total": asdict(done.total),
+            "outcomes": totals["outcomes"],
+        }
+        print(json_line(result), flush=True)
+        return
+    counts = done.total
+    new = "" if done.added.frames == counts.frames else f" ({done.added.frames:,} of them new)"
+    print(
+        f"{counts.frames:,} frames{new}: {counts.events:,} messages, {counts.quarantined:,} quarantined, {counts.empty:,} empty"
+    )
+    print(f"{counts.exchanges:,} exchanges: " + ", ".join(f"{n:,} {name}" for name, n in totals["outcomes"].items() if n))
+    if counts.orphans or counts.gaps or counts.lost:
+        print(f"{counts.orphans:,} orphans, {counts.gaps:,} gaps, {counts.lost:,} stretches unreadable")
+    print(f"report: {done.report}")

@@ -1,0 +1,103 @@
+"""`polybus analyse`: what it prints, and what it says where it cannot."""
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from polybus.cli.analyse import _reason
+from polybus.cli.app import run
+from polybus.spark.session import SparkUnavailable, check_java, start_session
+
+from ..capture.generator import traffic
+
+pytestmark = pytest.mark.spark
+
+
+def test_a_capture_is_analysed_and_again_takes_nothing_new(
+    spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made = traffic(1000)
+    capture = made.write(tmp_path / "capture")
+    command = ["analyse", str(capture), "--out", str(tmp_path / "out"), "--json"]
+    assert run(command) == 0
+    first = json.loads(capsys.readouterr().out)
+    assert first["total"]["frames"] == first["added"]["frames"] == made.frames
+    assert sum(first["outcomes"].values()) == first["total"]["exchanges"] == made.exchanges.num_rows
+    assert Path(first["report"]).read_text().startswith("<!doctype html>")
+    assert run(command) == 0
+    again = json.loads(capsys.readouterr().out)
+    assert again["added"]["frames"] == 0
+    assert again["total"] == first["total"]
+    # The session of others is left as it was.
+    assert spark.range(3).count() == 3
+
+
+def test_what_is_no_capture_and_what_is_no_place_for_results_is_said(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "letters").mkdir()
+    (tmp_path / "letters" / "mum.txt").write_text("")
+    capture = traffic(200).write(tmp_path / "capture")
+    for arguments, said in [
+        ([str(tmp_path / "letters"), "--out", str(tmp_path / "out")], "is no capture"),
+        ([str(tmp_path / "gone"), "--out", str(tmp_path / "out")], "is no capture"),
+        ([str(capture), "--out", str(tmp_path / "letters")], "is not empty"),
+        ([str(capture), "--out", str(tmp_path / "out"), "--start", "soon"], "--start='soon': a time as"),
+    ]:
+        assert run(["analyse", *arguments]) in (1, 2)
+        error = capsys.readouterr().err
+        assert said in error
+        assert error.count("\n") == 1
+    assert not (tmp_path / "out").exists()
+
+
+def _java(folder: Path, says: str) -> None:
+    java = folder / "bin" / "java"
+    java.parent.mkdir(parents=True)
+    java.write_text(f"#!/bin/sh\necho '{says}' >&2\n")
+    java.chmod(0o755)
+
+
+def test_no_java_and_wrong_java_are_said_with_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(SparkUnavailable, match="there is no `java` on the PATH: on a Debian"):
+        check_java()
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path / "gone"))
+    with pytest.raises(SparkUnavailable, match=r"from JAVA_HOME\) does not run"):
+        check_java()
+    for name, says, seen in [
+        ("eight", 'openjdk version "1.8.0_402"', "Java 8"),
+        ("eleven", 'openjdk version "11.0.22" 2024-01-16', "Java 11"),
+        ("none", "what?", "what?"),
+    ]:
+        _java(tmp_path / name, says)
+        monkeypatch.setenv("JAVA_HOME", str(tmp_path / name))
+        with pytest.raises(SparkUnavailable, match=rf"needs Java 17 or newer, and .* is {seen}".replace("?", r"\?")):
+            check_java()
+    _java(tmp_path / "new", 'openjdk version "21.0.1" 2023-10-17')
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path / "new"))
+    assert check_java() == str(tmp_path / "new" / "bin" / "java")
+
+
+def test_the_session_listens_on_loopback_only_and_there_is_one(spark: SparkSession) -> None:
+    assert spark.conf.get("spark.driver.host") == "127.0.0.1"
+    assert spark.conf.get("spark.driver.bindAddress") == "127.0.0.1"
+    assert spark.conf.get("spark.ui.enabled") == "false"
+    assert spark.sparkContext.uiWebUrl is None
+    assert start_session() is spark
+    assert os.environ["SPARK_LOCAL_IP"] == "127.0.0.1"
+
+
+def test_what_a_task_says_is_found_in_what_spark_says() -> None:
+    text = """An exception was thrown from the Python worker:
+Traceback (most recent call last):
+  File "somewhere.py", line 1, in read
+polybus.capture.errors.CaptureError: segment 3 is gone: read more often
+
+    at org.apache.spark.Something(Something.scala:1)"""
+    assert _reason(text) == "segment 3 is gone: read more often"
+    assert _reason("No space\nleft") == "No space"
