@@ -54,6 +54,28 @@ def test_what_is_no_capture_and_what_is_no_place_for_results_is_said(
     assert not (tmp_path / "out").exists()
 
 
+def test_the_demo_records_itself_and_ends_with_its_report(
+    spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = ["demo", "--only", "memory,json", "--json", "--report"]
+    assert run([*command, str(tmp_path / "demo")]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["no_report"] is None
+    metrics = json.loads((Path(told["report"]).parent / "metrics.json").read_text())
+    assert metrics["totals"]["outcomes"]["ok"] >= 64
+    assert "plant" in Path(told["report"]).read_text()
+    assert run([*command, str(tmp_path / "demo")]) == 2
+    assert "there is something in it" in capsys.readouterr().err
+
+
+def test_without_java_the_demo_works_and_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path / "gone"))
+    assert run(["demo", "--only", "memory,json", "--report", str(tmp_path / "demo")]) == 0
+    assert "no report of it: Spark needs Java" in capsys.readouterr().out
+
+
 def _java(folder: Path, says: str) -> None:
     java = folder / "bin" / "java"
     java.parent.mkdir(parents=True)

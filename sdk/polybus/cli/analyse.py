@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from ..spark import Done
 
-__all__ = ["analyse"]
+__all__ = ["analyse", "needed", "running_session"]
 
 _POLL = 0.3
 """Seconds between two looks at how far Spark has come."""
@@ -45,7 +45,7 @@ def analyse(
     as_json: Json = False,
 ) -> None:
     """What happened on the bus: tables, metrics and an HTML report from a capture, by Spark."""
-    spark = _needed()
+    spark = needed()
     window = {
         "start_ns": spark.nanoseconds(start, "--start") if start else None,
         "end_ns": spark.nanoseconds(end, "--end") if end else None,
@@ -55,14 +55,19 @@ def analyse(
     spark.check(capture, out)
     with ExitStack() as stack:
         shown = stack.enter_context(_Shown(as_json))
-        session = stack.enter_context(_session(spark, master))
+        session = stack.enter_context(running_session(spark, master))
         pipeline = spark.Pipeline(session, timeout=timeout, strict=strict, progress=shown.stage)
         with shown.following(session):
             done = _run(pipeline, capture, out, window)
     _say(done, as_json)
 
 
-def _needed() -> Any:
+def needed() -> Any:
+    """The package `polybus.spark`.
+
+    Raises:
+        UsageError: What it needs is not installed.
+    """
     from .. import spark
 
     try:
@@ -90,8 +95,12 @@ def _reason(text: str) -> str:
 
 
 @contextmanager
-def _session(spark: Any, master: str) -> Iterator[SparkSession]:
-    """A session whose JVM writes into a file, of which the end is shown if it does not start."""
+def running_session(spark: Any, master: str) -> Iterator[SparkSession]:
+    """A session whose JVM writes into a file, of which the end is shown if it does not start.
+
+    Raises:
+        PeerError: Spark does not start.
+    """
     from pyspark.sql import SparkSession
 
     with tempfile.TemporaryFile() as log:

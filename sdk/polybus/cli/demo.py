@@ -18,6 +18,7 @@ from ..demo.parts import BROWSER, PARTS, all_rows, chosen_rows
 from ..demo.play import Outcome, RowRun, play
 from .options import json_line
 from .problems import UsageError
+from .story import Story
 
 __all__ = ["demo"]
 
@@ -40,38 +41,57 @@ def demo(
     browser: Annotated[
         bool, typer.Option("--browser", help="Also play a page with frames in Chromium, where one is installed.")
     ] = False,
+    report: Annotated[
+        str,
+        typer.Option(
+            metavar="DIR",
+            help="A new folder for the recording, its tables and a report; without --only it is made.",
+            show_default=False,
+        ),
+    ] = "",
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON and nothing else.")] = False,
     sabotage: Annotated[str, typer.Option(hidden=True)] = "",
 ) -> None:
-    """A small plant in several processes, over every protocol and transport. Status 1 if any step did not hold."""
+    """A small plant in several processes, over every protocol and transport, recorded and analysed.
+
+    Status 1 if any step did not hold.
+    """
     if sabotage and sabotage not in SABOTAGE:
         raise UsageError(f"--sabotage {sabotage!r}: one of {', '.join(SABOTAGE)}")
     if only is not None and not only.replace(",", " ").strip():
         raise UsageError(f"--only {only!r} names nothing: for example --only tcp,unix; without it everything is played")
     parts = (*PARTS, BROWSER) if browser else PARTS
     runs = [RowRun.of(row) for row in chosen_rows(all_rows(parts), (only or "").split(","))]
+    story = Story.begin(report, wanted=bool(report) or not only)
     begin = perf_counter()
     if as_json:
-        anyio.run(play, runs, sabotage)
-        print(json_line(_result(runs, perf_counter() - begin), pretty=True), flush=True)
+        anyio.run(play, runs, sabotage, None, story.record)
+        seconds = perf_counter() - begin
+        story.tell()
+        print(json_line(_result(runs, seconds) | story.as_json(), pretty=True), flush=True)
     else:
-        _play_live(runs, sabotage, begin)
+        _play_live(runs, sabotage, begin, story)
     if not all(run.ok for run in runs):
         raise typer.Exit(1)
 
 
-def _play_live(runs: list[RowRun], sabotage: str, begin: float) -> None:
+def _play_live(runs: list[RowRun], sabotage: str, begin: float, story: Story) -> None:
     console = Console()
     if console.is_terminal:
         view = Live(get_renderable=lambda: _progress(runs), console=console, refresh_per_second=10, transient=True)
         with view:
-            anyio.run(play, runs, sabotage)
+            anyio.run(play, runs, sabotage, None, story.record)
     else:
-        anyio.run(play, runs, sabotage)
+        anyio.run(play, runs, sabotage, None, story.record)
     console.print(_summary(runs))
     for line in _remarks(runs):
         console.print(line, highlight=False, soft_wrap=True)
     console.print(_verdict(runs, perf_counter() - begin))
+    if story.wanted:
+        with console.status("Spark looks at what was recorded"):
+            story.tell()
+        for said in story.lines():
+            console.print(said, highlight=False, soft_wrap=True)
 
 
 def _steps(runs: list[RowRun]) -> list[str]:

@@ -290,7 +290,7 @@ def play_row(
 
     async def run(row: RowRun, workshop: Workshop) -> None:
         async with make(transport, template, row.row.name, workshop) as plant:
-            async with connect(plant.url, tls=plant.tls, backoff=BACKOFF) as bus:
+            async with connect(plant.url, tls=plant.tls, backoff=BACKOFF, record=workshop.record) as bus:
                 console = Console(bus, plant)
                 for name in row.row.steps:
                     await row.step(name, _bound(STEPS[name], console))

@@ -136,6 +136,8 @@ class Workshop:
 
     folder: Path
     sabotage: str = ""
+    record: Path | None = None
+    """Where the consoles record what they send and receive."""
     _certificate: Certificate | str | None = None
     _making: anyio.Lock = field(factory=anyio.Lock)
 
@@ -147,11 +149,11 @@ class Workshop:
             return self._certificate
 
 
-async def play(runs: Sequence[RowRun], sabotage: str = "", at_once: int | None = None) -> None:
+async def play(runs: Sequence[RowRun], sabotage: str = "", at_once: int | None = None, record: Path | None = None) -> None:
     """Play rows side by side. Their outcome is in the runs; a row that did not end in time says so."""
     limiter = anyio.CapacityLimiter(at_once or max(2, min(8, 2 * (os.cpu_count() or 1))))
     with tempfile.TemporaryDirectory(prefix="polybus-") as folder, _quiet():
-        workshop = Workshop(Path(folder), sabotage)
+        workshop = Workshop(Path(folder), sabotage, record)
         with anyio.move_on_after(ALL_SECONDS):
             async with anyio.create_task_group() as group:
                 for run in runs:

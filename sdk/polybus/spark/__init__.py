@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from .pipeline import check as check
     from .results import load as load
     from .session import SparkUnavailable as SparkUnavailable
+    from .session import check_java as check_java
     from .session import start_session as start_session
     from .source import BusDataSource as BusDataSource
     from .source import nanoseconds as nanoseconds
@@ -24,6 +25,7 @@ __all__ = [
     "Pipeline",
     "SparkUnavailable",
     "check",
+    "check_java",
     "correlate",
     "load",
     "nanoseconds",
@@ -37,6 +39,7 @@ _HOMES = {
     "Pipeline": "pipeline",
     "SparkUnavailable": "session",
     "check": "pipeline",
+    "check_java": "session",
     "correlate": "correlation",
     "load": "results",
     "nanoseconds": "source",

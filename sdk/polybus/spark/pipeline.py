@@ -209,7 +209,7 @@ class Step:
         self._spark = spark
         self._capture = Capture(capture)
         # As other machines, and later runs from elsewhere, would call it.
-        self._path = capture if "://" in capture else os.path.abspath(capture)
+        self._path = _absolute(capture)
         self._window = window
         self._patience = patience
         self._strict = strict
@@ -288,7 +288,7 @@ class Step:
         count = max(1, len(ranges))
         numbers = self._spark.range(0, len(ranges), 1, count)
         rows = numbers.mapInArrow(
-            taker(self._path, self.out, f"{staging}/taken", ranges, self._window), "taken string"
+            taker(self._path, _absolute(self.out), f"{staging}/taken", ranges, self._window), "taken string"
         ).collect()
         taken = [Taken(**json.loads(row["taken"])) for row in rows]
         for done in taken:
@@ -370,6 +370,11 @@ class Step:
             written.append(Written(place, self.storage.rows(name), part))
             self.storage.move(name, place)
         return written
+
+
+def _absolute(path: str) -> str:
+    """As a worker, whose folder may be another, finds it."""
+    return path if "://" in path else os.path.abspath(path)
 
 
 def _sum_of(taken: list[Taken]) -> Counts:

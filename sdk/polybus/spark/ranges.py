@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from typing import Any, Final
 
@@ -11,7 +12,7 @@ import pyarrow.compute as pc
 
 from polybus.capture.errors import CaptureError
 from polybus.capture.reading import Capture, Position, Segment
-from polybus.capture.segments import SegmentReader, Stretch
+from polybus.capture.segments import SegmentReader, Stretch, lock
 
 __all__ = ["Place", "Range", "RangeReader", "Window", "plan", "reach"]
 
@@ -85,7 +86,8 @@ def _narrowed(before: Any, mask: Any) -> Any:
 def reach(capture: Capture, start: Place, rows: int | None = None) -> Place:
     """How far a capture can be read now.
 
-    A torn batch at the end of the newest segment is not there yet. What is torn elsewhere is lost, and passed by.
+    A torn batch at the end of a segment that is still written is not there yet, and nothing beyond that segment is read:
+    several recorders may share a folder. What is torn elsewhere is lost, and passed by.
 
     Args:
         capture: The capture.
@@ -106,7 +108,25 @@ def reach(capture: Capture, start: Place, rows: int | None = None) -> Place:
                 return place
             place = Place(segment.number, message.batch + 1, message.offset + message.size)
             seen += message.rows
+        if segment is not segments[-1] and _is_written(capture, segment):
+            break
     return place
+
+
+def _is_written(capture: Capture, segment: Segment) -> bool:
+    """Whether a recorder has a segment open. Where that cannot be known, one that is not sealed is taken for such."""
+    if segment.sealed:
+        return False
+    if "://" in capture.path:
+        return True
+    try:
+        file = os.open(segment.path, os.O_RDWR)
+    except OSError:
+        return True  # sealed just now: the next time
+    try:
+        return not lock(file)
+    finally:
+        os.close(file)
 
 
 def plan(capture: Capture, start: Place, stop: Place | None = None, rows: int = ROWS_PER_RANGE) -> list[Range]:

@@ -1,0 +1,78 @@
+"""What `polybus demo` has recorded, told by the Spark pipeline: where there is no Java or no Spark, it says so and goes on."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from attrs import define
+
+from .analyse import needed, running_session
+from .problems import PeerError, UsageError
+
+if TYPE_CHECKING:
+    from ..spark import Done
+
+__all__ = ["Story"]
+
+
+@define
+class Story:
+    """The recording of a demo and what comes of it."""
+
+    wanted: bool
+    record: Path | None = None
+    """Where the demo records; None where nothing is to be told."""
+    missing: str = ""
+    """Why there is no report."""
+    done: Done | None = None
+
+    @classmethod
+    def begin(cls, folder: str, *, wanted: bool) -> Story:
+        """Before the demo: whether it is worth recording.
+
+        Args:
+            folder: A new one; one is made where it is empty.
+            wanted: Whether there is to be a report.
+
+        Raises:
+            UsageError: The folder holds something.
+        """
+        if not wanted:
+            return cls(False)
+        try:
+            needed().check_java()
+        except (UsageError, RuntimeError) as error:
+            return cls(True, missing=str(error))
+        place = Path(folder) if folder else Path(tempfile.mkdtemp(prefix="polybus-demo-"))
+        if place.exists() and any(place.iterdir()):
+            raise UsageError(f"--report {folder}: there is something in it; name a new folder")
+        return cls(True, place / "capture")
+
+    def tell(self) -> None:
+        """Analyse what was recorded."""
+        if self.record is None:
+            return
+        try:
+            with running_session(needed(), "local[2]") as session:
+                self.done = needed().Pipeline(session).run(self.record, self.record.parent / "analysed")
+        except (PeerError, ValueError, OSError) as error:
+            self.missing = str(error)
+
+    def lines(self) -> list[str]:
+        """For people."""
+        if self.done is None:
+            return [f"no report of it: {self.missing}"]
+        counts, outcomes = self.done.total, self.done.metrics["totals"]["outcomes"]
+        said = ", ".join(f"{n:,} {name}" for name, n in outcomes.items() if n)
+        return [
+            f"recorded: {counts.frames:,} frames, {counts.events:,} messages, {counts.exchanges:,} exchanges ({said})",
+            f"report: {self.done.report}",
+        ]
+
+    def as_json(self) -> dict[str, Any]:
+        """For machines: nothing where none was wanted."""
+        if not self.wanted:
+            return {}
+        return {"report": self.done.report if self.done is not None else None, "no_report": self.missing or None}

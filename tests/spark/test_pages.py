@@ -1,0 +1,52 @@
+"""The programs of the pages about Spark run: in this process, which has a session, over the capture that the tutorial makes."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from polybus.cli.app import run
+
+from ..test_docs import Program, programs
+
+pytestmark = pytest.mark.spark
+
+DOCS = Path(__file__).parents[2] / "docs"
+OURS = "run by tests/spark"
+
+
+def _programs(page: str) -> list[Program]:
+    return programs((DOCS / page).read_text())
+
+
+def test_the_programs_about_spark_run(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    tutorial = _programs("tutorial/what-happened.md")
+    recording = next(program for program in tutorial if program.file_name == "recorded.py")
+    Path("recorded.py").write_text(recording.text)
+    subprocess.run([sys.executable, "recorded.py"], check=True, timeout=60)
+    assert run(["analyse", "captures", "--out", "analysed"]) == 0
+    assert '"ok":13' in capsys.readouterr().out
+    ran = 0
+    for program in [*tutorial, *_programs("how-to/spark.md")]:
+        if program.info.endswith(OURS):
+            # Workers stay in the folder in which the session was started.
+            text = program.text.replace('load("captures")', f"load({str(tmp_path / 'captures')!r})")
+            exec(compile(text, program.file_name, "exec"), {})
+            ran += 1
+    assert ran == 4
+    printed = capsys.readouterr().out
+    assert "tank.get" in printed
+    assert "NOT_FOUND" in printed
+
+
+def test_the_job_of_the_page_is_the_example() -> None:
+    [job] = [program for program in _programs("how-to/spark.md") if "spark-submit" in program.info]
+    example = (DOCS.parent / "examples" / "analyse_job.py").read_text()
+    assert example.partition("\n\n")[2] == job.text
