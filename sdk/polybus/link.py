@@ -192,10 +192,13 @@ class Link(Outflow):
 
     def _wrap(self) -> None:
         """Put all who write down around the session and the transport, which otherwise know nothing of it."""
-        session, transport = cast("tuple[Any, Any]", self._bare)
+        session: Any
+        transport: Any
+        session, transport = self._bare or (None, None)
         for tap in self._taps:
             session, transport = tap.around(session, transport)
-        self.session, self.transport = session, transport
+        self.session = session
+        self.transport = transport
         if self.state is State.UP:
             self.set_shared()
 

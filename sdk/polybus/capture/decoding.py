@@ -12,7 +12,6 @@ from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
-import pyarrow.compute as pc
 from attrs import frozen
 
 from ..errors import RemoteProtocolError
@@ -20,6 +19,7 @@ from ..limits import Limits
 from ..message import Message
 from ..plugins import Codec
 from ..urls import find_protocol
+from .compute import pc
 from .readings import Row, reading_for
 from .reasons import reason_of
 from .schema import EVENTS, FLAG_GAP_BEFORE, QUARANTINE

@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final, Literal, TypeAlias
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from .blanking import PLAIN, SUSPECT, blank
+from .compute import pc
 from .headers_only import headers_only
 from .schema import FLAG_REDACTED, FLAG_TRUNCATED
 from .taps import End

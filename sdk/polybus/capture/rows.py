@@ -7,9 +7,9 @@ from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from attrs import define
 
+from .compute import pc
 from .schema import FRAMES
 from .taps import FIELDS, Deadlines, End, Row
 

@@ -53,15 +53,15 @@ class End:
         role: int = 0,
         flags: int = 0,
     ) -> None:
-        self.direction = direction
-        self.conn_id = conn_id
-        self.peer = peer
-        self.protocol = protocol
-        self.transport = transport
-        self.tunnel = tunnel
-        self.options = options
-        self.role = role
-        self.flags = flags
+        self.direction: int = direction
+        self.conn_id: str = conn_id
+        self.peer: str = peer
+        self.protocol: str = protocol
+        self.transport: str = transport
+        self.tunnel: tuple[str, ...] = tunnel
+        self.options: str = options
+        self.role: int = role
+        self.flags: int = flags
 
     def saying(self, options: str) -> End:
         """The same connection, with other options."""
@@ -91,8 +91,8 @@ class Gap(End):
 
     def __init__(self, what: str, frames: int, **facts: Any) -> None:
         super().__init__(DIRECTION_OUT, options=json.dumps({"gap": what, "frames": frames, **facts}), flags=FLAG_GAP_BEFORE)
-        self.what = what
-        self.frames = frames
+        self.what: str = what
+        self.frames: int = frames
 
 
 def options_of(adapter: Any) -> dict[str, Any]:
@@ -121,7 +121,7 @@ class Tap:
     """
 
     def __init__(self, recorder: Recorder, adapter: Any, transport: Any, conn_id: str, *, opened: bool) -> None:
-        self.recorder = recorder
+        self.recorder: Recorder = recorder
         options = options_of(adapter)
         self._options = options
         self._outgoing = End(
@@ -205,7 +205,7 @@ class RecordedTransport:
 
     def __init__(self, inner: Any, send: Callable[[bytes], None]) -> None:
         self._inner = inner
-        self.send = send
+        self.send: Callable[[bytes], None] = send
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._inner, name)
@@ -216,10 +216,10 @@ class RecordedSession:
 
     def __init__(self, inner: Any, receive: Callable[[bytes, float], None]) -> None:
         self._inner = inner
-        self.receive = receive
-        self.events = inner.events
-        self.send = inner.send
-        self.frames_to_send = inner.frames_to_send
+        self.receive: Callable[[bytes, float], None] = receive
+        self.events: Callable[..., Any] = inner.events
+        self.send: Callable[..., Any] = inner.send
+        self.frames_to_send: Callable[..., Any] = inner.frames_to_send
 
     @property
     def codec(self) -> Any:

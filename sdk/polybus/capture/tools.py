@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any, Final, Literal
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from attrs import define, field, frozen
 
+from .compute import pc
 from .decoding import decode
 from .errors import CaptureError
 from .reading import Capture, Loss, lost

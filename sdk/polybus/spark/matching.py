@@ -11,12 +11,12 @@ from typing import Any, Final
 
 import attrs
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from polybus.capture.decoding import decode
 from polybus.capture.reading import Capture
 from polybus.capture.schema import EXCHANGES
 
+from ..capture.compute import pc
 from .patience import Patience
 from .ranges import Window
 
@@ -61,7 +61,7 @@ class Matcher:
     def take(self, events: pa.RecordBatch) -> None:
         """Some events, in their order."""
         for capture_id, mono in zip(events.column("capture_id").to_pylist(), events.column("mono_ns").to_pylist(), strict=True):
-            self._ends[capture_id] = max(mono, self._ends.get(capture_id, mono))
+            self._ends[capture_id] = max(int(mono), self._ends.get(capture_id, 0))
         kinds = pc.is_in(events.column("kind"), pa.array(["request", "response"]))
         turns = events.filter(pc.and_(kinds, pc.is_valid(events.column("correlation_id")))).select(_NEEDED)
         for event in turns.to_pylist():

@@ -8,11 +8,12 @@ from typing import Any, Final
 
 import attrs
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from polybus.capture.errors import CaptureError
 from polybus.capture.reading import Capture, Position, Segment
 from polybus.capture.segments import SegmentReader, Stretch, lock
+
+from ..capture.compute import pc
 
 __all__ = ["Place", "Range", "RangeReader", "Window", "plan", "reach"]
 

@@ -219,7 +219,7 @@ class CaptureReader(DataSourceReader):
     """Reads a capture as it is now, a task for each range of its batches."""
 
     def __init__(self, options: Options) -> None:
-        self.options = options
+        self.options: Options = options
 
     def partitions(self) -> Sequence[InputPartition]:
         """The ranges; a single one for exchanges, whose answers may be anywhere.
@@ -271,7 +271,8 @@ class FilteringReader(CaptureReader):
             elif isinstance(given, (LessThan, LessThanOrEqual)):
                 end = value + 1
                 window = attrs.evolve(window, end_ns=end if window.end_ns is None else min(end, window.end_ns))
-        self.options = attrs.evolve(self.options, window=window)
+        options: Options = attrs.evolve(self.options, window=window)
+        self.options = options
 
 
 class CaptureStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):

@@ -13,13 +13,13 @@ from typing import Any, Final
 
 import attrs
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from polybus.capture.decoding import decode
 from polybus.capture.schema import FLAG_GAP_BEFORE
 from polybus.capture.segments import Stretch
 
+from ..capture.compute import pc
 from .ranges import Range, RangeReader, Window
 from .storage import Storage
 
@@ -102,7 +102,7 @@ def _note_ends(done: Taken, events: pa.RecordBatch) -> None:
         .aggregate([("mono", "max")])
     )
     for row in found.to_pylist():
-        done.ends[row["id"]] = max(row["mono_max"], done.ends.get(row["id"], row["mono_max"]))
+        done.ends[row["id"]] = max(int(row["mono_max"]), done.ends.get(row["id"], 0))
 
 
 def _note_gaps(done: Taken, rows: pa.RecordBatch) -> None:
