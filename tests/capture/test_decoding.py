@@ -177,3 +177,85 @@ def test_any_bytes_are_events_or_quarantine_or_empty(frames: list[tuple[str, str
     assert set(found.quarantine.column("reason").to_pylist()) <= set(QUARANTINE_REASONS)
     assert found.frames == len(frames)
     assert _accounted(found)
+
+
+# -- many frames at once -------------------------------------------------------------------------------------------------
+
+
+def _one_by_one(rows: list[dict[str, Any]]) -> tuple[list[Any], list[Any], int]:
+    """The same, without help from others: each row in a batch of its own."""
+    parts = [decode(batch(one)) for one in rows]
+    events = [event for part in parts for event in part.events.to_pylist()]
+    return events, [bad for part in parts for bad in part.quarantine.to_pylist()], sum(part.empty for part in parts)
+
+
+def _same(rows: list[dict[str, Any]]) -> None:
+    found = decode(batch(*rows))
+    events, bad, empty = _one_by_one(rows)
+    assert found.events.to_pylist() == events
+    assert found.quarantine.to_pylist() == bad
+    assert found.empty == empty
+    found.events.validate(full=True)
+
+
+_BODY = st.sampled_from(
+    [b"", b"1", b'{"a":1}', b"{", b"\xff", '"ö"'.encode(), b"[" * 150 + b"]" * 150, b'"' + b"x" * 400 + b'"']
+)
+_HEADS = st.tuples(
+    st.sampled_from([0x10, 0x11, 0x12, 0x13, 0x14, 0x19, 0x20, 0x22, 0x2A, 0x32, 0xD2, 0xF0]),
+    st.sampled_from([0, 0, 0, 1, 0xC9]),
+    st.integers(0, 0xFFFF),
+    st.sampled_from([0, 1, 0x10001, 0xFFFEFFFF, 0xFFFF0000, 0xFFFF0004, 0xFFFF0005, 0xFFFF0009, 0xFFFFFFFF]),
+)
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.lists(st.tuples(_HEADS, _BODY, st.booleans()), min_size=16, max_size=24), st.sampled_from(["{}", "named", "broker"]))
+def test_frames_of_csb_are_read_together_as_they_are_one_by_one(frames: list[Any], how: str) -> None:
+    options = {"{}": "{}", "named": '{"actions": {"one": 65537}}', "broker": '{"side": "broker-server"}'}[how]
+    rows = []
+    for seq, ((first, result, number, action), body, cut) in enumerate(frames):
+        frame = bytes((first, result)) + number.to_bytes(2) + action.to_bytes(4) + body
+        if how == "broker":
+            frame = b"\xff\0\0\7" + frame
+        rows.append(row(seq, protocol="csb", options=options, frame=frame[:7] if cut and seq % 3 == 0 else frame))
+    _same(rows)
+
+
+_NAMES = st.one_of(
+    st.sampled_from(
+        [b"", b"a", b"7\0user.get", b"7\0", b"\0a", b"7\0a\0{}", b'7\0a\0{"ttl":5}', b"\xc3\xb6", b"a\nb", b"x" * 300]
+    ),
+    st.binary(max_size=6),
+)
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    st.lists(st.tuples(st.sampled_from(b"RsPPfISUCOKEz"), _NAMES, _BODY, st.integers(0, 9)), min_size=16, max_size=24),
+    st.sampled_from([UBRE_BINARY, '{"format": "binary", "body": "raw"}']),
+)
+def test_binary_frames_of_ubre_are_read_together_as_they_are_one_by_one(frames: list[Any], options: str) -> None:
+    rows = []
+    for seq, (letter, name, body, wrong) in enumerate(frames):
+        size = 0xFFFFFFFF if wrong == 1 else len(body) + (wrong == 2)
+        frame = bytes((letter,)) + len(name).to_bytes(2) + size.to_bytes(4) + name + body
+        rows.append(row(seq, options=options, frame=frame[:5] if wrong == 3 else frame))
+    _same(rows)
+
+
+def test_gaps_and_other_protocols_in_between_change_nothing() -> None:
+    csb = bytes.fromhex("1200000700010001") + b'{"a":1}'
+    rows = []
+    for seq in range(60):
+        if seq % 7 == 0:
+            rows.append(row(seq, protocol="csb", frame=None, flags=FLAG_GAP_BEFORE))
+        elif seq % 3 == 0:
+            rows.append(row(seq, protocol="jrep", frame=b'[{"ToSubject":"a","Value":1},{"ToSubject":"b","Value":2}]'))
+        else:
+            rows.append(row(seq, protocol="csb", frame=csb, deadlines_ns=[seq]))
+    _same(rows)
+    part = batch(*rows).slice(13, 40)
+    assert decode(part).events.to_pylist() == [
+        event for event in decode(batch(*rows)).events.to_pylist() if 13 <= event["seq"] < 53
+    ]

@@ -7,27 +7,33 @@ middle of a connection on, each by itself.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
+import numpy as np
 import pyarrow as pa
 from attrs import frozen
 
+from ..body import JSON
 from ..errors import RemoteProtocolError
 from ..limits import Limits
 from ..message import Message
 from ..plugins import Codec
 from ..urls import find_protocol
 from .compute import pc
-from .readings import Row, reading_for
+from .readings import Reading, Row, reading_for
 from .reasons import reason_of
 from .schema import EVENTS, FLAG_GAP_BEFORE, QUARANTINE
+from .vectors import Part, read_csb, read_ubre
 
 __all__ = ["Decoded", "decode"]
 
 _LIMITS: Final = Limits(message=1 << 30)
 """What has passed a link was within its limits; only the depth protects the decoder itself."""
+_MANY: Final = 16
+"""Rows alike, from which on it is worth while to read them together."""
+_KINDS_OF_ROWS: Final = {"data": pa.binary(), "code": pa.int32(), "ttl_ms": pa.int64()}
 _MARK: Final = "link"
 """The member of the options by which a row without a frame says what became of its connection."""
 
@@ -56,10 +62,12 @@ class Wire:
     """How the frames of some connections are read."""
 
     decode: Callable[[bytes], Sequence[Message | RemoteProtocolError]]
-    reading: Callable[[Message], Row]
+    reading: Reading
     protocol: str
     options: str
     codec: Codec | None = None
+    many: Callable[[pa.Array, Limits], Part | None] | None = None
+    """Reads the usual ones among many frames at once."""
 
 
 def decode(batch: pa.RecordBatch, limits: Limits = _LIMITS) -> Decoded:
@@ -74,31 +82,28 @@ def decode(batch: pa.RecordBatch, limits: Limits = _LIMITS) -> Decoded:
     """
     work = _Work(batch)
     gaps = 0
-    wires = _wires(batch, limits)
-    frames = batch.column("frame").to_pylist()
-    flags = batch.column("flags").to_pylist()
-    for row, (frame, wire) in enumerate(zip(frames, wires, strict=True)):
+    wires, which = _wires(batch, limits)
+    rest = work.read_many(wires, which, limits)
+    rows = batch if len(rest) == batch.num_rows else batch.take(pa.array(rest))
+    frames, flags = rows.column("frame").to_pylist(), rows.column("flags").to_pylist()
+    for row, frame, flag, number in zip(rest.tolist(), frames, flags, which[rest].tolist(), strict=True):
         if frame is not None:
-            work.read(row, frame, wire, flags[row])
-        elif flags[row] & FLAG_GAP_BEFORE:
+            work.read(row, frame, wires[number], flag)
+        elif flag & FLAG_GAP_BEFORE:
             gaps += 1
         else:
-            work.mark(row, wire)
+            work.mark(row, wires[number])
     return Decoded(work.events(), work.quarantine(), work.empty, batch.num_rows - gaps, work.refused)
 
 
-def _wires(batch: pa.RecordBatch, limits: Limits) -> list[Wire]:
-    """How each row is read; rows alike have the same object."""
-    protocols = batch.column("protocol").to_pylist()
-    options = batch.column("options").to_pylist()
-    known: dict[tuple[str, str], Wire] = {}
-    found = []
-    for key in zip(protocols, options, strict=True):
-        wire = known.get(key)
-        if wire is None:
-            wire = known[key] = wire_of(key[0] or "", key[1] or "", limits)
-        found.append(wire)
-    return found
+def _wires(batch: pa.RecordBatch, limits: Limits) -> tuple[list[Wire], Any]:
+    """How frames are read, and which of these each row is (`numpy.ndarray`)."""
+    protocols, options = (batch.column(name).dictionary_encode("encode") for name in ("protocol", "options"))
+    codes = protocols.indices.to_numpy().astype(np.int64) * len(options.dictionary) + options.indices.to_numpy()
+    known, which = np.unique(codes, return_inverse=True)
+    names, texts = protocols.dictionary.to_pylist(), options.dictionary.to_pylist()
+    pairs = [divmod(int(code), len(texts)) for code in known]
+    return [wire_of(names[name] or "", texts[text] or "", limits) for name, text in pairs], which
 
 
 @lru_cache(maxsize=256)
@@ -129,7 +134,18 @@ def wire_of(protocol: str, options: str, limits: Limits = _LIMITS) -> Wire:
         codec = adapter.codec(limits)
     except (ValueError, TypeError) as error:
         problem = str(error) or type(error).__name__
-    return Wire(unknown if codec is None else codec.decode, reading_for(protocol, names), protocol, options, codec)
+    reads = unknown if codec is None else codec.decode
+    return Wire(reads, reading_for(protocol, names), protocol, options, codec, _many(protocol, codec, names))
+
+
+def _many(protocol: str, codec: Any, names: Mapping[int, str]) -> Callable[[pa.Array, Limits], Part | None] | None:
+    if codec is None:
+        return None
+    if protocol == "csb":
+        return lambda frames, limits: read_csb(frames, names, codec.wrapped, limits)
+    if protocol == "ubre" and codec.writes == "binary" and codec.formats[0] is JSON:
+        return read_ubre
+    return None
 
 
 class _Work:
@@ -141,11 +157,26 @@ class _Work:
         self.refused = 0
         self._rows: list[int] = []
         self._subs: list[int] = []
-        self._made: list[Row] = []
+        self._made: list[Sequence[Any]] = []
         self._bad: list[tuple[int, str, str, int | None]] = []
         self._deadlines = batch.column("deadlines_ns")
-        self._requests: dict[int, int] = {}
-        """How many requests of a frame have been seen, for frames with deadlines."""
+        self._parts: list[Part] = []
+
+    def read_many(self, wires: Sequence[Wire], which: Any, limits: Limits) -> Any:
+        """What can be read many frames at a time. Gives the rows that are left."""
+        left = np.ones(len(which), bool)
+        for number, wire in enumerate(wires):
+            if wire.many is None:
+                continue
+            places = np.flatnonzero(which == number)
+            frames = self.batch.column("frame").take(pa.array(places)) if len(wires) > 1 else self.batch.column("frame")
+            if frames.null_count:
+                there = pc.is_valid(frames)
+                frames, places = frames.filter(there), places[there.to_numpy(zero_copy_only=False)]
+            if len(frames) >= _MANY and (part := wire.many(frames, limits)) is not None:
+                self._parts.append(Part(places[part.rows], part.columns))
+                left[places[part.rows]] = False
+        return np.flatnonzero(left)
 
     def read(self, row: int, frame: bytes, wire: Wire, flags: int) -> None:
         """One frame."""
@@ -195,15 +226,12 @@ class _Work:
 
     def events(self) -> pa.RecordBatch:
         """The events, in the order of the rows."""
-        rows = pa.array(self._rows, pa.int64())
+        place, sub, made = self._made_columns()
+        rows, subs = pa.array(place, pa.int64()), pa.array(sub, pa.int32())
         frame = self.batch.take(rows)
-        subs = pa.array(self._subs, pa.int32())
-        made = (
-            dict(zip(Row._fields, zip(*self._made, strict=True), strict=True)) if self._made else dict.fromkeys(Row._fields, ())
-        )
 
         def own(name: str, kind: pa.DataType) -> pa.Array:
-            return pa.array(made[name], kind)
+            return pa.array(made[name], kind) if isinstance(made[name], tuple) else made[name]
 
         text, whole = pa.string(), pa.int64()
         capture, seq, ts = frame.column("capture_id"), frame.column("seq"), frame.column("ts_ns")
@@ -234,22 +262,40 @@ class _Work:
             "reply_to": own("reply_to", text),
             "sub": subs,
             "nbytes": size.cast(pa.int32()),
-            "deadline_ns": self._deadlines_of(made["kind"]),
+            "deadline_ns": self._deadlines_of(place, kind),
             "client": own("client", text),
         }
         return pa.RecordBatch.from_arrays(
             [columns[field.name] if field.name in columns else frame.column(field.name) for field in EVENTS], schema=EVENTS
         )
 
-    def _deadlines_of(self, kinds: Sequence[str]) -> pa.Array:
+    def _made_columns(self) -> tuple[Any, Any, dict[str, Any]]:
+        """Rows, subs, and what is said, in the order of the rows."""
+        found = zip(*self._made, strict=True) if self._made else [()] * len(Row._fields)
+        made: dict[str, Any] = dict(zip(Row._fields, found, strict=True))
+        if not self._parts:
+            return self._rows, self._subs, made
+        rows = np.concatenate([np.asarray(self._rows, np.int64), *(part.rows for part in self._parts)])
+        subs = np.zeros(len(rows), np.int32)
+        subs[: len(self._subs)] = self._subs
+        order = np.lexsort((subs, rows))
+        whole = {
+            name: pa.concat_arrays(
+                [pa.array(made[name], _KINDS_OF_ROWS.get(name, pa.string())), *(part.columns[name] for part in self._parts)]
+            ).take(pa.array(order))
+            for name in Row._fields
+        }
+        return rows[order], subs[order], whole
+
+    def _deadlines_of(self, rows: Any, kind: pa.Array) -> pa.Array:
         """The deadlines of a frame belong to its requests, in their order."""
-        if self._deadlines.null_count == len(self._deadlines):
-            return pa.nulls(len(kinds), pa.int64())
-        given = self._deadlines.to_pylist()
-        left = {row: iter(deadlines) for row, deadlines in enumerate(given) if deadlines}
+        given = self._deadlines
+        if given.null_count == len(given) or not len(given.flatten()):
+            return pa.nulls(len(kind), pa.int64())
+        left = {row: iter(deadlines) for row, deadlines in enumerate(given.to_pylist()) if deadlines}
         found = [
-            next(left[row], None) if row in left and kind == "request" else None
-            for row, kind in zip(self._rows, kinds, strict=True)
+            next(left[row], None) if row in left and one == "request" else None
+            for row, one in zip(list(rows), kind.to_pylist(), strict=True)
         ]
         return pa.array(found, pa.int64())
 

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeAlias
 
 import msgspec
 
 from ..errors import BusError, Code
 from ..message import Kind, Message
 
-__all__ = ["Row", "reading_for"]
+__all__ = ["Reading", "Row", "reading_for"]
+
+Reading: TypeAlias = Callable[[Message], list[Any]]
 
 _KINDS: Final[Mapping[str, str]] = {
     Kind.REQUEST.value: "request",
@@ -59,9 +61,14 @@ class Row(NamedTuple):
     client: str
 
 
-def _plain(message: Message) -> Row:
-    """What holds for every protocol."""
-    kind = _KINDS[message.kind.value]
+_SUBJECT, _ID, _SOURCE, _SCHEMA, _CORRELATION, _PRIORITY, _REPLY_TO, _CLIENT = (
+    Row._fields.index(name) for name in ("subject", "id", "source", "schema", "correlation", "priority", "reply_to", "client")
+)
+
+
+def _plain(message: Message) -> list[Any]:
+    """What holds for every protocol: the fields of a `Row`."""
+    kind = _KINDS[message.kind._value_]
     data, content = message.raw, message.format.content_type
     code: int | None = None
     if message.code is not None:
@@ -70,8 +77,8 @@ def _plain(message: Message) -> Row:
         code = 0
     if data is None:
         data, content = _made(message)
-    subject, id = message.subject, message.id
-    return Row(
+    subject, id, ttl = message.subject, message.id, message.ttl
+    return [
         kind,
         f"0x{subject:08X}" if type(subject) is int else str(subject) or (None if kind != "request" else ""),
         None,
@@ -82,11 +89,11 @@ def _plain(message: Message) -> Row:
         None if id is None else str(id),
         code,
         None if code is None else _NAMES[code],
-        None if message.ttl is None else round(message.ttl * 1000),
+        None if ttl is None else round(ttl * 1000),
         None,
         message.reply_to,
         "",
-    )
+    ]
 
 
 def _made(message: Message) -> tuple[bytes | None, str]:
@@ -105,66 +112,63 @@ def _made(message: Message) -> tuple[bytes | None, str]:
         return None, ""  # a value that JSON has no form for
 
 
-def _ubre(names: Mapping[int, str]) -> Callable[[Message], Row]:
+def _ubre(names: Mapping[int, str]) -> Reading:
     return _plain
 
 
-def _csb(names: Mapping[int, str]) -> Callable[[Message], Row]:
-    def read(message: Message) -> Row:
+def _csb(names: Mapping[int, str]) -> Reading:
+    def read(message: Message) -> list[Any]:
         row = _plain(message)
-        client = "" if message.peer is None else str(message.peer)
-        kind, subject, correlation = row.kind, row.subject, None
+        row[_CORRELATION] = None
+        if message.peer is not None:
+            row[_CLIENT] = str(message.peer)
         if type(message.id) is int:
             id = message.id if message.id >= 0 else ~message.id
             action = id >> 16
-            correlation = f"{id & 0xFFFF:04x}{action:08x}"
-            if subject is None and action < _FIRST_RESERVED:
-                subject = names.get(action) or f"0x{action:08X}"
-        elif kind == "control":
-            kind = _WORDS.get(str(message.subject), kind)
-        return row._replace(kind=kind, subject=subject, correlation=correlation, client=client)
+            row[_CORRELATION] = f"{id & 0xFFFF:04x}{action:08x}"
+            if row[_SUBJECT] is None and action < _FIRST_RESERVED:
+                row[_SUBJECT] = names.get(action) or f"0x{action:08X}"
+        elif row[0] == "control":
+            row[0] = _WORDS.get(str(message.subject), "control")
+        return row
 
     return read
 
 
 _REPLY: Final = ":RespondTo:RPC"
-_ERRORS: Final = ":Errors:RPC"
 
 
-def _jrep(names: Mapping[int, str]) -> Callable[[Message], Row]:
-    def read(message: Message) -> Row:
+def _jrep(names: Mapping[int, str]) -> Reading:
+    def read(message: Message) -> list[Any]:
         row = _plain(message)
         said = message._attributes or {}
-        if row.kind == "request":
-            correlation = (message.reply_to or "").removesuffix(_REPLY)
-            row = row._replace(correlation=correlation)
-        elif row.kind == "response":
-            row = row._replace(correlation=f"{message.subject}:{message.id}")
+        if row[0] == "request":
+            row[_CORRELATION] = (message.reply_to or "").removesuffix(_REPLY)
+        elif row[0] == "response":
+            row[_CORRELATION] = f"{message.subject}:{message.id}"
         elif message.kind is Kind.CONTROL:
-            row = row._replace(kind=_COMMANDS.get(str(said.get("CommandType")), "control"))
+            row[0] = _COMMANDS.get(str(said.get("CommandType")), "control")
         elif message.kind is Kind.CANCEL and type(message.id) is tuple:
-            row = row._replace(correlation=str(message.id[0]).removesuffix(_REPLY))
+            row[_CORRELATION] = str(message.id[0]).removesuffix(_REPLY)
         priority = said.get("PriorityProcessing")
-        return row if priority is None else row._replace(priority=str(priority))
+        if priority is not None:
+            row[_PRIORITY] = str(priority)
+        return row
 
     return read
 
 
-def _uprotocol(names: Mapping[int, str]) -> Callable[[Message], Row]:
-    def read(message: Message) -> Row:
+def _uprotocol(names: Mapping[int, str]) -> Reading:
+    def read(message: Message) -> list[Any]:
         row = _plain(message)
         event = getattr(message, "event", None)
-        if event is None:
-            return row
-        subject = event.source if row.kind == "response" else row.subject
-        return row._replace(
-            subject=subject,
-            id=event.id,
-            source=event.source,
-            schema=event.dataschema,
-            priority=event.priority,
-            reply_to=event.source if row.kind == "request" else None,
-        )
+        if event is not None:
+            if row[0] == "response":
+                row[_SUBJECT] = event.source
+            elif row[0] == "request":
+                row[_REPLY_TO] = event.source
+            row[_ID], row[_SOURCE], row[_SCHEMA], row[_PRIORITY] = event.id, event.source, event.dataschema, event.priority
+        return row
 
     return read
 
@@ -172,8 +176,8 @@ def _uprotocol(names: Mapping[int, str]) -> Callable[[Message], Row]:
 _READINGS: Final = {"ubre": _ubre, "csb": _csb, "jrep": _jrep, "uprotocol": _uprotocol}
 
 
-def reading_for(protocol: str, names: Mapping[int, str]) -> Callable[[Message], Row]:
-    """What makes rows of the messages of a protocol; a plugin's are read as far as all are alike.
+def reading_for(protocol: str, names: Mapping[int, str]) -> Reading:
+    """What makes rows (the fields of `Row`) of the messages of a protocol; a plugin's are read as far as all are alike.
 
     Args:
         protocol: Its name.
