@@ -1,5 +1,6 @@
 """The demo plays with real processes; here it is played well, and badly."""
 
+import io
 import json
 import os
 import subprocess
@@ -8,8 +9,11 @@ from typing import Any
 
 import anyio
 import pytest
+from rich.console import Console
 
 from polybus.cli.app import run
+from polybus.cli.demo import _groups, _legend, _steps, _summary
+from polybus.demo import backend, console
 from polybus.demo.backend import SABOTAGE
 from polybus.demo.certificates import Certificate, with_openssl, with_trustme
 from polybus.demo.chromium import find_chromium
@@ -76,6 +80,27 @@ def test_over_http_the_demo_plays_what_a_server_can_that_only_answers(capsys: py
         assert {step["outcome"] for step in row["steps"]} == {"ok"}
 
 
+def test_over_http_a_server_that_can_begin_something_plays_every_step(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["demo", "--json", "--only", "jrep,http"]) == 0
+    rows = json.loads(capsys.readouterr().out)["rows"]
+    assert [row["variant"] for row in rows] == ["websocket", "events", "poll"]
+    for row in rows:
+        assert [step["name"] for step in row["steps"]] == list(STEPS)
+        assert {step["outcome"] for step in row["steps"]} == {"ok"}
+
+
+def test_the_table_of_all_rows_fits_a_terminal_and_names_every_step() -> None:
+    runs = [RowRun.of(row) for row in all_rows()]
+    paper = Console(width=80, file=io.StringIO(), record=True)
+    for group in _groups(runs):
+        paper.print(_summary(group), _legend(_steps(group)))
+    shown = " ".join(paper.export_text().split())
+    assert "…" not in shown
+    for number, name in enumerate(STEPS, start=1):
+        assert f"{number} {name}" in shown
+    assert "1 door over a bridge" in shown
+
+
 def test_the_demo_for_people_ends_with_a_table_and_a_verdict(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["demo", "--only", "ubre,memory,json"]) == 0
     out = capsys.readouterr().out
@@ -88,7 +113,11 @@ def test_every_sabotage_is_known_here() -> None:
 
 
 @pytest.mark.parametrize("sabotage", SABOTAGE)
-def test_a_back_end_that_misbehaves_is_seen_where_it_does(sabotage: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_back_end_that_misbehaves_is_seen_where_it_does(
+    sabotage: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in (backend, console):  # here nothing is far away
+        monkeypatch.setattr(module, "PATIENCE", 4.0)
     assert run(["demo", "--json", "--only", "memory,json", "--sabotage", sabotage]) == 1
     assert _failed(json.loads(capsys.readouterr().out)) == BROKEN_STEPS[sabotage]
 

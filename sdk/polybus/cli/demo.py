@@ -83,7 +83,9 @@ def _play_live(runs: list[RowRun], sabotage: str, begin: float, story: Story) ->
             anyio.run(play, runs, sabotage, None, story.record)
     else:
         anyio.run(play, runs, sabotage, None, story.record)
-    console.print(_summary(runs))
+    for group in _groups(runs):
+        console.print(_summary(group))
+        console.print(_legend(_steps(group)), soft_wrap=True)
     for line in _remarks(runs):
         console.print(line, highlight=False, soft_wrap=True)
     console.print(_verdict(runs, perf_counter() - begin))
@@ -92,6 +94,17 @@ def _play_live(runs: list[RowRun], sabotage: str, begin: float, story: Story) ->
             story.tell()
         for said in story.lines():
             console.print(said, highlight=False, soft_wrap=True)
+
+
+def _groups(runs: list[RowRun]) -> list[list[RowRun]]:
+    """Runs that play the same steps, or some of them: one table for each, so that it fits into 80 columns."""
+    groups: list[list[RowRun]] = []
+    for run in runs:
+        group = next((group for group in groups if not run.steps.keys().isdisjoint(_steps(group))), None)
+        if group is None:
+            groups.append(group := [])
+        group.append(run)
+    return groups
 
 
 def _steps(runs: list[RowRun]) -> list[str]:
@@ -122,12 +135,15 @@ def _legend(names: list[str]) -> Text:
 
 
 def _progress(runs: list[RowRun]) -> Group:
-    names = _steps(runs)
-    table = _table(names)
-    for run in runs:
-        table.add_row(run.row.name, *_marks(run, names))
+    shown: list[Table | Text] = []
+    for group in _groups(runs):
+        names = _steps(group)
+        table = _table(names)
+        for run in group:
+            table.add_row(run.row.name, *_marks(run, names))
+        shown += [table, _legend(names)]
     now = [f"{run.row.name}: {step.name}" for run in runs for step in run.steps.values() if step.outcome == "running"]
-    return Group(table, _legend(names), Text(", ".join(now) or "starting processes", overflow="ellipsis", no_wrap=True))
+    return Group(*shown, Text(", ".join(now) or "starting processes", overflow="ellipsis", no_wrap=True))
 
 
 def _summary(runs: list[RowRun]) -> Table:
@@ -141,15 +157,12 @@ def _summary(runs: list[RowRun]) -> Table:
 
 def _remarks(runs: list[RowRun]) -> list[Text]:
     lines: list[Text] = []
-    names = _steps(runs)
     good = [run for run in runs if run.ok and not run.not_here]
     for run in sorted(good, key=lambda run: run.row.transport == "memory")[:1]:
         lines.append(Text(f"\nWhat was seen over {run.row.name}:", style="bold"))
-        for name, step in run.steps.items():
-            lines.append(Text(f"{names.index(name) + 1:3} {name:16} {step.seconds * 1000:5.0f} ms  {step.detail}"))
+        for number, (name, step) in enumerate(run.steps.items(), start=1):
+            lines.append(Text(f"{number:3} {name:16} {step.seconds * 1000:5.0f} ms  {step.detail}"))
         lines.append(Text(""))
-    if not good:
-        lines.append(_legend(names))
     for run in runs:
         if run.not_here:
             lines.append(Text(f"{run.row.name}: not possible here: {run.not_here}", style="yellow"))

@@ -15,6 +15,7 @@ import anyio
 from .. import Bus, Channel, Context, Limits, NotFound, Peer, Unavailable, connect, run
 from ..events import HandlerFailed
 from .children import leave_with_parent
+from .play import PATIENCE
 from .vocabulary import (
     FLOOD,
     LEVEL,
@@ -118,7 +119,7 @@ class Backend:
         try:
             if self.sabotage == "stubborn":
                 with anyio.CancelScope(shield=True):
-                    await anyio.sleep(5)
+                    await anyio.sleep(PATIENCE + 1)  # longer than anybody looks
             await anyio.sleep(60)
         except anyio.get_cancelled_exc_class():
             self.cancelled += 1
@@ -165,11 +166,11 @@ class Backend:
 
     async def calibrate(self, offset: float) -> float:
         """Asks a client."""
-        return await self._sensors.request("calibrate", offset, timeout=5, returns=float)
+        return await self._sensors.request("calibrate", offset, timeout=PATIENCE, returns=float)
 
     async def sensor_status(self) -> SensorStatus:
         """Asks a client."""
-        return await self._sensors.request("status", timeout=5, returns=SensorStatus)
+        return await self._sensors.request("status", timeout=PATIENCE, returns=SensorStatus)
 
     @property
     def _sensors(self) -> Peer:
@@ -201,10 +202,10 @@ class Backend:
 async def _behind(bus: Bus, url: str) -> None:
     """As `polybus.run`, but the clients come from a broker."""
     with anyio.open_signal_receiver(signal.SIGTERM) as signals:
-        async with connect(url, bus=bus, wait=5.0):
+        async with connect(url, bus=bus, wait=PATIENCE):
             print(f"serving {url}", flush=True)
             await anext(aiter(signals))
-            await bus.drain(5.0)
+            await bus.drain(PATIENCE)
 
 
 def main() -> None:
@@ -229,7 +230,7 @@ def main() -> None:
 
         serve(Backend(arguments.sabotage).bus, arguments.url)
         return
-    run(Backend(arguments.sabotage).bus, arguments.url, drain=5.0, tls=tls)
+    run(Backend(arguments.sabotage).bus, arguments.url, drain=PATIENCE, tls=tls)
 
 
 if __name__ == "__main__":

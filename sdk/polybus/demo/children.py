@@ -17,7 +17,7 @@ from anyio.streams.buffered import BufferedByteReceiveStream
 
 __all__ = ["Child", "DemoError", "leave_with_parent"]
 
-_START = 10.0
+_START = 40.0
 _END = 5.0
 _LINE = 4096
 

@@ -31,7 +31,7 @@ from .. import (
 )
 from .backend import OUTBOX
 from .plants import Plant, make_plant
-from .play import NotHere, RowRun, Workshop, check
+from .play import PATIENCE, NotHere, RowRun, Workshop, check
 from .vocabulary import FLOOD, LEVEL, SECRET, Announcement, Counters, Flood, GetLevel, Level, Reading, SensorStatus, Tail
 
 __all__ = ["STEPS", "Console", "play_row"]
@@ -39,15 +39,14 @@ __all__ = ["STEPS", "Console", "play_row"]
 T = TypeVar("T")
 
 BACKOFF = Backoff(initial=0.05, maximum=0.4)
-PATIENCE = 4.0
-"""Seconds in which something that must happen at the other side has to be seen."""
-
 REQUESTS = 64
 ITEMS = 500
 QUEUE = 20
 BATCH = Flood(50, 4096)
 MOST_BATCHES = 400
 MUST_DROP = 100
+DEADLINES = (0.2, 1.0, 5.0)
+"""Seconds. A busy machine may need longer than the first to bring a question to its handler."""
 
 
 @define
@@ -197,13 +196,22 @@ class Console:
     async def deadline(self) -> str:
         """The asker stops waiting in time, and the handler stops too."""
         before = await self.counters()
-        error = await _raised(DeadlineExceeded, self.bus.request("report.slow", timeout=0.2))
-        check(error.elapsed < PATIENCE, f"it took {error.elapsed:.2f} s in place of 0.2 s")
+        seconds = await self._overdue(before)
         await self.until(
             lambda now: now.cancelled == before.cancelled + 1 and now.started == before.started + 1,
             "the handler was not cancelled",
         )
-        return "gave up after 0.2 s; the handler was cancelled"
+        return f"gave up after {seconds:g} s; the handler was cancelled"
+
+    async def _overdue(self, before: Counters) -> float:
+        """Let a request run into its deadline while its handler runs. Gives the seconds that it had."""
+        for seconds in DEADLINES:
+            error = await _raised(DeadlineExceeded, self.bus.request("report.slow", timeout=seconds))
+            check(error.elapsed < seconds + PATIENCE, f"it took {error.elapsed:.2f} s in place of {seconds:g} s")
+            if (await self.counters()).started > before.started:
+                return seconds
+        check(False, f"the handler did not even start within {DEADLINES[-1]:g} s")
+        raise AssertionError
 
     async def forbidden(self) -> str:
         """`authorize` decides about each request, and about each publication even of a wildcard."""

@@ -16,15 +16,10 @@ import anyio.abc
 from ..urls import find_transport
 from .backend import Backend
 from .children import Child, DemoError
-from .play import NotHere, Workshop
+from .play import PATIENCE, NotHere, Workshop
 from .sensors import Sensors
 
-__all__ = ["ANSWER_ONLY", "BrokeredPlant", "MemoryPlant", "Plant", "ProcessPlant", "make_plant"]
-
-_START = 10.0
-_DRAIN = 5.0
-ANSWER_ONLY = frozenset({"http"})
-"""Transports over which a server only answers: sensors have nothing to do there."""
+__all__ = ["AnsweringPlant", "BrokeredPlant", "MemoryPlant", "Plant", "ProcessPlant", "make_plant"]
 
 
 class Plant(Protocol):
@@ -76,7 +71,7 @@ def make_plant(transport: str, template: str, row: str, workshop: Workshop) -> P
     if transport == "memory":
         name = row.replace(" ", "-")
         return MemoryPlant(template.format(address=f"memory://{name}"), workshop.sabotage)
-    return ProcessPlant(transport, template, row.replace(" ", "-"), workshop)
+    return ProcessPlant(transport, template, row, workshop)
 
 
 class ProcessPlant:
@@ -87,7 +82,7 @@ class ProcessPlant:
         self.tls: ssl.SSLContext | None = None
         self._transport = transport
         self._template = template
-        self._name = name
+        self._name = name.replace(" ", "-")
         self._workshop = workshop
         self._options: list[str] = ["--sabotage", workshop.sabotage] if workshop.sabotage else []
         self._stack = AsyncExitStack()
@@ -106,10 +101,7 @@ class ProcessPlant:
             trust = ["--ca", str(certificate.ca)]
         try:
             await self._start_backend(self._template.format(address=address))
-            if self._transport in ANSWER_ONLY:
-                return self
-            self._sensors = await self._stack.enter_async_context(self._child("sensors", self.url, *trust))
-            await self._sensors.start()
+            await self._start_sensors(*trust)
         except BaseException:
             await self._stack.aclose()
             raise
@@ -131,8 +123,6 @@ class ProcessPlant:
         if self._transport == "fastapi":
             self._options.append("--fastapi")
             return "ws://127.0.0.1:0/bus"
-        if self._transport == "http" and find_spec("uvicorn") is None:
-            raise NotHere("uvicorn is not installed: pip install 'polybus[fastapi]'")
         try:
             find_transport(self._transport)
         except ImportError as error:
@@ -151,6 +141,10 @@ class ProcessPlant:
         self.url = self._template.format(address=f"ws{url[4:]}/bus") if url.startswith("http") else url
         if word != "serving":
             raise DemoError(f"the back end said {line!r}")
+
+    async def _start_sensors(self, *trust: str) -> None:
+        self._sensors = await self._stack.enter_async_context(self._child("sensors", self.url, *trust))
+        await self._sensors.start()
 
     async def kill(self) -> str:
         assert self._backend is not None
@@ -183,11 +177,18 @@ class ProcessPlant:
         self._sensors.send(signal.SIGCONT)
 
 
+class AnsweringPlant(ProcessPlant):
+    """Over a wire on which a server only answers: sensors have nothing to do there."""
+
+    async def _start_sensors(self, *trust: str) -> None:
+        """None."""
+
+
 class BrokeredPlant(ProcessPlant):
     """The same behind a broker, which is one more process."""
 
     def __init__(self, transport: str, template: str, name: str, workshop: Workshop) -> None:
-        super().__init__(transport, template, name.replace(" ", "-"), workshop)
+        super().__init__(transport, template, name, workshop)
         self._options.append("--behind")
         self._for_servers = ""
 
@@ -224,7 +225,7 @@ class MemoryPlant:
         self._group = await anyio.create_task_group().__aenter__()
         ready = anyio.Event()
         self._group.start_soon(Sensors().run, self.url, None, ready.set)
-        with anyio.fail_after(_START):
+        with anyio.fail_after(PATIENCE):
             await ready.wait()
         return self
 
@@ -253,7 +254,7 @@ class MemoryPlant:
         self._group.start_soon(self._drain, self._backend)
 
     async def _drain(self, backend: Backend) -> None:
-        await backend.bus.drain(_DRAIN)
+        await backend.bus.drain(PATIENCE)
         self._drained.set()
 
     async def left(self) -> str:

@@ -15,6 +15,7 @@ import anyio
 from .. import Backoff, Bus, BusError
 from ..events import LinkUp
 from .children import leave_with_parent
+from .play import PATIENCE
 from .vocabulary import Reading, SensorStatus
 
 __all__ = ["BACKOFF", "Sensors"]
@@ -52,7 +53,7 @@ class Sensors:
         """Publish until cancelled. `ready` is called when the back end knows us."""
         async with self.bus.connect(url, tls=tls, backoff=BACKOFF), anyio.create_task_group() as group:
             group.start_soon(self._sign_on_again)
-            await self.bus.request("sensors.sign_on", timeout=5)
+            await self.bus.request("sensors.sign_on", timeout=PATIENCE)
             ready()
             while True:
                 self.number += 1
@@ -64,7 +65,7 @@ class Sensors:
         async for event in self.bus.events():
             if isinstance(event, LinkUp) and event.again:
                 try:
-                    await self.bus.request("sensors.sign_on", timeout=5)
+                    await self.bus.request("sensors.sign_on", timeout=PATIENCE)
                 except BusError:
                     continue  # lost again: the next LinkUp follows
 

@@ -10,8 +10,8 @@ from attrs import define
 from ... import Bus, Disconnected, NotFound, RequestError, Unavailable, connect
 from ...events import LinkDown
 from ..children import Child
-from ..console import BACKOFF, PATIENCE
-from ..play import Row, RowRun, Workshop, check
+from ..console import BACKOFF
+from ..play import PATIENCE, Row, RowRun, Workshop, check
 from ..vehicle import VOLTAGE, Door, Move
 
 __all__ = ["PART", "NestedPart"]

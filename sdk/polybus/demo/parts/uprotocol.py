@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ..console import STEPS, play_row
+from ..plants import AnsweringPlant
 from ..play import Row
 
 __all__ = ["PART", "UProtocolPart"]
@@ -32,7 +33,7 @@ class UProtocolPart:
             for transport in TRANSPORTS
             for variant, query in VARIANTS.items()
         ] + [
-            Row("uprotocol", variant, "http", ANSWERED, play_row("http", f"uprotocol+{{address}}{query}"))
+            Row("uprotocol", variant, "http", ANSWERED, play_row("http", f"uprotocol+{{address}}{query}", AnsweringPlant))
             for variant, query in HTTP.items()
         ]
 
