@@ -1,4 +1,4 @@
-"""Writes what the reference takes from the program itself: docs/reference/command-line.md and docs/reference/features.md.
+"""Writes what the reference takes from the program itself: pages of docs/reference.
 
 ``python docs/make_reference.py`` writes the files; a test compares them with what this would write.
 """
@@ -11,6 +11,7 @@ from typing import Any
 
 import typer
 
+from polybus.capture import schema
 from polybus.cli.app import app
 from polybus.plugins import Capabilities
 from polybus.urls import _PROTOCOLS, find_protocol
@@ -50,8 +51,17 @@ polybus inspect frames.bin --protocol 'ubre?format=binary' --frames lengths
 def command_line() -> str:
     """The page, with every command and option that there is."""
     group: Any = typer.main.get_command(app)
-    sections = [_section(name, command) for name, command in group.commands.items() if not command.hidden]
+    sections = [_section(name, command) for name, command in _commands(group) if not command.hidden]
     return "\n".join((COMMAND_LINE, *sections))
+
+
+def _commands(group: Any, before: str = "") -> Iterator[tuple[str, Any]]:
+    """All commands with their whole names."""
+    for name, command in group.commands.items():
+        if hasattr(command, "commands"):
+            yield from _commands(command, f"{before}{name} ")
+        else:
+            yield f"{before}{name}", command
 
 
 def _section(name: str, command: Any) -> str:
@@ -145,7 +155,53 @@ def features() -> str:
     return FEATURES + "\n".join((*lines, "", *notes, ""))
 
 
-PAGES: dict[str, Callable[[], str]] = {"command-line.md": command_line, "features.md": features}
+# -- the tables of captures ---------------------------------------------------------------------------------------------------
+
+CAPTURES = """# Captures
+
+A capture is a folder of segments, files `segment-<number>.arrows` (`.open` while they are written): Arrow IPC streams,
+compressed with zstd, with a checksum of every byte of each batch. Their rows are frames; the other tables are made of these.
+Numbers of segments have no gaps, but the first may have been removed for their size or age.
+
+Times that end in `_ns` are nanoseconds: of the wall clock since 1970 UTC (`ts_ns`, `time_ns`), or of a monotonic clock with an
+arbitrary start (`mono_ns`, `latency_ns`, `deadline_ns`), which no correction of the clock disturbs.
+
+Rows of `frames` without a frame say something about the recording, in their options: `{"gap": ...}` what is missing before them
+and why (`dropped`: the recorder could not keep up; `disk`: it was full; `killed`: a recorder was, in the middle of a batch;
+`retention`: removed for size or age; `damaged`: left out by `recover`), and `{"link": ...}` that a connection has begun or
+ended. The former are no frames; the latter count as such and are events of the kinds `open` and `close`.
+
+On every run: frames = frames with an event + rows of `quarantine` + empty payloads.
+"""
+
+_TABLES = {
+    "frames": ("As recorded: a row for each frame.", schema.FRAMES),
+    "events": ("What frames say: a row for each message. Its key is (`capture_id`, `seq`, `sub`).", schema.EVENTS),
+    "quarantine": ("Frames of which not even one message could be read.", schema.QUARANTINE),
+    "exchanges": ("A row for each request, with its answer.", schema.EXCHANGES),
+    "orphans": ("Responses to which no request was recorded: the columns of `events`.", None),
+}
+
+
+def captures() -> str:
+    """The page, with every table and column."""
+    lines = [CAPTURES]
+    for name, (doc, columns) in _TABLES.items():
+        lines += [f"## {name}", "", doc, ""]
+        if columns is not None:
+            lines += ["| column | type | meaning |", "| --- | --- | --- |"]
+            for column in columns:
+                meaning = _cell((column.metadata or {})[b"doc"].decode()).replace("<", "&lt;")
+                lines.append(f"| `{column.name}` | {_cell(str(column.type)).replace('<', '&lt;')} | {meaning} |")
+            lines.append("")
+    return "\n".join(lines).rstrip() + "\n"
+
+
+PAGES: dict[str, Callable[[], str]] = {
+    "command-line.md": command_line,
+    "features.md": features,
+    "captures.md": captures,
+}
 
 if __name__ == "__main__":
     for name, write in PAGES.items():

@@ -157,7 +157,7 @@ _FRAMES = st.one_of(
 )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(
     st.lists(
         st.tuples(
@@ -209,7 +209,7 @@ _HEADS = st.tuples(
 )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(st.lists(st.tuples(_HEADS, _BODY, st.booleans()), min_size=16, max_size=24), st.sampled_from(["{}", "named", "broker"]))
 def test_frames_of_csb_are_read_together_as_they_are_one_by_one(frames: list[Any], how: str) -> None:
     options = {"{}": "{}", "named": '{"actions": {"one": 65537}}', "broker": '{"side": "broker-server"}'}[how]
@@ -230,7 +230,7 @@ _NAMES = st.one_of(
 )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(
     st.lists(st.tuples(st.sampled_from(b"RsPPfISUCOKEz"), _NAMES, _BODY, st.integers(0, 9)), min_size=16, max_size=24),
     st.sampled_from([UBRE_BINARY, '{"format": "binary", "body": "raw"}']),

@@ -31,6 +31,11 @@ PRINTS["gateway.py"] = {
     "in the tunnel: plant 7 starts with full power",
     "over the bridge: alarm.pressure.high {'bar': 12}",
 }
+PRINTS["recording.py"] = {
+    "not sold: 1 apple",
+    'recorded: {"article":"apple","pieces":1,"card_token":"*********"} FAILED_PRECONDITION only 0 left',
+    'recorded: {"article":"pear","pieces":9,"card_token":"*********"} FAILED_PRECONDITION only 5 left',
+}
 PRINTS["logs.py"] = {
     "Line(level='WARNING', text='the oven is at 95 degrees')",
     "Line(level='ERROR', text='the oven is on fire')",
