@@ -9,7 +9,19 @@ import anyio
 import pytest
 import trustme
 
-from polybus import Bus, ConnectFailed, DeadlineExceeded, Forbidden, Handshake, Limits, Unauthorized, connect, connecting
+from polybus import (
+    Backoff,
+    Bus,
+    ConnectFailed,
+    DeadlineExceeded,
+    Forbidden,
+    Handshake,
+    Limits,
+    Unauthorized,
+    connect,
+    connecting,
+)
+from polybus.events import LinkUp
 
 from .support import bounded
 
@@ -195,3 +207,56 @@ async def test_headers_that_do_not_come_or_are_cancelled_are_a_failed_attempt() 
             with pytest.raises(ConnectFailed, match=text):
                 async with connect(listener.url, headers=headers, limits=Limits(connect_timeout=0.05)):
                     pass
+
+
+@bounded
+async def test_what_headers_raise_is_a_failed_attempt_that_names_it_and_is_made_again_where_one_waits() -> None:
+    tries: list[int] = []
+
+    async def fetch_token() -> dict[str, str]:
+        tries.append(len(tries))
+        if len(tries) < 4:
+            raise LookupError("the token service is not up yet")  # as httpx.ConnectError would be
+        return {"authorization": "Bearer t"}
+
+    async with Bus().serve("ubre+ws://127.0.0.1:0/") as listener:
+        with pytest.raises(ConnectFailed, match=r"headers\(\) raised LookupError: the token service is not up yet") as caught:
+            async with connect(listener.url, headers=fetch_token):
+                pass
+        assert isinstance(caught.value.__cause__, LookupError)
+        async with connect(listener.url, headers=fetch_token, wait=5, backoff=Backoff(initial=0.01)):
+            assert tries == [0, 1, 2, 3]
+
+
+@bounded
+async def test_a_refusal_out_of_headers_is_one_and_no_attempt_follows() -> None:
+    def refused() -> dict[str, str]:
+        raise Unauthorized("the token service does not know us")
+
+    async with Bus().serve("ubre+ws://127.0.0.1:0/") as listener:
+        with pytest.raises(Unauthorized, match="the token service"):
+            async with connect(listener.url, headers=refused, wait=5):
+                pass
+
+
+@bounded
+async def test_headers_that_fail_while_a_link_comes_back_are_logged_and_asked_again(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    tries: list[int] = []
+
+    def fetch_token() -> dict[str, str]:
+        tries.append(len(tries))
+        if len(tries) == 2:
+            raise LookupError("the token service is away")
+        return {}
+
+    async with Bus().serve("ubre+ws://127.0.0.1:0/") as listener:
+        async with connect(listener.url, headers=fetch_token, backoff=Backoff(initial=0.01)) as bus:
+            await listener.peers[0].aclose()
+            events = bus.events()
+            async for event in events:
+                if isinstance(event, LinkUp) and event.again:
+                    break
+    assert tries == [0, 1, 2]
+    assert "the token service is away" in caplog.text

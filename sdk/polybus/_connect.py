@@ -43,7 +43,8 @@ def connect(
         bus: Add the link to this bus in place of a new one.
         protocol: For a transport object: name or adapter. With a URL: an adapter with options that no URL can say.
         serves: Patterns of the requests that belong to this link, where a bus opens several.
-        headers: For the handshake; a callable (plain or async) is called before every attempt.
+        headers: For the handshake; a callable (plain or async) is called before every attempt. What it raises is a failed
+            attempt, `Unauthorized` and `Forbidden` are refusals.
         tls: A client-side context for ``tls`` and ``wss``; the default verifies against the system's authorities.
         backoff: Waits between attempts to come back.
         wait: Seconds during which the first connect is retried; `math.inf` for as long as it takes.

@@ -234,7 +234,7 @@ class Connecting:
             reads=codec.reads,
             writes=codec.writes,
             subprotocol=self._adapter.name,
-            headers=await self._current_headers(link.url),
+            headers=await self._current_headers(link),
             tls=self._tls,
             adapter=self._adapter,
         )
@@ -280,7 +280,13 @@ class Connecting:
             return why.error
         return ConnectFailed(link.url, why.reason or f"closed with code {why.code}")
 
-    async def _current_headers(self, url: str) -> Mapping[str, str]:
+    async def _current_headers(self, link: Link) -> Mapping[str, str]:
+        """
+        Raises:
+            ConnectFailed: The application's function raises, or does not come back.
+            Unauthorized, Forbidden: Out of that function: whoever gives tokens refuses us.
+            LocalProtocolError, TypeError: What it gives are no headers.
+        """
         headers: Any = self._headers
         if not callable(headers):
             return self._checked_headers
@@ -291,11 +297,16 @@ class Connecting:
                 with anyio.move_on_after(patience) as scope:
                     headers = await headers
                 if scope.cancelled_caught:
-                    raise ConnectFailed(url, f"headers() took more than {patience:g} s (Limits.connect_timeout)")
+                    raise ConnectFailed(link.url, f"headers() took more than {patience:g} s (Limits.connect_timeout)")
+        except (Unauthorized, Forbidden, ConnectFailed):
+            raise
         except BaseException as error:
-            if isinstance(error, Exception) or not is_stray(error):
+            if not is_stray(error):
                 raise
-            raise ConnectFailed(url, f"headers() raised {type(error).__name__}") from error
+            reason = f"headers() raised {type(error).__name__}: {error}".removesuffix(": ")
+            if link.was_up:  # nobody is there to catch it
+                logger.warning("polybus: %s; an attempt to connect to %s follows", reason, link.url, exc_info=error)
+            raise ConnectFailed(link.url, reason) from error
         return check_handshake_headers(headers)
 
     # -- coming back -----------------------------------------------------------------------------------------------------
