@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
 import anyio
@@ -11,10 +12,10 @@ from fastapi import FastAPI
 from starlette.testclient import TestClient
 from starlette.websockets import WebSocketDisconnect
 
-from polybus import Bus, Forbidden, Limits, connect
+from polybus import Bus, Forbidden, Limits, Unauthorized, connect
 from polybus.fastapi import attach
 from polybus.plugins import Handshake
-from tests.support import bounded
+from tests.support import bounded, eventually
 from tests.web.support import running
 
 pytestmark = pytest.mark.anyio
@@ -238,3 +239,23 @@ async def test_a_path_that_the_application_does_not_have_is_forbidden() -> None:
         with pytest.raises(Forbidden):  # 403 is what Starlette's router says of it
             async with connect(f"ubre+ws://127.0.0.1:{server.port}/elsewhere"):
                 pass
+
+
+@bounded
+async def test_whoever_is_turned_away_is_no_error_in_the_log_of_the_server(caplog: pytest.LogCaptureFixture) -> None:
+    app = FastAPI()
+    attach(app, Bus(authenticate=lambda handshake: None))
+    logger = logging.getLogger("uvicorn.error")
+    async with running(app, log_level="info", log_config=None) as server:
+        logger.addHandler(caplog.handler)
+        try:
+            for _ in range(3):
+                assert (await knock(server.port)).status_code == 401
+            with pytest.raises(Unauthorized):
+                async with connect(f"ubre+ws://127.0.0.1:{server.port}/bus"):
+                    pass
+            await eventually(lambda: not server.server_state.tasks)
+        finally:
+            logger.removeHandler(caplog.handler)
+    assert "rejected" in caplog.text
+    assert [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING] == []

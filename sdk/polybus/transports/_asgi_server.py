@@ -21,6 +21,9 @@ __all__ = ["AsgiWebSocket", "accept", "answered"]
 
 logger: logging.Logger = logging.getLogger("polybus.security")
 
+_PARTING = 1.0
+"""Seconds for the connection of somebody who was turned away to end."""
+
 
 class AsgiWebSocket:
     """What `Bus.serve` takes in place of a URL, and what a router calls for every WebSocket at one path.
@@ -164,6 +167,7 @@ async def answered(upgrade: Knock, scope: Scope, receive: Receive, send: Send) -
     except Turned as turned:
         try:
             await _turn_away(scope, send, turned)
+            await _until_gone(receive)
         except Exception as error:
             logger.debug("polybus: gone before it could be turned away: %r", error)
 
@@ -211,6 +215,17 @@ async def _turn_away(scope: Scope, send: Send, turned: Turned) -> None:
     headers = [(name.lower().encode(), value.encode("latin-1")) for name, value in fields if name != "Connection"]
     await send({"type": "websocket.http.response.start", "status": turned.status.value, "headers": headers})
     await send({"type": "websocket.http.response.body", "body": body})
+
+
+async def _until_gone(receive: Receive) -> None:
+    """Stay until the connection of somebody who was turned away has ended.
+
+    uvicorn (websockets-sansio) says at once that it will, and when it has says so again. An application that returns before
+    that has, in its eyes, not answered at all: it logs an error.
+    """
+    with anyio.move_on_after(_PARTING):
+        for _ in range(2):
+            await receive()
 
 
 def _upgrade(scope: Scope) -> Upgrade:
