@@ -242,6 +242,45 @@ async def test_python_in_a_page_keeps_its_link_over_reloads_and_removal_of_the_f
     assert told == [[1, 1], gone, [2, 2], gone, [2, 2], [300_000, 2, 1, 1]]
 
 
+IN_A_WORKER = """
+import js, sys
+from polybus import Bus, connect
+from polybus.transports.postmessage import JSPort, PortTransport
+
+bus = Bus()
+
+@bus.handle("double")
+async def double(number: int) -> list:
+    return [2 * number, sys.platform, str(js.self.constructor.name)]
+
+@bus.on("news")
+async def news(body: int) -> None:
+    await bus.publish("read", body)
+
+async def serve(port):
+    async with connect(PortTransport(JSPort(port), bare=True), protocol="ubre", bus=bus):
+        await bus.wait_closed()
+"""
+
+
+async def test_python_in_a_worker_speaks_over_the_port_that_the_worker_is(tab: Tab, server: Site) -> None:
+    known = {"base": server.here, "wheel": server.wheel, "micropip": server.micropip, "source": IN_A_WORKER}
+    facts = "".join(f"const {name} = {json.dumps(value)};" for name, value in known.items())
+    program = facts + PYTHON + "const python = await startPython(source); python.globals.get('serve')(self);"
+    script = """
+    const blob = new Blob([program], { type: 'text/javascript' }), read = [];
+    const worker = new Worker(URL.createObjectURL(blob), { type: 'module' });
+    worker.onmessage = ({ data }) => ubre.message(data, worker);
+    ubre(worker).subscribe('read', (number) => read.push(number));
+    await new Promise((resolve) => (ubre.onSubscribe = resolve));
+    ubre(worker).subscribe('read', (number) => read.push(number)); // what was said before Python listened is lost
+    const answer = await ubre(worker).request('double', 21);
+    ubre.publish('news', 1); ubre.publish('news', 2); await until(() => new Set(read).size === 2); worker.terminate();
+    return [answer, [...new Set(read)]]
+    """
+    assert await _told(tab, script, program=program) == [[42, "emscripten", "DedicatedWorkerGlobalScope"], [1, 2]]
+
+
 async def _told(tab: Tab, script: str, **known: Any) -> Any:
     """What a script returns that takes long; or what it throws."""
     with anyio.fail_after(PATIENCE):
