@@ -184,6 +184,7 @@ async def test_two_frames_have_ports_of_their_own() -> None:
             assert [page.handled for page in pages] == [[0, 1, 2], [10, 11, 12]]
             frames[0].reload()
             assert await other.request("count", 13) == 1, "the other frame has not noticed"
+            await eventually(lambda: one.stats().reconnects == 1)
             assert await one.request("count", 3) == 2
         group.cancel_scope.cancel()
 
@@ -241,7 +242,7 @@ async def test_subscriptions_of_the_host_are_restored_in_every_new_page() -> Non
                 with anyio.fail_after(2):
                     assert (await anext(ticks)).body == number
                 frame.reload()
-                await eventually(lambda: page.shown == number + 1 and bus.peers)  # noqa: B023  # awaited here
+                await eventually(lambda: bus.stats().reconnects == number)  # noqa: B023  # awaited here
         group.cancel_scope.cancel()
 
 
@@ -392,7 +393,7 @@ async def test_reloading_leaves_nothing_behind() -> None:
         frame.load(CHILD, page)
         async with connect(PortTransport(served), protocol="ubre", backoff=BACKOFF, wait=5) as bus:
             for number in range(1, 21):
-                await eventually(lambda: served.epoch == number and bus.peers and bus.peers[0].connected)  # noqa: B023
+                await eventually(lambda: bus.stats().reconnects == number - 1)  # noqa: B023
                 assert await bus.request("count", number) == number
                 frame.reload()
             await eventually(lambda: served.epoch == 21)
