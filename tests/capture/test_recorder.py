@@ -22,6 +22,7 @@ import pytest
 
 from polybus import Backoff, Bus, connect, sync
 from polybus.capture import Capture, CaptureError, Recorder, decode, make_recorder
+from polybus.capture.rows import Batches
 from polybus.capture.schema import DIRECTION_IN, DIRECTION_OUT, FLAG_GAP_BEFORE, FLAG_REDACTED
 from polybus.capture.segments import SegmentWriter
 from polybus.capture.taps import FIELDS, WAKE, End
@@ -365,6 +366,28 @@ def test_a_full_disk_is_marked_and_recording_goes_on_when_there_is_room(
     assert [row["seq"] for row in rows] == list(range(len(rows)))
     assert Capture(tmp_path).losses == []
     assert "traffic goes on" in caplog.text
+
+
+def test_a_mistake_of_the_recorder_costs_one_batch_and_is_marked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    make = Batches.make
+    with _opened(tmp_path) as recorder:
+
+        def badly(self: Batches, rows: Any, *given: Any) -> Any:
+            if rows.frames[0] == _frame(0):
+                raise KeyError("a mistake")
+            return make(self, rows, *given)
+
+        monkeypatch.setattr(Batches, "make", badly)
+        recorder.take((_end(), 0, _frame(0), None))
+        while not recorder.stats().dropped:
+            time.sleep(0.01)
+        recorder.take((_end(), 0, _frame(1), None))
+    rows = _rows(tmp_path)
+    assert _numbers(rows) == ["gap", 1]
+    assert _gaps(rows) == [{"gap": "failed", "frames": 1, "error": "an internal error"}]
+    assert "failed on a batch" in caplog.text
 
 
 def test_a_capture_keeps_to_its_size_and_says_what_is_gone(tmp_path: Path) -> None:

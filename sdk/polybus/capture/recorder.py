@@ -112,6 +112,7 @@ class Recorder:
         self._since = 0.0
         self._seq = 0
         self._lost = 0  # not written since the last gap row that was
+        self._lost_to = "disk"
         self._lost_because = ""
         self._not_before = 0.0
         self._dropped = 0
@@ -217,7 +218,7 @@ class Recorder:
                     flushed = now
                 self._rotate(now)
             except Exception:
-                logger.exception("polybus: the recorder of %s has failed on a batch; it goes on", self.path)
+                logger.exception("polybus: the recorder of %s could not take or seal what it has; it goes on", self.path)
         self._finish()
 
     def _finish(self) -> None:
@@ -248,13 +249,17 @@ class Recorder:
         if self._not_before and time.monotonic() < self._not_before:
             self._give_up(rows)
             return
-        frames, flags = self._presentable(rows)
-        offset = time.time_ns() - time.monotonic_ns()
-        batch = self._batches.make(rows, frames, flags, self._seq, offset)
         try:
-            segment = self._write(batch)
+            frames, flags = self._presentable(rows)
+            offset = time.time_ns() - time.monotonic_ns()
+            segment = self._write(self._batches.make(rows, frames, flags, self._seq, offset))
         except OSError as error:
             self._failed(rows, error)
+            return
+        except Exception:  # a mistake of ours: it costs this batch, and neither the bus nor the rest of the recording
+            logger.exception("polybus: the recorder of %s has failed on a batch; it goes on", self.path)
+            self._lost_to, self._lost_because = "failed", "an internal error"
+            self._give_up(rows)
             return
         self._seq += len(rows)
         self._written += len(rows)
@@ -286,7 +291,7 @@ class Recorder:
                 index = max(0, place - start)
                 rows.insert(index, (Gap("dropped", count), rows.times[index - 1] if index else now, None, None))
         if self._lost:
-            self._notes.append(Gap("disk", self._lost, error=self._lost_because))
+            self._notes.append(Gap(self._lost_to, self._lost, error=self._lost_because))
             self._lost = 0
         notes, self._notes = self._notes, []
         for note in reversed(notes):
@@ -311,7 +316,7 @@ class Recorder:
                 self.path,
                 error.strerror or error,
             )
-        self._lost_because = error.strerror or str(error)
+        self._lost_to, self._lost_because = "disk", error.strerror or str(error)
         self._not_before = time.monotonic() + _RETRY
         self._give_up(rows)
 
@@ -321,7 +326,7 @@ class Recorder:
             if not isinstance(end, Gap):
                 self._lost += 1
                 self._refused += 1
-            elif end.what in ("disk", "dropped"):
+            elif end.what != "retention" and end.what != "killed":
                 self._lost += end.frames
             else:
                 self._notes.append(end)
