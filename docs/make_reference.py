@@ -166,10 +166,11 @@ Numbers of segments have no gaps, but the first may have been removed for their 
 Times that end in `_ns` are nanoseconds: of the wall clock since 1970 UTC (`ts_ns`, `time_ns`), or of a monotonic clock with an
 arbitrary start (`mono_ns`, `latency_ns`, `deadline_ns`), which no correction of the clock disturbs.
 
-Rows of `frames` without a frame say something about the recording, in their options: `{"gap": ...}` what is missing before them
-and why (`dropped`: the recorder could not keep up; `disk`: it was full; `failed`: a mistake of the recorder; `killed`: it was, in
-the middle of a batch; `retention`: removed for size or age; `damaged`: left out by `recover`), and `{"link": ...}` that a
-connection has begun or ended. The former are no frames; the latter count as such and are events of the kinds `open` and `close`.
+Rows of `frames` without a frame say something about the recording, in their options: `{"gap": ...}` what is missing before
+them and why (`dropped`: the recorder could not keep up; `disk`: it was full; `failed`: a mistake of the recorder; `killed`: it
+was, in the middle of a batch; `retention`: removed for size or age; `damaged`: left out by `recover`), and `{"link": ...}` that
+a connection has begun or ended. The former are no frames; the latter are counted as frames, and are events of the kinds `open`
+and `close`.
 
 On every run: frames = frames with an event + rows of `quarantine` + empty payloads.
 """
