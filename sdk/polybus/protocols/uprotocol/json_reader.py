@@ -70,14 +70,15 @@ class JsonReader:
                     format = OCTETS
                 if (schema is None) if format is OCTETS else not check_any(raw):
                     return self._read_slowly(frame)
-            ttl = event.ttl
+            ttl, reqid = event.ttl, event.reqid
+            if reqid is not None and is_id(reqid) is None:
+                return self._read_slowly(frame)
             if kind is _REQUEST:
                 priority = event.priority
                 if ttl and priority is not None and priority >= "CS4":
                     return EventMessage(_REQUEST, sink or "", id, raw, format, ttl / 1000, event)
             elif kind is _RESPONSE:
-                reqid = event.reqid
-                if reqid is not None and is_id(reqid) is not None and not (raw and raw.startswith(STATUS_URLS, 2)):
+                if reqid is not None and not (raw and raw.startswith(STATUS_URLS, 2)):
                     return EventMessage(_RESPONSE, "", reqid, raw, format, None, event)
             else:
                 seconds = ttl / 1000 if ttl else None

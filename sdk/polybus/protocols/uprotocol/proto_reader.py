@@ -20,7 +20,7 @@ from .items import ITEM, read_proto_item
 from .payloads import OCTET_STREAM, PROTOBUF
 from .proto_fields import REQID, ProtoFields
 from .status import STATUS_URLS
-from .wire import read_fields, read_varint
+from .wire import length, read_fields, read_varint
 
 __all__ = ["ProtoReader"]
 
@@ -44,7 +44,7 @@ class ProtoReader(ProtoFields):
         self._max_frame = limits.message
         # What stands between id and reqid or data, and the few sizes that it has. Bounded.
         self._blocks: dict[bytes, tuple[Kind, Event, BodyFormat]] = {}
-        self._sizes: dict[int, None] = {}
+        self._sizes: tuple[int, ...] = ()  # replaced, never changed: buses in other threads read with the same reader
 
     def read(self, frame: bytes) -> EventMessage:
         """The one message of an event.
@@ -162,6 +162,8 @@ class ProtoReader(ProtoFields):
                 raw, format = part, ANY if tag == _PROTO else OCTETS
                 block = block or start
             elif tag == _ID:
+                if "id" in attributes:
+                    return None
                 attributes["id"] = str(part, "ascii")
             elif tag == _SOURCE:
                 attributes["source"] = self._texts.get(part) or self._text(part)
@@ -197,29 +199,40 @@ class ProtoReader(ProtoFields):
             return None
         usual = (content is None and schema is None) if format is ANY else raw is not None
         if usual and event.token is None and event.plevel is None:
-            self._remember(frame, block, kind, event, format)
+            self._remember(frame, block, kind, event, raw, format)
         return self._message(kind, event, raw, format)
 
-    def _remember(self, frame: bytes, block: int, kind: Kind, event: Event, format: BodyFormat) -> None:
-        """The next event may have the same bytes between its id and its reqid or data."""
-        size = block - _BLOCK
-        if frame.startswith(_ID_HEAD) and 0 < size <= self._limits.subject * 3:
+    def _remember(
+        self, frame: bytes, block: int, kind: Kind, event: Event, raw: bytes | None, format: BodyFormat
+    ) -> None:
+        """The next event may have the same bytes between its id and its reqid or data.
+
+        Only of an event in which nothing else follows: that would be read into the events of others.
+        """
+        size, rest = block - _BLOCK, block
+        if frame.startswith(_REQID_FIELD, rest):
+            rest += len(_REQID_FIELD) + 36
+        if raw is not None:
+            rest += 1 + len(length(raw)) + len(raw)
+        if rest == len(frame) and frame.startswith(_ID_HEAD) and 0 < size <= self._limits.subject * 3:
             if len(self._blocks) >= _BLOCKS:
                 self._blocks.clear()
-                self._sizes.clear()
-            if size in self._sizes or len(self._sizes) < _SIZES:
-                self._sizes[size] = None
+                self._sizes = ()
+            if size not in self._sizes and len(self._sizes) < _SIZES:
+                self._sizes = (*self._sizes, size)
+            if size in self._sizes:
                 self._blocks[frame[_BLOCK:block]] = kind, event, format
 
     def _message(self, kind: Kind, event: Event, raw: bytes | None, format: BodyFormat) -> EventMessage | None:
-        ttl = event.ttl
+        ttl, reqid = event.ttl, event.reqid
+        if reqid is not None and is_id(reqid) is None:
+            return None
         if kind is _REQUEST:
             if not ttl:
                 return None
             return EventMessage(_REQUEST, event.sink or "", event.id, raw, format, ttl / 1000, event)
         if kind is _RESPONSE:
-            reqid = event.reqid
-            if reqid is None or is_id(reqid) is None or (raw is not None and raw.startswith(STATUS_URLS, 2)):
+            if reqid is None or (raw is not None and raw.startswith(STATUS_URLS, 2)):
                 return None
             return EventMessage(_RESPONSE, "", reqid, raw, format, None, event)
         seconds = ttl / 1000 if ttl else None
