@@ -20,6 +20,7 @@ from ..plugins import Admission, Identity, Listening, ListenOptions, WebRoute
 from ..protocols.uprotocol.adapter import UProtocol
 from ..protocols.uprotocol.envelope import ReturnAddress
 from ..protocols.uprotocol.http import Form, form_of, frames_of, http_of
+from ..protocols.uprotocol.names import entity_of
 from ._asgi import Send
 from ._events_connection import EventsConnection, Posted
 from ._http_server import HttpEndpoint, Request, respond
@@ -177,7 +178,7 @@ class EventsEndpoint(HttpEndpoint):
 
 
 def _entity(message: Message) -> str:
-    return str(message.attributes["source"]).rpartition("/")[0]
+    return entity_of(str(message.attributes["source"]))
 
 
 def _turned(error: Exception) -> Turned:

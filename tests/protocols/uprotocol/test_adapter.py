@@ -47,6 +47,8 @@ def test_what_is_no_option_is_told_with_what_is(options: dict[str, str], text: s
     [
         {"priorities": {"a": "CS9"}},
         {"permission_level": -1},
+        {"token": 5},
+        {"token": "\ud800"},
         {"schema": "not a uri"},
         {"allowance": -1},
         {"max_clock_skew": float("nan")},

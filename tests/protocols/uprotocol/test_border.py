@@ -1,5 +1,6 @@
 """The border: objects of the cloudevents package, and HTTP content in all its modes, with that package as the other side."""
 
+import datetime
 import subprocess
 import sys
 from typing import Any
@@ -37,6 +38,31 @@ def test_a_message_is_an_event_of_the_package_and_comes_back(event: dict[str, An
     back = Message.from_cloudevent(theirs)
     assert (back.kind, back.code, known(back)) == (message.kind, message.code, known(message))
     assert back.raw == message.raw
+
+
+@pytest.mark.parametrize("time", ["2026-11-21T10:00:00Z", "2026-11-21T12:00:00.5+02:00"])
+def test_the_time_of_an_event_stays_as_it_is(time: str) -> None:
+    """What the package itself writes always has one."""
+    message = decode({**PUBLISH, "time": time})
+    theirs = message.to_cloudevent()
+    assert theirs.get_time() == datetime.datetime.fromisoformat(time)
+    back = Message.from_cloudevent(theirs).attributes["time"]
+    assert datetime.datetime.fromisoformat(back) == theirs.get_time()
+
+
+@pytest.mark.parametrize(
+    ("changes", "text"),
+    [
+        ({"time": "yesterday"}, "time is no date"),
+        ({"time": "2026-11-21T10:00:00"}, "timezone"),
+        ({"time": 5}, "time is no date"),
+        ({"id": "ffffffff-ffff-8000-8000-000000000007"}, "the time of the id is no date"),
+        ({"subject": ""}, "subject"),
+    ],
+)
+def test_what_the_package_cannot_hold_is_a_typed_error(changes: dict[str, Any], text: str) -> None:
+    with pytest.raises(LocalProtocolError, match=text):
+        decode({**PUBLISH, **changes}).to_cloudevent()
 
 
 def test_what_a_message_does_not_say_is_made() -> None:

@@ -378,7 +378,31 @@ def test_a_token_is_in_no_error() -> None:
         decode({**REQUEST, "token": {"secret": "s3cret"}})
     assert "s3cret" not in str(caught.value)
     assert b"s3cret" not in caught.value.frame
+    disguised = json.dumps({**REQUEST, "token": "s3cret", "priority": "CS1"}).replace('"token"', '"t\\u006fken"').encode()
+    with pytest.raises(RemoteProtocolError) as caught:
+        decode(disguised)
+    assert b"s3cret" not in caught.value.frame
     assert "s3cret" not in repr(UProtocol(token="s3cret"))
+
+
+@pytest.mark.parametrize(("value", "good"), [(2**31 - 1, True), (-(2**31), True), (2**31, False), (-(2**31) - 1, False)])
+def test_a_further_attribute_that_is_a_number_has_32_bits_with_its_sign(value: int, good: bool) -> None:
+    event = {**PUBLISH, "further": value}
+    if good:
+        message = decode(event)
+        assert message.attributes["further"] == value
+        assert PROTO.read(PROTO.encode([message])).attributes["further"] == value
+    else:
+        with pytest.raises(RemoteProtocolError, match=r"attributes\.values"):
+            decode(event)
+
+
+def test_no_attribute_is_named_data() -> None:
+    """CloudEvents 1.0.2, JSON format, 3.1: there, that is where the payload stands."""
+    event = to_protobuf(PUBLISH)
+    event.attributes["data"].ce_string = "another payload"
+    with pytest.raises(RemoteProtocolError, match=r"attributes\.names"):
+        PROTO.read(event.SerializeToString())
 
 
 # -- for people ----------------------------------------------------------------------------------------------------------

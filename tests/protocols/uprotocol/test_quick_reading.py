@@ -54,7 +54,7 @@ def quickly(codec: UProtocolCodec, frame: bytes) -> Message | RemoteProtocolErro
 def carefully(codec: UProtocolCodec, frame: bytes) -> Message | RemoteProtocolError:
     """Without whatever is remembered: through the parser of everything and the table of rules."""
     try:
-        return codec.reader._envelope.examined(*codec.reader.parts(frame))  # type: ignore[attr-defined]
+        return codec.reader._envelope.examined(*codec.reader.parts(frame))  # type: ignore[attr-defined,no-any-return]
     except RemoteProtocolError as error:
         return error
     except (ValueError, RecursionError) as error:
@@ -102,7 +102,9 @@ ATTRIBUTES: dict[str, st.SearchStrategy[Any]] = {
     "priority": st.sampled_from(["CS1", "CS4", "CS9", "UPRIORITY_CS4"]),
     "ttl": st.sampled_from([0, 1, 5000, 2**31]),
     "reqid": st.sampled_from(IDS),
-    "datacontenttype": st.sampled_from(["application/protobuf", "application/x-protobuf", "application/octet-stream", "text/plain"]),
+    "datacontenttype": st.sampled_from(
+        ["application/protobuf", "application/x-protobuf", "application/octet-stream", "text/plain"]
+    ),
     "dataschema": st.sampled_from(["/x", "a b"]),
     "plevel": st.sampled_from([0, 1]),
     "commstatus": st.sampled_from([0, 5]),
@@ -130,7 +132,9 @@ def protobufs(draw: st.DrawFn) -> bytes:
 
 @st.composite
 def documents(draw: st.DrawFn) -> bytes:
-    data = st.sampled_from(["Ci90eXBlLmdvb2dsZWFwaXMuY29tL2dvb2dsZS5wcm90b2J1Zi5TdHJpbmdWYWx1ZRIECgJoaQ==", "eHl6", "", "?", None])
+    data = st.sampled_from(
+        ["Ci90eXBlLmdvb2dsZWFwaXMuY29tL2dvb2dsZS5wcm90b2J1Zi5TdHJpbmdWYWx1ZRIECgJoaQ==", "eHl6", "", "?", None]
+    )
     fixed, more = st.fixed_dictionaries(FIXED), {**ATTRIBUTES, "data_base64": data, "hash": st.just("QUI=")}
     return json.dumps({"specversion": "1.0", **draw(fixed), **draw(st.fixed_dictionaries({}, optional=more))}).encode()
 
@@ -146,7 +150,9 @@ def test_protobuf_events_are_read_alike(mode: Any, frames: list[bytes]) -> None:
 
 @pytest.mark.parametrize("mode", ["strict", "lenient"])
 @given(frames=st.lists(documents(), min_size=1, max_size=8))
-@example(frames=[b'{"specversion":"1.0","id":"%b","source":"%b","type":"pub.v1","reqid":"x"}' % (IDS[0].encode(), TOPIC.encode())])
+@example(
+    frames=[b'{"specversion":"1.0","id":"%b","source":"%b","type":"pub.v1","reqid":"x"}' % (IDS[0].encode(), TOPIC.encode())]
+)
 def test_json_events_are_read_alike(mode: Any, frames: list[bytes]) -> None:
     codec = fresh("json", mode)
     for frame in frames:

@@ -125,6 +125,13 @@ def test_the_default_entity_and_the_learned_one() -> None:
     assert sent(ours)[0]["sink"] == "up://hu.veh7/hmi.app/1/rpc.user.get"
 
 
+def test_a_peer_is_learned_from_a_topic_whose_message_has_a_slash() -> None:
+    ours = session(entity="//vcu.vin/door/1")
+    receive(ours, {**PUBLISH, "type": "notif.v1", "source": "//hu.veh7/hmi.app/1/key#a/b", "sink": "//vcu.vin/door/1"})
+    ours.send(request("user.get"), 0.0)
+    assert sent(ours)[0]["sink"] == "//hu.veh7/hmi.app/1/rpc.user.get"
+
+
 def test_a_foreign_address_loses_its_scheme_and_a_plain_topic_of_the_peer_is_plain() -> None:
     ours = session()
     (foreign,) = receive(ours, PUBLISH)
@@ -331,6 +338,43 @@ def test_a_hash_is_made_and_verified_and_a_wrong_or_missing_one_refused(format: 
                 assert found.error.reason == "invalid_hash"
         answers = [reader.codec.decode(frame)[0] for frame in reader.frames_to_send()]
         assert [answer.code for answer in answers if isinstance(answer, Message)] == ([] if fine else [Code.UNAUTHENTICATED])
+
+
+@pytest.mark.parametrize("format", ["json", "protobuf"])
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [("token", 5), ("token", b"s3cret"), ("sign", "s3cret"), ("sign", None)],
+    ids=["int", "bytes", "text", "None"],
+)
+def test_what_a_function_of_the_application_gives_is_looked_at(format: Any, option: str, value: Any) -> None:
+    options: Any = {option: lambda *_: value}
+    with pytest.raises(LocalProtocolError, match=rf"{option}\(\) gave {type(value).__name__}") as caught:
+        session(format=format, **options).send(request("x"), 0.0)
+    assert "s3cret" not in str(caught.value)
+
+
+@pytest.mark.parametrize("format", ["json", "protobuf"])
+def test_a_function_may_give_no_token(format: Any) -> None:
+    asker = session(format=format, token=lambda: None)
+    asker.send(request("x"), 0.0)
+    (frame,) = asker.frames_to_send()
+    (message,) = receive(session(format=format), frame)
+    assert "token" not in message.attributes and b"null" not in frame
+
+
+def test_a_function_that_raises_where_a_hash_is_wrong_refuses_it() -> None:
+    """As those of the package cryptography do. The connection stays."""
+
+    def genuine(data: bytes, given: bytes) -> bool:
+        if given != sign(data):
+            raise ArithmeticError("a wrong signature")
+        return True
+
+    asker, reader = session(sign=lambda data: b"wrong"), session(verify=genuine)
+    asker.send(request("x"), 0.0)
+    (refused,) = receive(reader, asker.frames_to_send()[0])
+    assert (refused.error.reason, type(refused.error.__cause__)) == ("invalid_hash", ArithmeticError)
+    assert sent(reader)[0]["commstatus"] == Code.UNAUTHENTICATED
 
 
 # -- the rest ------------------------------------------------------------------------------------------------------------

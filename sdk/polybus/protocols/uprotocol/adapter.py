@@ -54,6 +54,19 @@ def _schema(adapter: UProtocol, attribute: object, value: str) -> None:
         raise ValueError(f"uprotocol: schema={value!r} is no URI reference")
 
 
+def _token(adapter: UProtocol, attribute: object, value: Any) -> None:
+    if not (value is None or callable(value) or (isinstance(value, str) and _is_text(value))):
+        raise ValueError("uprotocol: token is text, a function that gives it, or None")  # never the value
+
+
+def _is_text(value: str) -> bool:
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 def _level(adapter: UProtocol, attribute: object, value: int | None) -> None:
     if value is not None and not 0 <= value <= MAX_INTEGER:
         raise ValueError(f"uprotocol: permission_level={value!r} is not within 0 and {MAX_INTEGER}")
@@ -93,10 +106,10 @@ class UProtocol:
         ttl: Seconds that publications and notifications live; None for ever. Requests live as long as their deadline.
         priorities: From patterns of subjects to ``CS0`` ... ``CS6``; of several that fit the first. Requests have at least
             ``CS4``, which is their default; that of publications is ``CS1``.
-        token: Goes out with every request: text, or a function that gives it each time. Never logged.
+        token: Goes out with every request: text, or a function that gives it each time (None for none). Never logged.
         permission_level: Goes out with every request (``plevel``).
         sign: ``sign(data)`` gives the ``hash`` of what goes out.
-        verify: ``verify(data, hash)`` tells whether what came in is genuine; False, or no hash, refuses it.
+        verify: ``verify(data, hash)`` tells whether what came in is genuine; False, an exception, or no hash refuses it.
         max_clock_skew: Seconds that the time in an id may lie in the future, where the message has a ttl.
         allowance: Seconds that a message may be older than its ttl, because clocks differ.
         clock: Nanoseconds since 1970.
@@ -117,7 +130,7 @@ class UProtocol:
     schema: str = field(default="/polybus/octets", validator=_schema)
     ttl: float | None = field(default=None, validator=_lifetime)
     priorities: tuple[tuple[str, str], ...] = field(default=(), converter=_pairs)
-    token: str | Callable[[], str] | None = field(default=None, repr=False)
+    token: str | Callable[[], str | None] | None = field(default=None, validator=_token, repr=False)
     permission_level: int | None = field(default=None, validator=_level)
     sign: Callable[[bytes], bytes] | None = None
     verify: Callable[[bytes, bytes], bool] | None = None

@@ -236,12 +236,14 @@ def old_name(facts: Facts) -> str | None:
 
 def named(facts: Facts) -> str | None:
     bad = [name for name in facts.attributes if not _NAME.fullmatch(name) and name != "permission_level"]
-    return f"{_shown(bad[0])} is no name of an attribute: a to z and digits" if bad else None
+    if "data" in facts.attributes:  # in JSON its name is taken
+        bad.append("data")
+    return f"{_shown(bad[0])} is no name of an attribute: a to z and digits, and not data" if bad else None
 
 
 def valued(facts: Facts) -> str | None:
     for name, value in facts.attributes.items():
-        if type(value) is int and not -MAX_INTEGER <= value <= MAX_INTEGER + 1:
+        if type(value) is int and not -MAX_INTEGER - 1 <= value <= MAX_INTEGER:
             return f"{name} has more than 32 bits"
         if not isinstance(value, (str, int, bool, bytes)):
             return f"{name} is text, a whole number or true or false, not {type(value).__name__}"

@@ -41,17 +41,28 @@ def to_cloudevent(message: Message, codec: UProtocolCodec, *, entity: str = DEFA
 
     Raises:
         EncodeError: The body does not fit.
-        LocalProtocolError: The message breaks a rule of uProtocol, for example a request without ttl.
+        LocalProtocolError: The message breaks a rule of uProtocol, for example a request without ttl, or one of the package.
         Unsupported: There is no event for this kind of message.
     """
+    from cloudevents.core.exceptions import CloudEventValidationError
     from cloudevents.core.v1.event import CloudEvent
 
     attributes, raw, _ = attributes_of(message, codec, entity)
     made = id_time_ms(attributes["id"])
-    if "time" not in attributes and made is not None:
-        # Its constructor would invent one: this is the true one.
-        attributes["time"] = datetime.datetime.fromtimestamp(made / 1000, datetime.UTC)
-    return CloudEvent(attributes, raw)
+    try:
+        if "time" in attributes:
+            attributes["time"] = datetime.datetime.fromisoformat(attributes["time"])
+        elif made is not None:
+            # Its constructor would invent one: this is the true one.
+            attributes["time"] = datetime.datetime.fromtimestamp(made / 1000, datetime.UTC)
+    except (ValueError, OverflowError, TypeError) as error:
+        where = "time" if "time" in attributes else "the time of the id"
+        raise LocalProtocolError(f"{where} is no date that Python can hold: {error}", protocol="uprotocol") from error
+    try:
+        return CloudEvent(attributes, raw)
+    except CloudEventValidationError as error:
+        text = "; ".join(f"{name}: {', '.join(map(str, found))}" for name, found in error.errors.items())
+        raise LocalProtocolError(f"the cloudevents package does not take it: {text}", protocol="uprotocol") from error
 
 
 def attributes_of(

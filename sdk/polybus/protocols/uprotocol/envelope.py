@@ -23,7 +23,18 @@ from .rules import RULES, Violation, violations
 from .status import code_of, read_status
 from .uris import UriError, parse_uri
 
-__all__ = ["BATCH", "LEVELS", "Envelope", "ReturnAddress", "is_id", "known_schema", "read_each", "refuse", "return_address"]
+__all__ = [
+    "BATCH",
+    "LEVELS",
+    "Envelope",
+    "ReturnAddress",
+    "is_id",
+    "known_schema",
+    "read_each",
+    "refuse",
+    "return_address",
+    "shown",
+]
 
 BATCH: Final = 4096
 """Events in one batch: a frame of 1 MiB holds some thousands."""
@@ -66,6 +77,11 @@ def known_schema(text: str) -> bool:
 def refuse(text: str, reason: str = "malformed", answer_id: Any = None, close_code: int | None = None) -> RemoteProtocolError:
     """The error for something that the peer should not have sent."""
     return RemoteProtocolError(text, reason=reason, protocol="uprotocol", answer_id=answer_id, close_code=close_code)
+
+
+def shown(frame: bytes) -> bytes:
+    """The beginning of a frame, for people; of one that may have a token nothing: a token is never shown."""
+    return b"" if b"token" in frame or b"\\u00" in frame else frame[:200]
 
 
 def read_each(read: Callable[[bytes], EventMessage], frames: Sequence[bytes]) -> list[EventMessage | RemoteProtocolError]:

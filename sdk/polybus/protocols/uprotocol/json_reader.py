@@ -16,7 +16,7 @@ from ...errors import EncodeError, RemoteProtocolError
 from ...limits import Limits
 from ...message import Kind
 from .bodies import ANY, check_any
-from .envelope import BATCH, Envelope, is_id, known_schema, read_each, refuse
+from .envelope import BATCH, Envelope, is_id, known_schema, read_each, refuse, shown
 from .events import Event, EventMessage
 from .items import read_json_item
 from .payloads import OCTET_STREAM, format_of, from_base64, from_json, from_text
@@ -133,8 +133,7 @@ class JsonReader:
             return self._envelope.examined(*self.parts(frame))
         except (RemoteProtocolError, ValueError, RecursionError, EncodeError) as error:
             refused = error if isinstance(error, RemoteProtocolError) else _foul(error)
-            if b"token" not in frame:  # a token is never shown
-                refused.frame = frame[:200]
+            refused.frame = shown(frame)
             if refused is error:
                 raise
             raise refused from error

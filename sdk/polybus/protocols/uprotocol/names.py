@@ -13,7 +13,7 @@ from ...errors import LocalProtocolError, ReservedSubject, Unsupported
 from ...subjects import canonical
 from .uris import Uri, UriError, parse_uri
 
-__all__ = ["MESSAGE", "Names", "decode_name", "encode_name", "subject_text"]
+__all__ = ["MESSAGE", "Names", "decode_name", "encode_name", "entity_key", "entity_of", "subject_text"]
 
 MESSAGE: Final = "Message"
 """The message of a topic whose name is a plain subject."""
@@ -62,7 +62,7 @@ class Names:
 
     def learn(self, uri: str) -> None:
         """The peer has shown its own address."""
-        self.peer = uri[: uri.rindex("/")] or None
+        self.peer = entity_of(uri) or None
         self._peer = parse_uri(uri).entity
         self.subjects.clear()
 
@@ -125,6 +125,11 @@ class Names:
         if uri.message == MESSAGE:
             return decode_name(uri.name) or canonical(text)
         return canonical(text)
+
+
+def entity_of(uri: str) -> str:
+    """The entity of an address, as it is written there."""
+    return uri.partition("#")[0].rpartition("/")[0]  # a message may have a slash
 
 
 def entity_key(entity: str) -> str:

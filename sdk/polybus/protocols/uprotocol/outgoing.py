@@ -188,9 +188,11 @@ class Outgoing:
         """Attributes that only some messages have."""
         options, extra = self._options, dict[str, Any]()
         if message.kind is _REQUEST and callable(options.token):
-            extra["token"] = options.token()
+            token = options.token()
+            if token is not None:
+                extra["token"] = _given("token", token, str)
         if options.sign is not None and raw is not None:
-            extra["hash"] = options.sign(raw)
+            extra["hash"] = _given("sign", options.sign(raw), bytes)
         if message.headers:
             extra.update(write_headers(message.headers, self.codec.headers_limit))
         return extra or None
@@ -203,3 +205,15 @@ class Outgoing:
         """Frames queued since the last call, in order."""
         frames, self._frames = self._frames, []
         return frames
+
+
+def _given(option: str, value: Any, kind: type) -> Any:
+    """What a function of the application gives.
+
+    Raises:
+        LocalProtocolError: It is something else.
+    """
+    if not isinstance(value, kind):
+        text = f"{option}() gave {type(value).__name__}: {kind.__name__} is needed"  # not the value: a token is never shown
+        raise LocalProtocolError(text, protocol="uprotocol")
+    return value

@@ -14,7 +14,7 @@ from ...errors import EncodeError, RemoteProtocolError
 from ...limits import Limits
 from ...message import Kind
 from .bodies import ANY, check_any
-from .envelope import BATCH, Envelope, is_id, known_schema, read_each, refuse
+from .envelope import BATCH, Envelope, is_id, known_schema, read_each, refuse, shown
 from .events import Event, EventMessage
 from .items import ITEM, read_proto_item
 from .payloads import OCTET_STREAM, PROTOBUF
@@ -65,8 +65,7 @@ class ProtoReader(ProtoFields):
             return self._envelope.examined(*self.parts(frame))
         except (RemoteProtocolError, ValueError, RecursionError, EncodeError) as error:
             refused = error if isinstance(error, RemoteProtocolError) else refuse(f"not an event: {error}")
-            if b"token" not in frame:  # a token is never shown
-                refused.frame = frame[:200]
+            refused.frame = shown(frame)
             if refused is error:
                 raise
             raise refused from error
@@ -202,9 +201,7 @@ class ProtoReader(ProtoFields):
             self._remember(frame, block, kind, event, raw, format)
         return self._message(kind, event, raw, format)
 
-    def _remember(
-        self, frame: bytes, block: int, kind: Kind, event: Event, raw: bytes | None, format: BodyFormat
-    ) -> None:
+    def _remember(self, frame: bytes, block: int, kind: Kind, event: Event, raw: bytes | None, format: BodyFormat) -> None:
         """The next event may have the same bytes between its id and its reqid or data.
 
         Only of an event in which nothing else follows: that would be read into the events of others.

@@ -156,9 +156,17 @@ class UProtocolSession(Outgoing):
         assert verify is not None
         if message.raw is None and given is None:
             return  # a hash is made of data
-        if not isinstance(given, bytes) or not verify(message.raw or b"", given):
-            address = return_address(message.event) if message.kind is _REQUEST else None
-            raise refuse("the hash is missing or not that of the data (document, 1.1 hash)", "invalid_hash", address)
+        failure: Exception | None = None
+        try:
+            if isinstance(given, bytes) and verify(message.raw or b"", given):
+                return
+        except Exception as error:  # of the application: some say so in this way, and what a peer sends ends no connection
+            failure = error
+        address = return_address(message.event) if message.kind is _REQUEST else None
+        text = "the hash is missing or not that of the data (document, 1.1 hash)"
+        if failure is not None:
+            text += f": verify() raised {type(failure).__name__}"
+        raise refuse(text, "invalid_hash", address) from failure
 
     def _refuse(self, error: RemoteProtocolError) -> None:
         self._events.append(Refused(error))
