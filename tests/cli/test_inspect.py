@@ -11,9 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from polybus import Message
 from polybus.cli.app import run
+from polybus.message import Kind
 from polybus.plugins import FrameField
-from polybus.protocols import Ubre
+from polybus.protocols import Ubre, UProtocol
 from tests.cli.support import one_line
 
 NAMED = '{"request":"user.get","id":"x-1","body":{"id":7},"ttl":2000,"headers":{"a":"b"}}'
@@ -44,6 +46,16 @@ def test_hexadecimal_is_taken_in_the_usual_forms(form: str, capsys: pytest.Captu
     assert frame["size"] == len(BINARY)
     (frame,) = inspected(capsys, BINARY.hex(":"), "--protocol", "ubre")
     assert frame["size"] == len(BINARY)
+
+
+@pytest.mark.parametrize("format", ["json", "protobuf"])
+def test_the_token_of_an_event_is_not_shown(format: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    asker = UProtocol(format=format, token="s3cret").session("client")
+    asker.send(Message(Kind.REQUEST, "x", ttl=5.0), 0.0)
+    (frame,) = asker.frames_to_send()
+    (found,) = inspected(capsys, frame.hex(), "--protocol", f"uprotocol?format={format}")
+    assert found["messages"][0]["attributes"]["token"] == "..."
+    assert "s3cret" not in json.dumps(found)
 
 
 def test_a_file_of_lines_and_one_with_lengths(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

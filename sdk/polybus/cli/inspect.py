@@ -10,6 +10,7 @@ from typing import Annotated, Any, BinaryIO
 import typer
 from attrs import asdict, field, frozen
 
+from ..capture.blanking import is_secret
 from ..errors import BusError, RemoteProtocolError
 from ..limits import Limits
 from ..message import Message
@@ -154,11 +155,10 @@ def _facts(message: Message, finding: Finding) -> dict[str, Any]:
         body = message.raw
         finding.errors.append(f"the body does not decode: {error}")
     facts |= {"ttl": message.ttl, "code": message.code and message.code.name, "reply_to": message.reply_to}
-    facts |= {"headers": message.headers or None, "attributes": message.attributes or None}
+    # What is shown is copied into tickets: of a token it is enough that it is there.
+    given = {name: "..." if is_secret(name) else v for name, v in message.attributes.items() if v is not None}
+    facts |= {"headers": message.headers or None, "attributes": given or None}
     facts = {name: value for name, value in facts.items() if value not in (None, "")}
-    facts["attributes"] = {name: value for name, value in message.attributes.items() if value is not None}
-    if not facts["attributes"]:
-        del facts["attributes"]
     return facts | ({"body": body} if message.has_body else {})
 
 
