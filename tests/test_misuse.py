@@ -1,14 +1,17 @@
 """What a caller does wrong is told at the call, in words that name the argument, what was given and what is wanted."""
 
 import math
+from concurrent.futures import ThreadPoolExecutor
 from copy import copy
 from functools import partial
 from typing import Any
 
 import anyio
 import pytest
+from fastapi import FastAPI
 
 import polybus
+import polybus.sync
 from polybus import (
     Backoff,
     BadRequest,
@@ -24,6 +27,7 @@ from polybus import (
     connect,
 )
 from polybus.events import HandlerFailed
+from polybus.fastapi import attach
 from polybus.testing import pair
 
 from .support import bounded, eventually
@@ -381,3 +385,33 @@ async def test_a_request_to_the_same_bus_inherits_the_enclosing_deadline() -> No
         with anyio.fail_after(2) as scope:
             await bus.request("x")
         assert deadlines[0] == pytest.approx(scope.deadline, abs=0.1)
+
+
+# -- serving and running ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("insecure", ["no", "false", 1])
+def test_insecure_is_a_bool_and_no_text_that_happens_to_be_true(insecure: Any) -> None:
+    with pytest.raises(TypeError, match="insecure="):
+        Bus().serve("ubre+tcp://0.0.0.0:0", insecure=insecure)
+    app = FastAPI()
+    with pytest.raises(TypeError, match="insecure="):
+        attach(app, Bus(), insecure=insecure)
+    with pytest.raises(TypeError, match="script=5"):
+        attach(app, Bus(), script=5)  # type: ignore[arg-type]
+    attach(app, Bus())  # nothing was attached
+
+
+def test_the_health_url_of_run_is_a_text() -> None:
+    with pytest.raises(TypeError, match="health=8081"):
+        polybus.run(Bus(), health=8081)  # type: ignore[arg-type]
+
+
+def test_run_in_another_thread_says_what_to_use_there() -> None:
+    with ThreadPoolExecutor() as pool, pytest.raises(LocalProtocolError, match=r"main thread.*polybus\.sync\.Bus"):
+        pool.submit(polybus.run, Bus(), "ubre+tcp://127.0.0.1:0").result()
+
+
+def test_a_blocking_bus_is_made_of_a_bus() -> None:
+    with pytest.raises(TypeError, match="bus=5"):
+        polybus.sync.Bus(5)  # type: ignore[arg-type]

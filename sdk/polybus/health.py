@@ -9,6 +9,8 @@ from urllib.parse import urlsplit
 
 import anyio
 
+from .arguments import shown
+
 if TYPE_CHECKING:
     from .bus import Bus
 
@@ -28,10 +30,13 @@ class Health:
         url: ``http://host:port``.
 
     Raises:
+        TypeError: It is no text.
         ValueError: The URL is not of that form.
     """
 
     def __init__(self, bus: Bus, url: str) -> None:
+        if not isinstance(url, str):
+            raise TypeError(f"health={shown(url)}: a URL such as 'http://127.0.0.1:8081', not {type(url).__name__}")
         parts = urlsplit(url)
         try:
             port = parts.port

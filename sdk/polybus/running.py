@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import anyio
 
 from .arguments import seconds, shown
+from .errors import LocalProtocolError
 from .health import Health
 from .life import Life
 from .urls import resolve_url
@@ -60,6 +61,7 @@ def run(
     Raises:
         TypeError: `bus` is no bus, or an argument is of a wrong type.
         ValueError: A URL or an option is wrong.
+        LocalProtocolError: This is not the main thread, or an address that strangers can reach lets everybody in.
         OSError: An address cannot be bound.
         Exception: What the bus's lifespan raises.
     """
@@ -69,6 +71,10 @@ def run(
         )
     if not all(isinstance(url, str) for url in urls):
         raise TypeError(f"run(bus, {', '.join(map(shown, urls))}): URLs, for example 'ubre+tcp://127.0.0.1:9000'")
+    if threading.current_thread() is not threading.main_thread():
+        raise LocalProtocolError(
+            "run() waits for signals, which come to the main thread only: here use polybus.sync.Bus(bus), and close() to drain"
+        )
     drain, delay = seconds(drain, "drain"), seconds(delay, "delay")
     running = _Run(bus, drain, delay, Health(bus, health) if health is not None else None)
     backend_options = {"use_uvloop": True} if uvloop and backend == "asyncio" else {}

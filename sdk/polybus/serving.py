@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import anyio
 
-from .arguments import texts
+from .arguments import check_type, texts
 from .connecting import check_tls, resolve_target
 from .errors import BusError, LocalProtocolError, TooManyRequests, Unavailable
 from .link import Link
@@ -156,6 +156,7 @@ class Serving:
         check_tls(tls)
         self._tls = tls
         self._when_full = when_full
+        check_type(insecure, bool, "insecure", "insecure=True")
         self._private = not (insecure or bus._authority.authenticate)
         self._transport: Any
         if isinstance(target, str):

@@ -18,6 +18,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 from ._connect import connect as connect_async
+from .arguments import check_type
 from .blocking import BlockingBus, BlockingContext, check_not_on_loop
 from .blocking_items import BlockingBlock, BlockingChannel, BlockingItems, BlockingSubscription, BlockingTunnel, Run
 from .blocking_peer import BlockingListener, BlockingPeer
@@ -63,6 +64,7 @@ class Bus(BlockingBus):
     """
 
     def __init__(self, bus: AsyncBus | None = None, *, backend: Literal["asyncio", "trio"] = "asyncio") -> None:
+        check_type(bus, AsyncBus, "bus", "bus=polybus.Bus()")
         self._bus = bus if bus is not None else AsyncBus()
         self._backend = backend
         self._life: _Life | _Guest | None = None

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from starlette.routing import PARAM_REGEX, compile_path
 
-from ..arguments import shown, texts
+from ..arguments import check_type, shown, texts
 from ..bus import Bus
 from ..serving import WHEN_FULL
 from ..transports._asgi_server import AsgiWebSocket
@@ -17,7 +17,7 @@ from ..transports._http_listener import WEB_ENDPOINTS
 from ..transports._ws_policy import check_hosts, check_origins
 from ..urls import find_protocol
 from ._attachment import AttachedRoute, Attachment
-from ._script import add_script
+from ._script import add_script, check_script
 
 if TYPE_CHECKING:
     from starlette.applications import Starlette
@@ -73,6 +73,9 @@ def attach(
     check_hosts(hosts)
     if when_full not in WHEN_FULL:
         raise ValueError(f"when_full={when_full!r}: one of {', '.join(WHEN_FULL)}")
+    check_type(insecure, bool, "insecure", "insecure=True")
+    if script is not None:
+        check_script(script)
     path = _full_path(router, path)
     adapter = find_protocol(protocol, {})
     endpoint: WebEndpoint = getattr(adapter, "web_endpoint", WEB_ENDPOINTS.get(adapter.name, AsgiWebSocket))(path)
