@@ -15,7 +15,7 @@ import anyio
 from .. import Bus, Channel, Context, Limits, NotFound, Peer, Unavailable, connect, run
 from ..events import HandlerFailed
 from .children import leave_with_parent
-from .play import PATIENCE
+from .play import PATIENCE, STEP_SECONDS
 from .vocabulary import (
     FLOOD,
     LEVEL,
@@ -60,7 +60,8 @@ class Backend:
         self.sensors: Peer | None = None
         self.bus: Bus
         self.bus = bus = Bus(
-            limits=Limits(outbox=OUTBOX),
+            # On a busy machine it may take a while to fill the outbox of a stopped process: that is not to end its link.
+            limits=Limits(outbox=OUTBOX, write_timeout=STEP_SECONDS, ping_timeout=STEP_SECONDS),
             authorize=None if sabotage == "open" else self._authorize,
             debug=sabotage == "leaks",
         )
@@ -127,11 +128,14 @@ class Backend:
         return "too late"
 
     async def last_report(self, ctx: Context) -> str:
-        """A handler that runs while the plant closes."""
+        """A handler that runs while the plant closes: until somebody who asks for something new has been refused."""
+        refused = ctx.bus.stats().refused
         self.started += 1
         while ctx.bus.ready:  # noqa: ASYNC110  # there is no event for it
             await anyio.sleep(0.01)
-        await anyio.sleep(0.2)
+        with anyio.move_on_after(PATIENCE / 2):
+            while ctx.bus.stats().refused == refused:  # noqa: ASYNC110  # nor for this
+                await anyio.sleep(0.01)
         return "all tanks closed"
 
     async def open_vault(self) -> str:
