@@ -441,6 +441,28 @@ async def test_a_tunnel_that_is_not_read_for_too_long_is_cut() -> None:
 
 
 @bounded
+async def test_whoever_publishes_without_a_pause_is_held_back_when_the_tunnel_has_ended() -> None:
+    inner, enough = Bus(), anyio.Event()
+
+    @inner.on("flood", queue=1)
+    async def never_done(body: bytes) -> None:
+        await enough.wait()
+
+    outer = Bus()
+    outer.handle_tunnels("plant.7", inner, protocol="csb")
+    async with AsyncExitStack() as stack:
+        listener = await stack.enter_async_context(outer.serve("ubre+tcp://127.0.0.1:0"))
+        out = await stack.enter_async_context(connect(listener.url))
+        within = await stack.enter_async_context(connect(out.tunnel("plant.7"), protocol="csb", backoff=SOON))
+        sent = 0
+        while within.stats().reconnects == 0 and sent < 5000:  # the far end takes 4 MiB, and ends the link
+            await within.publish("flood", bytes(8000))
+            sent += 1
+        enough.set()
+        assert within.stats().reconnects == 1
+
+
+@bounded
 async def test_what_nobody_has_read_when_a_tunnel_ends_is_not_charged_any_longer() -> None:
     async with tunnelled(inner := echoing()) as (front, out, within):
         transport: Any = inner.peers[0]._link.transport

@@ -99,11 +99,14 @@ class FrameChannel(Channel[bytes, bytes]):
                 self._since = self._loop.time()
             self._queue.append((frame, chosen))
             self.queued += len(frame)
-            if not self._paused and self._receiver is not None:
-                self._paused = True
-                self._receiver.pause_writing()
+            self._hold_writer()
         else:
             self._write(frame, chosen)
+
+    def _hold_writer(self) -> None:
+        if not self._paused and self._receiver is not None:
+            self._paused = True
+            self._receiver.pause_writing()
 
     def _may_write(self) -> bool:
         if self._stalled or self._credit <= 0 or self._ahead_bytes >= CREDIT_BYTES:
@@ -281,6 +284,7 @@ class FrameChannel(Channel[bytes, bytes]):
             self._why = why
             self._answered()
             self._loop.call_soon(self._deliver)
+            self._hold_writer()  # which learns of the end in the next turn only, and must not wait for that in vain
 
     def watch(self, now: float, write_timeout: float, close_timeout: float) -> None:
         """About once a second."""
