@@ -26,6 +26,7 @@ BOUNDS: dict[str, str] = {
     "broker.ends.ends": "Limits.peers",
     "broker.exchange._resting": "MOST_RESTING numbers",
     "broker.exchange.clients": "Limits.peers, and MOST_RESTING numbers",
+    "broker.exchange._slow": "Limits.peers",
     "broker.exchange.servers": "Limits.peers",
     "bus._entrances": OURS,
     "bus._passages": OURS,

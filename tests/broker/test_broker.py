@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import socket
 import ssl
 from collections.abc import AsyncIterator
@@ -21,6 +22,7 @@ from polybus import (
     Disconnected,
     Forbidden,
     Handshake,
+    Identity,
     Limits,
     LocalProtocolError,
     Unauthorized,
@@ -30,6 +32,8 @@ from polybus import (
 from polybus.broker import ClientJoined, ClientLeft, ServerJoined, ServerLeft
 from polybus.events import LinkDown
 from tests.support import bounded, eventually
+
+from .raw import raw_peer
 
 pytestmark = pytest.mark.anyio
 
@@ -297,14 +301,15 @@ async def test_what_happens_is_told_and_counted() -> None:
                 await client.request("who")
                 host, port = broker.metrics_url.split("/")[2].split(":") if broker.metrics_url else ("", "0")
                 async with await anyio.connect_tcp(host, int(port)) as stream:
-                    await stream.send(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n")
+                    await stream.send(b"GET /metr")
+                    async with await anyio.connect_tcp(host, int(port)) as other:
+                        await other.send(b"POST / HTTP/1.1\r\n\r\n")
+                        assert (await other.receive()).startswith(b"HTTP/1.1 404")
+                    await stream.send(b"ics HTTP/1.1\r\nHost: x\r\n\r\n")
                     text = b""
                     while b'clients{server="A"} 1' not in text:
                         text += await stream.receive()
                 assert text.startswith(b"HTTP/1.1 200 OK\r\ncontent-type: text/plain; version=0.0.4")
-                async with await anyio.connect_tcp(host, int(port)) as stream:
-                    await stream.send(b"POST / HTTP/1.1\r\n\r\n")
-                    assert (await stream.receive()).startswith(b"HTTP/1.1 404")
             await eventually(lambda: broker.stats().clients == 0)
         await eventually(lambda: broker.stats().sockets == 0)
         told = [await anext(events) for _ in range(4)]
@@ -359,6 +364,25 @@ async def test_strangers_are_asked_who_they_are() -> None:
         with pytest.raises(Forbidden):
             async with connect(broker.server_urls[0]):
                 pass
+
+
+@bounded
+async def test_who_has_expired_is_closed_on_both_sides() -> None:
+    options: dict[str, Any] = {"limits": Limits(ping_interval=0.05)}
+
+    def here(handshake: Handshake) -> Identity:
+        return Identity("me", expires_at=datetime.datetime.now(datetime.UTC) + datetime.timedelta(seconds=0.1))
+
+    async with Broker(TCP, TCP, authenticate=here, **options) as broker, raw_peer(broker.server_urls[0]) as server:
+        await eventually(lambda: broker.stats().sockets)
+        async with raw_peer(broker.client_urls[0]) as client:
+            assert (await client.ended()).code == 4401
+            assert (await server.receive())[8:10] == "d0"
+            assert (await server.receive())[8:10] == "e0"
+    async with Broker(TCP, TCP, authenticate_servers=here, **options) as broker:
+        async with raw_peer(broker.server_urls[0]) as server:
+            assert (await server.ended()).code == 4401
+            assert broker.stats().sockets == 0
 
 
 @bounded

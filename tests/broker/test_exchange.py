@@ -7,6 +7,7 @@ import pytest
 from polybus.broker.exchange import REST, Exchange
 from polybus.broker.parties import Client, Server
 from polybus.broker.stats import prometheus_text
+from polybus.broker.table import Stage
 from polybus.errors import TooLarge
 
 from .test_table import Wire
@@ -57,7 +58,7 @@ def test_requests_that_wait_for_their_answer_are_counted_and_nothing_else_is() -
     other = ["10000000 ffff0003 000161", "10000005 ffff0007", "10000005 ffff0009 ff", "10000001 ffff0008 00000007"]
     exchange.from_client(client, [bytes.fromhex(frame) for frame in asked + other])
     assert (client.asked, exchange.busy()) == (4, True)
-    for frame in ["20000005 ffff0009 01", "20000005 ffff000b", "10000001 00000007", *[f"20{frame[2:17]}" for frame in asked]]:
+    for frame in ["20000005 ffff0009 01", "20000005 ffff000b", "10000001 ffff0000", *[f"20{frame[2:17]}" for frame in asked]]:
         assert exchange.busy()
         exchange.from_server(server, [client.prefix + bytes.fromhex(frame)])
     assert (client.asked, exchange.busy()) == (0, False)
@@ -67,6 +68,17 @@ def test_requests_that_wait_for_their_answer_are_counted_and_nothing_else_is() -
     exchange.from_client(client, [bytes.fromhex(frame) for frame in ("12000008 ffff0007", "12000008 ffff0009 31")])
     assert [frame.hex()[:16] for frame in wire.sent] == ["22d00009ffff0004", "22d00008ffff0007"]
     assert client.asked == 0
+
+
+def test_what_a_server_has_asked_is_waited_for_too() -> None:
+    exchange = Exchange(lambda: 0.0)
+    _, server = joined(exchange)
+    _, client = entered(exchange)
+    exchange.from_server(server, [client.prefix + REQUEST, client.prefix + REQUEST])
+    for _ in range(2):
+        assert exchange.busy()
+        exchange.from_client(client, [bytes.fromhex("20 00 0001 00000007")])
+    assert not exchange.busy()
 
 
 def test_a_number_is_not_given_again_while_it_rests() -> None:
@@ -164,6 +176,44 @@ def test_a_client_that_does_not_read_is_closed_and_nobody_else_suffers() -> None
     assert (stats.slow_clients, stats.dropped, stats.leaving) == (1, {"late": 1}, 1)
 
 
+def test_many_clients_that_do_not_read_cost_no_more_together_than_their_limit() -> None:
+    exchange = Exchange(lambda: 0.0, most=1000, most_for_all=2500)
+    _, server = joined(exchange)
+    slow = [entered(exchange) for _ in range(4)]
+    for wire, client in slow:
+        wire.waits = 600
+        exchange.client_paused(client)
+    assert not any(wire.closed for wire, _ in slow)
+    slow[2][0].waits = 900
+    slow[0][0].waits = 100  # it has read meanwhile
+    exchange.from_server(server, [slow[1][1].prefix + REQUEST, slow[2][1].prefix + REQUEST])
+    assert not any(wire.closed for wire, _ in slow)
+    slow[0][0].waits = 800
+    exchange.from_server(server, [slow[0][1].prefix + REQUEST])
+    assert [wire.closed and wire.closed[0] for wire, _ in slow] == [None, None, 1013, None]
+    exchange.client_left(slow[2][1], "")
+    slow[3][0].waits = 1000
+    exchange.from_server(server, [slow[3][1].prefix + REQUEST])
+    assert exchange.stats().slow_clients == 1
+    for _, client in slow:
+        exchange.client_resumed(client)
+    assert exchange._waiting == 0
+
+
+@pytest.mark.parametrize(("draining", "frame"), [(True, REQUEST), (False, bytes.fromhex("70 00 0001 00000007"))])
+def test_a_client_that_does_not_read_what_the_broker_itself_answers_is_closed_too(draining: bool, frame: bytes) -> None:
+    exchange = Exchange(lambda: 0.0, most=1000)
+    joined(exchange)
+    wire, client = entered(exchange)
+    exchange.draining = draining
+    exchange.client_paused(client)
+    wire.waits = 1001
+    exchange.from_client(client, [frame] * 10)
+    assert wire.closed is not None
+    assert wire.closed[0] == 1013
+    assert client.stage is Stage.LEAVING
+
+
 def test_the_clients_of_a_slow_server_wait_and_those_of_others_do_not() -> None:
     exchange = Exchange(lambda: 0.0)
     _, slow = joined(exchange)
@@ -201,6 +251,64 @@ def test_a_frame_that_is_too_large_with_its_header_is_refused() -> None:
     exchange.from_client(client, [REQUEST])
     assert wire.sent[0][:8] == bytes.fromhex("22 d1 0001 00000007")
     assert exchange.stats().dropped == {"too_large": 1}
+
+
+def test_an_answer_that_is_too_large_with_its_header_fails_the_request_of_the_server_and_is_nothing_to_the_client() -> None:
+    exchange = Exchange(lambda: 0.0)
+    server_wire, server = joined(exchange)
+    wire, client = entered(exchange)
+    exchange.from_server(server, [client.prefix + REQUEST])
+    _takes_at_most(server, server_wire, 200)
+    exchange.from_client(client, [bytes.fromhex("20 00 0001 00000007") + bytes(200)])
+    assert server_wire.sent[-1][:12] == client.prefix + bytes.fromhex("22 d1 0001 00000007")
+    assert wire.sent == [REQUEST]
+    assert not exchange.busy()
+
+
+@pytest.mark.parametrize("frame", ["10000001 ffff0009", "20000001 ffff0009", "10000001 ffff000b"])
+def test_what_is_too_large_of_a_channel_ends_the_client_for_a_gap_would_not_be_noticed(frame: str) -> None:
+    exchange = Exchange(lambda: 0.0)
+    server_wire, server = joined(exchange)
+    wire, client = entered(exchange)
+    _takes_at_most(server, server_wire, 200)
+    exchange.from_client(client, [bytes.fromhex(frame) + bytes(200), REQUEST])
+    assert wire.closed is not None
+    assert wire.closed[0] == 1009
+    assert wire.sent == []
+    assert server_wire.sent[1:] == []  # nothing after Connected
+
+
+def _takes_at_most(server: Server, wire: Wire, size: int) -> None:
+    def send(frame: bytes) -> None:
+        if len(frame) > size:
+            raise TooLarge("no")
+        wire.sent.append(frame)
+
+    server.send = send
+
+
+def test_a_client_that_breaks_the_rules_has_no_say_any_more() -> None:
+    exchange = Exchange(lambda: 0.0)
+    server_wire, server = joined(exchange)
+    wire, client = entered(exchange)
+    exchange.from_client(client, [bytes.fromhex("d0 00 0000 00000000"), REQUEST])
+    exchange.from_client(client, [REQUEST])
+    exchange.from_server(server, [client.prefix + REQUEST])
+    assert wire.closed is not None
+    assert wire.closed[0] == 1008
+    assert wire.sent == []
+    assert len(server_wire.sent) == 1  # Connected
+    exchange.client_left(client, "")
+    assert server_wire.sent[1:] == [client.prefix + bytes.fromhex("e0 00 0000 00000000")]
+
+
+def test_a_server_that_introduces_itself_again_and_again_is_closed() -> None:
+    exchange = Exchange(lambda: 0.0)
+    wire, server = joined(exchange)
+    hello = bytes(4) + bytes.fromhex("12 00 0000 ffff0000") + b'{"v":1,"server":"a","instance":"b"}'
+    exchange.from_server(server, [hello] * 300)
+    assert wire.closed == (1008, "more than 200 malformed messages in a minute")
+    assert len(wire.sent) == 201
 
 
 def test_more_than_200_bad_frames_in_a_minute_end_a_connection() -> None:

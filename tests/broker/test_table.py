@@ -61,6 +61,10 @@ class Wire:
     def close(self, code: int, reason: str) -> None:
         self.closed = self.closed or (code, reason)
 
+    def cut(self, code: int, reason: str) -> None:
+        self.closed = self.closed or (code, reason)
+        self.waits = 0
+
     def hold(self) -> None:
         self.held = True
 
@@ -68,7 +72,7 @@ class Wire:
         self.held = False
 
 
-@given(st.lists(st.tuples(st.integers(0, 9), st.integers(0, 5)), max_size=40))
+@given(st.lists(st.tuples(st.integers(0, 11), st.integers(0, 5)), max_size=40))
 def test_whatever_happens_numbers_and_owners_stay_in_order(happenings: list[tuple[int, int]]) -> None:
     now = [0.0]
     exchange = Exchange(lambda: now[0])
@@ -111,6 +115,8 @@ def test_whatever_happens_numbers_and_owners_stay_in_order(happenings: list[tupl
         with_server(lambda server: exchange.server_left(server, "")),
         pass_time,
         with_client(exchange.client_paused),
+        with_client(exchange.client_resumed),
+        with_client(lambda client: exchange.send_away(client, 1008, "")),
     ]
     for what, index in happenings:
         does[what](index)

@@ -46,8 +46,9 @@ class Broker:
         clients: Where clients connect: one URL or several, any transport.
         servers: Where servers connect.
         limits: `Limits.message`, ``peers``, ``outbox_bytes`` (what waits for a slow client before it is closed),
-            ``total_bytes`` (the same for a server), timeouts and pings.
-        authenticate: Asked for each client; the same hook as of `Bus`. Its outcome stays here.
+            ``total_bytes`` (the same for all slow clients together, and for a server), timeouts and pings.
+        authenticate: Asked for each client; the same hook as of `Bus`. Its outcome stays here: the client is closed when its
+            identity expires, and the servers are not told who it is.
         authenticate_servers: The same for servers.
         origins: Web origins whose pages may connect as clients.
         hosts: Further Host values on a loopback address (behind a proxy).
@@ -124,6 +125,7 @@ class Broker:
         exchange = self._exchange = Exchange(
             runtime.time,
             most=limits.outbox_bytes,
+            most_for_all=limits.total_bytes,
             most_for_server=limits.total_bytes,
             bad_messages=limits.bad_messages,
             tell=self._events.emit,

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from ..authority import Authority
+from ..crowd import expiry
 from ..errors import BusError, TooManyRequests, Unavailable
 from ..plugins import Admission, Closed, Handshake, Transport
 from .exchange import Exchange
@@ -27,11 +28,12 @@ WANTED = "x-csb-server"
 class _End:
     """One connection; the receiver of its transport."""
 
-    __slots__ = ("_door", "_transport", "exchange")
+    __slots__ = ("_door", "_expires", "_transport", "exchange")
 
     def __init__(self, door: Door, transport: Transport) -> None:
         self._door = door
         self._transport = transport
+        self._expires: float | None = None
         self.exchange: Exchange = door.exchange
 
     @property
@@ -46,6 +48,9 @@ class _End:
 
     def close(self, code: int, reason: str) -> None:
         self._transport.close(code, reason)
+
+    def cut(self, code: int, reason: str) -> None:
+        self.abort(Closed(code, reason))
 
     def hold(self) -> None:
         self._reading("pause_reading")
@@ -62,6 +67,9 @@ class _End:
     def tick(self, now: float) -> None:
         """About once a second."""
         self._transport.tick(now)
+        if self._expires is not None and now >= self._expires:
+            self._expires = None
+            self.send_away(4401, "the identity has expired: authenticate again")
 
     def abort(self, why: Closed) -> None:
         """Cut at once."""
@@ -77,8 +85,16 @@ class _End:
     def _take(self, frames: Sequence[bytes]) -> None:
         raise NotImplementedError
 
-    def joined(self, admission: Admission) -> None:
-        """It is let in."""
+    def joined(self, admission: Admission, expires: float | None) -> None:
+        """It is let in, until its identity ends."""
+        self._expires = expires
+        self._join(admission)
+
+    def _join(self, admission: Admission) -> None:
+        raise NotImplementedError
+
+    def send_away(self, code: int, reason: str) -> None:
+        """Close it; it has no say any more."""
         raise NotImplementedError
 
 
@@ -89,7 +105,7 @@ class ClientEnd(_End):
 
     _client: Client | None
 
-    def joined(self, admission: Admission) -> None:
+    def _join(self, admission: Admission) -> None:
         handshake = admission.handshake
         wanted = handshake.headers.get(WANTED) or handshake.query.get(WANTED, "")
         params = {name: value for name, value in handshake.query.items() if name != WANTED}
@@ -110,6 +126,10 @@ class ClientEnd(_End):
             self.exchange.client_left(self._client, why.reason)
         self._door.left_for_good(self)
 
+    def send_away(self, code: int, reason: str) -> None:
+        if self._client is not None:
+            self.exchange.send_away(self._client, code, reason)
+
     def pause_writing(self) -> None:
         if self._client is not None:
             self.exchange.client_paused(self._client)
@@ -126,7 +146,7 @@ class ServerEnd(_End):
 
     _server: Server | None
 
-    def joined(self, admission: Admission) -> None:
+    def _join(self, admission: Admission) -> None:
         self._server = None
         self._server = self.exchange.server_joined(self, self._transport.send, admission.handshake.query.get("server", ""))
 
@@ -138,6 +158,10 @@ class ServerEnd(_End):
         if self._server is not None:
             self.exchange.server_left(self._server, why.reason)
         self._door.left_for_good(self)
+
+    def send_away(self, code: int, reason: str) -> None:
+        if self._server is not None:
+            self.exchange.expel(self._server, code, reason)
 
     def pause_writing(self) -> None:
         if self._server is not None:
@@ -196,7 +220,7 @@ class Door:
         self._knocking -= 1
         end = self._make(self, transport)
         self.ends[end] = _host(transport.address)
-        end.joined(admission)
+        end.joined(admission, expiry(admission.identity, self._runtime))
         transport.start(end)
 
     def left_for_good(self, end: _End) -> None:

@@ -26,6 +26,7 @@ REST: Final = 60.0
 MOST_RESTING: Final = 100_000
 """Numbers that rest; of more, the oldest are free early: thousands of millions come before they do again."""
 _NUMBERS: Final = 0xFFFFFFFF
+_SLOW: Final = "too slow: it does not read what is sent to it"
 _FIRST_BAD: Final = 0x10
 _PAST_GOOD: Final = 0x30
 """First bytes from here on are no requests and no responses."""
@@ -36,17 +37,27 @@ _UNANSWERED: Final = frozenset(
     wire.NUMBER.pack(action) for action in range(wire.SUBSCRIBE, wire.DEADLINE + 1) if action not in wire.REQUESTS
 )
 """Those of them that are no requests: nobody waits for an answer, or only for a moment, or as long as a channel is open."""
+_NOT_OWED: Final = _UNANSWERED | {wire.NUMBER.pack(wire.HELLO)}
+"""Besides, who is no polybus need not answer a hello."""
+_OF_CHANNELS: Final = frozenset(wire.NUMBER.pack(action) for action in wire.CHANNEL_KINDS)
 _NOT_TURNED_DOWN: Final = _UNANSWERED - {wire.NUMBER.pack(wire.OPEN)}
 
 
 class Exchange:
-    """Servers, clients and the numbers between them. `most` is how many bytes may wait for a client."""
+    """Servers, clients and the numbers between them.
+
+    Args:
+        most: Bytes that may wait for a client before it is closed.
+        most_for_all: Bytes that may wait for all slow clients together, before those go for which most waits.
+        most_for_server: Bytes that may wait for a server.
+    """
 
     def __init__(
         self,
         clock: Callable[[], float],
         *,
         most: int = 4 * 1024 * 1024,
+        most_for_all: int = 64 * 1024 * 1024,
         most_for_server: int = 64 * 1024 * 1024,
         bad_messages: int = 200,
         rest: float = REST,
@@ -54,7 +65,12 @@ class Exchange:
     ) -> None:
         self._clock = clock
         self._most = most
+        self._most_for_all = most_for_all
         self._most_for_server = most_for_server
+        self._slow: dict[Client, None] = {}
+        """Clients that are paused, also of those that are leaving."""
+        self._waiting = 0
+        """The sum of what waits for them."""
         self._bad_messages = bad_messages
         self._rest = rest
         self._tell = tell
@@ -107,7 +123,7 @@ class Exchange:
             self._step(client, Event.SERVER_GONE, 1001, "the server has gone")
         self._tell(ServerLeft(at=self._clock(), address=server.end.address, server=server.id, clients=len(left), reason=reason))
 
-    def _expel(self, server: Server, code: int, reason: str) -> None:
+    def expel(self, server: Server, code: int, reason: str) -> None:
         """Close a server's socket. Until it is gone, which may take long, it gets no clients and has no say any more."""
         if not server.gone:
             server.end.close(code, reason)
@@ -142,8 +158,11 @@ class Exchange:
                 if client is not None and _FIRST_BAD <= first < _PAST_GOOD:
                     client.send(frame[4:])
                     count += 1
-                    if first >= _AS_RESPONSE and (frame[8] < _RESERVED or frame[8:12] not in _UNANSWERED):
-                        client.asked -= 1
+                    if first >= _AS_RESPONSE:
+                        if frame[8] < _RESERVED or frame[8:12] not in _UNANSWERED:
+                            client.asked -= 1
+                    elif frame[8] < _RESERVED or frame[8:12] not in _NOT_OWED:
+                        client.owes += 1
                     if client.paused:
                         self._check_reader(client)
                     continue
@@ -164,7 +183,7 @@ class Exchange:
             reason = "forbidden_kind" if kind in wire.CONTROL_WORDS else "unknown_kind"
             self._drop(server, reason, f"kind {kind:#x} from a server")
             if reason == "forbidden_kind":
-                self._expel(server, 1008, f"a server says neither Connected nor Closed (kind {kind:#x})")
+                self.expel(server, 1008, f"a server says neither Connected nor Closed (kind {kind:#x})")
         else:
             self._about_client(server, number, kind, frame)
 
@@ -175,7 +194,7 @@ class Exchange:
             server.send(frames.control(number, wire.CLOSED))
         elif client.server is not server and not (server.id and server.id == client.server.id):
             self._drop(server, "not_your_client", f"client {number} is another server's")
-            self._expel(server, 1008, f"client {number} is not yours")
+            self.expel(server, 1008, f"client {number} is not yours")
         elif kind == wire.CLOSE:
             code, reason = frames.closing(frame)
             self._step(client, Event.SERVER_CLOSES, code, reason)
@@ -194,9 +213,13 @@ class Exchange:
             text = f"the server id {said[0]!r} is taken: another server has it"
             server.send(frames.taken(frame, text))
             self.counters.drop("refused")
-            self._expel(server, 1008, text)
+            self.expel(server, 1008, text)
         else:
-            if not server.registered:  # it may have got clients already, as any server does: now it may know who they are
+            if server.registered:
+                self._drop(server, "refused", f"{server.id!r} has introduced itself before")
+                if server.gone:
+                    return
+            else:  # it may have got clients already, as any server does: now it may know who they are
                 server.registered = True
                 for client in server.clients.values():
                     server.send(frames.control(client.number, wire.CONNECTED, _facts(client)))
@@ -237,32 +260,62 @@ class Exchange:
     def client_left(self, client: Client, reason: str) -> None:
         """A client's connection is gone."""
         address = client.end.address
+        self.client_resumed(client)
         self._step(client, Event.CLIENT_GONE)
         self._tell(ClientLeft(at=self._clock(), address=address, client=client.number, reason=reason))
 
     def client_paused(self, client: Client) -> None:
         """It reads too slowly."""
         client.paused = True
+        self._slow[client] = None
         self._check_reader(client)
 
     def client_resumed(self, client: Client) -> None:
         """It takes more."""
         client.paused = False
+        if client in self._slow:
+            del self._slow[client]
+            self._waiting -= client.waiting
+            client.waiting = 0
+
+    def send_away(self, client: Client, code: int, reason: str) -> None:
+        """Close a client. Until its connection is gone, which may take long, it has no say any more."""
+        self._step(client, Event.SENT_AWAY, code, reason)
 
     def _check_reader(self, client: Client) -> None:
-        """A client that does not read must not cost its server, nor the others, more than this."""
-        if client.stage is Stage.OPEN and client.end.backlog() > self._most:
+        """A client that does not read must not cost its server, nor the others, more than this; nor must many of them."""
+        if self._count_waiting(client) > self._most:
+            self._too_slow(client)
+        elif self._waiting > self._most_for_all:
+            for other in self._slow:  # some may have read meanwhile
+                self._count_waiting(other)
+            if self._waiting > self._most_for_all:
+                greediest = max(self._slow, key=lambda other: other.waiting)
+                self._too_slow(greediest)
+                greediest.end.cut(1013, _SLOW)  # what waits for it is to be free now
+                self.client_resumed(greediest)
+
+    def _count_waiting(self, client: Client) -> int:
+        waiting = client.end.backlog()
+        self._waiting += waiting - client.waiting
+        client.waiting = waiting
+        return waiting
+
+    def _too_slow(self, client: Client) -> None:
+        if client.stage is Stage.OPEN:
             self.counters.slow_clients += 1
-            self._step(client, Event.CLIENT_SLOW, 1013, "too slow: it does not read what is sent to it")
+            self._step(client, Event.CLIENT_SLOW, 1013, _SLOW)
 
     def from_client(self, client: Client, given: Sequence[bytes]) -> None:
         """Steps 4 and 5.2: what a client has sent."""
-        if client.stage is not Stage.OPEN:
+        if not client.is_open():
             for frame in given:
                 self._step(client, Event.CLIENT_SPEAKS, frame=frame)
             return
         if self.draining:
             given = [frame for frame in given if not self._turned_down(client, frame)]
+            if not client.is_open():  # it does not read its answers
+                return
         server = client.server
         send, prefix = server.send, client.prefix
         count = asked = 0
@@ -271,24 +324,34 @@ class Exchange:
                 try:
                     send(prefix + frame)
                     count += 1
-                    if first < _AS_RESPONSE and (frame[4] < _RESERVED or frame[4:8] not in _UNANSWERED):
-                        asked += 1
+                    if first < _AS_RESPONSE:
+                        if frame[4] < _RESERVED or frame[4:8] not in _UNANSWERED:
+                            asked += 1
+                    elif frame[4] < _RESERVED or frame[4:8] not in _NOT_OWED:
+                        client.owes -= 1
+                    continue
                 except TooLarge:
-                    self._refuse_client(client, frame, "too_large", "too large to be handed on with a header")
+                    self._too_large_from_client(client, frame)
             else:
                 self._odd_from_client(client, frame)
+            if not client.is_open():  # it was sent away for that
+                break
         client.asked += asked
         self.counters.to_servers += count
         if server.paused:
             self._hold(server, client)
 
-    @staticmethod
-    def _turned_down(client: Client, frame: bytes) -> bool:
+    def _turned_down(self, client: Client, frame: bytes) -> bool:
         """Whether a frame is a request or an open, and comes too late for a broker that is leaving."""
         if len(frame) < 8 or frame[0] >> 4 != wire.REQUEST or frame[4:8] in _NOT_TURNED_DOWN:
             return False
-        client.send(frames.leaving(frame))
+        self._answer(client, frames.leaving(frame))
         return True
+
+    def _answer(self, client: Client, frame: bytes) -> None:
+        client.send(frame)
+        if client.paused:
+            self._check_reader(client)
 
     def _hold(self, server: Server, client: Client) -> None:
         """The server is slow: this client waits, in its own socket."""
@@ -296,7 +359,7 @@ class Exchange:
             server.held[client] = None
             client.end.hold()
         if server.end.backlog() > self._most_for_server:
-            self._expel(server, 1013, "too slow: it does not read what is sent to it")
+            self.expel(server, 1013, "too slow: it does not read what is sent to it")
 
     def _odd_from_client(self, client: Client, frame: bytes) -> None:
         if len(frame) < 8:
@@ -305,13 +368,26 @@ class Exchange:
         kind = frame[0] >> 4
         if kind in wire.CONTROL_WORDS:
             self._drop(client, "forbidden_kind", f"{wire.CONTROL_WORDS[kind]} from a client")
-            client.end.close(1008, f"a client says neither Connected nor Closed nor Close (kind {kind:#x})")
+            self.send_away(client, 1008, f"a client says neither Connected nor Closed nor Close (kind {kind:#x})")
         else:
             self._refuse_client(client, frame, "unknown_kind", f"kind {kind:#x} is not defined in CSB")
 
     def _refuse_client(self, client: Client, frame: bytes, reason: str, text: str) -> None:
         self._drop(client, reason, text)
-        client.send(frames.refusal(frame, text, too_large=reason == "too_large"))
+        self._answer(client, frames.refusal(frame, text, too_large=reason == "too_large"))
+
+    def _too_large_from_client(self, client: Client, frame: bytes) -> None:
+        """There is no room for the client's number: whoever waits for the frame is told."""
+        text = "too large to be handed on with the number of the client in front, 4 bytes (Limits.message)"
+        if frame[4:8] in _OF_CHANNELS:  # a gap would not be noticed
+            self._drop(client, "too_large", text)
+            self.send_away(client, 1009, text)
+        elif frame[0] >> 4 == wire.REQUEST:
+            self._refuse_client(client, frame, "too_large", text)
+        else:
+            self._drop(client, "too_large", text)
+            client.owes -= 1
+            client.server.send(client.prefix + frames.refusal(frame, text, too_large=True))
 
     # -- the table -------------------------------------------------------------------------------------------------------
 
@@ -363,8 +439,8 @@ class Exchange:
             self._step(self._resting.popleft(), Event.RESTED)
 
     def busy(self) -> bool:
-        """Whether a client waits for an answer."""
-        return any(client.asked > 0 for server in self.servers for client in server.clients.values())
+        """Whether a client or a server waits for an answer."""
+        return any(client.asked > 0 or client.owes > 0 for server in self.servers for client in server.clients.values())
 
     def drain(self) -> None:
         """Step 9: close every client."""
@@ -385,9 +461,9 @@ class Exchange:
         if party.bad > self._bad_messages:
             text = f"more than {self._bad_messages} malformed messages in a minute"
             if isinstance(party, Server):
-                self._expel(party, 1008, text)
+                self.expel(party, 1008, text)
             else:
-                party.end.close(1008, text)
+                self.send_away(party, 1008, text)
 
     def stats(self) -> BrokerStats:
         """A snapshot."""

@@ -18,6 +18,10 @@ if TYPE_CHECKING:
 __all__ = ["MetricsPort"]
 
 
+_MOST = 4096
+"""Bytes of a request, of which the first line is read."""
+
+
 class MetricsPort:
     """Answers ``GET /metrics`` with what `text` gives."""
 
@@ -64,7 +68,10 @@ class MetricsPort:
         with suppress(anyio.EndOfStream, anyio.BrokenResourceError, anyio.ClosedResourceError):
             async with stream:
                 with anyio.move_on_after(5):
-                    await stream.send(self._reply(await stream.receive(4096)))
+                    request = await stream.receive(_MOST)
+                    while b"\n" not in request and len(request) < _MOST:
+                        request += await stream.receive(_MOST)
+                    await stream.send(self._reply(request))
 
     def _reply(self, request: bytes) -> bytes:
         words = request.split(b" ", 2)

@@ -32,6 +32,10 @@ class End(Protocol):
         """Write what was sent, and close."""
         ...
 
+    def cut(self, code: int, reason: str) -> None:
+        """Close at once; what has not been written is lost."""
+        ...
+
     def hold(self) -> None:
         """Read nothing for now."""
         ...
@@ -54,6 +58,9 @@ class _Gone:
         return 0
 
     def close(self, code: int, reason: str) -> None:
+        """It is."""
+
+    def cut(self, code: int, reason: str) -> None:
         """It is."""
 
     def hold(self) -> None:
@@ -103,5 +110,13 @@ class Client:
     rests_until: float = 0.0
     asked: int = 0
     """Requests of its that have been handed on and not answered yet."""
+    owes: int = 0
+    """Requests of its server that it has not answered yet."""
+    waiting: int = 0
+    """Bytes that waited for it when this was last looked at; only while it is `paused`."""
     bad: int = 0
     bad_since: float = 0.0
+
+    def is_open(self) -> bool:
+        """Whether it has a say."""
+        return self.stage is Stage.OPEN

@@ -28,6 +28,8 @@ class Event(enum.Enum):
     SERVER_CLOSES = "server closes"
     SERVER_GONE = "server gone"
     CLIENT_SLOW = "client slow"
+    SENT_AWAY = "sent away"
+    """It broke a rule, or its identity has expired."""
     DRAIN = "drain"
     CLIENT_GONE = "client gone"
     RESTED = "rested"
@@ -60,6 +62,7 @@ TABLE: Final[Mapping[Stage, Mapping[Event, tuple[Act, Stage | None]]]] = {
         Event.SERVER_CLOSES: (Act.CLOSE, _LEAVING),
         Event.SERVER_GONE: (Act.CLOSE, _LEAVING),
         Event.CLIENT_SLOW: (Act.CLOSE, _LEAVING),
+        Event.SENT_AWAY: (Act.CLOSE, _LEAVING),
         Event.DRAIN: (Act.CLOSE, _LEAVING),
         Event.CLIENT_GONE: (Act.TELL, _RESTING),
         Event.RESTED: (Act.NOTHING, _OPEN),
@@ -70,6 +73,7 @@ TABLE: Final[Mapping[Stage, Mapping[Event, tuple[Act, Stage | None]]]] = {
         Event.SERVER_CLOSES: (Act.NOTHING, _LEAVING),
         Event.SERVER_GONE: (Act.NOTHING, _LEAVING),
         Event.CLIENT_SLOW: (Act.NOTHING, _LEAVING),
+        Event.SENT_AWAY: (Act.NOTHING, _LEAVING),
         Event.DRAIN: (Act.NOTHING, _LEAVING),
         Event.CLIENT_GONE: (Act.TELL, _RESTING),
         Event.RESTED: (Act.NOTHING, _LEAVING),
@@ -80,6 +84,7 @@ TABLE: Final[Mapping[Stage, Mapping[Event, tuple[Act, Stage | None]]]] = {
         Event.SERVER_CLOSES: (Act.NOTHING, _RESTING),
         Event.SERVER_GONE: (Act.NOTHING, _RESTING),
         Event.CLIENT_SLOW: (Act.NOTHING, _RESTING),
+        Event.SENT_AWAY: (Act.NOTHING, _RESTING),
         Event.DRAIN: (Act.NOTHING, _RESTING),
         Event.CLIENT_GONE: (Act.NOTHING, _RESTING),
         Event.RESTED: (Act.FREE, None),
