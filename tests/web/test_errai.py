@@ -202,6 +202,36 @@ async def test_messages_come_as_events_too() -> None:
                     break
 
 
+async def test_a_stream_whose_place_another_request_takes_ends_and_does_not_take_it_back() -> None:
+    bus = make_bus()
+    async with serving(bus) as client:
+        await client.associate("ClientBus,news")
+        query = {"sse": "1", "clientId": client.id}
+        async with (
+            client.http.stream("GET", f"/in.{client.id}.erraiBus", params=query) as first,
+            client.http.stream("GET", f"/in.{client.id}.erraiBus", params=query) as second,
+        ):
+            assert [line async for line in first.aiter_lines() if line] == ["retry: 500", "data: []"]
+            await bus.publish("news", "1")
+            lines = second.aiter_lines()
+            assert [await anext(lines) for _ in range(3)] == ["retry: 500", "", 'data: [{"ToSubject":"news","Value":"1"}]']
+            assert await anext(lines) == ""
+            async with anyio.create_task_group() as group:
+                group.start_soon(client.poll)
+                assert [line async for line in lines if line] == ["data: []"]
+                await bus.publish("news", "2")
+
+
+async def test_a_client_that_says_only_in_the_query_that_it_leaves_is_gone() -> None:
+    bus = make_bus()
+    async with serving(bus) as client:
+        await client.associate()
+        events = bus.events()
+        await client.post(phase="disconnect")
+        await _down(events)
+        assert bus.peers == []
+
+
 async def test_a_session_is_nobody_else_s() -> None:
     bus = make_bus()
     async with serving(bus) as client, another(client, client.id) as thief, another(client, "other") as other:

@@ -137,8 +137,11 @@ class ErraiConnection:
         if self._state is State.OPEN and self._receiver is not None:
             self._receiver.frames_received([payload])
 
-    async def fetch(self, wait: float) -> bytes:
-        """What waits, as one payload; nothing after `wait` seconds, or when a later request waits in place of this one."""
+    async def fetch(self, wait: float) -> tuple[bytes, bool]:
+        """What waits, as one payload, nothing after `wait` seconds; and whether no later request has taken the place of this one.
+
+        One that has been replaced must not ask again by itself: two of them would replace each other without end.
+        """
         turn = self._turn = self._turn + 1
         self._wake()
         self._fetching += 1
@@ -150,7 +153,7 @@ class ErraiConnection:
         finally:
             self._fetching -= 1
             self._seen = self._host.time()
-        return self.take() if self._turn == turn else NOTHING
+        return (self.take(), True) if self._turn == turn else (NOTHING, False)
 
     def take(self) -> bytes:
         """All that waits, in as few messages as it is."""

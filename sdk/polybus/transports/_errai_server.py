@@ -101,6 +101,8 @@ class ErraiEndpoint(HttpEndpoint):
         else:
             # To who polls nothing comes on other ways: two answers could overtake each other.
             await respond(send, HTTPStatus.OK, NOTHING if connection.polls else connection.take(), headers)
+        if query.get("phase") == "disconnect":
+            connection.close(1000, "the client has left")
 
     async def _enter(self, request: Request, cookie: str, client: str) -> tuple[str, ErraiConnection]:
         """A new session.
@@ -145,13 +147,14 @@ def _channel_url(request: Request) -> str:
 
 async def _poll(connection: ErraiConnection, request: Request, send: Send, headers: list[tuple[bytes, bytes]]) -> None:
     """Answer with what waits; who goes away meanwhile takes nothing along."""
-    payload = connection.take() if connection.over else await _while_there(connection, request)
-    if payload is not None:
-        await respond(send, HTTPStatus.OK, payload, headers)
+    fetched = (connection.take(), True) if connection.over else await _while_there(connection, request)
+    if fetched is not None:
+        await respond(send, HTTPStatus.OK, fetched[0], headers)
 
 
-async def _while_there(connection: ErraiConnection, request: Request) -> bytes | None:
-    payload: bytes | None = None
+async def _while_there(connection: ErraiConnection, request: Request) -> tuple[bytes, bool] | None:
+    """As `ErraiConnection.fetch`; None of who has gone."""
+    fetched: tuple[bytes, bool] | None = None
     async with anyio.create_task_group() as group:
 
         async def watch() -> None:
@@ -159,19 +162,21 @@ async def _while_there(connection: ErraiConnection, request: Request) -> bytes |
             group.cancel_scope.cancel()
 
         group.start_soon(watch)
-        payload = await connection.fetch(_POLL)
+        fetched = await connection.fetch(_POLL)
         group.cancel_scope.cancel()
-    return payload
+    return fetched
 
 
 async def _stream(connection: ErraiConnection, request: Request, send: Send) -> None:
-    """A stream of events; an empty payload now and then shows that it lives."""
+    """A stream of events; an empty payload now and then shows that it lives. It ends when another request takes its place."""
     fields = [(b"content-type", b"text/event-stream; charset=utf-8"), (b"cache-control", b"no-store")]
     await send({"type": "http.response.start", "status": 200, "headers": fields})
     await send({"type": "http.response.body", "body": b"retry: 500\n\n", "more_body": True})
-    while not connection.over:
-        payload = await _while_there(connection, request)
-        if payload is None:
+    latest = True
+    while latest and not connection.over:
+        fetched = await _while_there(connection, request)
+        if fetched is None:
             return
+        payload, latest = fetched
         await send({"type": "http.response.body", "body": b"data: %b\n\n" % payload, "more_body": True})
     await send({"type": "http.response.body", "body": b"", "more_body": False})
