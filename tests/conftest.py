@@ -1,9 +1,14 @@
-"""What every test shares: the three event loops that polybus promises to run on."""
+"""What every test shares: the three event loops that polybus promises to run on, and how hypothesis tries things."""
 
 from importlib.util import find_spec
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, settings
+
+# A machine with other work to do is no failure: hypothesis would else take 200 ms for one example as one.
+settings.register_profile("polybus", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("polybus")
 
 _without_uvloop = pytest.mark.skipif(find_spec("uvloop") is None, reason="uvloop is not installed")
 
