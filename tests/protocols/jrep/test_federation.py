@@ -217,7 +217,8 @@ async def test_priority_comes_first_within_a_payload() -> None:
     assert heard == ["2", "4", "1", "3"]
 
 
-async def test_one_bad_message_costs_no_other_and_its_asker_is_told() -> None:
+@pytest.mark.parametrize("bad", ['{"^EncodedType":"java.lang.Integer","^NumVal":"x"}', '"\\ud83d"', "NaN"])
+async def test_one_bad_message_costs_no_other_and_its_asker_is_told(bad: str) -> None:
     bus, heard = make_bus(), list[Any]()
 
     @bus.on("job")
@@ -225,10 +226,10 @@ async def test_one_bad_message_costs_no_other_and_its_asker_is_told() -> None:
         heard.append(body)
 
     async with served(bus) as (peer,):
-        bad = {"^EncodedType": "java.lang.Integer", "^NumVal": "x"}
-        messages: list[dict[str, Any]] = [{"ToSubject": "job", "Value": f"{number}"} for number in range(99)]
-        messages.insert(50, {"ToSubject": "job", "Value": bad, "ReplyTo": "j:1:RespondTo:RPC", "ErrorTo": "j:1:Errors:RPC"})
-        await peer.say(*messages)
+        messages = [f'{{"ToSubject":"job","Value":"{number}"}}' for number in range(99)]
+        answers = '"ReplyTo":"j:1:RespondTo:RPC","ErrorTo":"j:1:Errors:RPC"'
+        messages.insert(50, f'{{"ToSubject":"job","Value":{bad},{answers}}}')
+        await peer.say(text=f"[{','.join(messages)}]")
         (error,) = await peer.nothing_more()
         assert error["ToSubject"] == "j:1:Errors:RPC"
         while len(heard) < 99:

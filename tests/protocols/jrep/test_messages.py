@@ -201,6 +201,58 @@ def test_one_undecodable_message_among_a_hundred_is_refused_alone() -> None:
     assert "java.lang.Integer" in error.text
 
 
+ANSWER = '"ReplyTo":"n:1:RespondTo:RPC","ErrorTo":"n:1:Errors:RPC"'
+
+
+@pytest.mark.parametrize(
+    ("broken", "answered"),
+    [
+        ("NaN", True),
+        ("-Infinity", True),
+        ('"\\ud83d"', True),  # half of a pair, as JavaScript writes it
+        ('"a\tb"', True),
+        ("1e400", True),
+        ('"\\x41"', False),
+        ("tru", False),
+        ("01", False),
+        ("{'a':1}", False),
+        ('{"a" 1}', False),
+        ("[1,]", False),
+        ("[" * 300 + "]" * 300, False),
+    ],
+)
+def test_one_message_that_is_not_even_json_is_refused_alone(broken: str, answered: bool) -> None:
+    good = [f'{{"ToSubject":"n","Value":{number}}}' for number in range(100)]
+    good[50] = f'{{"ToSubject":"n","Value":{broken},{ANSWER}}}'
+    found = Jrep().codec().reader.read(("[" + ",".join(good) + "]").encode())
+    errors = [message for message in found if isinstance(message, RemoteProtocolError)]
+    assert [message.body for message in found if isinstance(message, Message)] == [n for n in range(100) if n != 50]
+    assert [error.reason for error in errors] == ["too_deep" if broken[:2] == "[[" else "malformed"]
+    assert [error.answer_id for error in errors] == [("n:1:RespondTo:RPC", "n:1:Errors:RPC") if answered else None]
+
+
+TORN = [
+    "[",
+    "[{}",
+    '[{"a":1},{"b":"]',
+    '[{"a":1},{"b":"\\',
+    "[{}] []",
+    "[{}]]",
+    '[{"a":1}x]',
+    "[,]",
+    "nonsense",
+    "[tru,{}]",
+    "[{]}]",
+]
+
+
+@pytest.mark.parametrize("payload", TORN)
+def test_a_payload_whose_messages_cannot_be_told_apart_is_refused_as_one(payload: str) -> None:
+    with pytest.raises(RemoteProtocolError) as caught:
+        Jrep().codec().reader.read(payload.encode())
+    assert caught.value.reason == "malformed"
+
+
 def test_a_bare_object_an_empty_text_and_an_empty_array_are_payloads() -> None:
     codec = Jrep().codec()
     assert read('{"ToSubject":"a"}').subject == "a"
@@ -296,9 +348,7 @@ def test_what_is_too_much_is_refused() -> None:
     with pytest.raises(RemoteProtocolError, match="larger") as caught:
         Jrep().codec(Limits(message=100)).decode(b'[{"ToSubject":"%b"}]' % (b"a" * 100))
     assert caught.value.close_code == 1009
-    with pytest.raises(RemoteProtocolError) as caught:
-        Jrep().codec().decode(b'[{"ToSubject":"a","Value":' + b"[" * 2000 + b"]" * 2000 + b"}]")
-    assert caught.value.reason == "too_deep"
+    assert refused('[{"ToSubject":"a","Value":' + "[" * 2000 + "]" * 2000 + "}]").reason == "too_deep"
 
 
 def test_an_answer_can_be_given_where_the_bad_message_says_where_to() -> None:

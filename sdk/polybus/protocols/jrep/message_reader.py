@@ -20,6 +20,7 @@ from .checks import foul, read_ttl, refuse
 from .formats import ErraiFormat
 from .names import CONTROL_SUBJECTS, ERRORS_SUFFIX, LOCAL_PREFIX, MAX_MESSAGES, REPLY_SUFFIX
 from .part_reader import PartReader, tunnelled
+from .payloads import told_apart
 
 __all__ = ["MessageReader"]
 
@@ -80,6 +81,9 @@ class MessageReader(PartReader):
             error.frame = frame[:200]
             raise
         except (ValueError, RecursionError) as error:
+            apart = told_apart(frame)
+            if apart is not None:
+                return self.read_apart(apart, self._depth - 1)
             refused = foul(error)
             refused.frame = frame[:200]
             raise refused from error

@@ -9,10 +9,11 @@ from typing import Any, Final
 import msgspec
 from msgspec import Raw
 
-from ...body import JSON, OCTETS, BodyFormat
+from ...body import JSON, OCTETS, BodyFormat, check_json
 from ...errors import BadRequest, BusError, Code, RemoteProtocolError
 from ...limits import Limits
 from ...message import Kind, Message
+from .._rules import fault_in_subject
 from .checks import check_priority, check_subject, count_of, foul, read_headers, read_ttl, refuse, text_of
 from .formats import ErraiFormat
 from .names import CONTROL_SUBJECTS, ERRORS_SUFFIX, MAX_MESSAGES, MAX_PARTS, REPLY_SUFFIX, RPC_MARK
@@ -49,16 +50,29 @@ class PartReader:
         if not text:
             return []  # as the real server takes it: activity (notes section 1.1)
         elements = [Raw(text)] if text[:1] == b"{" else _elements(text)
-        if len(elements) > MAX_MESSAGES:
-            raise refuse(f"{len(elements)} messages in one payload: at most {MAX_MESSAGES}", "too_many_messages", None, 1009)
-        found: list[Message | RemoteProtocolError] = []
-        for index, element in enumerate(elements):
-            try:
-                found.append(self._read_one(bytes(element), index))
-            except RemoteProtocolError as error:
-                error.frame = bytes(element)[:200]
-                found.append(error)
-        return found
+        _check_number(len(elements))
+        return [self._read_safely(bytes(element), index) for index, element in enumerate(elements)]
+
+    def read_apart(self, elements: list[bytes], depth: int) -> list[Message | RemoteProtocolError]:
+        """The same of a payload with something in it that is not JSON, or too deep; the others are read all the same.
+
+        Raises:
+            RemoteProtocolError: ``too_many_messages``.
+        """
+        _check_number(len(elements))
+        return [self._read_safely(element, index, depth) for index, element in enumerate(elements)]
+
+    def _read_safely(self, raw: bytes, index: int, depth: int | None = None) -> Message | RemoteProtocolError:
+        try:
+            if depth is not None:
+                try:
+                    check_json(raw, depth)
+                except ValueError as error:
+                    raise foul(error) from error
+            return self._read_one(raw, index)
+        except RemoteProtocolError as error:
+            error.frame = raw[:200]
+            return error
 
     def _read_one(self, raw: bytes, index: int) -> Message:
         if raw[:1] != b"{":
@@ -68,7 +82,7 @@ class PartReader:
         try:
             parts = _parts(raw)
         except (ValueError, RecursionError) as error:
-            raise foul(error) from error
+            raise foul(error, _asker_of(raw, self._longest)) from error
         if len(parts) > MAX_PARTS:
             raise refuse(f"a message of {len(parts)} parts: at most {MAX_PARTS}", "too_large")
         parts.pop("SessionID", None)  # a session is known by its connection alone (notes section 1.1)
@@ -210,6 +224,26 @@ class PartReader:
             raise foul(error, message.id if message.kind is _REQUEST else None) from error
 
 
+def _check_number(messages: int) -> None:
+    """
+    Raises:
+        RemoteProtocolError: ``too_many_messages``.
+    """
+    if messages > MAX_MESSAGES:
+        raise refuse(f"{messages} messages in one payload: at most {MAX_MESSAGES}", "too_many_messages", None, 1009)
+
+
+def _asker_of(raw: bytes, limit: int) -> tuple[str, str | None] | None:
+    """(ReplyTo, ErrorTo) of a message that is no JSON to us and is some to Python: NaN, half a pair of surrogates."""
+    try:
+        parts = json.loads(raw, strict=False)
+    except (ValueError, RecursionError):
+        return None
+    reply, error = parts.get("ReplyTo"), parts.get("ErrorTo")
+    fit = [name for name in (reply, error) if type(name) is str and name and fault_in_subject(name, limit) is None]
+    return (reply, error) if fit == [reply, error] else (reply, None) if fit == [reply] and error is None else None
+
+
 def _refuse_doubles(raw: bytes) -> None:
     """Strict readers take no object with two members of one name.
 
@@ -218,10 +252,11 @@ def _refuse_doubles(raw: bytes) -> None:
     """
 
     def once(pairs: list[tuple[str, Any]]) -> None:
-        names = [name for name, _ in pairs]
-        if len(set(names)) != len(names):
-            double = next(name for name in names if names.count(name) > 1)
-            raise refuse(f"two members {double[:60]!r} in one object", "ambiguous")
+        names = set[str]()
+        for name, _ in pairs:
+            if name in names:
+                raise refuse(f"two members {name[:60]!r} in one object", "ambiguous")
+            names.add(name)
 
     try:
         json.loads(raw, object_pairs_hook=once)

@@ -1,13 +1,41 @@
-"""Payloads as a whole: the order of the messages in one that has come, and how those that go are put into few."""
+"""Payloads as a whole: the messages in one that has come and their order, and how those that go are put into few."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
+from typing import Final
 
 from ...errors import RemoteProtocolError
 from ...message import Kind, Message
 
-__all__ = ["by_priority", "joined", "payloads_of"]
+__all__ = ["by_priority", "joined", "payloads_of", "told_apart"]
+
+_STRUCTURE: Final = re.compile(rb'"(?:[^"\\]++|\\.)*+("?)|[\[\]{},]', re.DOTALL)
+_OPENED: Final = {b"]": b"[", b"}": b"{"}
+_MOST_TOKENS: Final = 65_536
+"""Who breaks a payload shall not have it read for long."""
+
+
+def told_apart(frame: bytes) -> list[bytes] | None:
+    """The messages of a payload that is no JSON, where quotes and brackets still say which are its objects; else None."""
+    text, found, open_, start = frame.strip(), list[bytes](), list[bytes](), 1
+    for number, token in enumerate(_STRUCTURE.finditer(text)):
+        sign = token[0][:1]
+        if number == _MOST_TOKENS or (sign == b'"' and not token[1]) or (not open_ and sign != b"["):
+            return None
+        if sign in (b"[", b"{"):
+            open_.append(sign)
+        elif sign in _OPENED and open_.pop() != _OPENED[sign]:
+            return None
+        if not open_ or (sign == b"," and len(open_) == 1):
+            found.append(text[start : token.start()].strip())
+            start = token.end()
+            if found[-1][:1] != b"{" or found[-1][-1:] != b"}":
+                return None
+            if not open_:
+                return found if start == len(text) and text[:1] == b"[" else None
+    return None
 
 
 def by_priority(messages: Sequence[Message | RemoteProtocolError]) -> Sequence[Message | RemoteProtocolError]:
