@@ -138,7 +138,7 @@ class ErraiConnection:
             self._receiver.frames_received([payload])
 
     async def fetch(self, wait: float) -> tuple[bytes, bool]:
-        """What waits, as one payload, nothing after `wait` seconds; and whether no later request has taken the place of this one.
+        """What waits, as one payload, nothing after `wait` seconds; and whether no later request has taken its place.
 
         One that has been replaced must not ask again by itself: two of them would replace each other without end.
         """

@@ -161,6 +161,19 @@ def test_references_cannot_make_much_of_little() -> None:
         ERRAI.decode(data.encode())
 
 
+def test_references_of_many_parts_cannot_make_much_of_little_either() -> None:
+    long = '{"^EncodedType":"java.util.ArrayList","^ObjectID":"1","^Value":[' + ",".join(["1"] * 10_000) + "]}"
+    again = '{"^EncodedType":"java.util.ArrayList","^ObjectID":"1"}'
+
+    def read(times: int) -> Any:
+        parts = ",".join(f'"p{number}":{again}' for number in range(times))
+        (found,) = Jrep().codec().reader.read(f'[{{"ToSubject":"a","long":{long},{parts}}}]'.encode())
+        return found
+
+    assert len(read(90).attributes["p89"]) == 10_000
+    assert read(110).reason == "invalid_value"
+
+
 def test_references_cannot_make_it_deep() -> None:
     parts = ['{"^EncodedType":"java.util.ArrayList","^ObjectID":"0","^Value":["x"]}']
     for number in range(1, 5000):

@@ -13,7 +13,6 @@ from ...errors import BadRequest, BusError, EncodeError
 from .java import JavaTypes
 from .names import MAX_PARTS, PROTOCOL_PARTS
 from .numbering import Numbering
-from .references import measure
 from .text import quoted
 from .value_reader import READERS, Reading
 from .value_writer import ValueWriter
@@ -97,11 +96,7 @@ class ErraiFormat:
             node = _decode(data)
             if type(node) is str:
                 return node
-            reading = Reading(self.types, self.strict, self._readers)
-            value = reading.value(node)
-            if reading.referred:
-                measure(value, self.depth)
-            return value
+            return Reading(self.types, self.strict, self._readers).read(node, self.depth)
         except BusError:
             raise
         except (ValueError, RecursionError) as error:
@@ -128,7 +123,7 @@ class PartsFormat:
         node = _decode(data)
         if isinstance(self._values, ErraiFormat):
             reading = self._values.reading()
-            return Parts({name: reading.value(item) for name, item in node.items()})
+            return Parts({name: reading.read(item, self._values.depth) for name, item in node.items()})
         return Parts(node)
 
 

@@ -14,6 +14,7 @@ import msgspec
 
 from ...errors import BadRequest
 from .java import JavaEnum, JavaObject, JavaTypes, Portable
+from .references import Measure
 
 __all__ = ["ObjectReading", "Read"]
 
@@ -25,7 +26,7 @@ _BUILT_IN: Final = ("java.lang.",)
 class ObjectReading:
     """The objects of one message: its parts share their ids."""
 
-    __slots__ = ("_known", "_readers", "_strict", "_types", "referred")
+    __slots__ = ("_known", "_measure", "_readers", "_strict", "_types", "referred")
 
     def __init__(self, types: JavaTypes, strict: bool, readers: dict[str, Read]) -> None:
         self._types = types
@@ -34,6 +35,7 @@ class ObjectReading:
         self._known: dict[str, Any] = {}
         self.referred: bool = False
         """Whether something was met a second time."""
+        self._measure: Measure | None = None
 
     def value(self, node: Any) -> Any:
         """The Python value of decoded JSON; the containers are the subclass's."""

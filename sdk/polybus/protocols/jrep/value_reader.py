@@ -15,7 +15,7 @@ from ...body import check_json
 from ...errors import BadRequest, EncodeError
 from .numbering import KEY_PREFIX, NULL_KEY
 from .object_reader import ObjectReading, Read
-from .references import measure
+from .references import Measure
 from .scalars import (
     read_big_decimal,
     read_big_integer,
@@ -45,7 +45,9 @@ class Reading(ObjectReading):
         """
         value = self.value(node)
         if self.referred:
-            measure(value, depth)
+            if self._measure is None:
+                self._measure = Measure()
+            self._measure.add(value, depth)
         return value
 
     def value(self, node: Any) -> Any:
