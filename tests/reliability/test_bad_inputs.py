@@ -38,7 +38,7 @@ class Effect:
     """What is seen from outside of one case."""
 
     reasons: tuple[str, ...] = ()
-    """Of the messages that were refused, one for each; nothing is answered, and the connection goes on."""
+    """Of the messages that were refused, one for each; the connection goes on, and without a `code` nothing is answered."""
     code: int | None = None
     """Of the error that the request was answered with, under the id that it came with."""
     id: Any = 1
@@ -70,7 +70,7 @@ MESSAGE_EFFECTS: dict[str, Effect] = {
     # the second answer to a real id is late is shown in test_strangers.py.
     "ubre-020": dropped("unknown_id", "unknown_id"),
     "ubre-021": dropped("unknown_id", "unknown_id"),
-    "ubre-022": Effect(code=CONFLICT, counted={"started": 1, "malformed": 1}),
+    "ubre-022": Effect(("duplicate_id",), code=CONFLICT, counted={"started": 1, "malformed": 1}),
     "ubre-023": Effect(code=NOBODY, counted={"refused": 1}),
     "ubre-024": Effect(code=NOBODY, counted={"refused": 1}),
     "ubre-028": dropped("too_deep"),
