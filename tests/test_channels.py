@@ -26,6 +26,7 @@ from polybus import (
     Unavailable,
 )
 from polybus.message import Kind
+from polybus.plugins import Closed
 from polybus.testing import Faults, pair
 
 from .support import BOUND, bounded, eventually
@@ -361,6 +362,50 @@ async def test_leaving_the_block_by_an_error_stops_the_other_side() -> None:
                 await anext(items)
                 raise KeyError
         await counting.cleaned.wait()
+
+
+@bounded
+async def test_a_stream_whose_reader_went_while_its_handler_was_busy_has_not_failed(caplog: pytest.LogCaptureFixture) -> None:
+    bus = Bus()
+    over = anyio.Event()
+
+    @bus.handle("lines")
+    async def lines() -> AsyncIterator[int]:
+        try:
+            yield 1
+            with anyio.CancelScope(shield=True):  # as one that computes, and hears of nothing meanwhile
+                await eventually(lambda: not bus.peers)
+            yield 2
+        finally:
+            over.set()
+
+    async with bus:
+        async with pair(bus) as client, client.stream("lines") as stream:
+            assert await anext(aiter(stream)) == 1
+            client.peers[0]._link.abort(Closed(1006, "the cable is cut"))
+            await over.wait()
+        await eventually(lambda: bus.stats().running == 0)
+        assert bus.stats().failed == 0
+    assert not caplog.records
+
+
+@bounded
+async def test_a_stream_in_a_scope_ends_by_the_scope_whatever_the_peer_says() -> None:
+    bus = Bus()
+
+    @bus.handle("early")
+    async def early(ctx: Context) -> AsyncIterator[int]:
+        assert ctx.deadline is not None
+        await anyio.sleep_until(ctx.deadline - 0.02)
+        yield 1
+        raise RequestError(Code.DEADLINE_EXCEEDED, "no time left")
+
+    async with pair(bus) as client:
+        with anyio.move_on_after(0.2) as scope:
+            async with client.stream("early") as stream:
+                async for _ in stream:
+                    pass
+        assert scope.cancelled_caught
 
 
 @bounded

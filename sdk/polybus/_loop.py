@@ -12,7 +12,11 @@ import anyio
 
 from .errors import LocalProtocolError
 
-__all__ = ["Bell", "Loop", "Waiter", "effective_deadline", "elsewhere", "is_stray", "running_loop"]
+__all__ = ["Bell", "Loop", "Waiter", "effective_deadline", "elsewhere", "is_stray", "let_scope_fire", "running_loop"]
+
+
+_EARLY = 0.05
+"""Seconds by which a peer may see a deadline pass before we do."""
 
 
 class Waiter(Protocol):
@@ -239,6 +243,17 @@ def effective_deadline(backend: str) -> Callable[[], float]:
         else:
             return AsyncIOBackend.current_effective_deadline
     return anyio.current_effective_deadline
+
+
+async def let_scope_fire() -> None:
+    """Let the enclosing scope end the caller where its deadline has come, or all but come.
+
+    The peer was told that deadline, and its word that the time is over may be here first: its clock runs a little faster, or
+    this event loop was busy. Whoever wrote the scope waits for that, not for an exception.
+    """
+    deadline, now = anyio.current_effective_deadline(), anyio.current_time()
+    if deadline <= now + _EARLY:
+        await anyio.sleep(max(deadline - now, 0.0) + _EARLY)
 
 
 def running_loop() -> Loop:

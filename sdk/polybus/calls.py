@@ -210,7 +210,8 @@ class ChannelCall(Call):
             await bus._execution.around(self.message, deadline, lambda message: self._converse(message, deadline))
             channel.finish()
         except Exception as error:
-            self._fail(error)
+            if not self.ended:  # nobody is there to be told, and what it ran into is mostly just that
+                self._fail(error)
         except BaseException as error:
             if not (self.ended or bus._execution.ours(error, self.scope)):
                 self._fail(error)

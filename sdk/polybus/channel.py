@@ -11,13 +11,14 @@ import math
 from collections import deque
 from collections.abc import Awaitable, Callable
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Generic, Protocol, Self, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Generic, NoReturn, Protocol, Self, TypeVar, cast
 
+from ._loop import let_scope_fire
 from .account import OVERHEAD, Account, cost
 from .body import JSON, OCTETS, BodyFormat, misfit, typed_body
 from .errors import BadReply, BadRequest, BusError, Code, DeadlineExceeded, LocalProtocolError, TooManyRequests
 from .message import Kind, Message
-from .reply import error_of
+from .reply import error_of, told_over
 
 if TYPE_CHECKING:
     from ._loop import Loop
@@ -130,7 +131,7 @@ class Channel(Generic[Receives_co, Sends_contra]):
         elif (room := self._port.channel_room()) is not None:
             await self._stand_in_line(room)
         if self._error is not None:
-            raise self._error.with_traceback(None)
+            await self._broken(self._error)
         if not self._sending:
             raise LocalProtocolError("this half of the channel has ended: no send after send_eof, or after the other side left")
         size = self._port.channel_send(self, Kind.ITEM, item, None, {})
@@ -210,7 +211,7 @@ class Channel(Generic[Receives_co, Sends_contra]):
     async def __anext__(self) -> Receives_co:
         while not self._items:
             if self._error is not None:
-                raise self._error.with_traceback(None)
+                await self._broken(self._error)
             if not self._receiving:
                 raise StopAsyncIteration
             waiter = self._loop.waiter()
@@ -323,6 +324,12 @@ class Channel(Generic[Receives_co, Sends_contra]):
         if not (self._sending or self._receiving or self._done):
             self._done = True
             self._port.channel_done(self)
+
+    @staticmethod
+    async def _broken(error: BusError) -> NoReturn:
+        if told_over(error):
+            await let_scope_fire()
+        raise error.with_traceback(None)
 
     @property
     def failed(self) -> BusError | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Generator
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from ._loop import elsewhere
+from ._loop import elsewhere, let_scope_fire
 from .body import typed_body
 from .errors import BadReply, BusError, Code, DeadlineExceeded, RequestCancelled, make_request_error
 
@@ -108,6 +108,8 @@ class Reply(Generic[T_co]):
                 if isinstance(error, RuntimeError) and not self._loop.is_here():
                     raise elsewhere() from None
                 raise
+        if self._state == _FAILED and told_over(self._error):
+            yield from let_scope_fire().__await__()
         return self._result()
 
     def _result(self) -> T_co:
@@ -195,6 +197,11 @@ def error_of(message: Message, subject: str | int, elapsed: float) -> BusError:
     error.subject = subject
     error._received = True
     return error
+
+
+def told_over(error: BusError | None) -> bool:
+    """Whether it says that the peer has seen a deadline pass, which may be that of a scope here."""
+    return isinstance(error, DeadlineExceeded) and error.where == "remote"
 
 
 def _name(target: Any) -> str:

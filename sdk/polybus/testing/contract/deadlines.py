@@ -9,7 +9,7 @@ import pytest
 
 from ...bus import Bus
 from ...context import Context
-from ...errors import DeadlineExceeded, RequestCancelled
+from ...errors import Code, DeadlineExceeded, RequestCancelled, RequestError
 from ._base import Contract, eventually, needs
 
 __all__ = ["DeadlineContract"]
@@ -80,6 +80,33 @@ class DeadlineContract(Contract):
             assert scope.cancelled_caught
             await handler.stopped.wait()
             await eventually(lambda: client.stats().pending == 0)
+
+    async def test_a_scope_that_is_over_fires_whatever_the_peer_says(self) -> None:
+        bus, subject = Bus(), self.subject("endless")
+        _Endless(bus, subject)
+        async with self.joined(bus) as client:
+            for left in (0.0004, 0.0, -1.0):
+                with anyio.move_on_after(left) as scope:
+                    await client.request(subject)
+                assert scope.cancelled_caught
+
+    @needs("deadlines")
+    async def test_a_peer_that_gives_up_a_moment_early_does_not_forestall_the_scope(self) -> None:
+        bus, subject = Bus(), self.subject("early")
+
+        @bus.handle(subject)
+        async def early(ctx: Context) -> None:
+            assert ctx.deadline is not None
+            await anyio.sleep_until(ctx.deadline - 0.02)
+            raise RequestError(Code.DEADLINE_EXCEEDED, "no time left")
+
+        async with self.joined(bus) as client:
+            with anyio.move_on_after(0.1) as scope:
+                await client.request(subject)
+            assert scope.cancelled_caught
+            with anyio.move_on_after(30) as scope, pytest.raises(DeadlineExceeded):  # its own word, as ever
+                await client.request(subject, timeout=0.1)
+            assert not scope.cancelled_caught
 
     @needs("deadlines")
     async def test_a_nested_request_inherits_the_deadline_of_the_handler(self) -> None:
