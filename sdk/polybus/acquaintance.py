@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from .answering import AnsweredPeer
 from .errors import BusError, Disconnected, RequestCancelled, Unsupported
 from .hello import HELLO, HELLO_TIMEOUT, LATE, Question
 from .message import Kind, Message
-
-if TYPE_CHECKING:
-    pass
 
 __all__ = ["AcquaintedPeer"]
 

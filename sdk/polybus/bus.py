@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import secrets
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
@@ -52,10 +51,6 @@ T = TypeVar("T")
 
 AnySubject: TypeAlias = "str | int | Subject[Any, Any]"
 
-logger: logging.Logger = logging.getLogger("polybus")
-
-_CHECKED = 4096
-_KEPT = 4096
 _TIMEOUT = 30.0
 
 

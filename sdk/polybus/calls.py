@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import logging
 import math
 import secrets
 from collections.abc import AsyncIterable, Coroutine
@@ -24,8 +23,6 @@ if TYPE_CHECKING:
     from .peer import Peer
 
 __all__ = ["Answer", "Call", "ChannelCall", "RefusedCall", "failure"]
-
-logger: logging.Logger = logging.getLogger("polybus.handlers")
 
 
 class Answer:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import logging
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -25,8 +24,6 @@ if TYPE_CHECKING:
     from .peer import Peer
 
 __all__ = ["ROUTES", "FanOut", "Route", "own_format", "split"]
-
-logger: logging.Logger = logging.getLogger("polybus")
 
 ROUTES = 4096
 Choose: TypeAlias = "Callable[[Any, str | int], BodyFormat]"

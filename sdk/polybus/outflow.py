@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from typing import TYPE_CHECKING, Any
 
 from .backlog import Backlog, State
@@ -17,8 +16,6 @@ if TYPE_CHECKING:
     from .reply import Reply
 
 __all__ = ["Outflow", "State"]
-
-logger: logging.Logger = logging.getLogger("polybus.link")
 
 
 class Outflow(Backlog):
@@ -182,8 +179,6 @@ class Outflow(Backlog):
             self.write(message, peer)
         elif self.state is State.UP and self._closing is None and not self._wait(message, peer, None, 0.0, droppable=False):
             self.too_slow(peer, "its outbox is full of answers")
-
-    # -- a slow connection -----------------------------------------------------------------------------------------------
 
     def _disconnected(self, *, sent: bool) -> BusError:
         why = self._closing

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterable
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final
@@ -25,7 +24,6 @@ if TYPE_CHECKING:
 
 __all__ = ["BusGate", "Listener", "Serving"]
 
-logger: logging.Logger = logging.getLogger("polybus.security")
 
 WHEN_FULL = ("drop_oldest", "drop_newest", "disconnect")
 

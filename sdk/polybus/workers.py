@@ -8,7 +8,6 @@ task groups and `current_task` work (started by hand from a callback they do not
 from __future__ import annotations
 
 import contextvars
-import logging
 from collections import deque
 from collections.abc import Callable, Coroutine, Generator
 from typing import TYPE_CHECKING, Any, Protocol
@@ -20,7 +19,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Job", "Workers"]
 
-logger: logging.Logger = logging.getLogger("polybus")
 
 _MAX_IDLE = 64
 
