@@ -1,18 +1,17 @@
-"""Draws docs/picture.svg: protocols, transports and nesting. What is not there yet is dashed: the package itself is asked.
+"""Draws docs/picture.svg: protocols, transports, nesting and recording; which there are, the package itself says.
 
 ``python docs/make_picture.py`` writes the file; a test compares it with what this would draw.
 """
 
 from __future__ import annotations
 
-from importlib.util import find_spec
 from pathlib import Path
 from xml.sax.saxutils import escape
 
 from polybus.urls import _PROTOCOLS, _TRANSPORTS
 
 PICTURE = Path(__file__).with_name("picture.svg")
-WIDTH, HEIGHT = 860, 470
+WIDTH, HEIGHT = 860, 546
 STYLE = """
   text { font: 14px system-ui, sans-serif; fill: #1f2933; text-anchor: middle }
   .small { font-size: 12px; fill: #52606d }
@@ -23,28 +22,19 @@ STYLE = """
   .bus { fill: #e3f2ec; stroke: #2f855a }
   .protocol { fill: #e6effa; stroke: #2b6cb0 }
   .transport { fill: #fbf0e1; stroke: #b7791f }
-  .coming { fill: #f7f7f7; stroke: #9aa5b1; stroke-dasharray: 5 4 }
+  .record { fill: #f3e8f7; stroke: #7e4a9e }
   .floor { fill: none; stroke: #cbd2d9; stroke-width: 1px }
   path { fill: none; stroke: #7b8794; stroke-width: 1.5px; marker-end: url(#tip) }
   marker path { fill: #7b8794; stroke: none }
 """
 PROTOCOLS = {"ubre": "UBRE", "csb": "CSB", "jrep": "J.REP", "uprotocol": "uProtocol"}
 TRANSPORTS = {
-    "memory": ("memory", "memory"),
-    "tcp": ("TCP, TLS", "tcp"),
-    "unix": ("Unix socket", "unix"),
-    "ws": ("WebSocket", "ws"),
-    "http": ("HTTP", "http"),
-    "postmessage": ("iframe port", "postmessage"),
+    "memory": "memory",
+    "tcp": "TCP, TLS",
+    "unix": "Unix socket",
+    "ws": "WebSocket",
+    "http": "HTTP",
 }
-
-
-def there(name: str) -> bool:
-    """Whether polybus has a module of this name."""
-    try:
-        return find_spec(f"polybus.{name}") is not None
-    except ModuleNotFoundError:
-        return False
 
 
 def box(x: float, y: float, width: float, height: float, kind: str, *lines: str) -> str:
@@ -59,13 +49,10 @@ def box(x: float, y: float, width: float, height: float, kind: str, *lines: str)
     return "\n".join((shape, *texts))
 
 
-def row(y: float, kind: str, boxes: list[tuple[str, str, bool]]) -> list[str]:
-    """Boxes of equal width, side by side; those that are not there are dashed."""
+def row(y: float, kind: str, boxes: list[tuple[str, str]]) -> list[str]:
+    """Boxes of equal width, side by side."""
     width = (WIDTH - 190 - 12 * (len(boxes) - 1)) / len(boxes)
-    return [
-        box(170 + number * (width + 12), y, width, 52, kind if exists else "coming", name, note)
-        for number, (name, note, exists) in enumerate(boxes)
-    ]
+    return [box(170 + number * (width + 12), y, width, 52, kind, name, note) for number, (name, note) in enumerate(boxes)]
 
 
 def label(y: float, text: str, note: str) -> str:
@@ -78,13 +65,9 @@ def label(y: float, text: str, note: str) -> str:
 
 def draw() -> str:
     """The whole picture."""
-    protocols = [(name, f"{word}+", word in _PROTOCOLS) for word, name in PROTOCOLS.items()]
-    transports = [
-        (name, "in a browser" if word == "postmessage" else f"{word}://", word in _TRANSPORTS or there(f"transports.{word}"))
-        for word, (name, _) in TRANSPORTS.items()
-    ]
-    bridge, tunnel = there("gateway"), there("tunnel")
-    broker = there("broker")
+    protocols = [(name, f"{word}+") for word, name in PROTOCOLS.items() if word in _PROTOCOLS]
+    transports = [(name, f"{word}://") for word, name in TRANSPORTS.items() if word in _TRANSPORTS]
+    transports.append(("port", "in a browser"))
     parts = [
         f'<rect x="0" y="0" width="{WIDTH}" height="{HEIGHT}" class="page"/>',
         label(48, "Your program", "handlers, four verbs"),
@@ -97,24 +80,27 @@ def draw() -> str:
         *row(204, "transport", transports),
         '<path d="M505 256 V284"/>',
         label(312, "Nesting", "a bus is a transport"),
-        box(170, 290, 213, 70, "bus" if bridge else "coming", "Bridge", "bus ↔ bus of another", "protocol, by routes"),
-        box(399, 290, 213, 70, "bus" if tunnel else "coming", "Tunnel", "any protocol through", "any other"),
-        box(628, 290, 212, 70, "bus" if broker else "coming", "CSB broker", "clients ↔ servers,", "bodies untouched"),
-        label(404, "At the other end", "one URL says it all"),
+        box(170, 290, 213, 70, "bus", "Bridge", "bus ↔ bus of another", "protocol, by routes"),
+        box(399, 290, 213, 70, "bus", "Tunnel", "any protocol through", "any other"),
+        box(628, 290, 212, 70, "bus", "CSB broker", "clients ↔ servers,", "bodies untouched"),
+        label(404, "Recording", "both directions"),
+        box(170, 382, 213, 70, "record", "Recorder", "every frame of every link,", "secrets blanked"),
+        box(399, 382, 213, 70, "record", "Replay", "the same exchanges", "against another server"),
+        box(628, 382, 212, 70, "record", "Pipeline on Spark", "tables, metrics,", "a report"),
+        label(496, "At the other end", "one URL says it all"),
         box(
             170,
-            382,
+            474,
             670,
             52,
             "floor",
             "polybus, or a bare peer of that protocol",
             "protocol+transport://address, for example ubre+ws://host/bus",
         ),
-        f'<text x="{WIDTH - 20}" y="{HEIGHT - 12}" class="small" style="text-anchor: end">dashed: not there yet</text>',
     ]
     head = (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" width="{WIDTH}" height="{HEIGHT}" role="img" '
-        'aria-label="A bus stands on protocols, these on transports; a bus can itself be a transport">'
+        'aria-label="A bus stands on protocols, these on transports; a bus can be a transport; what passes can be recorded">'
     )
     size = 'refX="7" refY="4" markerWidth="8" markerHeight="8" orient="auto"'
     tip = f'<defs><marker id="tip" viewBox="0 0 8 8" {size}><path d="M0 0 L8 4 L0 8 z"/></marker></defs>'
