@@ -7,12 +7,14 @@ values, uProtocol ``google.protobuf.Any``); the three here are shared.
 
 from __future__ import annotations
 
+import enum
 import math
 import re
 from array import array
 from collections.abc import Callable
 from functools import lru_cache
 from itertools import accumulate
+from operator import is_ as _is_same
 from typing import TYPE_CHECKING, Any, Protocol, get_args
 
 import attrs
@@ -154,12 +156,36 @@ def convert(value: Any, target: Any) -> Any:
     Raises:
         ValueError: It does not fit; the text names the path and what was expected.
     """
-    if target is Any:
+    if target is Any or (isinstance(value, enum.Enum) and type(value) is target):
         return value
     validate = _pydantic(target)
     if validate is not None:
         return validate(value)
-    return msgspec.convert(value, target, str_keys=True)
+    try:
+        return msgspec.convert(value, target, str_keys=True)
+    except msgspec.ValidationError:
+        try:
+            bare = _without_members(value)
+        except RecursionError:  # it contains itself
+            bare = value
+        if bare is value:
+            raise
+        return msgspec.convert(bare, target, str_keys=True)
+
+
+def _without_members(value: Any) -> Any:
+    """The same with values in place of members of enums: a wire may know these as such (J.REP), and msgspec makes them anew."""
+    if isinstance(value, enum.Enum):
+        return value.value
+    if type(value) is dict:
+        made: Any = {_without_members(name): _without_members(item) for name, item in value.items()}
+        same = all(map(_is_same, made, value)) and all(map(_is_same, made.values(), value.values()))
+    elif type(value) in (list, tuple, set, frozenset):
+        made = type(value)(map(_without_members, value))
+        same = all(map(_is_same, made, value))
+    else:
+        return value
+    return value if same else made
 
 
 def misfit(error: Exception) -> str:

@@ -1,5 +1,6 @@
 """Buses over J.REP: what a foreign client sees, isolation of sessions, and what a real Errai fails (notes section 5)."""
 
+import enum
 import json
 import logging
 from collections.abc import AsyncIterator
@@ -24,7 +25,8 @@ from polybus import (
 )
 from polybus.errors import Code, Conflict, RemoteError, ReservedSubject
 from polybus.events import LinkUp
-from polybus.protocols.jrep import BusState, JavaObject, Parts, RemoteInterface, bus_states
+from polybus.protocols.jrep import BusState, JavaObject, JavaTypes, Jrep, Parts, RemoteInterface, bus_states
+from polybus.testing import pair
 
 from .raw import BOUND, Peer, raw
 
@@ -613,6 +615,32 @@ def test_names_of_methods_follow_java() -> None:
     with pytest.raises(TypeError, match="no Java name"):
         CALCULATOR.method("find", complex)
     assert CALCULATOR._type_of(JavaObject("x.Y")) == "x.Y"
+    assert CALCULATOR.method("find", str | None, None | int, list[str] | None) == CALCULATOR.method("find", str, int, list)
+    with pytest.raises(TypeError, match="no Java name"):
+        CALCULATOR.method("find", int | str)
+
+
+class Grade(enum.Enum):
+    LOW = 1
+
+
+async def test_enums_of_java_are_arguments_and_results() -> None:
+    types, bus = JavaTypes(), Bus()
+    types.portable("x.Grade")(Grade)
+    grading = RemoteInterface("x.Grading", types)
+
+    @grading.handle(bus)
+    async def best(one: Grade, many: list[Grade], other: Grade | None) -> Grade:
+        assert (one, many, other) == (Grade.LOW, [Grade.LOW], None)
+        return one
+
+    @bus.handle("grade")
+    async def grade(body: Grade) -> dict[str, Grade]:
+        return {"is": body}
+
+    async with pair(bus, protocol=Jrep(java=types)) as client:
+        assert await client.request(grading.method("best", Grade, list, Grade, returns=Grade), [Grade.LOW, [Grade.LOW], None])
+        assert await client.request("grade", Grade.LOW, returns=dict[str, Grade]) == {"is": Grade.LOW}
 
 
 # -- states --------------------------------------------------------------------------------------------------------------

@@ -6,6 +6,7 @@ import enum
 import json
 import math
 import uuid
+from collections.abc import Iterable
 from typing import Any
 
 import attrs
@@ -351,6 +352,100 @@ def test_registered_classes_and_enums_come_back_as_such() -> None:
         both.decode(small)
     with pytest.raises(BadRequest, match="needs a field"):
         both.decode(b'{"^EncodedType":"x.Shape","^ObjectID":"1","name":"n"}')
+
+
+class Grade(enum.Enum):
+    LOW = 1
+    HIGH = 2
+
+
+@pytest.mark.parametrize(
+    ("hint", "value"),
+    [
+        (Grade, Grade.LOW),
+        (Grade | None, Grade.LOW),
+        (list[Grade], [Grade.LOW, Grade.HIGH]),
+        (dict[str, Grade], {"a": Grade.HIGH}),
+        (dict[Grade, list[Grade]], {Grade.LOW: [Grade.HIGH]}),
+        (frozenset[Grade], frozenset({Grade.LOW})),
+        (Point | None, Point(1, 2.0)),
+        (list[Point], [Point(1, 2.0)]),
+        (list[Any], [Grade.LOW, Point(1, 2.0)]),
+    ],
+)
+def test_registered_types_fit_wherever_a_field_says_so(hint: Any, value: Any) -> None:
+    types = JavaTypes()
+    types.portable("x.Grade")(Grade)
+    types.portable("x.Point")(Point)
+    holder = attrs.make_class("Holder", {"held": attrs.field(type=hint)})
+    types.portable("x.Holder", hints={"held": hint})(holder)
+    both = ErraiFormat(types, strict=True, depth=128)
+    assert both.decode(both.encode(holder(value))) == holder(value)
+
+
+def test_an_enum_with_bare_values_is_refused_where_it_does_not_fit() -> None:
+    types = JavaTypes()
+    types.portable("x.Grade")(Grade)
+    types.portable("x.Holder", hints={"held": list[str]})(attrs.make_class("Holder", {"held": attrs.field()}))
+    both = ErraiFormat(types, strict=True, depth=128)
+    grade = '{"^EncodedType":"x.Grade","^EnumStringValue":"LOW"}'
+    with pytest.raises(BadRequest, match=r"x\.Holder\.held"):
+        both.decode(f'{{"^EncodedType":"x.Holder","^ObjectID":"1","held":[{grade}]}}'.encode())
+
+
+def _fixed(parts: Iterable[int]) -> tuple[int, ...]:
+    return tuple(parts)
+
+
+def test_a_registered_class_is_made_by_its_own_rules() -> None:
+    types = JavaTypes()
+
+    @types.portable("x.Sum")
+    @attrs.define
+    class Sum:
+        _parts: tuple[int, ...] = attrs.field(converter=_fixed)
+        itself: Any = None
+        total: int = attrs.field(init=False)
+
+        def __attrs_post_init__(self) -> None:
+            self.total = sum(self._parts)
+
+    both = ErraiFormat(types, strict=True, depth=128)
+    made = Sum([1, 2])
+    made.itself = made
+    data = both.encode(made)
+    assert json.loads(data)["total"] == 3
+    back = both.decode(data)
+    assert back.itself is back
+    assert (back._parts, back.total) == ((1, 2), 3)
+
+
+def test_what_a_check_of_the_application_ends_in_is_a_bad_request() -> None:
+    types = JavaTypes()
+
+    def fails(made: object, attribute: object, value: object) -> None:
+        raise KeyError("secret")
+
+    types.portable("x.Checked")(attrs.make_class("Checked", {"a": attrs.field(validator=fails)}))
+    both = ErraiFormat(types, strict=True, depth=128)
+    with pytest.raises(BadRequest, match=r"x\.Checked: a check of it ended in KeyError$"):
+        both.decode(b'{"^EncodedType":"x.Checked","^ObjectID":"1","a":1}')
+
+
+def test_a_class_whose_annotations_mean_nothing_is_named_each_time() -> None:
+    types = JavaTypes()
+
+    @types.portable("x.Lost")
+    @attrs.define
+    class Lost:
+        a: "Nowhere"  # type: ignore[name-defined]  # noqa: F821
+
+    both = ErraiFormat(types, strict=True, depth=128)
+    for _ in range(2):
+        with pytest.raises(BadRequest, match=r"Lost, registered as x\.Lost: name 'Nowhere' is not defined"):
+            both.decode(b'{"^EncodedType":"x.Lost","^ObjectID":"1","a":1}')
+        with pytest.raises(TypeError, match="hints="):
+            both.encode(Lost(1))
 
 
 def test_a_registry_refuses_doubles_and_other_classes() -> None:

@@ -67,14 +67,21 @@ class Portable:
     """How objects of one registered class are written and read.
 
     Attributes:
-        fields: For each: its name here, its name in Java, its type, and whether its numbers stay bare.
-        defaults: Of fields that may be left out.
+        fields: For each: its name here, its name in Java, and whether its numbers stay bare.
+        arguments: For each that ``__init__`` takes: the argument's name, the name in Java, the type to convert to, and whether
+            it may be left out.
     """
 
     java: str
     cls: type
-    fields: tuple[tuple[str, str, Any, bool], ...]
-    defaults: Mapping[str, Any]
+    fields: tuple[tuple[str, str, bool], ...]
+    arguments: tuple[tuple[str, str, Any, bool], ...]
+
+    def fill(self, made: Any, arguments: Mapping[str, Any]) -> None:
+        """Make an object of what has been made already, so that what it contains may refer to it."""
+        # attrs makes one of them; the former for a class with an __init__ of its own.
+        init = "__attrs_init__" if hasattr(self.cls, "__attrs_init__") else "__init__"
+        getattr(made, init)(**arguments)
 
 
 class JavaTypes:
@@ -107,6 +114,8 @@ class JavaTypes:
 
         Fields of the types ``int``, ``float``, ``bool`` and ``str`` count as such in Java too, so they are written bare. A
         field annotated ``Any`` or ``object`` is written with markers; so is an ``int`` beyond 32 bits, which Java calls long.
+        What comes in is made with the class's own converters, validators and ``__attrs_post_init__``; fields with
+        ``init=False`` are written only.
 
         Args:
             java: The Java class name, with its package; of an inner class with ``$``.
@@ -127,7 +136,7 @@ class JavaTypes:
             kind: type = cls
             if not attrs.has(kind):
                 raise TypeError(f"{cls.__name__}: only attrs classes and enums can be registered as {java}")
-            portable = Portable(java, cls, (), {})
+            portable = Portable(java, cls, (), ())
             self._by_class[cls] = self._by_name[java] = portable
             self._waiting[java] = names or {}, hints
             return cls
@@ -141,29 +150,42 @@ class JavaTypes:
             raise ValueError(f"{cls.__name__} is registered already")
 
     def of_class(self, cls: type) -> Portable | str | None:
-        """How objects of a class are written; of an enum the Java name."""
+        """How objects of a class are written; of an enum the Java name.
+
+        Raises:
+            TypeError: An annotation of it cannot be resolved.
+        """
         found = self._by_class.get(cls)
         return self._resolved(found) if isinstance(found, Portable) else found
 
     def of_name(self, java: str) -> Portable | type[enum.Enum] | None:
-        """How objects of a Java type are read."""
+        """How objects of a Java type are read.
+
+        Raises:
+            TypeError: An annotation of the class cannot be resolved.
+        """
         found = self._by_name.get(java)
         return self._resolved(found) if isinstance(found, Portable) else found
 
     def _resolved(self, portable: Portable) -> Portable:
-        waiting = self._waiting.pop(portable.java, None)
+        waiting = self._waiting.get(portable.java)
         if waiting is None:
             return portable
         names, hints = waiting
-        types = hints if hints is not None else get_type_hints(portable.cls)
-        fields, defaults = [], dict[str, Any]()
+        try:
+            types = hints if hints is not None else get_type_hints(portable.cls)
+        except NameError as error:
+            name = f"{portable.cls.__name__}, registered as {portable.java}"
+            raise TypeError(f"{name}: {error}; say what it is with portable(..., hints=...)") from error
+        fields, arguments = list[tuple[str, str, bool]](), list[tuple[str, str, Any, bool]]()
         for one in attrs.fields(portable.cls):
-            hint = types.get(one.name, Any)
-            fields.append((one.name, names.get(one.name, one.name.lstrip("_")), hint, _is_bare(hint)))
-            if one.default is not attrs.NOTHING:
-                defaults[one.name] = one.default
-        made = Portable(portable.java, portable.cls, tuple(fields), defaults)
+            hint, java = types.get(one.name, Any), names.get(one.name, one.name.lstrip("_"))
+            fields.append((one.name, java, _is_bare(hint)))
+            if one.init:  # a converter takes what it likes
+                arguments.append((one.alias, java, Any if one.converter else hint, one.default is not attrs.NOTHING))
+        made = Portable(portable.java, portable.cls, tuple(fields), tuple(arguments))
         self._by_class[portable.cls] = self._by_name[portable.java] = made
+        del self._waiting[portable.java]
         return made
 
 

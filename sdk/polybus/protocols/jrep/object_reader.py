@@ -9,9 +9,9 @@ import enum
 from collections.abc import Callable
 from typing import Any, Final, TypeAlias
 
-import attrs
 import msgspec
 
+from ...body import convert, misfit
 from ...errors import BadRequest
 from .java import JavaEnum, JavaObject, JavaTypes, Portable
 from .references import Measure
@@ -70,7 +70,10 @@ class ObjectReading:
             if name is not None:
                 raise BadRequest(f"^EncodedType is text, not {type(name).__name__}")
             return {key: self.value(item) for key, item in node.items()}
-        registered = self._types.of_name(name)
+        try:
+            registered = self._types.of_name(name)
+        except TypeError as error:
+            raise BadRequest(str(error)) from error
         if registered is not None:
             read = self._readers[name] = (
                 _portable(registered) if isinstance(registered, Portable) else _constants(registered, name)
@@ -98,18 +101,16 @@ class ObjectReading:
         made: Any = object.__new__(how.cls)
         if id is not None:
             self._known[id] = made
-        for ours, java, hint, _ in how.fields:
+        arguments: dict[str, Any] = {}
+        for name, java, hint, optional in how.arguments:
             if java in node:
-                value = _fitting(self.value(node[java]), hint, f"{how.java}.{java}")
-            elif ours in how.defaults:
-                value = _default(how.defaults[ours], made)
-            else:
+                arguments[name] = _fitting(self.value(node[java]), hint, f"{how.java}.{java}")
+            elif not optional:
                 raise BadRequest(f"{how.java} needs a field {java!r}")
-            object.__setattr__(made, ours, value)
         try:
-            attrs.validate(made)
-        except (ValueError, TypeError) as error:
-            raise BadRequest(f"{how.java}: {error.args[0] if error.args else error}") from error
+            how.fill(made, arguments)
+        except Exception as error:  # whatever the application's own checks make of what a peer has sent
+            raise BadRequest(f"{how.java}: {misfit(error)}") from error
         return made
 
     def _opaque(self, node: dict[str, Any], id: str | None, known: bool = False) -> JavaObject:
@@ -157,12 +158,6 @@ def _fitting(value: Any, hint: Any, where: str) -> Any:
     if hint is float and type(value) is int:
         return float(value)
     try:
-        return msgspec.convert(value, hint, str_keys=True)
-    except (msgspec.ValidationError, TypeError) as error:
+        return convert(value, hint)
+    except (msgspec.ValidationError, ValueError, TypeError) as error:
         raise BadRequest(f"{where}: {error}") from error
-
-
-def _default(default: Any, made: Any) -> Any:
-    if isinstance(default, attrs.Factory):  # type: ignore[arg-type]  # a class, whatever the stubs say
-        return default.factory(made) if default.takes_self else default.factory()
-    return default

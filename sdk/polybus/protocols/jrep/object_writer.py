@@ -62,7 +62,7 @@ class ObjectWriter:
         given = ids.add(value)
         members = [
             b",%b:%b" % (quoted(java), (_bare if bare else self._value)(getattr(value, ours), ids))
-            for ours, java, _, bare in how.fields
+            for ours, java, bare in how.fields
         ]
         if not members:
             return b'{"^EncodedType":%b,"^ObjectID":"%d","^InstantiateOnly":true}' % (name, given)

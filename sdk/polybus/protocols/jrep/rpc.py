@@ -11,7 +11,7 @@ import datetime
 import decimal
 import inspect
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final, TypeVar, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Any, Final, TypeVar, get_args, get_origin, get_type_hints
 
 import msgspec
 
@@ -134,6 +134,9 @@ class RemoteInterface:
             return kind
         if kind is Any or kind is object or kind is type(None):
             return "java.lang.Object"
+        kinds = [one for one in get_args(kind) if one is not type(None)]
+        if len(kinds) == 1 and type(None) in get_args(kind):
+            return self._java_name(kinds[0])  # in Java everything may be null
         plain = get_origin(kind) or kind
         if isinstance(plain, type):
             registered = self._java.of_class(plain)
