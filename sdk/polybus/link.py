@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, cast
 
 from . import incoming
 from .crowd import Crowd, expiry
-from .errors import Forbidden, Unauthorized
+from .errors import BusError, Forbidden, Unauthorized
 from .events import FrameRefused, LinkDown, LinkUp
 from .message import Message
 from .outflow import Outflow, State
@@ -330,6 +331,8 @@ class Link(Outflow):
             self._ready(event.bare)
         elif isinstance(event, Refused):
             self.refused(event.error.reason, str(event.error), now)
+            if event.answer is not None:
+                self._answer_refused(event.answer, event.peer_key, now)
             if event.error.reply_id is not None and (peer := self._peer_of(event.peer_key)) is not None:
                 peer.answered_badly(event.error)
         elif isinstance(event, Undelivered):
@@ -350,6 +353,14 @@ class Link(Outflow):
             self.flowing = False
             if self.transport is not None:
                 self.transport.close(event.code, event.reason)
+
+    def _answer_refused(self, answer: Message, key: Any, now: float) -> None:
+        """Answer what was malformed, unless its id is in flight: who asked that would take this for the answer."""
+        peer = self._peer_of(key)
+        in_flight = peer is not None and (answer.id in (peer.calls or ()) or answer.id in (peer.channels or ()))
+        if self.session is not None and not in_flight:
+            with suppress(BusError):  # one of many has gone meanwhile
+                self.session.send(answer, now, key)
 
     def refused(self, reason: str, text: str, now: float) -> None:
         """Count one malformed message; too many in a minute end the link."""

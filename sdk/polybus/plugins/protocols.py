@@ -152,10 +152,16 @@ class PeerClosed:
 
 @frozen
 class Refused:
-    """Something was malformed. The session has already queued an answer where one is possible."""
+    """Something was malformed. The session has already queued an answer where one is possible, or leaves it to the bus.
+
+    Attributes:
+        answer: What the bus is to send, unless the peer has a request or a channel in flight under its id: for wires where
+            it would be taken for the answer to that.
+    """
 
     error: RemoteProtocolError
     peer_key: Any = None
+    answer: Message | None = None
 
 
 @frozen

@@ -44,6 +44,9 @@ def test_the_declared_effect(id: str) -> None:
     session.receive(frame, 0.0)
     [event] = session.events()
     assert isinstance(event, Refused)
+    assert session.frames_to_send() == []  # the bus knows whether the id is free to be answered
+    if event.answer is not None:
+        session.send(event.answer, 0.0)
     answers = session.frames_to_send()
     effect, error = case["expected"]["effect"], case["expected"]["error"]
     if effect == "drop_count":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
 from typing import Any
 
 import anyio
@@ -10,6 +11,7 @@ import pytest
 from polybus import Bus, Context, DeadlineExceeded, Limits
 from polybus.protocols import Csb
 from polybus.testing import pair
+from tests.broker.raw import raw_peer
 from tests.support import eventually
 
 pytestmark = pytest.mark.anyio
@@ -119,3 +121,39 @@ async def test_between_our_own_the_deadline_travels_once_the_peer_is_known() -> 
             assert 0 < left <= 4
         with anyio.move_on_after(3):
             assert 0 < await client.request("ttl", timeout=30) <= 3
+
+
+@pytest.mark.parametrize("bad", ["12000007 00000007 7b", "10010007 00000007"])
+async def test_what_is_malformed_is_not_answered_under_an_id_that_is_in_flight(bad: str) -> None:
+    bus, go = Bus(), anyio.Event()
+
+    @bus.handle(7)
+    async def slow() -> str:
+        await go.wait()
+        return "done"
+
+    async with bus.serve("csb+tcp://127.0.0.1:0") as listener, raw_peer(listener.url) as peer:
+        await peer.send("10000007 00000007", bad, bad.replace("0007", "0008", 1))
+        assert (await peer.receive())[4:8] == "0008"
+        go.set()
+        assert await peer.receive() == "2100000700000007" + b"done".hex()
+        await peer.send(bad)
+        assert (await peer.receive())[4:8] == "0007"
+        assert bus.stats().malformed == 3
+
+
+async def test_what_is_malformed_in_a_channel_that_is_open_does_not_end_it() -> None:
+    bus = Bus()
+
+    @bus.handle("count")
+    async def count() -> AsyncIterator[int]:
+        yield 1
+        yield 2
+
+    extras = b'{"mode":"stream","n":1}'
+    async with bus.serve("csb+tcp://127.0.0.1:0") as listener, raw_peer(listener.url) as peer:
+        await peer.send(f"10000005 ffff0007 0005 {len(extras):04x} ffffffff" + (b"count" + extras).hex())
+        assert (await peer.receive())[8:16] == "ffff0009"
+        await peer.send("10000005 ffff0007 0005 0002 ffffffff" + b"count{]".hex(), "10000005 ffff000a 00000009")
+        assert (await peer.receive())[8:] == "ffff0009" + b"2".hex()
+        assert bus.stats().malformed == 1

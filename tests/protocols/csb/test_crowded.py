@@ -157,6 +157,10 @@ def test_what_a_broker_must_not_say(frame: str, reason: str) -> None:
 def test_a_bad_request_of_a_client_is_answered_to_that_client() -> None:
     session = with_clients(7)
     session.receive(bytes.fromhex("00000007 12000005 00000001 7b"), 0.0)
+    [event] = session.events()
+    assert isinstance(event, Refused)
+    assert event.answer is not None
+    session.send(event.answer, 0.0, event.peer_key)
     [frame] = session.frames_to_send()
     assert frame[:12] == bytes.fromhex("00000007 22cb0005 00000001")
 

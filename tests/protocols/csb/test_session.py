@@ -322,7 +322,9 @@ def test_an_open_that_a_bare_peer_does_not_know_is_over() -> None:
 def test_a_bad_open_is_answered_with_an_end() -> None:
     session = started()
     session.receive(bytes.fromhex("10 00 0005 ffff0007 0001 0002 ffffffff 61 7b7d"), 0.0)
-    assert refused(events_of(session)) == "malformed"
+    [event] = events_of(session)
+    assert refused([event]) == "malformed"
+    session.send(event.answer, 0.0)
     [frame] = session.frames_to_send()
     assert frame[:8] == bytes.fromhex("22 cc 0005 ffff000b")
 

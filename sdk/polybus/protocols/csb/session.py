@@ -129,16 +129,15 @@ class CsbSession:
             error.reply_id = party.find(error.reply_id)
             if error.reply_id is not None:
                 party.answered(error.reply_id)
-        self._events.append(Refused(error, party.key))
+        answer: Message | None = None
         if error.answer_id is not None:
             code = Code.RESOURCE_EXHAUSTED if error.reason == "too_large" else Code.INVALID_ARGUMENT
             facts = {"text": error.text, "reason": error.reason}
             answer = Message(_ERROR, "", error.answer_id, code=code, attributes=facts)
             if error.answer_id >> 16 == wire.OPEN:
                 answer.kind = Kind.END
-                self._queue(self._writer.of_channel(answer, ~error.answer_id), party)
-            else:
-                self._queue(self._writer.error(answer, error.answer_id), party)
+        # Not written here: its id may be that of a request that runs, and would be taken for the answer to that.
+        self._events.append(Refused(error, party.key, answer))
         if error.close_code is not None:
             self._events.append(CloseWanted(error.close_code, error.reason, error))
 
