@@ -121,7 +121,7 @@ class Channel(Generic[Receives_co, Sends_contra]):
         """Send one item; waits while the other side has granted no credit.
 
         Raises:
-            LocalProtocolError: After `send_eof`.
+            LocalProtocolError: After `send_eof`, or after the handler at the other side has returned.
             EncodeError: The wire cannot carry the item.
             RequestError: The other side ended the channel with this error.
             Disconnected: The link broke.
@@ -133,7 +133,9 @@ class Channel(Generic[Receives_co, Sends_contra]):
         if self._error is not None:
             await self._broken(self._error)
         if not self._sending:
-            raise LocalProtocolError("this half of the channel has ended: no send after send_eof, or after the other side left")
+            raise LocalProtocolError(
+                "this half of the channel has ended: no send after send_eof, or after the handler has returned"
+            )
         size = self._port.channel_send(self, Kind.ITEM, item, None, {})
         self._credit -= 1
         self._ahead.append(size)

@@ -95,7 +95,7 @@ def next_call(peer: Peer) -> None:
 def duplicate(peer: Peer, message: Message, now: float) -> None:
     """An id that is still in flight: what came second is not run."""
     link = peer._link
-    link.refused("duplicate_id", f"the id of a {message.kind.value} for {message.subject!r} is still in flight", now)
+    link.refused("duplicate_id", f"the id of this {message.kind.value} for {message.subject!r} is still in flight", now)
     if link.session is not None and link.session.capabilities.answers_duplicates:
         kind = Kind.END if message.kind is Kind.OPEN else Kind.ERROR
         peer.send_error(

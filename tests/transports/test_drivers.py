@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import gc
 import socket
+import struct
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from typing import Any
@@ -16,8 +17,9 @@ from anyio.streams.stapled import StapledByteStream
 
 from polybus.limits import Limits
 from polybus.plugins import Closed
-from polybus.transports import _listen
+from polybus.transports import _listen, _wire_asyncio
 from polybus.transports._stream import StreamTransport
+from polybus.transports._wire import BURST
 from polybus.transports._wire_pump import PumpWire
 from polybus.transports.tcp import TcpTransport
 
@@ -161,6 +163,37 @@ async def test_a_reset_is_told_as_one(anyio_backend: Any) -> None:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
             await anyio.aclose_forcefully(raw.stream)
             assert await there.end() == Closed(1006, "connection reset by the peer")
+
+
+@pytest.mark.parametrize("anyio_backend", [("asyncio", {"use_uvloop": False})], ids=["asyncio"])
+async def test_a_peer_that_cuts_its_connection_fills_no_log(anyio_backend: Any, caplog: pytest.LogCaptureFixture) -> None:
+    left, right = tcp_pair()
+    wire = await _wire_asyncio.accept_wire(left, "somewhere", None, Limits())
+    right.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    right.close()
+    for turn in range(20):  # all before the event loop tells of it
+        wire.write(bytes(BURST))
+        wire.write_first(bytes(BURST), turn)
+    receiver = Lost()
+    wire.attach(receiver)
+    with anyio.fail_after(BOUND):
+        await receiver.lost.wait()
+    assert not [record for record in caplog.records if record.name == "asyncio"]
+
+
+class Lost:
+    """A user of a wire that only waits for its end."""
+
+    def __init__(self) -> None:
+        self.lost = anyio.Event()
+
+    def wire_lost(self, error: Exception | None) -> None:
+        self.lost.set()
+
+    def data_received(self, data: bytes) -> None: ...
+    def eof_received(self) -> None: ...
+    def pause_writing(self) -> None: ...
+    def resume_writing(self) -> None: ...
 
 
 async def test_leaving_the_bus_ends_those_who_are_still_in_their_handshake(anyio_backend: Any) -> None:

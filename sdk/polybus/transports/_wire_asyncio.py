@@ -178,8 +178,7 @@ class AsyncioWire(asyncio.BufferedProtocol):
                 self.write(data)
             return
         self._turn = turn
-        self._handed += len(data)
-        self._transport.write(data)  # type: ignore[union-attr]  # there is one until the wire is shut
+        self._hand_over(data)
 
     def _flush(self) -> None:
         pending = self._pending
@@ -195,9 +194,11 @@ class AsyncioWire(asyncio.BufferedProtocol):
             self._hand_over(last)
 
     def _hand_over(self, data: bytes) -> None:
-        if self._lost is None and self._transport is not None:
+        transport = self._transport
+        # The event loop logs each write to a connection that it has found broken, and tells us of that a turn later.
+        if transport is not None and not transport.is_closing():
             self._handed += len(data)
-            self._transport.write(data)
+            transport.write(data)
 
     def backlog(self) -> int:
         if self._lost is not None or self._transport is None:
