@@ -8,7 +8,8 @@ from typing import Any
 import anyio
 import pytest
 
-from polybus import Backoff, Bus, ConnectFailed, Disconnected, Limits, connect
+from polybus import Backoff, Bus, ConnectFailed, Disconnected, Limits, LocalProtocolError, connect
+from polybus.events import LinkDown
 from polybus.plugins import Closed, DialOptions, Receiver, Transport
 from polybus.transports import Memory
 
@@ -188,3 +189,32 @@ async def test_authenticate_has_as_much_time_as_a_handshake_on_every_transport(t
                 await client.request("anything")
         await stopped.wait()
         await eventually(lambda: server.stats().links == 0)
+
+
+@bounded
+async def test_who_leaves_a_silent_peer_without_having_said_a_word_does_not_wait_for_it() -> None:
+    async def silent(stream: anyio.abc.SocketStream) -> None:
+        async with stream:
+            await anyio.sleep_forever()
+
+    async with await anyio.create_tcp_listener(local_host="127.0.0.1") as listener, anyio.create_task_group() as group:
+        group.start_soon(listener.serve, silent)
+        url = f"ubre+tcp://127.0.0.1:{listener.extra(anyio.abc.SocketAttribute.local_port)}"
+        with anyio.fail_after(20), pytest.raises(LocalProtocolError, match="wildcards"):
+            async with connect(url, limits=Limits(close_timeout=600)) as bus:
+                await bus.request("news.*")
+        group.cancel_scope.cancel()
+
+
+@bounded
+async def test_who_leaves_at_once_says_goodbye_all_the_same() -> None:
+    server = Bus()
+    events = server.events()
+    async with server.serve("ubre+tcp://127.0.0.1:0") as listener:
+        for _ in range(10):
+            async with connect(listener.url):
+                pass
+            async for event in events:
+                if isinstance(event, LinkDown):
+                    assert (event.code, event.reason) == (1000, "the bus is leaving")
+                    break

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -14,6 +15,9 @@ if TYPE_CHECKING:
     from ..plugins import Host, Receiver
 
 __all__ = ["State", "StreamTransport"]
+
+_GOODBYE = 0.1
+"""Seconds for the peer to read a goodbye before which nothing was said: nobody needs to wait longer for somebody silent."""
 
 
 class State(enum.Enum):
@@ -116,7 +120,8 @@ class StreamTransport:
     def close(self, code: int = 1000, reason: str = "") -> None:
         """Write what was sent, tell the peer, close; after `Limits.close_timeout` cut. `Receiver.closed` follows."""
         if self._state is State.OPEN:
-            self._leave(Closed(code, reason))
+            only_goodbye = code == 1000 and not (self._wire.taken() or self._wire.backlog())
+            self._leave(Closed(code, reason), _GOODBYE if only_goodbye else math.inf)
             self._say_goodbye(code, reason)
 
     def abort(self, why: Closed) -> None:
@@ -189,13 +194,13 @@ class StreamTransport:
         elif self._receiver is not None:
             self._receiver.frames_received(frames)
 
-    def _leave(self, why: Closed) -> None:
+    def _leave(self, why: Closed, longest: float = math.inf) -> None:
         """From now on only the end is waited for, and not for long."""
         self._state = State.CLOSING
         self._wire.shut = True
         self._why = why
         self._wire.resume_reading()
-        self._cancel_timer = call_later(self._host, self._host.limits.close_timeout, self._wire.abort)
+        self._cancel_timer = call_later(self._host, min(self._host.limits.close_timeout, longest), self._wire.abort)
 
     def _fail(self, code: int, reason: str) -> None:
         """The peer broke a rule: tell it and go."""
