@@ -71,7 +71,7 @@ def main() -> None:
     question = Message(message.kind, METHOD, None, raw, message.format, None, 5.0)
 
     def send() -> None:
-        session.send(question, 0.0)
+        session.forget(session.send(question, 0.0), 0.0)  # as when its answer is there
         session.frames_to_send()
 
     session.send(question, 0.0)

@@ -240,6 +240,23 @@ def test_a_bad_request_is_answered_with_commstatus_and_one_without_address_is_no
     assert sent(ours) == []
 
 
+@pytest.mark.parametrize(
+    ("id", "mode", "answered"),
+    [
+        ("018BCFE5-687B-8001-8000-00000000000A", "strict", True),
+        ("cf8b1bcd-30bd-43be-a8d3-ad1cde652e10", "strict", False),  # the reqid of an answer would break a rule
+        ("cf8b1bcd-30bd-43be-a8d3-ad1cde652e10", "lenient", True),
+        ("no id", "lenient", False),
+    ],
+)
+def test_a_bad_request_is_answered_where_a_good_one_would_be(id: str, mode: str, answered: bool) -> None:
+    ours = session(mode=mode)
+    receive(ours, {**REQUEST, "id": id, "priority": "CS1"})
+    assert [(event["reqid"], event["commstatus"]) for event in sent(ours)] == (
+        [(id, Code.INVALID_ARGUMENT)] if answered else []
+    )
+
+
 def test_what_the_bus_refuses_is_commstatus_and_what_a_handler_says_is_a_status() -> None:
     ours = session()
     (question,) = receive(ours, REQUEST)

@@ -19,6 +19,7 @@ from .checks import PRIORITIES, TYPES, Facts, is_uri_reference
 from .events import Event, EventMessage, event_of
 from .extensions import BY_NAME, Extension, read_extension
 from .headers import read_headers
+from .ids import id_version
 from .rules import RULES, Violation, violations
 from .status import code_of, read_status
 from .uris import UriError, parse_uri
@@ -194,7 +195,7 @@ class Envelope:
             return None
         id, source, sink = map(str, found)
         try:
-            if is_id(id) is None or not parse_uri(source).is_response or not parse_uri(sink).is_method:
+            if not self._can_answer(id) or not parse_uri(source).is_response or not parse_uri(sink).is_method:
                 return None
         except UriError:
             return None
@@ -204,6 +205,10 @@ class Envelope:
         if any(rule.broken(answer) and not (self.lenient and rule.tolerated) for rule in _ADDRESS_RULES):
             return None  # the answer would be as wrong as the question
         return return_address(Event("1.0", id, source, "req.v1", sink, "CS4", 0))
+
+    def _can_answer(self, id: str) -> bool:
+        version = id_version(id)
+        return version in (6, 7, 8) or (version is not None and self.lenient)
 
 
 def _reply_id(attributes: dict[str, Any], kind: str) -> str | None:
