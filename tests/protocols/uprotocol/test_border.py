@@ -40,6 +40,31 @@ def test_a_message_is_an_event_of_the_package_and_comes_back(event: dict[str, An
     assert back.raw == message.raw
 
 
+FULL = {**RESPONSE, "commstatus": 4, "hash": "AP8=", "plevel": 3, "further": 7}
+
+
+@pytest.mark.parametrize("binding", ["json", "structured", "binary"])
+def test_an_event_with_all_attributes_goes_through_the_package_and_comes_back(binding: str) -> None:
+    """It knows neither bytes nor, in headers, numbers."""
+    message, format = decode(FULL), JSONFormat()
+    theirs = message.to_cloudevent()
+    if binding == "json":
+        read = format.read(CloudEvent, format.write(theirs))
+    else:
+        content = their_http.to_structured(theirs, format) if binding == "structured" else their_http.to_binary(theirs, format)
+        read = their_http.from_http(content, format)
+    back = Message.from_cloudevent(read)
+    expected = known(message) if binding != "binary" else {**known(message), "further": "7"}
+    assert (back.kind, back.code, known(back), back.raw) == (message.kind, message.code, expected, message.raw)
+
+
+@pytest.mark.parametrize("data", [object(), {"a": object()}, "\ud800"], ids=["object", "inside", "text"])
+def test_data_that_cannot_be_written_are_a_typed_error(data: Any) -> None:
+    attributes = {name: value for name, value in PUBLISH.items() if name != "data_base64"}
+    with pytest.raises(RemoteProtocolError, match="cannot be written"):
+        Message.from_cloudevent(CloudEvent({**attributes, "datacontenttype": "application/json"}, data))
+
+
 @pytest.mark.parametrize("time", ["2026-11-21T10:00:00Z", "2026-11-21T12:00:00.5+02:00"])
 def test_the_time_of_an_event_stays_as_it_is(time: str) -> None:
     """What the package itself writes always has one."""

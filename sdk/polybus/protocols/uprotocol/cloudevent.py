@@ -1,10 +1,12 @@
 """Messages as objects of the ``cloudevents`` package, and back: at the border only, for its object invents and coerces.
 
-Read and written here are the attributes as they are: no time is invented, a number stays a number, bytes stay bytes.
+Read and written here are the attributes as they are: no time is invented, and a number stays a number. A hash is base64 there,
+for the package cannot write bytes; and where it has read numbers in headers they are text.
 """
 
 from __future__ import annotations
 
+import base64
 import datetime
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
@@ -17,20 +19,22 @@ from ...limits import Limits
 from ...message import Kind, Message
 from .adapter import DEFAULT_ENTITY
 from .bodies import ANY
+from .checks import MAX_INTEGER
 from .codec import UProtocolCodec
-from .envelope import Envelope
+from .envelope import Envelope, refuse
 from .ids import IdFactory, id_time_ms
 from .names import Names
-from .payloads import OCTET_STREAM, PROTOBUF, format_of, from_text
+from .payloads import OCTET_STREAM, PROTOBUF, format_of, from_base64, from_text
 
 if TYPE_CHECKING:
     from cloudevents.core.base import BaseCloudEvent
 
-__all__ = ["attributes_of", "from_cloudevent", "message_of", "to_cloudevent"]
+__all__ = ["attributes_of", "from_cloudevent", "message_of", "to_cloudevent", "typed"]
 
 _LIMITS: Final = Limits()
 _STRICT: Final = Envelope(_LIMITS, lenient=False, local=None)
 _LENIENT: Final = Envelope(_LIMITS, lenient=True, local=None)
+_NUMBERS: Final = frozenset({"ttl", "plevel", "commstatus", "permission_level", "credit", "hops"})
 _SOURCE_IS_METHOD: Final = frozenset({Kind.RESPONSE, Kind.ERROR})
 
 
@@ -58,6 +62,7 @@ def to_cloudevent(message: Message, codec: UProtocolCodec, *, entity: str = DEFA
     except (ValueError, OverflowError, TypeError) as error:
         where = "time" if "time" in attributes else "the time of the id"
         raise LocalProtocolError(f"{where} is no date that Python can hold: {error}", protocol="uprotocol") from error
+    attributes = {name: base64.b64encode(v).decode() if isinstance(v, bytes) else v for name, v in attributes.items()}
     try:
         return CloudEvent(attributes, raw)
     except CloudEventValidationError as error:
@@ -121,14 +126,15 @@ def from_cloudevent(event: BaseCloudEvent, *, mode: str = "strict") -> Message:
     if mode not in ("strict", "lenient"):
         raise LocalProtocolError(f"mode={mode!r}: strict or lenient", protocol="uprotocol")
     data = event.get_data()
-    attributes = {name: _plain(value) for name, value in event.get_attributes().items()}
+    attributes = {name: _plain(name, value) for name, value in event.get_attributes().items()}
     raw: bytes | None
-    if data is None or isinstance(data, bytes):
-        raw = data
-    elif isinstance(data, str):
-        raw = data.encode()
-    else:
-        raw = msgspec.json.encode(data)
+    try:
+        if data is None or isinstance(data, bytes):
+            raw = data
+        else:
+            raw = data.encode() if isinstance(data, str) else msgspec.json.encode(data)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise refuse(f"the data of the event cannot be written: {error}") from error
     return message_of(attributes, raw, lenient=mode == "lenient")
 
 
@@ -148,7 +154,18 @@ def message_of(attributes: Mapping[str, Any], raw: bytes | None, *, lenient: boo
         raise RemoteProtocolError(f"not an event: {error}", protocol="uprotocol") from error
 
 
-def _plain(value: Any) -> Any:
+def _plain(name: str, value: Any) -> Any:
     if isinstance(value, datetime.datetime):
         return value.isoformat().replace("+00:00", "Z")
-    return value
+    return typed(name, value) if isinstance(value, str) else value
+
+
+def typed(name: str, text: str) -> Any:
+    """An attribute that stood somewhere as text: what the document types otherwise gets its type back.
+
+    Raises:
+        RemoteProtocolError: A hash that is no base64.
+    """
+    if name in _NUMBERS and text.isascii() and text.isdigit() and int(text[:11]) <= MAX_INTEGER:
+        return int(text)
+    return from_base64(text, name) if name == "hash" else text

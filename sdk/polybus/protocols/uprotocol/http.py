@@ -17,12 +17,11 @@ from ...errors import RemoteProtocolError
 from ...limits import Limits
 from ...message import Message
 from .adapter import UProtocol
-from .checks import MAX_INTEGER
-from .cloudevent import attributes_of, message_of
+from .cloudevent import attributes_of, message_of, typed
 from .codec import UProtocolCodec
 from .envelope import normalise, refuse
 from .forms import FORMATS, written_body
-from .payloads import format_of, from_base64
+from .payloads import format_of
 
 __all__ = ["Form", "HttpContent", "form_of", "frames_of", "from_http", "http_of", "to_http"]
 
@@ -40,7 +39,6 @@ _BATCHES: Final[Mapping[Format, str]] = {
 _PREFIX: Final = "ce-"
 # 3.1.3.2: printable ASCII but space, double quote and percent stays as it is.
 _SAFE: Final = "".join(chr(code) for code in range(0x21, 0x7F) if chr(code) not in '"%')
-_NUMBERS: Final = ("ttl", "plevel", "commstatus", "permission_level", "credit", "hops")
 
 
 @frozen
@@ -213,17 +211,8 @@ def _from_binary(headers: Mapping[str, str], body: bytes) -> tuple[dict[str, Any
     attributes: dict[str, Any] = {}
     for header, value in headers.items():
         if header.startswith(_PREFIX):
-            attributes[header[len(_PREFIX) :]] = _decoded(header[len(_PREFIX) :], value)
+            name = header[len(_PREFIX) :]
+            attributes[name] = typed(name, unquote(value.strip('"')))
     if body and "content-type" in headers:
         attributes["datacontenttype"] = headers["content-type"]
     return attributes, body or None
-
-
-def _decoded(name: str, value: str) -> Any:
-    """All is text in headers: what the document types otherwise gets its type back."""
-    text = unquote(value.strip('"'))
-    if name in _NUMBERS and text.isascii() and text.isdigit() and int(text[:11]) <= MAX_INTEGER:
-        return int(text)
-    if name == "hash":
-        return from_base64(text)
-    return text

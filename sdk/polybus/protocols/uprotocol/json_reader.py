@@ -161,7 +161,7 @@ class JsonReader:
             raw = from_json(data, format, self._envelope.lenient)
         hashed = value.get("hash")
         if isinstance(hashed, str):
-            value["hash"] = from_base64(hashed)
+            value["hash"] = from_base64(hashed, "hash")
         return value, raw, format
 
 

@@ -31,8 +31,8 @@ def format_of(content_type: str | None) -> BodyFormat:
     return TEXT if media.startswith("text/") else OCTETS
 
 
-def from_base64(text: Any) -> bytes:
-    """The bytes of ``data_base64``.
+def from_base64(text: Any, name: str = "data_base64") -> bytes:
+    """The bytes of ``data_base64``, or of the attribute of this name.
 
     Raises:
         RemoteProtocolError: It is no base64.
@@ -42,7 +42,7 @@ def from_base64(text: Any) -> bytes:
             raise ValueError("not text")
         return binascii.a2b_base64(text.encode("ascii"), strict_mode=True)
     except ValueError as error:  # UnicodeEncodeError and binascii.Error are ValueErrors
-        raise refuse(f"data_base64 is no base64: {error} (document, 3 Formats, Table 6)") from error
+        raise refuse(f"{name} is no base64: {error} (document, 3 Formats, Table 6)") from error
 
 
 def from_json(value: Any, format: BodyFormat, lenient: bool) -> bytes:
