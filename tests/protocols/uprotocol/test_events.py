@@ -397,6 +397,22 @@ def test_a_further_attribute_that_is_a_number_has_32_bits_with_its_sign(value: i
             decode(event)
 
 
+@pytest.mark.parametrize(
+    ("time", "read"),
+    [
+        ("2026-11-21T10:00:00Z", "2026-11-21T10:00:00Z"),
+        ("2026-11-21T12:00:00.000000001+02:00", "2026-11-21T10:00:00.000000001Z"),
+        ("yesterday", "yesterday"),
+        ("9999999-01-01T00:00:00Z", "9999999-01-01T00:00:00Z"),
+    ],
+)
+def test_time_is_a_timestamp_in_protobuf(time: str, read: str) -> None:
+    frame = PROTO.encode([decode({**PUBLISH, "time": time})])
+    value = cloudevents_pb2.CloudEvent.FromString(frame).attributes["time"]
+    assert value.WhichOneof("attr") == ("ce_string" if time == read and not time.startswith("2026") else "ce_timestamp")
+    assert PROTO.read(frame).attributes["time"] == read
+
+
 def test_no_attribute_is_named_data() -> None:
     """CloudEvents 1.0.2, JSON format, 3.1: there, that is where the payload stands."""
     event = to_protobuf(PUBLISH)
