@@ -583,6 +583,16 @@ def test_a_bus_on_trio_asks_over_http() -> None:
 # -- servers that are not ours ----------------------------------------------------------------------------------------------
 
 
+OTHERS = {
+    "specversion": "1.0",
+    "id": "018bcfe5-687b-8002-8000-000000000007",
+    "type": "res.v1",
+    "source": "/polybus/1/rpc.echo",
+    "sink": "/polybus/1/rpc.response",
+    "reqid": "018bcfe5-687b-8001-8000-000000000007",
+}
+
+
 @asynccontextmanager
 async def foreign(answer: Any) -> AsyncIterator[str]:
     app = Starlette(routes=[Route("/events", answer, methods=["POST"])])  # 405 for OPTIONS
@@ -603,8 +613,12 @@ async def foreign(answer: Any) -> AsyncIterator[str]:
         (Response("oops", 500), RequestError, "oops"),
         (Response("who", 401), Unauthorized, "who"),
         (Response("x" * 3_000_000, 200), Disconnected, "more than"),
+        (Response("[]", 200, media_type="application/cloudevents-batch+json"), RequestError, "to no request"),
+        (Response("{}", 200, media_type="application/cloudevents+json"), RequestError, "to no request"),
+        (Response(json.dumps(OTHERS), 200, media_type="application/cloudevents+json"), RequestError, "to no request"),
+        (Response("{", 200, media_type="application/cloudevents+json"), RequestError, "is no event"),
     ],
-    ids=["429", "404", "503", "504", "202", "html", "500", "401", "endless"],
+    ids=["429", "404", "503", "504", "202", "html", "500", "401", "endless", "none", "empty", "another's", "cut off"],
 )
 async def test_a_status_that_is_no_answer_becomes_its_error(response: Response, error: Any, text: str) -> None:
     async def answer(request: Request) -> Response:

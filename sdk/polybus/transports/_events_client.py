@@ -186,9 +186,14 @@ class EventsClient(HttpClient):
             return [self._undelivered(asked, Code.DEADLINE_EXCEEDED, f"{self.address} did not answer in time")]
         if _has_event(headers):
             try:
-                return frames_of({name.lower(): value for name, value in headers.items()}, body, self._adapter, self._limits)
+                lower = {name.lower(): value for name, value in headers.items()}
+                frames = frames_of(lower, body, self._adapter, self._limits)
+                if any(self._codec.reader.parts(frame)[0].get("reqid") == asked["id"] for frame in frames):
+                    return frames
             except (RemoteProtocolError, ValueError, RecursionError) as error:
                 return [self._undelivered(asked, Code.INTERNAL, f"the server's answer is no event: {error}")]
+            # It would be waited for until the deadline.
+            return [self._undelivered(asked, Code.INTERNAL, "the server's answer is to no request of this one's id")]
         if status < 300:
             return [self._undelivered(asked, Code.UNAVAILABLE, f"the server answered {status}, and no event")]
         code = _CODES.get(status, Code.UNKNOWN if status < 500 else Code.INTERNAL)
