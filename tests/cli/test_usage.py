@@ -57,6 +57,7 @@ BAD_PEM = "no certificate"
         ("demo --only pigeon", "there are: "),
         ("demo --sabotage nothing", "lies"),
         ("demo now", "polybus demo --help"),
+        ("capture", "Missing command. See: polybus capture --help"),
     ],
 )
 def test_wrong_usage_is_status_2_and_one_line(line: str, says: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -20,7 +20,7 @@ __all__ = ["commands"]
 commands: typer.Typer = typer.Typer(
     name="capture",
     help="Look at a capture, check it, mend it, make other files of it.",
-    no_args_is_help=True,
+    no_args_is_help=False,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )
