@@ -71,15 +71,14 @@ class ErraiFormat:
         self._write = ValueWriter(types).write
         self._readers = dict(READERS)
 
-    def encode(self, value: Any) -> bytes:
-        return self.encode_part(value, Numbering())
-
-    def encode_part(self, value: Any, ids: Numbering) -> bytes:
-        """One of several parts of a message, which share their ids.
+    def encode(self, value: Any, ids: Numbering | None = None) -> bytes:
+        """The JSON of a value; `ids` are shared by the parts of a message.
 
         Raises:
             EncodeError: The value has no form, or is too deep.
         """
+        if ids is None:
+            ids = Numbering()
         data = self._write(value, ids)
         # Each level has an object with an id: with few ids it cannot be deep.
         if ids.next > self._few or ids.copied:
@@ -96,7 +95,11 @@ class ErraiFormat:
             node = _decode(data)
             if type(node) is str:
                 return node
-            return Reading(self.types, self.strict, self._readers).read(node, self.depth)
+            reading = Reading(self.types, self.strict, self._readers)
+            value = reading.value(node)
+            if reading.referred is not None:
+                reading.referred.add(value, self.depth)
+            return value
         except BusError:
             raise
         except (ValueError, RecursionError) as error:
@@ -116,7 +119,7 @@ class PartsFormat:
             raise EncodeError(f"parts are written as Parts(...), not as {type(value).__name__}")
         if not isinstance(self._values, ErraiFormat):
             return b"{%b}" % b",".join([b"%b:%b" % (quoted(name), self._values.encode(item)) for name, item in value.items()])
-        ids, encode = Numbering(), self._values.encode_part
+        ids, encode = Numbering(), self._values.encode
         return b"{%b}" % b",".join([b"%b:%b" % (quoted(name), encode(item, ids)) for name, item in value.items()])
 
     def decode(self, data: bytes) -> Any:

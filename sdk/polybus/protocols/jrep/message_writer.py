@@ -169,7 +169,7 @@ class MessageWriter:
         """Parts of the application's own, of a message that is passed on."""
         own = {name: value for name, value in message.attributes.items() if name not in PROTOCOL_PARTS and value is not None}
         if isinstance(self._values, ErraiFormat):
-            ids, encode = ids_after(body), self._values.encode_part
+            ids, encode = ids_after(body), self._values.encode
             written = [b",%b:%b" % (quoted(name), encode(value, ids)) for name, value in own.items()]
         else:
             written = [b",%b:%b" % (quoted(name), self._values.encode(value)) for name, value in own.items()]
@@ -186,7 +186,7 @@ class MessageWriter:
             if not isinstance(value, (list, set, tuple)):
                 text = json_text(value)
             else:  # parts of one message share their ids
-                text = values.encode_part(value, ids) if isinstance(values, ErraiFormat) else values.encode(value)
+                text = values.encode(value, ids) if isinstance(values, ErraiFormat) else values.encode(value)
             written.append(b"%b:%b" % (quoted(name), text))
         return b",".join(written) + b"}"
 

@@ -26,16 +26,15 @@ _BUILT_IN: Final = ("java.lang.",)
 class ObjectReading:
     """The objects of one message: its parts share their ids."""
 
-    __slots__ = ("_known", "_measure", "_readers", "_strict", "_types", "referred")
+    __slots__ = ("_known", "_readers", "_strict", "_types", "referred")
 
     def __init__(self, types: JavaTypes, strict: bool, readers: dict[str, Read]) -> None:
         self._types = types
         self._strict = strict
         self._readers = readers
         self._known: dict[str, Any] = {}
-        self.referred: bool = False
-        """Whether something was met a second time."""
-        self._measure: Measure | None = None
+        self.referred: Measure | None = None
+        """There once something was met a second time."""
 
     def value(self, node: Any) -> Any:
         """The Python value of decoded JSON; the containers are the subclass's."""
@@ -57,7 +56,7 @@ class ObjectReading:
             return None, None
         if len(node) == 2:
             if id in self._known:
-                self.referred = True
+                self.referred = self.referred or Measure()
                 return id, self._known[id]
             if self._strict:
                 raise BadRequest(f"a reference to {id!r}, which is not in this message")

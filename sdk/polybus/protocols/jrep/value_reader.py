@@ -15,7 +15,6 @@ from ...body import check_json
 from ...errors import BadRequest, EncodeError
 from .numbering import KEY_PREFIX, NULL_KEY
 from .object_reader import ObjectReading, Read
-from .references import Measure
 from .scalars import (
     read_big_decimal,
     read_big_integer,
@@ -44,10 +43,8 @@ class Reading(ObjectReading):
             BadRequest: A marker is wrong; in strict mode also what is not known; or references make much of little.
         """
         value = self.value(node)
-        if self.referred:
-            if self._measure is None:
-                self._measure = Measure()
-            self._measure.add(value, depth)
+        if self.referred is not None:
+            self.referred.add(value, depth)
         return value
 
     def value(self, node: Any) -> Any:
@@ -69,9 +66,11 @@ class Reading(ObjectReading):
             if kind is str:
                 add(node)
             elif kind is dict:
-                name = node.get("^EncodedType")
-                read = find(name) if type(name) is str else None
-                add(read(self, node) if read is not None else self._other(node, name))
+                try:
+                    read = find(node["^EncodedType"])
+                except (KeyError, TypeError):  # no marker, or one that is a list
+                    read = None
+                add(read(self, node) if read is not None else self._other(node, node.get("^EncodedType")))
             elif kind is list:
                 add(self._items(node, []))
             else:
