@@ -50,14 +50,19 @@ class Streaming(Errai):
         query = request.query_params
         if request.method == "POST":
             self.polls += request.url.path.rpartition("/")[2].startswith("in.")
-            if query.get("phase") == "connection" or self.script in ("short", "held up", "none") or self.streams == 0:
+            if query.get("phase") == "connection" or self.script in ("short", "held up", "none"):
+                return await super().answer(request)
+            if self.streams == 0 and self.script != "at once":
                 return await super().answer(request)
             for message in await request.json():
                 self.seen.append(message)
                 self.take(message)
+            if self.script == "at once":
+                answer, self.waiting = self.waiting, []
+                return Response(json.dumps(answer), media_type="application/json")
             return Response("[]", media_type="application/json")
         assert query["sse"] == "1"
-        if self.script == "none":
+        if self.script in ("none", "at once"):
             return Response("no events", 404)
         self.streams += 1
         return StreamingResponse(self.events(), media_type="text/event-stream")
@@ -154,3 +159,23 @@ async def test_a_server_that_lets_nobody_wait_is_asked_every_now_and_then() -> N
             server.say({"ToSubject": "news", "Value": "at the next poll"})
             assert (await anext(news)).body == "at the next poll"
         assert not any(query.get("wait") == "1" for query in server.queries if "phase" not in query)
+
+
+async def test_a_server_that_answers_polls_at_once_is_not_asked_without_a_pause(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_errai_client, "_LULL", 2 * BOUND)
+    async with streaming("at once") as (server, url), connect(url) as bus:
+        for number in range(50):
+            assert await bus.request("echo", number) == number
+        assert server.polls <= 2
+
+
+async def test_a_stream_that_ends_at_once_is_not_opened_again_without_a_pause(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_errai_client, "_LULL", 2 * BOUND)
+    async with streaming() as (server, url), connect(url) as bus:
+        await eventually(lambda: server.streams)
+        assert await bus.request("echo", 1) == 1
+        server.script = "at once"  # from now on there are no streams, only answers
+        server.cut.set()
+        for number in range(50):
+            assert await bus.request("echo", number) == number
+        assert (server.streams, server.polls) == (1, 0)

@@ -27,6 +27,10 @@ if TYPE_CHECKING:
 
 __all__ = ["ErraiClient"]
 
+_LULL = 0.1
+"""Seconds until the next question to a server that has answered nothing, and that at once."""
+_PAUSES = 30.0
+"""The longest pause between two streams of events that a server may ask for."""
 logger: logging.Logger = logging.getLogger("polybus.transports")
 
 
@@ -173,7 +177,7 @@ class ErraiClient(HttpClient):
                 raise Lost(Closed(1006, f"events of {self.address} are held up on the way: the next connection does without"))
             if pause is None:
                 return True
-            await anyio.sleep(pause)
+            await anyio.sleep(min(max(pause, _LULL), _PAUSES))
         return False
 
     async def _one_stream(self) -> tuple[float | None, bool]:
@@ -206,10 +210,14 @@ class ErraiClient(HttpClient):
         while self._state is State.OPEN:
             if short:
                 await anyio.sleep(self._offer.frequency)
-            self._deliver(await self._requests.post("in", NOTHING, {} if short else {"wait": "1"}, POLL))
+            asked = self._host.time()
+            answer = await self._requests.post("in", NOTHING, {} if short else {"wait": "1"}, POLL)
+            self._deliver(answer)
+            if not short and _is_nothing(answer) and self._host.time() - asked < _LULL:
+                await anyio.sleep(_LULL)
 
     def _deliver(self, payload: bytes) -> None:
-        if payload.strip() not in (b"", NOTHING):
+        if not _is_nothing(payload):
             self.deliver([payload])
 
     # -- what the WebSocket calls
@@ -234,3 +242,7 @@ class ErraiClient(HttpClient):
     def resume_writing(self) -> None:
         """There is room again."""
         self.taken(0)
+
+
+def _is_nothing(payload: bytes) -> bool:
+    return payload.strip() in (b"", NOTHING)
