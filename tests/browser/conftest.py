@@ -1,4 +1,4 @@
-"""One Chromium and one site for all tests of this folder: 127.0.0.1 and localhost are two sites, of one server."""
+"""One Chromium and one site for the tests of a module: 127.0.0.1 and localhost are two sites, of one server."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from tests.browser.site import Site, site
 from tests.web.browser import Browser, Tab, browser
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def anyio_backend() -> tuple[str, dict[str, Any]]:
     """The browser has its own event loop."""
     return "asyncio", {"use_uvloop": False}
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 async def chromium(anyio_backend: Any) -> AsyncIterator[Browser]:
     async with browser() as started:
         yield started
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 async def server(anyio_backend: Any) -> AsyncIterator[Site]:
     async with site() as running:
         yield running
