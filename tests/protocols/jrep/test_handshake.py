@@ -200,6 +200,28 @@ def test_a_second_associate_tells_everything_anew() -> None:
     assert finish["RemoteServices"] == "ServerBus,ServerEchoService,news"
 
 
+def test_a_second_connect_to_queue_tells_everything_anew() -> None:
+    """The client's list has its own bus in it, as in the first handshake; afterwards that is reserved again."""
+    server = session("server")
+
+    def greeted(subject: str) -> list[tuple[Kind, Any]]:
+        server.receive(command("ServerBus", "ConnectToQueue"), 0.0)
+        assert [message["CommandType"] for message in said(server)][-1] == "FinishStateSync"
+        names = ["ClientBus", "ClientBusErrors", subject]
+        server.receive(command("ServerBus", "RemoteSubscribe", SubjectsList=names), 0.0)
+        server.receive(command("ServerBus", "FinishStateSync"), 0.0)
+        events = server.events()
+        assert not any(isinstance(event, Refused) for event in events)
+        return [(event.kind, event.subject) for event in events if isinstance(event, Message)]
+
+    assert greeted("a") == [(Kind.SUBSCRIBE, "a")]
+    assert greeted("b") == [(Kind.UNSUBSCRIBE, "a"), (Kind.SUBSCRIBE, "b")]
+    server.receive(command("ServerBus", "RemoteSubscribe", Subject="ClientBus"), 0.0)
+    (refused,) = server.events()
+    assert isinstance(refused, Refused)
+    assert refused.error.reason == "reserved_subject"
+
+
 def test_a_second_associate_of_a_client_that_hears_nothing_is_no_second_link() -> None:
     server = session("server")
     for _ in range(2):

@@ -108,14 +108,20 @@ class Greetings(Tables):
             self._want(subject)
 
     def greet(self, message: Message | None, now: float) -> None:
-        """ConnectToQueue."""
+        """ConnectToQueue, or another one: the client tells anew all that it can receive."""
         assert message is not None
+        self._renewing = self._met
+        if self._met:
+            for subject in list(self._wants):
+                self._unwant(subject)
         self._know(message)
         self._greeting = "FinishStateSync"
 
     def finish_server(self, message: Message | None, now: float) -> None:
-        """The client's FinishStateSync: both have sent it, so the federation is active."""
-        self._ready(now)
+        """The client's FinishStateSync: both have sent it, so the federation is active, or still is."""
+        self._renewing = False
+        if not self._met:
+            self._ready(now)
 
     def _finish_greeting(self) -> None:
         """Write the answer to a handshake, with all that has been announced meanwhile."""

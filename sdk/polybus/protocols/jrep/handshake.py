@@ -135,7 +135,7 @@ _SERVER: Final[Mapping[State, Mapping[str, Step]]] = {
         "Associate": Step(Action.ASSOCIATE, _C),
         "Resend": Step(Action.ASSOCIATE, _C),
         "ConnectToQueue": Step(Action.GREET, _C),
-        "FinishStateSync": Step(Action.IGNORE, _C),
+        "FinishStateSync": Step(Action.FINISH_SERVER, _C),
         "CapabilitiesNotice": Step(Action.NOTE, _C),
         "RemoteSubscribe": Step(Action.LEARN, _C),
         "RemoteUnsubscribe": Step(Action.UNLEARN, _C),

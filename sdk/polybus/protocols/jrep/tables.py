@@ -18,7 +18,7 @@ __all__ = ["Tables"]
 class Tables:
     """The lower half of a session: its queues, and the tables that RemoteSubscribe and RemoteUnsubscribe keep."""
 
-    __slots__ = ("_documents", "_events", "_greeting", "_limits", "_told", "_wants", "_writer", "role", "state")
+    __slots__ = ("_documents", "_events", "_greeting", "_limits", "_renewing", "_told", "_wants", "_writer", "role", "state")
 
     def __init__(self, writer: MessageWriter, role: Role, state: State, limits: Limits) -> None:
         self._writer = writer
@@ -29,6 +29,8 @@ class Tables:
         self._events: list[Message | SessionEvent] = []
         self._greeting: str | None = None
         """The answer to a handshake that is written when it is known what else to tell: its verb."""
+        self._renewing = False
+        """Whether a client that is connected begins the legacy handshake anew."""
         self._told: dict[str, set[str]] = {}
         """Services that the peer knows of, with the subjects that stand behind each."""
         self._wants: dict[str, None] = {}
@@ -57,7 +59,7 @@ class Tables:
         """
         assert message is not None
         subjects = subjects_of(message.attributes, self._limits.subject, self._limits.subscriptions)
-        if self.state is State.CONNECTED and self.role == "server":
+        if self.state is State.CONNECTED and self.role == "server" and not self._renewing:
             # Within the handshake a client lists all that it has, its own bus included.
             for subject in subjects:
                 if is_reserved(subject):
