@@ -196,6 +196,13 @@ class Lost:
     def resume_writing(self) -> None: ...
 
 
+async def test_who_may_not_write_any_more_is_told_before_the_end_is(anyio_backend: Any) -> None:
+    async with running(anyio_backend) as host, pumped(host) as (here, raw):
+        await raw.stream.aclose()
+        await here.end()
+        assert here.pauses == 1
+
+
 async def test_leaving_the_bus_ends_those_who_are_still_in_their_handshake(anyio_backend: Any) -> None:
     async with running(anyio_backend) as outer:
         async with running(anyio_backend) as host:

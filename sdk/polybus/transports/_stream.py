@@ -196,6 +196,8 @@ class StreamTransport:
 
     def _leave(self, why: Closed, longest: float = math.inf) -> None:
         """From now on only the end is waited for, and not for long."""
+        if not self._paused:  # nothing is written any more; who writes without a pause would not hear `closed` of it
+            self.pause_writing()
         self._state = State.CLOSING
         self._wire.shut = True
         self._why = why
