@@ -53,6 +53,9 @@ Json: TypeAlias = Annotated[bool, typer.Option("--json", help="One line of JSON 
 _IMPATIENT = Backoff(maximum=1.0)
 """Somebody sits before the screen."""
 
+_FAREWELL = 0.3
+"""Seconds for a peer to answer the goodbye: a command ends by its deadline, also where nobody answers at all."""
+
 
 def connecting(
     url: str, header: list[str] | None, ca: Path | None, wait: float, timeout: float = 0.0
@@ -67,6 +70,7 @@ def connecting(
     limits = Limits(
         connect_timeout=min(usual.connect_timeout, timeout or math.inf),
         handshake_timeout=min(usual.handshake_timeout, timeout or math.inf),
+        close_timeout=_FAREWELL,
     )
     return connect(url, headers=headers_of(header), tls=trust_of(ca), wait=wait, backoff=_IMPATIENT, limits=limits)
 
