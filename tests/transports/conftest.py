@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import gc
-import ssl
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import pytest
-import trustme
+
+if TYPE_CHECKING:  # Pyodide has neither of them
+    import ssl
+
+    import trustme
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -19,11 +23,15 @@ def nothing_is_left_open() -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def authority() -> trustme.CA:
+    import trustme
+
     return trustme.CA()
 
 
 @pytest.fixture(scope="module")
 def server_tls(authority: trustme.CA) -> ssl.SSLContext:
+    import ssl
+
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     authority.issue_cert("localhost", "127.0.0.1").configure_cert(context)
     authority.configure_trust(context)

@@ -6,12 +6,11 @@ import logging
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import anyio
 import anyio.abc
 import anyio.lowlevel
-import trustme
 
 from polybus import transports
 from polybus.errors import BusError
@@ -27,6 +26,9 @@ from polybus.plugins import (
     Transport,
     TransportAdapter,
 )
+
+if TYPE_CHECKING:  # Pyodide has none
+    import trustme
 
 BOTH: frozenset[Literal["text", "binary"]] = frozenset({"text", "binary"})
 BOUND = 10.0
