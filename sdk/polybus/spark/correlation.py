@@ -168,7 +168,7 @@ def _numbered(turns: DataFrame) -> DataFrame:
     up_to_here = order.rowsBetween(Window.unboundedPreceding, Window.currentRow)
     asked = F.max(F.when(is_request, F.col("last_seq"))).over(up_to_here)
     broken = F.max(F.when(F.col("broken"), F.col("last_seq"))).over(up_to_here)
-    return turns.withColumns(
+    turns = turns.withColumns(
         {
             "number": F.sum(opens.cast("int")).over(up_to_here),
             "next_opens": F.lead(opens).over(order),
@@ -176,13 +176,15 @@ def _numbered(turns: DataFrame) -> DataFrame:
             "orphaned": ~is_request & (asked.isNull() | (asked < broken)),
         }
     )
+    # Orphans are not carried from run to run: what follows one is what it would be without it.
+    return turns.withColumn("after_orphan", F.coalesce(F.lag("orphaned").over(order), F.lit(False)))
 
 
 def _folded(turns: DataFrame) -> DataFrame:
     orphaned = F.col("orphaned")
     ends = orphaned | F.coalesce("next_opens", F.lit(True))
     first_answer = F.col("starts") | orphaned | (F.col("before_asks") & ~F.col("broken") & F.col("request_seq").isNull())
-    reused = F.when(F.col("broken"), "unique").when(F.col("before_asks"), "ambiguous").otherwise("reused_id")
+    reused = F.when(F.col("broken") | F.col("after_orphan"), "unique").when(F.col("before_asks"), "ambiguous").otherwise("reused_id")
     turns = turns.withColumn("quality", F.coalesce("quality", reused))
 
     def of(flag: Column, names: tuple[str, ...]) -> list[Column]:
@@ -208,7 +210,9 @@ def exchanges_of(folded: DataFrame, patience: Patience, end_ns: Column, *further
     """The table of exchanges and `further` columns, from folded turns and the end of each recording on its monotonic clock."""
     latency = F.col("response_mono_ns") - F.col("request_mono_ns")
     answered = F.col("answers") > 0
-    waited = F.coalesce(end_ns - F.col("request_mono_ns") > F.col("allowance_ns"), F.lit(False))
+    # Nobody waits any more for the answer to an id that was given to the next request, however soon the recording ends.
+    given_up = F.coalesce("reused", F.lit(False))
+    waited = F.coalesce(end_ns - F.col("request_mono_ns") > F.col("allowance_ns"), F.lit(False)) | given_up
     unanswered = F.when(~waited, "open-at-end").when(F.col("asked_ns").isNotNull(), "timeout").otherwise("unanswered")
     answer = F.when(latency > F.col("allowance_ns"), "late").when(F.coalesce("code", F.lit(0)) == 0, "ok").otherwise("error")
     columns = {
@@ -216,7 +220,7 @@ def exchanges_of(folded: DataFrame, patience: Patience, end_ns: Column, *further
         "outcome": F.when(answered, answer).otherwise(unanswered),
         "duplicates": F.greatest(F.col("answers") - 1, F.lit(0)),
         # Its answer may have been taken for the next one's.
-        "match_quality": F.when(~answered & F.coalesce("reused", F.lit(False)), "ambiguous").otherwise(F.col("quality")),
+        "match_quality": F.when(~answered & given_up, "ambiguous").otherwise(F.col("quality")),
         "request_time": F.expr("timestamp_micros(request_time_ns div 1000)"),
         "latency_ms": F.when(answered, latency / 1e6),
     }

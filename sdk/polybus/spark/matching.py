@@ -52,8 +52,8 @@ class Matcher:
 
     def __init__(self, patience: Patience) -> None:
         self._patience = patience
-        self._open: dict[tuple[Any, ...], _Exchange | int] = {}
-        """By key: the newest exchange, or when the last orphan came."""
+        self._open: dict[tuple[Any, ...], _Exchange] = {}
+        """By key: the newest exchange."""
         self._ends: dict[str, int] = {}
         self._done: list[_Exchange] = []
         self._seen = 0
@@ -84,11 +84,9 @@ class Matcher:
             return
         self._seen = 0
         for key, found in list(self._open.items()):
-            last, linger = (found, self._patience.horizon_ns) if isinstance(found, int) else (found.last, found.linger)
-            if all_of_it or self._ends[key[0]] - last > linger:
+            if all_of_it or self._ends[key[0]] - found.last > found.linger:
                 del self._open[key]
-                if not isinstance(found, int):
-                    self._done.append(found)
+                self._done.append(found)
         done, self._done = self._done, []
         for exchange in done:
             yield self._finished(exchange)
@@ -105,7 +103,7 @@ class Matcher:
         digest = blake2b(event["data"] or b"", digest_size=8).digest() + (b"" if event["data"] is None else b"+")
         before = self._open.get(key)
         quality = "unique"
-        if isinstance(before, _Exchange):
+        if before is not None:
             if mono - before.last <= before.linger:
                 same = before.digest == digest and before.row["subject"] == event["subject"]
                 if same and not before.answers and mono - before.last <= before.allowed:
@@ -115,8 +113,6 @@ class Matcher:
                 quality = "reused_id" if before.answers else "ambiguous"
                 before.reused = True
             self._done.append(before)
-        elif isinstance(before, int) and mono - before <= self._patience.horizon_ns:
-            quality = "reused_id"
         row = {name: event[name] for name in ("capture_id", "conn_id", "protocol", "subject", "correlation_id", "peer")}
         row |= {
             "direction": event["direction"],
@@ -130,22 +126,22 @@ class Matcher:
 
     def _answer(self, key: tuple[Any, ...], event: dict[str, Any]) -> None:
         mono, before = event["mono_ns"], self._open.get(key)
-        if isinstance(before, _Exchange) and mono - before.last <= before.linger:
+        if before is not None and mono - before.last <= before.linger:
             if not before.answers:
                 before.row |= {"response_seq": event["seq"], "latency_ns": mono - before.mono}
                 before.row |= {"code": event["code"], "code_name": event["code_name"]}
             before.answers += 1
             before.last, before.linger = mono, self._patience.horizon_ns
             return
-        if isinstance(before, _Exchange):
+        if before is not None:
             self._done.append(before)
-        self._open[key] = mono
+            del self._open[key]
 
     def _finished(self, exchange: _Exchange) -> dict[str, Any]:
         row = exchange.row
         latency = row.get("latency_ns")
         if latency is None:
-            waited = self._ends[row["capture_id"]] - exchange.mono > exchange.allowance
+            waited = exchange.reused or self._ends[row["capture_id"]] - exchange.mono > exchange.allowance
             outcome = "open-at-end" if not waited else "timeout" if exchange.asked else "unanswered"
         else:
             outcome = "late" if latency > exchange.allowance else "error" if row["code"] else "ok"
