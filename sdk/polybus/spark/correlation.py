@@ -184,7 +184,8 @@ def _folded(turns: DataFrame) -> DataFrame:
     orphaned = F.col("orphaned")
     ends = orphaned | F.coalesce("next_opens", F.lit(True))
     first_answer = F.col("starts") | orphaned | (F.col("before_asks") & ~F.col("broken") & F.col("request_seq").isNull())
-    reused = F.when(F.col("broken") | F.col("after_orphan"), "unique").when(F.col("before_asks"), "ambiguous").otherwise("reused_id")
+    alone = F.col("broken") | F.col("after_orphan")
+    reused = F.when(alone, "unique").when(F.col("before_asks"), "ambiguous").otherwise("reused_id")
     turns = turns.withColumn("quality", F.coalesce("quality", reused))
 
     def of(flag: Column, names: tuple[str, ...]) -> list[Column]:
