@@ -2,7 +2,8 @@
 
 import asyncio
 import functools
-from collections.abc import Awaitable, Callable
+import signal
+from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
 
 import anyio
@@ -15,6 +16,14 @@ from .support import BOUND, bounded
 
 pytestmark = pytest.mark.native
 LOOPS = [("asyncio", {}), ("asyncio", {"use_uvloop": True}), ("trio", {})]
+
+
+@pytest.fixture(autouse=True)
+def usual_handler() -> Iterator[None]:
+    """Python's own for Ctrl-C: PySpark leaves another one behind, where its tests run in the same process."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 def stopping() -> Bus:
