@@ -26,6 +26,17 @@ def usual_handler() -> Iterator[None]:
     signal.signal(signal.SIGINT, before)
 
 
+@pytest.fixture(params=["usual", "foreign"])
+def handler(request: pytest.FixtureRequest) -> None:
+    """Python's own, or one such as PySpark's, which the event loops leave in its place."""
+
+    def foreign(number: int, frame: Any) -> None:
+        raise KeyboardInterrupt
+
+    if request.param == "foreign":
+        signal.signal(signal.SIGINT, foreign)
+
+
 def stopping() -> Bus:
     bus = Bus()
 
@@ -70,7 +81,21 @@ def test_ctrl_c_in_a_handler_ends_the_program_and_the_bus_in_order(loop: Any, su
     assert bus._runtime is None
 
 
+@pytest.mark.parametrize("loop", LOOPS[:2], ids=["asyncio", "uvloop"])
 @pytest.mark.parametrize("subject", ["stop", "stop.later"])
+@pytest.mark.usefixtures("handler")
+def test_ctrl_c_in_a_handler_ends_the_program_whatever_handles_the_signal(loop: Any, subject: str) -> None:
+    async def main() -> None:
+        async with pair(stopping()) as client:
+            _ = client.request(subject)
+            await anyio.sleep(BOUND)
+
+    with pytest.raises(KeyboardInterrupt):
+        run(main, loop)
+
+
+@pytest.mark.parametrize("subject", ["stop", "stop.later"])
+@pytest.mark.usefixtures("handler")
 def test_a_loop_that_is_run_again_after_ctrl_c_in_a_handler_has_a_bus_that_serves(subject: str) -> None:
     loop, bus = asyncio.new_event_loop(), stopping()
 
@@ -95,6 +120,7 @@ def test_a_loop_that_is_run_again_after_ctrl_c_in_a_handler_has_a_bus_that_serve
         loop.close()
 
 
+@pytest.mark.usefixtures("handler")
 def test_ctrl_c_in_authenticate_is_passed_on_and_the_stranger_is_told_at_once() -> None:
     def authenticate(handshake: Any) -> str:
         if interrupts:
