@@ -3,14 +3,30 @@
 from collections.abc import Iterator
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
 
-from polybus.capture.schema import EXCHANGES, MATCH_QUALITIES, ORPHANS, OUTCOMES
-from polybus.spark.correlation import correlate
+from polybus.capture.schema import EXCHANGES, MATCH_QUALITIES, OUTCOMES
+from polybus.capture.schema import ORPHANS as ORPHAN_ROWS
+from polybus.spark.correlation import (
+    CARRIED,
+    FINAL,
+    KEY,
+    ORPHANS,
+    correlate,
+    ends_of,
+    exchanges_of,
+    fold,
+    orphans_of,
+    part_of,
+    turns_of,
+)
+from polybus.spark.matching import Matcher
 from polybus.spark.patience import Patience
 
-from .stories import START, Story, table
+from .stories import MS, START, Story, table
 
 pytestmark = pytest.mark.spark
 
@@ -93,6 +109,20 @@ def _stories() -> Iterator[Story]:
     story.answers(400_001, "1")
     yield story
 
+    story = Story("after an orphan")  # its id is not new, though nobody saw what it was for
+    story.answers(0)
+    story.answers(5)
+    story.asks(10, data=b"a")
+    story.answers(20)
+    story.asks(400_000, data=b"b")
+    yield story
+
+    story = Story("long after an orphan")
+    story.answers(0)
+    story.asks(300_001)
+    story.answers(300_002)
+    yield story
+
     story = Story("both ways")  # either side may use the same ids
     story.asks(0, subject="out")
     story.asks(1, subject="in", direction=1)
@@ -126,7 +156,7 @@ def pairs(spark: SparkSession) -> tuple[Rows, Rows]:
     done = correlate(spark.createDataFrame(table(*_stories())))
     exchanges, orphans = done.exchanges.toArrow(), done.orphans.toArrow()
     assert exchanges.column_names == EXCHANGES.names
-    assert orphans.column_names == ORPHANS.names
+    assert orphans.column_names == ORPHAN_ROWS.names
     assert [str(field.type) for field in exchanges.schema] == [str(field.type) for field in EXCHANGES]
 
     def by_story(rows: list[dict[str, Any]], order: str) -> Rows:
@@ -209,6 +239,12 @@ def test_answers_without_a_request_are_orphans(pairs: tuple[Rows, Rows]) -> None
     assert column(pairs, "orphans", "outcome") == ["unanswered"]
 
 
+def test_an_id_that_an_orphan_had_is_used_before(pairs: tuple[Rows, Rows]) -> None:
+    assert column(pairs, "after an orphan", "match_quality") == ["reused_id", "unique"]
+    assert column(pairs, "after an orphan", "response_seq") == [3, None]
+    assert column(pairs, "long after an orphan", "match_quality") == ["unique"]
+
+
 def test_both_sides_may_use_the_same_ids(pairs: tuple[Rows, Rows]) -> None:
     assert column(pairs, "both ways", "subject") == ["out", "in"]
     assert column(pairs, "both ways", "direction") == [0, 1]
@@ -223,6 +259,61 @@ def test_ids_belong_to_the_client_behind_a_broker(pairs: tuple[Rows, Rows]) -> N
 
 def test_ids_belong_to_their_connection(pairs: tuple[Rows, Rows]) -> None:
     assert column(pairs, "connections", "latency_ms") == [9.0, 1.0]
+
+
+def _same(found: list[dict[str, Any]], pairs: tuple[Rows, Rows]) -> None:
+    def by_request(row: dict[str, Any]) -> tuple[str, int]:
+        return row["capture_id"], row["request_seq"]
+
+    wanted = [row for story in pairs[0].values() for row in story]
+    assert sorted(found, key=by_request) == sorted(wanted, key=by_request)
+
+
+def test_one_event_after_the_other_gives_the_same_pairs(pairs: tuple[Rows, Rows]) -> None:
+    matcher = Matcher(Patience())
+    for batch in table(*_stories()).to_batches(max_chunksize=5):
+        matcher.take(batch)
+    _same(pa.Table.from_pylist(list(matcher.over(all_of_it=True)), schema=EXCHANGES).to_pylist(), pairs)
+
+
+def test_runs_over_what_is_new_give_the_same_pairs_and_carry_a_turn_a_key(
+    spark: SparkSession, pairs: tuple[Rows, Rows]
+) -> None:
+    patience, stories = Patience(), list(_stories())
+    rows: list[dict[str, Any]] = []
+    lost: list[tuple[str, int]] = []
+    ends: dict[str, int] = {}
+    state: pa.Table | None = None
+    for first, last in ((0, 1), (1, 2), (2, 99)):
+        events = table(*(Story(story.name, story.events[first:last]) for story in stories))
+        ends |= {story.name: story.events[:last][-1]["mono_ns"] for story in stories}
+        new = spark.createDataFrame(events)
+        turns = turns_of(new, patience)
+        if state is not None:
+            turns = turns.unionByName(spark.createDataFrame(state, turns.schema))
+        folded = spark.createDataFrame(fold(turns, patience).withColumn("part", part_of(ends_of(ends))).toArrow())
+        made = exchanges_of(folded, patience, ends_of(ends), "part").toArrow().to_pylist()
+        rows += [row for row in made if row.pop("part") == FINAL or last == 99]
+        orphans = orphans_of(new, folded.where(F.col("part").isin(*ORPHANS))).toArrow().to_pylist()
+        lost += [(row["capture_id"], row["seq"]) for row in orphans]
+        state = folded.where(F.col("part").isin(*CARRIED)).select(*turns.columns).toArrow()
+        assert state.num_rows == len({tuple(row[name] for name in KEY) for row in state.to_pylist()})
+    _same(rows, pairs)
+    assert sorted(lost) == sorted((row["capture_id"], row["seq"]) for story in pairs[1].values() for row in story)
+
+
+def test_what_the_horizon_has_passed_is_not_carried(spark: SparkSession) -> None:
+    story = Story("quiet")
+    for number in range(5):
+        story.answers(number, f"orphan {number}")
+        story.asks(number, f"request {number}")
+    folded = fold(turns_of(spark.createDataFrame(table(story)), Patience()), Patience())
+
+    def carried(end_ms: int) -> int:
+        return folded.where(part_of(ends_of({"quiet": end_ms * MS})).isin(*CARRIED)).count()
+
+    assert carried(300_003) == 4
+    assert carried(300_005) == 0
 
 
 def test_a_horizon_shorter_than_the_timeout_is_refused() -> None:

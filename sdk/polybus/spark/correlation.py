@@ -2,8 +2,9 @@
 
 An answer belongs to the newest request before it with the same key: connection, client behind a broker, direction and
 correlation id (into which the decoder has put CSB's action, since its ids have only 16 bits). Each row of the working table is
-a *turn*: one message, or all that is known so far of an exchange which an earlier run left open. Both have the same columns,
-and the turns of one exchange fold into one turn, so that a run over new segments goes on exactly where the last one stopped.
+a *turn*: one message, or what an earlier run left: all that is known so far of an exchange that was open, or an orphan whose id
+may come again. All have the same columns, and the turns of one exchange fold into one turn, so that a run over new segments
+goes on exactly where the last one stopped.
 """
 
 from __future__ import annotations
@@ -22,7 +23,34 @@ from .patience import Patience
 if TYPE_CHECKING:
     from pyspark.sql.window import WindowSpec
 
-__all__ = ["Correlated", "correlate", "ends_of", "exchanges_of", "fold", "turns_of"]
+__all__ = [
+    "CARRIED",
+    "FINAL",
+    "LOST",
+    "OPEN",
+    "ORPHANS",
+    "REMEMBERED",
+    "Correlated",
+    "correlate",
+    "ends_of",
+    "exchanges_of",
+    "fold",
+    "orphans_of",
+    "part_of",
+    "turns_of",
+]
+
+FINAL: Final = "final"
+"""An exchange that nothing can change any more."""
+OPEN: Final = "open"
+"""An exchange to which something may still come, be it only its id."""
+LOST: Final = "orphan"
+"""An orphan that nothing depends on."""
+REMEMBERED: Final = "orphan-kept"
+"""An orphan whose id is not new to the next request that has it."""
+ORPHANS: Final = (LOST, REMEMBERED)
+CARRIED: Final = (OPEN, REMEMBERED)
+"""What the next run begins with: of each key at most the newest turn, and only within the horizon of the recording's end."""
 
 KEY: Final = ("capture_id", "conn_id", "client", "direction", "protocol", "correlation_id")
 REQUEST: Final = (
@@ -131,7 +159,7 @@ def turns_of(events: DataFrame, patience: Patience) -> DataFrame:
 
 
 def fold(turns: DataFrame, patience: Patience) -> DataFrame:
-    """One turn for each exchange and each orphan, with `followed`: nothing that comes later can change it."""
+    """One turn for each exchange and each orphan, with `newest`: no other turn of its key comes after it."""
     return _folded(_numbered(_compared(turns, patience)))
 
 
@@ -168,7 +196,7 @@ def _numbered(turns: DataFrame) -> DataFrame:
     up_to_here = order.rowsBetween(Window.unboundedPreceding, Window.currentRow)
     asked = F.max(F.when(is_request, F.col("last_seq"))).over(up_to_here)
     broken = F.max(F.when(F.col("broken"), F.col("last_seq"))).over(up_to_here)
-    turns = turns.withColumns(
+    return turns.withColumns(
         {
             "number": F.sum(opens.cast("int")).over(up_to_here),
             "next_opens": F.lead(opens).over(order),
@@ -176,16 +204,13 @@ def _numbered(turns: DataFrame) -> DataFrame:
             "orphaned": ~is_request & (asked.isNull() | (asked < broken)),
         }
     )
-    # Orphans are not carried from run to run: what follows one is what it would be without it.
-    return turns.withColumn("after_orphan", F.coalesce(F.lag("orphaned").over(order), F.lit(False)))
 
 
 def _folded(turns: DataFrame) -> DataFrame:
     orphaned = F.col("orphaned")
     ends = orphaned | F.coalesce("next_opens", F.lit(True))
     first_answer = F.col("starts") | orphaned | (F.col("before_asks") & ~F.col("broken") & F.col("request_seq").isNull())
-    alone = F.col("broken") | F.col("after_orphan")
-    reused = F.when(alone, "unique").when(F.col("before_asks"), "ambiguous").otherwise("reused_id")
+    reused = F.when(F.col("broken"), "unique").when(F.col("before_asks"), "ambiguous").otherwise("reused_id")
     turns = turns.withColumn("quality", F.coalesce("quality", reused))
 
     def of(flag: Column, names: tuple[str, ...]) -> list[Column]:
@@ -202,9 +227,17 @@ def _folded(turns: DataFrame) -> DataFrame:
         F.sum("attempts").cast("int").alias("attempts"),
         F.sum("answers").cast("int").alias("answers"),
         *of(ends, LAST),
-        F.max(F.col("next_opens") & ends).alias("followed"),
+        F.max(F.col("next_opens").isNull() & ends).alias("newest"),
         F.max(F.col("next_reuses") & ends).alias("reused"),
     )
+
+
+def part_of(ends: Column) -> Column:
+    """What becomes of a folded turn, given the end of its recording on its monotonic clock: one of `FINAL`, `OPEN`, `LOST`,
+    `REMEMBERED`."""
+    over = ~F.col("newest") | F.coalesce(ends - F.col("last_mono_ns") > F.col("last_linger_ns"), F.lit(False))
+    is_orphan = F.col("request_seq").isNull()
+    return F.when(is_orphan, F.when(over, LOST).otherwise(REMEMBERED)).when(over, FINAL).otherwise(OPEN)
 
 
 def exchanges_of(folded: DataFrame, patience: Patience, end_ns: Column, *further: str) -> DataFrame:

@@ -47,13 +47,21 @@ class _Exchange:
     reused: bool = False
 
 
+@attrs.frozen
+class _Orphan:
+    """Its id is used, though nobody knows for what."""
+
+    last: int
+    linger: int
+
+
 class Matcher:
     """Takes events in their order and gives exchanges."""
 
     def __init__(self, patience: Patience) -> None:
         self._patience = patience
-        self._open: dict[tuple[Any, ...], _Exchange] = {}
-        """By key: the newest exchange."""
+        self._open: dict[tuple[Any, ...], _Exchange | _Orphan] = {}
+        """By key: the newest exchange, or orphan."""
         self._ends: dict[str, int] = {}
         self._done: list[_Exchange] = []
         self._seen = 0
@@ -86,7 +94,8 @@ class Matcher:
         for key, found in list(self._open.items()):
             if all_of_it or self._ends[key[0]] - found.last > found.linger:
                 del self._open[key]
-                self._done.append(found)
+                if isinstance(found, _Exchange):
+                    self._done.append(found)
         done, self._done = self._done, []
         for exchange in done:
             yield self._finished(exchange)
@@ -103,7 +112,7 @@ class Matcher:
         digest = blake2b(event["data"] or b"", digest_size=8).digest() + (b"" if event["data"] is None else b"+")
         before = self._open.get(key)
         quality = "unique"
-        if before is not None:
+        if isinstance(before, _Exchange):
             if mono - before.last <= before.linger:
                 same = before.digest == digest and before.row["subject"] == event["subject"]
                 if same and not before.answers and mono - before.last <= before.allowed:
@@ -113,6 +122,8 @@ class Matcher:
                 quality = "reused_id" if before.answers else "ambiguous"
                 before.reused = True
             self._done.append(before)
+        elif before is not None and mono - before.last <= before.linger:
+            quality = "reused_id"
         row = {name: event[name] for name in ("capture_id", "conn_id", "protocol", "subject", "correlation_id", "peer")}
         row |= {
             "direction": event["direction"],
@@ -126,16 +137,16 @@ class Matcher:
 
     def _answer(self, key: tuple[Any, ...], event: dict[str, Any]) -> None:
         mono, before = event["mono_ns"], self._open.get(key)
-        if before is not None and mono - before.last <= before.linger:
+        if isinstance(before, _Exchange) and mono - before.last <= before.linger:
             if not before.answers:
                 before.row |= {"response_seq": event["seq"], "latency_ns": mono - before.mono}
                 before.row |= {"code": event["code"], "code_name": event["code_name"]}
             before.answers += 1
             before.last, before.linger = mono, self._patience.horizon_ns
             return
-        if before is not None:
+        if isinstance(before, _Exchange):
             self._done.append(before)
-            del self._open[key]
+        self._open[key] = _Orphan(mono, self._patience.horizon_ns)
 
     def _finished(self, exchange: _Exchange) -> dict[str, Any]:
         row = exchange.row

@@ -15,7 +15,7 @@ from pyspark.sql import functions as F
 from polybus.capture.errors import CaptureError
 from polybus.capture.reading import Capture
 
-from .correlation import ends_of, exchanges_of, fold, orphans_of, turns_of
+from .correlation import CARRIED, FINAL, OPEN, ORPHANS, ends_of, exchanges_of, fold, orphans_of, part_of, turns_of
 from .manifest import STAGING, STATE, Counts, Manifest, Output, run_prefix
 from .metrics import measure
 from .patience import Patience
@@ -31,9 +31,6 @@ if TYPE_CHECKING:
 __all__ = ["Done", "Pipeline", "check"]
 
 STAGES: Final = ("decode", "correlate", "exchanges", "orphans", "metrics", "report")
-FINAL: Final = "final"
-OPEN: Final = "open"
-ORPHAN: Final = "orphan"
 DAY_NS: Final = 86_400_000_000_000
 TAKEN: Final = ("frames", "rowed", "quarantined", "empty", "events", "refused", "gaps", "lost")
 
@@ -244,7 +241,7 @@ class Step:
         counts.exchanges = sum(file.rows for file in exchanges if file.part == FINAL)
         counts.orphans = sum(file.rows for file in orphans)
         still_open = [file for file in exchanges if file.part == OPEN]
-        state = self._keep_open(run, folded)
+        state = self._carry(run, folded)
         self.output.commit(
             Manifest(
                 run=run,
@@ -265,14 +262,16 @@ class Step:
         self._forget(last, staging)
         return counts
 
-    def _keep_open(self, run: int, folded: str) -> str | None:
-        """What is open, for the next run; where there is nothing, None."""
-        files = self.storage.files(f"{folded}/part={OPEN}")
+    def _carry(self, run: int, folded: str) -> str | None:
+        """What the next run begins with; where there is nothing, None."""
+        files = [(part, name) for part in CARRIED for name in self.storage.files(f"{folded}/part={part}")]
         if not files:
             return None
         state = f"{STATE}/{run_prefix(run)}{uuid.uuid4().hex[:8]}"
-        for name in files:
-            self.storage.move(name, f"{state}/{name.rpartition('/')[2]}")
+        for part, name in files:
+            if name.endswith(".parquet"):
+                # Spark gives the files of a task the same name in each part.
+                self.storage.move(name, f"{state}/{part}-{name.rpartition('/')[2]}")
         return state
 
     def _forget(self, last: Manifest | None, staging: str) -> None:
@@ -324,10 +323,8 @@ class Step:
         turns = turns_of(events, self._patience)
         if before is not None:
             turns = turns.unionByName(self._spark.read.schema(turns.schema).parquet(self.storage.for_spark(before)))
-        over = F.coalesce("followed", F.lit(False)) | (ends_of(ends) - F.col("last_mono_ns") > F.col("last_linger_ns"))
-        part = F.when(F.col("request_seq").isNull(), ORPHAN).when(over, FINAL).otherwise(OPEN)
         folder = f"{staging}/folded"
-        folded = fold(turns, self._patience).withColumn("part", part)
+        folded = fold(turns, self._patience).withColumn("part", part_of(ends_of(ends)))
         folded.write.partitionBy("part").parquet(self.storage.for_spark(folder))
         return folder
 
@@ -336,7 +333,7 @@ class Step:
     ) -> list[Written]:
         """The exchanges that are over go to the table for good; those which are not are given back."""
         self._progress("exchanges")
-        table = self._read_folded(folded, F.col("part") != ORPHAN)
+        table = self._read_folded(folded, ~F.col("part").isin(*ORPHANS))
         made = exchanges_of(table, self._patience, ends_of(ends), "part")
         written = self._write(made, "exchanges", f"{staging}/exchanges", run, "request_time_ns", "part")
         moved["exchanges"] = [file.name for file in written if file.part == FINAL]
@@ -344,9 +341,10 @@ class Step:
 
     def _orphans(self, run: int, staging: str, folded: str, events: DataFrame, moved: dict[str, list[str]]) -> list[Written]:
         self._progress("orphans")
-        if not self.storage.files(f"{folded}/part={ORPHAN}"):
+        if not any(self.storage.files(f"{folded}/part={part}") for part in ORPHANS):
             return []
-        lost = self._read_folded(folded, F.col("part") == ORPHAN)
+        # Those that were carried over are no event of this run: each is in the table once.
+        lost = self._read_folded(folded, F.col("part").isin(*ORPHANS))
         written = self._write(orphans_of(events, lost), "orphans", f"{staging}/orphans", run, "time_ns")
         moved["orphans"] = [file.name for file in written]
         return written
