@@ -4,6 +4,7 @@ import anyio
 import pytest
 
 from polybus import Bus, Limits, connect
+from tests.support import BOUND
 
 pytestmark = pytest.mark.anyio
 
@@ -21,7 +22,7 @@ async def test_a_burst_of_publications_arrives_whole_and_in_order(url: str) -> N
         if seen[0] == COUNT:
             done.set()
 
-    with anyio.fail_after(30):
+    with anyio.fail_after(BOUND):
         async with bus.serve(url) as listener, connect(listener.url) as client:
             for value in range(COUNT):
                 await client.publish("number", value)
@@ -39,7 +40,7 @@ async def test_requests_that_nobody_awaits_yet_leave_while_the_peer_has_room(url
     async def twice(body: int) -> int:
         return 2 * body
 
-    with anyio.fail_after(30):
+    with anyio.fail_after(BOUND):
         async with bus.serve(url) as listener, connect(listener.url) as client:
             assert await client.request("twice", 1) == 2
             replies = [client.request("twice", number) for number in range(count)]

@@ -9,6 +9,7 @@ from polybus import Backoff, Bus, Code, Conflict, DeadlineExceeded, Forbidden, M
 from polybus.delivery import Retry, publish_dead_letters
 from polybus.protocols import UProtocol
 from polybus.testing import pair
+from tests.support import BOUND
 
 pytestmark = pytest.mark.anyio
 QUICK = Backoff(initial=0.001, maximum=0.002)
@@ -31,7 +32,7 @@ def failing(times: int, error: Exception) -> tuple[Bus, list[float | None]]:
 @pytest.mark.parametrize("protocol", ["ubre", "uprotocol"])
 async def test_it_is_asked_again_with_the_time_that_is_left(protocol: str) -> None:
     bus, seen = failing(3, Unavailable("not yet"))
-    with anyio.fail_after(5):
+    with anyio.fail_after(BOUND):
         async with pair(bus, protocol=protocol) as client:
             assert await Retry(backoff=QUICK).request(client, "work", timeout=4) == "done"
     assert len(seen) == 4
@@ -41,7 +42,7 @@ async def test_it_is_asked_again_with_the_time_that_is_left(protocol: str) -> No
 
 async def test_what_will_not_change_is_raised_at_once() -> None:
     bus, seen = failing(1, Conflict("taken"))
-    with anyio.fail_after(5):
+    with anyio.fail_after(BOUND):
         async with pair(bus) as client:
             with pytest.raises(Conflict):
                 await Retry(backoff=QUICK).request(client, "work")
@@ -50,7 +51,7 @@ async def test_what_will_not_change_is_raised_at_once() -> None:
 
 async def test_attempts_end_with_the_last_answer_and_time_with_deadline_exceeded() -> None:
     bus, seen = failing(1000, Unavailable("never"))
-    with anyio.fail_after(5):
+    with anyio.fail_after(BOUND):
         async with pair(bus) as client:
             with pytest.raises(Unavailable):
                 await Retry(attempts=3, backoff=QUICK).request(client, "work")
@@ -74,7 +75,7 @@ async def test_a_broken_link_is_asked_over_again() -> None:
             await anyio.sleep_forever()
         return "done"
 
-    with anyio.fail_after(5):
+    with anyio.fail_after(BOUND):
         async with pair(bus, reconnect=True) as client:
             assert await Retry(backoff=QUICK).request(client, "work") == "done"
 
@@ -91,7 +92,7 @@ async def test_dead_letters_are_published_with_code_and_header_and_without_secre
     async def secret() -> None:
         pass
 
-    with anyio.fail_after(5):
+    with anyio.fail_after(BOUND):
         async with pair(bus, protocol=UProtocol(token="s3cret")) as client:
             async with bus.subscribe("dead.letters") as letters, anyio.create_task_group() as group:
                 group.start_soon(publish_dead_letters, bus)

@@ -28,12 +28,11 @@ from polybus import (
 )
 from polybus.testing import pair
 
-from .support import bounded, eventually
+from .support import BOUND, bounded, eventually
 
 pytestmark = pytest.mark.anyio
 
 URL = "ubre+tcp://127.0.0.1:0"
-BOUND = 10
 
 
 class Incomparable:

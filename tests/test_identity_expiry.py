@@ -8,6 +8,7 @@ import pytest
 
 from polybus import Backoff, Bus, Context, Disconnected, Handshake, Identity, Unauthorized, connect
 from polybus.events import LinkUp
+from tests.support import BOUND
 
 pytestmark = pytest.mark.anyio
 
@@ -37,7 +38,7 @@ async def test_a_client_whose_headers_are_a_function_comes_back_with_a_new_token
         tokens.append(f"token-{len(tokens) + 1}")
         return {"authorization": tokens[-1]}
 
-    with anyio.fail_after(10):
+    with anyio.fail_after(BOUND):
         async with make_server().serve("ubre+ws://127.0.0.1:0/bus") as listener:
             async with connect(listener.url, headers=headers, backoff=QUICK) as bus:
                 events = bus.events()
@@ -55,7 +56,7 @@ async def test_a_request_in_flight_when_a_token_is_replaced_is_told_of_a_lost_co
     async def never() -> None:
         await anyio.sleep_forever()
 
-    with anyio.fail_after(10):
+    with anyio.fail_after(BOUND):
         async with server.serve("ubre+ws://127.0.0.1:0/bus") as listener:
             async with connect(listener.url, headers=lambda: {"authorization": "new"}, backoff=QUICK) as bus:
                 with pytest.raises(Disconnected, match="expired") as caught:
@@ -64,7 +65,7 @@ async def test_a_request_in_flight_when_a_token_is_replaced_is_told_of_a_lost_co
 
 
 async def test_a_client_with_a_fixed_token_is_told_and_does_not_come_back() -> None:
-    with anyio.fail_after(10):
+    with anyio.fail_after(BOUND):
         async with make_server().serve("ubre+ws://127.0.0.1:0/bus") as listener:
             async with connect(listener.url, headers={"authorization": "fixed"}, backoff=QUICK) as bus:
                 async with bus.subscribe("news") as news:
@@ -76,7 +77,7 @@ async def test_a_client_with_a_fixed_token_is_told_and_does_not_come_back() -> N
 
 
 async def test_without_a_token_the_first_connect_is_refused() -> None:
-    with anyio.fail_after(10):
+    with anyio.fail_after(BOUND):
         async with make_server().serve("ubre+ws://127.0.0.1:0/bus") as listener:
             with pytest.raises(Unauthorized):
                 async with connect(listener.url, backoff=QUICK):

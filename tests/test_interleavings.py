@@ -11,6 +11,8 @@ from polybus import Backoff, Bus, BusError, Channel, Context, Limits, Reply
 from polybus.testing import Faults, pair
 
 # Short times, so that what is lost in a fault is given up soon.
+from tests.support import BOUND
+
 LIMITS = Limits(running=3, waiting=2, pending=20, outbox=8, ping_interval=0.2, ping_timeout=0.2, close_timeout=0.2)
 
 ACTIONS = st.sampled_from(
@@ -134,7 +136,7 @@ async def play(actions: list[str], faults: Faults, reconnect: bool) -> None:
     async def home(body: Any) -> Any:
         return body
 
-    with anyio.fail_after(20):
+    with anyio.fail_after(BOUND):
         try:
             async with (
                 pair(world.server, client=client, faults=faults, reconnect=reconnect),

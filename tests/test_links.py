@@ -13,7 +13,7 @@ from polybus.events import LinkDown
 from polybus.plugins import Closed, DialOptions, Receiver, Transport
 from polybus.transports import Memory
 
-from .support import bounded, eventually
+from .support import BOUND, bounded, eventually
 
 pytestmark = pytest.mark.anyio
 SOON = Backoff(initial=0.001, maximum=0.001)
@@ -200,7 +200,7 @@ async def test_who_leaves_a_silent_peer_without_having_said_a_word_does_not_wait
     async with await anyio.create_tcp_listener(local_host="127.0.0.1") as listener, anyio.create_task_group() as group:
         group.start_soon(listener.serve, silent)
         url = f"ubre+tcp://127.0.0.1:{listener.extra(anyio.abc.SocketAttribute.local_port)}"
-        with anyio.fail_after(20), pytest.raises(LocalProtocolError, match="wildcards"):
+        with anyio.fail_after(BOUND), pytest.raises(LocalProtocolError, match="wildcards"):
             async with connect(url, limits=Limits(close_timeout=600)) as bus:
                 await bus.request("news.*")
         group.cancel_scope.cancel()

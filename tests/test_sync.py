@@ -38,6 +38,7 @@ from polybus import (
 from polybus.events import BusEvent, LinkDown
 from polybus.sync import BlockingBus, BlockingChannel, BlockingItems, BlockingPeer
 from polybus.testing import pair
+from tests.support import BOUND
 
 BACKENDS = ["asyncio", "trio"]
 WAIT = 10.0
@@ -666,7 +667,7 @@ async def test_blocking_verbs_on_an_event_loop_that_runs_a_bus_are_told_to_wait_
                 told.append(str(caught.value))
 
         async with bus.serve("ubre+tcp://127.0.0.1:0") as listener, polybus.connect(listener.url) as client:
-            with anyio.fail_after(5):
+            with anyio.fail_after(BOUND):
                 await client.request("blocks", listener.url)
                 assert await anyio.to_thread.run_sync(outside.request, "user.get", {"id": 1}) == {"id": 1, "name": "Ann"}
         assert len(told) == 2 and all("await polybus.connect" in text for text in told)

@@ -39,7 +39,7 @@ from polybus.plugins import Closed
 from polybus.protocols import Ubre, UProtocol
 from polybus.testing import pair
 
-from .support import bounded, eventually, free_port
+from .support import BOUND, bounded, eventually, free_port
 
 pytestmark = pytest.mark.anyio
 SOON = Backoff(initial=0.001, maximum=0.02)
@@ -700,7 +700,7 @@ async def _start(url: str) -> tuple[subprocess.Popen[str], str]:
 
 
 async def test_an_outer_server_that_is_killed_fails_what_is_in_flight_and_a_new_one_is_found_through_the_tunnel() -> None:
-    with anyio.fail_after(20):
+    with anyio.fail_after(BOUND):
         child, url = await _start(f"ubre+tcp://127.0.0.1:{free_port()}")
         try:
             async with (

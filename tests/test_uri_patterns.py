@@ -11,6 +11,7 @@ from polybus import Bus, Forbidden, LocalProtocolError, Message, Peer, Unsupport
 from polybus.protocols import Ubre, UProtocol
 from polybus.subjects import SubjectIndex, canonical, check_pattern, is_pattern, matches
 from polybus.testing import pair
+from tests.support import BOUND
 
 DOOR = "up://VCU.VIN/body.access/1/door.front_left#Door"
 
@@ -101,7 +102,7 @@ async def test_a_handler_of_an_address_is_found_in_any_spelling() -> None:
     assert handler is not None and handler.function is update
     assert bus._handler("//vcu.vin/body.access/1/rpc.updatedoor") is None
     async with bus:
-        with anyio.fail_after(5):
+        with anyio.fail_after(BOUND):
             assert await bus.request("up://VCU.VIN/body.access/1/rpc.UpdateDoor") == "done"
 
 
@@ -131,7 +132,7 @@ async def test_what_authorize_refuses_is_refused_in_every_spelling(wire: type[UP
     async def secrets(message: Message) -> object:
         return message.subject
 
-    with anyio.fail_after(5):
+    with anyio.fail_after(BOUND):
         async with pair(bus, protocol=wire()) as client:
             for spelling in SPELLINGS:
                 with pytest.raises(Forbidden):
@@ -169,7 +170,7 @@ async def test_authorize_is_asked_about_publications_in_one_spelling(wire: type[
         if message.subject == last:
             done.set()
 
-    with anyio.fail_after(5):
+    with anyio.fail_after(BOUND):
         async with pair(bus, protocol=wire()) as client:
             for name in (refused, allowed):
                 for spelling in (name, name.replace("other", "Other"), "up:" + name.upper()[:9] + name[9:]):
@@ -202,7 +203,7 @@ def test_the_one_spelling_is_its_own(text: str) -> None:
 
 @pytest.mark.anyio
 async def test_uprotocol_has_no_numbers_and_says_so() -> None:
-    with anyio.fail_after(5):
+    with anyio.fail_after(BOUND):
         async with pair(Bus(), protocol=UProtocol()) as client:
             with pytest.raises(Unsupported, match="70000 is a number"):
                 async with client.subscribe(70000):

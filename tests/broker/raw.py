@@ -10,9 +10,10 @@ from urllib.parse import urlsplit
 import anyio
 from anyio.abc import SocketStream
 
+from tests.support import BOUND
+
 __all__ = ["Closed", "RawPeer", "raw_peer"]
 
-BOUND = 5.0
 _CLOSING = 0xFF434C4F
 
 

@@ -31,7 +31,7 @@ from polybus import (
 )
 from polybus.broker import ClientJoined, ClientLeft, ServerJoined, ServerLeft
 from polybus.events import LinkDown
-from tests.support import bounded, eventually
+from tests.support import BOUND, bounded, eventually
 
 from .raw import raw_peer
 
@@ -188,7 +188,7 @@ async def test_a_server_that_leaves_drains_and_its_clients_go_to_another() -> No
             finish.set()
             assert await reply == "done"
             await eventually(lambda: "A" not in broker.stats().servers)
-            with anyio.fail_after(3):
+            with anyio.fail_after(BOUND):
                 while True:
                     try:
                         assert await client.request("who", timeout=1) == "&server=B"

@@ -11,6 +11,7 @@ import anyio
 import pytest
 
 from polybus import Bus, connect
+from tests.support import BOUND
 
 from .support import one_line
 
@@ -61,7 +62,7 @@ def test_it_joins_two_sides_until_it_is_told_to_leave(tmp_path: Path) -> None:
                 process.stdout.close()
 
     async def bounded() -> None:
-        with anyio.fail_after(30):
+        with anyio.fail_after(BOUND):
             await use()
 
     anyio.run(bounded)

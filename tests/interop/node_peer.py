@@ -15,10 +15,10 @@ import pytest
 from anyio.abc import Process
 from anyio.streams.buffered import BufferedByteReceiveStream
 
-__all__ = ["BODIES", "BOUND", "NodePeer", "Rejected", "node_client", "node_server", "require_node"]
+from tests.support import BOUND
 
-BOUND = 20.0
-"""Seconds within which everything awaited must happen; no test waits that long unless it fails."""
+__all__ = ["BODIES", "NodePeer", "Rejected", "node_client", "node_server", "require_node"]
+
 
 BODIES: list[Any] = [
     {"id": 7, "tags": ["a", None, True, 1.5]},

@@ -18,7 +18,7 @@ from websockets.server import ServerProtocol
 from websockets.typing import Subprotocol
 from websockets.uri import parse_uri
 
-from tests.interop.node_peer import BOUND
+from tests.support import BOUND
 
 __all__ = ["RawPeer", "RawServer", "raw_client", "raw_server"]
 

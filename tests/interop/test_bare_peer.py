@@ -11,7 +11,8 @@ import anyio
 import pytest
 
 from polybus import Bus, DeadlineExceeded, Peer, RequestCancelled, Unsupported, connect
-from tests.interop.node_peer import BOUND, NodePeer, node_client, node_server
+from tests.interop.node_peer import NodePeer, node_client, node_server
+from tests.support import BOUND
 
 pytestmark = [pytest.mark.anyio, pytest.mark.interop]
 

@@ -12,7 +12,8 @@ from attrs import frozen
 
 from polybus import Bus, Limits, NoHandler, Peer, RemoteError, RequestError
 from polybus.errors import Code
-from tests.interop.node_peer import BODIES, BOUND, NodePeer, Rejected, node_client
+from tests.interop.node_peer import BODIES, NodePeer, Rejected, node_client
+from tests.support import BOUND
 
 pytestmark = [pytest.mark.anyio, pytest.mark.interop]
 

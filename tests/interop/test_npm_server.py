@@ -12,7 +12,8 @@ import pytest
 from polybus import Backoff, Bus, Disconnected, NoHandler, RemoteError, RequestError, connect
 from polybus.errors import Code
 from polybus.events import LinkUp
-from tests.interop.node_peer import BODIES, BOUND, NodePeer, Rejected, node_server
+from tests.interop.node_peer import BODIES, NodePeer, Rejected, node_server
+from tests.support import BOUND
 
 pytestmark = [pytest.mark.anyio, pytest.mark.interop]
 

@@ -6,8 +6,8 @@ import anyio
 import pytest
 
 from polybus import Bus
-from tests.interop.node_peer import BOUND
 from tests.interop.raw_websocket import raw_client
+from tests.support import BOUND
 
 pytestmark = pytest.mark.anyio
 

@@ -20,6 +20,7 @@ from polybus.message import Kind
 from polybus.protocols import UProtocol
 from polybus.protocols.uprotocol import id_time_ms
 from polybus.protocols.uprotocol.bodies import ANY
+from tests.support import BOUND
 
 FOLDER = Path(__file__).parent / "up_python"
 PYTHON = FOLDER / ".venv" / "bin" / "python"
@@ -116,7 +117,7 @@ async def test_up_python_asks_a_bus_over_tcp_and_reads_its_answers(theirs: UpPyt
         return body.upper()
 
     adapter = UProtocol(entity="//cgw.veh7/climate.seat/1", format=format, profile="up-python-1.5")
-    with anyio.fail_after(20):
+    with anyio.fail_after(BOUND):
         async with bus.serve("uprotocol+tcp://127.0.0.1:0", protocol=adapter) as listener:
             port = int(listener.url.partition("?")[0].rpartition(":")[2])
             async with await anyio.connect_tcp("127.0.0.1", port) as stream:
@@ -170,7 +171,7 @@ async def test_a_bus_asks_a_service_of_up_python_over_tcp(theirs: UpPython, form
     async with await anyio.create_tcp_listener(local_host="127.0.0.1") as listener, anyio.create_task_group() as group:
         group.start_soon(listener.serve, serve)
         port = listener.extra(anyio.abc.SocketAttribute.local_port)
-        with anyio.fail_after(20):
+        with anyio.fail_after(BOUND):
             async with connect(f"uprotocol+tcp://127.0.0.1:{port}", protocol=adapter) as bus:
                 asked = StringValue(value="warm")
                 assert [await bus.request("SetHeat", asked, timeout=5) for _ in range(3)] == ["WARM"] * 3

@@ -11,7 +11,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import IO, Any
@@ -22,10 +22,10 @@ import psutil
 
 from polybus import Bus
 
+from ..support import BOUND, eventually
+
 __all__ = ["BOUND", "MIB", "Process", "control", "eventually", "loop_of", "port_of", "running"]
 
-BOUND = 30.0
-"""Seconds within which everything awaited must happen; no test waits that long unless it fails."""
 MIB = 1024 * 1024
 
 _ROOT = Path(__file__).parents[2]
@@ -63,7 +63,7 @@ class Process:
     def read_line(self) -> bytes:
         """The next line that the program prints."""
         assert self._process.stdout is not None
-        descriptor, end, line = self._process.stdout.fileno(), time.monotonic() + 2 * BOUND, b""
+        descriptor, end, line = self._process.stdout.fileno(), time.monotonic() + BOUND, b""
         while not line.endswith(b"\n"):
             ready, _, _ = select.select([descriptor], [], [], max(0.0, end - time.monotonic()))
             part = os.read(descriptor, 1) if ready else b""
@@ -148,15 +148,3 @@ async def control(bus: Bus) -> dict[str, Any]:
     answer: dict[str, Any] = await bus.request("control", timeout=BOUND)
     answer["counted"] = Counter(answer["counted"])
     return answer
-
-
-async def eventually(condition: Callable[[], Any], seconds: float = BOUND) -> None:
-    """Wait until a condition holds; an awaitable condition is awaited."""
-    with anyio.fail_after(seconds):
-        while True:
-            outcome = condition()
-            if hasattr(outcome, "__await__"):
-                outcome = await outcome
-            if outcome:
-                return
-            await anyio.sleep(0.01)

@@ -36,6 +36,12 @@ class RawWebSocket:
     def __init__(self, stream: SocketStream, rest: bytes) -> None:
         self.stream = stream
         self._input = rest
+        self._writing = anyio.Lock()
+
+    async def send(self, data: bytes) -> None:
+        """Write bytes as they are; a pong that becomes due meanwhile goes out after them."""
+        async with self._writing:
+            await self.stream.send(data)
 
     async def receive(self) -> tuple[int, bytes]:
         """The opcode and payload of the next frame.
@@ -53,7 +59,7 @@ class RawWebSocket:
                     (size,) = struct.unpack("!Q", await self._exactly(8))
                 payload = await self._exactly(size)
                 if first & 0x0F == 9:
-                    await self.stream.send(websocket_frame(10, payload))
+                    await self.send(websocket_frame(10, payload))
                 else:
                     return first & 0x0F, payload
 

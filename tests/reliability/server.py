@@ -110,7 +110,7 @@ class Server:
         return "slept"
 
     async def m(self) -> str:
-        return await self.sleep(1)
+        return await self.slow()
 
     async def slow(self) -> str:
         return await self.sleep(600)

@@ -113,7 +113,7 @@ async def converse(server: Process, transport: str, sent: list[bytes]) -> tuple[
             line = Line(stream, frame, await tcp_receiver(stream))
             return await _all(line, sent)
     async with raw_websocket(server.urls[WS], "jrep") as socket:
-        line = Line(socket.stream, lambda data: websocket_frame(1, data), lambda: websocket_code(socket))
+        line = Line(socket, lambda data: websocket_frame(1, data), lambda: websocket_code(socket))
         return await _all(line, sent)
 
 

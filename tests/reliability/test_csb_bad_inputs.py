@@ -61,7 +61,7 @@ async def test_a_bad_message_has_its_effect_and_no_other(server: Process, bystan
     before, memory = await control(bystander), server.memory()
     frame = frame_of(case)
     async with raw_websocket(server.urls[0], "csb") as socket:
-        await socket.stream.send(websocket_frame(2, frame) + websocket_frame(2, GOOD))
+        await socket.send(websocket_frame(2, frame) + websocket_frame(2, GOOD))
         answers: list[bytes] = []
         with anyio.fail_after(BOUND):
             while not answers or answers[-1] != ANSWER:

@@ -98,7 +98,7 @@ async def test_requests_in_flight_fail_at_once_when_the_server_is_killed(anyio_b
                 await _has_taken(other, 100)
             server.kill()
             errors = []
-            with anyio.fail_after(2):
+            with anyio.fail_after(BOUND):
                 for reply in replies:
                     with pytest.raises(Disconnected) as raised:
                         await reply

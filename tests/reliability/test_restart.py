@@ -66,7 +66,7 @@ async def test_a_killed_server_that_comes_back_is_found_again_with_subscriptions
                 in_flight = bus.request("sleep", 60)
                 await bus.request("echo", 1)
                 server.kill()
-                with anyio.fail_after(2), pytest.raises(Disconnected) as raised:
+                with anyio.fail_after(BOUND), pytest.raises(Disconnected) as raised:
                     await in_flight
                 assert raised.value.sent
                 await server.ended()  # until then it may accept, and answer nothing

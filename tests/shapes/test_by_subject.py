@@ -9,13 +9,13 @@ import pytest
 
 from polybus import Bus, Code, Kind, Message, Unsupported, connect
 from polybus.plugins import Refused, Transport
+from tests.support import BOUND
 
 from .by_subject import BUS, BySubject
 from .common import dump, load
 from .wires import Dial, End
 
 pytestmark = pytest.mark.anyio
-BOUND = 5
 
 
 class BarePeer:

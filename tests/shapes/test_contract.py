@@ -23,6 +23,7 @@ from polybus import (
     RequestError,
     Unsupported,
 )
+from tests.support import BOUND
 
 from .settings import SETTINGS, Setting
 
@@ -30,8 +31,6 @@ pytestmark = [
     pytest.mark.anyio,
     pytest.mark.parametrize("setting", SETTINGS, ids=lambda setting: setting.id),
 ]
-
-BOUND = 5
 
 
 class Server(Bus):

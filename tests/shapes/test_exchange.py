@@ -8,12 +8,12 @@ import anyio
 import pytest
 
 from polybus import Bus, RequestCancelled, Unsupported, connect
+from tests.support import BOUND
 
 from .exchange import Exchange
 from .wires import Exchanges
 
 pytestmark = pytest.mark.anyio
-BOUND = 5
 
 
 async def test_a_server_that_only_answers_begins_nothing() -> None:

@@ -9,13 +9,13 @@ import pytest
 
 from polybus import Backoff, Bus, DeadlineExceeded, Kind, Message, Reply, connect
 from polybus.plugins import Transport
+from tests.support import BOUND
 
 from .common import dump, load
 from .expiring import Expiring
 from .wires import Dial, End
 
 pytestmark = pytest.mark.anyio
-BOUND = 5
 
 
 class Clock:

@@ -7,6 +7,7 @@ import pytest
 
 from polybus import Backoff, Bus
 from polybus.plugins import Closed, DialOptions, Transport
+from tests.support import BOUND
 
 from .by_subject import BySubject
 from .wires import End
@@ -40,7 +41,7 @@ class SlowPlace:
 
 async def test_a_connection_that_comes_after_its_link_was_left_is_closed() -> None:
     place = SlowPlace()
-    with anyio.fail_after(5):
+    with anyio.fail_after(BOUND):
         async with Bus() as bus:
             async with bus.connect(place, protocol=BySubject(), backoff=Backoff(initial=0.001)):
                 place.ends[0].lost(Closed(1006, "cut"))

@@ -32,14 +32,13 @@ from polybus.events import BusEvent, LinkDown, LinkUp, PeerSlow
 from polybus.limits import Limits
 from polybus.plugins import Refused
 
-from ..support import bounded, eventually
+from ..support import BOUND, bounded, eventually
 from .numbered import QUARANTINE, SILENT, Numbered, NumberedCodec, Own, Theirs
 from .wires import Broker
 
 pytestmark = pytest.mark.anyio
 
 CODEC = NumberedCodec(Limits(), False)
-BOUND = 5
 
 
 class RawClient:

@@ -7,6 +7,7 @@ import pytest
 
 from polybus import Bus, Handshake, connect
 from polybus.protocols import Ubre
+from tests.support import BOUND
 
 pytestmark = pytest.mark.anyio
 
@@ -52,7 +53,7 @@ async def test_a_member_that_is_no_option_reaches_the_server_in_the_handshake(ad
         return "somebody"
 
     server = Bus(authenticate=authenticate)
-    with anyio.fail_after(5):
+    with anyio.fail_after(BOUND):
         async with server.serve(f"ubre+{address}?dialect=spec") as listener:
             assert listener.url.endswith("?dialect=spec")
             async with connect(f"{listener.url}&tenant=7&empty=") as bus:
@@ -64,7 +65,7 @@ async def test_a_member_that_is_no_option_reaches_the_server_in_the_handshake(ad
 
 
 async def test_the_url_of_a_listener_keeps_both_kinds_of_members() -> None:
-    with anyio.fail_after(5):
+    with anyio.fail_after(BOUND):
         async with Bus().serve("ubre+memory://both?room=a%26b&dialect=spec") as listener:
             assert listener.url == "ubre+memory://both?room=a%26b&dialect=spec"
             async with connect(listener.url):

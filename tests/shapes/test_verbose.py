@@ -12,12 +12,12 @@ import pytest
 from polybus import Backoff, Bus, ConnectFailed, Kind, Limits, Message, Unauthorized, connect
 from polybus.events import FrameRefused, LinkRetrying, LinkUp
 from polybus.plugins import CloseWanted, Ready, Refused, Role, Transport
+from tests.support import BOUND
 
 from .verbose import BAD, CONTROL, STATES, Verbose, VerboseSession, following
 from .wires import Dial, End
 
 pytestmark = pytest.mark.anyio
-BOUND = 5
 
 
 class Mute(VerboseSession):

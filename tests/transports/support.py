@@ -26,13 +26,12 @@ from polybus.plugins import (
     Transport,
     TransportAdapter,
 )
+from tests.support import BOUND
 
 if TYPE_CHECKING:  # Pyodide has none
     import trustme
 
 BOTH: frozenset[Literal["text", "binary"]] = frozenset({"text", "binary"})
-BOUND = 10.0
-"""Seconds within which everything awaited must happen; no test waits that long unless it fails."""
 
 
 def adapter_of(url: str) -> TransportAdapter:

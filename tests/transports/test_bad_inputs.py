@@ -13,8 +13,9 @@ import pytest
 
 from polybus.limits import Limits
 from polybus.plugins import Closed
+from tests.support import BOUND
 
-from .support import BOUND, Host, Raw, Receiver, Server, dial, raw_peer, running, serving
+from .support import Host, Raw, Receiver, Server, dial, raw_peer, running, serving
 
 pytestmark = pytest.mark.anyio
 

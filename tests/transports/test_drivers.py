@@ -22,8 +22,9 @@ from polybus.transports._stream import StreamTransport
 from polybus.transports._wire import BURST
 from polybus.transports._wire_pump import PumpWire
 from polybus.transports.tcp import TcpTransport
+from tests.support import BOUND
 
-from .support import BOUND, Host, Raw, Receiver, dial, fill, raw_peer, running, serving
+from .support import Host, Raw, Receiver, dial, fill, raw_peer, running, serving
 
 pytestmark = pytest.mark.anyio
 

@@ -19,6 +19,7 @@ from polybus.errors import (
 )
 from polybus.limits import Limits
 from polybus.plugins import Closed
+from tests.support import BOUND
 
 from .support import Gate, Host, Receiver, Server, dial, fill, running, serving
 
@@ -265,7 +266,7 @@ async def test_a_slow_peer_pauses_the_sender_and_a_reading_one_resumes_it(anyio_
         server.gate.late = True
         here, there = await both(host, server)
         sent = 0
-        with anyio.fail_after(10):
+        with anyio.fail_after(BOUND):
             while not here.paused:
                 here.transport.send(b"x" * 10_000)
                 sent += 1
@@ -290,7 +291,7 @@ async def test_a_peer_that_takes_nothing_ends_the_connection(anyio_backend: Any,
         here.transport.tick(now + 9.9)
         assert await still_there(here)
         # The kernel goes on taking bytes for a while, which is progress.
-        with anyio.fail_after(10):
+        with anyio.fail_after(BOUND):
             while here.why is None:
                 now += 10
                 here.transport.tick(now)

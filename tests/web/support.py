@@ -16,10 +16,9 @@ from typing import Any
 import anyio
 import uvicorn
 
-__all__ = ["BOUND", "Program", "Uvicorn", "running"]
+from tests.support import BOUND
 
-BOUND = 30.0
-"""Seconds within which everything awaited must happen."""
+__all__ = ["BOUND", "Program", "Uvicorn", "running"]
 
 
 @asynccontextmanager

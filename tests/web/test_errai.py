@@ -18,11 +18,11 @@ from polybus.fastapi import attach
 from polybus.protocols.jrep import RemoteInterface
 from polybus.transports import _errai_connection, _errai_server
 from polybus.transports._errai_server import ErraiEndpoint
+from tests.support import BOUND, eventually
 
 from .support import running
 
 pytestmark = pytest.mark.anyio
-BOUND = 10.0
 JSON = {"content-type": "application/json; charset=utf-8"}
 CALCULATOR = RemoteInterface("com.acme.Calculator")
 
@@ -165,12 +165,6 @@ async def test_a_later_poll_takes_the_place_of_an_earlier_one_and_one_that_left_
         await eventually(lambda: not connection._fetching)
         await bus.publish("news", "kept")
         assert (await client.next())["Value"] == "kept"
-
-
-async def eventually(condition: Any) -> None:
-    """Wait for something that nobody tells of."""
-    while not condition():  # noqa: ASYNC110
-        await anyio.sleep(0.001)
 
 
 def _connections(bus: Bus) -> list[Any]:

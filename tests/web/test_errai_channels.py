@@ -11,9 +11,9 @@ import anyio.lowlevel
 import pytest
 
 from polybus import Backoff, Bus, BusError, Limits, connect
+from tests.support import BOUND
 
 pytestmark = pytest.mark.anyio
-BOUND = 60.0
 CHANNELS = ("poll", "events", "websocket")
 MESSAGES = 10_000
 

@@ -16,11 +16,11 @@ from starlette.routing import Route
 
 from polybus import Backoff, Bus, ConnectFailed, Disconnected, Forbidden, Unauthorized, Unsupported, connect
 from polybus.events import LinkDown, LinkUp
+from tests.support import BOUND
 
 from .support import running
 
 pytestmark = pytest.mark.anyio
-BOUND = 20.0
 JSON = "application/json; charset=utf-8"
 SERVICES = {"RemoteServices": "ServerBus,echo", "CapabilitiesFlags": "LongPolling", "ConnectionSessionKey": "k"}
 

@@ -19,13 +19,13 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 from polybus import Limits, connect
 from polybus.events import LinkDown
 from polybus.transports import _errai_connection, _errai_upgrade
+from tests.support import BOUND, eventually
 
 from .support import running
-from .test_errai import Client, _connections, another, eventually, make_bus, serving
+from .test_errai import Client, _connections, another, make_bus, serving
 from .test_errai_client import Errai
 
 pytestmark = pytest.mark.anyio
-BOUND = 10.0
 LISTENS = "ClientBus,ClientBusErrors,news"
 
 

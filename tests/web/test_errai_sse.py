@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any
 
 import anyio
@@ -17,13 +18,12 @@ from starlette.routing import Route
 from polybus import Backoff, Bus, Disconnected, connect
 from polybus.events import LinkDown, LinkUp
 from polybus.transports import _errai_client
+from tests.support import BOUND, eventually
 
 from .support import running
-from .test_errai import eventually
 from .test_errai_client import Errai
 
 pytestmark = pytest.mark.anyio
-BOUND = 10.0
 SOON = Backoff(initial=0.001, maximum=0.01)
 
 
@@ -110,10 +110,14 @@ async def test_answers_come_as_events() -> None:
         assert (server.streams, server.polls) == (1, 0)
 
 
+def opened(server: Streaming, count: int) -> bool:
+    return server.streams == count
+
+
 async def test_a_stream_that_ends_in_order_is_opened_again_and_nothing_is_lost() -> None:
     async with streaming() as (server, url), connect(url) as bus:
         for number in range(3):
-            await eventually(lambda number=number: server.streams == number + 1)
+            await eventually(partial(opened, server, number + 1))
             assert await bus.request("echo", number) == number
             server.cut.set()
             server.cut = anyio.Event()

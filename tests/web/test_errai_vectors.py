@@ -18,12 +18,12 @@ from starlette.routing import Route
 from polybus import Bus, Context, Message, RequestError, connect
 from polybus.protocols.jrep import JavaObject, RemoteInterface
 from tests.protocols.jrep.test_vectors import VALUES, VECTORS
+from tests.support import BOUND, eventually
 
 from .support import running
-from .test_errai import JSON, Client, another, eventually, make_bus
+from .test_errai import JSON, Client, another, make_bus
 
 pytestmark = pytest.mark.anyio
-BOUND = 10.0
 
 
 def recorded(id: str) -> bytes:

@@ -54,11 +54,11 @@ from polybus.protocols.uprotocol.http import frames_of, from_http, to_http
 from tests.protocols.uprotocol.support import HI
 from tests.protocols.uprotocol.test_bad_inputs import CASES as BAD
 from tests.protocols.uprotocol.test_bad_inputs import frame_of
+from tests.support import BOUND, eventually
 
 from .support import Uvicorn, running
 
 pytestmark = pytest.mark.anyio
-BOUND = 20.0
 JSON = {"content-type": "application/cloudevents+json"}
 VCU, ASKER = "//VCU.VIN/body.access/1", "//hu.veh7/hmi.app/1"
 IDS = IdFactory()
@@ -655,8 +655,7 @@ async def test_publications_that_wait_go_in_one_batch() -> None:
     async with foreign(answer) as url, connect(url, protocol=UProtocol(content="batch")) as client:
         for number in range(50):
             await client.publish("news", number)
-        while not seen:  # noqa: ASYNC110  # the first one is on its way
-            await anyio.sleep(0.001)
+        await eventually(lambda: seen)  # the first one is on its way
         held.set()
         await client.drain(5)
     assert sum(seen) == 50

@@ -12,11 +12,11 @@ import pytest
 import trustme
 
 from polybus import Bus, Limits, LocalProtocolError, Unsupported, connect
+from tests.support import BOUND
 
 from .test_errai import Client, make_bus
 
 pytestmark = pytest.mark.anyio
-BOUND = 10.0
 
 
 def base(listener: Any) -> str:

@@ -11,11 +11,11 @@ import pytest
 import trustme
 
 from polybus import Bus, Unsupported, connect
+from tests.support import BOUND
 
 from .test_errai import make_bus
 
 pytestmark = pytest.mark.anyio
-BOUND = 20.0
 
 
 @pytest.fixture(scope="module")

@@ -12,7 +12,7 @@ from polybus import Bus, Context, DeadlineExceeded, Limits
 from polybus.protocols import Csb
 from polybus.testing import pair
 from tests.broker.raw import raw_peer
-from tests.support import eventually
+from tests.support import BOUND, eventually
 
 pytestmark = pytest.mark.anyio
 
@@ -55,7 +55,7 @@ async def test_the_ids_of_cancelled_requests_are_free_after_a_round_trip() -> No
             assert await client.request(7, b"%d" % turn) == b"%d" % turn
             for reply in replies:
                 reply.cancel()
-            with anyio.fail_after(10):
+            with anyio.fail_after(BOUND):
                 await eventually(lambda: not session._one.resting)
             assert len(session._one.pending) <= 1  # the question who is there, maybe
         assert client.stats().late == client.stats().malformed == 0
@@ -78,7 +78,7 @@ async def test_a_first_request_to_a_number_stops_there_when_its_time_is_over() -
     async with pair(bus, protocol=Csb()) as client:
         with pytest.raises(DeadlineExceeded):
             await client.request(7, timeout=0.05)
-        with anyio.fail_after(5):
+        with anyio.fail_after(BOUND):
             await started.wait()
             await stopped.wait()
 

@@ -12,7 +12,8 @@ from typing import Any
 import anyio
 from anyio.abc import SocketStream
 
-BOUND = 5.0
+from tests.support import BOUND
+
 SERVICES = "ClientBus,ClientBusErrors"
 
 

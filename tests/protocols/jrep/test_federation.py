@@ -27,8 +27,9 @@ from polybus.errors import Code, Conflict, RemoteError, ReservedSubject
 from polybus.events import LinkUp
 from polybus.protocols.jrep import BusState, JavaObject, JavaTypes, Jrep, Parts, RemoteInterface, bus_states
 from polybus.testing import pair
+from tests.support import BOUND, eventually
 
-from .raw import BOUND, Peer, raw
+from .raw import Peer, raw
 
 pytestmark = pytest.mark.anyio
 URL = "jrep+tcp://127.0.0.1:0"
@@ -711,8 +712,7 @@ async def test_what_is_published_while_an_expired_session_still_ends_waits_for_t
                     await client.publish("big", "x" * 100_000)
                 await client.publish("kept", "first")
                 expire.set()
-                while link._closing is None:  # noqa: ASYNC110  # nobody tells
-                    await anyio.sleep(0.001)
+                await eventually(lambda: link._closing is not None)
                 assert link.state.value == "up"
                 await client.publish("kept", "second")
                 await client.publish("kept", "last")

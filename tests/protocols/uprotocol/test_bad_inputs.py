@@ -13,6 +13,7 @@ from polybus.message import Kind
 from polybus.plugins import Refused
 from polybus.protocols import UProtocol
 from polybus.protocols.uprotocol.bodies import ANY
+from tests.support import BOUND
 
 CASES: list[dict[str, Any]] = [
     case
@@ -79,7 +80,7 @@ async def test_a_server_survives_them_all_and_answers_the_next_good_request(form
     async def echo(body: Any) -> Any:
         return body
 
-    with anyio.fail_after(20):
+    with anyio.fail_after(BOUND):
         async with bus.serve(f"uprotocol+tcp://127.0.0.1:0?format={format}") as listener, connect(listener.url) as good:
             events = bus.events()
             port = int(listener.url.partition("?")[0].rpartition(":")[2])

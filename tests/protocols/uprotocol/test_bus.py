@@ -16,9 +16,9 @@ from polybus.events import DeadLettered, LinkDown
 from polybus.message import Kind
 from polybus.protocols import UProtocol
 from polybus.testing import pair
+from tests.support import BOUND
 
 pytestmark = pytest.mark.anyio
-BOUND = 5
 VCU = "//VCU.VIN/body.access/1"
 DOOR = "up://VCU.VIN.veh.up.gm.com/body.access/1/door.{}#Door"
 

@@ -11,9 +11,9 @@ import pytest
 
 from polybus import Bus, connect
 from polybus.protocols import UProtocol
+from tests.support import BOUND
 
 pytestmark = pytest.mark.anyio
-BOUND = 20
 PRIORITIES = {"log.>": "CS0", "door.>": "CS6"}
 BODY = "x" * 8192
 

@@ -1,0 +1,69 @@
+"""Waiting for what no event tells of, so that a wait in vain can be explained from what it says."""
+
+from __future__ import annotations
+
+import inspect
+import reprlib
+from collections.abc import Callable
+from typing import Any
+
+import anyio
+
+__all__ = ["PATIENCE", "eventually"]
+
+PATIENCE = 30.0
+"""Seconds within which what is waited for must come about, also on a slow machine with other work."""
+
+_LONGEST_PAUSE = 0.02
+
+_brief = reprlib.Repr()
+_brief.maxstring = _brief.maxother = 600
+_brief.maxdict = _brief.maxlist = _brief.maxset = 40
+
+
+async def eventually(condition: Callable[[], Any], seconds: float = PATIENCE) -> None:
+    """Wait until a condition holds.
+
+    Args:
+        condition: Looked at again and again; what it returns is awaited where it can be. Besides returning something false it
+            may fail an assertion: then a wait in vain tells the last failure.
+        seconds: How long.
+
+    Raises:
+        AssertionError: It does not hold by then. The text has the condition's source and the variables it looks at.
+    """
+    failure: AssertionError | None = None
+    pause = 0.001
+    try:
+        with anyio.move_on_after(seconds):
+            while True:
+                try:
+                    outcome = condition()
+                    if inspect.isawaitable(outcome):
+                        outcome = await outcome
+                    if outcome:
+                        return
+                    failure = None
+                except AssertionError as error:
+                    failure = error
+                await anyio.sleep(pause)
+                pause = min(2 * pause, _LONGEST_PAUSE)
+    except anyio.get_cancelled_exc_class():
+        # A bound of the whole test may come first; what is printed is shown with its failure.
+        print(f"still waited for:\n{_described(condition)}\n{failure or ''}")
+        raise
+    raise AssertionError(f"not so within {seconds:g} s:\n{_described(condition)}") from failure
+
+
+def _described(condition: Callable[[], Any]) -> str:
+    """The source of a condition, and what the variables from around it are."""
+    try:
+        lines = [inspect.getsource(condition).strip()]
+        seen = inspect.getclosurevars(condition).nonlocals
+    except (OSError, TypeError, ValueError):  # no source, or no function
+        return repr(condition)
+    for name, value in seen.items():
+        lines.append(f"    {name} = {_brief.repr(value)}")
+        if callable(stats := getattr(value, "stats", None)) and not inspect.iscoroutinefunction(stats):
+            lines.append(f"    {name}.stats() = {stats()!r}")
+    return "\n".join(lines)
