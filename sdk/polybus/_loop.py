@@ -8,15 +8,9 @@ import threading
 from collections.abc import Awaitable, Callable, Generator
 from typing import Any, Literal, Protocol
 
-import anyio
-
 from .errors import LocalProtocolError
 
-__all__ = ["Bell", "Loop", "Waiter", "effective_deadline", "elsewhere", "is_stray", "let_scope_fire", "running_loop"]
-
-
-_EARLY = 0.05
-"""Seconds by which a peer may see a deadline pass before we do."""
+__all__ = ["Bell", "Loop", "Waiter", "elsewhere", "is_stray", "running_loop"]
 
 
 class Waiter(Protocol):
@@ -236,29 +230,6 @@ def elsewhere() -> LocalProtocolError:
         "this bus runs in the event loop of another thread, and its verbs may be called there only: use polybus.sync or "
         "anyio.from_thread.run in a thread, and a bus of its own in another event loop"
     )
-
-
-def effective_deadline(backend: str) -> Callable[[], float]:
-    """`anyio.current_effective_deadline`, without its look for the backend, which costs as much again on every request."""
-    if backend == "asyncio":
-        try:
-            from anyio._backends._asyncio import AsyncIOBackend
-        except ImportError:
-            pass
-        else:
-            return AsyncIOBackend.current_effective_deadline
-    return anyio.current_effective_deadline
-
-
-async def let_scope_fire() -> None:
-    """Let the enclosing scope end the caller where its deadline has come, or all but come.
-
-    The peer was told that deadline, and its word that the time is over may be here first: its clock runs a little faster, or
-    this event loop was busy. Whoever wrote the scope waits for that, not for an exception.
-    """
-    deadline, now = anyio.current_effective_deadline(), anyio.current_time()
-    if deadline <= now + _EARLY:
-        await anyio.sleep(max(deadline - now, 0.0) + _EARLY)
 
 
 def running_loop() -> Loop:

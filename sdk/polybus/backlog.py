@@ -138,7 +138,7 @@ class Backlog:
         """Give a message to the session now."""
         raise NotImplementedError
 
-    def _send_request(self, message: Message, reply: Reply[Any], peer: Peer) -> None:
+    def _send_request(self, message: Message, reply: Reply[Any], peer: Peer, now: float) -> None:
         raise NotImplementedError
 
     # -- the outbox ------------------------------------------------------------------------------------------------------
@@ -261,7 +261,7 @@ class Backlog:
                 message.ttl = max(0.0, message.ttl - (now - reply.started))
             peer._sending(reply)
             try:
-                self._send_request(message, reply, peer)
+                self._send_request(message, reply, peer, now)
             except BusError as error:
                 reply._fail(error)
         elif entry.droppable and entry.deadline <= now:

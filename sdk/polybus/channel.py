@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, Protocol, Self, TypeVar, cast
 
-from ._loop import let_scope_fire
+from ._scopes import let_scope_fire
 from .account import OVERHEAD, Account, cost
 from .body import JSON, OCTETS, BodyFormat, misfit, typed_body
 from .errors import BadReply, BadRequest, BusError, Code, DeadlineExceeded, LocalProtocolError, TooManyRequests

@@ -152,19 +152,19 @@ class Outflow(Backlog):
             else:
                 reply._fail(QueueFull(f"the outbox to {self.address} is full: {self._outbox_state()}"))
             return
-        self._send_request(message, reply, peer)
+        self._send_request(message, reply, peer, reply.started)
         try:
             self.flush()
         except TooLarge as error:  # for a connection that takes less than the session does: a tunnel
             peer.pending.pop(reply.key, None)
             reply._fail(error)
 
-    def _send_request(self, message: Message, reply: Reply[Any], peer: Peer) -> None:
+    def _send_request(self, message: Message, reply: Reply[Any], peer: Peer, now: float) -> None:
         if len(peer.pending) >= self.runtime.limits.pending:
             reply._fail(QueueFull(f"{len(peer.pending)} requests to {self.address} already wait for their answer"))
             return
         try:
-            key = self.session.send(message, self.runtime.time(), peer.key)  # type: ignore[union-attr]
+            key = self.session.send(message, now, peer.key)  # type: ignore[union-attr]
         except (RequestError, QueueFull, Disconnected) as error:
             reply._fail(error)
             return

@@ -15,7 +15,8 @@ import anyio
 import anyio.abc
 from anyio.lowlevel import RunVar
 
-from ._loop import Bell, Loop, effective_deadline, elsewhere, is_stray, running_loop
+from ._loop import Bell, Loop, elsewhere, is_stray, running_loop
+from ._scopes import effective_deadline
 from .account import Account
 from .context import current_call
 from .workers import Workers
@@ -61,7 +62,7 @@ class Runtime:
     def __init__(self, limits: Limits) -> None:
         self.loop: Loop = running_loop()
         self.limits: Limits = limits
-        self.effective_deadline: Callable[[], float] = effective_deadline(self.loop.backend)
+        self.effective_deadline: Callable[[], float] = effective_deadline(self.loop)
         self.backend: Literal["asyncio", "trio"] = self.loop.backend
         self.time: Callable[[], float] = self.loop.time
         self.call_soon: Callable[..., Any] = self.loop.call_soon

@@ -1,0 +1,91 @@
+"""The deadlines of the cancel scopes around a caller: what they leave for a request, asked for each one."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import anyio
+
+if TYPE_CHECKING:
+    from ._loop import Loop
+
+__all__ = ["effective_deadline", "let_scope_fire"]
+
+_EARLY = 0.05
+"""Seconds by which a peer may see a deadline pass before we do."""
+
+
+def effective_deadline(loop: Loop) -> Callable[[], float]:
+    """`anyio.current_effective_deadline` for callers in the thread of `loop`, a tenth of a request cheaper on asyncio.
+
+    The function raises `RuntimeError` where the loop does not run.
+    """
+    if loop.backend == "asyncio":
+        walk = _walk(asyncio.get_running_loop())
+        if walk is not None:
+            return walk
+    return anyio.current_effective_deadline
+
+
+def _walk(loop: asyncio.AbstractEventLoop) -> Callable[[], float] | None:
+    """The same walk over the scopes as anyio's, without what it does to find the task. None where anyio is built otherwise."""
+    try:
+        from anyio._backends._asyncio import _task_states
+    except ImportError:
+        return None
+    current_task, running, state_of = asyncio.current_task, asyncio._get_running_loop, _task_states.get
+
+    def deadline() -> float:
+        # Told the loop, it does not ask the system which process this is.
+        task = current_task(loop)
+        if task is None:
+            if running() is not loop:
+                raise RuntimeError("the event loop does not run here")
+            return math.inf
+        state = state_of(task)
+        scope: Any = None if state is None else state.cancel_scope
+        nearest = math.inf
+        while scope is not None:
+            if scope._cancel_called:
+                return -math.inf
+            if scope._deadline < nearest:
+                nearest = scope._deadline
+            if scope._shield:
+                break
+            scope = scope._parent_scope
+        return nearest
+
+    return deadline if _agree(deadline) else None
+
+
+def _agree(deadline: Callable[[], float]) -> bool:
+    """Whether a function says what anyio says: its insides may change, and then its own function is taken."""
+    official = anyio.current_effective_deadline
+    soon, later = anyio.current_time() + 5000, anyio.current_time() + 7000
+    try:
+        same = deadline() == official()
+        with anyio.CancelScope(deadline=soon), anyio.CancelScope(deadline=later, shield=True) as inner:  # noqa: ASYNC100  # nothing is to be cancelled here
+            same = same and deadline() == official()
+            inner.shield = False
+            same = same and deadline() == official()
+            inner.deadline = math.inf
+            same = same and deadline() == official()
+            inner.cancel()
+            same = same and deadline() == official()
+    except (AttributeError, TypeError):
+        return False
+    return same
+
+
+async def let_scope_fire() -> None:
+    """Let the enclosing scope end the caller where its deadline has come, or all but come.
+
+    The peer was told that deadline, and its word that the time is over may be here first: its clock runs a little faster, or
+    this event loop was busy. Whoever wrote the scope waits for that, not for an exception.
+    """
+    deadline, now = anyio.current_effective_deadline(), anyio.current_time()
+    if deadline <= now + _EARLY:
+        await anyio.sleep(max(deadline - now, 0.0) + _EARLY)

@@ -1,0 +1,95 @@
+"""The short way to the deadline of the enclosing scopes says what anyio says."""
+
+import asyncio
+import math
+import types
+from contextlib import ExitStack
+from typing import Any
+
+import anyio
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from polybus import Bus, DeadlineExceeded, LocalProtocolError
+from polybus._loop import running_loop
+from polybus._scopes import effective_deadline
+from polybus.testing import pair
+
+SCOPES = st.lists(st.tuples(st.sampled_from([math.inf, 100.0, 200.0, 300.0]), st.booleans(), st.booleans()), max_size=5)
+
+
+async def test_it_says_what_anyio_says_whatever_scopes_are_around(anyio_backend: Any) -> None:
+    deadline = effective_deadline(running_loop())
+    now = anyio.current_time()
+
+    @settings(max_examples=60, deadline=None, database=None)
+    @given(SCOPES)
+    def check(scopes: list[tuple[float, bool, bool]]) -> None:
+        with ExitStack() as stack:
+            for ahead, shield, cancelled in scopes:
+                scope = stack.enter_context(anyio.CancelScope(deadline=now + ahead, shield=shield))
+                if cancelled:
+                    scope.cancel()
+                assert deadline() == anyio.current_effective_deadline()
+        assert deadline() == anyio.current_effective_deadline() == math.inf
+
+    check()
+
+
+async def test_it_sees_the_scopes_of_a_task_group(anyio_backend: Any) -> None:
+    deadline = effective_deadline(running_loop())
+    seen: list[float] = []
+
+    async def child() -> None:
+        seen.append(deadline())
+
+    with anyio.move_on_after(300) as scope:
+        async with anyio.create_task_group() as group:
+            group.start_soon(child)
+    assert seen == [scope.deadline]
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+@pytest.mark.parametrize("state", [None, types.SimpleNamespace(cancel_scope=object()), object()])
+async def test_where_anyio_is_built_otherwise_its_own_function_is_taken(
+    state: Any, monkeypatch: pytest.MonkeyPatch, anyio_backend: Any
+) -> None:
+    monkeypatch.setattr("anyio._backends._asyncio._task_states", types.SimpleNamespace(get=lambda task: state))
+    assert effective_deadline(running_loop()) is anyio.current_effective_deadline
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+async def test_where_anyio_keeps_no_states_at_all_its_own_function_is_taken(
+    monkeypatch: pytest.MonkeyPatch, anyio_backend: Any
+) -> None:
+    monkeypatch.delattr("anyio._backends._asyncio._task_states")
+    assert effective_deadline(running_loop()) is anyio.current_effective_deadline
+
+
+@pytest.mark.native
+def test_a_request_from_another_loop_of_the_same_thread_is_told_so() -> None:
+    first, second = asyncio.new_event_loop(), asyncio.new_event_loop()
+    paired = pair(Bus())
+
+    async def ask() -> None:
+        _ = client.request("echo")
+
+    try:
+        client = first.run_until_complete(paired.__aenter__())
+        with pytest.raises(LocalProtocolError, match="another event loop"):
+            second.run_until_complete(ask())
+        first.run_until_complete(paired.__aexit__(None, None, None))
+    finally:
+        first.close()
+        second.close()
+
+
+async def test_a_request_in_a_scope_that_is_over_ends_with_its_deadline(anyio_backend: Any) -> None:
+    async with pair(Bus()) as client:
+        with anyio.CancelScope() as scope:  # noqa: ASYNC100  # a scope that is over already
+            scope.cancel()
+            reply = client.request("echo")
+        with pytest.raises((DeadlineExceeded, anyio.get_cancelled_exc_class())) as caught:
+            await reply
+        assert isinstance(caught.value, DeadlineExceeded)
