@@ -56,6 +56,7 @@ try {
   ubre.handle('count', (number) => (say(number), number));
   ubre.handle('slow', () => (say('slow'), new Promise(() => {})));
   ubre.handle('about', () => port.polybus);
+  ubre.handle('late', (nonce) => parent.postMessage({ tag: 'polybus', type: 'hello', v: 1, nonce }, '*'));
   ubre.subscribe('news', (number) => say(['news', number]));
   port.onmessage = ({ data }) => ubre.message(data, port);
 } catch (error) {
@@ -158,6 +159,16 @@ async def test_a_reload_and_a_removal_in_mid_request_end_the_port(tab: Tab, serv
     said = await run(tab, script, program=child(server), **place)
     gone = "the page is gone"
     assert said == [["lost", "lost"], 2, 3, [[1, 1001, gone], [2, 1001, gone]]]
+
+
+async def test_a_late_hello_of_a_page_that_is_gone_takes_no_port_away(tab: Tab, server: Site, place: dict[str, Any]) -> None:
+    script = """
+    const child = put(program, { at, sandbox }); serve(child); document.body.append(child); await until(() => ports.length);
+    for (let i = 0; i < 20; i++) await ask(ports[0], 'late', `late ${i}`);
+    await settle(); const answer = await ask(ports[0], 'count', 1); child.src += '&again'; await until(() => ports.length === 2);
+    return [answer, await ask(ports[1], 'count', 2), ends]
+    """
+    assert await run(tab, script, program=child(server), **place) == [1, 2, [[1, 1001, "the page is gone"]]]
 
 
 async def test_a_page_that_no_longer_serves_a_frame_says_so(tab: Tab, server: Site) -> None:

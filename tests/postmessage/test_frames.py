@@ -24,6 +24,7 @@ from polybus.transports.postmessage import (
     connect_to_host,
     serve_frame,
 )
+from tests.postmessage.table import settle
 from tests.support import eventually
 
 pytestmark = pytest.mark.anyio
@@ -189,18 +190,92 @@ async def test_two_frames_have_ports_of_their_own() -> None:
         group.cancel_scope.cancel()
 
 
-async def test_hello_repeated_opens_one_port() -> None:
-    host, frame = scene()
-    served = serve_frame(frame, origin=CHILD)
+def word(host: Window, page: Window, kind: str, nonce: Any) -> None:
+    """A word of the handshake, from a frame's page to the page around it."""
+    host.proxy.post_message({"tag": "polybus", "type": kind, "v": 1, "nonce": nonce}, HOST, source=page)
+
+
+async def bare(frame: Frame) -> tuple[Window, list[InMemoryPort]]:
+    """A page that says nothing by itself, and the ports that it is offered."""
     windows: list[Window] = []
     frame.load(CHILD, windows.append)
     await eventually(lambda: windows)
+    offered: list[InMemoryPort] = []
+    windows[0].add_listener(lambda event: offered.extend(event.ports))
+    return windows[0], offered
+
+
+async def test_hello_repeated_offers_one_port() -> None:
+    host, frame = scene()
+    served = serve_frame(frame, origin=CHILD)
+    page, offered = await bare(frame)
     for _ in range(3):
-        host.proxy.post_message({"tag": "polybus", "type": "hello", "v": 1, "nonce": "n"}, HOST, source=windows[0])
-    for nonsense in (7, "hello", {"tag": "polybus"}, {"tag": "polybus", "type": "hello", "v": 1, "nonce": 7}):
-        host.proxy.post_message(nonsense, HOST, source=windows[0])
-    await anyio.wait_all_tasks_blocked()
-    assert (served.epoch, served.rejected) == (1, 0)
+        word(host, page, "hello", "n")
+    for nonsense in (7, "hello", {"tag": "polybus"}):
+        host.proxy.post_message(nonsense, HOST, source=page)
+    for nonce in (7, "", "x" * 65, None):
+        word(host, page, "hello", nonce)
+        word(host, page, "taken", nonce)
+    word(host, page, "what", "n")
+    await settle()
+    assert (served.epoch, served.rejected, len(offered)) == (1, 0, 1)
+
+
+async def test_a_late_hello_of_a_page_that_is_gone_takes_no_port_away() -> None:
+    """A frame's pages run in different processes, and what the old one said last may come after what the new one says first."""
+    host, frame = scene()
+    async with anyio.create_task_group() as group:
+        page = Page(group)
+        frame.load(CHILD, page)
+        async with linked(frame) as bus:
+            assert await bus.request("count", 1) == 1
+            assert frame.content_window is not None
+            window = frame.content_window._window
+            assert window is not None
+            for number in range(20):
+                word(host, window, "hello", f"late {number}")
+            await settle()
+            assert await bus.request("count", 2) == 1
+            assert bus.stats().reconnects == 0
+            frame.reload()
+            await eventually(lambda: bus.stats().reconnects == 1)
+            assert await bus.request("count", 3) == 2
+        group.cancel_scope.cancel()
+
+
+async def test_a_port_that_is_not_taken_counts_for_nothing_and_few_are_kept() -> None:
+    host, frame = scene()
+    given: list[InMemoryPort] = []
+    served = serve_frame(frame, origin=CHILD, on_port=given.append)
+    page, offered = await bare(frame)
+    for number in range(6):
+        word(host, page, "hello", str(number))
+    await eventually(lambda: len(offered) == 6)
+    heard: list[list[str]] = [[] for _ in offered]
+    for port, log in zip(offered, heard, strict=True):
+        port.on_message(log.append)
+    await settle()
+    gone = ["\0bye 1001 the port was not taken in time"]
+    assert heard == [gone, gone, [], [], [], []]
+    for nonce in ("1", "nonsense", "4", "3"):
+        word(host, page, "taken", nonce)
+    await eventually(lambda: given)
+    await settle()
+    assert [port.info.epoch for port in given] == [5], "what was offered before it cannot be taken any more"
+    assert heard == [gone, gone, gone, gone, [], []]
+    served.close()
+    await settle()
+    assert heard == [*[gone] * 4, ["\0bye 1001 the host has closed the frame's port"], gone]
+
+
+async def test_a_page_that_asks_for_ports_again_and_again_keeps_the_last() -> None:
+    host, frame = scene()
+    serve_frame(frame, origin=CHILD)
+    page, _ = await bare(frame)
+    for _ in range(5):
+        port = await connect_to_host(page, origins=[HOST])
+        port.close()
+    assert len(page._joined) == len(page._hiding) == 1
 
 
 async def test_a_reload_fails_what_is_pending_and_the_next_page_answers() -> None:
@@ -273,12 +348,10 @@ async def test_a_page_that_crashes_without_a_goodbye_gives_way_to_the_next_hello
     host, frame = scene()
     served = serve_frame(frame, origin=CHILD)
     ends: list[str] = []
-    windows: list[Window] = []
-    frame.load(CHILD, windows.append)
-    await eventually(lambda: windows)
-    for number, nonce in enumerate(("first", "second"), start=1):
-        host.proxy.post_message({"tag": "polybus", "type": "hello", "v": 1, "nonce": nonce}, HOST, source=windows[0])
-        await eventually(lambda: served.epoch == number)  # noqa: B023  # awaited here
+    page, _ = await bare(frame)
+    for nonce in ("first", "second"):
+        word(host, page, "hello", nonce)
+        word(host, page, "taken", nonce)
         (await anext(served)).on_close(ends.append)
     assert ends == ["a newer page of the frame took over"]
     served.close()

@@ -1,7 +1,8 @@
 """How a page and a frame in it get a port: the child speaks first. The same words are spoken by ``polybus.js``.
 
 The frame posts a hello with a fresh nonce to its host, again and again, until a port comes. The host answers only its own
-frame, of the one origin that it expects, each nonce once, with an epoch that counts up. From then on only the port is used.
+frame, of the one origin that it expects, each nonce once, with an epoch that counts up. The frame says that it has taken the
+port, and only then it counts: a hello may come late, when its page is gone. From then on only the port is used.
 """
 
 from __future__ import annotations
@@ -27,11 +28,13 @@ INTERVAL: Final = 0.05
 """Seconds between two hellos."""
 _REMEMBERED: Final = 16
 """Nonces of a frame that have been answered, so that a late copy does not open another port."""
+_OFFERED: Final = 4
+"""Ports of a frame that no page has taken yet."""
 
 
 @frozen
 class StrangeHello:
-    """A hello that was not answered."""
+    """Words of the handshake that were not answered."""
 
     origin: str
     reason: Literal["origin", "source"]
@@ -55,12 +58,13 @@ class ServedFrame:
         self.rejected: int = 0
         """Hellos that were not answered."""
         self.epoch: int = 0
-        """Ports that were given."""
+        """Ports that were offered."""
         self._frame = frame
         self._origin = origin
         self._on_port = on_port
         self._on_reject = on_reject
         self._nonces: deque[str] = deque(maxlen=_REMEMBERED)
+        self._offers: dict[str, tuple[int, InMemoryPort]] = {}
         self._port: InMemoryPort | None = None
         self._fresh = False
         self._closed = False
@@ -75,6 +79,7 @@ class ServedFrame:
         self._closed = True
         self._frame.host.remove_listener(self._heard)
         self._frame.host._served.remove(self)
+        self._withdraw(self.epoch)
         self._retire("the host has closed the frame's port")
         self._tell()
 
@@ -101,33 +106,56 @@ class ServedFrame:
 
     def _heard(self, event: MessageEvent) -> None:
         said = event.data
-        if not (isinstance(said, dict) and said.get("tag") == TAG and said.get("type") == "hello" and said.get("v") == VERSION):
+        if not (isinstance(said, dict) and said.get("tag") == TAG and said.get("v") == VERSION):
+            return
+        kind, nonce = said.get("type"), said.get("nonce")
+        if kind not in ("hello", "taken"):
             return
         window = self._frame.content_window
-        nonce = said.get("nonce")
         if window is None or event.source is not window:
             if not any(other.is_of(event.source) for other in self._frame.host._served):
                 self._reject(StrangeHello(event.origin, "source"))
         elif event.origin != self._origin:
             self._reject(StrangeHello(event.origin, "origin"))
-        elif isinstance(nonce, str) and 0 < len(nonce) <= 64 and nonce not in self._nonces:
-            self._nonces.append(nonce)
-            self._give(window, nonce)
+        elif not isinstance(nonce, str):
+            return
+        elif kind == "taken":
+            self._taken(nonce)
+        elif 0 < len(nonce) <= 64 and nonce not in self._nonces:
+            self._offer(window, nonce)
 
-    def _give(self, window: WindowProxy, nonce: str) -> None:
-        self._retire("a newer page of the frame took over")
+    def _offer(self, window: WindowProxy, nonce: str) -> None:
+        """A hello may be late, and its page gone: the port counts only when a page has it."""
+        self._nonces.append(nonce)
         self.epoch += 1
+        self._withdraw(self.epoch - _OFFERED)
         channel = MessageChannel()
-        port = self._port = channel.port1
-        port.info = PortInfo(origin=self._origin, epoch=self.epoch, address=f"{self._origin}#{self.epoch}")
+        self._offers[nonce] = self.epoch, channel.port1
         answer = {"tag": TAG, "type": "port", "v": VERSION, "nonce": nonce, "epoch": self.epoch}
         # There is no way to name an opaque origin; the nonce says whom it is for.
         target = "*" if self._origin == "null" else self._origin
         window.post_message(answer, target, [channel.port2], source=self._frame.host)
+
+    def _taken(self, nonce: str) -> None:
+        if nonce not in self._offers:
+            return
+        epoch, port = self._offers.pop(nonce)
+        self._withdraw(epoch)
+        self._retire("a newer page of the frame took over")
+        port.info = PortInfo(origin=self._origin, epoch=epoch, address=f"{self._origin}#{epoch}")
+        self._port = port
         self._fresh = True
         self._tell()
         if self._on_port is not None:
             self._on_port(port)
+
+    def _withdraw(self, until: int) -> None:
+        """Nobody is to have the ports that were offered until then."""
+        for nonce, (epoch, port) in list(self._offers.items()):
+            if epoch <= until:
+                del self._offers[nonce]
+                port.post(bye(1001, "the port was not taken in time"))
+                port.close()
 
     def _retire(self, reason: str) -> None:
         port, self._port = self._port, None
@@ -220,10 +248,21 @@ async def connect_to_host(window: Window, *, origins: Iterable[str], timeout: fl
     finally:
         window.remove_listener(heard)
     if not found:
-        raise ConnectFailed(parent.origin, f"timed out after {timeout:g} s: no page of {', '.join(allowed)} answered")
+        seen = "this page is gone" if window.gone else f"timed out after {timeout:g} s: no page of {', '.join(allowed)} answered"
+        raise ConnectFailed(parent.origin, seen)
     port = found[0]
-    window.on_pagehide(lambda: port.post(bye(1001, "the page is gone")))
+    target = "*" if port.info.origin == "null" else str(port.info.origin)
+    parent.post_message({"tag": TAG, "type": "taken", "v": VERSION, "nonce": nonce}, target, source=window)
+    _say_goodbye(window, port)
     return port
+
+
+def _say_goodbye(window: Window, port: InMemoryPort) -> None:
+    """When the page goes, the other end of this port is told."""
+    if not window._joined:
+        window.on_pagehide(lambda: [each.post(bye(1001, "the page is gone")) for each in window._joined])
+    # A page that comes back again and again does not keep the ports that have ended.
+    window._joined[:] = [*(each for each in window._joined if not each.closed), port]
 
 
 def check_origin(origin: str) -> None:

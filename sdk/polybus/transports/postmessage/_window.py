@@ -93,6 +93,8 @@ class Window:
         self._ports: list[InMemoryPort] = []
         self._served: list[Any] = []
         """Frames in this page that are given ports."""
+        self._joined: list[InMemoryPort] = []
+        """Ports to the page around it, which are told when it goes."""
 
     def __repr__(self) -> str:
         return f"<Window {self.origin}>"

@@ -9,6 +9,7 @@ const TAG = 'polybus'
 const VERSION = 1
 const HELLO_EVERY = 50 // milliseconds
 const REMEMBERED = 16 // nonces of a frame that were answered
+const OFFERED = 4 // ports of a frame that no page has taken yet
 const ACK_FRAMES = 64
 const ACK_SIZE = 64 * 1024
 const BEFORE_OPEN = 1024 * 1024 // what waits for a WebSocket that is not open yet
@@ -31,7 +32,7 @@ const PING_TIMEOUT = 8000
 export function serveFrame(iframe, { origin, onport, onreject } = {}) {
   checkOrigin(origin)
   if (typeof onport !== 'function') throw new TypeError('serveFrame(iframe, {origin, onport}): onport is a function')
-  const served = { iframe, origin, onport, onreject, epoch: 0, nonces: [], port: null, rejected: 0 }
+  const served = { iframe, origin, onport, onreject, epoch: 0, nonces: [], offers: new Map(), port: null, rejected: 0 }
   if (frames.size === 0) addEventListener('message', heard)
   frames.add(served)
   return {
@@ -41,6 +42,7 @@ export function serveFrame(iframe, { origin, onport, onreject } = {}) {
     close() {
       if (!frames.delete(served)) return
       if (frames.size === 0) removeEventListener('message', heard)
+      withdraw(served, Infinity)
       retire(served, 'the host has closed the port of the frame')
     },
   }
@@ -49,15 +51,17 @@ export function serveFrame(iframe, { origin, onport, onreject } = {}) {
 const frames = new Set()
 
 function heard({ data, source, origin, isTrusted }) {
-  if (!isTrusted || data?.tag !== TAG || data.type !== 'hello' || data.v !== VERSION) return
+  if (!isTrusted || data?.tag !== TAG || data.v !== VERSION || (data.type !== 'hello' && data.type !== 'taken')) return
   // contentWindow is read anew: a frame that was taken out and put back has another one.
   const served = [...frames].find(({ iframe }) => source !== null && iframe.contentWindow === source)
   if (!served) {
     for (const each of frames) reject(each, { origin, reason: 'source' })
   } else if (origin !== served.origin) {
     reject(served, { origin, reason: 'origin' })
-  } else if (typeof data.nonce === 'string' && data.nonce.length <= 64 && !served.nonces.includes(data.nonce)) {
-    give(served, data.nonce)
+  } else if (data.type === 'taken') {
+    taken(served, data.nonce)
+  } else if (typeof data.nonce === 'string' && data.nonce && data.nonce.length <= 64 && !served.nonces.includes(data.nonce)) {
+    offer(served, data.nonce)
   }
 }
 
@@ -66,16 +70,37 @@ function reject(served, hello) {
   served.onreject?.(hello)
 }
 
-function give(served, nonce) {
+// A hello may be late, and its page gone: the port counts only when a page has it.
+function offer(served, nonce) {
   served.nonces = [...served.nonces, nonce].slice(-REMEMBERED)
-  retire(served, 'a newer page of the frame took over')
   const epoch = ++served.epoch
   const { port1, port2 } = new MessageChannel()
-  served.port = port1
+  withdraw(served, epoch - OFFERED)
+  served.offers.set(nonce, { port: port1, epoch })
   // There is no way to name an opaque origin; the nonce says whom it is for.
   const target = served.origin === 'null' ? '*' : served.origin
   served.iframe.contentWindow.postMessage({ tag: TAG, type: 'port', v: VERSION, nonce, epoch }, target, [port2])
-  served.onport(manage(port1, { epoch, origin: served.origin }), { epoch, origin: served.origin })
+}
+
+function taken(served, nonce) {
+  const offered = served.offers.get(nonce)
+  if (!offered) return
+  const { port, epoch } = offered
+  served.offers.delete(nonce)
+  withdraw(served, epoch)
+  retire(served, 'a newer page of the frame took over')
+  served.port = port
+  served.onport(manage(port, { epoch, origin: served.origin }), { epoch, origin: served.origin })
+}
+
+// Nobody is to have the ports that were offered until then.
+function withdraw(served, epoch) {
+  for (const [nonce, offered] of served.offers) {
+    if (offered.epoch > epoch) continue
+    served.offers.delete(nonce)
+    offered.port.postMessage('\0bye 1001 the port was not taken in time')
+    offered.port.close()
+  }
 }
 
 function retire(served, reason) {
@@ -108,9 +133,12 @@ export function connectToHost({ origins, timeout = 10000 } = {}) {
       if (!isTrusted || source !== parent || !origins.includes(origin) || data?.tag !== TAG) return
       if (data.type !== 'port' || data.nonce !== nonce || ports.length !== 1) return
       stop()
+      parent.postMessage({ tag: TAG, type: 'taken', v: VERSION, nonce }, origin === 'null' ? '*' : origin)
       const port = manage(ports[0], { epoch: data.epoch, origin })
       // No port tells that its page is gone: the page has to.
-      addEventListener('pagehide', () => end(port, 1001, 'the page is gone'), { once: true })
+      const goodbye = () => end(port, 1001, 'the page is gone')
+      addEventListener('pagehide', goodbye)
+      port.addEventListener('close', () => removeEventListener('pagehide', goodbye))
       resolve(port)
     }
     function stop() {
