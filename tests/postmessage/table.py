@@ -22,6 +22,7 @@ from polybus.transports.postmessage import (
     Frame,
     InMemoryPort,
     MessageChannel,
+    Unreadable,
     Window,
 )
 
@@ -251,6 +252,67 @@ async def cycles_and_shared_references_are_kept_in_a_copy(origin: str) -> Any:
 
 
 @row(
+    [3, 0, [1, 2]],
+    CHANNEL
+    + """port2.onmessage = take; const buffer = new ArrayBuffer(3);
+    port1.postMessage({ deep: [new Set([buffer])], list: [1, 2] }, [buffer]); await settle();
+    return [[...log[0].deep[0]][0].byteLength, buffer.byteLength, log[0].list]""",
+)
+async def what_is_transferred_arrives_in_its_place_however_deep(origin: str) -> Any:
+    channel = MessageChannel()
+    log = logged(channel.port2)
+    buffer = ArrayBuffer(b"abc")
+    channel.port1.post({"deep": [{buffer}], "list": [1, 2]}, [buffer])
+    await settle()
+    (inner,) = log[0]["deep"][0]
+    return [len(inner), len(buffer), log[0]["list"]]
+
+
+@row(
+    [["messageerror", "later"], 0],
+    """const log = []; onmessage = ({ data }) => log.push(data); const { port1, port2 } = new MessageChannel();
+    await frame(origin.replace('127.0.0.1', 'localhost'), `onmessage = ({ ports: [port] }) => {
+      port.onmessageerror = () => parent.postMessage('messageerror', '*');
+      port.onmessage = ({ data }) => parent.postMessage(data, '*'); parent.postMessage('ready', '*') }`);
+    document.querySelector('iframe').contentWindow.postMessage('here', '*', [port2]); await until(() => log.length);
+    // Code of WebAssembly is not given to another site.
+    const code = new WebAssembly.Module(new Uint8Array([0, 97, 115, 109, 1, 0, 0, 0])), buffer = new ArrayBuffer(8);
+    port1.postMessage({ deep: [code] }, [buffer]); port1.postMessage('later'); await until(() => log.length > 2);
+    return [log.slice(1), buffer.byteLength]""",
+)
+async def what_cannot_be_read_is_a_message_error_and_what_follows_arrives(origin: str) -> Any:
+    channel = MessageChannel()
+    log = logged(channel.port2)
+    channel.port2.on_message_error(lambda: log.append("messageerror"))
+    buffer = ArrayBuffer(bytes(8))
+    channel.port1.post({"deep": [Unreadable()]}, [buffer])
+    channel.port1.post("later")
+    await settle()
+    return [log, len(buffer)]
+
+
+@row(
+    [1],
+    CHANNEL
+    + """port2.addEventListener('message', take); port2.addEventListener('message', take); port2.start();
+    port1.postMessage(1); await settle(); return log""",
+)
+async def a_listener_is_added_once(origin: str) -> Any:
+    channel = MessageChannel()
+    log: list[Any] = []
+
+    def take(event: Any) -> None:
+        log.append(event.data)
+
+    channel.port2.add_listener(take)
+    channel.port2.add_listener(take)
+    channel.port2.start()
+    channel.port1.post(1)
+    await settle()
+    return log
+
+
+@row(
     "1152921504606846977",
     CHANNEL + "port2.onmessage = take; port1.postMessage(2n ** 60n + 1n); await settle(); return String(log[0])",
 )
@@ -461,6 +523,36 @@ async def a_target_that_is_no_origin_is_an_error(origin: str) -> Any:
     window = frame.content_window
     assert window is not None
     return [name(lambda: window.post_message("m", target, source=host)) for target in ("null", "nonsense", "*")]  # noqa: B023
+
+
+@row(
+    [["/", "/page?x#y", "case", "user"], ["", " ", "about:blank", "x", "http://"]],
+    HEAR
+    + """const mine = { '/': '/', '/page?x#y': `${location.origin}/page?x#y`, case: location.origin.toUpperCase(),
+      user: location.origin.replace('//', '//me:secret@') };
+    for (const [sent, target] of Object.entries(mine)) window.postMessage(sent, target);
+    window.postMessage('lost', 'file:///page'); window.postMessage('lost', 'https://127.0.0.1'); await settle();
+    const wrong = ['', ' ', 'about:blank', 'x', 'http://'];
+    return [log, wrong.filter((target) => name(() => window.postMessage('m', target)) === 'SyntaxError')]""",
+)
+async def of_a_target_the_origin_is_meant(origin: str) -> Any:
+    window = Window("http://host.example:8000")
+    log: list[Any] = []
+    window.add_listener(lambda event: log.append(event.data))
+    mine = {
+        "/": "/",
+        "/page?x#y": f"{window.origin}/page?x#y",
+        "case": window.origin.upper(),
+        "user": window.origin.replace("//", "//me:secret@"),
+    }
+    for sent, target in mine.items():
+        window.proxy.post_message(sent, target, source=window)
+    for target in ("file:///page", "https://host.example"):
+        window.proxy.post_message("lost", target, source=window)
+    await settle()
+    wrong = ["", " ", "about:blank", "x", "http://"]
+    refused = [t for t in wrong if name(lambda: window.proxy.post_message("m", t, source=window)) == "SyntaxError"]  # noqa: B023
+    return [log, refused]
 
 
 @row(

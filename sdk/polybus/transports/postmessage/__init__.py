@@ -10,7 +10,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 from ._channel import InMemoryPort, MessageChannel, MessageEvent
-from ._clone import ArrayBuffer, ClonedError, DataCloneError
+from ._clone import ArrayBuffer, ClonedError, DataCloneError, Unreadable
 from ._handshake import ServedFrame, StrangeHello, connect_to_host, serve_frame
 from ._port import MessagePort, PortInfo
 from ._transport import PortTransport
@@ -37,6 +37,7 @@ __all__ = [
     "ServedFrame",
     "StdioPort",
     "StrangeHello",
+    "Unreadable",
     "Window",
     "WindowProxy",
     "connect_to_host",

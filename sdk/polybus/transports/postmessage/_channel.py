@@ -9,17 +9,44 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable, Iterable
-from typing import Any, Literal
+from random import Random
+from typing import Any, Final, Literal
 
-from attrs import field, frozen
+from attrs import frozen
 
 from ..._loop import running_loop
-from ._clone import ArrayBuffer, DataCloneError, clone
+from ._clone import ArrayBuffer, DataCloneError, Unreadable, clone
 from ._port import PortInfo
 
-__all__ = ["InMemoryPort", "MessageChannel", "MessageEvent", "tell", "transferring"]
+__all__ = ["InMemoryPort", "MessageChannel", "MessageEvent", "later", "tell", "transferring"]
 
 logger: logging.Logger = logging.getLogger("polybus.transports")
+
+
+_TURNS: Final = 12
+"""Of the event loop, within which messages are shuffled."""
+
+
+def later(shuffle: Random | None) -> Callable[[Callable[[], None]], Any]:
+    """How to call in a later turn of this event loop: in the next one, or in one at random."""
+    call_soon = running_loop().call_soon
+    if shuffle is None:
+        return call_soon
+
+    def after_some_turns(function: Callable[[], None]) -> None:
+        left = shuffle.randrange(_TURNS)
+
+        def turn() -> None:
+            nonlocal left
+            if left:
+                left -= 1
+                call_soon(turn)
+            else:
+                function()
+
+        call_soon(turn)
+
+    return after_some_turns
 
 
 @frozen(kw_only=True)
@@ -50,12 +77,14 @@ class InMemoryPort:
     It does not notice that the other end is closed or gone, because a browser's does not either.
     """
 
-    def __init__(self, info: PortInfo | None = None, *, big_ints: bool = True) -> None:
+    def __init__(self, info: PortInfo | None = None, *, big_ints: bool = True, shuffle: Random | None = None) -> None:
         self.info: PortInfo = info or PortInfo()
         self._big_ints = big_ints
+        self._shuffle = shuffle
         self._other: InMemoryPort | None = None
         self._listeners: list[Callable[[MessageEvent], Any]] = []
         self._callback: Callable[[Any], Any] | None = None
+        self._on_message_error: Callable[[], Any] | None = None
         self._on_close: Callable[[str], None] | None = None
         # Posted by the other end and not delivered. A browser puts no bound on it either; what two buses have under way is
         # bounded by their acknowledgements.
@@ -109,8 +138,10 @@ class InMemoryPort:
         self.start()
 
     def add_listener(self, callback: Callable[[MessageEvent], Any]) -> None:
-        """Also tell this listener, with the whole event; by itself that begins nothing: see `start`."""
-        self._listeners.append(callback)
+        """Also tell this listener, with the whole event; by itself that begins nothing: see `start`. One that is there: nothing
+        happens."""
+        if callback not in self._listeners:
+            self._listeners.append(callback)
 
     def remove_listener(self, callback: Callable[[MessageEvent], Any]) -> None:
         """Tell it no more. One that is not there: nothing happens."""
@@ -128,6 +159,10 @@ class InMemoryPort:
         """Be told when this very end is closed by somebody else, as by the handshake that has found a newer page."""
         self._on_close = callback
 
+    def on_message_error(self, callback: Callable[[], Any]) -> None:
+        """Be told of each message that came and cannot be read; see `Unreadable`."""
+        self._on_message_error = callback
+
     def close(self, reason: str = "the port was closed") -> None:
         """Deliver nothing more. What was posted before arrives at the other end, which is not told."""
         if self.closed:
@@ -143,7 +178,7 @@ class InMemoryPort:
     def _schedule(self) -> None:
         call_soon = self._call_soon
         if call_soon is None:
-            call_soon = self._call_soon = running_loop().call_soon
+            call_soon = self._call_soon = later(self._shuffle)
         self._scheduled = True
         call_soon(self._deliver)
 
@@ -155,24 +190,27 @@ class InMemoryPort:
             return
         message = queue.popleft()
         plain = type(message) is not MessageEvent
-        if self._listeners:
-            tell(self._listeners, MessageEvent(data=message) if plain else message)
-        if self._callback is not None:
-            try:
-                self._callback(message if plain else message.data)
-            except Exception:
-                logger.exception("what a port told has failed; the next message is delivered all the same")
+        try:
+            if not plain and type(message.data) is Unreadable:
+                if self._on_message_error is not None:
+                    self._on_message_error()
+            else:
+                if self._listeners:
+                    tell(self._listeners, MessageEvent(data=message) if plain else message)
+                if self._callback is not None:
+                    self._callback(message if plain else message.data)
+        except Exception:
+            logger.exception("what a port told has failed; the next message is delivered all the same")
         self._scheduled = bool(queue)
         if self._scheduled:
             self._schedule()
 
-    def _moved(self) -> InMemoryPort:
-        """A new port at this end, with what has not been delivered; this one is nobody's any more.
+    def _shell(self) -> InMemoryPort:
+        """What arrives in its place."""
+        return InMemoryPort(self.info, big_ints=self._big_ints, shuffle=self._shuffle)
 
-        Raises:
-            DataCloneError: It was closed or handed over before.
-        """
-        new = InMemoryPort(self.info, big_ints=self._big_ints)
+    def _move_to(self, new: InMemoryPort) -> None:
+        """Give up this end, with what has not been delivered; this one is nobody's any more."""
         other, self._other = self._other, None
         new._other = other
         if other is not None:
@@ -181,7 +219,6 @@ class InMemoryPort:
         self._state = "detached"
         self._callback = None
         self._listeners.clear()
-        return new
 
 
 def transferring(
@@ -192,7 +229,7 @@ def transferring(
     Raises:
         DataCloneError: It cannot be cloned, or something in the transfer list cannot be given up.
     """
-    given = list(transfer)
+    given: list[Any] = list(transfer)
     for place, item in enumerate(given):
         if not isinstance(item, (InMemoryPort, ArrayBuffer)):
             raise DataCloneError(f"{type(item).__name__} cannot be transferred: ports and ArrayBuffers can")
@@ -200,34 +237,11 @@ def transferring(
             raise DataCloneError("an object stands twice in the transfer list")
         if item.detached:
             raise DataCloneError(f"this {type(item).__name__} was transferred before")
-    stand_ins: dict[int, _StandIn] = {id(item): _StandIn() for item in given}
-    copied = clone(data, stand_ins, big_ints=big_ints)
-    moved: dict[int, Any] = {}
-    ports: list[InMemoryPort] = []
-    for item in given:
-        new = item._moved() if isinstance(item, InMemoryPort) else item._taken()
-        moved[id(stand_ins[id(item)])] = new
-        if isinstance(new, InMemoryPort):
-            ports.append(new)
-    return (_filled(copied, moved, set()) if moved else copied), tuple(ports)
-
-
-@frozen(eq=False)
-class _StandIn:
-    """Keeps a place in the copy until everything is known to be sendable."""
-
-    _: None = field(default=None, init=False)
-
-
-def _filled(value: Any, moved: dict[int, Any], seen: set[int]) -> Any:
-    """Put the transferred objects into their places."""
-    if isinstance(value, _StandIn):
-        return moved[id(value)]
-    if isinstance(value, (list, dict)) and id(value) not in seen:
-        seen.add(id(value))
-        for key in range(len(value)) if isinstance(value, list) else list(value):
-            value[key] = _filled(value[key], moved, seen)
-    return value
+    shells = [item._shell() for item in given]
+    copied = clone(data, {id(item): shell for item, shell in zip(given, shells, strict=True)}, big_ints=big_ints)
+    for item, shell in zip(given, shells, strict=True):
+        item._move_to(shell)
+    return copied, tuple(shell for shell in shells if isinstance(shell, InMemoryPort))
 
 
 class MessageChannel:
@@ -235,9 +249,11 @@ class MessageChannel:
 
     Args:
         big_ints: Let integers beyond the 53 bits of a JavaScript number pass, as BigInt does.
+        shuffle: Deliver after a random number of turns, for tests: among the messages of one port the order is kept, between
+            ports no browser promises one.
     """
 
-    def __init__(self, *, big_ints: bool = True) -> None:
-        self.port1: InMemoryPort = InMemoryPort(big_ints=big_ints)
-        self.port2: InMemoryPort = InMemoryPort(big_ints=big_ints)
+    def __init__(self, *, big_ints: bool = True, shuffle: Random | None = None) -> None:
+        self.port1: InMemoryPort = InMemoryPort(big_ints=big_ints, shuffle=shuffle)
+        self.port2: InMemoryPort = InMemoryPort(big_ints=big_ints, shuffle=shuffle)
         self.port1._other, self.port2._other = self.port2, self.port1

@@ -3,6 +3,7 @@
 What may be posted: None, bool, int, float, str, bytes, datetime, exceptions, and list, tuple, set, str-keyed dict, bytearray
 and `ArrayBuffer` of these, with shared and circular references. What arrives is a copy; a tuple arrives as a list, an
 exception as `ClonedError`. Everything else is refused, instances of classes too, of which a browser would send the fields.
+`Unreadable` can be posted, and then not be read.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import Any, Final
 
 from attrs import frozen
 
-__all__ = ["ArrayBuffer", "ClonedError", "DataCloneError", "clone"]
+__all__ = ["ArrayBuffer", "ClonedError", "DataCloneError", "Unreadable", "clone"]
 
 LARGEST: Final = 2**53 - 1
 """A JavaScript number holds no larger integer exactly; beyond it there is only BigInt."""
@@ -58,17 +59,27 @@ class ArrayBuffer:
             raise DataCloneError("this ArrayBuffer was transferred: its bytes belong to the receiver")
         return bytes(self._data)
 
-    def _taken(self) -> ArrayBuffer:
-        """A new one with the content, which this one loses."""
-        taken, self._data = ArrayBuffer(self._data or b""), None
-        return taken
+    def _shell(self) -> ArrayBuffer:
+        """What arrives in its place."""
+        return ArrayBuffer()
+
+    def _move_to(self, new: ArrayBuffer) -> None:
+        """Give up the content."""
+        new._data, self._data = self._data, None
+
+
+class Unreadable:
+    """Stands in a message for what can be posted and cannot be read where it arrives, as code for another site: whoever gets
+    it is told of a message error in place of the message."""
+
+    __slots__ = ()
 
 
 _PLAIN: Final = frozenset({type(None), bool, float, str, bytes, datetime.datetime})
 
 
 def clone(data: Any, transferred: Mapping[int, Any] | None = None, *, big_ints: bool = True) -> Any:
-    """A copy of what is posted.
+    """A copy of what is posted; all of it is `Unreadable` if something in it is.
 
     Args:
         data: Anything.
@@ -80,10 +91,12 @@ def clone(data: Any, transferred: Mapping[int, Any] | None = None, *, big_ints: 
     """
     if type(data) is str or type(data) is bytes:
         return data
+    cloner = _Cloner(transferred or {}, big_ints)
     try:
-        return _Cloner(transferred or {}, big_ints).copy(data)
+        copied = cloner.copy(data)
     except RecursionError:
         raise DataCloneError("nested too deeply") from None
+    return copied if cloner.unreadable is None else cloner.unreadable
 
 
 class _Cloner:
@@ -92,6 +105,7 @@ class _Cloner:
     def __init__(self, transferred: Mapping[int, Any], big_ints: bool) -> None:
         self._seen: dict[int, Any] = dict(transferred)
         self._big_ints = big_ints
+        self.unreadable: Unreadable | None = None
 
     def copy(self, value: Any) -> Any:
         kind = type(value)
@@ -106,14 +120,24 @@ class _Cloner:
         if make is not None:
             return make(self, value)
         if isinstance(value, BaseException):
-            made = self._seen[id(value)] = ClonedError(kind.__name__, str(value))
-            return made
+            return self._error(value)
+        if isinstance(value, Unreadable):
+            self.unreadable = value
+            return value
         raise DataCloneError(f"{kind.__name__} cannot be cloned: post plain values, or text and bytes of your own making")
 
     def _number(self, value: int) -> int:
         if not self._big_ints and not -LARGEST <= value <= LARGEST:
             raise DataCloneError(f"{value} is beyond the 53 bits of a JavaScript number: post it as text")
         return value
+
+    def _error(self, value: BaseException) -> ClonedError:
+        try:
+            text = str(value)
+        except Exception:  # it is of the application's making
+            text = ""
+        made = self._seen[id(value)] = ClonedError(type(value).__name__, text)
+        return made
 
     def _list(self, value: Iterable[Any]) -> list[Any]:
         made: list[Any] = []
@@ -133,7 +157,10 @@ class _Cloner:
     def _set(self, value: set[Any]) -> set[Any]:
         made: set[Any] = set()
         self._seen[id(value)] = made
-        made.update(self.copy(item) for item in value)
+        for item in value:
+            if type(item) is tuple:
+                raise DataCloneError("a tuple in a set: it would arrive as a list, which no set of Python holds")
+            made.add(self.copy(item))
         return made
 
     def _bytearray(self, value: bytearray) -> bytearray:

@@ -97,6 +97,9 @@ class PortConnection:
         on_close = getattr(self._port, "on_close", None)
         if on_close is not None:
             on_close(self._port_closed)
+        on_message_error = getattr(self._port, "on_message_error", None)
+        if on_message_error is not None:
+            on_message_error(self._unreadable)
         self._port.on_message(self._received)
 
     def greet(self, protocol: str, headers: Any) -> None:
@@ -299,6 +302,10 @@ class PortConnection:
             self._early = []
             self._end(why)
             self._leave(1006, "the peer cut the connection")
+
+    def _unreadable(self) -> None:
+        """A frame is lost, and nobody knows which."""
+        self._fail(1003, "a message came that cannot be read here")
 
     def _fail(self, code: int, reason: str) -> None:
         """The other end broke a rule: tell it and go."""

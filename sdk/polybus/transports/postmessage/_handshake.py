@@ -18,6 +18,7 @@ from attrs import frozen
 from ...errors import ConnectFailed
 from ._channel import InMemoryPort, MessageChannel, MessageEvent
 from ._control import VERSION, bye
+from ._origins import check_origin
 from ._port import PortInfo
 from ._window import Frame, Window, WindowProxy
 
@@ -129,7 +130,7 @@ class ServedFrame:
         self._nonces.append(nonce)
         self.epoch += 1
         self._withdraw(self.epoch - _OFFERED)
-        channel = MessageChannel()
+        channel = MessageChannel(shuffle=self._frame.host.shuffle)
         self._offers[nonce] = self.epoch, channel.port1
         answer = {"tag": TAG, "type": "port", "v": VERSION, "nonce": nonce, "epoch": self.epoch}
         # There is no way to name an opaque origin; the nonce says whom it is for.
@@ -192,7 +193,7 @@ def serve_frame(
         on_reject: Called for each hello that is not answered.
 
     Raises:
-        ValueError: `origin` is empty or a wildcard.
+        ValueError: `origin` is empty, a wildcard, or not exactly what a browser would say.
     """
     check_origin(origin)
     return ServedFrame(frame, origin, on_port, on_reject)
@@ -208,7 +209,7 @@ async def connect_to_host(window: Window, *, origins: Iterable[str], timeout: fl
 
     Raises:
         ConnectFailed: No port came in time, or there is no page around.
-        ValueError: No origins, or a wildcard among them.
+        ValueError: No origins, or one that is none.
     """
     allowed = tuple(origins)
     if not allowed:
@@ -248,8 +249,7 @@ async def connect_to_host(window: Window, *, origins: Iterable[str], timeout: fl
     finally:
         window.remove_listener(heard)
     if not found:
-        seen = "this page is gone" if window.gone else f"timed out after {timeout:g} s: no page of {', '.join(allowed)} answered"
-        raise ConnectFailed(parent.origin, seen)
+        raise ConnectFailed(parent.origin, f"timed out after {timeout:g} s: no page of {', '.join(allowed)} answered")
     port = found[0]
     target = "*" if port.info.origin == "null" else str(port.info.origin)
     parent.post_message({"tag": TAG, "type": "taken", "v": VERSION, "nonce": nonce}, target, source=window)
@@ -259,16 +259,12 @@ async def connect_to_host(window: Window, *, origins: Iterable[str], timeout: fl
 
 def _say_goodbye(window: Window, port: InMemoryPort) -> None:
     """When the page goes, the other end of this port is told."""
+
+    def goodbye() -> None:
+        for each in window._joined:
+            each.post(bye(1001, "the page is gone"))
+
     if not window._joined:
-        window.on_pagehide(lambda: [each.post(bye(1001, "the page is gone")) for each in window._joined])
+        window.on_pagehide(goodbye)
     # A page that comes back again and again does not keep the ports that have ended.
     window._joined[:] = [*(each for each in window._joined if not each.closed), port]
-
-
-def check_origin(origin: str) -> None:
-    """
-    Raises:
-        ValueError: An origin that means anything, or nothing.
-    """
-    if not origin or "*" in origin or origin.endswith("/"):
-        raise ValueError(f"origin={origin!r}: exactly one, such as https://example.org, or 'null' for a sandboxed frame")

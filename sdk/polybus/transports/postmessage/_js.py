@@ -14,6 +14,7 @@ __all__ = ["JSPort"]
 
 _DATA_ALONE: Final = "(callback) => (event) => callback(event.data)"
 """Only what was posted crosses into Python: one object less for each message."""
+_FAILED: Final = "(callback) => () => callback()"
 _CLOSED: Final = "(callback) => (event) => callback(event.reason ?? 'the port was closed')"
 
 
@@ -64,12 +65,16 @@ class JSPort:
             self._managed.release()
         self._port.onmessage = self._listener(_DATA_ALONE, deliver)
 
+    def on_message_error(self, callback: Callable[[], None]) -> None:
+        """Be told of each message that came and cannot be read."""
+        self._port.onmessageerror = self._listener(_FAILED, callback)
+
     def on_close(self, callback: Callable[[str], None]) -> None:
         """Be told when the handshake closes this end, because it has found a newer page."""
         if self._managed is not None:
             self._port.addEventListener("close", self._listener(_CLOSED, callback))
 
-    def _listener(self, wrapper: str, callback: Callable[[Any], None]) -> Any:
+    def _listener(self, wrapper: str, callback: Callable[..., None]) -> Any:
         proxy = self._ffi.create_proxy(callback)
         self._proxies.append(proxy)
         return self._js.run_js(wrapper)(proxy)
@@ -79,7 +84,7 @@ class JSPort:
         proxies, self._proxies = self._proxies, []
         if not proxies:
             return
-        self._port.onmessage = None
+        self._port.onmessage = self._port.onmessageerror = None
         # The global scope of a worker has a `close` too, and it ends the worker.
         if not hasattr(self._port, "importScripts"):
             self._port.close()

@@ -42,8 +42,9 @@ class MessagePort(Protocol):
 
     Messages arrive in order, each by a call of its own, and never from within `post`.
 
-    Two more methods are optional. ``on_close(callback)`` takes a function which is told ``callback(reason)`` when the port
-    finds out that it is over (a browser's port never does). ``async run()`` is for ports that need a task: it is run as one
+    Three more methods are optional. ``on_close(callback)`` takes a function which is told ``callback(reason)`` when the port
+    finds out that it is over (a browser's port never does). ``on_message_error(callback)`` takes one that is called, with
+    nothing, when a message came and cannot be read. ``async run()`` is for ports that need a task: it is run as one
     of the bus until it returns, and must return soon after `close`.
     """
 

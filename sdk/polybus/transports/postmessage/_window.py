@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import logging
+from collections import deque
 from collections.abc import Callable, Iterable
+from random import Random
 from typing import Any, TypeAlias
-from urllib.parse import urlsplit
 
 from ..._loop import running_loop
-from ._channel import InMemoryPort, MessageEvent, tell, transferring
-from ._clone import ArrayBuffer
+from ._channel import InMemoryPort, MessageEvent, later, tell, transferring
+from ._clone import ArrayBuffer, Unreadable
+from ._origins import OPAQUE, check_origin, origin_of
 
 __all__ = ["Frame", "Program", "Window", "WindowProxy"]
 
 logger: logging.Logger = logging.getLogger("polybus.transports")
-
-OPAQUE = "null"
 
 
 class WindowProxy:
@@ -41,7 +41,8 @@ class WindowProxy:
 
         Args:
             data: What can be cloned.
-            target_origin: The origin that the page must have; ``"*"`` for any.
+            target_origin: The origin that the page must have, or an address of that origin; ``"/"`` for that of `source`;
+                ``"*"`` for any.
             transfer: What the sender gives up, lost or not.
             source: Who posts.
 
@@ -49,18 +50,18 @@ class WindowProxy:
             ValueError: `target_origin` is neither an origin nor ``*``.
             DataCloneError: It cannot be cloned or transferred.
         """
-        _check_target(target_origin)
+        target = _target(target_origin, source)
         copied, ports = transferring(data, transfer)
         window = self._window
         if source.gone or window is None:
             return
         event = MessageEvent(data=copied, origin=source.origin, source=source.proxy, ports=ports)
-        running_loop().call_soon(lambda: self._deliver(window, target_origin, event))
+        source._lane(self).call(lambda: self._deliver(window, target, event))
 
     def _deliver(self, window: Window, target_origin: str, event: MessageEvent) -> None:
         if window is not self._window:
             return
-        if target_origin not in ("*", window.origin):
+        if target_origin != "*" and (target_origin != window.origin or target_origin == OPAQUE):
             self.dropped += 1
             logger.warning("a message for %.200s was not delivered to a page of %.200s", target_origin, window.origin)
             return
@@ -73,6 +74,25 @@ class WindowProxy:
         self._window = window
 
 
+class _Lane:
+    """From one window to another: what is posted arrives in order, and each in a turn of its own."""
+
+    def __init__(self, shuffle: Random | None) -> None:
+        self._soon = later(shuffle)
+        self._waiting: deque[Callable[[], None]] = deque()
+
+    def call(self, function: Callable[[], None]) -> None:
+        self._waiting.append(function)
+        if len(self._waiting) == 1:
+            self._soon(self._next)
+
+    def _next(self) -> None:
+        self._waiting[0]()
+        self._waiting.popleft()
+        if self._waiting:
+            self._soon(self._next)
+
+
 class Window:
     """One page, as its own code sees it. When another one is loaded in its place it is gone, with its listeners and ports.
 
@@ -80,16 +100,32 @@ class Window:
         origin: As ``https://example.org``; ``"null"`` for an opaque one.
         parent: The page around it.
         proxy: What others hold of it; a new one by default.
+        shuffle: For tests: what is posted here, in the frames of this page and on the ports that they get arrives after a
+            random number of turns. Between two windows, and on one port, the order is kept; no browser promises another.
+
+    Raises:
+        ValueError: `origin` is none, or not as a browser writes it.
     """
 
-    def __init__(self, origin: str, parent: WindowProxy | None = None, *, proxy: WindowProxy | None = None) -> None:
+    def __init__(
+        self,
+        origin: str,
+        parent: WindowProxy | None = None,
+        *,
+        proxy: WindowProxy | None = None,
+        shuffle: Random | None = None,
+    ) -> None:
+        check_origin(origin)
+        self.shuffle: Random | None = shuffle
         self.origin: str = origin
         self.parent: WindowProxy | None = parent
         self.proxy: WindowProxy = proxy or WindowProxy(self)
         self.gone: bool = False
         """Another page was loaded, or the frame removed: nothing that it posts arrives."""
         self._listeners: list[Callable[[MessageEvent], Any]] = []
+        self._failing: list[Callable[[], Any]] = []
         self._hiding: list[Callable[[], Any]] = []
+        self._lanes: dict[WindowProxy, _Lane] = {}
         self._ports: list[InMemoryPort] = []
         self._served: list[Any] = []
         """Frames in this page that are given ports."""
@@ -100,13 +136,18 @@ class Window:
         return f"<Window {self.origin}>"
 
     def add_listener(self, callback: Callable[[MessageEvent], Any]) -> None:
-        """Tell of every message from now on. What came before is lost."""
-        self._listeners.append(callback)
+        """Tell of every message from now on. What came before is lost. One that is there: nothing happens."""
+        if callback not in self._listeners:
+            self._listeners.append(callback)
 
     def remove_listener(self, callback: Callable[[MessageEvent], Any]) -> None:
         """Tell it no more. One that is not there: nothing happens."""
         if callback in self._listeners:
             self._listeners.remove(callback)
+
+    def on_message_error(self, callback: Callable[[], Any]) -> None:
+        """Call for each message that came and cannot be read; see `Unreadable`."""
+        self._failing.append(callback)
 
     def on_pagehide(self, callback: Callable[[], Any]) -> None:
         """Call when the page goes: reloaded, replaced or removed. What it posts to its ports then still arrives."""
@@ -119,13 +160,21 @@ class Window:
         self._ports.extend(ports)
 
     def _take(self, event: MessageEvent) -> None:
+        if type(event.data) is Unreadable:
+            _call(self._failing)
+            return
         self.own(*event.ports)
         tell(self._listeners, event)
 
+    def _lane(self, target: WindowProxy) -> _Lane:
+        lane = self._lanes.get(target)
+        if lane is None:
+            lane = self._lanes[target] = _Lane(self.shuffle)
+        return lane
+
     def _unload(self) -> None:
         hiding, self._hiding = self._hiding, []
-        for callback in hiding:
-            callback()
+        _call(hiding)
         self.gone = True
         self._listeners.clear()
         for port in self._ports:
@@ -157,7 +206,7 @@ class Frame:
         proxy._show(self._window(self.host.origin, proxy))
 
     def _window(self, origin: str, proxy: WindowProxy) -> Window:
-        return Window(OPAQUE if self._sandbox else origin, self.host.proxy, proxy=proxy)
+        return Window(OPAQUE if self._sandbox else origin, self.host.proxy, proxy=proxy, shuffle=self.host.shuffle)
 
     @property
     def content_window(self) -> WindowProxy | None:
@@ -165,7 +214,12 @@ class Frame:
         return self._proxy
 
     def load(self, origin: str, program: Program) -> None:
-        """Show a page: it is there, and `program` is called with its window, in a later turn. Posts before that are lost."""
+        """Show a page: it is there, and `program` is called with its window, in a later turn. Posts before that are lost.
+
+        Raises:
+            ValueError: `origin` is none, or not as a browser writes it.
+        """
+        check_origin(origin)
         self._page = (origin, program)
         self._navigate()
 
@@ -199,14 +253,27 @@ class Frame:
             origin, program = page
             window = self._window(origin, proxy)
             proxy._show(window)
-            program(window)
+            _call([lambda: program(window)])
 
 
-def _check_target(target_origin: str) -> None:
-    """
+def _call(functions: Iterable[Callable[[], Any]]) -> None:
+    """Code of a page: what fails is logged, and keeps nothing from the others."""
+    for function in tuple(functions):
+        try:
+            function()
+        except Exception:
+            logger.exception("a page's code has failed")
+
+
+def _target(target_origin: str, source: Window) -> str:
+    """The origin that is meant, or ``*``.
+
     Raises:
-        ValueError: Neither an origin nor ``*``.
+        ValueError: Neither an origin, nor an address of one, nor ``*``.
     """
-    parts = urlsplit(target_origin)
-    if target_origin != "*" and not (parts.scheme and parts.netloc):
+    if target_origin == "*":
+        return target_origin
+    meant = source.origin if target_origin == "/" else origin_of(target_origin)
+    if meant is None:
         raise ValueError(f"target_origin={target_origin!r}: an origin, such as https://example.org, or '*'")
+    return meant

@@ -197,6 +197,9 @@ function manage(port, about) {
       took(state, sizeOf(data))
     }
   })
+  port.addEventListener('messageerror', () => {
+    if (!state.released) end(port, 1003, 'a message came that cannot be read here')
+  })
   return port
 }
 
