@@ -117,6 +117,17 @@ async def test_a_page_of_another_origin_gets_no_port(tab: Tab, server: Site) -> 
     assert "answered within 300 ms" in said[3][0]
 
 
+async def test_a_sandboxed_page_where_an_origin_is_named_gets_no_port_nor_the_other_way_round(tab: Tab, server: Site) -> None:
+    script = """
+    const boxed = put(program, { sandbox: true }), open = put(program); const one = serve(boxed), other = serve(open, 'null');
+    document.body.append(boxed, open); await until(() => heard.length === 2);
+    return [ports.length, [...new Set(rejected.map(({ origin, reason }) => origin + ' ' + reason))].sort(), one.rejected > 0,
+      other.rejected > 0]
+    """
+    said = await run(tab, script, program=child(server, timeout=300), origin=server.here)
+    assert said == [0, [f"{server.here} origin", "null origin"], True, True]
+
+
 async def test_a_window_that_is_not_the_frame_gets_no_port(tab: Tab, server: Site) -> None:
     script = """
     const child = put(program); serve(document.createElement('iframe')); document.body.append(child);
@@ -165,8 +176,8 @@ async def test_a_late_hello_of_a_page_that_is_gone_takes_no_port_away(tab: Tab, 
     script = """
     const child = put(program, { at, sandbox }); serve(child); document.body.append(child); await until(() => ports.length);
     for (let i = 0; i < 20; i++) await ask(ports[0], 'late', `late ${i}`);
-    await settle(); const answer = await ask(ports[0], 'count', 1); child.src += '&again'; await until(() => ports.length === 2);
-    return [answer, await ask(ports[1], 'count', 2), ends]
+    await settle(); const answer = await ask(ports[0], 'count', 1);
+    child.src += '&again'; await until(() => ports.length === 2); return [answer, await ask(ports[1], 'count', 2), ends]
     """
     assert await run(tab, script, program=child(server), **place) == [1, 2, [[1, 1001, "the page is gone"]]]
 
