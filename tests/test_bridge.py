@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from typing import Any
 
 import anyio
 import pytest
+from anyio.abc import SocketAttribute, SocketStream
 from attrs import frozen
 
 from polybus import (
@@ -36,6 +37,8 @@ from polybus import (
 )
 from polybus.testing import pair
 
+from .broker.raw import Closed as RawClosed
+from .broker.raw import RawPeer
 from .support import bounded, eventually
 
 pytestmark = pytest.mark.anyio
@@ -303,6 +306,48 @@ def hear(bus: Bus, seen: list[Any]) -> None:
     @bus.on("x.>")
     async def on_x(body: Any) -> None:
         seen.append(body)
+
+
+# -- peers that are no polybus -------------------------------------------------------------------------------------------
+
+
+@asynccontextmanager
+async def device() -> AsyncIterator[tuple[str, list[bytes]]]:
+    """A CSB server by hand: it gives back what action 0x00010001 is asked, and knows no other. Its URL, and what has come."""
+    seen: list[bytes] = []
+
+    async def attend(stream: SocketStream) -> None:
+        peer = RawPeer(stream)
+        async with stream:
+            with suppress(RawClosed):
+                await answer(peer)
+
+    async def answer(peer: RawPeer) -> None:
+        while True:
+            frame = bytes.fromhex(await peer.receive())
+            seen.append(frame)
+            if frame[4:8] == b"\x00\x01\x00\x01":
+                await peer.send(bytes([0x20 | frame[0] & 0x0F, 0]) + frame[2:])
+            else:
+                await peer.send(bytes([0x20, 0xC9]) + frame[2:8])  # NotFound
+
+    async with await anyio.create_tcp_listener(local_host="127.0.0.1") as listener, anyio.create_task_group() as group:
+        group.start_soon(listener.serve, attend)
+        yield f"csb+tcp://127.0.0.1:{listener.extra(SocketAttribute.local_port)}", seen
+        group.cancel_scope.cancel()
+
+
+@bounded
+async def test_a_device_that_is_no_polybus_is_asked_as_its_document_says_also_by_who_is_traced() -> None:
+    left, right = Bus(), Bus()
+    routes = [Route("door", 0x00010001, headers=["x-user"])]
+    async with device() as (url, seen), connect(url, bus=right), bridge(left, right, routes=routes), pair(left) as asker:
+        for number in range(3):
+            traced = {"traceparent": "00-1-2-00"} if number else None
+            assert await asker.request("door", {"id": number}, headers=traced) == {"id": number}
+        assert [frame[4:8].hex() for frame in seen] == ["ffff0000", "00010001", "00010001", "00010001"]
+        with pytest.raises(BadRequest, match="cannot carry this: this peer is not a polybus: CSB has no place for headers"):
+            await asker.request("door", headers={"x-user": "ann"})
 
 
 # -- circles -------------------------------------------------------------------------------------------------------------

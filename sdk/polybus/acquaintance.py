@@ -30,6 +30,17 @@ class AcquaintedPeer(AnsweredPeer):
             await self._told(self.question())
         return bool(self._extended)
 
+    async def reads_headers(self) -> bool:
+        """Whether a request to the peer may have headers. Where those are an extension, it is asked who it is.
+
+        Raises:
+            Disconnected: It is to be asked, and the link is down or broke meanwhile.
+        """
+        link = self._link
+        session = link.session if link.session is not None else link.adapter.session("client", link.runtime.limits)
+        capabilities = session.capabilities
+        return capabilities.headers and (not capabilities.asks_before_headers or await self.extended())
+
     def question(self) -> Question:
         """The question who the peer is, asked unless it is out already: each waits for a second, so that is one a second."""
         asking = self._asking

@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 __all__ = ["Passage"]
 
 _TRACE: Final = "traceparent"
+_ADDED: Final = (VIA, _TRACE)
+"""Headers that cross unasked: who cannot read them does without."""
 _USUAL: Final = 30.0
 """Seconds for a request that says nothing of its deadline."""
 _REMEMBERED: Final = 1024
@@ -129,14 +131,18 @@ class Passage:
     async def _answer(self, on: Message, deadline: float) -> Message:
         there = self.there
         runtime = there._running
-        timeout = _USUAL if deadline == math.inf else max(0.0, deadline - runtime.time())
+        began = runtime.time()
+        timeout = _USUAL if deadline == math.inf else max(0.0, deadline - began)
         if on.subject in there._handlers:
             reply = there._loopback.request(on.subject, on.body, timeout, Any, on.headers)
         elif (further := there._passage(on.subject, "request")) is not None:
-            answer: Message = await further.ask(on, runtime.time() + timeout)
+            answer: Message = await further.ask(on, began + timeout)
             return answer
         else:
-            reply = there._route(on.subject)._pass_on(on, timeout)
+            peer = there._route(on.subject)
+            if not await peer.reads_headers():
+                on.headers = {name: value for name, value in (on.headers or {}).items() if name.lower() not in _ADDED} or None
+            reply = peer._pass_on(on, max(0.0, timeout - (runtime.time() - began)))
         await reply
         assert reply.message is not None
         return reply.message

@@ -63,6 +63,9 @@ class Capabilities:
     asks_before_publishing: bool = False
     """Publications and subscriptions are extensions too: a bare peer reads none, so that they are `Unsupported` with it. The
     bus finds out by `_polybus.hello` before the first one."""
+    asks_before_headers: bool = False
+    """Headers are an extension too, and a bare peer does not understand a request that has some: what a bridge adds of its own
+    is left out with it."""
     scarce_ids: bool = False
     """Ids come round again: a request that was cancelled is answered all the same, so that its id is free at once."""
     answers_duplicates: bool = False

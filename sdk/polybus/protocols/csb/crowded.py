@@ -31,7 +31,12 @@ BROKER: Final = 0
 """The broker itself, among the numbers of clients."""
 _OF_BROKER: Final = wire.CLIENT.pack(BROKER)
 _CAPABILITIES: Final = Capabilities(
-    numbers=True, announce="client", many_peers=True, asks_before_publishing=True, scarce_ids=True
+    numbers=True,
+    announce="client",
+    many_peers=True,
+    asks_before_publishing=True,
+    asks_before_headers=True,
+    scarce_ids=True,
 )
 _CONTROL: Final = Kind.CONTROL
 _encode: Final = msgspec.json.Encoder().encode

@@ -21,7 +21,14 @@ from .reader import DEADLINE_WORD, HELLO_SUBJECT
 
 __all__ = ["CsbSession"]
 
-DIRECT: Final = Capabilities(numbers=True, announce="client", shared_publish=True, asks_before_publishing=True, scarce_ids=True)
+DIRECT: Final = Capabilities(
+    numbers=True,
+    announce="client",
+    shared_publish=True,
+    asks_before_publishing=True,
+    asks_before_headers=True,
+    scarce_ids=True,
+)
 _READY: Final = Ready()
 _REQUEST, _NOTIFY, _OPEN, _CANCEL = Kind.REQUEST, Kind.NOTIFY, Kind.OPEN, Kind.CANCEL
 _RESPONSE, _ERROR, _PUBLISH, _CONTROL, _ITEM = Kind.RESPONSE, Kind.ERROR, Kind.PUBLISH, Kind.CONTROL, Kind.ITEM
