@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from .handlers import Handler
     from .serving import Listener
 
-__all__ = ["Life", "Lifespan", "Phase"]
+__all__ = ["DRAIN", "Life", "Lifespan", "Phase"]
 
 logger: logging.Logger = logging.getLogger("polybus")
 

@@ -14,6 +14,7 @@ from .reply import Reply
 
 if TYPE_CHECKING:
     from .bus import Bus
+    from .handlers import Handler
 
 __all__ = ["Loopback"]
 
@@ -94,11 +95,22 @@ class Loopback:
         return due
 
     def open(self, subject: str | int, body: Any, mode: str, timeout: float | None, receives: Any) -> Channel[Any, Any]:
-        runtime = self._bus._running
-        now = runtime.time()
         handler = self._bus._handlers[subject]
         if handler.style != mode:
             raise RequestError(Code.INVALID_ARGUMENT, f"{subject!r} does not answer {mode}")
+        return self.converse(handler, subject, body, timeout, 0).typed(receives, Any)
+
+    def converse(self, handler: Handler, subject: str | int, body: Any, timeout: float | None, hops: int) -> Channel[Any, Any]:
+        """A stream or channel with a handler: the opener's end.
+
+        Args:
+            hops: Bridges and tunnels that it has come through.
+
+        Raises:
+            TooManyRequests: Too many are open already.
+        """
+        runtime = self._bus._running
+        now = runtime.time()
         limit = 2 * runtime.limits.channels
         if sum(isinstance(call, ChannelCall) for call in self.calls.values()) >= limit:
             raise TooManyRequests(f"{limit} channels of this bus to itself are open (Limits.channels)")
@@ -106,13 +118,13 @@ class Loopback:
         near: Channel[Any, Any] = Channel(runtime.loop, port, subject, CREDIT)
         far: Channel[Any, Any] = Channel(runtime.loop, port, subject, CREDIT)
         port.ends = (near, far)
-        far._receiving = mode != "stream"
+        far._receiving = handler.style != "stream"
         raw, body_format = encode_local(body) if body is not None else (None, encode_local(None)[1])
         near.started = now
         near.deadline = math.inf if timeout is None else now + timeout
         ttl = runtime.ttl(now, near.deadline)
         deadline = math.inf if ttl is None else now + ttl
-        message = Message(Kind.OPEN, subject, near, raw, body_format, None, ttl)
+        message = Message(Kind.OPEN, subject, near, raw, body_format, None, ttl, attributes={"hops": hops})
         reply: Reply[Any] = Reply(runtime.loop, subject, Any, now, math.inf)
         reply._state = 1
         call = ChannelCall(self._bus, LocalAnswer(self, reply), None, handler, message, deadline, far)
@@ -120,7 +132,7 @@ class Loopback:
         runtime.workers.submit(call)
         if deadline != math.inf:
             runtime.watch(self, deadline)
-        return near.typed(receives, Any)
+        return near
 
     def stop(self) -> None:
         """The bus is left."""

@@ -79,7 +79,7 @@ def opened(peer: Peer, message: Message, now: float) -> None:
     channels[message.id] = channel
     call: ChannelCall
     if passage is not None:
-        call = passage.channel_call(peer, message, deadline, channel)
+        call = passage.conversations.call(peer, message, deadline, channel)
     else:
         assert handler is not None
         call = ChannelCall(bus, peer, peer, handler, message, deadline, channel)

@@ -184,10 +184,10 @@ class Entrance:
         )
 
 
-def hops_of(peer: Peer, message: Message) -> int:
+def hops_of(peer: Peer | None, message: Message) -> int:
     """How many tunnels and bridges an open has come through: what it says, and at least what is known here."""
     said = message.attributes.get("hops")
-    transport = peer._link.transport
+    transport = None if peer is None else peer._link.transport
     return max(said if isinstance(said, int) else 0, 0 if transport is None else transport.hops)
 
 

@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 import anyio
 
-from ..errors import Unsupported
+from ..draining import STREAMS_SHARE
+from ..errors import LocalProtocolError, Unsupported
+from ..life import DRAIN
 from .passage import Passage
 from .route import Route
 
@@ -39,15 +41,15 @@ class Bridge:
         self._entered: list[tuple[Bus, Runtime]] = []
 
     async def __aenter__(self) -> Self:
+        if self._entered:
+            raise LocalProtocolError("this bridge is entered already: bridge() makes another one")
         try:
             for bus in (self.left, self.right):
                 self._entered.append((bus, await bus._enter()))
             for passage in self._passages:
                 _check(passage)
             for passage in self._passages:
-                passage.here._open_passage(passage)
-                if "publish" in passage.route.kinds:
-                    await passage.start(passage.here._running)
+                await passage.open()
         except BaseException as error:
             await self._leave(error)
             raise
@@ -60,12 +62,29 @@ class Bridge:
 
     async def _leave(self, error: BaseException | None) -> None:
         for passage in self._passages:
-            passage.here._close_passage(passage)
-            passage.stop()
+            passage.close()
         with anyio.CancelScope(shield=True):
+            if error is None:
+                await self._drain()
+            for passage in self._passages:
+                passage.stop()
             while self._entered:
                 bus, runtime = self._entered.pop()
                 await bus._leave(runtime, error)
+
+    async def _drain(self) -> None:
+        """Let come to its end what is under way, as a bus does that is left."""
+        with anyio.move_on_after(DRAIN):
+            with anyio.move_on_after(DRAIN * STREAMS_SHARE):
+                await self._until_idle(lasting=True)
+            for passage in self._passages:
+                passage.end_streams()
+            await self._until_idle(lasting=False)
+
+    async def _until_idle(self, *, lasting: bool) -> None:
+        for passage in self._passages:
+            if (runtime := passage.here._runtime) is not None:
+                await runtime.bell.until(lambda passage=passage: not passage.busy(lasting=lasting))  # type: ignore[misc]
 
 
 def _check(passage: Passage) -> None:
@@ -111,6 +130,7 @@ def bridge(left: Bus, right: Bus, *, routes: Iterable[Route]) -> Bridge:
 
     Raises:
         TypeError, ValueError: The routes are none, or left and right are one.
+        LocalProtocolError: (on entering) It is entered already.
         Unsupported: (on entering) What a side with links cannot carry by any of them.
     """
     return Bridge(left, right, routes)

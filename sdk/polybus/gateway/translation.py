@@ -26,9 +26,12 @@ from ..message import Message
 if TYPE_CHECKING:
     pass
 
-__all__ = ["MISUSE", "applied", "first", "translated"]
+__all__ = ["LEAVING", "USUAL", "applied", "first", "translated"]
 
-MISUSE: Final = (EncodeError, LocalProtocolError, ReservedSubject, Unsupported)
+LEAVING: Final = "the bridge is leaving: try again later"
+USUAL: Final = 30.0
+"""Seconds for what says nothing of its deadline."""
+_MISUSE: Final = (EncodeError, LocalProtocolError, ReservedSubject, Unsupported)
 
 
 async def applied(convert: Callable[..., Any] | None, body: Any, message: Message) -> Any:
@@ -51,7 +54,7 @@ def translated(error: BaseException) -> RequestError:
         return RequestError(Code.RESOURCE_EXHAUSTED, f"the other side of the bridge is slow: {error}")
     if isinstance(error, (Disconnected, ConnectFailed)):
         return Unavailable("the other side of the bridge is not there now: try again later")
-    if isinstance(error, MISUSE):
+    if isinstance(error, _MISUSE):
         return RequestError(Code.INVALID_ARGUMENT, f"the other side of the bridge cannot carry this: {error}")
     if isinstance(error, BadReply):
         return RequestError(Code.INTERNAL, "the answer from the other side of the bridge is malformed")

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 import anyio
 
-from ..errors import BusError, Code, RequestError
+from ..errors import BusError, Code, RequestError, Unavailable
 from ..message import Message
 from ..plugins import Closed
-from ..tunnel import WINDOW, FrameChannel, limits_of
+from ..tunnel import WINDOW, FrameChannel, limits_of, too_large
 from ..tunnels import Entrance, TunnelCall, hops_of
-from .translation import translated
+from .translation import LEAVING, translated
 
 if TYPE_CHECKING:
     from ..peer import Peer
@@ -28,6 +28,13 @@ class Underpass:
 
     def __init__(self, passage: Passage) -> None:
         self._passage = passage
+        self._through: dict[FrameChannel, None] = {}
+        """The near halves of those that lead through here."""
+
+    def end(self) -> None:
+        """The bridge is left."""
+        for near in list(self._through):
+            near.cut(Closed(1001, LEAVING))
 
     def call(self, peer: Peer, message: Message, deadline: float) -> TunnelCall:
         """What opens one more."""
@@ -39,21 +46,13 @@ class Underpass:
         Raises:
             RequestError: The other side does not take it.
         """
-        passage = self._passage
-        name = passage.target(message.subject)
-        hops, limit = hops_of(peer, message) + 1, passage.here.limits.hops
         far: FrameChannel | None = None
         try:
-            if hops >= limit:
-                raise RequestError(
-                    Code.FAILED_PRECONDITION, f"tunnels and bridges are {hops + 1}: the limit is {limit} (Limits.hops)"
-                )
-            onward = passage.there._entrance(name)
-            if onward is not None and isinstance(onward, Entrance):
-                raise RequestError(Code.UNIMPLEMENTED, f"the tunnel {name!r} ends in this process: serve it on this side too")
-            beyond = passage.there._route(name)
+            bridges, name, hops = self._way(message.subject, hops_of(peer, message))
+            there = bridges[-1]._passage.there
+            beyond = there._route(name)
             far = FrameChannel(beyond, name, 0, limits_of(beyond, True, str(name)))
-            with anyio.fail_after(passage.there.limits.connect_timeout):
+            with anyio.fail_after(there.limits.connect_timeout):
                 await beyond._open_channel(far, message.body, "tunnel", None, WINDOW, hops)
                 await far.acceptance()
         except BaseException as error:
@@ -65,25 +64,52 @@ class Underpass:
         if near.failed is not None:
             far.cut(Closed(1006, str(near.failed)))
             return
+        if not all(bridge._passage.is_open for bridge in bridges):
+            far.cut(Closed(1001, LEAVING))
+            raise Unavailable(LEAVING)
         near.accept()
-        near.attach(Splice(far))
+        for bridge in bridges:
+            bridge._through[near] = None
+        near.attach(Splice(far, lambda: [bridge._through.pop(near, None) for bridge in bridges]))
         far.attach(Splice(near))
+
+    def _way(self, name: str | int, hops: int) -> tuple[list[Underpass], str | int, int]:
+        """All bridges of this process that a tunnel leads through, what it is called behind the last one, and its hops then.
+
+        Raises:
+            RequestError: It ends in this process, or has too many hops.
+        """
+        bridges = [self]
+        while True:
+            passage = bridges[-1]._passage
+            name, hops = passage.target(name), passage.hop(name, hops)
+            onward = passage.there._entrance(name)
+            if not isinstance(onward, Underpass):
+                break
+            bridges.append(onward)
+        if onward is not None:
+            raise RequestError(Code.UNIMPLEMENTED, f"the tunnel {name!r} ends in this process: serve it on this side too")
+        passage.hop(name, hops)  # the tunnel is one as well
+        return bridges, name, hops
 
 
 class Splice:
     """Hands the frames of one half of a tunnel to the other; implements `plugins.Receiver`."""
 
-    def __init__(self, other: FrameChannel) -> None:
+    def __init__(self, other: FrameChannel, over: Callable[[], object] | None = None) -> None:
         self._other = other
+        self._over = over
 
     def frames_received(self, frames: Sequence[bytes]) -> None:
         try:
             for frame in frames:
                 self._other.put(frame)
         except BusError as error:
-            self._other.cut(Closed(1009, str(error)))
+            self._other.cut(too_large(error))
 
     def closed(self, why: Closed) -> None:
+        if self._over is not None:
+            self._over()
         self._other.close(why if why.code != 1006 else Closed(1011, why.reason))
 
     def pause_writing(self) -> None:

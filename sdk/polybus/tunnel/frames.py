@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from ..peer import Peer
     from ..plugins import Receiver
 
-__all__ = ["WINDOW", "FrameChannel"]
+__all__ = ["WINDOW", "FrameChannel", "too_large"]
 
 WINDOW: Final = 256
 """Frames that a side grants before it has read any; besides, `channel.CREDIT_BYTES`."""
@@ -141,7 +141,7 @@ class FrameChannel(Channel[bytes, bytes]):
             try:
                 self._write(frame, chosen)
             except BusError as error:
-                self.cut(Closed(1009, str(error)))
+                self.cut(too_large(error))
                 return
         if not self._queue and self._sending:
             if self._goodbye is not None:
@@ -294,6 +294,11 @@ class FrameChannel(Channel[bytes, bytes]):
             self.cut(self._goodbye)
         elif self._queue and now - self._since > write_timeout:
             self.cut(Closed(1006, f"no progress in {write_timeout:g} s of writing into the tunnel (Limits.write_timeout)"))
+
+
+def too_large(error: BusError) -> Closed:
+    """How a tunnel ends whose frame the outer connection does not take, when it is too late to tell whoever wrote it."""
+    return Closed(1009, getattr(error, "text", "") or str(error))
 
 
 def _closed_by(error: BusError) -> Closed:

@@ -1,0 +1,101 @@
+"""Streams and channels that lead through a bridge."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import TYPE_CHECKING, Any
+
+import anyio
+
+from ..calls import ChannelCall
+from ..channel import Channel, Opening
+from ..errors import BusError
+from ..handlers import Handler, plan
+from ..message import Kind, Message
+from ..tunnels import hops_of
+from .translation import applied, first, translated
+
+if TYPE_CHECKING:
+    from ..peer import Peer
+    from .passage import Passage
+
+__all__ = ["Conversations"]
+
+
+class Conversations:
+    """What a passage has in place of handlers of streams and channels: they open the other side's, one hop further on."""
+
+    def __init__(self, passage: Passage) -> None:
+        self._passage = passage
+
+    def call(self, peer: Peer, message: Message, deadline: float, channel: Channel[Any, Any]) -> ChannelCall:
+        """A stream or channel of a peer on its way to the other side."""
+        handler = self.handler(message.subject, message.attributes.get("mode", "stream"))
+        return PassingChannelCall(self._passage, peer, handler, message, deadline, channel)
+
+    def handler(self, subject: str | int, mode: str) -> Handler:
+        """What stands in place of a handler."""
+        return plan(subject, self._streamed if mode == "stream" else self._conversed)
+
+    def _opening(self, message: Message, mode: str, body: Any) -> Opening[Any, Any]:
+        """
+        Raises:
+            RequestError: That is one hop too many.
+        """
+        passage = self._passage
+        there, target = passage.there, passage.target(message.subject)
+        hops = passage.hop(message.subject, hops_of(message.peer, message))
+        further = None if target in there._handlers else there._passage(target, mode)
+        if further is not None:
+            handler = further.conversations.handler(target, mode)
+            return Opening(lambda: _local(there._loopback.converse(handler, target, body, None, hops)), mode == "stream")
+        return Opening(lambda: there._open(target, body, mode, None, Any, None, hops), mode == "stream")
+
+    async def _streamed(self, message: Message) -> AsyncIterator[Any]:
+        route = self._passage.route
+        try:
+            on = await self._passage.converted(route.request, message, Message(Kind.OPEN))
+            async with self._opening(message, "stream", on.body) as items:
+                async for item in items:
+                    yield await applied(route.reply, item, message)
+        except BusError as error:
+            raise translated(error) from error
+
+    async def _conversed(self, message: Message, near: Channel[Any, Any]) -> None:
+        reply = self._passage.route.reply
+        try:
+            async with self._opening(message, "channel", None) as far, anyio.create_task_group() as group:
+                group.start_soon(self._there, near, far, message)
+                async for item in far:
+                    await near.send(await applied(reply, item, message))
+                await near.send_eof()
+        except BaseExceptionGroup as errors:
+            raise first(errors) from errors
+        except BusError as error:
+            raise translated(error) from error
+
+    async def _there(self, near: Channel[Any, Any], far: Channel[Any, Any], message: Message) -> None:
+        async for item in near:
+            await far.send(await applied(self._passage.route.request, item, message))
+        await far.send_eof()
+
+
+async def _local(channel: Channel[Any, Any]) -> Channel[Any, Any]:
+    return channel
+
+
+class PassingChannelCall(ChannelCall):
+    """A stream or channel while it leads to the other side."""
+
+    __slots__ = ("_passage",)
+
+    def __init__(
+        self, passage: Passage, peer: Peer, handler: Handler, message: Message, deadline: float, channel: Channel[Any, Any]
+    ) -> None:
+        super().__init__(passage.here, peer, peer, handler, message, deadline, channel)
+        self._passage = passage
+        passage.calls[self] = None
+
+    def end(self) -> None:
+        self._passage.calls.pop(self, None)
+        super().end()

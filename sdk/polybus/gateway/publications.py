@@ -1,0 +1,106 @@
+"""Publications that cross a bridge."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+from ..errors import BusError
+from ..handlers import plan
+from ..headers import VIA
+from ..message import Kind, Message
+from ..router import Listen
+from ..subscription import HandlerInbox
+from .translation import USUAL, translated
+
+if TYPE_CHECKING:
+    from ..link import Link
+    from .passage import Passage
+
+__all__ = ["Publications"]
+
+logger: logging.Logger = logging.getLogger("polybus")
+
+
+class Publications:
+    """What a passage has in place of an `on` handler."""
+
+    def __init__(self, passage: Passage) -> None:
+        self._passage = passage
+        self._inbox: Crossing | None = None
+        self._silent = False
+        """Whether the log says already that they do not cross."""
+
+    async def open(self) -> None:
+        """Take them from now on."""
+        here = self._passage.here
+        listen = Listen(plan(self._passage.route.source, self._cross, publication=True), 1000, "block", 1)
+        inbox = self._inbox = Crossing(here, here._running, listen)
+        self._silent = False
+        here._inboxes.append(inbox)
+        here._distribution.local.add(inbox.pattern, inbox)
+        here._distribution.want(inbox.pattern)
+        await here._distribution.announce(inbox.pattern)
+
+    def close(self) -> None:
+        """Take no more; those that wait still cross."""
+        here, inbox = self._passage.here, self._inbox
+        if inbox is not None and inbox in here._inboxes:
+            here._inboxes.remove(inbox)
+            here._distribution.local.remove(inbox.pattern, inbox)
+            here._distribution.unwant(inbox.pattern)
+
+    @property
+    def busy(self) -> bool:
+        """Whether some are on their way."""
+        inbox = self._inbox
+        return inbox is not None and inbox.busy and inbox._runtime is self._passage.here._runtime
+
+    def stop(self) -> None:
+        """Forget those that wait."""
+        inbox, self._inbox = self._inbox, None
+        if inbox is not None:
+            inbox.clear()
+
+    async def _cross(self, message: Message) -> None:
+        passage = self._passage
+        here, there = passage.here, passage.there
+        try:
+            target = passage.target(message.subject)
+            been = (message.headers or {}).get(VIA, "")
+            via = there._distribution.journeys.crossed(been, here._id, target, here.limits.hops)
+            if via is None:
+                return
+            on = Message(Kind.PUBLISH, target, headers=passage.headers(message, via))
+            await passage.converted(passage.route.request, message, on)
+            now = there._running.time()
+            if message.expires is not None:
+                on.expires, on.ttl = message.expires, message.expires - now
+            await there._distribution.publish_crossed(on, now + USUAL)
+        except BusError as error:  # of some peer or its wire; the others have got it
+            self._lost(message, error)
+        else:
+            self._silent = False
+
+    def _lost(self, message: Message, error: BusError) -> None:
+        """Told to the log once, until one crosses again: peers shall not fill it."""
+        here, route = self._passage.here, self._passage.route
+        here._counters.dropped += 1
+        here._dead_letter(message.peer, message, translated(error).code, f"not bridged: {error}")
+        if not self._silent:
+            self._silent = True
+            logger.warning(
+                "polybus: %r could not cross the bridge (%r to %r): %s", message.subject, route.source, route.target, error
+            )
+
+
+class Crossing(HandlerInbox):
+    """The queue of a passage's publications, each with where it has been."""
+
+    def offer(self, message: Message, link: Link | None) -> None:
+        via = self._bus._distribution.via_of(message)
+        on = Message(Kind.PUBLISH, message.subject, None, message.raw, message.format, {**(message.headers or {}), VIA: via})
+        if message.raw is None and message.has_body:
+            on._value = message.body
+        on.expires, on.peer = message.expires, message.peer
+        super().offer(on, link)
