@@ -131,7 +131,11 @@ ROWS: tuple[tuple[str, Cell, Cell], ...] = (
     ("stream, channel", _when(lambda wire: False), _when(lambda wire: wire.extensions)),
     ("a cancel stops the handler", _when(lambda wire: False), _when(lambda wire: wire.extensions)),
     ("a deadline travels with the request", lambda wire: "sent" if wire.deadlines else "–", _when(lambda wire: wire.deadlines)),
-    ("headers", lambda wire: "sent" if wire.headers and not wire.asks_before_headers else "–", _when(lambda wire: wire.headers)),
+    (
+        "headers",
+        lambda wire: "sent" if wire.headers and not wire.asks_before_headers else "–",
+        _when(lambda wire: wire.headers),
+    ),
     ("numbers as subjects", _when(lambda wire: wire.numbers), _when(lambda wire: wire.numbers)),
     ("several peers on one connection", _when(lambda wire: wire.many_peers), _when(lambda wire: wire.many_peers)),
 )
