@@ -83,6 +83,8 @@ BOUNDS: dict[str, str] = {
     "link.deferred": "one for each channel of the link, for the time of one chunk",
     "gateway.joining._entered": "two buses",
     "gateway.passage._known": "1,024 subjects, then it is emptied",
+    "gateway.passage.calls": "Limits.running, waiting and channels of each peer",
+    "gateway.underpass._through": "Limits.channels of each peer",
     "incoming.calls": "Limits.running + waiting",
     "openings.calls": "Limits.running + waiting",
     "turns.large": "Limits.running; charged",
