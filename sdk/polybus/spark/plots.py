@@ -10,6 +10,7 @@ from typing import Any, Final
 
 import matplotlib
 import matplotlib.dates
+import matplotlib.ticker
 from matplotlib.figure import Figure
 
 __all__ = ["errors", "histogram", "latency_over_time", "sessions", "throughput"]
@@ -31,14 +32,16 @@ _STYLE: Final[Any] = {
 }
 _BLUE, _RED, _GREY = "#2f6fb3", "#c2413b", "#b9bcc4"
 _LONGEST: Final = 28
+_WIDTH: Final = 4.8
+"""Inches of 72 points; text is 9 points high."""
 
 
 def _drawn(name: str, draw: Callable[[Any], None], height: float = 2.8) -> str:
-    """An SVG element; 6.4 inches wide are the width of a phone, scaled down a little."""
+    """An SVG element; a phone shows it a little smaller, and can be read without zooming."""
     with matplotlib.rc_context({**_STYLE, "svg.hashsalt": name}), warnings.catch_warnings():
         # The browser has letters that the font for measuring lacks.
         warnings.filterwarnings("ignore", message="Glyph .* missing from", category=UserWarning)
-        figure = Figure(figsize=(6.4, height))
+        figure = Figure(figsize=(_WIDTH, height))
         draw(figure.subplots())
         buffer = io.StringIO()
         figure.savefig(buffer, format="svg", metadata={"Date": None, "Creator": None})
@@ -47,8 +50,10 @@ def _drawn(name: str, draw: Callable[[Any], None], height: float = 2.8) -> str:
 
 
 def _short(text: str | None) -> str:
+    """The begin and, since that is where names differ, more of the end."""
     shown = "".join(letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in text or "(none)")
-    return shown if len(shown) <= _LONGEST else shown[: _LONGEST - 1] + "…"
+    begin = _LONGEST // 3
+    return shown if len(shown) <= _LONGEST else f"{shown[:begin]}…{shown[begin + 1 - _LONGEST :]}"
 
 
 def _moment(ns: int) -> datetime:
@@ -60,6 +65,19 @@ def _times(axes: Any) -> None:
     locator = dates.AutoDateLocator(minticks=3, maxticks=7)
     axes.xaxis.set_major_locator(locator)
     axes.xaxis.set_major_formatter(dates.ConciseDateFormatter(locator))
+
+
+def _logarithmic(axis: Any) -> None:
+    # The usual labels of such an axis are formulas. One at each power of ten, and where there are few also in between.
+    axis.set_major_formatter(matplotlib.ticker.StrMethodFormatter("{x:,.9g}"))
+    axis.set_minor_formatter(_FewMinors(labelOnlyBase=False, minor_thresholds=(1.5, 0.5)))
+
+
+class _FewMinors(matplotlib.ticker.LogFormatter):
+    """Labels between the powers of ten, where these are far apart, as plain numbers."""
+
+    def __call__(self, x: float, pos: int | None = None) -> str:
+        return f"{x:,.9g}" if super().__call__(x, pos) else ""
 
 
 def throughput(rows: Rows, width_ns: int) -> str:
@@ -87,9 +105,9 @@ def throughput(rows: Rows, width_ns: int) -> str:
             below = [a + b for a, b in zip(below, heights, strict=True)]
         axes.set_ylabel("messages/s")
         _times(axes)
-        axes.legend(fontsize=7, ncols=3, loc="upper center", bbox_to_anchor=(0.5, -0.12), frameon=False)
+        axes.legend(fontsize=8, ncols=2, loc="upper center", bbox_to_anchor=(0.5, -0.16), frameon=False)
 
-    return _drawn("throughput", draw, 3.4)
+    return _drawn("throughput", draw, 3.8)
 
 
 def histogram(rows: Rows) -> str:
@@ -101,6 +119,8 @@ def histogram(rows: Rows) -> str:
         axes.bar(lefts, [row["n"] for row in rows], widths, align="edge", color=_BLUE)
         axes.set_xscale("log")
         axes.set_yscale("log")
+        _logarithmic(axes.xaxis)
+        _logarithmic(axes.yaxis)
         axes.set_xlabel("latency, ms")
         axes.set_ylabel("answers")
 
@@ -116,6 +136,7 @@ def latency_over_time(rows: Rows, width_ns: int) -> str:
         axes.plot(times, [row["p95_ns"] / 1e6 for row in answered], ".-", color=_RED, label="p95", linewidth=1)
         axes.plot(times, [row["p50_ns"] / 1e6 for row in answered], ".-", color=_BLUE, label="p50", linewidth=1)
         axes.set_yscale("log")
+        _logarithmic(axes.yaxis)
         axes.set_ylabel("latency, ms")
         _times(axes)
         axes.legend(fontsize=8, frameon=False)

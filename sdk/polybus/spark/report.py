@@ -106,19 +106,11 @@ def _errors(metrics: Metrics) -> str:
 
 
 def _exchanges(rows: Rows) -> str:
-    return _table(
-        rows,
-        [
-            ("request_time_ns", _time),
-            ("protocol", _text),
-            ("subject", _text),
-            ("outcome", _text),
-            ("latency_ns", _duration),
-            ("code_name", _text),
-            ("conn_id", _text),
-            ("correlation_id", _text),
-        ],
-    )
+    # A narrow screen shows the first columns, and the others when it is pushed.
+    columns: list[Column] = [("latency_ns", _duration)] if any(row["latency_ns"] is not None for row in rows) else []
+    columns += [("outcome", _text), ("subject", _text), ("request_time_ns", _time), ("protocol", _text), ("code_name", _text)]
+    columns += [("conn_id", _text), ("correlation_id", _text)]
+    return _table(rows, columns)
 
 
 def _dead_letters(metrics: Metrics) -> str:
@@ -236,7 +228,7 @@ nav a { margin-right: .9rem; color: #2f6fb3; text-decoration: none; }
 th, td { text-align: left; padding: .25rem .6rem .25rem 0; border-bottom: 1px solid #eee; white-space: nowrap; }
 td.number, td.duration { font-variant-numeric: tabular-nums; }
 td.text { max-width: 26rem; overflow: hidden; text-overflow: ellipsis; }
-svg { max-width: 100%; height: auto; display: block; margin: .6rem 0; }
+svg { width: 100%; max-width: 36rem; height: auto; display: block; margin: .6rem 0; }
 @media print { nav { display: none; } }
 """
 

@@ -1,0 +1,41 @@
+"""What the plots of the report say, without Spark."""
+
+import re
+from html import unescape
+
+import pytest
+
+from polybus.spark import plots
+
+pytestmark = pytest.mark.spark
+
+S = 1_000_000_000
+
+
+def words(svg: str) -> list[str]:
+    return [unescape(re.sub("<[^>]*>", "", text)) for text in re.findall("<text.*?</text>", svg, re.DOTALL)]
+
+
+def test_logarithmic_axes_have_plain_numbers() -> None:
+    said = words(plots.histogram([{"from_ns": 10.0**power, "n": 10**number} for number, power in enumerate(range(5, 11))]))
+    assert {"latency, ms", "answers", "1", "10", "1,000", "100,000"} <= set(said)
+    over_time = [{"window_ns": number * S, "p50_ns": 2_000_000, "p95_ns": 40_000_000} for number in range(3)]
+    said += words(plots.latency_over_time(over_time, S))
+    assert {"10", "20"} <= set(said), "also between the powers of ten, where these are far apart"
+    assert not [word for word in said if re.search(r"[$\\{]", word)]
+
+
+def test_names_from_peers_are_shown_as_they_are_or_shortened_where_they_are_alike() -> None:
+    names = [
+        "costs $5 & $6",
+        "<script>",
+        "a\x00b",
+        "//car.maker/body.access/1/rpc.door_left",
+        "//car.maker/body.access/1/rpc.door_right",
+    ]
+    rows = [{"window_ns": 0, "subject": name, "n": 1, "nbytes": 1} for name in names]
+    svg = plots.throughput(rows, S)
+    said = words(svg)
+    assert {"costs $5 & $6", "<script>", "a\N{REPLACEMENT CHARACTER}b"} <= set(said)
+    assert "<script" not in svg
+    assert len({word for word in said if "…" in word}) == 2
