@@ -75,6 +75,13 @@ def _stories() -> Iterator[Story]:
     story.answers(40_000, "3")
     yield story
 
+    story = Story("patient")  # the longest ttl that a peer can say
+    story.asks(0, ttl_ms=2**53)
+    story.answers(400_000)
+    story.asks(1, "2", ttl_ms=2**53)
+    story.ends(10**11)
+    yield story
+
     story = Story("again")  # the same bytes once more, before anybody answered
     story.asks(0)
     story.asks(1000)
@@ -211,6 +218,10 @@ def test_without_an_answer_it_depends_on_what_was_waited_for(pairs: tuple[Rows, 
 
 def test_late_is_after_the_ttl_or_the_timeout(pairs: tuple[Rows, Rows]) -> None:
     assert column(pairs, "late", "outcome") == ["late", "late", "ok"]
+
+
+def test_a_ttl_may_be_longer_than_any_recording(pairs: tuple[Rows, Rows]) -> None:
+    assert column(pairs, "patient", "outcome") == ["ok", "open-at-end"]
 
 
 def test_the_same_request_once_more_is_a_further_attempt(pairs: tuple[Rows, Rows]) -> None:

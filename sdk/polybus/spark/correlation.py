@@ -18,7 +18,7 @@ from pyspark.sql import functions as F
 
 from polybus.capture.schema import EXCHANGES
 
-from .patience import Patience
+from .patience import LONGEST_MS, Patience
 
 if TYPE_CHECKING:
     from pyspark.sql.window import WindowSpec
@@ -113,7 +113,9 @@ def ends_of(ends: Mapping[str, int]) -> Column:
 def turns_of(events: DataFrame, patience: Patience) -> DataFrame:
     """The requests and responses among events as turns."""
     is_request = F.col("kind") == "request"
-    asked = F.coalesce(F.col("deadline_ns") - F.col("mono_ns"), F.col("ttl_ms") * 1_000_000)
+    # Not `least`, for which nothing is more than something.
+    ttl_ms = F.when(F.col("ttl_ms") > LONGEST_MS, LONGEST_MS).otherwise(F.col("ttl_ms"))
+    asked = F.coalesce(F.col("deadline_ns") - F.col("mono_ns"), ttl_ms * 1_000_000)
     allowance = F.coalesce(asked, F.lit(patience.timeout_ns))
     linger = F.when(is_request, F.greatest(allowance, F.lit(patience.horizon_ns))).otherwise(F.lit(patience.horizon_ns))
     identity = F.when(F.col("client") != "", F.col("client")).otherwise(F.col("source"))

@@ -17,7 +17,7 @@ from polybus.capture.reading import Capture
 from polybus.capture.schema import EXCHANGES
 
 from ..capture.compute import pc
-from .patience import Patience
+from .patience import LONGEST_MS, Patience
 from .ranges import Window
 
 __all__ = ["Matcher", "exchanges"]
@@ -106,7 +106,7 @@ class Matcher:
         if event["deadline_ns"] is not None:
             asked = event["deadline_ns"] - mono
         elif event["ttl_ms"] is not None:
-            asked = event["ttl_ms"] * 1_000_000
+            asked = min(event["ttl_ms"], LONGEST_MS) * 1_000_000
         allowance = asked if asked is not None else self._patience.timeout_ns
         linger = max(allowance, self._patience.horizon_ns)
         digest = blake2b(event["data"] or b"", digest_size=8).digest() + (b"" if event["data"] is None else b"+")
