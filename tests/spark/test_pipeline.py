@@ -124,16 +124,51 @@ def test_runs_over_what_is_new_give_the_tables_of_a_single_run(spark: SparkSessi
     same_tables(spark, recorded.out, out)
 
 
-def test_a_stream_gives_the_tables_of_a_single_run(spark: SparkSession, recorded: Recorded, tmp_path: Path) -> None:
+def test_a_stream_and_runs_in_between_give_the_tables_of_a_single_run(
+    spark: SparkSession, recorded: Recorded, tmp_path: Path
+) -> None:
+    capture, out = tmp_path / "capture", tmp_path / "out [1]"  # no pattern of names
+    capture.mkdir()
+    segments = sorted(recorded.path.iterdir())
+
+    def grow(first: int, last: int) -> None:
+        for segment in segments[first:last]:
+            shutil.copy(segment, capture)
+
+    grow(0, 2)
     pipeline = Pipeline(spark)
-    query = pipeline.stream(recorded.path, tmp_path / "out", max_rows=5000)
-    query.awaitTermination(100)
+    query = pipeline.stream(capture, out, every="0 seconds", max_rows=4000)
+    query.processAllAvailable()
+    grow(2, 4)
+    pipeline.run(capture, out, report=False)
+    grow(4, len(segments))
+    query.processAllAvailable()
+    query.stop()
     assert query.exception() is None
-    assert len(list((tmp_path / "out" / "_manifest").glob("*.json"))) > 1
-    same_tables(spark, recorded.out, tmp_path / "out")
-    done = pipeline.report(recorded.path, tmp_path / "out")
+    same_tables(spark, recorded.out, out)
+    done = pipeline.report(capture, out)
     assert done.total == recorded.done.total
     assert done.metrics["totals"] == recorded.done.metrics["totals"]
+
+
+def test_a_stream_of_events_goes_where_its_reader_wants(spark: SparkSession, recorded: Recorded, tmp_path: Path) -> None:
+    spark.dataSource.register(BusDataSource)
+    out = tmp_path / "events"
+
+    def follow() -> int:
+        stream = spark.readStream.format("polybus").option("maxRowsPerTrigger", 5000).load(str(recorded.path))
+        writer = stream.where("kind = 'request'").writeStream.format("parquet").partitionBy("protocol")
+        query = writer.option("checkpointLocation", str(tmp_path / "seen")).trigger(availableNow=True).start(str(out))
+        query.awaitTermination(100)
+        assert query.exception() is None
+        return sum(bool(progress["numInputRows"]) for progress in query.recentProgress)
+
+    assert follow() > 1
+    assert follow() == 0, "what was read is not read again"
+    requests = rows_of(spark, recorded.out, "events").to_pylist()
+    wanted = [(row["seq"], row["sub"], row["protocol"]) for row in requests if row["kind"] == "request"]
+    found = spark.read.parquet(str(out)).select("seq", "sub", "protocol").collect()
+    assert sorted(tuple(row) for row in found) == wanted
 
 
 def test_the_data_source_reads_every_table(spark: SparkSession, recorded: Recorded) -> None:

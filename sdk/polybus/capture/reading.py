@@ -11,6 +11,7 @@ import pyarrow.fs as pafs
 from attrs import frozen
 
 from .errors import CaptureError
+from .filesystems import find_filesystem
 from .messages import Message
 from .segments import SegmentReader, Stretch, segment_number
 
@@ -78,13 +79,8 @@ class Capture:
         self.path: str = os.fspath(path)
         if filesystem is not None:
             self._filesystem, self._folder = filesystem, self.path
-        elif "://" in self.path:
-            try:
-                self._filesystem, self._folder = pafs.FileSystem.from_uri(self.path)
-            except (pa.ArrowInvalid, OSError) as error:
-                raise CaptureError(f"{self.path}: {error}") from error
         else:
-            self._filesystem, self._folder = pafs.LocalFileSystem(), os.path.abspath(self.path)
+            self._filesystem, self._folder = find_filesystem(self.path)
         self.losses: list[Loss] = []
         self._local = isinstance(self._filesystem, pafs.LocalFileSystem)
         if not self.segments(complete=False):

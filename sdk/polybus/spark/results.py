@@ -43,4 +43,4 @@ def load_files(spark: SparkSession, storage: Storage, table: str, files: list[st
     if not files:
         return spark.createDataFrame([], schema)
     reader = spark.read.schema(schema).option("basePath", storage.for_spark(table))
-    return reader.parquet(*(storage.for_spark(name) for name in files)).select(*schema.names)
+    return reader.parquet(*(storage.to_read(name) for name in files)).select(*schema.names)

@@ -3,13 +3,29 @@
 from __future__ import annotations
 
 import os
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import ModuleType
 from typing import Any
 
-import pyarrow as pa
 import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 
-__all__ = ["Storage"]
+from polybus.capture.filesystems import find_filesystem
+
+fcntl: ModuleType | None
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None
+
+__all__ = ["Storage", "absolute"]
+
+
+def absolute(path: str) -> str:
+    """As a worker, whose folder may be another, finds it."""
+    return path if "://" in path else os.path.abspath(path)
 
 
 class Storage:
@@ -19,23 +35,16 @@ class Storage:
         path: A folder here, or a URI (``hdfs://...``, ``s3://...``, ``s3a://...``).
 
     Raises:
-        ValueError: The URI is not understood.
+        CaptureError: The URI is not understood, or nothing there answers.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         given = os.fspath(path)
-        self._root: str
-        try:
-            # Hadoop's name for what pyarrow knows as s3.
-            self._fs, self._root = (
-                pafs.FileSystem.from_uri(given.replace("s3a://", "s3://", 1))
-                if "://" in given
-                else (pafs.LocalFileSystem(), os.path.abspath(given))
-            )
-        except (pa.ArrowInvalid, OSError) as error:
-            raise ValueError(f"{given}: {error}") from error
-        self._scheme = given.partition("://")[0] + "://" if "://" in given and not given.startswith("file:") else ""
+        self._fs, self._root = find_filesystem(given)
         self.local: bool = isinstance(self._fs, pafs.LocalFileSystem)
+        # Hadoop's name for what pyarrow knows as s3, whose options come after a question mark.
+        plain = given.partition("?")[0].rstrip("/").replace("s3://", "s3a://", 1)
+        self._for_spark = f"file://{self._root}" if self.local else plain
 
     def inside(self, path: str) -> str:
         """A path of this storage for `pyarrow`."""
@@ -43,7 +52,39 @@ class Storage:
 
     def for_spark(self, path: str) -> str:
         """The same for Spark."""
-        return f"{self._scheme}{self.inside(path)}" if not self.local else f"file://{self.inside(path)}"
+        return f"{self._for_spark}/{path}" if path else self._for_spark
+
+    def to_read(self, path: str) -> str:
+        """The same where Spark takes patterns: what would be one in the name of a folder is none."""
+        return re.sub(r"([\\\[\]{}*?])", r"\\\1", self.for_spark(path))
+
+    @contextmanager
+    def alone(self, waits: Callable[[], None]) -> Iterator[None]:
+        """Keep others out who ask for the same; whoever is killed keeps nobody out. Only of folders on this machine, and not
+        on Windows.
+
+        Args:
+            waits: Told where somebody else is there, before that one's end is waited for.
+
+        Raises:
+            OSError: The folder cannot be made.
+        """
+        if not self.local or fcntl is None:
+            yield
+            return
+        self._fs.create_dir(self._root, recursive=True)
+        folder = os.open(self._root, os.O_RDONLY)
+        try:
+            try:
+                fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                waits()
+                fcntl.flock(folder, fcntl.LOCK_EX)
+            except OSError:
+                pass  # a shared folder that knows no locks
+            yield
+        finally:
+            os.close(folder)
 
     @property
     def filesystem(self) -> Any:

@@ -10,6 +10,7 @@ import json
 import uuid
 from collections.abc import Callable, Iterator
 from typing import Any, Final
+from urllib.parse import quote
 
 import attrs
 import pyarrow as pa
@@ -165,12 +166,13 @@ def _parts(rows: pa.RecordBatch, time: str) -> Iterator[tuple[str, pa.RecordBatc
     if not rows.num_rows:
         return
     days = pc.divide(rows.column(time), 86_400_000_000_000)
-    protocols = rows.column("protocol")
+    protocols = pc.fill_null(rows.column("protocol"), "")
     plain = rows.drop_columns(["protocol"])
     found = pa.table([days, protocols], ["day", "protocol"]).group_by(["day", "protocol"]).aggregate([])
     for key in found.to_pylist():
         date = pa.scalar(key["day"], pa.int32()).cast(pa.date32()).as_py()
-        folder = f"date={date}/protocol={key['protocol']}"
+        # As Spark writes such a name, and reads it: a capture may have been made by anybody.
+        folder = f"date={date}/protocol={quote(key['protocol'], safe='') or '__HIVE_DEFAULT_PARTITION__'}"
         if len(found) == 1:
             yield folder, plain
             return

@@ -1,0 +1,234 @@
+"""One run of the pipeline: what is new goes through decode and correlation into the tables, and a manifest says so."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Final, NamedTuple
+
+import attrs
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from polybus.capture.errors import CaptureError
+from polybus.capture.reading import Capture
+
+from .correlation import CARRIED, FINAL, OPEN, ORPHANS, ends_of, exchanges_of, fold, orphans_of, part_of, turns_of
+from .manifest import STAGING, STATE, Counts, Manifest, Output, run_prefix
+from .patience import Patience
+from .ranges import Place, Window, plan, reach
+from .results import load_files
+from .storage import Storage, absolute
+from .taking import SAMPLES, Taken, taker
+
+__all__ = ["Progress", "Step"]
+
+DAY_NS: Final = 86_400_000_000_000
+TAKEN: Final = ("frames", "rowed", "quarantined", "empty", "events", "refused", "gaps", "lost")
+
+Progress = Callable[[str], None]
+
+
+class Written(NamedTuple):
+    """A file of a table."""
+
+    name: str
+    rows: int
+    part: str
+
+
+class Step:
+    """One run over what is new."""
+
+    def __init__(
+        self, spark: SparkSession, capture: str, out: str, window: Window, patience: Patience, strict: bool, progress: Progress
+    ) -> None:
+        self.out = out
+        self._spark = spark
+        self._capture = Capture(capture)
+        # As other machines, and later runs from elsewhere, would call it.
+        self._path = absolute(capture)
+        self._window = window
+        self._patience = patience
+        self._strict = strict
+        self._progress = progress
+        self.storage: Storage = Storage(out)
+        self._settings = {"timeout": patience.timeout, "horizon": patience.horizon, **attrs.asdict(window)}
+        self.output: Output = Output(self.storage)
+        self.output.check(self._path, self._settings)
+
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """For as long as this run writes: the next one waits, and goes on where this one has stopped.
+
+        Raises:
+            CaptureError: The folder holds the results of another capture by now, or made with other settings.
+        """
+        with self.storage.alone(lambda: self._progress("wait")):
+            self.output = Output(self.storage)
+            self.output.check(self._path, self._settings)
+            self.output.clean()
+            yield
+
+    def advance(self, until: Place | None = None) -> Counts:
+        """Take what lies between the last run and a place, or the end of what is there; nothing where that was done before."""
+        last = self.output.last
+        start = last.end if last is not None else Place(self._capture.segments()[0].number)
+        end = reach(self._capture, start) if until is None else until
+        if end <= start:
+            return Counts()
+        run = last.run + 1 if last is not None else 1
+        token = uuid.uuid4().hex[:12]
+        # Where nobody can be kept waiting, a run that comes too late must not write over the files of another one.
+        prefix, staging = f"{run_prefix(run)}{token}-", f"{STAGING}/{token}"
+        self._progress("decode")
+        taken = self._decode(start, end, staging)
+        moved = self._move_in(prefix, taken)
+        ends = dict(last.ends) if last is not None else {}
+        for done in taken:
+            for capture_id, mono in done.ends.items():
+                ends[capture_id] = max(mono, ends.get(capture_id, mono))
+        counts = _sum_of(taken)
+        events = load_files(self._spark, self.storage, "events", moved.get("events", []))
+        folded = self._fold(staging, events, last.state if last is not None else None, ends)
+        exchanges = self._exchanges(prefix, staging, folded, ends, moved)
+        orphans = self._orphans(prefix, staging, folded, events, moved)
+        counts.exchanges = sum(file.rows for file in exchanges if file.part == FINAL)
+        counts.orphans = sum(file.rows for file in orphans)
+        still_open = [file for file in exchanges if file.part == OPEN]
+        state = self._carry(prefix, folded)
+        self.output.commit(
+            Manifest(
+                run=run,
+                capture=self._path,
+                settings=self._settings,
+                start=start,
+                end=end,
+                counts=counts,
+                open_exchanges=sum(file.rows for file in still_open),
+                ends=ends,
+                added=moved,
+                provisional=[file.name for file in still_open],
+                state=state,
+                gaps=[row for done in taken for row in done.gap_rows][:SAMPLES],
+                losses=[row for done in taken for row in done.losses][:SAMPLES],
+            )
+        )
+        self._forget(last, staging)
+        return counts
+
+    def _carry(self, prefix: str, folded: str) -> str | None:
+        """What the next run begins with; where there is nothing, None."""
+        files = [(part, name) for part in CARRIED for name in self.storage.files(f"{folded}/part={part}")]
+        if not files:
+            return None
+        state = f"{STATE}/{prefix[:-1]}"
+        for part, name in files:
+            if name.endswith(".parquet"):
+                # Spark gives the files of a task the same name in each part.
+                self.storage.move(name, f"{state}/{part}-{name.rpartition('/')[2]}")
+        return state
+
+    def _forget(self, last: Manifest | None, staging: str) -> None:
+        """What the new manifest has replaced."""
+        for name in [*last.provisional, *([last.state] if last.state is not None else [])] if last is not None else []:
+            self.storage.remove(name)
+        self.storage.remove(staging)
+
+    # -- decode ----------------------------------------------------------------------------------------------------------
+
+    def _decode(self, start: Place, end: Place, staging: str) -> list[Taken]:
+        ranges = plan(self._capture, start, end)
+        count = max(1, len(ranges))
+        numbers = self._spark.range(0, len(ranges), 1, count)
+        rows = numbers.mapInArrow(
+            taker(self._path, absolute(self.out), f"{staging}/taken", ranges, self._window), "taken string"
+        ).collect()
+        taken = [Taken(**json.loads(row["taken"])) for row in rows]
+        for done in taken:
+            if done.frames != done.rowed + done.quarantined + done.empty:
+                raise CaptureError(
+                    f"{self._path}: {done.frames} frames went in, and {done.rowed} with rows + {done.quarantined} quarantined "
+                    f"+ {done.empty} empty came out: this is a defect of polybus, please report it"
+                )
+        if self._strict and any(done.lost for done in taken):
+            lost = [loss for done in taken for loss in done.losses]
+            raise CaptureError(
+                f"{self._path}: {sum(done.lost for done in taken)} stretches cannot be read, the first in segment "
+                f"{lost[0]['segment']} at byte {lost[0]['offset']}: `polybus capture verify` names them all; without --strict "
+                "they are counted and passed by"
+            )
+        return taken
+
+    def _move_in(self, prefix: str, taken: list[Taken]) -> dict[str, list[str]]:
+        """The files of the tasks that Spark has accepted, into the tables."""
+        moved: dict[str, list[str]] = {}
+        for number, done in enumerate(taken):
+            for place, staged in done.files:
+                name = f"{place}/{prefix}{number:06d}.parquet"
+                self.storage.move(staged, name)
+                moved.setdefault(place.partition("/")[0], []).append(name)
+        return moved
+
+    # -- correlate -------------------------------------------------------------------------------------------------------
+
+    def _fold(self, staging: str, events: DataFrame, before: str | None, ends: dict[str, int]) -> str:
+        """Fold the turns, with those that the last run left open; the folder of the result, by what is over and what is not."""
+        self._progress("correlate")
+        turns = turns_of(events, self._patience)
+        if before is not None:
+            turns = turns.unionByName(self._spark.read.schema(turns.schema).parquet(self.storage.to_read(before)))
+        folder = f"{staging}/folded"
+        folded = fold(turns, self._patience).withColumn("part", part_of(ends_of(ends)))
+        folded.write.partitionBy("part").parquet(self.storage.for_spark(folder))
+        return folder
+
+    def _exchanges(
+        self, prefix: str, staging: str, folded: str, ends: dict[str, int], moved: dict[str, list[str]]
+    ) -> list[Written]:
+        """The exchanges that are over go to the table for good; those which are not are given back."""
+        self._progress("exchanges")
+        table = self._read_folded(folded, ~F.col("part").isin(*ORPHANS))
+        made = exchanges_of(table, self._patience, ends_of(ends), "part")
+        written = self._write(made, "exchanges", f"{staging}/exchanges", prefix, "request_time_ns", "part")
+        moved["exchanges"] = [file.name for file in written if file.part == FINAL]
+        return written
+
+    def _orphans(self, prefix: str, staging: str, folded: str, events: DataFrame, moved: dict[str, list[str]]) -> list[Written]:
+        self._progress("orphans")
+        if not any(self.storage.files(f"{folded}/part={part}") for part in ORPHANS):
+            return []
+        # Those that were carried over are no event of this run: each is in the table once.
+        lost = self._read_folded(folded, F.col("part").isin(*ORPHANS))
+        written = self._write(orphans_of(events, lost), "orphans", f"{staging}/orphans", prefix, "time_ns")
+        moved["orphans"] = [file.name for file in written]
+        return written
+
+    def _read_folded(self, folder: str, wanted: Column) -> DataFrame:
+        return self._spark.read.parquet(self.storage.to_read(folder)).where(wanted)
+
+    def _write(self, rows: DataFrame, table: str, staged: str, prefix: str, time: str, *parts: str) -> list[Written]:
+        """Rows into the files of a table, by date and protocol."""
+        # Not to_date: that depends on the session's time zone.
+        date = F.date_add(F.lit("1970-01-01"), F.expr(f"cast({time} div {DAY_NS} as int)"))
+        dated = rows.withColumn("date", date)
+        dated.write.partitionBy(*parts, "date", "protocol").parquet(self.storage.for_spark(staged))
+        written = []
+        for number, name in enumerate(self.storage.files(staged)):
+            if not name.endswith(".parquet"):
+                continue
+            *folders, _ = name.removeprefix(staged + "/").split("/")
+            part = folders.pop(0).partition("=")[2] if parts else ""
+            place = f"{table}/{'/'.join(folders)}/{prefix}{part or 'all'}-{number:06d}.parquet"
+            written.append(Written(place, self.storage.rows(name), part))
+            self.storage.move(name, place)
+        return written
+
+
+def _sum_of(taken: list[Taken]) -> Counts:
+    total = Counts()
+    for done in taken:
+        total += Counts(**{name: getattr(done, name) for name in TAKEN})
+    return total

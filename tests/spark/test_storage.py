@@ -1,0 +1,59 @@
+"""Where results stand: who writes, and what Spark calls the places."""
+
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from polybus.capture import CaptureError
+from polybus.spark.storage import Storage
+
+pytestmark = pytest.mark.spark
+
+
+def test_who_comes_second_waits_until_the_first_is_done(tmp_path: Path) -> None:
+    waits, done = threading.Event(), []
+
+    def second() -> None:
+        with Storage(tmp_path / "out").alone(waits.set):
+            done.append("second")
+
+    thread = threading.Thread(target=second)
+    with Storage(tmp_path / "out").alone(lambda: done.append("nobody is there")):
+        thread.start()
+        assert waits.wait(30)
+        done.append("first")
+    thread.join(30)
+    assert done == ["first", "second"]
+
+
+def test_whoever_died_keeps_nobody_out(tmp_path: Path) -> None:
+    died = f"""
+import os
+from polybus.spark.storage import Storage
+with Storage({str(tmp_path / "out")!r}).alone(lambda: None):
+    os._exit(7)
+"""
+    assert subprocess.run([sys.executable, "-c", died], check=False, timeout=60).returncode == 7
+    with Storage(tmp_path / "out").alone(lambda: pytest.fail("somebody is there")):
+        pass
+
+
+def test_a_place_has_the_name_that_spark_knows(tmp_path: Path) -> None:
+    here = Storage(tmp_path / "out [1]")
+    assert here.for_spark("events") == f"file://{tmp_path}/out [1]/events"
+    assert here.to_read("events") == f"file://{tmp_path}/out \\[1\\]/events"
+    assert Storage(f"file://{tmp_path}/out").for_spark("") == f"file://{tmp_path}/out"
+    for scheme in ("s3", "s3a"):
+        there = Storage(f"{scheme}://bucket/folder/?region=nowhere")
+        assert there.for_spark("events") == "s3a://bucket/folder/events"
+        assert there.inside("events") == "bucket/folder/events"
+
+
+def test_a_place_that_is_none_is_said_in_a_line() -> None:
+    for place, said in [("gopher://127.0.0.1:1/x", "Unrecognized filesystem type"), ("hdfs://127.0.0.1:1/x", "HADOOP_HOME")]:
+        with pytest.raises(CaptureError, match=said) as caught:
+            Storage(place)
+        assert len(str(caught.value)) < 400
