@@ -667,6 +667,44 @@ async def test_a_draining_outer_bus_lets_inner_requests_finish() -> None:
         assert await reply == "finished"
 
 
+@pytest.mark.parametrize("deep", [False, True])
+@bounded
+async def test_a_draining_outer_bus_lets_inner_requests_finish_also_of_buses_that_others_run(deep: bool) -> None:
+    outer, inner, innermost = Bus(), Bus(), Bus()
+    go, started = anyio.Event(), anyio.Event()
+
+    @(innermost if deep else inner).handle("slow")
+    async def slow() -> str:
+        started.set()
+        await go.wait()
+        return "finished"
+
+    outer.handle_tunnels("in", inner, protocol="csb")
+    inner.handle_tunnels("in", innermost, protocol="jrep")
+    async with inner, innermost, AsyncExitStack() as stack:
+        level = await stack.enter_async_context(pair(outer))
+        level = await stack.enter_async_context(connect(level.tunnel("in"), protocol="csb"))
+        elsewhere = await stack.enter_async_context(pair(inner))
+        if deep:
+            level = await stack.enter_async_context(connect(level.tunnel("in"), protocol="jrep"))
+        events = level.events()
+        reply = level.request("slow")
+        await started.wait()
+        async with anyio.create_task_group() as group:
+            group.start_soon(outer.drain)
+            await eventually(lambda: not outer.ready)
+            await anyio.wait_all_tasks_blocked()
+            assert not reply.done()
+            go.set()
+            assert await reply == "finished"
+        while not isinstance(down := await anext(events), LinkDown):
+            pass
+        assert (down.code, down.reason) == (1001, "the bus is leaving")
+        assert inner.ready
+        assert innermost.ready
+        assert elsewhere.peers[0].connected  # who came another way stays
+
+
 SERVER = """
 import anyio, sys
 from polybus import Bus

@@ -37,6 +37,8 @@ async def drain(bus: Bus, runtime: Runtime, timeout: float) -> None:
         await until(lambda: not _runs(bus, runtime))
         for guest in list(bus._guests):  # what came through tunnels is answered before they end
             await guest.drain(timeout)
+        for entrance in bus._entrances:  # and where others run the bus inside
+            await entrance.drain(LEAVING)
         await until(lambda: not any(inbox.busy for inbox in bus._inboxes))
         await until(lambda: not any(link.outbox and link.state is State.UP for link in runtime.links))
     await close_links(bus, runtime, LEAVING)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Collection
 from http.cookies import CookieError, SimpleCookie
 from typing import TYPE_CHECKING, Any
 
@@ -105,6 +106,32 @@ class Entrance:
                 self._opening = None
                 opening.set()
         return self._listener
+
+    async def drain(self, reason: str, outer: Collection[Peer] | None = None) -> None:
+        """Let what runs inside be answered, then say goodbye. The inner bus goes on: others may run it.
+
+        Args:
+            reason: What those inside are told.
+            outer: Only who has come in over these peers.
+        """
+        listener, runtime = self._listener, self._runtime
+        if listener is None or runtime is None or self._inner._runtime is not runtime:
+            return
+        links = [
+            link
+            for link in listener._gate.links
+            if outer is None or (link.handshake is not None and link.handshake.outer in outer)
+        ]
+        if not links:
+            return  # also what ends the way through buses that lead to themselves
+        peers = [peer for link in links for peer in link.peers]
+        for further in self._inner._entrances:
+            await further.drain(reason, peers)
+        calls = [call for peer in peers for call in (peer.calls or {}).values()]
+        await runtime.bell.until(lambda: all(call.ended for call in calls))
+        for link in links:
+            link.close(1001, reason)
+        await runtime.bell.until(lambda: not any(link in runtime.links for link in links))
 
     def call(self, peer: Peer, message: Message, deadline: float) -> TunnelCall:
         """What admits one tunnel."""

@@ -67,6 +67,18 @@ async def server(options: dict[str, Any]) -> None:
         await held.wait()
         heard[0] = body["n"]
 
+    @inner.handle("held")
+    async def wait() -> str:
+        await held.wait()
+        return "let go"
+
+    @outer.on("drain")
+    async def drain() -> None:
+        await outer.drain()  # of which this is a part: it returns at once
+        while inner.ready:  # noqa: ASYNC110  # nothing tells of it
+            await anyio.sleep(0.001)
+        held.set()
+
     async with outer.serve(options["url"]) as listener:
         print(json.dumps({"urls": [listener.url]}), flush=True)
         await outer.wait_closed()

@@ -64,6 +64,23 @@ async def test_the_end_of_an_inner_link_has_its_reason_and_leaves_the_outer_one_
         assert "Traceback" not in server.log()
 
 
+@pytest.mark.parametrize(("outside", "inside"), PAIRS[::2])
+async def test_an_outer_server_that_drains_answers_what_runs_inside_and_then_says_goodbye(outside: str, inside: str) -> None:
+    async with running("nest_role", role="server", url=address(outside), inside=inside) as server:
+        async with connect(server.url) as out, connect(out.tunnel("plant.7"), protocol=inside) as within:
+            outer, inner = out.events(), within.events()
+            pending = [within.request("held", timeout=BOUND) for _ in range(10)]
+            assert await within.request("echo", 1) == 1
+            await out.publish("drain")
+            assert [await reply for reply in pending] == ["let go"] * 10
+            for events in (inner, outer):
+                with anyio.fail_after(BOUND):
+                    while not isinstance(down := await anext(events), LinkDown):
+                        pass
+                assert (down.code, down.reason) == (1001, "the bus is leaving")
+        assert "Traceback" not in server.log()
+
+
 @pytest.mark.timeout(300)
 @pairs
 async def test_a_kill_of_the_outer_server_fails_what_is_in_flight_and_both_levels_come_back(outside: str, inside: str) -> None:
