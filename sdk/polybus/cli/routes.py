@@ -25,7 +25,7 @@ def read_routes(path: Path) -> list[Route]:
         UsageError: It cannot be read, or says what cannot be; the text names file, line and key.
     """
     try:
-        text = path.read_text(encoding="utf-8")
+        text = path.read_text(encoding="utf-8-sig")  # editors of Windows begin a file with a mark
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"--routes {path}: {getattr(error, 'strerror', None) or error}") from None
     try:
@@ -36,8 +36,10 @@ def read_routes(path: Path) -> list[Route]:
     if unknown:
         raise UsageError(f"{path}: {unknown[0]!r} is not known here; routes begin with [[route]]")
     entries = document.get("route", [])
-    if not isinstance(entries, list) or not entries:
-        raise UsageError(f"{path}: no routes; one begins with [[route]], then source = ... and target = ...")
+    if not (isinstance(entries, list) and entries and all(isinstance(entry, dict) for entry in entries)):
+        raise UsageError(
+            f"{path}: no routes; each begins with [[route]], in double brackets, then source = ... and target = ..."
+        )
     lines = [text.count("\n", 0, found.start()) + 1 for found in _HEAD.finditer(text)]
     known_lines: list[int | None] = [*lines] if len(lines) == len(entries) else [None] * len(entries)
     places = [_place(path, number, line) for number, line in enumerate(known_lines, 1)]

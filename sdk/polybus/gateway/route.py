@@ -18,6 +18,7 @@ __all__ = ["Route"]
 
 KINDS: Final = ("request", "publish", "stream", "channel", "tunnel")
 _NAME: Final = re.compile(r"\{(\w*)\}")
+_BRACE: Final = re.compile(r"[{}]")
 
 
 def _kinds(kinds: Any) -> frozenset[str]:
@@ -76,6 +77,10 @@ class Route:
             if name not in have:
                 known = ", ".join(f"{{{name}}}" for name in have) or "no wildcard"
                 raise ValueError(f"target {self.target!r}: {{{name}}} is not in the source {self.source!r}, which has {known}")
+        if isinstance(self.target, str) and _BRACE.search(_NAME.sub("", self.target)):
+            raise ValueError(
+                f"target {self.target!r} has a brace without its other, or other than letters and digits in braces"
+            )
         check_subject(self.target if isinstance(self.target, int) else _NAME.sub("x", self.target))
         for name, converter in (("request", self.request), ("reply", self.reply)):
             if converter is not None and not callable(converter):
