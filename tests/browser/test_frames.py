@@ -205,6 +205,99 @@ async def test_origins_are_exact(tab: Tab, server: Site) -> None:
     assert said == [errors, errors, "TypeError", "TypeError", "connectToHost: there is no page around this one"]
 
 
+async def test_a_frame_is_an_element_and_served_once(tab: Tab, server: Site) -> None:
+    script = """
+    const child = put(program), wrong = [null, undefined, 'iframe', {}, document.createElement('div')].map((each) =>
+      name(() => serveFrame(each, { origin, onport: () => {} })));
+    const served = serve(child), again = name(() => serve(child)); served.close(); serve(child); document.body.append(child);
+    await until(() => ports.length); return [wrong, again, await ask(ports[0], 'count', 1)]
+    """
+    assert await run(tab, script, program=child(server), origin=server.here) == [["TypeError"] * 5, "Error", 1]
+
+
+# A frame that speaks the words of the reference by itself, without our module: what it is told to say on a port of its own, and
+# what it hears there, up to a goodbye or an answer.
+RAW = """
+const raw = () => new Promise((resolve) => {
+  const nonce = crypto.randomUUID();
+  addEventListener('message', function take({ data, ports: [port] }) {
+    if (data.nonce !== nonce) return;
+    removeEventListener('message', take);
+    parent.postMessage({ tag: 'polybus', type: 'taken', v: 1, nonce }, '*');
+    resolve(port);
+  });
+  parent.postMessage({ tag: 'polybus', type: 'hello', v: 1, nonce }, '*');
+});
+addEventListener('message', async ({ data: { say, until, number } }) => {
+  if (!say) return;
+  const port = await raw();
+  port.onmessage = ({ data }) => {
+    if (data.includes(until) || data.startsWith('\\0bye')) parent.postMessage({ said: [number, data] }, '*');
+  };
+  for (const each of say) port.postMessage(each);
+});
+parent.postMessage({ said: 'ready' }, '*');
+"""
+
+TELL = """
+const child = put(program); document.body.append(child); serveFrame(child, { origin, onport });
+await until(() => heard.length); const told = [];
+for (const [number, [say, wanted]] of stories.entries()) {
+  child.contentWindow.postMessage({ say, until: wanted ?? '\\0bye', number }, '*');
+  await until(() => heard.some(([which]) => which === number)); told.push(heard.find(([which]) => which === number)[1]);
+}
+return told
+"""
+
+
+async def test_nonsense_on_a_port_ends_it_and_says_why(tab: Tab, server: Site) -> None:
+    hello = "a greeting that is not of version 1: "
+    stories = [
+        (['\0hi {"v":2}'], f'1002 {hello}{{"v":2}}'),
+        (["\0hi {"], f"1002 {hello}{{"),
+        (["\0hi []"], f"1002 {hello}[]"),
+        (["\0hi null"], f"1002 {hello}null"),
+        (['\0hi {"protocol":7}'], f'1002 {hello}{{"protocol":7}}'),
+        (['\0hi {"headers":[]}'], f'1002 {hello}{{"headers":[]}}'),
+        (["\0ping"], "1002 'ping' before a greeting"),
+        (["frame", "\0ack 1"], "1002 'ack' before a greeting"),
+        (["\0hi", "\0what now"], "1002 'what' is no control message"),
+        (["\0hi {}", "\0", "frame"], "1002 '' is no control message"),
+    ]
+    script = "const onport = (port) => (port.onmessage = () => {});" + TELL
+    facts = {"program": RAW, "origin": server.here}
+    told = await run(tab, script, stories=[[say] for say, _ in stories], **facts)
+    assert told == [f"\0bye {why}" for _, why in stories]
+    alive = [[["\0hi", "\0ping"], "pong"], [["frame", "\0hi"], "ack"], [["\0hi", *["frame"] * 64], "ack 64"]]
+    told = await run(tab, script, stories=alive, **facts)
+    assert told == ["\0pong", "\0ack 1", "\0ack 64"]
+
+
+async def test_a_pump_says_what_it_cannot_pass_on_and_acknowledges_the_rest(tab: Tab, server: Site) -> None:
+    ask = '{"request":"double","id":1,"body":4}'
+    stories: list[Any] = [
+        [['\0hi {"v":1,"headers":{"authorization":"Bearer mine"}}']],
+        [['\0hi {"v":1,"protocol":"csb"}']],
+        [["\0hi", "\0ack 1"]],
+        [["\0hi", "\0ack x"]],
+        [['\0hi {"v":1,"protocol":"ubre"}'], "\0hi"],
+        [["\0hi", ask], "\0ack"],
+        [["\0hi", ask], "success"],
+    ]
+    script = "const onport = (port) => pump(port, url, { token: 'frame-1', protocol: 'ubre' });" + TELL
+    facts = {"program": RAW, "origin": server.here, "url": f"ws://127.0.0.1:{server.port}/bus"}
+    told = await run(tab, script, stories=stories, **facts)
+    assert told == [
+        "\0bye 1008 a pump cannot pass on headers (authorization): the page gives its frame a token",
+        "\0bye 1002 ubre is spoken here, not csb",
+        "\0bye 1002 an acknowledgement of '1' messages: between 0 and 0",
+        "\0bye 1002 an acknowledgement of 'x' messages: between 0 and 0",
+        '\0hi {"v":1,"protocol":"ubre"}',
+        "\0ack 1",
+        '{"success":1,"body":8}',
+    ]
+
+
 SCHEDULES = """
 const random = (() => { let state = seed; return (below) => {
   state = (state * 1664525 + 1013904223) % 4294967296; return Math.floor(state / 4294967296 * below) } })();

@@ -31,7 +31,9 @@ const PING_TIMEOUT = 8000
  */
 export function serveFrame(iframe, { origin, onport, onreject } = {}) {
   checkOrigin(origin)
+  if (!(iframe instanceof Object && 'contentWindow' in iframe)) throw new TypeError('serveFrame(iframe, ...): an <iframe> element')
   if (typeof onport !== 'function') throw new TypeError('serveFrame(iframe, {origin, onport}): onport is a function')
+  if ([...frames].some((served) => served.iframe === iframe)) throw new Error('serveFrame: this frame is served already: close that first')
   const served = { iframe, origin, onport, onreject, epoch: 0, nonces: [], offers: new Map(), port: null, rejected: 0 }
   if (frames.size === 0) addEventListener('message', heard)
   frames.add(served)
@@ -178,7 +180,7 @@ function manage(port, about) {
     shut: port.close.bind(port),
   }
   managed.set(port, state)
-  port.close = (code = 1000, reason = '') => end(port, code, reason)
+  port.close = (code = 1000, reason = '') => end(port, checkCode(code), `${reason}`)
   // A bus of ours at this end (`JSPort`) speaks for itself.
   const release = () => (state.released = true)
   Object.defineProperty(port, 'polybus', { value: Object.freeze({ ...about, release }) })
@@ -218,23 +220,43 @@ function acknowledge(state) {
 function control(state, text) {
   const [word] = text.split(' ', 1)
   const rest = text.slice(word.length + 1)
-  if (word === 'hi') greeted(state, rest)
+  const fail = (reason) => end(state.port, 1002, reason)
+  if (word === 'bye') over(state, Number.parseInt(rest) || 1002, rest.replace(/^\d* ?/, ''))
+  else if (word === 'hi') greeted(state, rest)
+  else if (!state.ours) fail(`'${word.slice(0, 20)}' before a greeting`)
   else if (word === 'ping') state.port.postMessage('\0pong')
-  else if (word === 'bye') over(state, Number.parseInt(rest) || 1002, rest.replace(/^\d* ?/, ''))
-  else if (word === 'ack') state.pump?.acknowledged(Number(rest))
+  else if (word === 'ack') state.pump?.acknowledged(rest)
+  else if (word !== 'pong') fail(`'${word.slice(0, 20)}' is no control message`)
 }
 
 function greeted(state, text) {
   if (state.ours) return
+  const said = readHello(text)
+  if (!said) {
+    end(state.port, 1002, `a greeting that is not of version ${VERSION}: ${text.slice(0, 80)}`)
+    return
+  }
   state.ours = true
   state.timer = setInterval(() => watch(state), 1000)
-  if (state.pump) state.pump.greeted(text)
+  if (state.pump) state.pump.greeted(said)
   else state.port.postMessage(`\0hi {"v":${VERSION}}`)
+}
+
+function readHello(text) {
+  const isObject = (value) => typeof value === 'object' && value !== null && !Array.isArray(value)
+  try {
+    const said = JSON.parse(text || '{}')
+    const { v = VERSION, protocol = null, headers = {} } = said
+    const known = v === VERSION && (protocol === null || typeof protocol === 'string')
+    return isObject(said) && known && isObject(headers) ? { protocol, headers } : null
+  } catch {
+    return null
+  }
 }
 
 // The rest is acknowledged, and whoever is silent is asked whether it is still there.
 function watch(state) {
-  if (!state.pump && state.acked !== state.taken) acknowledge(state)
+  if (state.acked !== state.taken && !state.pump?.held) acknowledge(state)
   const now = performance.now()
   if (now - state.heard < PING_EVERY) state.pinged = 0
   else if (!state.pinged) {
@@ -249,7 +271,7 @@ function watch(state) {
 function end(port, code, reason) {
   const state = managed.get(port)
   if (state.over) return
-  port.postMessage(`\0bye ${code} ${reason}`)
+  port.postMessage(`\0bye ${code} ${reason.slice(0, 120)}`)
   over(state, code, reason)
 }
 
@@ -287,11 +309,11 @@ export function pump(port, url, { token, credentials, protocol } = {}) {
   if (!state) throw new TypeError('pump(port, ...): a port of serveFrame or connectToHost')
   if (state.pump || state.released || state.taken) throw new TypeError('pump(port, ...): this port is in use already')
   const offers = [...(protocol ? [protocol] : []), ...(token ? [`polybus.token.${token}`] : [])]
-  return new Pump(state, new WebSocket(url, offers)).face
+  return new Pump(state, new WebSocket(url, offers), protocol).face
 }
 
 class Pump {
-  constructor(state, socket) {
+  constructor(state, socket, protocol) {
     this.state = state
     this.socket = socket
     this.waiting = [] // frames for a socket that is not open yet
@@ -303,7 +325,8 @@ class Pump {
     const closed = new Promise((resolve) => {
       this.resolve = resolve
     })
-    this.face = { close: (code, reason) => this.stop(code, reason), closed }
+    this.protocol = protocol
+    this.face = { close: (code = 1000, reason = '') => this.stop(checkCode(code), `${reason}`), closed }
     state.pump = this
     socket.binaryType = 'arraybuffer'
     socket.onopen = () => this.opened()
@@ -314,13 +337,22 @@ class Pump {
     state.port.start()
   }
 
-  // The port has said hello: it hears ours when the server has let it in.
-  greeted() {
-    if (this.socket.readyState === WebSocket.OPEN) this.state.port.postMessage(`\0hi {"v":${VERSION}}`)
+  // The port has said hello: it hears ours when the server has let it in. No WebSocket of a browser takes headers.
+  greeted({ protocol, headers }) {
+    const [header] = Object.keys(headers)
+    if (header !== undefined) {
+      this.stop(1008, `a pump cannot pass on headers (${header.slice(0, 40)}): the page gives its frame a token`)
+    } else if (this.protocol && protocol && protocol !== this.protocol) {
+      this.stop(1002, `${this.protocol} is spoken here, not ${protocol.slice(0, 64)}`)
+    } else if (this.socket.readyState === WebSocket.OPEN) this.greet()
+  }
+
+  greet() {
+    this.state.port.postMessage(`\0hi ${JSON.stringify({ v: VERSION, protocol: this.protocol })}`)
   }
 
   opened() {
-    if (this.state.ours) this.greeted()
+    if (this.state.ours) this.greet()
     const waiting = this.waiting
     this.waiting = []
     this.waitingSize = 0
@@ -349,8 +381,12 @@ class Pump {
   hold() {
     const { state, socket } = this
     if (socket.bufferedAmount > MOST) this.stop(1013, 'the server does not read')
-    else if (socket.bufferedAmount > HIGH_WATER) this.look ||= setTimeout(() => ((this.look = 0), this.hold()), LOOK_EVERY)
+    else if (this.held) this.look ||= setTimeout(() => ((this.look = 0), this.hold()), LOOK_EVERY)
     else if (state.ours && (state.taken - state.acked >= ACK_FRAMES || state.size >= ACK_SIZE)) acknowledge(state)
+  }
+
+  get held() {
+    return this.socket.bufferedAmount > HIGH_WATER
   }
 
   down(data) {
@@ -369,9 +405,14 @@ class Pump {
     if (this.givenSize > MOST || this.given.length > MOST_FRAMES) this.stop(1013, 'the frame does not read')
   }
 
-  acknowledged(count) {
+  acknowledged(text) {
+    const count = /^\d{1,15}$/.test(text) ? Number(text) : -1
     const fresh = count - this.givenAcked
-    if (!(fresh >= 0 && fresh <= this.given.length)) return
+    if (!(fresh >= 0 && fresh <= this.given.length)) {
+      const most = this.givenAcked + this.given.length
+      this.stop(1002, `an acknowledgement of '${text.slice(0, 20)}' messages: between ${this.givenAcked} and ${most}`)
+      return
+    }
     for (const size of this.given.splice(0, fresh)) this.givenSize -= size
     this.givenAcked = count
   }
@@ -392,6 +433,11 @@ class Pump {
 
 function sizeOf(data) {
   return typeof data === 'string' ? data.length : (data?.byteLength ?? 0)
+}
+
+function checkCode(code) {
+  if (Number.isInteger(code) && code >= 1000 && code < 5000) return code
+  throw new RangeError(`close(${code}): a code of WebSocket, 1000 to 4999`)
 }
 
 function checkOrigin(origin) {
