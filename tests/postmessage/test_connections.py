@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from contextlib import aclosing
 from typing import Any
 
 import anyio
@@ -415,3 +416,85 @@ def test_what_is_no_port_is_refused() -> None:
     wrong: Any = "port"
     with pytest.raises(TypeError, match="takes a message port"):
         PortTransport(wrong)
+
+
+def doubling(number: int) -> InMemoryPort:
+    """A port to a bare peer that doubles."""
+    here, there = ports()
+    Bare(there, ubre)
+    here.info = PortInfo(address=f"peer {number}")
+    return here
+
+
+async def test_an_async_generator_whose_port_comes_late_is_asked_on_where_it_was() -> None:
+    """Cancelled when time is up it would be over, and the link could never come back."""
+    gate, waits = anyio.Event(), 0
+
+    async def late() -> AsyncGenerator[InMemoryPort, None]:
+        nonlocal waits
+        waits += 1
+        await gate.wait()
+        for number in (1, 2):
+            yield doubling(number)
+
+    from polybus import Backoff
+
+    limits = Limits(connect_timeout=0.01)
+    with anyio.fail_after(5):
+        async with aclosing(late()) as source, Bus(limits=limits) as bus:
+            transport = PortTransport(source, bare=True)
+            with pytest.raises(ConnectFailed, match="no port came"):
+                async with connect(transport, protocol="ubre", bus=bus):
+                    raise AssertionError("connected")
+            gate.set()
+            async with connect(transport, protocol="ubre", bus=bus, wait=5, backoff=Backoff(initial=0.001)):
+                assert await bus.request("double", 4) == 8
+    assert waits == 1
+
+
+async def test_a_generator_that_is_over_ends_the_link() -> None:
+    async def none() -> AsyncIterator[InMemoryPort]:
+        for port in list[InMemoryPort]():
+            yield port
+
+    with pytest.raises(ConnectFailed, match="there are no more ports"):
+        async with connect(PortTransport(none()), protocol="ubre", wait=5):
+            raise AssertionError("connected")
+
+
+async def test_what_is_no_port_is_called_so() -> None:
+    class Numbers:
+        def __aiter__(self) -> Numbers:
+            return self
+
+        async def __anext__(self) -> int:
+            return 7
+
+    async def generated() -> AsyncGenerator[int, None]:
+        yield 7
+
+    async with aclosing(generated()) as numbers:
+        sources: list[Any] = [lambda: 7, Numbers(), numbers]
+        for source in sources:
+            with pytest.raises(TypeError, match=r"gave int, which is no message port"):
+                async with connect(PortTransport(source), protocol="ubre"):
+                    raise AssertionError("connected")
+
+
+async def test_a_bus_that_serves_asks_again_where_a_source_fails(caplog: pytest.LogCaptureFixture) -> None:
+    here, there = ports()
+    given: list[Any] = [there, None, ValueError("of the application")]
+
+    def port() -> Any:
+        if not given:
+            raise ConnectFailed("port://port", "no more")
+        following = given.pop()
+        if isinstance(following, Exception):
+            raise following
+        return following
+
+    async with service().serve(PortTransport(port), protocol="ubre"), connect(PortTransport(here), protocol="ubre") as bus:
+        assert await bus.request("double", 2) == 4
+    assert caplog.text.count("it will be asked again") == 2
+    assert "ValueError: of the application" in caplog.text
+    assert "gave NoneType, which is no message port" in caplog.text

@@ -11,15 +11,17 @@ from typing import Any
 import anyio
 import anyio.to_thread
 import pytest
-from anyio.abc import Process
+from anyio.abc import ByteStream, Process
 from hypothesis import given
 from hypothesis import strategies as st
 
 from polybus import Bus, ConnectFailed, Disconnected, Limits, connect
+from polybus._loop import running_loop
 from polybus.errors import LocalProtocolError
 from polybus.transports.postmessage import PipePort, PortTransport, StdioPort
 from polybus.transports.postmessage._stream_port import _Lengths, _Lines
 from tests.postmessage import pipe_child
+from tests.support import eventually
 
 BOUND = 20.0
 
@@ -146,6 +148,68 @@ async def test_a_peer_that_does_not_read_ends_the_port() -> None:
         port.post("x" * 1024 * 1024)
     assert len(ends) == 1
     assert "does not read" in ends[0]
+
+
+class Pipe(ByteStream):
+    """Takes the first bytes, and the rest when it is let; nothing ever comes."""
+
+    def __init__(self) -> None:
+        self.written = b""
+        self.gate = anyio.Event()
+
+    async def send(self, item: bytes) -> None:
+        self.written += item[:10]
+        await self.gate.wait()
+        self.written += item[10:]
+
+    async def receive(self, max_bytes: int = 65536) -> bytes:
+        await anyio.sleep_forever()
+        raise AssertionError
+
+    async def send_eof(self) -> None:
+        raise AssertionError
+
+    async def aclose(self) -> None:
+        pass
+
+
+@asynccontextmanager
+async def writing(pipe: Pipe) -> AsyncIterator[StdioPort]:
+    """A port that is in the middle of a message when the block is left, and is cancelled then."""
+    port = StdioPort(pipe)
+    with anyio.fail_after(BOUND):
+        async with anyio.create_task_group() as group:
+            group.start_soon(port.run)
+            port.post("x" * 100)
+            await eventually(lambda: pipe.written)
+            yield port
+            group.cancel_scope.cancel()
+
+
+@pytest.mark.anyio
+@pytest.mark.native
+@pytest.mark.parametrize("closes", [True, False])
+async def test_a_message_leaves_whole_though_the_bus_is_left(closes: bool) -> None:
+    pipe = Pipe()
+    async with writing(pipe) as port:
+        port.post("y" * 100)
+        if closes:
+            port.close()
+        running_loop().call_soon(lambda: running_loop().call_soon(pipe.gate.set))
+    assert _Lengths(1000).feed(pipe.written) == ["x" * 100, "y" * 100]
+
+
+@pytest.mark.anyio
+@pytest.mark.native
+@pytest.mark.parametrize("closes", [True, False])
+async def test_nothing_follows_a_message_that_was_cut(closes: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("polybus.transports.postmessage._stream_port._LAST_WORDS", 0.01)
+    pipe = Pipe()
+    async with writing(pipe) as port:
+        port.post("y" * 100)
+        if closes:
+            port.close()
+    assert len(pipe.written) == 10
 
 
 def _stream() -> Any:

@@ -6,6 +6,7 @@ line is a message in UTF-8, for peers that read line by line; it carries text wi
 
 from __future__ import annotations
 
+import math
 import os
 import stat
 import sys
@@ -137,10 +138,12 @@ class StdioPort:
         self._stream = _stream_of(process)
         self._framing: _Framing = _Lengths(limit) if framing == "length" else _Lines(limit)
         self._callback: Callable[[PortData], None] | None = None
-        self._early: list[PortData] = []
         self._on_close: Callable[[str], None] | None = None
         self._out: list[bytes] = []
         self._backlog = 0
+        self._writing = anyio.CancelScope()
+        self._cut = False
+        """Whether something may have been written in part: then nothing can follow."""
         self._news = anyio.Event()
         self._closed = False
 
@@ -174,6 +177,8 @@ class StdioPort:
         self._end("the port was closed")
 
     def _end(self, reason: str) -> None:
+        if self._cut and not self._closed:
+            self._writing.deadline = anyio.current_time() + _LAST_WORDS
         self._closed = True
         self._news.set()
         told, self._on_close = self._on_close, None
@@ -193,22 +198,26 @@ class StdioPort:
         finally:
             self._closed = True
             with anyio.CancelScope(shield=True):
-                with anyio.move_on_after(_LAST_WORDS):
-                    await self._write()
+                await self._write()
                 await anyio.aclose_forcefully(self._stream)
 
     async def _write(self) -> None:
-        while self._out:
+        """Messages leave whole: at the end what is being written is given some time, and nothing follows what is cut."""
+        while self._out and not self._cut:
             out, self._out = self._out, []
-            try:
-                await self._stream.send(b"".join(out))
-            except (OSError, anyio.BrokenResourceError, anyio.ClosedResourceError):
-                self._end("the other end has closed its side")
-                return
+            deadline = anyio.current_time() + _LAST_WORDS if self._closed else math.inf
+            self._cut = True
+            with anyio.CancelScope(shield=True, deadline=deadline) as self._writing:
+                try:
+                    await self._stream.send(b"".join(out))
+                except (OSError, anyio.BrokenResourceError, anyio.ClosedResourceError):
+                    self._end("the other end has closed its side")
+                    return
+                self._cut = False
             self._backlog -= sum(map(len, out))
 
     async def _read(self, scope: anyio.CancelScope) -> None:
-        reason = "the other end has closed its side"
+        reason = "the bus was left"
         try:
             while True:
                 for data in self._framing.feed(await self._stream.receive(_CHUNK)):
@@ -217,8 +226,9 @@ class StdioPort:
         except ValueError as error:
             reason = str(error)
         except (anyio.EndOfStream, anyio.BrokenResourceError, anyio.ClosedResourceError, OSError):
-            pass
-        self._end(reason)
+            reason = "the other end has closed its side"
+        finally:
+            self._end(reason)
         scope.cancel()
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
 
@@ -24,8 +25,11 @@ __all__ = ["PortSource", "PortTransport"]
 PortSource: TypeAlias = MessagePort | Callable[[], "MessagePort | Awaitable[MessagePort]"] | AsyncIterator[MessagePort]
 """Where ports come from: one port; a function, plain or async, that gives a port each time; or ports as they come."""
 
+logger: logging.Logger = logging.getLogger("polybus.transports")
+
 _PAUSE: Final = 0.25
-"""Seconds before a function that has failed to give a port to a bus that serves is called again."""
+_LONGEST_PAUSE: Final = 8.0
+"""Seconds before a source that has failed to give a port to a bus that serves is asked again; they double from time to time."""
 
 
 class PortTransport:
@@ -66,6 +70,7 @@ class PortTransport:
 
         Raises:
             ConnectFailed: No port or no greeting came in time, or the other end speaks something else.
+            TypeError: The source gave something that is no port.
             Unauthorized: The other end refuses who we are.
             Forbidden: It does not let us in.
             LocalProtocolError: The port was used before.
@@ -74,7 +79,7 @@ class PortTransport:
         seconds = options.host.limits.connect_timeout
         port: MessagePort | None = None
         with anyio.move_on_after(seconds):
-            port = await self._source.take(self.url)
+            port = await self._source.take(self.url, options.host)
         if port is None:
             raise ConnectFailed(self.url, f"timed out after {seconds:g} s: no port came")
         heard, said = anyio.Event(), list[Hello]()
@@ -129,22 +134,26 @@ class PortTransport:
         _check_tls(options)
         listening = _PortListening(self.url, options)
         if isinstance(self._source, _Single):
-            listening.receive(await self._source.take(self.url))
+            listening.receive(await self._source.take(self.url, options.host))
         else:
             options.host.spawn(self._serve, listening)
         return listening
 
     async def _serve(self, listening: _PortListening) -> None:
+        pause = _PAUSE
         with listening.scope:
             while True:
                 try:
-                    port = await self._source.take(self.url)
-                except ConnectFailed:
+                    newcomer = listening.receive(await self._source.take(self.url, listening.host))
+                except Exception as error:
                     if not self._source.lasting:
                         return
-                    await anyio.sleep(_PAUSE)
+                    if not isinstance(error, ConnectFailed):
+                        logger.exception("polybus: %s gave no port; it will be asked again", self.url)
+                    await anyio.sleep(pause)
+                    pause = min(2 * pause, _LONGEST_PAUSE)
                     continue
-                newcomer = listening.receive(port)
+                pause = _PAUSE
                 if self._source.one_at_a_time:
                     await newcomer.over.wait()
 
@@ -162,7 +171,7 @@ class _Single:
         self.name: str = port.info.address
         self._port: MessagePort | None = port
 
-    async def take(self, url: str) -> MessagePort:
+    async def take(self, url: str, host: Host) -> MessagePort:
         port, self._port = self._port, None
         if port is None:
             raise LocalProtocolError(f"this {url} was used before: a port makes one connection", protocol="port")
@@ -181,12 +190,14 @@ class _Function:
     def name(self) -> str:
         return getattr(self._function, "__name__", "ports").strip("<>")
 
-    async def take(self, url: str) -> MessagePort:
+    async def take(self, url: str, host: Host) -> MessagePort:
         try:
             port = self._function()
-            return cast("MessagePort", await port if inspect.isawaitable(port) else port)
+            if inspect.isawaitable(port):
+                port = await port
         except (BusError, OSError) as error:
             raise ConnectFailed(url, getattr(error, "reason", None) or str(error) or type(error).__name__) from error
+        return _checked(port, url)
 
 
 class _Iterator:
@@ -199,12 +210,44 @@ class _Iterator:
         self.name: str = getattr(ports, "name", "ports")
         self.lasting: bool = True
 
-    async def take(self, url: str) -> MessagePort:
+    async def take(self, url: str, host: Host) -> MessagePort:
         try:
-            return await anext(self._ports)
+            return _checked(await anext(self._ports), url)
         except StopAsyncIteration:
             self.lasting = False
             raise ConnectFailed(url, "there are no more ports") from None
+
+
+class _Generator(_Iterator):
+    """The same of an async generator, which ends where it is cancelled: it is waited for, and not cut when time is up."""
+
+    def __init__(self, ports: AsyncIterator[Any]) -> None:
+        super().__init__(ports)
+        self.name = getattr(ports, "__name__", "ports")
+        self._asked = False
+        self._came: list[MessagePort | Exception] = []
+        self._news = anyio.Event()
+
+    async def take(self, url: str, host: Host) -> MessagePort:
+        if not (self._asked or self._came):
+            self._asked = True
+            host.spawn(self._ask, url, host)
+        while not self._came:
+            await self._news.wait()
+        came = self._came.pop()
+        if isinstance(came, Exception):
+            raise came
+        return came
+
+    async def _ask(self, url: str, host: Host) -> None:
+        try:
+            self._came.append(await super().take(url, host))
+        except Exception as error:
+            self._came.append(error)
+        finally:
+            self._asked = False
+            self._news.set()
+            self._news = anyio.Event()
 
 
 _Source: TypeAlias = _Single | _Function | _Iterator
@@ -215,8 +258,10 @@ def _source_of(source: Any) -> _Source:
     Raises:
         TypeError: It is none.
     """
-    if callable(getattr(source, "post", None)) and callable(getattr(source, "on_message", None)):
+    if _is_port(source):
         return _Single(source)
+    if inspect.isasyncgen(source):
+        return _Generator(source)
     if hasattr(source, "__anext__"):
         return _Iterator(source)
     if callable(source):
@@ -225,6 +270,20 @@ def _source_of(source: Any) -> _Source:
         "PortTransport() takes a message port, a function that gives one, or an async iterator of ports, "
         f"not {type(source).__name__}"
     )
+
+
+def _is_port(value: Any) -> bool:
+    return callable(getattr(value, "post", None)) and callable(getattr(value, "on_message", None))
+
+
+def _checked(port: Any, url: str) -> MessagePort:
+    """
+    Raises:
+        TypeError: It is no port.
+    """
+    if not _is_port(port):
+        raise TypeError(f"{url} gave {type(port).__name__}, which is no message port")
+    return cast("MessagePort", port)
 
 
 # -- the serving side ----------------------------------------------------------------------------------------------------
@@ -236,6 +295,7 @@ class _PortListening:
     def __init__(self, url: str, options: ListenOptions) -> None:
         self.url: str = url
         self.scope: anyio.CancelScope = anyio.CancelScope()
+        self.host: Host = options.host
         self._options = options
         self._waiting: dict[_Newcomer, None] = {}
 
