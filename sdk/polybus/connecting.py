@@ -216,7 +216,7 @@ class Connecting:
                 break
             except ConnectFailed as error:
                 left = until - time()
-                if left <= 0:
+                if left <= 0 or getattr(self._connector, "spent", False):  # no other port will come
                     raise
                 delay = min(self._backoff.delay(attempt), left)  # the last attempt is made when the time is up
                 attempt += 1

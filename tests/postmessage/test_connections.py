@@ -452,14 +452,20 @@ async def test_an_async_generator_whose_port_comes_late_is_asked_on_where_it_was
     assert waits == 1
 
 
-async def test_a_generator_that_is_over_ends_the_link() -> None:
+async def test_nobody_waits_where_there_will_be_no_other_port() -> None:
     async def none() -> AsyncIterator[InMemoryPort]:
         for port in list[InMemoryPort]():
             yield port
 
-    with pytest.raises(ConnectFailed, match="there are no more ports"):
-        async with connect(PortTransport(none()), protocol="ubre", wait=5):
-            raise AssertionError("connected")
+    here, _ = ports()
+    limits = Limits(handshake_timeout=0.01)
+    with anyio.fail_after(5):
+        with pytest.raises(ConnectFailed, match="there are no more ports"):
+            async with connect(PortTransport(none()), protocol="ubre", wait=60):
+                raise AssertionError("connected")
+        with pytest.raises(ConnectFailed, match="did not greet"):
+            async with connect(PortTransport(here), protocol="ubre", wait=60, limits=limits):
+                raise AssertionError("connected")
 
 
 async def test_what_is_no_port_is_called_so() -> None:
@@ -481,7 +487,9 @@ async def test_what_is_no_port_is_called_so() -> None:
                     raise AssertionError("connected")
 
 
-async def test_a_bus_that_serves_asks_again_where_a_source_fails(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_bus_that_serves_asks_again_where_a_source_fails(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
     here, there = ports()
     given: list[Any] = [there, None, ValueError("of the application")]
 
@@ -493,6 +501,7 @@ async def test_a_bus_that_serves_asks_again_where_a_source_fails(caplog: pytest.
             raise following
         return following
 
+    monkeypatch.setattr("polybus.transports.postmessage._transport._PAUSE", 0.001)
     async with service().serve(PortTransport(port), protocol="ubre"), connect(PortTransport(here), protocol="ubre") as bus:
         assert await bus.request("double", 2) == 4
     assert caplog.text.count("it will be asked again") == 2

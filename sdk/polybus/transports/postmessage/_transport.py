@@ -62,6 +62,11 @@ class PortTransport:
         """Whether there may be another port."""
         return self._source.lasting
 
+    @property
+    def spent(self) -> bool:
+        """Whether there will be no other port: nobody waits for one."""
+        return self._source.spent
+
     def __repr__(self) -> str:
         return f"<PortTransport {self.url}>"
 
@@ -171,6 +176,10 @@ class _Single:
         self.name: str = port.info.address
         self._port: MessagePort | None = port
 
+    @property
+    def spent(self) -> bool:
+        return self._port is None
+
     async def take(self, url: str, host: Host) -> MessagePort:
         port, self._port = self._port, None
         if port is None:
@@ -185,6 +194,7 @@ class _Function:
     _function: Callable[[], Any]
     lasting: bool = True
     one_at_a_time: bool = True
+    spent: bool = False
 
     @property
     def name(self) -> str:
@@ -209,6 +219,10 @@ class _Iterator:
         self._ports = ports
         self.name: str = getattr(ports, "name", "ports")
         self.lasting: bool = True
+
+    @property
+    def spent(self) -> bool:
+        return not self.lasting
 
     async def take(self, url: str, host: Host) -> MessagePort:
         try:
