@@ -38,10 +38,10 @@ from polybus import (
 from polybus.events import BusEvent, LinkDown
 from polybus.sync import BlockingBus, BlockingChannel, BlockingItems, BlockingPeer
 from polybus.testing import pair
-from tests.support import BOUND
+from tests.support import BOUND, eventually, free_port
 
 BACKENDS = ["asyncio", "trio"]
-WAIT = 10.0
+WAIT = 30.0
 
 
 @frozen
@@ -255,7 +255,7 @@ def test_a_tunnel_is_a_place_to_connect_to(backend: Any) -> None:
 
     @plant.handle("level")
     def level(number: int, ctx: sync.Context) -> float:
-        return ctx.bus.request("factor", timeout=5, returns=float) * number
+        return ctx.bus.request("factor", returns=float) * number
 
     @plant.handle("factor")
     async def factor() -> float:
@@ -299,10 +299,10 @@ def test_errors_keep_their_class_and_show_no_event_loop(bus: sync.Bus) -> None:
 
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_a_first_connect_that_fails_leaves_no_thread(backend: Any, unused_port: int) -> None:
-    before = threading.active_count()
+    before = set(threading.enumerate())  # those of earlier tests end when they like
     with pytest.raises(ConnectFailed, match=str(unused_port)):
         sync.connect(f"ubre+tcp://127.0.0.1:{unused_port}", backend=backend)
-    assert threading.active_count() == before
+    assert not set(threading.enumerate()) - before
 
 
 def test_a_wrong_url_and_a_wrong_backend_are_told_at_once() -> None:
@@ -314,10 +314,7 @@ def test_a_wrong_url_and_a_wrong_backend_are_told_at_once() -> None:
 
 @pytest.fixture
 def unused_port() -> int:
-    import socket
-
-    with socket.create_server(("127.0.0.1", 0)) as sock:
-        return int(sock.getsockname()[1])
+    return free_port()
 
 
 def test_a_bus_that_is_not_open_says_so_and_may_be_opened_again(url: str) -> None:
@@ -486,9 +483,11 @@ def run_program(url: str, body: str) -> subprocess.Popen[str]:
 
 def finish(program: subprocess.Popen[str]) -> tuple[int, str, str]:
     try:
-        out, err = program.communicate(timeout=WAIT * 3)
-    finally:
+        out, err = program.communicate(timeout=WAIT)
+    except subprocess.TimeoutExpired:
         program.kill()
+        out, err = program.communicate()
+        raise AssertionError(f"it does not end, and has said {out!r}, {err!r}") from None
     return program.returncode, out, err
 
 
@@ -526,6 +525,24 @@ def test_ctrl_c_ends_what_waits_and_the_bus_goes_on(line: str, url: str) -> None
         assert asked.wait(WAIT)
     program.send_signal(signal.SIGINT)
     assert finish(program) == (0, "interrupted\nAnn\n", "")
+
+
+def test_ctrl_c_while_the_loop_takes_the_request_cancels_it_too(bus: sync.Bus, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert isinstance(bus._life, sync._Life)
+    portal = bus._life.portal._portal
+    start = portal.start_task_soon
+
+    def interrupted(*args: Any) -> None:
+        asked.clear()
+        start(*args)
+        assert asked.wait(WAIT)
+        monkeypatch.undo()
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(portal, "start_task_soon", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        bus.request("for.ever", timeout=600)
+    anyio.run(eventually, lambda: bus.stats().pending == 0)
 
 
 IMPATIENT = """

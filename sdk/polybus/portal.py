@@ -6,7 +6,7 @@ import os
 import threading
 from collections.abc import Callable
 from concurrent.futures import CancelledError, Future
-from contextlib import AbstractAsyncContextManager, AbstractContextManager
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, suppress
 from typing import Any
 
 import anyio
@@ -70,15 +70,17 @@ class Portal:
             LocalProtocolError: The portal was stopped, belongs to another process, or would have to wait for itself.
             Exception: Whatever the function raises.
         """
-        future = self.start(function, *args)
+        work = _Work(function)
         try:
-            return future.result()
+            return self.start(work, *args).result()
         except BusError as error:
             raise error.with_traceback(None)  # noqa: B904  # the same error, without the frames of the event loop
         except CancelledError:
             raise RequestCancelled("the bus was closed meanwhile") from None
         except BaseException:
-            future.cancel()  # of no effect where it has ended
+            if (scope := work.unwanted()) is not None:
+                with suppress(RuntimeError):  # the loop has ended, and the work with it
+                    self._portal.start_task_soon(scope.cancel)
             raise
 
     def start(self, function: Callable[..., Any], /, *args: Any) -> Future[Any]:
@@ -113,3 +115,31 @@ class Portal:
     def hold(self, manager: AbstractAsyncContextManager[Any]) -> AbstractContextManager[Any]:
         """The block, entered and left in one task of the loop: so it may hold a task group."""
         return self._portal.wrap_async_context_manager(manager)
+
+
+class _Work:
+    """A function for the loop that can be cancelled from the first moment on: Ctrl-C may come while the loop takes it over,
+    when there is no future of it yet."""
+
+    __slots__ = ("_function", "_scope", "_unwanted")
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self._function = function
+        self._scope: anyio.CancelScope | None = None
+        self._unwanted = False
+
+    # Two threads meet here without a lock: each says its own before it looks at the other's.
+
+    async def __call__(self, *args: Any) -> Any:
+        with anyio.CancelScope() as self._scope:
+            if self._unwanted:
+                return None
+            try:
+                return await self._function(*args)
+            finally:
+                self._scope = None
+
+    def unwanted(self) -> anyio.CancelScope | None:
+        """Nobody waits for it any more: what is to be cancelled if it runs."""
+        self._unwanted = True
+        return self._scope
