@@ -8,9 +8,9 @@ from typing import ParamSpec
 
 import anyio
 
-from polybus.testing._waiting import eventually
+from polybus.testing._waiting import eventually, let_expire
 
-__all__ = ["BOUND", "bounded", "eventually", "free_port"]
+__all__ = ["BOUND", "bounded", "eventually", "free_port", "let_expire"]
 
 P = ParamSpec("P")
 

@@ -84,9 +84,7 @@ async def test_a_handler_and_a_caller_that_name_their_type_get_what_was_sent(wir
         echo.__annotations__["body"] = kind
         bus.handle(f"echo.{number}")(echo)
     async with maker.asking(bus, wire) as client:
-        answers = [
-            await client.request(f"echo.{number}", value, returns=kind, timeout=5) for number, (kind, value) in enumerate(TYPED)
-        ]
+        answers = [await client.request(f"echo.{number}", value, returns=kind) for number, (kind, value) in enumerate(TYPED)]
     values = [value for _, value in TYPED]
     assert got == answers == values
     assert [type(one) for one in got] == [type(one) for one in answers] == [type(one) for one in values]
@@ -103,7 +101,7 @@ async def test_what_a_wire_cannot_carry_is_told_at_the_call_with_its_path(wire: 
     async with maker.asking(bus, wire) as client:
         for value in [object()] if wire is WIRES["J.REP"] else [object(), math.nan]:
             with pytest.raises(EncodeError, match=r"\$\.a\[0\]"):
-                client.request("take", {"a": [value]}, timeout=5)
+                client.request("take", {"a": [value]})
 
 
 @pytest.mark.parametrize("name", maker.SAME)

@@ -16,7 +16,6 @@ from polybus import (
     BadReply,
     BadRequest,
     Bus,
-    BusError,
     Channel,
     Code,
     Context,
@@ -33,7 +32,7 @@ from polybus import (
 )
 from polybus.testing import pair
 
-from .support import bounded, eventually
+from .support import bounded, eventually, let_expire
 
 pytestmark = pytest.mark.anyio
 
@@ -430,9 +429,8 @@ async def test_a_bus_asks_its_own_handlers_by_the_same_rules() -> None:
         assert "secret" not in str(caught.value)
         with pytest.raises(NoHandler):
             await bus.request("nobody")
-        with pytest.raises(DeadlineExceeded) as late:
-            await bus.request("endless", timeout=0.02)
-        assert late.value.where == "local"
+        late = await let_expire(lambda seconds: bus.request("endless", timeout=seconds), started.is_set)
+        assert isinstance(late, DeadlineExceeded) and late.where == "local"
         await stopped.wait()
         reply = bus.request("endless")
         reply.cancel()
@@ -512,22 +510,24 @@ async def test_a_local_stream_and_channel_work_and_end() -> None:
 @bounded
 async def test_a_local_stream_has_a_deadline_too() -> None:
     bus = Bus()
-    stopped = anyio.Event()
+    started, stopped = anyio.Event(), anyio.Event()
 
     @bus.handle("endless")
     async def endless() -> AsyncIterator[int]:
+        started.set()
         try:
             yield 1
             await anyio.sleep_forever()
         finally:
             stopped.set()
 
+    async def read(seconds: float) -> None:
+        async with bus.stream("endless", timeout=seconds) as items:
+            async for _ in items:
+                pass
+
     async with bus:
-        with pytest.raises(BusError) as caught:
-            async with bus.stream("endless", timeout=0.02) as items:
-                async for _ in items:
-                    pass
-        assert isinstance(caught.value, DeadlineExceeded)
+        assert isinstance(await let_expire(read, started.is_set), DeadlineExceeded)
         await stopped.wait()
 
 
@@ -560,7 +560,7 @@ async def test_a_nested_local_request_inherits_the_deadline_of_the_handler() -> 
         return await ctx.bus.request("inner", timeout=1000)
 
     async with pair(bus) as client:
-        assert 0 < await client.request("outer", timeout=4) <= 4
+        assert 0 < await client.request("outer", timeout=20) <= 20
 
 
 @bounded
@@ -583,8 +583,8 @@ async def test_what_a_handler_leaves_running_has_not_its_deadline() -> None:
             group.start_soon(job)
 
         async with pair(bus) as asker:
-            over = anyio.current_time() + 0.05
-            await asker.request("start", timeout=0.05)
+            over = anyio.current_time() + 0.5
+            await asker.request("start", timeout=0.5)
             await eventually(lambda: anyio.current_time() > over)
             go_on.set()
             await eventually(lambda: answers == [1])

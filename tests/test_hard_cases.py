@@ -204,7 +204,7 @@ async def test_an_open_may_not_use_the_id_of_a_running_request() -> None:
                 with raw.connect(listener.url.removeprefix("ubre+"), proxy=None) as peer:
                     peer.send('{"request":"slow","id":"a"}')
                     peer.send('{"open":"a","subject":"numbers","mode":"stream","n":1,"hops":0}')
-                    return str(peer.recv(timeout=5))
+                    return str(peer.recv(timeout=BOUND))
 
             answer = await anyio.to_thread.run_sync(speak)
     assert '"end":"a"' in answer

@@ -169,8 +169,8 @@ async def test_a_hook_that_awaits_what_somebody_cancels_refuses_and_the_bus_live
                 await client.publish("news", 1)
                 await bus.publish("news", 1)
         verb = ""
-        assert await client.request("echo", 2, timeout=2) == 2
-        assert await bus.request("echo", 3, timeout=2) == 3
+        assert await client.request("echo", 2) == 2
+        assert await bus.request("echo", 3) == 3
 
 
 @bounded

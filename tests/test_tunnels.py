@@ -354,7 +354,7 @@ async def test_a_flood_in_a_tunnel_holds_itself_back_and_the_outer_bus_goes_on()
 
         group.start_soon(flood)
         for number in range(50):
-            assert await out.request("echo", number, timeout=2) == number
+            assert await out.request("echo", number) == number
         channel = the_channel(out)
         await eventually(lambda: within.stats().sent >= 600)
         assert channel._ahead_bytes < 300_000
@@ -755,7 +755,7 @@ async def test_an_outer_server_that_is_killed_fails_what_is_in_flight_and_a_new_
                 child.wait()
                 child.stdout.close()  # type: ignore[union-attr]
                 child, _ = await _start(url)
-                assert await within.request("echo", 3, timeout=10) == 3
+                assert await within.request("echo", 3) == 3
         finally:
             child.kill()
             child.wait()

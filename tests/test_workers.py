@@ -10,7 +10,7 @@ import pytest
 from polybus import Bus, Code, Context, DeadlineExceeded, Limits, RemoteError, RequestCancelled
 from polybus.testing import pair
 
-from .support import bounded, eventually
+from .support import bounded, eventually, let_expire
 
 pytestmark = pytest.mark.anyio
 
@@ -247,10 +247,11 @@ async def test_a_cancellation_of_the_handler_s_own_making_is_an_internal_error(a
 async def test_a_handler_that_ignores_its_cancellation_keeps_its_place_though_the_asker_is_told() -> None:
     """Or whoever asks and gives up, again and again, would fill the process with handlers that nothing counts."""
     bus = Bus(limits=Limits(running=1))
-    go = anyio.Event()
+    began, go = anyio.Event(), anyio.Event()
 
     @bus.handle("stubborn")
     async def stubborn() -> str:
+        began.set()
         with anyio.CancelScope(shield=True):
             await go.wait()
         return "nobody hears this"
@@ -260,8 +261,8 @@ async def test_a_handler_that_ignores_its_cancellation_keeps_its_place_though_th
         return body
 
     async with pair(bus) as client:
-        with pytest.raises(DeadlineExceeded):
-            await client.request("stubborn", timeout=0.02)
+        error = await let_expire(lambda seconds: client.request("stubborn", timeout=seconds), began.is_set)
+        assert isinstance(error, DeadlineExceeded)
         reply = client.request("echo", 1)
         await eventually(lambda: bus.stats().waiting == 1)
         assert bus.stats().running == 1

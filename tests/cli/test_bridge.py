@@ -55,7 +55,7 @@ def test_it_joins_two_sides_until_it_is_told_to_leave(tmp_path: Path) -> None:
                     message = await anext(news)
                     assert (message.subject, message.body) == ("news.alarm", "smoke")
                 process.send_signal(signal.SIGTERM)
-                assert await anyio.to_thread.run_sync(lambda: process.wait(10)) == 0
+                assert await anyio.to_thread.run_sync(lambda: process.wait(BOUND)) == 0
             finally:
                 process.kill()
                 process.wait()

@@ -14,6 +14,7 @@ import pytest
 
 from polybus import Bus, connect
 from polybus.cli import main
+from tests.support import BOUND
 
 
 @contextmanager
@@ -55,7 +56,7 @@ def test_it_says_where_it_is_and_leaves_in_order(number: signal.Signals) -> None
         assert set(urls) == {"clients", "servers", "metrics"}
         anyio.run(use, urls)
         process.send_signal(number)
-        assert process.wait(timeout=20) == 0
+        assert process.wait(timeout=BOUND) == 0
         assert process.stderr is not None
         assert process.stderr.read() == ""
 
@@ -75,7 +76,7 @@ def test_serve_connects_to_a_broker(tmp_path: Path) -> None:
                 assert process.stdout.readline() == f"serving {urls['servers']}&pool=2\n"
                 anyio.run(use, urls["clients"])
                 process.send_signal(signal.SIGTERM)
-                assert process.wait(timeout=20) == 0
+                assert process.wait(timeout=BOUND) == 0
                 assert process.stderr is not None
                 assert process.stderr.read() == ""
             finally:

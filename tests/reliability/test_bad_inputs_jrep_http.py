@@ -15,7 +15,7 @@ from websockets.exceptions import ConnectionClosed
 
 from polybus import Bus, connect
 
-from .processes import Process, eventually, port_of, running
+from .processes import BOUND, Process, eventually, port_of, running
 from .test_bad_inputs import CASES, LIMITS, Witness, messages
 from .test_bad_inputs_jrep import EFFECTS, GOOD, GREETING, MORE, Effect
 
@@ -85,7 +85,7 @@ class Line:
 
 @asynccontextmanager
 async def line_to(server: Process) -> AsyncIterator[Line]:
-    async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port_of(server.urls[0])}", timeout=10) as http:
+    async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port_of(server.urls[0])}", timeout=BOUND) as http:
         yield Line(http)
 
 

@@ -98,7 +98,7 @@ class Installation:
 
     async def state(self, bus: Bus) -> dict[str, int]:
         """Of the server that this client is assigned to."""
-        answer: dict[str, int] = await bus.request("state", timeout=10)
+        answer: dict[str, int] = await bus.request("state", timeout=BOUND)
         return answer
 
 
@@ -145,7 +145,7 @@ async def test_whoever_is_killed_takes_nobody_along() -> None:
         peers = 0
         for server in ("east", "west"):
             probe = await stack.enter_async_context(connect(made.url, backoff=BACKOFF))
-            while await probe.request("who", timeout=10) != server:  # each one more goes to whoever has fewer
+            while await probe.request("who", timeout=BOUND) != server:  # each one more goes to whoever has fewer
                 probe = await stack.enter_async_context(connect(made.url, backoff=BACKOFF))
             state = await made.state(probe)
             assert state["pending"] == state["malformed"] == state["waiting"] == 0

@@ -23,7 +23,7 @@ from polybus import (
     RequestError,
     Unsupported,
 )
-from tests.support import BOUND
+from tests.support import BOUND, let_expire
 
 from .settings import SETTINGS, Setting
 
@@ -113,8 +113,8 @@ async def test_a_deadline_ends_the_request_and_the_handler(setting: Setting) -> 
     with anyio.fail_after(BOUND):
         server = Server()
         async with setting.linked(server, Bus()) as client:
-            with pytest.raises(DeadlineExceeded):
-                await client.request("slow", timeout=0.05)
+            error = await let_expire(lambda seconds: client.request("slow", timeout=seconds), server.started.is_set)
+            assert isinstance(error, DeadlineExceeded)
             await server.stopped.wait()
             assert await client.request("echo", 1) == 1
 

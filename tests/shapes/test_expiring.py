@@ -74,9 +74,9 @@ async def test_the_time_that_a_request_waited_for_its_link_is_taken_from_its_tim
                 await server.peers[0].aclose()
                 while bus.peers[0].connected:
                     await anyio.lowlevel.checkpoint()
-                await bus.request("work", timeout=2)
+                await bus.request("work", timeout=20)
     assert seen[0] is not None
-    assert 0 < seen[0] <= 2 - 0.04  # the pause before the new attempt
+    assert 0 < seen[0] <= 20 - 0.04  # the pause before the new attempt
 
 
 def test_a_request_without_a_time_to_live_is_refused_and_told_so() -> None:
@@ -174,7 +174,7 @@ async def test_a_deadline_is_always_on_the_wire() -> None:
     with anyio.fail_after(BOUND):
         async with server.serve("expiring+memory://ttl", protocol=Expiring()):
             async with connect("expiring+memory://ttl", protocol=Expiring()) as bus:
-                reply: Reply[Any] = bus.request("work", timeout=2)
+                reply: Reply[Any] = bus.request("work", timeout=20)
                 await reply
     assert seen[0] is not None
-    assert 0 < seen[0] <= 2
+    assert 0 < seen[0] <= 20

@@ -325,7 +325,7 @@ async def test_an_identity_that_expires_ends_its_peer_and_not_the_connection() -
         if handshake.address != "client 100":
             return Identity("stays")
         now = datetime.datetime.now(datetime.UTC)
-        return Identity("goes", expires_at=now + datetime.timedelta(seconds=0.1))
+        return Identity("goes", expires_at=now + datetime.timedelta(seconds=0.5))
 
     server = Bus(authenticate=authenticate, limits=Limits(close_timeout=0.04))
     async with behind_a_broker(server) as broker:
@@ -397,7 +397,7 @@ async def test_authenticate_runs_so_many_times_at_once_and_for_so_long() -> None
             await anyio.sleep_forever()
         return handshake.address
 
-    server = Bus(authenticate=authenticate, limits=Limits(handshakes=2, handshake_timeout=0.05))
+    server = Bus(authenticate=authenticate, limits=Limits(handshakes=2, handshake_timeout=0.5))
     async with behind_a_broker(server) as broker:
         clients = [RawClient(broker) for _ in range(5)]
         await anyio.wait_all_tasks_blocked()

@@ -41,7 +41,7 @@ def is_up(bus: Bus) -> bool:
 
 async def asks(port: int, path: str, protocol: Any = None) -> Any:
     async with connect(f"ubre+ws://127.0.0.1:{port}{path}", protocol=protocol) as client:
-        return await client.request("echo", {"path": path}, timeout=3)
+        return await client.request("echo", {"path": path})
 
 
 @bounded

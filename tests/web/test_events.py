@@ -160,15 +160,15 @@ async def test_a_bus_asks_publishes_and_notifies_over_http(content: Any, format:
         bus, UProtocol(entity=ASKER, content=content, format=format), UProtocol(entity=VCU, format=format)
     ) as client:
         value = {"a": [1, None, "ü"], "b": 1.5}
-        assert await client.request("echo", value, timeout=5) == value
-        assert await client.request("echo", b"\x00\xff", timeout=5) == b"\x00\xff"
-        assert await client.request("echo", timeout=5) is None
+        assert await client.request("echo", value) == value
+        assert await client.request("echo", b"\x00\xff") == b"\x00\xff"
+        assert await client.request("echo") is None
         with pytest.raises(RequestError) as failed:
-            await client.request("fail", timeout=5)
+            await client.request("fail")
         assert (failed.value.code, failed.value.text) == (Code.FAILED_PRECONDITION, "the motor is cold")
         assert failed.value.detail == {"degrees": -20}
         with pytest.raises(NoHandler):
-            await client.request("nobody", timeout=5)
+            await client.request("nobody")
         for number in range(20):
             await client.publish("news.today", number)
         await client.notify("told", b"raw")
@@ -192,9 +192,9 @@ async def test_requests_wait_side_by_side_and_a_slow_one_holds_up_nobody() -> No
         return "at last"
 
     async with joined(bus) as client:
-        waiting = client.request("slow", timeout=10)
-        assert [await client.request("echo", number, timeout=5) for number in range(30)] == list(range(30))
-        replies = [client.request("echo", number, timeout=5) for number in range(100)]  # more than wait at the same time
+        waiting = client.request("slow")
+        assert [await client.request("echo", number) for number in range(30)] == list(range(30))
+        replies = [client.request("echo", number) for number in range(100)]  # more than wait at the same time
         assert [await reply for reply in replies] == list(range(100))
         assert not waiting.done()
         release.set()
@@ -215,11 +215,11 @@ async def test_a_cancelled_request_stops_its_handler() -> None:
             stopped.set()
 
     async with joined(bus) as client:
-        reply = client.request("slow", timeout=10)
+        reply = client.request("slow")
         await running_.wait()
         reply.cancel()
         await stopped.wait()
-        assert await client.request("echo", 1, timeout=5) == 1
+        assert await client.request("echo", 1) == 1
 
 
 async def test_the_deadline_goes_along_and_the_server_answers_it() -> None:
@@ -232,13 +232,13 @@ async def test_the_deadline_goes_along_and_the_server_answers_it() -> None:
     async with joined(bus) as client:
         with pytest.raises(DeadlineExceeded):
             await client.request("slow", timeout=0.05)
-        assert await client.request("echo", 1, timeout=5) == 1
+        assert await client.request("echo", 1) == 1
 
 
 async def test_a_server_over_http_only_answers() -> None:
     bus = make_bus()
     async with joined(bus) as client:
-        assert await client.request("echo", 1, timeout=5) == 1
+        assert await client.request("echo", 1) == 1
         with pytest.raises(Unsupported, match="answer"):
             await bus.peers[0].request("anything")
         with pytest.raises(Unsupported, match="answer"):
@@ -255,7 +255,7 @@ async def test_a_bus_alone_serves_events() -> None:
     with anyio.fail_after(BOUND):
         async with bus.serve("uprotocol+http://127.0.0.1:0/events?entity=//VCU.VIN/body.access/1") as listener:
             async with connect(listener.url) as client:
-                assert await client.request("echo", {"a": 1}, timeout=5) == {"a": 1}
+                assert await client.request("echo", {"a": 1}) == {"a": 1}
             async with httpx.AsyncClient() as http:
                 url = listener.url.partition("?")[0].removeprefix("uprotocol+")
                 assert (await http.post(url, content=json.dumps(event()), headers=JSON)).status_code == 200
@@ -273,13 +273,13 @@ async def test_a_draining_server_says_so_and_one_that_is_gone_too() -> None:
 
     async with serving(bus) as server:
         async with connect(url_of(server), backoff=Backoff(initial=0.001)) as client:
-            waiting = client.request("slow", timeout=10)
+            waiting = client.request("slow")
             await began.wait()
             await bus.drain(0.01)
             with pytest.raises(Unavailable):
                 await waiting
             with pytest.raises((Unavailable, Disconnected)):
-                await client.request("echo", 1, timeout=5)
+                await client.request("echo", 1)
         with pytest.raises(ConnectFailed, match="503"):
             async with connect(url_of(server)):
                 pass
@@ -312,9 +312,9 @@ async def test_each_request_shows_its_credentials_and_who_they_are_is_the_peer()
             async with connect(url_of(server)):
                 pass
         async with connect(url_of(server), headers={"authorization": "Bearer ann"}) as client:
-            assert await client.request("echo", 1, timeout=5) == 1
+            assert await client.request("echo", 1) == 1
             with pytest.raises(Forbidden):
-                await client.request("fail", timeout=5)
+                await client.request("fail")
 
 
 async def test_a_crowd_waits_for_a_slow_authenticate_and_not_all_at_once() -> None:
@@ -330,7 +330,7 @@ async def test_a_crowd_waits_for_a_slow_authenticate_and_not_all_at_once() -> No
 
     bus = make_bus(authenticate=authenticate, limits=Limits(close_timeout=0.2, handshakes=3))
     async with serving(bus) as server, connect(url_of(server)) as client:
-        replies = [client.request("echo", number, timeout=10) for number in range(20)]
+        replies = [client.request("echo", number) for number in range(20)]
         assert [await reply for reply in replies] == list(range(20))
     assert most == 3
 
@@ -573,7 +573,7 @@ def test_a_bus_on_trio_asks_over_http() -> None:
     async def ask(url: str) -> Any:
         with anyio.fail_after(BOUND):
             async with connect(url) as client:
-                return await client.request("echo", [1, 2], timeout=5)
+                return await client.request("echo", [1, 2])
 
     with start_blocking_portal("asyncio") as portal:
         with portal.wrap_async_context_manager(bus.serve("uprotocol+http://127.0.0.1:0/events")) as listener:
@@ -626,7 +626,7 @@ async def test_a_status_that_is_no_answer_becomes_its_error(response: Response, 
 
     async with foreign(answer) as url, connect(url, backoff=Backoff(initial=0.001)) as client:
         with pytest.raises(error, match=text) as caught:
-            await client.request("echo", 1, timeout=5)
+            await client.request("echo", 1)
         if isinstance(caught.value, RequestError) and error not in (Unauthorized,):
             assert type(caught.value) is error or error is RequestError
 
@@ -640,7 +640,7 @@ async def test_a_foreign_server_answers_in_binary_mode() -> None:
         return Response(content.body, headers=dict(content.headers))
 
     async with foreign(answer) as url, connect(url, protocol=UProtocol(content="binary", peer=VCU)) as client:
-        assert await client.request("echo", 7, timeout=5) == [7]
+        assert await client.request("echo", 7) == [7]
 
 
 async def test_publications_that_wait_go_in_one_batch() -> None:
@@ -673,12 +673,12 @@ async def test_a_lost_connection_fails_what_waits_and_comes_back() -> None:
 
     async with serving(bus) as server:
         async with connect(url_of(server), backoff=Backoff(initial=0.001)) as client:
-            waiting = client.request("slow", timeout=10)
+            waiting = client.request("slow")
             await began.wait()
             for connection in list(server.server_state.connections):
                 connection.transport.abort()
             with pytest.raises(Disconnected) as lost:
                 await waiting
             assert lost.value.sent
-            assert await client.request("echo", 1, timeout=5) == 1
+            assert await client.request("echo", 1) == 1
             assert client.stats().reconnects == 1

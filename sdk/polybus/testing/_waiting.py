@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import inspect
 import reprlib
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from typing import Any
 
 import anyio
 
-__all__ = ["PATIENCE", "eventually"]
+__all__ = ["PATIENCE", "eventually", "let_expire"]
 
 PATIENCE = 30.0
 """Seconds within which what is waited for must come about, also on a slow machine with other work."""
@@ -55,6 +56,31 @@ async def eventually(condition: Callable[[], Any], seconds: float = PATIENCE) ->
     raise AssertionError(f"not so within {seconds:g} s:\n{_described(condition)}") from failure
 
 
+async def let_expire(ask: Callable[[float], Awaitable[Any]], has_begun: Callable[[], bool]) -> TimeoutError:
+    """Let the time of a request end while its handler runs; with little time it may end before, on a slow machine.
+
+    Args:
+        ask: Asks, with so many seconds.
+        has_begun: Whether the handler has begun.
+
+    Returns:
+        What `ask` has raised.
+
+    Raises:
+        AssertionError: The request has not ended by its time.
+    """
+    seconds = 0.05
+    while True:
+        try:
+            await ask(seconds)
+        except TimeoutError as error:
+            if has_begun():
+                return error
+        else:
+            raise AssertionError(f"nothing has ended it after {seconds:g} s")
+        seconds *= 4
+
+
 def _described(condition: Callable[[], Any]) -> str:
     """The source of a condition, and what the variables from around it are."""
     try:
@@ -64,6 +90,6 @@ def _described(condition: Callable[[], Any]) -> str:
         return repr(condition)
     for name, value in seen.items():
         lines.append(f"    {name} = {_brief.repr(value)}")
-        if callable(stats := getattr(value, "stats", None)) and not inspect.iscoroutinefunction(stats):
-            lines.append(f"    {name}.stats() = {stats()!r}")
+        with suppress(Exception):  # it is no bus, or a closed one
+            lines.append(f"    {name}.stats() = {value.stats()!r}")
     return "\n".join(lines)

@@ -600,7 +600,7 @@ async def test_a_python_method_is_called_with_types_and_as_it_is() -> None:
     with anyio.fail_after(BOUND):
         async with make_calculator().serve("jrep+memory://calculator"), connect("jrep+memory://calculator") as client:
             assert await client.request(ADD, [2, 3]) == 5
-            assert await CALCULATOR.call(client, "add", 20, 30, returns=int, timeout=2) == 50
+            assert await CALCULATOR.call(client, "add", 20, 30, returns=int) == 50
             assert await CALCULATOR.call(client.peers[0], "fire") is None
             with pytest.raises(NoHandler):
                 await CALCULATOR.call(client, "add", "x", "y")

@@ -18,9 +18,9 @@ from ...bus import Bus
 from ...connecting import Backoff
 from ...plugins import Capabilities, ProtocolAdapter
 from ...serving import Listener
-from .._waiting import eventually
+from .._waiting import eventually, let_expire
 
-__all__ = ["BOUND", "Contract", "Dial", "Ground", "eventually", "needs", "suite"]
+__all__ = ["BOUND", "Contract", "Dial", "Ground", "eventually", "let_expire", "needs", "suite"]
 
 Test = TypeVar("Test", bound=Callable[..., Any])
 Dial: TypeAlias = Callable[..., AbstractAsyncContextManager[Bus]]
