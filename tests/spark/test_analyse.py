@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from polybus.cli.analyse import _reason
+from polybus.cli.analyse import _reason, _why
 from polybus.cli.app import run
 from polybus.spark.session import SparkUnavailable, check_java, start_session
 
@@ -123,3 +123,23 @@ polybus.capture.errors.CaptureError: segment 3 is gone: read more often
     at org.apache.spark.Something(Something.scala:1)"""
     assert _reason(text) == "segment 3 is gone: read more often"
     assert _reason("No space\nleft") == "No space"
+    assert (
+        _reason(text.replace("polybus.capture.errors.CaptureError", "MemoryError"))
+        == "MemoryError: segment 3 is gone: read more often"
+    )
+    java = """An error occurred while calling o1.parquet.
+: org.apache.spark.SparkException: Job aborted due to stage failure
+\tat org.apache.spark.Something(Something.scala:1)
+Caused by: java.io.IOException: No space left on device"""
+    assert _reason(java) == "java.io.IOException: No space left on device"
+    assert _reason("")
+
+
+def test_why_spark_does_not_start_is_found_in_what_its_jvm_writes() -> None:
+    unreachable = """WARN Client: Failed to connect to master 127.0.0.1:1
+org.apache.spark.SparkException: Exception thrown in awaitResult:
+\tat org.apache.spark.Something(Something.scala:1)
+Caused by: java.io.IOException: Failed to connect to /127.0.0.1:1"""
+    assert _why(unreachable.splitlines()) == "java.io.IOException: Failed to connect to /127.0.0.1:1"
+    wrong = 'a line\nException in thread "main" org.apache.spark.SparkException: Master must either be yarn'
+    assert "Master must" in _why(wrong.splitlines())

@@ -14,13 +14,15 @@ import attrs
 import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
+from pyspark.sql.types import StringType, StructField, StructType
 
 from polybus.capture import Capture, CaptureError
 from polybus.capture.schema import EVENTS, EXCHANGES, QUARANTINE
-from polybus.spark import Done, Pipeline, load
+from polybus.spark import Done, Pipeline, load, nanoseconds
 from polybus.spark.matching import exchanges as matched
 from polybus.spark.ranges import Window
 from polybus.spark.source import BusDataSource
+from polybus.spark.tables import spark_schema
 
 from ..capture.generator import EXCHANGES as TRUTH
 from ..capture.generator import Traffic, traffic
@@ -183,6 +185,8 @@ def test_the_data_source_reads_every_table(spark: SparkSession, recorded: Record
     assert read("raw").sort_by("seq")["frame"].to_pylist() == recorded.made.table["frame"].to_pylist()
     some = read("events", columns="kind, seq", connection="cafe-5")
     assert some.column_names == ["kind", "seq"]
+    narrow = spark.read.format("polybus").schema("seq long, kind string").load(str(recorded.path)).limit(1).toArrow()
+    assert narrow.column_names == ["seq", "kind"]
     events = rows_of(spark, recorded.out, "events")
     assert some.num_rows == events["conn_id"].to_pylist().count("cafe-5") > 0
 
@@ -315,9 +319,31 @@ def test_a_folder_of_other_things_is_not_written_into(spark: SparkSession, recor
         ({"columns": "kind, colour"}, "has no column 'colour'"),
         ({"start": "yesterday"}, "a time as 2026"),
         ({"rowsPerPartition": "0"}, "a whole number, 1 or more"),
+        ({"maxRowsPerTrigger": "many"}, "maxRowsPerTrigger='many': a whole number"),
+        ({"timeout": "soon"}, "timeout='soon': seconds, more than 0"),
+        ({"timeout": "nan"}, "seconds, more than 0"),
+        ({"columns": "kind,seq,kind"}, "twice"),
+        ({"tabel": "raw"}, "there is no option 'tabel'; there are path, table"),
         ({"path": ""}, "where is the capture"),
     ],
 )
 def test_a_wrong_option_is_named(options: dict[str, str], problem: str) -> None:
     with pytest.raises(ValueError, match=problem):
         BusDataSource({"path": "x", **options}).schema()
+
+
+def test_a_schema_that_does_not_fit_is_refused() -> None:
+    schema = spark_schema("quarantine", ["seq", "reason"])
+    with pytest.raises(ValueError, match="events has no column 'reason'"):
+        BusDataSource({"path": "x"}).reader(schema)
+    with pytest.raises(ValueError, match="seq is bigint, not string: cast it after reading"):
+        BusDataSource({"path": "x"}).streamReader(StructType([StructField("seq", StringType())]))
+
+
+def test_times_are_read_and_those_beyond_all_recordings_are_their_ends() -> None:
+    assert nanoseconds("1970-01-01T00:00:01.000001Z") == 1_000_001_000
+    assert nanoseconds("1970-01-01T01:00:00+01:00") == 0
+    assert nanoseconds("9999-12-31") == nanoseconds("9" * 30) == 2**63 - 1
+    assert nanoseconds("0001-01-01") == 1 - 2**63
+    with pytest.raises(ValueError, match="--start='²': a time as 2026"):
+        nanoseconds("²", "--start")

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import logging
 import os
+import re
 import sys
 import tempfile
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 from attrs import asdict
@@ -55,6 +57,7 @@ def analyse(
     spark.check(capture, out)
     with ExitStack() as stack:
         shown = stack.enter_context(_Shown(as_json))
+        stack.enter_context(_quiet())
         session = stack.enter_context(running_session(spark, master))
         pipeline = spark.Pipeline(session, timeout=timeout, strict=strict, progress=shown.stage)
         with shown.following(session):
@@ -78,20 +81,46 @@ def needed() -> Any:
 
 
 def _run(pipeline: Any, capture: str, out: str, window: dict[str, Any]) -> Done:
+    from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException
 
     try:
         done: Done = pipeline.run(capture, out, **window)
-    except PySparkException as error:
+    except (PySparkException, Py4JError) as error:
         raise PeerError(_reason(str(error))) from error
     return done
 
 
+_PYTHONS: Final = re.compile(r"(?!org\.|java\.|scala\.)[A-Za-z_][\w.]*(?:Error|Exception|Warning): ")
+
+
 def _reason(text: str) -> str:
-    """What a task said, out of Spark's account of it."""
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    """What a task said, out of Spark's account of it: what ours says, what Python says, or where it began in Java."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()] or ["Spark failed, and does not say why"]
     said = [line for line in lines if line.startswith("polybus.")]
-    return said[-1].partition(": ")[2] if said else lines[0]
+    if said:
+        return said[-1].partition(": ")[2]
+    python = [line for line in lines if _PYTHONS.match(line)]
+    java = [line.removeprefix("Caused by: ") for line in lines if line.startswith("Caused by: ")]
+    return (python or java or lines)[-1 if python or java else 0]
+
+
+def _why(lines: list[str]) -> str:
+    """Why Spark did not start, out of what its JVM wrote."""
+    causes = [line.removeprefix("Caused by: ") for line in lines if line.startswith("Caused by: ")]
+    telling = causes or [line for line in lines if "Exception" in line or "ERROR" in line] or lines
+    return telling[0].strip()
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """py4j logs what interrupts it, with all of its stack: here that is the user."""
+    nobody, root = logging.NullHandler(), logging.getLogger()
+    root.addHandler(nobody)
+    try:
+        yield
+    finally:
+        root.removeHandler(nobody)
 
 
 @contextmanager
@@ -115,8 +144,7 @@ def running_session(spark: Any, master: str) -> Iterator[SparkSession]:
         except Exception as error:
             log.seek(0)
             lines = log.read().decode(errors="replace").strip().splitlines()
-            telling = [line for line in lines if "Exception" in line or "ERROR" in line] or lines or [str(error)]
-            raise PeerError(f"Spark did not start on {master}: {telling[0].strip()[:300]}") from None
+            raise PeerError(f"Spark did not start on {master}: {_why(lines or [str(error)])[:300]}") from None
         finally:
             os.dup2(before, 2)
             os.close(before)

@@ -35,6 +35,7 @@ from polybus.capture.errors import CaptureError
 from polybus.capture.reading import Capture
 
 from .matching import exchanges
+from .patience import LONGEST_MS
 from .publishing import BusStreamWriter, BusWriter
 from .ranges import ROWS_PER_RANGE, Place, Range, RangeReader, Window, plan, reach
 from .tables import arrow_schema, spark_schema
@@ -45,6 +46,8 @@ READABLE: Final = ("events", "exchanges", "quarantine", "raw")
 STREAMED: Final = ("events", "raw")
 PLACES: Final = "places"
 """What `Pipeline.stream` reads: how far each batch of the stream goes, in one row."""
+KNOWN: Final = ("path", "table", "columns", "start", "end", "connection", "rowsperpartition", "maxrowspertrigger", "timeout")
+LAST_NS: Final = 2**63 - 1
 PUSHDOWN: Final = "spark.sql.python.filterPushdown.enabled"
 
 
@@ -67,15 +70,22 @@ class Options:
         Raises:
             ValueError: One of them is unknown or not understood.
         """
+        given = {name.lower(): value for name, value in given.items()}
+        # Spark's own, where a table is made of the source, have dots in their names.
+        unknown = [name for name in given if name not in KNOWN and "." not in name]
+        if unknown:
+            raise ValueError(f"there is no option {unknown[0]!r}; there are {', '.join(KNOWN)}")
         path = given.get("path")
         if not path:
-            raise ValueError("where is the capture? .load(path)")
+            raise ValueError("where is the capture? .load(path), of one path")
         table = given.get("table", "events")
         if table not in (*READABLE, PLACES):
             raise ValueError(f"table={table!r}: one of {', '.join(READABLE)}")
         columns = given.get("columns")
         names = tuple(name.strip() for name in columns.split(",")) if columns else None
         arrow_schema(table, list(names) if names else None)
+        if names and len(set(names)) < len(names):
+            raise ValueError(f"columns={columns!r}: one of them is there twice")
         return cls(
             path,
             table,
@@ -83,8 +93,22 @@ class Options:
             Window(_nanoseconds(given, "start"), _nanoseconds(given, "end"), given.get("connection")),
             _count(given, "rowsPerPartition") or ROWS_PER_RANGE,
             _count(given, "maxRowsPerTrigger"),
-            float(given.get("timeout", "30")),
+            _seconds(given, "timeout", 30.0),
         )
+
+    def as_asked(self, schema: StructType) -> Options:
+        """With the columns of ``spark.read.schema(...)``.
+
+        Raises:
+            ValueError: There is no such column, or it is of another type.
+        """
+        if schema.names == spark_schema(self.table, self.names).names:
+            return self
+        for wanted, there in zip(schema, spark_schema(self.table, schema.names), strict=True):
+            if wanted.dataType != there.dataType:
+                have, asked = there.dataType.simpleString(), wanted.dataType.simpleString()
+                raise ValueError(f"{wanted.name} is {have}, not {asked}: cast it after reading")
+        return attrs.evolve(self, columns=tuple(schema.names))
 
     @property
     def names(self) -> list[str] | None:
@@ -92,11 +116,24 @@ class Options:
         return list(self.columns) if self.columns is not None else None
 
 
-def _count(given: Mapping[str, str], name: str) -> int | None:
+def _seconds(given: Mapping[str, str], name: str, usual: float) -> float:
     text = given.get(name)
     if text is None:
+        return usual
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = 0.0
+    if not 0 < seconds < LONGEST_MS / 1000:
+        raise ValueError(f"{name}={text!r}: seconds, more than 0")
+    return seconds
+
+
+def _count(given: Mapping[str, str], name: str) -> int | None:
+    text = given.get(name.lower())
+    if text is None:
         return None
-    if not text.isdigit() or int(text) < 1:
+    if not text.isdecimal() or int(text) < 1:
         raise ValueError(f"{name}={text!r}: a whole number, 1 or more")
     return int(text)
 
@@ -109,11 +146,14 @@ def _nanoseconds(given: Mapping[str, str], name: str) -> int | None:
 def nanoseconds(text: str, name: str = "time") -> int:
     """A time as text, ISO 8601 (UTC where it names no zone), or nanoseconds since 1970 as they are.
 
+    Returns:
+        Nanoseconds since 1970; what is too early or too late for 64 bits (the year 2262) becomes the first or last of them.
+
     Raises:
         ValueError: It is neither.
     """
-    if text.isdigit():
-        return int(text)
+    if text.isdecimal():
+        return min(int(text), LAST_NS)
     try:
         moment = datetime.fromisoformat(text)
     except ValueError:
@@ -121,7 +161,7 @@ def nanoseconds(text: str, name: str = "time") -> int:
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=UTC)
     whole = moment.replace(microsecond=0)
-    return int(whole.timestamp()) * 1_000_000_000 + moment.microsecond * 1000
+    return max(-LAST_NS, min(int(whole.timestamp()) * 1_000_000_000 + moment.microsecond * 1000, LAST_NS))
 
 
 class BusDataSource(DataSource):
@@ -153,7 +193,7 @@ class BusDataSource(DataSource):
         Raises:
             ValueError: An option is not understood.
         """
-        options = Options.of(self.options)
+        options = Options.of(self.options).as_asked(schema)
         if options.table not in READABLE:
             raise ValueError(f"table={options.table!r}: one of {', '.join(READABLE)}")
         # A reader that knows of filters is refused altogether while Spark's setting is off, which it is unless somebody asks.
@@ -165,7 +205,7 @@ class BusDataSource(DataSource):
         Raises:
             ValueError: An option is not understood.
         """
-        options = Options.of(self.options)
+        options = Options.of(self.options).as_asked(schema)
         if options.table not in (*STREAMED, PLACES):
             raise ValueError(f"table={options.table!r} cannot be read as a stream; {' and '.join(STREAMED)} can")
         return CaptureStreamReader(options)
