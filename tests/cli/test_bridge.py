@@ -68,6 +68,38 @@ def test_it_joins_two_sides_until_it_is_told_to_leave(tmp_path: Path) -> None:
     anyio.run(bounded)
 
 
+def test_it_ends_when_a_side_will_have_it_no_more(tmp_path: Path) -> None:
+    (tmp_path / "routes.toml").write_text('[[route]]\nsource = "a"\ntarget = "b"\n')
+    welcome = True
+    server = Bus(authenticate=lambda _: "bridge" if welcome else None)
+
+    async def use() -> None:
+        nonlocal welcome
+        with anyio.fail_after(30):
+            async with server.serve("csb+ws://127.0.0.1:0/bus") as listener:
+                command = [sys.executable, "-m", "polybus.cli", "bridge", "ubre+tcp://127.0.0.1:0", listener.url]
+                process = subprocess.Popen(  # noqa: ASYNC220  # it does not wait
+                    [*command, "--serve", "left", "--routes", "routes.toml"],
+                    cwd=tmp_path,
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.PIPE,
+                    text=True,
+                )
+                try:
+                    assert process.stdout is not None
+                    await anyio.to_thread.run_sync(process.stdout.readline)
+                    welcome = False
+                    await server.peers[0].aclose("who are you?")
+                    _, told = await anyio.to_thread.run_sync(lambda: process.communicate(timeout=20))
+                    assert (process.returncode, len(told.splitlines())) == (1, 1)
+                    assert "identify yourself" in told
+                finally:
+                    process.kill()
+                    process.communicate()
+
+    anyio.run(use)
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [

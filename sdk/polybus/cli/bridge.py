@@ -6,12 +6,12 @@ import logging
 import signal
 from contextlib import AsyncExitStack
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import anyio
 import typer
 
-from .. import Bus, LocalProtocolError, Route, connect
+from .. import Bus, Disconnected, LocalProtocolError, Peer, Route
 from .. import bridge as join
 from ..arguments import without_password
 from .options import Ca, Header, Wait, headers_of, trust_of
@@ -68,13 +68,30 @@ async def _run(
             except LocalProtocolError as error:
                 raise UsageError(str(error).replace("insecure=True", "--insecure")) from None
             return f"{side} serves {listener.url}"
-        await stack.enter_async_context(connect(url, bus=bus, headers=headers_of(header), tls=trust_of(ca), wait=wait))
+        options: dict[str, Any] = {"headers": headers_of(header), "tls": trust_of(ca), "wait": wait}
+        opened[bus] = await stack.enter_async_context(bus.connect(url, **options))
         return without_password(f"{side} is connected to {url}")
 
     one, two = Bus(), Bus()
+    opened: dict[Bus, Peer] = {}
     with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
         async with AsyncExitStack() as stack:
             said = [await enter("left", left, one), await enter("right", right, two)]
             await stack.enter_async_context(join(one, two, routes=routes))
             print("\n".join(said), flush=True)
-            await anext(aiter(signals))
+            async with anyio.create_task_group() as group:
+                for bus, peer in opened.items():
+                    group.start_soon(_while_there, bus, peer)
+                await anext(aiter(signals))
+                group.cancel_scope.cancel()
+
+
+async def _while_there(bus: Bus, peer: Peer) -> None:
+    """Wait for the end of a link that will not come back: a bridge with one side is none.
+
+    Raises:
+        BusError: Why it has ended.
+    """
+    await bus._running.bell.until(lambda: peer.gone)
+    bus._check_gone()
+    raise Disconnected("the link has ended", peer.address, False)
