@@ -27,7 +27,7 @@ with 1 MB a second nothing could overtake what was published in the last four se
 def keep_short(sock: Any) -> None:
     """Let the kernel take little that it cannot send yet: what waits here can be overtaken, what waits there cannot.
 
-    Not for every socket: a flood of messages of 4 KiB costs three to four times the processor time, on both sides.
+    Not for every socket: a flood of messages of 4 KiB costs up to half as much processor time again, on both sides.
     """
     if sock is not None and sock.family in (socket.AF_INET, socket.AF_INET6) and hasattr(socket, "TCP_NOTSENT_LOWAT"):
         with contextlib.suppress(OSError):

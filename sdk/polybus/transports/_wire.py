@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "BURST",
+    "BURST_PARTS",
     "HIGH_WATER",
     "LOW_WATER",
     "Wire",
@@ -33,6 +34,9 @@ __all__ = [
 
 BURST: Final = 2 * 1024
 """Bytes that are written before the turn of the event loop ends, so that both ends work at the same time."""
+BURST_PARTS: Final = 8
+"""So many frames at least, if they are not large together: to write every frame of a few KiB alone, and wake the peer for each,
+costs three times the processor time where the peer keeps up."""
 
 HIGH_WATER: Final = 32 * 1024
 """Bytes that wait to be written above which the user is asked to pause."""

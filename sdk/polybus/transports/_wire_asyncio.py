@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 from anyio.lowlevel import RunVar
 
 from ._sockets import keep_short, tune
-from ._wire import BURST, HIGH_WATER, LOW_WATER
+from ._wire import BURST, BURST_PARTS, HIGH_WATER, LOW_WATER
 
 if TYPE_CHECKING:
     from ..limits import Limits
@@ -169,7 +169,7 @@ class AsyncioWire(asyncio.BufferedProtocol):
         self._queued += len(data)
         # Not kept until the end of the turn: so the peer works on the first part of a burst while we make the rest, and the
         # transport sees it and can ask for a pause.
-        if self._queued >= BURST:
+        if self._queued >= BURST and (len(self._pending) >= BURST_PARTS or self._queued >= HIGH_WATER):
             self._flush()
 
     def write_first(self, data: bytes, turn: int) -> None:

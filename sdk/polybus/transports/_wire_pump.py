@@ -19,7 +19,7 @@ from anyio.abc import ByteStream, SocketAttribute, SocketStream, UNIXSocketStrea
 from anyio.streams.tls import TLSAttribute, TLSStream
 
 from ._sockets import keep_short, tune
-from ._wire import BURST, HIGH_WATER, LOW_WATER
+from ._wire import BURST, BURST_PARTS, HIGH_WATER, LOW_WATER
 
 if TYPE_CHECKING:
     from ..plugins import Host
@@ -219,9 +219,10 @@ class PumpWire:
         self._pending.append(data)
         self._backlog += len(data)
         if self._backlog >= BURST and self._socket is not None and not self._sending and not self._stuck:
-            self._write_now()
-            if not self._backlog:
-                return
+            if len(self._pending) >= BURST_PARTS or self._backlog >= HIGH_WATER:
+                self._write_now()
+                if not self._backlog:
+                    return
         if self._socket is None:
             self._start_writing()
         elif not self._flushes and not self._writing:
