@@ -13,10 +13,12 @@ from .compute import pc
 from .schema import FRAMES
 from .taps import FIELDS, Deadlines, End, Row
 
-__all__ = ["Batches", "Columns"]
+__all__ = ["Batches", "Columns", "Ends"]
 
-_TEXT: Final = pa.string()
 _INT64: Final = pa.int64()
+_OF_ENDS: Final = ("direction", "conn_id", "peer", "protocol", "transport", "tunnel", "options", "role", "flags")
+_FEW: Final = 16
+"""Ends: a batch with up to so many, fewer than the last one, is worth columns of its own, as more of these are all the same."""
 
 
 @define
@@ -54,7 +56,7 @@ class Batches:
 
     def __init__(self, capture_id: str) -> None:
         self._capture_id = capture_id
-        self._last: tuple[tuple[End, ...], Any] = ((), None)  # the same few connections speak in many batches
+        self._ends = Ends((), capture_id)  # the same connections speak in many batches
 
     def make(self, rows: Columns, frames: pa.Array, flags: Sequence[int] | None, seq: int, offset_ns: int) -> pa.RecordBatch:
         """One batch.
@@ -66,53 +68,80 @@ class Batches:
             seq: Number of the first row.
             offset_ns: From the monotonic clock to the wall clock.
         """
-        places: dict[End, int] = {end: place for place, end in enumerate(dict.fromkeys(rows.ends))}
-        same = self._of(tuple(places)).take(pa.array(map(places.__getitem__, rows.ends), pa.int32(), size=len(rows)))
-        times = np.array(rows.times, np.int64)
-        added = same.column("flags")
-        columns = {
-            "seq": pa.array(np.arange(seq, seq + len(rows))),
-            "ts_ns": pa.array(times + offset_ns),
-            "mono_ns": pa.array(times),
-            "frame": frames,
-            "deadlines_ns": _deadlines(rows.deadlines),
-            "flags": added if flags is None else pc.bit_wise_or(added, pa.array(flags, pa.int32())),
-        }
-        return pa.RecordBatch.from_arrays(
-            [columns[name] if name in columns else same.column(name) for name in FRAMES.names], schema=FRAMES
-        )
+        count = len(rows)
+        times = np.fromiter(rows.times, np.int64, count)
+        columns = self._known(rows.ends).columns(rows.ends)
+        columns["seq"] = pa.array(np.arange(seq, seq + count))
+        columns["ts_ns"] = pa.array(times + offset_ns)
+        columns["mono_ns"] = pa.array(times)
+        columns["frame"] = frames
+        columns["deadlines_ns"] = _deadlines(rows.deadlines)
+        if flags is not None:
+            columns["flags"] = pc.bit_wise_or(columns["flags"], pa.array(flags, pa.int32()))
+        return pa.RecordBatch.from_arrays([columns[name] for name in FRAMES.names], schema=FRAMES)
 
-    def _of(self, ends: tuple[End, ...]) -> pa.RecordBatch:
-        if self._last[0] != ends:
-            self._last = ends, _ends(ends, self._capture_id)
-        return self._last[1]
+    def _known(self, ends: Sequence[End]) -> Ends:
+        """The ends of a batch: those of the last one where they fit."""
+        here, last = dict.fromkeys(ends), self._ends.places
+        few = len(here) <= _FEW
+        fits = len(here) == len(last) if few else len(last) <= 2 * len(here)
+        if not fits or not here.keys() <= last.keys():
+            # Of many connections each batch shows others: remember also those of before, while they are not more than these.
+            before = {} if few or len(last) > len(here) else last
+            self._ends = Ends((*here, *(end for end in before if end not in here)), self._capture_id)
+        return self._ends
+
+
+class Ends:
+    """What the rows of some connections have in common, spread over rows.
+
+    Each call into Arrow gives up the interpreter lock, and finds the processor's caches full of what the event loop does; so
+    what is the same in all rows is made once.
+
+    Args:
+        ends: Those that may occur.
+        capture_id: Of the recording.
+    """
+
+    def __init__(self, ends: Sequence[End], capture_id: str) -> None:
+        self.places: dict[End, int] = {end: place for place, end in enumerate(ends)}
+        given: dict[str, list[Any]] = {
+            "capture_id": [capture_id] * len(ends),
+            **{name: [getattr(end, name) for end in ends] for name in _OF_ENDS},
+        }
+        self._same: dict[str, pa.Array] = {}
+        self._one: dict[str, Any] = {}
+        other = {}
+        for name, values in given.items():
+            if values and all(value == values[0] for value in values):
+                self._one[name] = pa.array(values[:1], FRAMES.field(name).type)
+            else:
+                other[name] = pa.array(values, FRAMES.field(name).type)
+        self._other = pa.RecordBatch.from_arrays(list(other.values()), names=list(other))
+
+    def columns(self, ends: Sequence[End]) -> dict[str, pa.Array]:
+        """Their columns, for rows of these ends."""
+        count = len(ends)
+        columns = {name: self._repeated(name, count) for name in self._one}
+        if self._other.num_columns:
+            places = np.fromiter(map(self.places.__getitem__, ends), np.int32, count)
+            taken = self._other.take(pa.array(places))
+            columns.update(zip(taken.schema.names, taken.columns, strict=True))
+        return columns
+
+    def _repeated(self, name: str, count: int) -> pa.Array:
+        column = self._same.get(name)
+        if column is None or len(column) < count:
+            column = self._same[name] = self._one[name].take(pa.array(np.zeros(count, np.int32)))
+        return column.slice(0, count)
 
 
 def _deadlines(given: list[Deadlines]) -> pa.Array:
-    values = [deadline for deadline in given if deadline is not None]
-    if any(type(value) is tuple for value in values):
-        return pa.array([(one,) if type(one) is int else one or () for one in given], pa.list_(_INT64))
-    present = (
-        np.fromiter((deadline is not None for deadline in given), bool, len(given)) if values else np.zeros(len(given), bool)
-    )
     offsets = np.zeros(len(given) + 1, np.int32)
-    np.cumsum(present, out=offsets[1:])
+    values: list[Deadlines] = []
+    if given.count(None) < len(given):
+        values = [deadline for deadline in given if deadline is not None]
+        if any(type(value) is tuple for value in values):
+            return pa.array([(one,) if type(one) is int else one or () for one in given], pa.list_(_INT64))
+        np.cumsum(np.fromiter((deadline is not None for deadline in given), bool, len(given)), out=offsets[1:])
     return pa.ListArray.from_arrays(pa.array(offsets), pa.array(values, _INT64))
-
-
-def _ends(ends: Sequence[End], capture_id: str) -> pa.RecordBatch:
-    """A row for each end. All their columns are spread over the rows in one call, because each call into Arrow gives up the
-    interpreter lock, and to get it back from a busy event loop takes milliseconds."""
-    columns = {
-        "capture_id": pa.array([capture_id] * len(ends), _TEXT),
-        "direction": pa.array([end.direction for end in ends], pa.int8()),
-        "conn_id": pa.array([end.conn_id for end in ends], _TEXT),
-        "peer": pa.array([end.peer for end in ends], _TEXT),
-        "protocol": pa.array([end.protocol for end in ends], _TEXT),
-        "transport": pa.array([end.transport for end in ends], _TEXT),
-        "tunnel": pa.array([end.tunnel for end in ends], pa.list_(_TEXT)),
-        "options": pa.array([end.options for end in ends], _TEXT),
-        "role": pa.array([end.role for end in ends], pa.int8()),
-        "flags": pa.array([end.flags for end in ends], pa.int32()),
-    }
-    return pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns))

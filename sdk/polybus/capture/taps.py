@@ -77,9 +77,9 @@ FIELDS: Final = 4
 """Rows wait as one flat list, four entries for each: a million tuples would keep the garbage collector busy."""
 MOST: Final = 16_384 * FIELDS
 """Entries that may wait."""
-WAKE: Final = 768 * FIELDS
+WAKE: Final = 3072 * FIELDS
 """From here on a batch is written. What comes meanwhile is what a killed process loses besides: together not more than the
-1,024 rows of a batch, unless the process is so busy that the thread does not get its turn."""
+4,096 rows of a batch, unless the process is so busy that the thread does not get its turn."""
 SMALL: Final = 4096
 """Bytes: what is smaller is bounded by its number alone."""
 
@@ -136,7 +136,7 @@ class Tap:
         )
         self._incoming = self._outgoing.saying(self._outgoing.options)
         self._incoming.direction = DIRECTION_IN
-        self._asked: dict[int, Deadlines] = {}  # of frames that are about to be sent, by their identity
+        self._asked: list[Deadlines] = []  # of the frames that are about to be sent, the next one last
         self._say({"state": "open"})
 
     def _say(self, what: dict[str, Any]) -> None:
@@ -165,7 +165,7 @@ class Tap:
         """What goes out, for those who have no session."""
         return self._writing(self._outgoing, hand_on, None)
 
-    def _writing(self, end: End, hand_on: Callable[..., Any], asked: dict[int, Deadlines] | None) -> Callable[..., None]:
+    def _writing(self, end: End, hand_on: Callable[..., Any], asked: list[Deadlines] | None) -> Callable[..., None]:
         """A function that writes a frame down and hands it on: in first writes, out first hands on."""
         rows, wake, take, now_ns = self.recorder.rows, self.recorder.wake, self.recorder.take, monotonic_ns
         wakes = WAKE - FIELDS
@@ -184,11 +184,11 @@ class Tap:
             hand_on(frame)  # what the transport refuses is not written down
             waiting = len(rows)
             if waiting < MOST and len(frame) < SMALL:
-                rows.extend((end, now_ns(), frame, asked.pop(id(frame), None) if asked else None))
+                rows.extend((end, now_ns(), frame, asked.pop() if asked else None))
                 if waiting == wakes:
                     wake()
             else:
-                take((end, now_ns(), frame, asked.pop(id(frame), None) if asked else None))
+                take((end, now_ns(), frame, asked.pop() if asked else None))
 
         return came_in if end.direction == DIRECTION_IN else goes_out
 
@@ -233,7 +233,7 @@ class RecordedSession:
         return getattr(self._inner, name)
 
 
-def _asking(session: Any, asked: dict[int, Deadlines]) -> tuple[Callable[..., Any], Callable[[], list[bytes]]]:
+def _asking(session: Any, asked: list[Deadlines]) -> tuple[Callable[..., Any], Callable[[], list[bytes]]]:
     """A session's ``send`` and ``frames_to_send``, that remember until when each request in a frame is waited for."""
     send, frames_to_send = session.send, session.frames_to_send
     deadlines: list[int | None] = []
@@ -247,16 +247,16 @@ def _asking(session: Any, asked: dict[int, Deadlines]) -> tuple[Callable[..., An
 
     def framed() -> list[bytes]:
         frames: list[bytes] = frames_to_send()
-        if deadlines:
+        if asked:  # of frames that the transport has refused
             asked.clear()
+        if deadlines:
             if len(frames) == 1:
-                asked[id(frames[0])] = deadlines[0] if len(deadlines) == 1 else tuple(deadlines)
+                asked.append(deadlines[0] if len(deadlines) == 1 else tuple(deadlines))
             else:  # a request and what goes with it
                 left = iter(deadlines)
-                for frame in frames:
-                    own = tuple(next(left, None) for _ in range(_requests_in(session.codec, frame)))
-                    if own:
-                        asked[id(frame)] = own
+                counts = [_requests_in(session.codec, frame) for frame in frames]
+                asked.extend(tuple(next(left, None) for _ in range(count)) or None for count in counts)
+                asked.reverse()
             deadlines.clear()
         return frames
 
