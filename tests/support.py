@@ -4,13 +4,13 @@ import functools
 import random
 import socket
 from collections.abc import Awaitable, Callable
-from typing import ParamSpec
+from typing import Any, ParamSpec
 
 import anyio
 
 from polybus.testing._waiting import eventually, let_expire
 
-__all__ = ["BOUND", "bounded", "eventually", "free_port", "let_expire"]
+__all__ = ["BOUND", "bounded", "eventually", "free_port", "let_expire", "until"]
 
 P = ParamSpec("P")
 
@@ -39,3 +39,8 @@ def free_port() -> int:
                 continue
             return port
     raise AssertionError("200 ports in a row are taken")
+
+
+def until(condition: Callable[[], Any]) -> None:
+    """`eventually`, for a test without an event loop."""
+    anyio.run(eventually, condition)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import mmap
+import os
 import resource
 import signal
 import struct
@@ -11,7 +12,32 @@ import sys
 import anyio
 
 from polybus import Bus
+from polybus.capture import RecorderStats
+from polybus.capture.recorder import BATCH_ROWS
+from polybus.capture.segments import SegmentWriter
 from polybus.testing import pair
+
+HELD_BACK = BATCH_ROWS - 100
+
+
+def end_after(last: int) -> None:
+    """Kill this process with the byte `last` of what the recorder writes."""
+    written = 0
+    write = SegmentWriter._write
+
+    def writing(self: SegmentWriter, data: bytes) -> None:
+        nonlocal written
+        write(self, data[: last - written])
+        written += len(data)
+        if written >= last:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    SegmentWriter._write = writing  # type: ignore[method-assign]
+
+
+def done(stats: RecorderStats) -> int:
+    """How many frames the thread has dealt with."""
+    return stats.frames + stats.dropped
 
 
 async def main(folder: str, shared: mmap.mmap, limit: int) -> None:
@@ -24,16 +50,18 @@ async def main(folder: str, shared: mmap.mmap, limit: int) -> None:
     async def echo(body: int) -> int:
         return body
 
-    async with pair(bus) as client, client.record(folder):
+    async with pair(bus) as client, client.record(folder) as recording:
         print("ready", flush=True)
         for number in range(1, 1 << 40):
             assert await client.request("echo", number) == number
             # Two frames for each request, and both are in the recorder's hands by now.
             shared[:8] = struct.pack("<q", number)
-            if number % 8 == 0:
-                await anyio.sleep(0.0005)  # as a server that waits for its peers now and then
+            while 2 * number - done(recording.stats()) > HELD_BACK:  # noqa: ASYNC110
+                await anyio.sleep(0.0005)  # the thread gets its turn, also on a busy machine
 
 
 if __name__ == "__main__":
     with open(sys.argv[2], "r+b") as file, mmap.mmap(file.fileno(), 16) as counter:
+        if int(sys.argv[4]):
+            end_after(int(sys.argv[4]))
         anyio.run(main, sys.argv[1], counter, int(sys.argv[3]))
