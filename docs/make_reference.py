@@ -27,7 +27,7 @@ COMMAND_LINE = """# Command line
 | exit status | meaning |
 | --- | --- |
 | 0 | success; also Ctrl-C or SIGTERM for `subscribe`, `serve`, `broker` and `bridge`, whose orderly end that is |
-| 1 | the peer said no, or was not there, or what it sent is not right |
+| 1 | the peer said no, or was not there, or what it sent is not right; also a capture that is not there, none, or damaged |
 | 2 | wrong usage; also an app that cannot be imported |
 | 130 | Ctrl-C for every other command |
 

@@ -87,7 +87,10 @@ class RecordingProxy:
             raise ValueError(f"{listen}: the server speaks {self._adapter.name}, and a proxy does not translate")
         for one in (url, listen):
             if one.partition("+")[2].startswith("http"):
-                raise Unsupported(f"{one}: over HTTP record at one of the ends, with record= or bus.record()")
+                raise Unsupported(
+                    f"{one}: a proxy records no HTTP, where protocols carry more than frames: record at one of the ends, "
+                    "with connect(..., record=) or bus.record()"
+                )
         if not (insecure or self._transport.is_private(self._address)):
             raise LocalProtocolError(
                 f"{listen} can be reached from other machines and everybody is let in: bind to 127.0.0.1, or say insecure=True"

@@ -99,6 +99,8 @@ class Capture:
         """
         try:
             infos = self._filesystem.get_file_info(pafs.FileSelector(self._folder))
+        except (FileNotFoundError, NotADirectoryError):
+            raise CaptureError(f"{self.path} is no capture: there is no such folder") from None
         except OSError as error:
             raise CaptureError(f"{self.path} is no capture: {error}") from error
         found: dict[int, Segment] = {}

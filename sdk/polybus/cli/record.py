@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import anyio
 import typer
 
-from ..errors import BusError, LocalProtocolError
+from ..errors import LocalProtocolError
 from ..urls import split_url
 from .options import Ca, Header, Json, Url, Wait, headers_of, json_line, trust_of
 from .problems import PeerError, UsageError
@@ -85,6 +85,8 @@ async def _record(proxy: Any) -> None:
 def _beside(url: str) -> str:
     """A free port here, for the protocol and the kind of transport of a URL."""
     parts = split_url(url)
+    if parts.transport.startswith("http"):
+        return url  # the proxy tells that there is none for HTTP
     transport = {"wss": "ws", "tls": "tcp"}.get(parts.transport, parts.transport)
     if transport not in ("ws", "tcp"):
         raise UsageError(
@@ -110,7 +112,7 @@ def _size(text: str) -> int:
 
 
 def replay(
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="The capture.")],
+    folder: Annotated[str, typer.Argument(metavar="DIR", help="The capture: a folder, or a URI such as s3://...")],
     url: Url,
     speed: Annotated[float, typer.Option(metavar="X", help="2 is twice as fast; 0 as fast as can be.")] = 1.0,
     start: Annotated[str | None, typer.Option(metavar="T", help="From here on: seconds after its begin, or a time.")] = None,
@@ -133,10 +135,7 @@ def replay(
     if not speed >= 0:
         raise UsageError(f"--speed {speed}: a number, not below 0")
     selection = capture.Selection(_point(start, "--start"), _point(end, "--end"), tuple(subject or ()), tuple(connection or ()))
-    try:
-        source = capture.Capture(folder)
-    except BusError as error:
-        raise UsageError(str(error)) from None
+    source = capture.Capture(folder)
 
     async def run() -> Any:
         return await capture.replay(
@@ -144,7 +143,7 @@ def replay(
             url,
             speed=speed or math.inf,
             selection=selection,
-            record=record or f"{str(folder).rstrip('/')}-replay",
+            record=record or f"{folder.rstrip('/')}-replay",
             dry_run=dry_run,
             headers=headers_of(header),
             tls=trust_of(ca),
