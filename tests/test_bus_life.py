@@ -290,8 +290,8 @@ async def test_after_leaving_nothing_is_left(tmp_path: Path) -> None:
     for url in urls:
         await work(url)
         assert everything_ended(bus)
-        await eventually(lambda: loop_tasks() == tasks)
-        await eventually(lambda: open_files() == files)
+        await eventually(lambda: loop_tasks() <= tasks)  # what an earlier test left may have ended
+        await eventually(lambda: open_files() <= files)
     gc.collect()
 
 

@@ -203,9 +203,12 @@ async def test_headers_that_do_not_come_or_are_cancelled_are_a_failed_attempt() 
         raise asyncio.CancelledError
 
     async with Bus().serve("ubre+ws://127.0.0.1:0/") as listener:
-        for headers, text in ((never, "Limits.connect_timeout"), (cancelled, "CancelledError")):
+        for headers, text, limits in (
+            (never, "Limits.connect_timeout", Limits(connect_timeout=0.05)),
+            (cancelled, "CancelledError", Limits()),
+        ):
             with pytest.raises(ConnectFailed, match=text):
-                async with connect(listener.url, headers=headers, limits=Limits(connect_timeout=0.05)):
+                async with connect(listener.url, headers=headers, limits=limits):
                     pass
 
 

@@ -117,26 +117,29 @@ async def test_a_server_with_an_id_knows_who_its_clients_are() -> None:
 
 @bounded
 async def test_the_end_of_one_socket_of_a_pool_closes_only_the_clients_on_it() -> None:
-    async with running("&pool=3") as (broker, (bus,)), AsyncExitStack() as stack:
+    gone = 0
+
+    async def watch(events: AsyncIterator[Any]) -> None:
+        nonlocal gone
+        async for event in events:
+            gone += isinstance(event, LinkDown)
+
+    async with running("&pool=3") as (broker, (bus,)), AsyncExitStack() as stack, anyio.create_task_group() as group:
         assert broker.stats().sockets == 3
         clients = [await stack.enter_async_context(client_of(broker)) for _ in range(6)]
         await eventually(lambda: len(bus.peers) == 6)
-        ends = [client.events() for client in clients]
+        for client in clients:
+            group.start_soon(watch, client.events())
         link = next(iter(bus._running.links))
         assert link.transport is not None
         cut = len(link.peers)
         assert cut == 2
         link.transport.close(1000, "one of three")
-        gone = 0
-        for end in ends:
-            with anyio.move_on_after(0.3):
-                async for event in end:
-                    if isinstance(event, LinkDown):
-                        gone += 1
-                        break
-        assert gone == cut
+        await eventually(lambda: gone == cut)
         await eventually(lambda: broker.stats().clients == 6)  # they have come back, to the same server
         assert [await client.request("who") for client in clients] == ["&pool=3"] * 6
+        assert gone == cut
+        group.cancel_scope.cancel()
 
 
 @bounded

@@ -2,7 +2,6 @@
 
 import json
 import signal
-import socket
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,6 +12,7 @@ import pytest
 
 from polybus.cli.app import run
 from tests.cli.support import COMMAND, one_line, serving
+from tests.support import free_port
 
 
 @pytest.fixture(scope="module")
@@ -166,8 +166,7 @@ def test_serve_knows_further_hosts_behind_a_proxy(tmp_path: Path, capsys: pytest
 def test_serve_goes_on_answering_for_the_delay_while_it_says_that_it_is_not_ready(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        health = f"http://127.0.0.1:{free.getsockname()[1]}"
+    health = f"http://127.0.0.1:{free_port()}"
     with serving(tmp_path, "--health", health, "--delay", "600") as (url, process):
         assert httpx.get(f"{health}/readyz").status_code == 200
         process.send_signal(signal.SIGTERM)

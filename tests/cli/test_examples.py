@@ -4,7 +4,6 @@ import configparser
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -12,6 +11,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+
+from tests.support import free_port
 
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLES = ROOT / "examples"
@@ -138,8 +139,7 @@ def test_the_tool_prints_answers_and_tells_errors_in_one_line() -> None:
 
 
 def test_a_program_for_notifications_says_in_one_line_that_nobody_is_there() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        site = f"http://127.0.0.1:{free.getsockname()[1]}"
+    site = f"http://127.0.0.1:{free_port()}"
     for url in (site, "nonsense"):
         ended = run_example("notifications/client.py", url, "ann")
         assert ended.returncode == 1

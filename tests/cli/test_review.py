@@ -11,6 +11,7 @@ from polybus import sync
 from polybus.cli.app import run
 from polybus.errors import ConnectFailed, LocalProtocolError
 from tests.cli.support import COMMAND, one_line, serving
+from tests.support import free_port
 
 URL = "ubre+tcp://127.0.0.1:9"
 
@@ -40,8 +41,7 @@ def test_wrong_usage_names_what_is_wrong_and_no_password(line: str, says: str, c
 
 
 def test_nobody_behind_http_is_told_as_everywhere_else(capsys: pytest.CaptureFixture[str]) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    port = free_port()
     status, text = one_line(capsys, "request", f"jrep+http://127.0.0.1:{port}/x", "a")
     assert status == 1
     assert "connection refused: nobody listens there; is the server running? --wait S" in text

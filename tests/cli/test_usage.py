@@ -9,6 +9,7 @@ import pytest
 
 from polybus.cli.app import run
 from tests.cli.support import COMMAND, one_line
+from tests.support import free_port
 
 URL = "ubre+tcp://127.0.0.1:9"
 BAD_PEM = "no certificate"
@@ -142,8 +143,7 @@ def test_an_address_that_is_taken_is_status_1(app: str, capsys: pytest.CaptureFi
 @pytest.fixture
 def nobody() -> str:
     """A port on which nobody listens."""
-    with socket.create_server(("127.0.0.1", 0)) as sock:
-        return f"127.0.0.1:{sock.getsockname()[1]}"
+    return f"127.0.0.1:{free_port()}"
 
 
 @pytest.mark.parametrize("transport", ["tcp", "ws"])

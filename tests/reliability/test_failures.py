@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 from functools import partial
 from typing import Any
 
@@ -23,6 +22,7 @@ from polybus import (
     RemoteError,
     connect,
 )
+from tests.support import free_port
 
 from .processes import BOUND, Process, control, eventually, loop_of, running
 
@@ -122,9 +122,7 @@ async def _has_taken(bus: Bus, requests: int) -> None:
 
 
 async def test_the_first_connect_to_nothing_fails_at_once_and_names_the_address() -> None:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     with anyio.fail_after(BOUND / 4), pytest.raises(ConnectFailed) as raised:
         async with connect(f"ubre+tcp://127.0.0.1:{port}"):
             pass

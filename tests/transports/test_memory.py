@@ -104,7 +104,7 @@ async def test_a_pipe_joins_two_that_connect(anyio_backend: Any) -> None:
 
 
 async def test_an_end_is_used_once(anyio_backend: Any) -> None:
-    async with running(anyio_backend, Limits(connect_timeout=0.05)) as host:
+    async with running(anyio_backend) as host:
         here, there = pipe()
         await listen(host, there)
         await dial(host, here)

@@ -10,7 +10,6 @@ from __future__ import annotations
 import datetime
 import json
 import resource
-import socket
 import sys
 from typing import Annotated, Any
 
@@ -23,6 +22,7 @@ import polybus.fastapi
 from polybus import Bus, Context, Identity, Limits
 from polybus.fastapi import BusDep, attach
 from polybus.plugins import Handshake
+from tests.support import free_port
 
 Json = Annotated[Any, Body()]
 
@@ -88,8 +88,7 @@ def main() -> None:
     options = json.loads(sys.argv[1])
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    with socket.create_server(("127.0.0.1", 0)) as sock:
-        port = sock.getsockname()[1]
+    port = free_port()
     path = "/sub/bus" if options.get("mounted") else "/bus"
     print(json.dumps({"urls": [f"ubre+ws://127.0.0.1:{port}{path}"]}), flush=True)
     run = polybus.fastapi.run if options["with"] == "polybus" else uvicorn.run

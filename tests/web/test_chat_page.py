@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import signal
-import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -14,6 +13,7 @@ import anyio
 import anyio.to_thread
 import pytest
 
+from tests.support import free_port
 from tests.web.browser import Browser, Tab, browser, missing
 from tests.web.support import Program
 
@@ -51,9 +51,7 @@ async def chat(port: int) -> AsyncIterator[Program]:
 
 @pytest.fixture
 def port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as sock:
-        number: int = sock.getsockname()[1]
-        return number
+    return free_port()
 
 
 async def entered(chromium: Browser, site: str, name: str) -> Tab:

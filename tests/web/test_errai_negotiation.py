@@ -169,7 +169,7 @@ async def test_a_wrong_token_over_http_does_not_open_the_channel() -> None:
 
 
 async def test_a_negotiation_that_is_not_completed_is_cut_and_few_may_begin_at_once() -> None:
-    bus = make_bus(limits=Limits(handshake_timeout=0.3, close_timeout=0.05))
+    bus = make_bus(limits=Limits(handshake_timeout=1.5, close_timeout=0.05))
     async with serving(bus) as client:
         finish = await client.associate(LISTENS)
         url = finish["WebSocketURL"]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -17,7 +16,7 @@ from hypercorn.config import Config
 from polybus import Bus, Limits, connect
 from polybus.fastapi import attach
 from tests.conftest import anyio_backend as anyio_backend
-from tests.support import bounded, eventually
+from tests.support import bounded, eventually, free_port
 from tests.web.test_strangers import UPGRADE
 
 pytestmark = pytest.mark.anyio
@@ -30,8 +29,7 @@ async def running(app: Any, backend: str) -> AsyncIterator[int]:
         from hypercorn.trio import serve
     else:
         from hypercorn.asyncio import serve  # type: ignore[assignment]
-    with socket.create_server(("127.0.0.1", 0)) as sock:
-        port = sock.getsockname()[1]
+    port = free_port()
     config = Config()
     config.bind = [f"127.0.0.1:{port}"]
     config.errorlog = None

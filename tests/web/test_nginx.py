@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
-import socket
 import ssl
 import subprocess
 from collections.abc import AsyncIterator
@@ -23,7 +22,7 @@ from fastapi import FastAPI
 from polybus import Bus, Context, Identity, connect
 from polybus.fastapi import attach
 from polybus.plugins import Handshake
-from tests.support import eventually
+from tests.support import eventually, free_port
 from tests.web.browser import BOUND, missing
 from tests.web.support import running
 
@@ -101,8 +100,7 @@ async def in_front_of(upstream: int, folder: Path, program: str) -> AsyncIterato
     authority.issue_cert("app.example").private_key_and_cert_chain_pem.write_to_path(folder / "server.pem")
     tls = ssl.create_default_context()
     authority.configure_trust(tls)
-    with socket.create_server(("127.0.0.1", 0)) as sock:
-        port = sock.getsockname()[1]
+    port = free_port()
     (folder / "nginx.conf").write_text(CONFIGURATION.format(folder=folder, port=port, upstream=upstream))
     process = await anyio.to_thread.run_sync(
         lambda: subprocess.Popen([program, "-p", folder, "-c", folder / "nginx.conf"], stderr=subprocess.DEVNULL)

@@ -110,7 +110,7 @@ async def test_who_is_being_asked_about_when_the_bus_is_left_is_answered_503() -
         asked.set()
         await anyio.sleep_forever()
 
-    app, bus = FastAPI(), Bus(authenticate=slow, limits=Limits(handshake_timeout=0.2, close_timeout=0.2))
+    app, bus = FastAPI(), Bus(authenticate=slow, limits=Limits(handshake_timeout=1.0, close_timeout=0.2))
     attach(app, bus)
     answers: list[httpx.Response] = []
 

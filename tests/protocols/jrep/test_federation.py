@@ -427,7 +427,7 @@ async def test_a_foreign_server_is_bare_and_says_so_at_once() -> None:
 @pytest.mark.parametrize("words", [[], ["ConnectToQueue"], ["ConnectToQueue", "RemoteSubscribe"], ["Heartbeat"]], ids=str)
 async def test_a_client_that_stops_in_the_middle_costs_a_handshake_s_time(words: list[str]) -> None:
     """Also one that keeps saying something: what counts is that the federation does not come about."""
-    bus = make_bus(limits=Limits(handshake_timeout=0.2))
+    bus = make_bus(limits=Limits(handshake_timeout=0.5))
     with anyio.fail_after(BOUND):
         async with bus.serve(URL) as listener, raw(listener.url) as peer, raw(listener.url) as good:
             await good.associate()
