@@ -822,3 +822,22 @@ def test_what_a_bus_remembers_of_relayed_publications_is_bounded() -> None:
     assert len(journeys._recent) + len(journeys._before) <= 16_384
     assert not journeys.arrived(Message(Kind.PUBLISH, "x"), "49999,you")
     assert not journeys.arrived(Message(Kind.PUBLISH, "x"), "new,you,me")
+
+
+@pytest.mark.parametrize("there", ["a link", "a subscription", "nobody"])
+@bounded
+async def test_a_publisher_that_never_has_to_wait_lets_others_run(there: str) -> None:
+    bus, turns = Bus(), 0
+
+    async def others() -> None:
+        nonlocal turns
+        while True:
+            await anyio.lowlevel.checkpoint()
+            turns += 1
+
+    async with pair(bus) as client, client.subscribe("local", when_full="drop_oldest"), anyio.create_task_group() as group:
+        group.start_soon(others)
+        for _ in range(2000):
+            await (bus if there == "nobody" else client).publish("local" if there == "a subscription" else "news", "x")
+        group.cancel_scope.cancel()
+    assert turns >= 5

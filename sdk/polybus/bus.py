@@ -25,7 +25,7 @@ from .errors import (
 )
 from .events import BusEvent
 from .execution import Middleware
-from .fanout import Route, own_format
+from .fanout import BREATH, Route, own_format
 from .life import Lifespan
 from .limits import Limits
 from .message import Kind, Message
@@ -302,24 +302,28 @@ class Bus(Passages):
         name = subject.name if isinstance(subject, Subject) else subject
         if timeout != _TIMEOUT:
             timeout = seconds(timeout)
+        distribution = self._distribution
+        distribution.unbroken += 1
+        if distribution.unbroken >= BREATH:
+            await distribution.breathe()
         try:
-            route = self._distribution.routes.get(name) or self._distribution.route(name)
+            route = distribution.routes.get(name) or distribution.route(name)
         except TypeError:  # not hashable: `route` says what it should be
-            route = self._distribution.route(name)
+            route = distribution.route(name)
         sole = route.sole
         if to is None and headers is None and body is not None and sole is not None and (link := sole._link).flowing:
             if get_ident() != link.runtime.thread:
                 raise elsewhere()
-            self._distribution.publish_alone(route, link, body)
+            distribution.publish_alone(route, link, body)
             return
         self._running.check_thread()
         peers, gone = (route.peers, None) if to is None else self._recipients(to)
         deadline = self._running.time() + timeout
         message = self._publication(route, name, body, headers, None if to is None else peers)
         if to is None and route.two_ways:
-            await self._distribution.publish_two_ways(message, route, deadline)
+            await distribution.publish_two_ways(message, route, deadline)
         else:
-            await self._distribution.publish(message, peers, route.inboxes if to is None else (), deadline)
+            await distribution.publish(message, peers, route.inboxes if to is None else (), deadline)
         if gone is not None:
             raise has_gone(gone)
 

@@ -23,12 +23,15 @@ if TYPE_CHECKING:
     from .outbox import Waiting
     from .peer import Peer
 
-__all__ = ["ROUTES", "FanOut", "Route", "own_format", "split"]
+__all__ = ["BREATH", "ROUTES", "FanOut", "Route", "own_format", "split"]
 
 ROUTES = 4096
 Choose: TypeAlias = "Callable[[Any, str | int], BodyFormat]"
 _TURNS = 4
 """Of the event loop, until whoever can write has written: one to wake the writers, one to write, one to hear of it."""
+BREATH = 256
+"""Writes after which a publisher that never has to wait lets others run: else timers, cancellation and all that comes in would
+wait for it."""
 
 
 def own_format(peers: tuple[Peer, ...]) -> Choose | None:
@@ -76,6 +79,8 @@ class FanOut(Interest):
         """Peers that are told of this bus's interest as soon as it is known who they are."""
         self.routes: dict[str | int, Route] = {}
         """Recent answers of `route`."""
+        self.unbroken: int = 0
+        """Publications, and copies of them, since the last `breathe`."""
         self._inbound: dict[str | int, tuple[Inbox, ...]] = {}
         """Who gets what peers publish, of subjects that end here."""
         for index in (self.local, self.remote, self.relays):
@@ -235,6 +240,7 @@ class FanOut(Interest):
                 if not link.slow:
                     catching_up.append(link)
         self._bus._counters.sent += at_once
+        self.unbroken += at_once
         if slow:
             message.forget_shared()
         for deliveries, entry in undecided:
@@ -245,6 +251,11 @@ class FanOut(Interest):
             await self._let_write(catching_up)
         if failed is not None:
             raise failed
+
+    async def breathe(self) -> None:
+        """Let others run; before anything is published, so that who is cancelled here has published nothing."""
+        self.unbroken = 0
+        await anyio.lowlevel.checkpoint()
 
     @staticmethod
     async def _let_write(links: list[Link]) -> None:
