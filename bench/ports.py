@@ -128,7 +128,7 @@ def plain(body: str) -> str:
 async def coroutine(body: str) -> str:
     return body
 
-async def serve(port):
+async def main(port):
     async with connect(PortTransport(JSPort(port)), protocol="ubre", bus=bus):
         await bus.wait_closed()
 """

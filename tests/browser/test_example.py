@@ -9,12 +9,12 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-import anyio
 import httpx
 import pytest
 
 from tests.browser.site import MODULES, ROOT
-from tests.web.browser import BOUND, Browser
+from tests.support import eventually
+from tests.web.browser import Browser
 
 pytestmark = [pytest.mark.anyio, pytest.mark.browser]
 
@@ -35,14 +35,15 @@ def example(port: int) -> Iterator[subprocess.Popen[bytes]]:
 
 async def answers(site: str) -> None:
     """Wait until the server is there."""
+
+    async def there() -> bool:
+        try:
+            return (await http.get(site)).is_success
+        except httpx.TransportError:
+            return False
+
     async with httpx.AsyncClient() as http:
-        with anyio.fail_after(BOUND):
-            while True:
-                try:
-                    await http.get(site)
-                    return
-                except httpx.TransportError:
-                    await anyio.sleep(0.05)
+        await eventually(there)
 
 
 async def test_widgets_reach_the_server_through_the_page_and_survive_a_reload(chromium: Browser) -> None:
@@ -68,15 +69,13 @@ async def test_widgets_reach_the_server_through_the_page_and_survive_a_reload(ch
 
 async def shown(chromium: Browser, *texts: str) -> None:
     """Wait until some frame of another site shows these."""
-    with anyio.fail_after(BOUND):
-        while True:
-            infos = (await chromium.tell("Target.getTargets"))["targetInfos"]
-            for info in infos:
-                if info["type"] == "iframe":
-                    said = await text_of(chromium, info["targetId"])
-                    if all(text in said for text in texts):
-                        return
-            await anyio.sleep(0.05)
+
+    async def seen() -> bool:
+        infos = (await chromium.tell("Target.getTargets"))["targetInfos"]
+        said = [await text_of(chromium, info["targetId"]) for info in infos if info["type"] == "iframe"]
+        return any(all(text in each for text in texts) for each in said)
+
+    await eventually(seen)
 
 
 async def text_of(chromium: Browser, target: str) -> str:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 import anyio
 import pytest
 
-from tests.browser.site import Site, play
+from tests.browser.site import ROOT, Site, play
 from tests.browser.test_frames import CHILD, HOST
 from tests.web.browser import Tab
 
@@ -16,6 +17,9 @@ pytestmark = [pytest.mark.anyio, pytest.mark.browser, pytest.mark.timeout(200)]
 
 PATIENCE = 90
 """Seconds: Pyodide loads in four on a quiet machine and in twenty on a busy one."""
+
+PROGRAMS = re.findall(r"```python[^\n]*\n(.*?)```", (ROOT / "docs/how-to/browser-python.md").read_text(), re.S)
+"""Of the documentation: the one in a frame, and the one in a page."""
 
 # What a page does to run Python that uses polybus. micropip asks an index for what our wheel needs; this one is the site's.
 PYTHON = """
@@ -69,7 +73,7 @@ async def slow(ctx: Context) -> None:
 async def news(body: int, ctx: Context) -> None:
     await ctx.bus.publish("read", body)
 
-async def serve(port):
+async def main(port):
     # npm ubre publishes to those alone that have told it of their subscriptions: so this end connects.
     async with connect(PortTransport(JSPort(port)), protocol="ubre", bus=bus):
         await bus.wait_closed()
@@ -92,9 +96,9 @@ FRAME = (
     PYTHON
     + """
 const { connectToHost } = await import(`${base}/polybus.js`);
-const python = await startPython(source);
+const python = await startPython(location.search.endsWith('&again') ? documented : source);
 parent.postMessage({ said: 'ready' }, '*');
-python.globals.get('serve')(await connectToHost({ origins: [host] }));
+python.globals.get('main')(await connectToHost({ origins: [host] }));
 // When the page asks for it, the frame comes again, for the pump.
 addEventListener('message', async ({ data, source }) => {
   if (data !== 'through' || source !== parent) return;
@@ -111,7 +115,8 @@ addEventListener('message', async ({ data, source }) => {
 
 def facts(server: Site) -> str:
     """What every program of a frame knows."""
-    known = {"base": server.here, "host": server.here, "wheel": server.wheel, "micropip": server.micropip, "source": SERVICE}
+    known = {"base": server.here, "host": server.here, "wheel": server.wheel, "micropip": server.micropip}
+    known |= {"source": SERVICE, "documented": PROGRAMS[0]}
     return "".join(f"const {name} = {json.dumps(value)};" for name, value in known.items())
 
 
@@ -160,6 +165,7 @@ async def test_a_page_talks_with_python_in_a_frame_which_talks_with_a_server(tab
 
 
 async def test_a_reload_in_mid_request_fails_it_and_the_next_python_answers(tab: Tab, server: Site) -> None:
+    """The next one is the program of the documentation."""
     script = (
         SCRIPT
         + """
@@ -175,30 +181,10 @@ async def test_a_reload_in_mid_request_fails_it_and_the_next_python_answers(tab:
 
 
 # Python in the page itself, npm `ubre` in the frame: the bus does by itself what the page above has to do by hand.
-IN_THE_PAGE = """
-from pyodide.ffi import create_proxy
-import anyio, js
-from polybus import Backoff, Bus, Disconnected, connect
-from polybus.transports.postmessage import JSPort, PortTransport
-
-class Ports:
-    def __init__(self):
-        self.waiting, self.news = [], anyio.Event()
-
-    def add(self, port):
-        self.waiting.append(JSPort(port))
-        self.news.set()
-
-    def __aiter__(self):
-        return self
-
-    async def __anext__(self):
-        while not self.waiting:
-            await self.news.wait()
-            self.news = anyio.Event()
-        return self.waiting.pop()
-
-ports = Ports()
+IN_THE_PAGE = (
+    PROGRAMS[1]
+    + """
+from polybus import Backoff, Disconnected
 
 async def main(reload, remove):
     told = []
@@ -208,8 +194,7 @@ async def main(reload, remove):
             told.append([await bus.request("count", 1), (await anext(ticks)).body])
             for end in (reload, remove):
                 pending = bus.request("slow")
-                await anyio.sleep(0.05)
-                end()
+                await end()  # when the frame has it
                 try:
                     await pending
                 except Disconnected as error:
@@ -219,6 +204,7 @@ async def main(reload, remove):
             told.append([len(large), bus.stats().reconnects, bus.stats().links, len(bus.peers)])
     return told
 """
+)
 
 
 async def test_python_in_a_page_keeps_its_link_over_reloads_and_removal_of_the_frame(tab: Tab, server: Site) -> None:
@@ -231,8 +217,9 @@ async def test_python_in_a_page_keeps_its_link_over_reloads_and_removal_of_the_f
     const python = await startPython(source); const add = python.globals.get('ports').add;
     const child = put(program, { at }); serveFrame(child, { origin, onport: (port) => add(port) });
     document.body.append(child); let loads = 0;
-    const told = await python.globals.get('main')(() => { child.src += `&again${++loads}` },
-      () => { child.remove(); document.body.append(child) });
+    const asked = async () => { await until(() => heard.includes('slow')); heard.length = 0 };
+    const told = await python.globals.get('main')(async () => { await asked(); child.src += `&again${++loads}` },
+      async () => { await asked(); child.remove(); document.body.append(child) });
     return told.toJs()
     """
     )
