@@ -1,13 +1,37 @@
 """Inside Pyodide, on the loop that it shares with the page: what an application there would do."""
 
+import gc
+import importlib
 import importlib.util
 import sys
+import weakref
 from collections.abc import AsyncIterator
+
+import anyio
 
 import polybus
 from polybus import Bus, Channel, Context, NoHandler, connect
+from polybus.transports.postmessage import JSPort, PortTransport
 
 OUT_OF_PLACE = "websockets httpx cloudevents google.protobuf uvloop multiprocessing"
+
+
+async def over_a_channel(server: Bus) -> None:
+    """Over ports of JavaScript; which keep nothing of Python when they are closed."""
+    js = importlib.import_module("js")
+    kept: list[weakref.ref[object]] = []
+    for _ in range(3):
+        channel = js.MessageChannel.new()
+        here, there = JSPort(channel.port1), JSPort(channel.port2)
+        async with server.serve(PortTransport(there), protocol="ubre"), connect(PortTransport(here), protocol="ubre") as bus:
+            assert await bus.request("plain", 1) == 2
+            assert await bus.request("plain", 41, timeout=5) == 42
+        kept += [weakref.ref(here), weakref.ref(there)]
+        del here, there, bus
+    with anyio.fail_after(20):
+        while any(port() is not None for port in kept):  # the functions that JavaScript was given lead to them
+            gc.collect()
+            await anyio.sleep(0.005)
 
 
 async def main() -> int:
@@ -60,5 +84,6 @@ async def main() -> int:
                 raise AssertionError("somebody answered")
             replies = [bus.request("plain", number) for number in range(100)]
             assert [await reply for reply in replies] == list(range(1, 101))
+    await over_a_channel(server)
     print(f"{len(polybus.__all__)} names of polybus in Pyodide")
     return 0
