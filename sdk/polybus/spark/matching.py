@@ -12,11 +12,11 @@ from typing import Any, Final
 import attrs
 import pyarrow as pa
 
-from polybus.capture.decoding import decode
 from polybus.capture.reading import Capture
 from polybus.capture.schema import EXCHANGES
 
 from ..capture.compute import pc
+from .decoding import decoded
 from .patience import LONGEST_MS, Patience
 from .ranges import Window
 
@@ -173,10 +173,8 @@ def exchanges(capture: Capture, window: Window, timeout: float) -> Iterator[pa.R
         ValueError: The timeout is not above zero.
     """
     matcher = Matcher(Patience(timeout))
-    for batch in capture.batches():
-        rows = window.of(batch.rows)
-        if rows.num_rows:
-            matcher.take(decode(rows).events)
+    for made in decoded(window.of(batch.rows) for batch in capture.batches()):
+        matcher.take(made.events)
         yield from _batches(matcher.over())
     yield from _batches(matcher.over(all_of_it=True))
 

@@ -30,10 +30,10 @@ from pyspark.sql.datasource import (
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
-from polybus.capture.decoding import decode
 from polybus.capture.errors import CaptureError
 from polybus.capture.reading import Capture
 
+from .decoding import decoded
 from .matching import exchanges
 from .patience import LONGEST_MS
 from .publishing import BusStreamWriter, BusWriter
@@ -242,17 +242,13 @@ class Piece(InputPartition):
 
 def read_piece(options: Options, piece: Range) -> Iterator[pa.RecordBatch]:
     """The rows of a table that a range of the capture holds."""
-    for rows in RangeReader(options.path, piece).batches():
-        rows = options.window.of(rows)
-        if rows.num_rows:
-            yield _picked(rows, options)
-
-
-def _picked(rows: pa.RecordBatch, options: Options) -> pa.RecordBatch:
-    if options.table != "raw":
-        decoded = decode(rows)
-        rows = decoded.events if options.table == "events" else decoded.quarantine
-    return rows.select(options.names) if options.names is not None else rows
+    found = (options.window.of(rows) for rows in RangeReader(options.path, piece).batches())
+    if options.table == "raw":
+        tables = (rows for rows in found if rows.num_rows)
+    else:
+        tables = (made.events if options.table == "events" else made.quarantine for made in decoded(found))
+    for rows in tables:
+        yield rows.select(options.names) if options.names is not None else rows
 
 
 class CaptureReader(DataSourceReader):

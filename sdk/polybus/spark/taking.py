@@ -16,11 +16,11 @@ import attrs
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from polybus.capture.decoding import decode
 from polybus.capture.schema import FLAG_GAP_BEFORE
 from polybus.capture.segments import Stretch
 
 from ..capture.compute import pc
+from .decoding import decoded
 from .ranges import Range, RangeReader, Window
 from .storage import Storage
 
@@ -73,17 +73,12 @@ def take(capture: str, storage: Storage, staging: str, piece: Range, window: Win
     done = Taken()
     tables = _Tables(storage, staging)
     reader = RangeReader(capture, piece)
-    for rows in reader.batches():
-        rows = window.of(rows)
-        if not rows.num_rows:
-            continue
-        _note_gaps(done, rows)
-        decoded = decode(rows)
-        events, quarantine = decoded.events, decoded.quarantine
-        done.frames += decoded.frames
+    for made in decoded(_noting_gaps(done, window.of(rows)) for rows in reader.batches()):
+        events, quarantine = made.events, made.quarantine
+        done.frames += made.frames
         done.quarantined += quarantine.num_rows
-        done.empty += decoded.empty
-        done.refused += decoded.refused
+        done.empty += made.empty
+        done.refused += made.refused
         done.events += events.num_rows
         # A frame's first message is number 0.
         done.rowed += pc.sum(pc.equal(events.column("sub"), 0)).as_py() or 0
@@ -106,7 +101,7 @@ def _note_ends(done: Taken, events: pa.RecordBatch) -> None:
         done.ends[row["id"]] = max(int(row["mono_max"]), done.ends.get(row["id"], 0))
 
 
-def _note_gaps(done: Taken, rows: pa.RecordBatch) -> None:
+def _noting_gaps(done: Taken, rows: pa.RecordBatch) -> pa.RecordBatch:
     marked = pc.not_equal(pc.bit_wise_and(rows.column("flags"), FLAG_GAP_BEFORE), 0)
     gaps = rows.filter(pc.and_(marked, pc.is_null(rows.column("frame"))))
     done.gaps += gaps.num_rows
@@ -114,6 +109,7 @@ def _note_gaps(done: Taken, rows: pa.RecordBatch) -> None:
         done.gap_rows.append(
             {name: row[name] for name in ("capture_id", "seq", "ts_ns", "conn_id")} | {"detail": row["options"]}
         )
+    return rows
 
 
 def _note_losses(done: Taken, piece: Range, damage: list[Stretch]) -> None:
