@@ -158,6 +158,32 @@ def test_disguises_do_not_help(frame: bytes) -> None:
         json.loads(frames[0])
 
 
+HIDDEN = base64.b64encode(b'{"password":"hunter2"}').decode()
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        f'{{"id":"1","data_base64":"{HIDDEN}"}}',
+        f'{{"id": "1", "data_base64": "{HIDDEN}"}}',
+        f'{{"id":"1","data_base64"\t:\n"{HIDDEN}"}}',
+        f'{{"id":"1","data_base64":"","data_base64":"{HIDDEN}"}}',
+        f'[{{"id":"1","data_base64":"AAAA"}},{{"id":"2","data_base64":"{HIDDEN}"}}]',
+        f'{{"id":"1","data":{{"part_base64":"{HIDDEN}"}}}}',
+        f'{{"id":"1","data":["{HIDDEN}"]}}',
+        f'{{"id":"1","data": "{HIDDEN}"}}',
+    ],
+)
+def test_the_base64_of_an_event_hides_nothing_however_it_is_written(event: str) -> None:
+    other = b'{"id":"0","data_base64":"AAAA"}'
+    frames: list[Any] = [other, event.encode(), None, other]
+    _, flags, count = Redaction("default", bodies=True).apply([End(DIRECTION_OUT, protocol="uprotocol")] * 4, frames, 1 << 20)
+    assert HIDDEN.encode() not in frames[1]
+    assert b"hunter2" not in b"".join(base64.b64decode(part) for part in re.findall(rb'"([A-Za-z0-9+/=]{20,})"', frames[1]))
+    assert (frames[0], frames[2:]) == (other, [None, other])
+    assert (list(flags or ()), count) == ([0, FLAG_REDACTED, 0, 0], 1)
+
+
 @pytest.mark.parametrize(
     ("encoding", "payload"),
     [

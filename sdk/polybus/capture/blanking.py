@@ -13,7 +13,7 @@ import re
 from typing import Any, Final
 from urllib.parse import unquote_to_bytes
 
-__all__ = ["NAMES", "PLAIN", "SUSPECT", "blank"]
+__all__ = ["NAMES", "SUSPECT", "SUSPECT_EVENT", "blank"]
 
 NAMES: Final = (
     "token",
@@ -36,8 +36,15 @@ NAMES: Final = (
 _WORDS: Final = "|".join("[-_ ]?".join((word[:-3], word[-3:])) if word.endswith("key") else word for word in NAMES)
 PLAIN: Final = rf"(?i){_WORDS.replace('sessionid', 'session[-_ ]?id')}|bearer |\\u00"
 SUSPECT: Final = rf"{PLAIN}|[a-z0-9+/]{{20}}={{0,2}}[\"\\]"
-"""An expression for RE2, linear and fast: where it finds nothing there is no secret. It finds too much. `PLAIN` is the
-same without base64."""
+"""An expression for RE2, linear and fast: where it finds nothing there is no secret. It finds too much."""
+
+_EVENT_DATA: Final = '"data_base64'
+_OTHER_MEMBERS: Final = "|".join(f"[^{letter}]{_EVENT_DATA[place + 1 :]}" for place, letter in enumerate(_EVENT_DATA))
+SUSPECT_EVENT: Final = (
+    rf"{PLAIN}|base64\"(?:[^:]|:[^\"])|(?-i:{_OTHER_MEMBERS})\"\s*:\s*\"[a-z0-9+/]{{21}}|[,\[]\s*\"[a-z0-9+/]{{21}}"
+)
+"""`SUSPECT` for events in JSON, whose ``"data_base64":"`` is looked at by itself: base64 is what is there as a rule. Written
+with a space between, or in another member, it is found here."""
 
 _KEY: Final = re.compile(rb'(\\*)"((?:[^"\\]|\\u[0-9a-fA-F]{4}){1,256})\1"\s*:\s*')
 _BEARER: Final = re.compile(rb"(?i)(bearer\s+)([A-Za-z0-9._~+/=-]+)")

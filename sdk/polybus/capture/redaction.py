@@ -11,7 +11,7 @@ from typing import Any, Final, Literal, TypeAlias
 import numpy as np
 import pyarrow as pa
 
-from .blanking import PLAIN, SUSPECT, blank
+from .blanking import SUSPECT, SUSPECT_EVENT, blank
 from .compute import pc
 from .headers_only import headers_only
 from .schema import FLAG_REDACTED, FLAG_TRUNCATED
@@ -23,7 +23,6 @@ Redact: TypeAlias = Callable[[str, bytes], bytes]
 """``redact(protocol, frame)`` gives what is to be written in place of a frame."""
 
 logger: logging.Logger = logging.getLogger("polybus.capture")
-_DATA: Final = b'"data_base64":"'
 _DATA_IN_FRAMES: Final = re.compile(rb'"data_base64":"([^"]*)"')
 _BETWEEN: Final = b"CgoK"
 """Base64 of line feeds: nothing that is looked for goes over it."""
@@ -117,7 +116,7 @@ def suspicious(ends: Sequence[End], frames: list[Any], array: pa.Array) -> Itera
 
 def _suspicious_of(protocol: str, frames: list[Any], array: pa.Array) -> Iterable[int]:
     """The same for one protocol."""
-    found = _matching(array, PLAIN if protocol == "uprotocol" else SUSPECT)
+    found = _matching(array, SUSPECT_EVENT if protocol == "uprotocol" else SUSPECT)
     if protocol == "uprotocol" and _hidden_in(frames):
         return found | _matching(pa.array([_data_of(frame) for frame in frames], pa.binary()), SUSPECT)
     if protocol == "csb":
@@ -156,11 +155,10 @@ def _hidden_in(frames: Sequence[bytes | None]) -> bool:
 
 
 def _data_of(frame: bytes | None) -> bytes | None:
-    """What is in the data of an event."""
-    if frame is None or (start := frame.find(_DATA)) < 0:
+    """What is in the data of an event, or of all events of a batch."""
+    if frame is None:
         return None
-    start += len(_DATA)
     try:
-        return binascii.a2b_base64(frame[start : frame.find(b'"', start)])
+        return b"\n".join(map(binascii.a2b_base64, _DATA_IN_FRAMES.findall(frame)))
     except ValueError:
         return frame  # to be looked at
