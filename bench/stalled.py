@@ -13,6 +13,7 @@ import statistics
 import subprocess
 import sys
 import time
+from functools import partial
 
 import anyio
 
@@ -65,7 +66,7 @@ async def crowd(host: str, port: int, stalled: int) -> None:
     """The subscribers: says when they stand, and ends with its standard input."""
     loop = asyncio.get_running_loop()
     for number in range(SUBSCRIBERS):
-        await loop.create_connection(lambda reads=number >= stalled: Subscriber(reads), host, port)  # type: ignore[misc]
+        await loop.create_connection(partial(Subscriber, number >= stalled), host, port)
     print("there", flush=True)
     await anyio.to_thread.run_sync(sys.stdin.read)
 
