@@ -139,8 +139,10 @@ class Connecting:
 
     async def __aenter__(self) -> Any:
         if self._recorder is not None and self._records:
-            await anyio.to_thread.run_sync(self._recorder.open)
+            self._recorder.claim()
         try:
+            if self._recorder is not None and self._records:
+                await anyio.to_thread.run_sync(self._recorder.open)
             return await self._connected()
         except BaseException:
             await self._recorded()

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import json
 import os
 import random
+import shutil
 import stat
 import struct
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
@@ -21,8 +23,8 @@ from typing import Any
 import anyio
 import pytest
 
-from polybus import Backoff, Bus, connect, sync
-from polybus.capture import Capture, CaptureError, Recorder, decode, make_recorder
+from polybus import Backoff, Bus, LocalProtocolError, connect, sync
+from polybus.capture import Capture, CaptureError, Recorder, Recording, decode, make_recorder
 from polybus.capture.recorder import BATCH_ROWS
 from polybus.capture.rows import Batches
 from polybus.capture.schema import DIRECTION_IN, DIRECTION_OUT, FLAG_GAP_BEFORE, FLAG_REDACTED
@@ -578,3 +580,102 @@ async def test_what_waits_is_written_within_a_moment(tmp_path: Path) -> None:
         await eventually(lambda: recording.stats().waiting == 0 and recording.stats().frames >= 3)
         assert len(_rows(tmp_path)) >= 3
         await anyio.lowlevel.checkpoint()
+
+
+@pytest.mark.anyio
+@bounded
+async def test_a_recording_is_entered_once_and_says_so(tmp_path: Path) -> None:
+    async with pair(_server("ubre")) as client:
+        recording = client.record(tmp_path)
+        async with recording:
+            with pytest.raises(LocalProtocolError, match="entered before"):
+                await recording.__aenter__()
+            await client.request("user.get", {"n": 1})
+        with pytest.raises(LocalProtocolError, match="entered before"):
+            await recording.__aenter__()
+    assert [event["kind"] for event in _events(tmp_path)] == ["open", "request", "response"]
+
+
+@pytest.mark.anyio
+@bounded
+async def test_a_recording_that_is_cancelled_while_it_begins_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    between_turns = Recording._between_turns
+
+    async def cancelled(self: Recording, change: Callable[[], None]) -> None:
+        group.cancel_scope.cancel()  # its thread is there, and links are about to be told
+        await between_turns(self, change)
+
+    monkeypatch.setattr(Recording, "_between_turns", cancelled)
+    async with pair(_server("ubre")) as client:
+        async with anyio.create_task_group() as group:
+            await client.record(tmp_path).__aenter__()
+        assert group.cancel_scope.cancelled_caught
+        assert client._recorders == []
+        assert not _threads()
+
+
+@pytest.mark.parametrize("entering", ["record", "connect"])
+def test_a_task_that_is_cancelled_while_the_folder_is_looked_at_leaves_nothing(
+    entering: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looking, go_on, looked = threading.Event(), threading.Event(), threading.Event()
+    open_recorder = Recorder.open
+
+    def slowly(self: Recorder) -> None:
+        looking.set()
+        assert go_on.wait(30)
+        open_recorder(self)
+        looked.set()
+
+    monkeypatch.setattr(Recorder, "open", slowly)
+
+    async def main() -> None:
+        async with _server("ubre").serve("ubre+tcp://127.0.0.1:0") as listener:
+            context: Any = Bus().record(tmp_path) if entering == "record" else connect(listener.url, record=tmp_path)
+            task = asyncio.ensure_future(context.__aenter__())
+            await eventually(looking.is_set)
+            task.cancel()  # as asyncio does it: also the wait for a thread is given up
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            go_on.set()
+            await eventually(looked.is_set)
+
+    asyncio.run(main())
+    assert not _threads()
+
+
+def _threads() -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.name == "polybus recorder"]
+
+
+@pytest.mark.parametrize("given", [None, "text", 7])
+def test_a_function_that_gives_no_bytes_blanks_the_frame(given: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with _opened(tmp_path, redact=lambda protocol, frame: given) as recorder:
+        recorder.take((_end(), 0, _frame(1), None))
+    (row,) = _rows(tmp_path)
+    assert row["frame"] == b""
+    assert "it gives the bytes" in caplog.text
+
+
+def test_a_folder_that_somebody_removes_is_made_again_and_what_went_with_it_is_counted(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = tmp_path / "captures"
+    with _opened(folder) as recorder:
+        recorder.take((_end(), 0, _frame(1), None))
+        until(lambda: recorder.stats().frames == 1)
+        shutil.rmtree(folder)
+        recorder._segment_seconds = 0.0
+        until(lambda: recorder.stats().dropped == 1)
+        recorder._segment_seconds = 60.0
+        recorder.take((_end(), 0, _frame(2), None))
+        until(lambda: recorder.stats().frames == 2)
+        shutil.rmtree(folder)
+    rows = _rows(folder)
+    assert _numbers(rows) == ["gap"]
+    assert _gaps(rows) == [{"gap": "disk", "frames": 2, "error": "the file was removed while it was written"}]
+    assert recorder.stats().dropped >= 2
+    assert all("was removed while it was written" in record.getMessage() for record in caplog.records)
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700

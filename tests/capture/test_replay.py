@@ -9,11 +9,12 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-import anyio
 import pytest
 
 from polybus import Bus, NotFound, connect
-from polybus.capture import Capture, CaptureError, Selection, decode, info, replay
+from polybus.capture import Capture, CaptureError, Selection, decode, info, make_recorder, replay
+from polybus.capture.schema import DIRECTION_OUT
+from polybus.capture.taps import End
 from polybus.protocols import Csb
 from tests.support import bounded, eventually
 
@@ -130,10 +131,13 @@ async def test_subscriptions_are_made_again_though_they_are_older_than_what_is_w
     async with _served("ubre") as (url, _, server):
         async with server.record(tmp_path / "one"), connect(url) as bus, bus.subscribe("orders.*"):
             await bus.request("user.get", {"n": 1})
-            await anyio.sleep(0.06)
             await bus.request("user.get", {"n": 2})
+        capture = Capture(tmp_path / "one")
+        rows = [row for batch in capture.batches() for row in batch.rows.to_pylist()]
+        second = next(place for place, row in enumerate(rows) if b'"n":2' in (row["frame"] or b""))
+        start = (rows[second - 1]["ts_ns"] + rows[second]["ts_ns"]) // 2 - rows[0]["ts_ns"]
         report = await replay(
-            Capture(tmp_path / "one"), url, speed=math.inf, selection=Selection(start=0.05), record=str(tmp_path / "two")
+            capture, url, speed=math.inf, selection=Selection(start=start / 1e9), record=str(tmp_path / "two")
         )
     assert dict(report.said) == {"subscribe": 1, "request": 1}
     said = _exchanges(tmp_path / "two")
@@ -170,11 +174,14 @@ async def test_a_dry_run_connects_to_nobody(tmp_path: Path) -> None:
 
 @bounded
 async def test_the_pace_is_that_of_the_recording_by_a_factor(tmp_path: Path) -> None:
+    recorder = make_recorder(tmp_path / "one")
+    recorder.open()
+    end = End(DIRECTION_OUT, "c-1", "peer", "ubre", "tcp", (), "{}")
+    for number in (1, 2):
+        frame = b'{"request":"user.get","id":"%d","body":{"n":%d}}' % (number, number)
+        recorder.take((end, number * 200_000_000, frame, None))
+    recorder.close()
     async with _served("ubre") as (url, _, _server):
-        async with connect(url, record=tmp_path / "one") as bus:
-            await bus.request("user.get", {"n": 1})
-            await anyio.sleep(0.2)
-            await bus.request("user.get", {"n": 2})
         await replay(Capture(tmp_path / "one"), url, speed=2.0, record=str(tmp_path / "two"))
     rows = [row for batch in Capture(tmp_path / "two").batches() for row in batch.rows.to_pylist() if row["frame"]]
     asked = [row["mono_ns"] for row in rows if row["direction"] == 0]
@@ -195,7 +202,6 @@ async def test_a_recording_of_one_protocol_can_be_said_in_another(tmp_path: Path
 
 @bounded
 async def test_a_proxy_records_what_passes_and_changes_nothing(tmp_path: Path) -> None:
-    from polybus.capture import make_recorder
     from polybus.capture.proxy import RecordingProxy
 
     for protocol, transport in (("ubre", "ws"), ("csb", "tcp"), ("jrep", "tcp"), ("uprotocol", "ws")):
@@ -218,7 +224,6 @@ async def test_a_proxy_records_what_passes_and_changes_nothing(tmp_path: Path) -
 @bounded
 async def test_a_proxy_lets_in_whom_the_server_lets_in(tmp_path: Path) -> None:
     from polybus import Handshake, Unauthorized
-    from polybus.capture import make_recorder
     from polybus.capture.proxy import RecordingProxy
 
     def authenticate(handshake: Handshake) -> str | None:

@@ -66,6 +66,9 @@ class Folder:
                 return SegmentWriter(self.path, number, metadata)
             except FileExistsError:  # another recorder's
                 continue
+            except FileNotFoundError:  # somebody has removed the folder
+                self.path.mkdir(mode=0o700, parents=True)
+                self._next = number
             except OSError:
                 self._next = number
                 raise

@@ -110,7 +110,7 @@ class RecordingProxy:
             OSError: The address cannot be bound.
             CaptureError: The folder cannot be written.
         """
-        await anyio.to_thread.run_sync(self.recorder.open)
+        self.recorder.claim()
         runtime = self._runtime = Runtime(self._limits)
         await runtime.open()
         codec = self._adapter.codec(self._limits)
@@ -123,6 +123,7 @@ class RecordingProxy:
             subprotocol=self._adapter.name,
         )
         try:
+            await anyio.to_thread.run_sync(self.recorder.open)
             self._listening: Any = await self._transport.listen(self._address, options)
         except BaseException:
             await self._shut()

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 from attrs import frozen
 
+from ..errors import LocalProtocolError
 from .errors import CaptureError
 from .folders import Folder
 from .redaction import Redaction
@@ -99,6 +100,7 @@ class Recorder:
         self._redaction = redaction
         self._metadata = {"capture_id": self.capture_id, **(metadata or {})}
         self._event = threading.Event()
+        self._claimed = False
         self._stopping = False
         self._thread: threading.Thread | None = None
         self._connections = 0
@@ -169,6 +171,16 @@ class Recorder:
 
     # -- life ------------------------------------------------------------------------------------------------------------
 
+    def claim(self) -> None:
+        """Say that it will be opened, by whom nobody else does.
+
+        Raises:
+            LocalProtocolError: It has been opened before.
+        """
+        if self._claimed:
+            raise LocalProtocolError(f"this recording to {self.path} has been entered before: make another one")
+        self._claimed = True
+
     def open(self) -> None:
         """Make the folder, seal what a killed recorder has left there, start the thread. May take a while: not for event loops.
 
@@ -180,8 +192,11 @@ class Recorder:
             self._warm_up()
         except OSError as error:
             raise CaptureError(f"cannot record to {self.path}: {error.strerror or error}") from error
-        self._thread = threading.Thread(target=self._run, name="polybus recorder", daemon=True)
-        self._thread.start()
+        with self._lock:
+            if self._stopping:  # closed meanwhile, by a task that was cancelled
+                return
+            self._thread = threading.Thread(target=self._run, name="polybus recorder", daemon=True)
+            self._thread.start()
 
     def _warm_up(self) -> None:
         """What Arrow loads when it is first used takes longer than many batches: have it over before there is traffic."""
@@ -191,10 +206,11 @@ class Recorder:
 
     def close(self) -> None:
         """Write what waits, seal the segment, end the thread. Waits for it, within limits: not for event loops."""
-        thread, self._thread = self._thread, None
+        with self._lock:
+            self._stopping = True
+            thread, self._thread = self._thread, None
         if thread is None:
             return
-        self._stopping = True
         self._event.set()
         thread.join(_PATIENCE)
         if thread.is_alive():
@@ -224,9 +240,10 @@ class Recorder:
     def _finish(self) -> None:
         self._not_before = 0.0
         try:
-            while (self.rows or self._gaps or self._lost or self._notes) and not self._not_before:
-                self._flush()  # until all is written, or the disk takes nothing
-            self._seal()
+            for _ in range(2):  # to seal may show that something is lost
+                while (self.rows or self._gaps or self._lost or self._notes) and not self._not_before:
+                    self._flush()  # until all is written, or the disk takes nothing
+                self._seal()
         except Exception:
             logger.exception("polybus: the recorder of %s could not write its end", self.path)
         finally:
@@ -341,7 +358,14 @@ class Recorder:
             return
         try:
             segment.seal()
-        except OSError as error:
-            logger.error("polybus: %s could not be sealed: %s", segment.path, error)
+            self._notes += self._folder.trim(time.time())
+        except FileNotFoundError:
+            logger.error("polybus: %s was removed while it was written: %d frames are lost", segment.path, segment.rows)
             segment.close()
-        self._notes += self._folder.trim(time.time())
+            self._lost += segment.rows
+            self._lost_to, self._lost_because = "disk", "the file was removed while it was written"
+            self._refused += segment.rows
+            self._written -= segment.rows
+        except OSError as error:
+            logger.error("polybus: %s could not be sealed: %s", segment.path, error.strerror or error)
+            segment.close()

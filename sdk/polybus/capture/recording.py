@@ -85,17 +85,26 @@ class Recording:
         return self.recorder.stats()
 
     async def __aenter__(self) -> Recording:
-        await anyio.to_thread.run_sync(self.recorder.open)
-        self._bus._recorders.append(self.recorder)
-        await self._between_turns(self._begin)
+        self.recorder.claim()
+        try:
+            await anyio.to_thread.run_sync(self.recorder.open)
+            self._bus._recorders.append(self.recorder)
+            await self._between_turns(self._begin)
+        except BaseException:
+            await self._left()
+            raise
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        await self._left()
+
+    async def _left(self) -> None:
         with anyio.CancelScope(shield=True):
-            self._bus._recorders.remove(self.recorder)
-            await self._between_turns(self._end)
+            if self.recorder in self._bus._recorders:
+                self._bus._recorders.remove(self.recorder)
+                await self._between_turns(self._end)
             await anyio.to_thread.run_sync(self.recorder.close)
 
     async def _between_turns(self, change: Callable[[], None]) -> None:

@@ -91,6 +91,10 @@ class Redaction:
             return
         try:
             changed = change(end, frame)
+            if type(changed) is not bytes:
+                if not isinstance(changed, (bytes, bytearray, memoryview)):
+                    raise TypeError(f"redact gave {type(changed).__name__}: it gives the bytes that are to be written")
+                changed = bytes(changed)
         except Exception:
             if not self._failed:
                 self._failed = True

@@ -193,10 +193,10 @@ async def replay(
     recorder = None
     if record is not None:
         source = f"{capture.path}"
-        recorder = make_recorder(record, source=source)
-        await anyio.to_thread.run_sync(recorder.open)
-        player.recorder = recorder
+        recorder = player.recorder = make_recorder(record, source=source)
     try:
+        if recorder is not None:
+            await anyio.to_thread.run_sync(recorder.open)
         await player.play(plan)
     finally:
         if recorder is not None:
