@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable
+import os
+from collections.abc import AsyncIterator, Callable, Iterable
+from importlib import import_module
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
@@ -12,7 +14,7 @@ from ..authority import Authenticate, Authority
 from ..errors import LocalProtocolError
 from ..event_stream import EventHub
 from ..limits import Limits
-from ..plugins import Closed, Listening, ListenOptions
+from ..plugins import Closed, Listening, ListenOptions, Receiver, Transport
 from ..runtime import Runtime
 from ..urls import resolve_url
 from .ends import ClientEnd, Door, ServerEnd
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
     import ssl
 
     from .._loop import Loop
+    from ..capture.recorder import Recorder
 
 __all__ = ["Broker"]
 
@@ -55,8 +58,11 @@ class Broker:
         tls: For ``tls`` and ``wss``, on both sides.
         metrics: ``http://127.0.0.1:9100`` answers ``/metrics`` there, for Prometheus.
         insecure: Let everybody in although other machines can reach an address.
+        record: A folder: every frame to and from clients is written there, as by `Bus.record` with its defaults. Needs
+            ``pip install 'polybus[capture]'``.
 
     Raises:
+        ImportError: `record` is given, and pyarrow is not installed.
         ValueError: A URL is wrong, or is not of CSB.
         LocalProtocolError: An address can be reached from other machines, and nobody is asked who they are.
     """
@@ -74,6 +80,7 @@ class Broker:
         tls: ssl.SSLContext | None = None,
         metrics: str | None = None,
         insecure: bool = False,
+        record: str | os.PathLike[str] | None = None,
     ) -> None:
         self.limits: Limits = limits if limits is not None else Limits()
         seconds = self.limits.handshake_timeout
@@ -96,6 +103,8 @@ class Broker:
         if tls is not None and not set(transports) & _SECURE:
             raise LocalProtocolError("tls= given, but none of the addresses is tls:// or wss://")
         self._metrics = None if metrics is None else MetricsPort(metrics, lambda: prometheus_text(self.stats()))
+        self._record = record
+        self._recorder = self._new_recorder()
         self._events: EventHub[BrokerEvent] = EventHub(self)
         self._runtime: Runtime | None = None
         self._loop: Loop | None = None
@@ -116,6 +125,7 @@ class Broker:
         Raises:
             OSError: An address is taken or not ours.
             LocalProtocolError: It is entered already, or `tls` is given without need or missing.
+            CaptureError: What passes is to be recorded, and the folder cannot be made or written.
         """
         if self._runtime is not None:
             raise LocalProtocolError("this broker is entered already: make another one")
@@ -137,6 +147,9 @@ class Broker:
             self._doors = [
                 Door(runtime, limits, exchange, authority, end) for authority, end in zip(self._authorities, ends, strict=True)
             ]
+            if self._recorder is not None:
+                await anyio.to_thread.run_sync(self._recorder.open)
+                self._doors[0].listens_in = self._listens_in
             # Servers first: a client that comes at once finds one sooner.
             self.server_urls = await self._listen(1, "?side=broker-server", (), ())
             self.client_urls = await self._listen(0, "", self._origins, self._hosts)
@@ -156,6 +169,15 @@ class Broker:
             if error is None:
                 await self.drain(self.limits.close_timeout)
             await self._shut()
+
+    def _new_recorder(self) -> Recorder | None:
+        # Floors above; loaded when asked for.
+        return None if self._record is None else import_module("polybus.capture").make_recorder(self._record)
+
+    def _listens_in(self, transport: Transport) -> tuple[Transport, Callable[[Receiver], Receiver]]:
+        assert self._recorder is not None
+        adapter = next(iter(self._targets[0].values()))[0]
+        return self._recorder.tap(adapter, transport, opened=False).listening_in(transport)
 
     async def _listen(self, side: int, suffix: str, origins: tuple[str, ...], hosts: tuple[str, ...]) -> tuple[str, ...]:
         urls = []
@@ -230,6 +252,9 @@ class Broker:
         for door in self._doors:
             await self._gone(door)
         await runtime.close()
+        if self._recorder is not None:
+            recorder, self._recorder = self._recorder, self._new_recorder()
+            await anyio.to_thread.run_sync(recorder.close)
         self._events.close()
         self.client_urls = self.server_urls = ()
         if self._closed is not None:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from ..authority import Authority
 from ..crowd import expiry
 from ..errors import BusError, TooManyRequests, Unavailable
-from ..plugins import Admission, Closed, Handshake, Transport
+from ..plugins import Admission, Closed, Handshake, Receiver, Transport
 from .exchange import Exchange
 from .parties import Client, Server
 
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 __all__ = ["WANTED", "ClientEnd", "Door", "ServerEnd"]
 
 logger: logging.Logger = logging.getLogger("polybus.broker")
+
+ListensIn: TypeAlias = "Callable[[Transport], tuple[Transport, Callable[[Receiver], Receiver]]]"
 
 WANTED = "x-csb-server"
 """The header (where there is none: the member of the query) by which a client asks for a server."""
@@ -187,6 +189,8 @@ class Door:
         self.exchange: Exchange = exchange
         self.ends: dict[_End, str] = {}
         self.open: bool = True
+        self.listens_in: ListensIn | None = None
+        """Where connections are recorded: what is to be used in place of a transport, and of what it reports to."""
 
     def knock(self, address: str) -> BusError | None:
         """Count a newcomer, or say why it has to stay outside."""
@@ -218,10 +222,13 @@ class Door:
     def opened(self, transport: Transport, admission: Admission) -> None:
         """A newcomer is in."""
         self._knocking -= 1
+        receives: Callable[[Receiver], Receiver] | None = None
+        if self.listens_in is not None:
+            transport, receives = self.listens_in(transport)
         end = self._make(self, transport)
         self.ends[end] = _host(transport.address)
         end.joined(admission, expiry(admission.identity, self._runtime))
-        transport.start(end)
+        transport.start(end if receives is None else receives(end))
 
     def left_for_good(self, end: _End) -> None:
         """A connection is gone."""

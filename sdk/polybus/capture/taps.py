@@ -7,7 +7,7 @@ the time, before they hand it on. What that costs is paid for each message, so i
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from time import monotonic_ns
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
@@ -16,7 +16,7 @@ from ..message import Kind, Message
 from .schema import DIRECTION_IN, DIRECTION_OUT, FLAG_GAP_BEFORE
 
 if TYPE_CHECKING:
-    from ..plugins import Closed
+    from ..plugins import Closed, Receiver
     from .recorder import Recorder
 
 __all__ = [
@@ -27,6 +27,7 @@ __all__ = [
     "Deadlines",
     "End",
     "Gap",
+    "RecordedReceiver",
     "RecordedSession",
     "RecordedTransport",
     "Row",
@@ -157,6 +158,11 @@ class Tap:
             recorded.send, recorded.frames_to_send = _asking(session, asked)
         return recorded, RecordedTransport(transport, self._writing(self._outgoing, transport.send, asked))
 
+    def listening_in(self, transport: Any) -> tuple[Any, Callable[[Receiver], Receiver]]:
+        """For those who have no session: what to use in place of a transport, and what makes what it is to report to."""
+        recorded = RecordedTransport(transport, self._writing(self._outgoing, transport.send, None))
+        return recorded, lambda receiver: RecordedReceiver(self, receiver)
+
     def came_in(self, hand_on: Callable[[bytes, float], None]) -> Callable[[bytes, float], None]:
         """What comes in, for those who have no session: a function that writes a frame down and hands it on."""
         return self._writing(self._incoming, hand_on, None)
@@ -209,6 +215,28 @@ class RecordedTransport:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._inner, name)
+
+
+class RecordedReceiver:
+    """A receiver of frames for which they are written down before it gets them."""
+
+    def __init__(self, tap: Tap, inner: Receiver) -> None:
+        frames_received = inner.frames_received
+        write = tap.came_in(lambda frame, now: None)
+
+        def received(frames: Sequence[bytes]) -> None:
+            for frame in frames:
+                write(frame, 0.0)
+            frames_received(frames)
+
+        def closed(why: Closed) -> None:
+            tap.over(why)
+            inner.closed(why)
+
+        self.frames_received: Callable[[Sequence[bytes]], None] = received
+        self.closed: Callable[[Closed], None] = closed
+        self.pause_writing: Callable[[], None] = inner.pause_writing
+        self.resume_writing: Callable[[], None] = inner.resume_writing
 
 
 class RecordedSession:

@@ -36,6 +36,9 @@ def broker(
     insecure: Insecure = False,
     cert: Cert = None,
     key: Key = None,
+    record: Annotated[
+        str | None, typer.Option(metavar="DIR", help="Record every frame to and from clients there.", show_default=False)
+    ] = None,
     drain: Annotated[
         float, typer.Option(metavar="S", min=0, callback=finite, help="Seconds for what is under way after SIGTERM.")
     ] = 20.0,
@@ -47,7 +50,9 @@ def broker(
     logging.basicConfig(format="%(levelname)s %(name)s: %(message)s")
     tls = certificate(cert, key)
     try:
-        made = Broker(clients, servers, metrics=metrics, origins=tuple(origin or ()), insecure=insecure, tls=tls)
+        made = Broker(clients, servers, metrics=metrics, origins=tuple(origin or ()), insecure=insecure, tls=tls, record=record)
+    except ImportError as error:
+        raise UsageError(str(error)) from None
     except (LocalProtocolError, ValueError) as error:
         text = (
             str(error).replace("insecure=True", "--insecure").replace("metrics=", "--metrics ").replace("tls=", "--cert FILE")
