@@ -34,6 +34,7 @@ from polybus import (
     Unsupported,
     bridge,
     connect,
+    hello,
 )
 from polybus.testing import pair
 
@@ -317,8 +318,9 @@ def hear(bus: Bus, seen: list[Any]) -> None:
 
 
 @asynccontextmanager
-async def device() -> AsyncIterator[tuple[str, list[bytes]]]:
-    """A CSB server by hand: it gives back what action 0x00010001 is asked, and knows no other. Its URL, and what has come."""
+async def device(*, silent: bool = False) -> AsyncIterator[tuple[str, list[bytes]]]:
+    """A CSB server by hand: it gives back what action 0x00010001 is asked, and knows no other, of which it may say nothing.
+    Its URL, and what has come."""
     seen: list[bytes] = []
 
     async def attend(stream: SocketStream) -> None:
@@ -333,7 +335,7 @@ async def device() -> AsyncIterator[tuple[str, list[bytes]]]:
             seen.append(frame)
             if frame[4:8] == b"\x00\x01\x00\x01":
                 await peer.send(bytes([0x20 | frame[0] & 0x0F, 0]) + frame[2:])
-            else:
+            elif not silent:
                 await peer.send(bytes([0x20, 0xC9]) + frame[2:8])  # NotFound
 
     async with await anyio.create_tcp_listener(local_host="127.0.0.1") as listener, anyio.create_task_group() as group:
@@ -353,6 +355,22 @@ async def test_a_device_that_is_no_polybus_is_asked_as_its_document_says_also_by
         assert [frame[4:8].hex() for frame in seen] == ["ffff0000", "00010001", "00010001", "00010001"]
         with pytest.raises(BadRequest, match="cannot carry this: this peer is not a polybus: CSB has no place for headers"):
             await asker.request("door", headers={"x-user": "ann"})
+
+
+@bounded
+async def test_a_device_that_says_nothing_to_what_it_does_not_know_is_waited_for_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    left, right = Bus(), Bus()
+    routes = [Route("door", 0x00010001)]
+    async with (
+        device(silent=True) as (url, _),
+        connect(url, bus=right),
+        bridge(left, right, routes=routes),
+        pair(left) as asker,
+    ):
+        monkeypatch.setattr(hello, "HELLO_TIMEOUT", 0.01)
+        assert await asker.request("door", 1) == 1
+        monkeypatch.setattr(hello, "HELLO_TIMEOUT", 3600.0)
+        assert [await asker.request("door", number) for number in range(3)] == [0, 1, 2]
 
 
 # -- circles -------------------------------------------------------------------------------------------------------------
@@ -429,6 +447,10 @@ def test_a_route_that_cannot_be_is_refused_when_it_is_declared() -> None:
         Route("door", "_polybus.hello")
     with pytest.raises(ReservedSubject):
         Route("door", "door", headers=["ReplyTo"])
+    for kinds, given in (({"tunnel"}, "request"), ({"publish", "tunnel"}, "reply"), ({"stream", "channel"}, "headers")):
+        options: dict[str, Any] = {given: ["x-user"] if given == "headers" else lambda body, message: body}
+        with pytest.raises(ValueError, match=f"{given}= for .*, of which none has any use for it"):
+            Route("door", "door", kinds, **options)
     with pytest.raises(TypeError, match="several names"):
         Route("door", "door", headers="x-user")
     bus = Bus()

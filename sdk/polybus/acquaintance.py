@@ -31,15 +31,20 @@ class AcquaintedPeer(AnsweredPeer):
         return bool(self._extended)
 
     async def reads_headers(self) -> bool:
-        """Whether a request to the peer may have headers. Where those are an extension, it is asked who it is.
+        """Whether a request to the peer may have headers. Where those are an extension, it is asked who it is; one that was
+        silent once is not waited for again.
 
         Raises:
             Disconnected: It is to be asked, and the link is down or broke meanwhile.
         """
         link = self._link
         session = link.session if link.session is not None else link.adapter.session("client", link.runtime.limits)
-        capabilities = session.capabilities
-        return capabilities.headers and (not capabilities.asks_before_headers or await self.extended())
+        if not session.capabilities.asks_before_headers:
+            return session.capabilities.headers
+        if self._silent and self.connected:
+            _ = self.question()  # nobody waits for it again, but a late answer changes what follows
+            return False
+        return await self.extended()
 
     def question(self) -> Question:
         """The question who the peer is, asked unless it is out already: each waits for a second, so that is one a second."""

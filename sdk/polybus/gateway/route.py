@@ -17,6 +17,12 @@ if TYPE_CHECKING:
 __all__ = ["Route"]
 
 KINDS: Final = ("request", "publish", "stream", "channel", "tunnel")
+_USES: Final = {
+    "request": {"request", "publish", "stream", "channel"},
+    "reply": {"request", "stream", "channel"},
+    "headers": {"request", "publish"},
+}
+"""For which kinds a route may say what."""
 _NAME: Final = re.compile(r"\{(\w*)\}")
 _BRACE: Final = re.compile(r"[{}]")
 
@@ -85,6 +91,9 @@ class Route:
         for name, converter in (("request", self.request), ("reply", self.reply)):
             if converter is not None and not callable(converter):
                 raise TypeError(f"{name}={converter!r}: a function, {name}(body, message) -> body")
+        for name, kinds in _USES.items():
+            if getattr(self, name) and not self.kinds & kinds:
+                raise ValueError(f"{name}= for {', '.join(sorted(self.kinds))}, of which none has any use for it")
         check_headers(dict.fromkeys(self.headers, ""), 1 << 16)
 
     def rewritten(self, subject: str | int) -> str | int:
