@@ -36,10 +36,12 @@ from polybus import (
     connect,
     hello,
 )
+from polybus.events import DeadLettered
 from polybus.testing import pair
 
 from .broker.raw import Closed as RawClosed
 from .broker.raw import RawPeer
+from .protocols.jrep.raw import raw as errai_page
 from .support import bounded, eventually
 
 pytestmark = pytest.mark.anyio
@@ -101,8 +103,17 @@ DOOR = Route("door.>", "vehicle.door.{rest}")
 async def test_requests_publications_errors_and_deadlines_cross_between_all_protocols(protocols: tuple[str, str]) -> None:
     server = house()
     back = Route("alarm.*", "news.alarm.{1}", reverse=True)
+    told: list[Any] = []
+
+    @server.handle("vehicle.door.knock")
+    async def knock(body: Any, ctx: Context) -> str:
+        told.append((body, (ctx.message.headers or {}).get("traceparent")))
+        return "nobody reads this"
+
     async with bridged(DOOR, back, protocols=protocols, server=server) as ground:
         asker = ground.asker
+        await asker.notify("door.knock", {"id": 7}, headers={"traceparent": "00-1-2-00"})
+        await eventually(lambda: told == [({"id": 7}, "00-1-2-00")])
         replies = [asker.request("door.open", {"id": n}) for n in range(100)]
         assert [await reply for reply in replies] == [{"opened": {"id": n}} for n in range(100)]
         with pytest.raises(NotFound) as caught:
@@ -371,6 +382,71 @@ async def test_a_device_that_says_nothing_to_what_it_does_not_know_is_waited_for
         assert await asker.request("door", 1) == 1
         monkeypatch.setattr(hello, "HELLO_TIMEOUT", 3600.0)
         assert [await asker.request("door", number) for number in range(3)] == [0, 1, 2]
+
+
+@bounded
+async def test_a_notification_crosses_converted_to_the_handler_of_the_far_bus_or_over_the_next_bridge() -> None:
+    told: list[Any] = []
+    left, middle, right = Bus(), Bus(), Bus()
+
+    @right.handle("c")
+    async def heard(body: Any) -> None:
+        told.append(body)
+
+    def more(body: Any, message: Message) -> Any:
+        return {"more": body}
+
+    first, second = [Route("a", "b", request=more)], [Route("b", "c", request=more)]
+    async with bridge(left, middle, routes=first), bridge(middle, right, routes=second), pair(left, protocol="jrep") as asker:
+        await asker.notify("a", 1)
+        await eventually(lambda: told == [{"more": {"more": 1}}])
+        far = house()
+        async with bridged(Route("a", "vehicle.door.open", request=more), server=far, protocols=("uprotocol", "csb")) as ground:
+            await ground.asker.notify("a", 1)
+            await eventually(lambda: far.stats().received >= 2)  # a hello, and what it was told
+        assert far.stats().failed == 0
+
+
+@pytest.mark.parametrize("kinds", [{"request"}, {"publish"}, {"request", "publish"}])
+@bounded
+async def test_what_an_errai_page_says_crosses_once_though_it_is_a_notification_and_a_publication(kinds: set[str]) -> None:
+    seen: list[str] = []
+    left, right = Bus(), Bus()
+
+    @right.handle("door")
+    async def told(body: int) -> None:
+        seen.append("told")
+
+    @right.on("door")
+    async def heard(body: int) -> None:
+        seen.append("heard")
+
+    @left.handle("barrier")
+    async def barrier() -> None:
+        await anyio.wait_all_tasks_blocked()
+
+    async with (
+        left.serve("jrep+tcp://127.0.0.1:0") as listener,
+        bridge(left, right, routes=[Route("door", "door", kinds)]),
+    ):
+        async with errai_page(listener.url) as page:
+            await page.associate()
+            await page.say({"ToSubject": "door", "Value": 1})
+            await page.nothing_more()
+    assert seen == ["heard" if "publish" in kinds else "told"]
+
+
+@bounded
+async def test_a_notification_that_cannot_cross_is_a_dead_letter() -> None:
+    left, right = Bus(), Bus()
+    async with bridge(left, right, routes=[Route("a", "b")]), pair(left, protocol="jrep") as asker:
+        events = left.events()
+        await asker.notify("a", 1)
+        seen = await anext(events)
+        assert isinstance(seen, DeadLettered)
+        assert (seen.subject, seen.code) == ("a", Code.UNIMPLEMENTED)
+        assert "not bridged: " in seen.reason
+        assert (left.stats().failed, left.stats().dropped) == (0, 1)
 
 
 # -- circles -------------------------------------------------------------------------------------------------------------

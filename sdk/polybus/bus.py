@@ -262,7 +262,16 @@ class Bus(Passages):
         if body is not None:
             message.format = chosen = link.format_for(body, name)
             message.raw = chosen.encode(body)
-        deadline = self._running.time() + 30.0
+        await self._tell(peer, message)
+
+    async def _tell(self, peer: Peer, message: Message) -> None:
+        """Write a notification as soon as there is room.
+
+        Raises:
+            QueueFull: There was none in time.
+            EncodeError, Unsupported, TooLarge: The wire cannot carry it.
+        """
+        link, deadline = peer._link, self._running.time() + 30.0
         while True:
             if link.flowing:
                 link.write(message, peer)  # not `publish`: a notification has an id of its own, its frame is not shared

@@ -102,7 +102,7 @@ def _unhandled(peer: Peer, message: Message, handler: Handler | None, deadline: 
         peer.send_error(message, Code.UNAVAILABLE, DRAINING)
         return None
     if handler is None and (passage := bus._passage(subject, "request")) is not None:
-        passing: Call = passage.call(peer, peer, message, deadline)
+        passing: Call = passage.requests.call(peer, peer, message, deadline)
         return passing
     if handler is None:
         problem = Code.UNIMPLEMENTED, f"nobody handles {subject!r} here"
@@ -140,20 +140,36 @@ def _answer_hello(peer: Peer, message: Message) -> None:
 def _notify(peer: Peer, message: Message, now: float) -> None:
     bus = peer._link.bus
     handler = bus._handler_of(message)
-    if handler is None or not bus.ready or handler.style in ("stream", "channel"):
+    passage = None
+    if handler is None and bus.ready and not _also_published(peer, message):
+        passage = bus._passage(message.subject, "request")
+    if passage is None and (handler is None or not bus.ready or handler.style in ("stream", "channel")):
         # Nobody asked for an answer, so nobody is refused one; as for a publication that nobody hears, it is no offence.
         why = "no handler" if handler is None else f"a {handler.style} handler" if bus.ready else "draining"
         bus._counters.refused += handler is not None
         code = Code.UNAVAILABLE if not bus.ready else Code.UNIMPLEMENTED
         bus._dead_letter(peer, message, code, why)
         return
-    call = Call(bus, peer, peer, handler, message, math.inf if message.expires is None else message.expires)
+    deadline = math.inf if message.expires is None else message.expires
+    call: Call
+    if passage is not None:
+        call = passage.requests.call(peer, peer, message, deadline)
+    else:
+        assert handler is not None
+        call = Call(bus, peer, peer, handler, message, deadline)
     peer.calls = peer.calls if peer.calls is not None else {}
     message.id = call  # unique, and never written
     peer.calls[call] = call
     admit(peer, call)
     if call.deadline < peer._due:
         peer._watch(call.deadline)
+
+
+def _also_published(peer: Peer, message: Message) -> bool:
+    """Whether the same has come as a publication as well, because to that peer it is one thing, and has crossed a bridge so."""
+    session = peer._link.session
+    one_thing = session is not None and session.capabilities.handlers
+    return one_thing and peer._link.bus._passage(message.subject, "publish") is not None
 
 
 def _cancel(peer: Peer, message: Message, now: float) -> None:

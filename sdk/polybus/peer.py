@@ -148,6 +148,16 @@ class Peer(ChannelledPeer):
             self._watch(deadline)
         return reply
 
+    def _fit_body(self, message: Message) -> None:
+        """Write the body of what came over a bridge, where it has not come as bytes.
+
+        Raises:
+            EncodeError: The wire cannot carry it.
+        """
+        if message.raw is None and message.has_body:
+            message.format = chosen = self._link.format_for(message.body, message.subject)
+            message.raw = chosen.encode(message.body)
+
     def _pass_on(self, message: Message, timeout: float) -> Reply[Any]:
         """Ask what came over a bridge, its body as it is where the wire can carry that.
 
@@ -159,9 +169,7 @@ class Peer(ChannelledPeer):
         now = runtime.time()
         reply: Reply[Any] = Reply(runtime.loop, message.subject, Any, now, now + timeout)
         message.ttl = runtime.ttl(now, reply.deadline)
-        if message.raw is None and message.has_body:
-            message.format = chosen = link.format_for(message.body, message.subject)
-            message.raw = chosen.encode(message.body)
+        self._fit_body(message)
         reply._abandon = self._abandoned
         link.request(message, reply, self)
         if reply.deadline < self._due:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from typing import TYPE_CHECKING
 
 from ..errors import BusError
@@ -11,15 +10,13 @@ from ..headers import VIA
 from ..message import Kind, Message
 from ..router import Listen
 from ..subscription import HandlerInbox
-from .translation import USUAL, translated
+from .translation import USUAL
 
 if TYPE_CHECKING:
     from ..link import Link
     from .passage import Passage
 
 __all__ = ["Publications"]
-
-logger: logging.Logger = logging.getLogger("polybus")
 
 
 class Publications:
@@ -28,15 +25,12 @@ class Publications:
     def __init__(self, passage: Passage) -> None:
         self._passage = passage
         self._inbox: Crossing | None = None
-        self._silent = False
-        """Whether the log says already that they do not cross."""
 
     async def open(self) -> None:
         """Take them from now on."""
         here = self._passage.here
         listen = Listen(plan(self._passage.route.source, self._cross, publication=True), 1000, "block", 1)
         inbox = self._inbox = Crossing(here, here._running, listen)
-        self._silent = False
         here._inboxes.append(inbox)
         here._distribution.local.add(inbox.pattern, inbox)
         here._distribution.want(inbox.pattern)
@@ -78,20 +72,9 @@ class Publications:
                 on.expires, on.ttl = message.expires, message.expires - now
             await there._distribution.publish_crossed(on, now + USUAL)
         except BusError as error:  # of some peer or its wire; the others have got it
-            self._lost(message, error)
+            passage.lost(message, error)
         else:
-            self._silent = False
-
-    def _lost(self, message: Message, error: BusError) -> None:
-        """Told to the log once, until one crosses again: peers shall not fill it."""
-        here, route = self._passage.here, self._passage.route
-        here._counters.dropped += 1
-        here._dead_letter(message.peer, message, translated(error).code, f"not bridged: {error}")
-        if not self._silent:
-            self._silent = True
-            logger.warning(
-                "polybus: %r could not cross the bridge (%r to %r): %s", message.subject, route.source, route.target, error
-            )
+            passage.silent = False
 
 
 class Crossing(HandlerInbox):

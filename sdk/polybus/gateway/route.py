@@ -54,7 +54,7 @@ class Route:
         source: Subject or pattern, on `left`; with `reverse` on `right`.
         target: What it is called on the other side. ``{1}``, ``{2}`` are what the ``*`` of the source stand for, ``{rest}`` is
             that of ``>`` (or of an only wildcard), ``{name}`` that of ``{name}``.
-        kinds: Of ``request``, ``publish``, ``stream``, ``channel``, ``tunnel``.
+        kinds: Of ``request`` (with notifications), ``publish``, ``stream``, ``channel``, ``tunnel``.
         reverse: From `right` to `left`.
         request: ``request(body, message) -> body``, plain or async: converts what crosses. Without it bodies cross untouched.
         reply: ``reply(body, message) -> body``: converts answers and items that come back.

@@ -26,9 +26,10 @@ from ..message import Message
 if TYPE_CHECKING:
     pass
 
-__all__ = ["LEAVING", "USUAL", "applied", "first", "translated"]
+__all__ = ["LEAVING", "TRACE", "USUAL", "applied", "first", "translated"]
 
 LEAVING: Final = "the bridge is leaving: try again later"
+TRACE: Final = "traceparent"
 USUAL: Final = 30.0
 """Seconds for what says nothing of its deadline."""
 _MISUSE: Final = (EncodeError, LocalProtocolError, ReservedSubject, Unsupported)
