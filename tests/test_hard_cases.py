@@ -3,6 +3,7 @@
 import asyncio
 import contextvars
 import datetime
+import time
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -26,6 +27,7 @@ from polybus import (
     Unauthorized,
     connect,
 )
+from polybus._scopes import let_scope_fire
 from polybus.testing import pair
 
 from .support import BOUND, bounded, eventually
@@ -280,6 +282,16 @@ async def test_an_identity_that_has_expired_is_not_let_in() -> None:
 def seen(error: RequestError, subject: str) -> tuple[str, str, str | None]:
     """What somebody sees of a refusal, but for the subject."""
     return type(error).__name__, error.text.replace(repr(subject), "it"), error.reason
+
+
+@bounded
+async def test_a_scope_whose_time_is_over_fires_also_when_the_event_loop_was_busy(anyio_backend: Any) -> None:
+    with anyio.move_on_after(0.0004) as scope:
+        if anyio_backend[0] == "asyncio":  # until all that waits for a time is due at once: uvloop does the later first
+            asyncio.get_running_loop().call_soon(time.sleep, 0.1)
+        await let_scope_fire()
+        pytest.fail("the scope has not fired")
+    assert scope.cancelled_caught
 
 
 @pytest.mark.parametrize("asynchronous", [False, True])

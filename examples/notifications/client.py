@@ -3,6 +3,7 @@
 python examples/notifications/client.py http://127.0.0.1:8000 ann
 """
 
+import os
 import sys
 
 import anyio
@@ -10,6 +11,9 @@ import httpx
 
 from polybus import Bus, BusError, Disconnected, connect
 from polybus.events import LinkUp
+
+WAIT = float(os.environ.get("WAIT_SECONDS", "10"))
+"""How long the server may take to come up."""
 
 
 class Reader:
@@ -49,7 +53,7 @@ async def main(site: str, user: str) -> None:
             return {"authorization": f"Bearer {answer.raise_for_status().json()['token']}"}
 
         url = f"ubre+ws{site.removeprefix('http')}/bus"
-        async with connect(url, headers=token, wait=10) as bus, bus.subscribe("notification") as news:
+        async with connect(url, headers=token, wait=WAIT) as bus, bus.subscribe("notification") as news:
             reader = Reader(bus)
             async with anyio.create_task_group() as group:
                 group.start_soon(reader.after_each_loss)

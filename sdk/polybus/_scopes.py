@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import anyio
+import anyio.lowlevel
 
 if TYPE_CHECKING:
     from ._loop import Loop
@@ -89,3 +90,6 @@ async def let_scope_fire() -> None:
     deadline, now = anyio.current_effective_deadline(), anyio.current_time()
     if deadline <= now + _EARLY:
         await anyio.sleep(max(deadline - now, 0.0) + _EARLY)
+        # uvloop, whose clock has steps of a millisecond, asks again and again whether it is time for a scope. Where it was busy
+        # meanwhile, it ends this sleep first.
+        await anyio.lowlevel.checkpoint()

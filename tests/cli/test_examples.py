@@ -138,7 +138,8 @@ def test_the_tool_prints_answers_and_tells_errors_in_one_line() -> None:
     assert misspelt.returncode == 2 and "tool.py: error: 'nonsense' is no bus URL" in misspelt.stderr
 
 
-def test_a_program_for_notifications_says_in_one_line_that_nobody_is_there() -> None:
+def test_a_program_for_notifications_says_in_one_line_that_nobody_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WAIT_SECONDS", "0")
     site = f"http://127.0.0.1:{free_port()}"
     for url in (site, "nonsense"):
         ended = run_example("notifications/client.py", url, "ann")
