@@ -193,21 +193,25 @@ def _raw(subject: str, raw: bytes, body_format: Any) -> Message:
     return Message(Kind.REQUEST, subject, None, raw, body_format)
 
 
+@pytest.mark.parametrize("protocols", [("ubre", "csb"), ("jrep", "uprotocol")], ids="-".join)
 @bounded
-async def test_only_the_headers_that_are_named_and_traceparent_cross() -> None:
-    seen: list[dict[str, str]] = []
+async def test_only_the_headers_that_are_named_and_traceparent_cross(protocols: tuple[str, str]) -> None:
+    seen: list[dict[str, str] | None] = []
     server = Bus()
 
     @server.handle("tell")
     async def tell(ctx: Context) -> None:
-        seen.append({name: value for name, value in (ctx.message.headers or {}).items() if not name.startswith("polybus-")})
+        seen.append(ctx.message.headers)
 
-    async with bridged(Route("tell", "tell", headers=["X-User"]), server=server) as ground:
-        await ground.asker.request("tell", headers={"x-user": "ann", "x-secret": "s", "traceparent": "00-1-2-00"})
-        async with server.subscribe("tell") as there:
-            pass
-        del there
-    assert seen == [{"x-user": "ann", "traceparent": "00-1-2-00"}]
+    routes = [Route(name, name, headers=["X-User"]) for name in ("tell", "told")]
+    async with bridged(*routes, protocols=protocols, server=server) as ground:
+        ground.right.handle("told")(tell)
+        for headers in ({"x-user": "ann", "x-secret": "s", "traceparent": "00-1-2-00"}, None):
+            for name in ("tell", "told"):
+                await ground.asker.request(name, headers=headers)
+            await ground.asker.notify("tell", headers=headers)
+        await eventually(lambda: len(seen) == 6)
+    assert seen == [{"x-user": "ann", "traceparent": "00-1-2-00"}] * 3 + [None] * 3
 
 
 @bounded

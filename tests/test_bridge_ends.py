@@ -69,6 +69,10 @@ class Far:
 async def joined(far: Far, *, bridges: int = 1, routes: list[Route] = EVERYTHING) -> AsyncIterator[tuple[Bus, AsyncExitStack]]:
     """A client in front of so many bridges in a row, with a server behind; and what leaves the bridges."""
     buses = [Bus() for _ in range(bridges + 1)]
+    if not bridges:
+        async with pair(far.bus, protocol="uprotocol") as asker, AsyncExitStack() as stack:
+            yield asker, stack
+        return
     async with pair(far.bus, protocol="uprotocol", client=buses[-1]), buses[0]:
         async with AsyncExitStack() as stack:
             for near, next_one in zip(buses, buses[1:], strict=False):
@@ -192,6 +196,29 @@ async def test_streams_that_have_no_end_and_tunnels_are_ended_when_their_bridge_
                 assert (down.code, down.reason) == (1001, "the bridge is leaving: try again later")
         await eventually(lambda: not far.inner.peers and far.bus.stats().running == 0)
         assert not any(peer.channels for peer in (*asker.peers, *far.bus.peers))
+
+
+@pytest.mark.parametrize("bridges", [0, 2])
+@bounded
+async def test_whoever_opens_a_tunnel_and_is_cancelled_at_any_step_leaves_nothing(bridges: int) -> None:
+    far = Far()
+    async with joined(far, bridges=bridges) as (asker, _):
+
+        async def visit() -> None:
+            async with connect(asker.tunnel("site.7"), protocol="jrep") as within:
+                for number in range(3):
+                    assert await within.request("echo", number) == number
+
+        for steps in range(0, 40, 2):
+            async with anyio.create_task_group() as group:
+                group.start_soon(visit)
+                for _ in range(steps):
+                    await anyio.lowlevel.checkpoint()
+                group.cancel_scope.cancel()
+        await visit()
+        everybody = [*asker.peers, *far.bus.peers, *far.inner.peers]
+        await eventually(lambda: not far.inner.peers and not any(peer.channels or peer.calls for peer in everybody))
+        assert asker.stats().links == far.bus.stats().links == 1
 
 
 @bounded

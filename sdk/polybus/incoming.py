@@ -14,8 +14,10 @@ from typing import TYPE_CHECKING, Any
 
 from .calls import Call, RefusedCall
 from .errors import BusError, Code
+from .headers import VIA
 from .message import Kind, Message
 from .openings import credited, ended, item, opened, spelled
+from .relaying import hide
 from .subjects import RESERVED_PREFIX, check_pattern, pattern_cost, wire_pattern
 from .turns import DRAINING, admit, duplicate
 
@@ -84,6 +86,8 @@ def _request(peer: Peer, message: Message, now: float) -> None:
             return
         call = unhandled
     else:
+        if message.headers is not None and VIA in message.headers:
+            hide(message)
         call = Call(bus, peer, peer, handler, message, deadline)
     calls[message.id] = call
     admit(peer, call)
@@ -156,6 +160,8 @@ def _notify(peer: Peer, message: Message, now: float) -> None:
         call = passage.requests.call(peer, peer, message, deadline)
     else:
         assert handler is not None
+        if message.headers is not None and VIA in message.headers:
+            hide(message)
         call = Call(bus, peer, peer, handler, message, deadline)
     peer.calls = peer.calls if peer.calls is not None else {}
     message.id = call  # unique, and never written

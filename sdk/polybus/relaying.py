@@ -13,11 +13,16 @@ from zlib import crc32
 from .headers import VIA
 from .message import Message
 
-__all__ = ["Journeys"]
+__all__ = ["Journeys", "hide"]
 
 _REMEMBERED: Final = 8192
 """Ids of one generation; two are kept. A copy that comes later than so many others is taken for another publication."""
 _LONGEST: Final = 64
+
+
+def hide(message: Message) -> None:
+    """Take the header off a message that has come to its goal: handlers do not see it, and may pass on those that they see."""
+    message.headers = {name: value for name, value in (message.headers or {}).items() if name != VIA} or None
 
 
 class Journeys:
@@ -32,7 +37,7 @@ class Journeys:
 
     def arrived(self, message: Message, via: str) -> bool:
         """Whether a publication comes for the first time; takes the header off it."""
-        message.headers = {name: value for name, value in (message.headers or {}).items() if name != VIA} or None
+        hide(message)
         id, *buses = via.split(",")
         return self._bus not in buses and self._is_new(id[: _LONGEST + 9])
 

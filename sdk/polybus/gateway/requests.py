@@ -9,6 +9,7 @@ from ..calls import Answer, Call
 from ..errors import BusError, Code, RequestError
 from ..headers import VIA
 from ..message import Kind, Message
+from ..relaying import hide
 from .translation import TRACE, USUAL, translated
 
 if TYPE_CHECKING:
@@ -52,6 +53,7 @@ class Requests:
             on = await self._onward(Kind.NOTIFY, message)
             there = self._passage.there
             if on.subject in there._handlers:
+                hide(on)
                 there._loopback.notify(on.subject, on.body, on.headers)
             elif (further := there._passage(on.subject, "request")) is not None:
                 await further.requests.tell(on)
@@ -94,6 +96,7 @@ class Requests:
         began = runtime.time()
         timeout = USUAL if deadline == math.inf else max(0.0, deadline - began)
         if on.subject in there._handlers:
+            hide(on)
             reply = there._loopback.request(on.subject, on.body, timeout, Any, on.headers)
         elif (further := there._passage(on.subject, "request")) is not None:
             answer: Message = await further.requests.ask(on, began + timeout)
