@@ -272,3 +272,27 @@ def test_a_frame_that_is_too_long_is_cut_and_says_so() -> None:
     _, flags, _ = Redaction(None, bodies=True).apply([End(DIRECTION_OUT, protocol="ubre")], frames, 10)
     assert frames == [b"x" * 10]
     assert flags == [FLAG_TRUNCATED]
+
+
+@pytest.mark.parametrize(
+    "frame",
+    [
+        b'{"token":"x"} ' + b"\\" * 1_000_000 + b'"',
+        b'{"token":"x"} ' + b'\\\\\\\\\\\\\\x"' * 100_000,
+        b'{"token":"x"} ' + b'"' + b"\\" * 500_000 + b'"' + b"\\" * 500_000,
+    ],
+    ids=["one run", "many runs", "two runs"],
+)
+def test_a_frame_of_backslashes_takes_no_longer_than_others(frame: bytes) -> None:
+    # Each byte was once looked at for each byte: half an hour for these, with the interpreter lock held.
+    assert redact_default("ubre", frame) == frame.replace(b'"x"', b'"*"', 1)
+
+
+@pytest.mark.parametrize("slashes", [0, 1, 3, 7, 15, 31])
+@pytest.mark.parametrize("before", [b"{", b"C:\\", b"C:\\\\\\"])
+def test_a_name_is_found_at_any_level_and_behind_backslashes_of_other_text(slashes: int, before: bytes) -> None:
+    if before != b"{" and slashes > 7:
+        before = b"{"  # behind others only the usual levels are told apart
+    quote = b"\\" * slashes + b'"'
+    frame = before + quote + b"token" + quote + b":" + quote + b"hunter2" + quote + b"}"
+    assert PLAIN.encode() not in redact_default("ubre", frame)

@@ -46,7 +46,9 @@ SUSPECT_EVENT: Final = (
 """`SUSPECT` for events in JSON, whose ``"data_base64":"`` is looked at by itself: base64 is what is there as a rule. Written
 with a space between, or in another member, it is found here."""
 
-_KEY: Final = re.compile(rb'(\\*)"((?:[^"\\]|\\u[0-9a-fA-F]{4}){1,256})\1"\s*:\s*')
+_KEY: Final = re.compile(rb'((?<!\\)\\*|\\{0,7})"((?:[^"\\]|\\u[0-9a-fA-F]{4}){1,256})\1"\s*:\s*')
+"""What stands before its quotes is a whole run of backslashes, or the end of one: but not any end, or a frame of nothing but
+backslashes, of which each may be the first, took minutes."""
 _BEARER: Final = re.compile(rb"(?i)(bearer\s+)([A-Za-z0-9._~+/=-]+)")
 _BASE64: Final = re.compile(rb"[A-Za-z0-9+/]{20,}={0,2}")
 _FIELD: Final = re.compile(rb"(?:^|(?<=[&?]))([^=&]{1,256})=([^&]*)")
