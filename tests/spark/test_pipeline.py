@@ -18,12 +18,17 @@ from pyspark.sql.types import StringType, StructField, StructType
 
 from polybus.capture import Capture, CaptureError
 from polybus.capture.schema import EVENTS, EXCHANGES, QUARANTINE
+from polybus.capture.segments import SegmentWriter
 from polybus.spark import Done, Pipeline, load, nanoseconds
+from polybus.spark.manifest import Counts, Output
 from polybus.spark.matching import exchanges as matched
+from polybus.spark.pipeline import _metrics_of
 from polybus.spark.ranges import Window
 from polybus.spark.source import BusDataSource
+from polybus.spark.storage import Storage
 from polybus.spark.tables import spark_schema
 
+from ..capture import rows as frames
 from ..capture.generator import EXCHANGES as TRUTH
 from ..capture.generator import Traffic, traffic
 
@@ -100,11 +105,28 @@ def test_frames_in_are_rows_and_quarantine_and_empty_ones(recorded: Recorded) ->
 
 
 def test_running_again_changes_nothing(spark: SparkSession, recorded: Recorded) -> None:
-    before = {path: path.read_bytes() for path in recorded.out.rglob("*.parquet") if "metrics" not in path.parts}
-    again = Pipeline(spark).run(recorded.path, recorded.out)
-    assert again.added.frames == 0
-    assert again.metrics == recorded.done.metrics
-    assert {path: path.read_bytes() for path in recorded.out.rglob("*.parquet") if "metrics" not in path.parts} == before
+    before = {path: path.read_bytes() for path in recorded.out.rglob("*.*")}
+    stages: list[str] = []
+    again = Pipeline(spark, progress=stages.append).run(recorded.path, recorded.out)
+    assert again == attrs.evolve(recorded.done, added=Counts())
+    assert stages == [], "nothing is asked of Spark"
+    assert {path: path.read_bytes() for path in recorded.out.rglob("*.*")} == before
+
+
+def test_metrics_that_are_missing_or_not_of_the_last_run_are_made_anew(spark: SparkSession, tmp_path: Path) -> None:
+    made = traffic(300)
+    capture, out = made.write(tmp_path / "capture"), tmp_path / "out"
+    pipeline = Pipeline(spark)
+    pipeline.run(capture, out, report=False)
+    (out / "metrics.json").write_text('{"runs": 0}')
+    (out / "report.html").write_text("of another day")
+    again = pipeline.run(capture, out)
+    assert again.added == Counts()
+    assert again.metrics["counts"]["frames"] == made.frames
+    assert (out / "report.html").read_text().startswith("<!doctype html>")
+    assert _metrics_of(Output(Storage(out))) == again.metrics
+    (out / "metrics.json").write_text("{")
+    assert _metrics_of(Output(Storage(out))) is None
 
 
 def test_runs_over_what_is_new_give_the_tables_of_a_single_run(spark: SparkSession, recorded: Recorded, tmp_path: Path) -> None:
@@ -139,7 +161,7 @@ def test_a_stream_and_runs_in_between_give_the_tables_of_a_single_run(
 
     grow(0, 2)
     pipeline = Pipeline(spark)
-    query = pipeline.stream(capture, out, every="0 seconds", max_rows=4000)
+    query = pipeline.stream(capture, out, every="200 milliseconds", max_rows=4000)
     query.processAllAvailable()
     grow(2, 4)
     pipeline.run(capture, out, report=False)
@@ -289,13 +311,30 @@ def test_what_cannot_be_read_is_counted_or_with_strict_refused(spark: SparkSessi
     data = bytearray(victim.read_bytes())
     data[len(data) // 2] ^= 1
     victim.write_bytes(data)
+    _write_strange(capture, len(list(capture.iterdir())))
     with pytest.raises(CaptureError, match="without --strict"):
         Pipeline(spark, strict=True).run(capture, tmp_path / "strict")
     assert not list((tmp_path / "strict").glob("_manifest/*"))
-    done = Pipeline(spark).run(capture, tmp_path / "out")
+    done = Pipeline(spark).run(capture, tmp_path / "out", report=False)
     assert done.total.lost == 1
-    assert 0 < recorded.made.frames - done.total.frames <= 200
-    assert done.metrics["losses"][0]["segment"] == 1
+    assert 0 < recorded.made.frames + 2 - done.total.frames <= 200
+    last = Output(Storage(tmp_path / "out")).last
+    assert last is not None
+    assert last.losses[0]["segment"] == 1
+    # What peers and strangers have put into a capture stops nothing, and goes nowhere else.
+    patient = load(spark, tmp_path / "out", "exchanges").where("capture_id = 'c'").select("outcome").collect()
+    assert [row["outcome"] for row in patient] == ["open-at-end"]
+    found = load(spark, tmp_path / "out", "quarantine").where("capture_id = 'c'").select("protocol", "reason").collect()
+    assert [tuple(row) for row in found] == [("x/../../../../gone", "unknown_protocol")]
+    assert {path.name for path in tmp_path.iterdir()} == {"capture", "strict", "out"}
+
+
+def _write_strange(capture: Path, number: int) -> None:
+    """A segment with a ttl that in nanoseconds does not fit 64 bits, and a protocol whose name is a path."""
+    asks = frames.row(0, frame=b'{"request":"plant.wait","id":"1","ttl":%d}' % 2**53)
+    writer = SegmentWriter(capture, number, {"capture_id": "c"})
+    writer.write(frames.batch(asks, frames.row(1, protocol="x/../../../../gone", frame=b"?")), 0)
+    writer.seal()
 
 
 def test_a_folder_of_other_things_is_not_written_into(spark: SparkSession, recorded: Recorded, tmp_path: Path) -> None:

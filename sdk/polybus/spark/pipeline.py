@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import attrs
 from pyspark.sql import DataFrame, SparkSession
@@ -24,6 +24,9 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
 __all__ = ["Done", "Pipeline", "check"]
+
+METRICS: Final = "metrics.json"
+REPORT: Final = "report.html"
 
 
 @attrs.frozen
@@ -87,7 +90,7 @@ class Pipeline:
         connection: str | None = None,
         report: bool = True,
     ) -> Done:
-        """Take what is new, and write metrics and report anew.
+        """Take what is new, and write metrics and report anew; where nothing is new, they stay as they are.
 
         Args:
             capture: The folder of segments; a path, or a URI that `pyarrow.fs` knows.
@@ -105,7 +108,12 @@ class Pipeline:
         step = self._step(capture, out, Window(start_ns, end_ns, connection))
         with step.alone():
             added = step.advance()
-            return self._finish(step.out, step.output, added) if report else Done(step.out, added, step.output.counts, {}, "")
+            if not report:
+                return Done(step.out, added, step.output.counts, {}, "")
+            metrics = _metrics_of(step.output)
+            if metrics is not None:
+                return Done(step.out, added, step.output.counts, metrics, _report_in(step.out))
+            return self._finish(step.out, step.output, added)
 
     def stream(
         self,
@@ -169,10 +177,26 @@ class Pipeline:
     def _finish(self, out: str, output: Output, added: Counts) -> Done:
         self._progress("metrics")
         metrics = measure(self._spark, output)
-        output.storage.write("metrics.json", json.dumps(metrics, indent=1).encode())
         self._progress("report")
-        output.storage.write("report.html", render(metrics).encode())
-        return Done(out, added, output.counts, metrics, f"{out.rstrip('/')}/report.html")
+        output.storage.write(REPORT, render(metrics).encode())
+        # Last: where it is there and of the last run, the report is too.
+        output.storage.write(METRICS, json.dumps(metrics, indent=1).encode())
+        return Done(out, added, output.counts, metrics, _report_in(out))
+
+
+def _report_in(out: str) -> str:
+    return f"{out.rstrip('/')}/{REPORT}"
+
+
+def _metrics_of(output: Output) -> dict[str, Any] | None:
+    """Those that are there, if they are of all runs."""
+    if not {METRICS, REPORT} <= set(output.storage.names()):
+        return None
+    try:
+        metrics: dict[str, Any] = json.loads(output.storage.read(METRICS))
+    except ValueError:
+        return None
+    return metrics if metrics.get("runs") == len(output.manifests) else None
 
 
 def check(capture: str | os.PathLike[str], out: str | os.PathLike[str]) -> None:
