@@ -19,7 +19,7 @@ FLOORS: tuple[frozenset[str], ...] = (
     frozenset({"message"}),
     frozenset({"plugins"}),
     frozenset({"protocols", "transports"}),
-    frozenset({"account", "urls", "reply", "hello", "outbox", "workers", "runtime", "threads", "channel"}),
+    frozenset({"account", "urls", "reply", "hello", "outbox", "workers", "eager", "runtime", "threads", "channel"}),
     frozenset({"signatures", "handlers", "authority", "router"}),
     frozenset({"blocking_items", "blocking_peer"}),
     frozenset({"blocking", "calls", "execution", "event_stream", "lifespan", "loopback"}),

@@ -5,10 +5,11 @@ from __future__ import annotations
 import inspect
 import math
 import secrets
-from collections.abc import AsyncIterable, Coroutine
-from typing import TYPE_CHECKING, Any
+from collections.abc import AsyncIterable, Awaitable, Coroutine
+from typing import TYPE_CHECKING, Any, Final
 
 import anyio
+from attrs import frozen
 
 from .channel import Channel
 from .context import current_call
@@ -23,6 +24,9 @@ if TYPE_CHECKING:
     from .peer import Peer
 
 __all__ = ["Answer", "Call", "ChannelCall", "RefusedCall", "failure"]
+
+
+_PLAIN: Final = frozenset({"inline", "thread"})
 
 
 class Answer:
@@ -114,6 +118,48 @@ class Call:
                 current_call.reset(token)
             self.end()
 
+    def run_plain(self) -> bool:
+        """`run` without a task, of what is no more than a function to call; in a context of its own.
+
+        False where something is to be awaited, before it or of what it has given: then `run` does the rest.
+        """
+        if not self._is_plain():
+            return False
+        timed = self.deadline != math.inf
+        if timed:
+            current_call.set(self)
+        self.started = self.delivered = True
+        try:
+            result = self.handler.invoke(self.bus, self.message, self.deadline if timed else None)
+            if inspect.isawaitable(result):
+                self.handler = Given(result, self.handler.name)  # type: ignore[assignment]  # `run` asks no more of it
+                self.started = self.delivered = False
+                return False
+            if not self.ended:
+                self.origin.answer(self, result)
+        except BaseException as error:  # whatever it is: there is no task that it could end
+            if not self.ended:
+                self.origin.refuse(self, *failure(error, self.bus, self.message))
+            if isinstance(error, KeyboardInterrupt):
+                raise
+        finally:
+            if self.started:
+                self.end()
+        return True
+
+    def _is_plain(self) -> bool:
+        """Where there are no threads, every ``def`` is called on the event loop."""
+        bus, peer = self.bus, self.peer
+        return (
+            type(self) is Call
+            and not self.ended
+            and self.handler.style in _PLAIN
+            and bus._authorize is None
+            and not bus._execution.middleware
+            and peer is not None
+            and peer._link.outbox is None
+        )
+
     async def outcome(self) -> Any:
         """What is answered where there is no handler.
 
@@ -158,6 +204,18 @@ class Call:
             self.delivered = False
             self.origin.refuse(self, Code.DEADLINE_EXCEEDED, "the deadline passed before the handler answered", None, None)
             self.stop()
+
+
+@frozen
+class Given:
+    """Takes the place of a handler that has given something to be awaited."""
+
+    outcome: Awaitable[Any]
+    name: str
+    style: str = "async"
+
+    def invoke(self, *_: Any) -> Awaitable[Any]:
+        return self.outcome
 
 
 class RefusedCall(Call):

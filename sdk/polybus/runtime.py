@@ -19,6 +19,7 @@ from ._loop import Bell, Loop, elsewhere, is_stray, running_loop
 from ._scopes import effective_deadline
 from .account import Account
 from .context import current_call
+from .eager import EagerWorkers
 from .workers import Workers
 
 if TYPE_CHECKING:
@@ -52,6 +53,8 @@ class Timed(Protocol):
     def _expire(self, now: float) -> float: ...
 
 
+_IN_A_BROWSER = sys.platform == "emscripten"
+
 _PRECISION = 0.01
 """Seconds by which a deadline may fire late, so that one timer serves many."""
 
@@ -68,7 +71,6 @@ class Runtime:
         self.call_soon: Callable[..., Any] = self.loop.call_soon
         self.thread: int = get_ident()
         """Where the loop runs: what the short ways ask, because asyncio asks the system for the process id as well."""
-        self.workers: Workers = Workers(self.loop, self.spawn)
         self.bell: Bell = Bell(self.loop)
         """Rung when a request, a publication's handler, an outbox or a link has come to its end."""
         self.links: dict[Link, None] = {}
@@ -95,6 +97,9 @@ class Runtime:
             # anyio asks sniffio, where it is installed, which library runs; in a callback of a socket only the context tells.
             self._context.run(sniffio.current_async_library_cvar.set, "asyncio")
         self._context.run(lambda: inside.set((*inside.get(), self)))
+        self.workers: Workers = (
+            EagerWorkers(self.loop, self.spawn, self._context) if _IN_A_BROWSER else Workers(self.loop, self.spawn)
+        )
         self._owner: asyncio.Task[None] | None = None
         self._detached: set[asyncio.Task[None]] = set()
         self.failure: BaseException | None = None

@@ -1,19 +1,97 @@
 """Inside Pyodide, on the loop that it shares with the page: what an application there would do."""
 
+import asyncio
+import contextvars
 import gc
 import importlib
 import importlib.util
 import sys
 import weakref
 from collections.abc import AsyncIterator
+from typing import Any
 
 import anyio
 
 import polybus
-from polybus import Bus, Channel, Context, NoHandler, connect
+from polybus import Bus, Channel, Code, Context, NoHandler, RequestError, connect
 from polybus.transports.postmessage import JSPort, PortTransport
 
 OUT_OF_PLACE = "websockets httpx cloudevents google.protobuf uvloop multiprocessing"
+
+
+async def in_the_event() -> None:
+    """A plain function runs in the event that brings its request: in order, and without leaving anything behind."""
+    js = importlib.import_module("js")
+    bus, log = Bus(), list[str]()
+    seen: contextvars.ContextVar[str] = contextvars.ContextVar("seen", default="nothing")
+
+    def note(word: str) -> str:
+        task = "in a task" if asyncio.current_task() is not None else "in the event"
+        log.append(f"{word} {task}, seen {seen.get()}")
+        seen.set(word)
+        return word
+
+    bus.handle("plain")(note)
+    bus.handle("inline", inline=True)(note)
+
+    @bus.handle("async")
+    async def coroutine(word: str) -> str:
+        return note(word)
+
+    @bus.handle("given")
+    def given(word: str) -> Any:
+        return coroutine(word)
+
+    @bus.handle("fails")
+    def fails(word: str) -> None:
+        raise RequestError(Code.NOT_FOUND, note(word))
+
+    @bus.handle("breaks")
+    def breaks(word: str) -> None:
+        raise BaseException(note(word))
+
+    @bus.handle("asks")
+    def asks(word: str, ctx: Context) -> str:
+        assert ctx.peer is not None
+        asked.append(ctx.peer.request("name", timeout=60))
+        return note(word)
+
+    asked: list[Any] = []
+    client = Bus()
+
+    @client.handle("name")
+    async def name() -> str:
+        return "the client"
+
+    channel = js.MessageChannel.new()
+    async with (
+        bus.serve(PortTransport(JSPort(channel.port2)), protocol="ubre"),
+        connect(PortTransport(JSPort(channel.port1)), protocol="ubre", bus=client),
+    ):
+        words = "async plain async async inline given fails breaks plain".split()
+        replies = [client.request(word, f"{word} {number}", timeout=5) for number, word in enumerate(words)]
+        told: list[Any] = []
+        for reply in replies:
+            try:
+                told.append(await reply)
+            except RequestError as error:
+                told.append(error.code)
+        assert told == [
+            *(f"{word} {number}" for number, word in enumerate(words[:6])),
+            Code.NOT_FOUND,
+            Code.INTERNAL,
+            "plain 8",
+        ]
+        begun = [line.split(" in ")[0] for line in log]
+        assert begun == [f"{word} {number}" for number, word in enumerate(words)], log
+        assert all(line.endswith("seen nothing") for line in log), log
+        log.clear()
+        for word in ("plain", "asks", "inline", "async", "given"):  # each when the one before is over
+            assert await client.request(word, word, timeout=5) == word
+        places = ["in the event"] * 3 + ["in a task"] * 2
+        assert [line.removesuffix(", seen nothing").partition(" ")[2] for line in log] == places, log
+        assert await asked[0] == "the client"
+        assert bus.stats().running == 0
 
 
 async def over_a_channel(server: Bus) -> None:
@@ -85,5 +163,6 @@ async def main() -> int:
             replies = [bus.request("plain", number) for number in range(100)]
             assert [await reply for reply in replies] == list(range(1, 101))
     await over_a_channel(server)
+    await in_the_event()
     print(f"{len(polybus.__all__)} names of polybus in Pyodide")
     return 0
