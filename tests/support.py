@@ -3,6 +3,7 @@
 import functools
 import random
 import socket
+import traceback
 from collections.abc import Awaitable, Callable
 from typing import Any, ParamSpec
 
@@ -24,7 +25,11 @@ def bounded(test: Callable[P, Awaitable[None]]) -> Callable[P, Awaitable[None]]:
     @functools.wraps(test)
     async def within(*args: P.args, **kwargs: P.kwargs) -> None:
         with anyio.fail_after(BOUND):
-            await test(*args, **kwargs)
+            try:
+                await test(*args, **kwargs)
+            except anyio.get_cancelled_exc_class():
+                traceback.print_exc()  # where it hung: trio's TimeoutError does not say
+                raise
 
     return within
 

@@ -71,8 +71,8 @@ def serving(folder: Path, *options: str, url: str = "ubre+tcp://127.0.0.1:0") ->
     try:
         assert process.stdout is not None
         word, _, real = process.stdout.readline().strip().partition(" ")
-        assert word == "serving", process.communicate(timeout=10)
+        assert word == "serving", process.communicate(timeout=60)
         yield real, process
     finally:
         process.kill()
-        process.communicate(timeout=30)
+        process.communicate(timeout=60)

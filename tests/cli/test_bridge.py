@@ -90,7 +90,7 @@ def test_it_ends_when_a_side_will_have_it_no_more(tmp_path: Path) -> None:
                     await anyio.to_thread.run_sync(process.stdout.readline)
                     welcome = False
                     await server.peers[0].aclose("who are you?")
-                    _, told = await anyio.to_thread.run_sync(lambda: process.communicate(timeout=20))
+                    _, told = await anyio.to_thread.run_sync(lambda: process.communicate(timeout=60))
                     assert (process.returncode, len(told.splitlines())) == (1, 1)
                     assert "identify yourself" in told
                 finally:

@@ -32,7 +32,7 @@ def test_record_then_look_then_replay(tmp_path: Path, capsys: pytest.CaptureFixt
             assert run(["request", through, "echo", '{"token":"hunter2"}']) == 0
         finally:
             proxy.send_signal(signal.SIGINT)
-            out, _ = proxy.communicate(timeout=30)
+            out, _ = proxy.communicate(timeout=60)
         assert proxy.returncode == 0
         assert "0 lost" in out
         capsys.readouterr()

@@ -87,7 +87,7 @@ def test_an_interrupted_subscribe_leaves_in_order(number: signal.Signals, tmp_pa
             try:
                 first = _first_line(listener, url)
                 listener.send_signal(number)
-                rest, err = listener.communicate(timeout=30)
+                rest, err = listener.communicate(timeout=60)
             finally:
                 listener.kill()
     assert json.loads(first)["subject"] == "news.today"
@@ -111,7 +111,7 @@ def test_serve_lets_a_running_handler_finish_and_ends_with_status_0(tmp_path: Pa
     with serving(tmp_path) as (url, process):
         assert run(["request", url, "echo", "1"]) == 0
         process.send_signal(signal.SIGTERM)
-        assert process.wait(timeout=30) == 0
+        assert process.wait(timeout=60) == 0
 
 
 def test_serve_takes_several_addresses_of_every_kind(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -175,7 +175,7 @@ def test_serve_goes_on_answering_for_the_delay_while_it_says_that_it_is_not_read
         assert run(["request", url, "greet", '"Ann"']) == 0
         assert "Hello, Ann" in capsys.readouterr().out
         process.send_signal(signal.SIGTERM)
-        process.wait(timeout=30)
+        process.wait(timeout=60)
 
 
 def test_a_subject_is_a_number_where_the_protocol_has_them(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

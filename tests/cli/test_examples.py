@@ -105,7 +105,7 @@ def server(name: str, *urls: str, **environment: str) -> Iterator[tuple[str, "su
         yield url, process
     finally:
         process.kill()
-        process.communicate(timeout=30)
+        process.communicate(timeout=60)
 
 
 def run_example(name: str, *arguments: str) -> "subprocess.CompletedProcess[str]":
@@ -119,7 +119,7 @@ def test_the_client_and_the_server_in_two_processes() -> None:
     with server(server_name, "ubre+ws://127.0.0.1:0/bus") as (url, process):
         client = run_example(client_name, url)
         process.terminate()
-        assert process.wait(timeout=30) == 0
+        assert process.wait(timeout=60) == 0
     assert (client.returncode, client.stderr) == (0, "")
     lines = client.stdout.splitlines()
     assert len(lines) == len(CLIENT_PRINTS)
@@ -169,8 +169,8 @@ def test_the_service_answers_what_runs_when_it_is_told_to_end() -> None:
             assert process.stdout is not None
             assert process.stdout.readline() == "a report is asked for\n"
             process.send_signal(signal.SIGTERM)
-            answer = client.communicate(timeout=30)[0]
-        out, err = process.communicate(timeout=30)
+            answer = client.communicate(timeout=60)[0]
+        out, err = process.communicate(timeout=60)
     assert (client.returncode, answer) == (0, '"Monday: all is well"\n')
     assert (process.returncode, out) == (0, "closing the archive: the last report has been given\n")
     assert "draining" in err

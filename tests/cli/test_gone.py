@@ -193,7 +193,7 @@ def test_ctrl_c_is_status_130_and_silent(command: str, pretender: Callable[[str]
             connections = [listener.accept()[0]]
             connections[0].recv(1) if command != "doctor" else connections.append(listener.accept()[0])
             program.send_signal(signal.SIGINT)
-            out, err = program.communicate(timeout=30)
+            out, err = program.communicate(timeout=60)
         for connection in connections:
             connection.close()
     assert (program.returncode, out, err) == (130, "", "")
@@ -218,7 +218,7 @@ def _on_a_terminal(command: list[str], environment: dict[str, str]) -> str:
                 shown.write(os.read(master, 4096) or b"")
             except OSError:  # the other end has gone
                 break
-        program.wait(30)
+        program.wait(60)
     os.close(master)
     return shown.getvalue().decode()
 

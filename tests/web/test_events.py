@@ -319,18 +319,23 @@ async def test_each_request_shows_its_credentials_and_who_they_are_is_the_peer()
 
 async def test_a_crowd_waits_for_a_slow_authenticate_and_not_all_at_once() -> None:
     asking, most = 0, 0
+    go = anyio.Event()
+    go.set()
 
     async def authenticate(handshake: Any) -> Identity:
         nonlocal asking, most
         asking += 1
         most = max(most, asking)
-        await anyio.sleep(0.01)
+        await go.wait()
         asking -= 1
         return Identity("anybody")
 
     bus = make_bus(authenticate=authenticate, limits=Limits(close_timeout=0.2, handshakes=3))
     async with serving(bus) as server, connect(url_of(server)) as client:
+        go = anyio.Event()
         replies = [client.request("echo", number) for number in range(20)]
+        await eventually(lambda: asking == 3)
+        go.set()
         assert [await reply for reply in replies] == list(range(20))
     assert most == 3
 

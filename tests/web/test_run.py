@@ -54,7 +54,7 @@ def test_it_says_where_it_serves_and_takes_frames_as_large_as_the_bus_does(tmp_p
             with polybus.sync.connect(f"ubre+ws{url.removeprefix('http')}/bus", limits=Limits(message=3_000_000)) as bus:
                 assert bus.request("size", "x" * 2_500_000) == 2_500_000
             process.send_signal(signal.SIGINT)
-            assert process.wait(30) == 0
+            assert process.wait(60) == 0
         finally:
             process.kill()
 
@@ -65,7 +65,7 @@ def test_a_port_that_is_taken_ends_it_with_status_3(tmp_path: Path) -> None:
             assert first.stdout is not None
             port = int(first.stdout.readline().rpartition(":")[2])
             with started(tmp_path, "app", port) as second:
-                assert second.wait(30) == 3
+                assert second.wait(60) == 3
         finally:
             first.kill()
 
