@@ -132,7 +132,7 @@ def wire_of(protocol: str, options: str, limits: Limits = _LIMITS) -> Wire:
             adapter = evolve(adapter, actions=actions)
             names = {number: name for name, number in adapter.actions}
         codec = adapter.codec(limits)
-    except (ValueError, TypeError) as error:
+    except (ValueError, TypeError, RecursionError) as error:
         problem = str(error) or type(error).__name__
     reads = unknown if codec is None else codec.decode
     return Wire(reads, reading_for(protocol, names), protocol, options, codec, _many(protocol, codec, names))
@@ -209,7 +209,7 @@ class _Work:
             said = json.loads(wire.options)[_MARK]
             kind = "open" if said["state"] == "open" else "close"
             data = None if kind == "open" else json.dumps({k: said[k] for k in ("code", "reason") if k in said}).encode()
-        except (ValueError, KeyError, TypeError):
+        except (ValueError, KeyError, TypeError, RecursionError):
             self._bad.append((row, "malformed", "a row without a frame, that says neither of a gap nor of a connection", None))
             return
         name = str(said.get("code")) if kind == "close" else None

@@ -124,6 +124,9 @@ def said_by_clients(capture: Capture, selection: Selection, report: Replayed) ->
     window: tuple[float, float] | None = None
     for batch in capture.batches():
         for row in batch.rows.to_pylist():
+            if None in (row["ts_ns"], row["mono_ns"]):
+                report.skipped["unreadable"] += 1
+                continue
             if window is None:
                 window = selection.window(row["ts_ns"])
             frame, options = row["frame"], row["options"] or ""

@@ -100,12 +100,23 @@ def _count(found: Info, rows: pa.RecordBatch, conns: set[str]) -> None:
     for options in (
         rows.filter(pc.greater(pc.bit_wise_and(rows.column("flags"), FLAG_GAP_BEFORE), 0)).column("options").to_pylist()
     ):
-        gap = json.loads(options)
-        found.gaps[gap["gap"]] = found.gaps.get(gap["gap"], 0) + gap["frames"]
+        what, count = _gap_of(options)
+        found.gaps[what] = found.gaps.get(what, 0) + count
     times = pc.min_max(frames.column("ts_ns")).as_py()
     if times["min"] is not None:
         found.first_ns = times["min"] if found.first_ns is None else min(found.first_ns, times["min"])
         found.last_ns = times["max"] if found.last_ns is None else max(found.last_ns, times["max"])
+
+
+def _gap_of(options: str | None) -> tuple[str, int]:
+    """What a row says that is missing, and how many frames; "unknown" where it says nothing that can be read."""
+    try:
+        said = json.loads(options or "")
+        if isinstance(said["gap"], str) and isinstance(said["frames"], int):
+            return said["gap"], said["frames"]
+    except (ValueError, KeyError, TypeError, RecursionError):
+        pass
+    return "unknown", 0
 
 
 @frozen

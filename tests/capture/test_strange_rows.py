@@ -1,0 +1,81 @@
+"""Captures come from elsewhere too: a row may say anything that its columns can hold, and nothing stumbles over it."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from polybus.capture import Capture, decode, export, info, recover, replay, verify
+from polybus.capture.schema import FLAG_GAP_BEFORE
+from polybus.capture.segments import SegmentWriter
+
+from .rows import batch, row
+
+OPTIONS = (
+    None, "", "[", "[" * 100_000, "null", "1", "[]",
+    '"x"', '{"link":1}', '{"link":{}}', '{"format":"nope"}', '{"format":{"a":1}}',
+    '{"actions":5}', '{"actions":{"a":"b"}}', '{"actions":[["a",1]]}', '{"side":"broker-server"}', '{"a":"\\ud800"}',
+    '{"gap":1}', '{"gap":"x","frames":"y"}', '{"gap":"x","frames":1e999}', '{"gap":[1],"frames":1}',
+)  # fmt: skip
+COLUMNS: dict[str, tuple[Any, ...]] = {
+    "ts_ns": (None, -(2**63), 2**63 - 1),
+    "mono_ns": (None, -(2**63), 2**63 - 1),
+    "seq": (None, -(2**63), 2**63 - 1),
+    "direction": (None, -5, 7),
+    "role": (None, 9),
+    "flags": (None, -1, 2**31 - 1),
+    "deadlines_ns": (None, [None], [2**63 - 1]),
+    "tunnel": (None, [None]),
+    "capture_id": (None, ""),
+    "conn_id": (None,),
+    "peer": (None,),
+}
+PROTOCOLS = ("ubre", "csb", "nope", None)
+FRAMES = (b'{"publish":"n","body":1}', b"", None)
+
+
+def _strange() -> list[dict[str, Any]]:
+    rows = [
+        {"options": options, "protocol": protocol, "frame": frame, "flags": flags}
+        for options, protocol, frame, flags in itertools.product(OPTIONS, PROTOCOLS, FRAMES, (0, FLAG_GAP_BEFORE))
+    ]
+    return rows + [{name: value} for name, values in COLUMNS.items() for value in values]
+
+
+def _write(folder: Path, rows: list[dict[str, Any]]) -> Capture:
+    folder.mkdir()
+    writer = SegmentWriter(folder, 0)
+    writer.write(batch(*rows), 0)
+    writer.seal()
+    return Capture(folder)
+
+
+def test_every_row_is_an_event_in_quarantine_empty_or_a_gap() -> None:
+    for strange in _strange():
+        one = {**row(0), **strange}
+        decoded = decode(batch(one))
+        gap = one["frame"] is None and one["flags"] is not None and one["flags"] & FLAG_GAP_BEFORE
+        assert decoded.frames == (0 if gap else 1)
+        assert decoded.frames == bool(decoded.events.num_rows) + decoded.quarantine.num_rows + decoded.empty
+
+
+@pytest.mark.anyio
+async def test_every_tool_takes_a_capture_of_strange_rows(tmp_path: Path) -> None:
+    rows = [{**row(number), **strange} for number, strange in enumerate(_strange())]
+    capture = _write(tmp_path / "strange", rows)
+    assert info(capture).gaps.keys() <= {"x", "unknown"}
+    assert verify(capture).frames == len(rows)
+    assert recover(capture.path, tmp_path / "recovered").frames == len(rows)
+    assert all(export(capture, tmp_path / table, format="jsonl", table=table) for table in ("frames", "events", "quarantine"))
+    report = await replay(capture, "ubre+tcp://127.0.0.1:1", dry_run=True)
+    assert report.said["publish"]
+
+
+@pytest.mark.anyio
+async def test_times_that_are_missing_are_told(tmp_path: Path) -> None:
+    capture = _write(tmp_path / "strange", [row(0), row(1, ts_ns=None), row(2, mono_ns=None)])
+    report = await replay(capture, "ubre+tcp://127.0.0.1:1", dry_run=True)
+    assert (report.said["publish"], report.skipped["unreadable"]) == (1, 2)
