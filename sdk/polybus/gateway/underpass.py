@@ -79,7 +79,7 @@ class Underpass:
         Raises:
             RequestError: It ends in this process, or has too many hops.
         """
-        bridges = [self]
+        bridges: list[Underpass] = [self]
         while True:
             passage = bridges[-1]._passage
             name, hops = passage.target(name), passage.hop(name, hops)
