@@ -26,8 +26,8 @@ async def eventually(condition: Callable[[], Any], seconds: float = PATIENCE) ->
     """Wait until a condition holds.
 
     Args:
-        condition: Looked at again and again; what it returns is awaited where it can be. Besides returning something false it
-            may fail an assertion: then a wait in vain tells the last failure.
+        condition: A function, or a coroutine function, that is called again and again. Besides returning something false it may
+            fail an assertion: then a wait in vain tells the last failure.
         seconds: How long.
 
     Raises:
@@ -40,7 +40,7 @@ async def eventually(condition: Callable[[], Any], seconds: float = PATIENCE) ->
             while True:
                 try:
                     outcome = condition()
-                    if inspect.isawaitable(outcome):
+                    if inspect.iscoroutine(outcome):
                         outcome = await outcome
                     if outcome:
                         return
