@@ -9,11 +9,13 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import typer
 
 from polybus.capture import schema
 from polybus.cli.app import app
 from polybus.plugins import Capabilities
+from polybus.spark.metric_tables import METRICS
 from polybus.urls import _PROTOCOLS, find_protocol
 
 FOLDER = Path(__file__).parent / "reference"
@@ -188,17 +190,35 @@ _TABLES = {
 }
 
 
+RESULTS = """## Results of the pipeline
+
+`polybus analyse` writes `events`, `quarantine`, `exchanges` and `orphans` as Parquet files under
+`date=<of the frame or request, UTC>/protocol=<name>`, so `protocol` is no column in the files. Those that count are named in
+`_manifest/run-<number>.json`: the `added` ones of all runs, and the `provisional` ones of the last, whose exchanges may still
+change. The tables below are small, and written anew by each run that finds something new. `metrics.json` holds them as lists,
+beside `counts` and `totals` of everything, `begin_ns` and `end_ns` (ns since 1970 UTC), `window_ns` (the length of the
+windows), `gaps` and `losses` (the first 100), `runs`, `settings` and the path of the `capture`.
+"""
+
+
+def _columns(columns: pa.Schema) -> list[str]:
+    lines = ["| column | type | meaning |", "| --- | --- | --- |"]
+    for column in columns:
+        meaning = _cell((column.metadata or {})[b"doc"].decode()).replace("<", "&lt;")
+        lines.append(f"| `{column.name}` | {_cell(str(column.type)).replace('<', '&lt;')} | {meaning} |")
+    return [*lines, ""]
+
+
 def captures() -> str:
     """The page, with every table and column."""
     lines = [CAPTURES]
     for name, (doc, columns) in _TABLES.items():
         lines += [f"## {name}", "", doc, ""]
         if columns is not None:
-            lines += ["| column | type | meaning |", "| --- | --- | --- |"]
-            for column in columns:
-                meaning = _cell((column.metadata or {})[b"doc"].decode()).replace("<", "&lt;")
-                lines.append(f"| `{column.name}` | {_cell(str(column.type)).replace('<', '&lt;')} | {meaning} |")
-            lines.append("")
+            lines += _columns(columns)
+    lines += [RESULTS]
+    for name, (doc, columns) in METRICS.items():
+        lines += [f"### metrics/{name}", "", doc, "", *_columns(columns)]
     return "\n".join(lines).rstrip() + "\n"
 
 

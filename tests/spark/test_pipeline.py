@@ -12,6 +12,7 @@ from typing import Any
 
 import attrs
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql.types import StringType, StructField, StructType
@@ -22,6 +23,7 @@ from polybus.capture.segments import SegmentWriter
 from polybus.spark import Done, Pipeline, load, nanoseconds
 from polybus.spark.manifest import Counts, Output
 from polybus.spark.matching import exchanges as matched
+from polybus.spark.metric_tables import METRICS
 from polybus.spark.pipeline import _metrics_of
 from polybus.spark.ranges import Window
 from polybus.spark.source import BusDataSource
@@ -301,7 +303,16 @@ def test_the_metrics_are_those_of_the_truth(recorded: Recorded) -> None:
     assert sum(row["n"] for row in metrics["latency_histogram"]) == sum(row["answered"] for row in metrics["latency"])
     assert sum(row["n"] for row in metrics["throughput"]) == metrics["totals"]["events"]
     assert len(metrics["gaps"]) == recorded.made.gaps
-    assert (recorded.out / "metrics" / "latency.parquet").exists()
+
+
+def test_the_metrics_have_the_columns_of_their_reference(recorded: Recorded) -> None:
+    assert {path.stem for path in (recorded.out / "metrics").iterdir()} == METRICS.keys()
+    for name, (_, schema) in METRICS.items():
+        table = pq.read_table(recorded.out / "metrics" / f"{name}.parquet")
+        assert table.schema == schema, name
+        rows = recorded.done.metrics[name]
+        assert table.to_pylist() == rows
+        assert not rows or set(rows[0]) == set(schema.names), name
 
 
 def test_what_cannot_be_read_is_counted_or_with_strict_refused(spark: SparkSession, recorded: Recorded, tmp_path: Path) -> None:

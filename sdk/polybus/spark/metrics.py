@@ -15,6 +15,7 @@ from pyspark.sql import functions as F
 from polybus.capture.schema import OUTCOMES
 
 from .manifest import Output
+from .metric_tables import METRICS
 from .results import load_files
 
 __all__ = ["FEW", "measure"]
@@ -242,9 +243,6 @@ def _quarantine_samples(quarantine: DataFrame) -> DataFrame:
 
 def _write(output: Output, tables: dict[str, Rows]) -> None:
     for name, rows in tables.items():
-        if not rows:
-            output.storage.remove(f"metrics/{name}.parquet")
-            continue
         buffer = pa.BufferOutputStream()
-        pq.write_table(pa.Table.from_pylist(rows), buffer)
+        pq.write_table(pa.Table.from_pylist(rows, METRICS[name][1]), buffer)
         output.storage.write(f"metrics/{name}.parquet", buffer.getvalue().to_pybytes())

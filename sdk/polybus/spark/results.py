@@ -34,7 +34,7 @@ def load(spark: SparkSession, out: str | os.PathLike[str], table: str) -> DataFr
 
 
 def load_files(spark: SparkSession, storage: Storage, table: str, files: list[str]) -> DataFrame:
-    """Some files of a table, with its columns and the date.
+    """Some files of a table, with its columns.
 
     Raises:
         ValueError: There is no such table.

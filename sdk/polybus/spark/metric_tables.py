@@ -1,0 +1,186 @@
+"""The tables of ``metrics/``, with what each column means. In ``metrics.json`` each is a list of objects with these members."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import pyarrow as pa
+
+__all__ = ["METRICS"]
+
+_TEXT, _WHOLE, _SHORT = pa.string(), pa.int64(), pa.int32()
+
+
+def _column(name: str, kind: pa.DataType, doc: str) -> pa.Field:
+    return pa.field(name, kind, metadata={"doc": doc})
+
+
+def _ns(name: str, doc: str) -> pa.Field:
+    return _column(name, _WHOLE, doc)
+
+
+_PROTOCOL = _column("protocol", _TEXT, "ubre, csb, jrep, uprotocol, or a plugin's name.")
+_SUBJECT = _column("subject", _TEXT, "As in the events.")
+_DIRECTION = _column("direction", pa.int8(), "0 out, 1 in, seen from the side that recorded.")
+_PEER = _column("peer", _TEXT, "Address of the other end.")
+_CONN_ID = _column("conn_id", _TEXT, "Of the connection; another one after each reconnect.")
+_CAPTURE_ID = _column("capture_id", _TEXT, "Of the recorder that wrote it; new with every recording.")
+_CODE = _column("code", _SHORT, "google.rpc.Code of the answer.")
+_CODE_NAME = _column("code_name", _TEXT, "Its name.")
+_MESSAGES = _column("n", _WHOLE, "Messages.")
+_REQUESTS = _column("n", _WHOLE, "Requests.")
+_BYTES = _column("nbytes", _WHOLE, "Bytes of their frames.")
+_WINDOW = _ns("window_ns", "Begin of the window, ns since 1970 UTC; how long one is stands in metrics.json as window_ns.")
+
+
+def _percentile(share: int, more: str = "") -> pa.Field:
+    return _ns(
+        f"p{share}_ns", f"Latency, ns, that {share} % of the answers did not exceed{more}; the rank is exact to 1 in 10000."
+    )
+
+
+_LISTED = pa.schema(
+    [
+        _PROTOCOL,
+        _SUBJECT,
+        _column("outcome", _TEXT, "As in the exchanges."),
+        _ns("latency_ns", "From request to answer, ns; null without one."),
+        _CODE,
+        _CODE_NAME,
+        _CONN_ID,
+        _PEER,
+        _column("correlation_id", _TEXT, "As on the wire."),
+        _ns("request_time_ns", "ns since 1970 UTC."),
+        _column("request_seq", _WHOLE, "Frame of the request."),
+    ]
+)
+
+METRICS: Final = {
+    "kinds": (
+        "Messages by protocol, kind and direction.",
+        pa.schema(
+            [
+                _PROTOCOL,
+                _column("kind", _TEXT, "As in the events."),
+                _DIRECTION,
+                _MESSAGES,
+                _BYTES,
+                _ns("first_ns", "When the first was recorded, ns since 1970 UTC."),
+                _ns("last_ns", "When the last was."),
+            ]
+        ),
+    ),
+    "outcomes": (
+        "Exchanges by protocol, outcome and quality of the pair.",
+        pa.schema(
+            [
+                _PROTOCOL,
+                _column("outcome", _TEXT, "As in the exchanges."),
+                _column("match_quality", _TEXT, "As in the exchanges."),
+                _REQUESTS,
+                _column("duplicates", _WHOLE, "Further answers."),
+                _column("repeats", _WHOLE, "Further attempts."),
+            ]
+        ),
+    ),
+    "latency": (
+        "Exchanges by subject, the 1000 with the most requests.",
+        pa.schema(
+            [
+                _PROTOCOL,
+                _SUBJECT,
+                _REQUESTS,
+                _column("answered", _WHOLE, "Of these with an answer; all latencies are of theirs."),
+                _ns("max_ns", "The longest latency, ns."),
+                _column("mean_ns", pa.float64(), "The mean latency, ns."),
+                _column("ok", _WHOLE, "Requests with this outcome."),
+                _column("error", _WHOLE, "The same."),
+                _column("timeout", _WHOLE, "The same."),
+                _column("late", _WHOLE, "The same."),
+                _column("unanswered", _WHOLE, "The same."),
+                _column("open_at_end", _WHOLE, "The same, of open-at-end."),
+                _column("duplicates", _WHOLE, "Further answers."),
+                _percentile(50),
+                _percentile(90),
+                _percentile(95),
+                _percentile(99, "; null below 100 answers"),
+            ]
+        ),
+    ),
+    "latency_over_time": (
+        "Exchanges by when they were asked.",
+        pa.schema(
+            [
+                _WINDOW,
+                _REQUESTS,
+                _column("not_ok", _WHOLE, "Those with another outcome than ok."),
+                _percentile(50),
+                _percentile(95),
+            ]
+        ),
+    ),
+    "latency_histogram": (
+        "Answers by latency, five buckets for each power of ten.",
+        pa.schema([_column("from_ns", pa.float64(), "Where the bucket begins, ns."), _column("n", _WHOLE, "Answers in it.")]),
+    ),
+    "throughput": (
+        "Messages by time and subject: the eight busiest subjects, and the others together.",
+        pa.schema([_WINDOW, _column("subject", _TEXT, "Null for all others."), _MESSAGES, _BYTES]),
+    ),
+    "errors": (
+        "Answers with a code other than 0, by subject; the 1000 most frequent.",
+        pa.schema([_PROTOCOL, _SUBJECT, _CODE, _CODE_NAME, _column("n", _WHOLE, "Exchanges.")]),
+    ),
+    "slowest": ("The 20 exchanges with the longest latency.", _LISTED),
+    "dead_letters": ("The first 20 requests without an answer.", _LISTED),
+    "orphans": (
+        "Answers without a request, by subject; the 1000 most frequent.",
+        pa.schema([_PROTOCOL, _SUBJECT, _MESSAGES]),
+    ),
+    "sessions": (
+        "Connections; the 1000 with the most messages.",
+        pa.schema(
+            [
+                _CAPTURE_ID,
+                _CONN_ID,
+                _PROTOCOL,
+                _column("transport", _TEXT, "tcp, ws, memory, ..."),
+                _PEER,
+                _MESSAGES,
+                _BYTES,
+                _ns("first_ns", "When its first message was recorded, ns since 1970 UTC."),
+                _ns("last_ns", "When its last one was."),
+                _ns("length_ns", "From the first to the last on the monotonic clock, ns."),
+                _ns("handshake_ns", "From its first message of the kind open to its last, ns; null where there is only one."),
+                _column("heartbeats", _WHOLE, "Messages of the kind heartbeat."),
+                _column("closed", _TEXT, "Why it was closed; null where that was not recorded."),
+            ]
+        ),
+    ),
+    "peers": (
+        "Messages by peer; the 1000 most frequent.",
+        pa.schema([_PEER, _PROTOCOL, _DIRECTION, _MESSAGES, _BYTES]),
+    ),
+    "quarantine": (
+        "Frames that could not be read, by reason.",
+        pa.schema([_PROTOCOL, _column("reason", _TEXT, "As in the quarantine."), _column("n", _WHOLE, "Frames.")]),
+    ),
+    "quarantine_samples": (
+        "The first 20 of them.",
+        pa.schema(
+            [
+                _CAPTURE_ID,
+                _column("seq", _WHOLE, "Number of the frame in its capture."),
+                _ns("ts_ns", "ns since 1970 UTC."),
+                _CONN_ID,
+                _PROTOCOL,
+                _column("reason", _TEXT, "As in the quarantine."),
+                _column("detail", _TEXT, "What the decoder said."),
+                _column("offset", _SHORT, "Byte in the frame where it went wrong, where known."),
+                _column("raw_hex", _TEXT, "The first 48 bytes of the frame, in hexadecimal."),
+                _column("size", _SHORT, "Bytes of the frame."),
+            ]
+        ),
+    ),
+}
+"""By name: what a row is, and the columns."""
