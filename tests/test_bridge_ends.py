@@ -16,6 +16,7 @@ from polybus import (
     Channel,
     ConnectFailed,
     Disconnected,
+    Limits,
     LocalProtocolError,
     NoHandler,
     RequestError,
@@ -232,6 +233,46 @@ async def test_a_request_that_takes_longer_than_leaving_may_is_unavailable(monke
         with pytest.raises(Unavailable, match="the bridge is leaving"):
             await reply
         await eventually(lambda: far.bus.stats().running == 0)
+
+
+@pytest.mark.parametrize("how", ["aclose", "drain"])
+@bounded
+async def test_a_bridge_is_left_after_its_bus_has_ended_by_itself(how: str) -> None:
+    far = Far()
+    left, right = Bus(limits=Limits(running=2)), Bus()
+    both = bridge(left, right, routes=EVERYTHING)
+    async with pair(far.bus, client=right), AsyncExitStack() as stack:
+        await stack.enter_async_context(both)
+        async with pair(left) as asker:
+            replies = [asker.request("slow", number) for number in range(5)]
+            async with asker.stream("count", 1):
+                await eventually(lambda: left.stats().waiting >= 3)
+                await (left.aclose() if how == "aclose" else left.drain(0.05))
+                for reply in replies:
+                    with pytest.raises((Disconnected, Unavailable)):
+                        await reply
+        await stack.aclose()
+    assert not any(passage.calls for passage in both._passages)
+
+
+@bounded
+async def test_whoever_goes_while_requests_and_streams_wait_for_their_turn_leaves_nothing_to_wait_for() -> None:
+    far = Far()
+    left, right = Bus(limits=Limits(running=2)), Bus()
+    both = bridge(left, right, routes=EVERYTHING)
+    async with pair(far.bus, client=right), left, AsyncExitStack() as stack:
+        await stack.enter_async_context(both)
+        async with pair(left) as asker, AsyncExitStack() as streams:
+            replies = [asker.request("slow", number) for number in range(5)]
+            for _ in range(5):
+                await streams.enter_async_context(asker.stream("count", 1))
+            await eventually(lambda: left.stats().waiting == 8)
+            await asker.aclose()
+            for reply in replies:
+                with pytest.raises(Disconnected):
+                    await reply
+        await eventually(lambda: far.bus.stats().running == 0)
+        await eventually(lambda: not any(passage.calls for passage in both._passages))
 
 
 @bounded

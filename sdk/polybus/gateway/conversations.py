@@ -96,6 +96,6 @@ class PassingChannelCall(ChannelCall):
         self._passage = passage
         passage.calls[self] = None
 
-    def end(self) -> None:
+    def discard(self) -> None:  # by `end`, and of one that still waits when its peer goes
         self._passage.calls.pop(self, None)
-        super().end()
+        super().discard()

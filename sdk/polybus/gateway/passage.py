@@ -74,6 +74,7 @@ class Passage:
         self.end_streams()
         for call in list(self.calls):
             call.cut(Code.UNAVAILABLE, LEAVING)
+        self.calls.clear()
         self.underpass.end()
         self.publications.stop()
 

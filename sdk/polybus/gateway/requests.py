@@ -134,8 +134,11 @@ class PassingCall(Call):
             self.stop()
 
     def end(self) -> None:
-        self._passage.calls.pop(self, None)
+        self.discard()
         super().end()
+
+    def discard(self) -> None:  # all that is called for one that still waits when its peer goes
+        self._passage.calls.pop(self, None)
 
     async def invoke(self, message: Message) -> Any:
         """In place of a handler."""
