@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import atexit
 import json
+import shutil
 import subprocess
 import sys
 import tempfile
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -91,6 +94,10 @@ def _bus() -> Bus:
     async def whoami(ctx: Context) -> Any:
         return ctx.identity
 
+    @bus.handle("weather")
+    async def weather(ctx: Context) -> str:
+        return f"rain, says the server to {ctx.identity}"
+
     @bus.handle("double")
     async def double(number: int) -> int:
         return 2 * number
@@ -150,8 +157,11 @@ def _index(folder: Path, wheel: Path) -> Any:
     return index
 
 
-def _build(folder: Path) -> Path:
-    """The wheel that a user would hand to micropip."""
+@cache
+def _wheel() -> Path:
+    """The one that a user would hand to micropip; built once for all modules of tests."""
+    folder = Path(tempfile.mkdtemp(prefix="polybus-wheel-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
     build = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(folder)]
     subprocess.run(build, cwd=ROOT, check=True, capture_output=True, timeout=100)
     (wheel,) = folder.glob("polybus-*.whl")
@@ -164,26 +174,25 @@ async def site() -> AsyncIterator[Site]:
     for needed in (MODULES / "ubre" / "src" / "ubre.js", MODULES / "pyodide" / "pyodide.mjs", WHEELS / ".ready"):
         if not needed.exists():
             missing(f"{needed.relative_to(ROOT)} is not here: make peers")
-    with tempfile.TemporaryDirectory() as folder:
-        wheel = await anyio.to_thread.run_sync(_build, Path(folder))
+    wheel = await anyio.to_thread.run_sync(_wheel)
 
-        async def file(request: Request) -> Response:
-            name = Path(request.path_params["name"]).name
-            path = wheel if name == wheel.name else WHEELS / name
-            return Response(path.read_bytes(), media_type="application/octet-stream")
+    async def file(request: Request) -> Response:
+        name = Path(request.path_params["name"]).name
+        path = wheel if name == wheel.name else WHEELS / name
+        return Response(path.read_bytes(), media_type="application/octet-stream")
 
-        app = Starlette(
-            routes=[
-                Route("/page", page),
-                Mount("/ubre", _open(StaticFiles(directory=MODULES / "ubre" / "src"))),
-                Mount("/pyodide", _open(StaticFiles(directory=MODULES / "pyodide"))),
-                Mount("/wheels", _open(Starlette(routes=[Route("/{name}", file)]))),
-                Mount("/simple", _open(Starlette(routes=[Route("/{name}/", _index(WHEELS, wheel))]))),
-            ]
-        )
-        bus = _bus()
-        attach(app, bus, path="/bus", script="/polybus.js")
-        bus.handle_tunnels("plant.{id}", _inner(), protocol="csb")
-        (micropip,) = WHEELS.glob("micropip-*.whl")
-        async with running(app, access_log=False) as server:
-            yield Site(server.port, bus, wheel.name, micropip.name)
+    app = Starlette(
+        routes=[
+            Route("/page", page),
+            Mount("/ubre", _open(StaticFiles(directory=MODULES / "ubre" / "src"))),
+            Mount("/pyodide", _open(StaticFiles(directory=MODULES / "pyodide"))),
+            Mount("/wheels", _open(Starlette(routes=[Route("/{name}", file)]))),
+            Mount("/simple", _open(Starlette(routes=[Route("/{name}/", _index(WHEELS, wheel))]))),
+        ]
+    )
+    bus = _bus()
+    attach(app, bus, path="/bus", script="/polybus.js")
+    bus.handle_tunnels("plant.{id}", _inner(), protocol="csb")
+    (micropip,) = WHEELS.glob("micropip-*.whl")
+    async with running(app, access_log=False) as server:
+        yield Site(server.port, bus, wheel.name, micropip.name)
