@@ -27,6 +27,8 @@ SUITE = [
     "tests/test_workers.py",
     "tests/contract/test_ports.py",
     "tests/contract/test_protocols.py",
+    "tests/postmessage/test_bad_inputs.py",
+    "tests/postmessage/test_channels.py",
     "tests/postmessage/test_conformance.py",
     "tests/postmessage/test_connections.py",
     "tests/postmessage/test_frames.py",
