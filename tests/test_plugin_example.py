@@ -34,7 +34,7 @@ async def get_user(body: dict[str, int]) -> dict[str, object]:
 
 
 async def main() -> None:
-    with anyio.fail_after(BOUND):
+    with anyio.fail_after(60):
         async with bus.serve(sys.argv[1]) as listener, connect(listener.url) as client:
             print(listener.url)
             print(await client.request("user.get", {"id": 7}))

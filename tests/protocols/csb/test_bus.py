@@ -23,7 +23,7 @@ def anyio_backend(request: pytest.FixtureRequest) -> object:
     return request.param
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(300)
 async def test_80_000_requests_over_one_connection_get_each_its_own_answer() -> None:
     bus = Bus(limits=Limits(waiting=20_000))
 
