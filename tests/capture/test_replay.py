@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from polybus import Bus, NotFound, connect
+from polybus import Bus, ConnectFailed, Context, NotFound, connect
 from polybus.capture import Capture, CaptureError, Selection, decode, info, make_recorder, replay
 from polybus.capture.schema import DIRECTION_OUT
 from polybus.capture.taps import End
@@ -108,6 +108,17 @@ async def test_a_replay_gives_the_same_exchanges(protocol: str, side: str, tmp_p
     assert info(Capture(tmp_path / "again")).sources == [str(original)]
 
 
+def _write_requests(folder: Path, apart: float) -> None:
+    """A capture of two requests, so many seconds apart."""
+    recorder = make_recorder(folder)
+    recorder.open()
+    end = End(DIRECTION_OUT, "c-1", "peer", "ubre", "tcp", (), "{}")
+    for number in (1, 2):
+        frame = b'{"request":"user.get","id":"%d","body":{"n":%d}}' % (number, number)
+        recorder.take((end, round(number * apart * 1e9), frame, None))
+    recorder.close()
+
+
 @bounded
 async def test_numbered_actions_stay_numbers(tmp_path: Path) -> None:
     table = Csb(actions={"user.get": 0x10001})
@@ -174,13 +185,7 @@ async def test_a_dry_run_connects_to_nobody(tmp_path: Path) -> None:
 
 @bounded
 async def test_the_pace_is_that_of_the_recording_by_a_factor(tmp_path: Path) -> None:
-    recorder = make_recorder(tmp_path / "one")
-    recorder.open()
-    end = End(DIRECTION_OUT, "c-1", "peer", "ubre", "tcp", (), "{}")
-    for number in (1, 2):
-        frame = b'{"request":"user.get","id":"%d","body":{"n":%d}}' % (number, number)
-        recorder.take((end, number * 200_000_000, frame, None))
-    recorder.close()
+    _write_requests(tmp_path / "one", apart=0.2)
     async with _served("ubre") as (url, _, _server):
         await replay(Capture(tmp_path / "one"), url, speed=2.0, record=str(tmp_path / "two"))
     rows = [row for batch in Capture(tmp_path / "two").batches() for row in batch.rows.to_pylist() if row["frame"]]
@@ -250,3 +255,28 @@ async def test_a_proxy_lets_in_whom_the_server_lets_in(tmp_path: Path) -> None:
 async def test_captures_that_are_none_are_told(tmp_path: Path) -> None:
     with pytest.raises(CaptureError):
         await replay(Capture(tmp_path), "ubre+tcp://127.0.0.1:1")
+
+
+@bounded
+async def test_a_server_that_is_not_there_is_told_as_connect_tells_it(tmp_path: Path) -> None:
+    async with _served("ubre") as (url, _, _server):
+        async with connect(url, record=tmp_path / "one") as bus:
+            await bus.request("user.get", {"n": 1})
+    with pytest.raises(ConnectFailed, match="nobody listens there"):
+        await replay(Capture(tmp_path / "one"), "ubre+tcp://127.0.0.1:1", record=str(tmp_path / "two"))
+
+
+@bounded
+async def test_a_server_that_sends_a_client_away_costs_what_is_left_of_it(tmp_path: Path) -> None:
+    _write_requests(tmp_path / "one", apart=0.1)
+    server = Bus()
+
+    @server.handle("user.get")
+    async def get(body: Any, ctx: Context) -> Any:
+        assert ctx.peer is not None
+        ctx.peer._link.close(4403, "go away")
+
+    async with server.serve("ubre+ws://127.0.0.1:0") as listener:
+        report = await replay(Capture(tmp_path / "one"), listener.url)
+    assert report.answered == 0
+    assert report.failed + report.skipped["request"] == 2

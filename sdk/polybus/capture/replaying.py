@@ -16,18 +16,16 @@ from datetime import datetime
 from typing import Any, Final
 
 import anyio
-import anyio.abc
 from attrs import define, field, frozen
 
 from .._connect import connect
 from ..bus import Bus
-from ..errors import BusError, RemoteProtocolError, Unsupported
+from ..errors import BusError, Disconnected, RemoteProtocolError, Unsupported
 from ..link import Link
 from ..message import Kind, Message
 from ..reply import Reply
 from ..subjects import matches
 from .decoding import wire_of
-from .errors import CaptureError
 from .reading import Capture
 from .recording import make_recorder
 from .schema import DIRECTION_IN, DIRECTION_OUT
@@ -233,7 +231,7 @@ class _Player:
 
     async def play(self, plan: Iterator[_Said]) -> None:
         """All of it."""
-        async with AsyncExitStack() as stack, anyio.create_task_group() as group:
+        async with AsyncExitStack() as stack:
             first: int | None = None
             began = anyio.current_time()
             # Arrow reads in the event loop's own thread: a batch is read in about a millisecond.
@@ -248,11 +246,10 @@ class _Player:
                 bus = self._buses.get(said.conn)
                 if bus is None:
                     bus = await self._connected(stack, said.conn)
-                await self._say(bus, said, stack, group)
+                await self._say(bus, said, stack)
                 if self._speed == math.inf:
                     await anyio.lowlevel.checkpoint()
             await self._answers()
-            group.cancel_scope.cancel()
 
     async def _connected(self, stack: AsyncExitStack, conn: tuple[str, str]) -> Bus:
         bus = Bus()
@@ -263,12 +260,12 @@ class _Player:
         self._report.connections += 1
         return bus
 
-    async def _say(self, bus: Bus, said: _Said, stack: AsyncExitStack, group: anyio.abc.TaskGroup) -> None:
+    async def _say(self, bus: Bus, said: _Said, stack: AsyncExitStack) -> None:
         message = said.message
         kind = message.kind
-        (link,) = bus._opened
-        subject = said.subject_for(link.adapter.name)
         try:
+            link = _link_of(bus)
+            subject = said.subject_for(link.adapter.name)
             if kind is Kind.REQUEST:
                 await self._ask(link, subject, said)
             elif kind is Kind.PUBLISH:
@@ -315,10 +312,11 @@ class _Player:
                 self._report.failed += 1
 
 
-def check_replayable(capture: Capture) -> None:
+def _link_of(bus: Bus) -> Link:
     """
     Raises:
-        CaptureError: There is nothing in it that a client said.
+        Disconnected: The server has ended it, for good.
     """
-    if next(said_by_clients(capture, Selection(), Replayed()), None) is None:
-        raise CaptureError(f"{capture.path}: nothing in it was said by a client")
+    for link in bus._opened:
+        return link
+    raise Disconnected("the server has ended the connection", "", False)
