@@ -32,18 +32,25 @@ def test_the_programs_about_spark_run(
     Path("recorded.py").write_text(recording.text)
     subprocess.run([sys.executable, "recorded.py"], check=True, timeout=60)
     assert run(["analyse", "captures", "--out", "analysed"]) == 0
-    assert '"ok":13' in capsys.readouterr().out
-    ran = 0
+    said = capsys.readouterr().out
+    assert '"ok":13' in said
+    assert '"frames":32' in said
+    assert "32 frames: 32 messages" in (DOCS / "tutorial/what-happened.md").read_text()
+    printed = []
     for program in [*tutorial, *_programs("how-to/spark.md")]:
         if program.info.endswith(OURS):
             # Workers stay in the folder in which the session was started.
             text = program.text.replace('load("captures")', f"load({str(tmp_path / 'captures')!r})")
+            # Yesterday was today, for whoever asks tomorrow; and the day before, should it be midnight now.
+            text = text.replace("timedelta(days=1)", "timedelta(days=2)")
+            text = text.replace("datetime.now(UTC)", "(datetime.now(UTC) + timedelta(days=1))")
             exec(compile(text, program.file_name, "exec"), {})
-            ran += 1
-    assert ran == 4
-    printed = capsys.readouterr().out
-    assert "tank.get" in printed
-    assert "NOT_FOUND" in printed
+            printed.append(capsys.readouterr().out)
+    by_outcome, slow, errors, counted = printed
+    assert by_outcome.count("tank.get") == 2
+    assert slow.count("|tank.get|2") == 3, "those that took 200 ms"
+    assert errors.count("NOT_FOUND") == 2
+    assert "32 frames, 0 late" in counted
 
 
 def test_the_job_of_the_page_is_the_example() -> None:
