@@ -276,6 +276,24 @@ async def test_whoever_goes_while_requests_and_streams_wait_for_their_turn_leave
 
 
 @bounded
+async def test_leaving_can_be_cut_short(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(joining, "DRAIN", 3600.0)
+    far, left, right = Far(), Bus(), Bus()
+    both = bridge(left, right, routes=EVERYTHING)
+    async with pair(far.bus, client=right), left, AsyncExitStack() as stack:
+        await stack.enter_async_context(both)
+        async with pair(left) as asker, anyio.create_task_group() as group:
+            reply = asker.request("slow", 1)
+            await eventually(lambda: far.bus.stats().running == 1)
+            group.start_soon(stack.aclose)
+            await anyio.wait_all_tasks_blocked()
+            assert not reply.done()
+            both._hurry()
+            with pytest.raises(Unavailable, match="the bridge is leaving"):
+                await reply
+
+
+@bounded
 async def test_a_bridge_that_is_left_by_an_error_cuts_what_is_under_way_at_once() -> None:
     far = Far()
     async with joined(far) as (asker, stack):

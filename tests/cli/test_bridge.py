@@ -10,8 +10,8 @@ from pathlib import Path
 import anyio
 import pytest
 
-from polybus import Bus, connect
-from tests.support import BOUND
+from polybus import Bus, NoHandler, connect
+from tests.support import BOUND, eventually
 
 from .support import one_line
 
@@ -66,6 +66,47 @@ def test_it_joins_two_sides_until_it_is_told_to_leave(tmp_path: Path) -> None:
             await use()
 
     anyio.run(bounded)
+
+
+def test_a_signal_lets_requests_be_answered(tmp_path: Path) -> None:
+    (tmp_path / "routes.toml").write_text('[[route]]\nsource = "{name}"\ntarget = "{name}"\n')
+
+    async def use() -> None:
+        server, go = Bus(), anyio.Event()
+
+        @server.handle("slow")
+        async def slow() -> str:
+            await go.wait()
+            return "done"
+
+        @server.handle("there")
+        async def there() -> None: ...
+
+        with anyio.fail_after(60):
+            async with server.serve("csb+tcp://127.0.0.1:0") as listener:
+                command = [sys.executable, "-m", "polybus.cli", "bridge", "ubre+tcp://127.0.0.1:0", listener.url]
+                process = subprocess.Popen(  # noqa: ASYNC220  # it does not wait
+                    [*command, "--serve", "left", "--routes", "routes.toml"], cwd=tmp_path, stdout=subprocess.PIPE, text=True
+                )
+                assert process.stdout is not None
+                try:
+                    url = (await anyio.to_thread.run_sync(process.stdout.readline)).split()[2]
+                    async with connect(url) as console:
+                        reply = console.request("slow")
+                        await eventually(lambda: server.stats().running == 1)
+                        process.send_signal(signal.SIGTERM)
+                        with pytest.raises(NoHandler):  # as soon as it has heard the signal
+                            while True:
+                                await console.request("there")
+                        go.set()
+                        assert await reply == "done"
+                    assert await anyio.to_thread.run_sync(process.wait) == 0
+                finally:
+                    process.kill()
+                    process.wait()
+                    process.stdout.close()
+
+    anyio.run(use)
 
 
 def test_it_ends_when_a_side_will_have_it_no_more(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import signal
+from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -14,6 +15,7 @@ import typer
 from .. import Bus, Disconnected, LocalProtocolError, Peer, Route
 from .. import bridge as join
 from ..arguments import without_password
+from ..gateway import Bridge
 from .options import Ca, Header, Wait, headers_of, trust_of
 from .problems import UsageError, unwrapped
 from .routes import read_routes
@@ -75,15 +77,25 @@ async def _run(
     one, two = Bus(), Bus()
     opened: dict[Bus, Peer] = {}
     with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
-        async with AsyncExitStack() as stack:
+        async with anyio.create_task_group() as leaving, AsyncExitStack() as stack:
+            stack.callback(leaving.cancel_scope.cancel)  # when all else has been left
             said = [await enter("left", left, one), await enter("right", right, two)]
-            await stack.enter_async_context(join(one, two, routes=routes))
+            joined = await stack.enter_async_context(join(one, two, routes=routes))
             print("\n".join(said), flush=True)
             async with anyio.create_task_group() as group:
                 for bus, peer in opened.items():
                     group.start_soon(_while_there, bus, peer)
                 await anext(aiter(signals))
                 group.cancel_scope.cancel()
+            leaving.start_soon(_cut_by_a_second, signals, joined)
+
+
+async def _cut_by_a_second(signals: AsyncIterator[signal.Signals], joined: Bridge) -> None:
+    """A second signal ends what the first one lets come to its end."""
+    await anext(aiter(signals))
+    joined._hurry()
+    await joined.left.aclose()
+    await joined.right.aclose()
 
 
 async def _while_there(bus: Bus, peer: Peer) -> None:

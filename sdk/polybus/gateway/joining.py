@@ -39,6 +39,8 @@ class Bridge:
             Passage(route, right, left) if route.reverse else Passage(route, left, right) for route in self.routes
         ]
         self._entered: list[tuple[Bus, Runtime]] = []
+        self._patience: anyio.CancelScope | None = None
+        """Of leaving."""
 
     async def __aenter__(self) -> Self:
         if self._entered:
@@ -74,12 +76,17 @@ class Bridge:
 
     async def _drain(self) -> None:
         """Let come to its end what is under way, as a bus does that is left."""
-        with anyio.move_on_after(DRAIN):
+        with anyio.move_on_after(DRAIN) as self._patience:
             with anyio.move_on_after(DRAIN * STREAMS_SHARE):
                 await self._until_idle(lasting=True)
             for passage in self._passages:
                 passage.end_streams()
             await self._until_idle(lasting=False)
+
+    def _hurry(self) -> None:
+        """Cut what leaving still waits for."""
+        if self._patience is not None:
+            self._patience.cancel()
 
     async def _until_idle(self, *, lasting: bool) -> None:
         for passage in self._passages:
