@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Sequence
 from time import monotonic_ns
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
 
 from ..errors import RemoteProtocolError
 from ..message import Kind, Message
@@ -161,7 +161,7 @@ class Tap:
     def listening_in(self, transport: Any) -> tuple[Any, Callable[[Receiver], Receiver]]:
         """For those who have no session: what to use in place of a transport, and what makes what it is to report to."""
         recorded = RecordedTransport(transport, self._writing(self._outgoing, transport.send, None))
-        return recorded, lambda receiver: RecordedReceiver(self, receiver)
+        return recorded, lambda receiver: cast("Receiver", RecordedReceiver(self, receiver))
 
     def came_in(self, hand_on: Callable[[bytes, float], None]) -> Callable[[bytes, float], None]:
         """What comes in, for those who have no session: a function that writes a frame down and hands it on."""
