@@ -307,8 +307,9 @@ def test_runs_over_what_is_new_give_the_same_pairs_and_carry_a_turn_a_key(
         rows += [row for row in made if row.pop("part") == FINAL or last == 99]
         orphans = orphans_of(new, folded.where(F.col("part").isin(*ORPHANS))).toArrow().to_pylist()
         lost += [(row["capture_id"], row["seq"]) for row in orphans]
-        state = folded.where(F.col("part").isin(*CARRIED)).select(*turns.columns).toArrow()
-        assert state.num_rows == len({tuple(row[name] for name in KEY) for row in state.to_pylist()})
+        carried = folded.where(F.col("part").isin(*CARRIED)).select(*turns.columns).toArrow()
+        assert carried.num_rows == len({tuple(row[name] for name in KEY) for row in carried.to_pylist()})
+        state = carried
     _same(rows, pairs)
     assert sorted(lost) == sorted((row["capture_id"], row["seq"]) for story in pairs[1].values() for row in story)
 

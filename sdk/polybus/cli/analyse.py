@@ -8,7 +8,7 @@ import re
 import sys
 import tempfile
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -105,7 +105,7 @@ def _reason(text: str) -> str:
     return (python or java or lines)[-1 if python or java else 0]
 
 
-def _why(lines: list[str]) -> str:
+def _why(lines: Sequence[str]) -> str:
     """Why Spark did not start, out of what its JVM wrote."""
     causes = [line.removeprefix("Caused by: ") for line in lines if line.startswith("Caused by: ")]
     telling = causes or [line for line in lines if "Exception" in line or "ERROR" in line] or lines
