@@ -31,7 +31,7 @@ from .. import (
 )
 from .backend import OUTBOX
 from .plants import Plant, make_plant
-from .play import PATIENCE, NotHere, RowRun, Workshop, check
+from .play import PATIENCE, REFUSALS, NotHere, RowRun, Workshop, check
 from .vocabulary import FLOOD, LEVEL, SECRET, Announcement, Counters, Flood, GetLevel, Level, Reading, SensorStatus, Tail
 
 __all__ = ["STEPS", "Console", "play_row"]
@@ -270,15 +270,17 @@ class Console:
         last = self.bus.request("report.last", timeout=PATIENCE)
         await self.until(lambda now: now.started == before.started + 1, "the handler did not start")
         self.plant.drain()
-        refused = False
-        while not (refused or last.done()):
+        refused = 0
+        while refused < REFUSALS and not last.done():
             try:
                 await self.bus.request(LEVEL, GetLevel(1), timeout=PATIENCE)
             except Unavailable:
-                refused = True
+                refused += 1
+            except Disconnected:
+                break  # the plant has closed meanwhile
             await anyio.sleep(0.005)
         answer = await last
-        check(refused, "new requests were still taken")
+        check(refused > 0, "new requests were still taken")
         check(answer == "all tanks closed", f"the running handler answered {answer!r}")
         return f"new request: Unavailable; the running one was answered; {await self.plant.left()}"
 

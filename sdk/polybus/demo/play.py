@@ -16,12 +16,27 @@ from attrs import define, field, frozen
 
 from .certificates import Certificate, make_certificate
 
-__all__ = ["PATIENCE", "CheckFailed", "NotHere", "Outcome", "Part", "Row", "RowRun", "StepRun", "Workshop", "check", "play"]
+__all__ = [
+    "PATIENCE",
+    "REFUSALS",
+    "CheckFailed",
+    "NotHere",
+    "Outcome",
+    "Part",
+    "Row",
+    "RowRun",
+    "StepRun",
+    "Workshop",
+    "check",
+    "play",
+]
 
 Outcome: TypeAlias = Literal["waiting", "running", "ok", "failed", "not here"]
 
 PATIENCE = 12.0
 """Seconds in which something that must happen at the other side has to be seen. On a busy machine two may be gone at once."""
+REFUSALS = 3
+"""Requests that a plant refuses before it closes: the first may be one of its sensors', or a link's own."""
 STEP_SECONDS = 4 * PATIENCE
 ROW_SECONDS = 3 * STEP_SECONDS
 """Bounds for when things go wrong; when they do not, a row takes two or three seconds. All rows together have none."""
