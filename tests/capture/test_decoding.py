@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 from polybus.capture.decoding import Decoded, decode
 from polybus.capture.schema import EVENTS, FLAG_GAP_BEFORE, FLAG_REDACTED, FLAG_TRUNCATED, QUARANTINE, QUARANTINE_REASONS
 
+from .generator import PROTOCOLS, traffic
 from .rows import batch, row
 
 UBRE_BINARY = '{"format": "binary"}'
@@ -242,6 +244,171 @@ def test_binary_frames_of_ubre_are_read_together_as_they_are_one_by_one(frames: 
         frame = bytes((letter,)) + len(name).to_bytes(2) + size.to_bytes(4) + name + body
         rows.append(row(seq, options=options, frame=frame[:5] if wrong == 3 else frame))
     _same(rows)
+
+
+_MORE = st.tuples(
+    st.sampled_from([0xFFFF0005, 0xFFFF0006]),
+    st.sampled_from([b"", b"a", b"news.\xc3\xb6", b"\xff", b"a\nb", b"x" * 2000]),
+    st.sampled_from([None, None, 0, 3, 0xFFFE, 0xFFFF]),
+    st.sampled_from([b"", b"", b"", b"{}", b'{"headers":{"a":"b"}}', b"["]),
+    st.sampled_from([0, 9, 0xFFFFFFFE, 0xFFFFFFFF]),
+    st.sampled_from([0x10, 0x11, 0x12, 0x19, 0x22, 0x32]),
+)
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.lists(st.tuples(_MORE, _BODY, st.integers(0, 30)), min_size=16, max_size=24), st.booleans())
+def test_what_csb_says_by_name_is_read_together_as_it_is_one_by_one(frames: list[Any], broker: bool) -> None:
+    rows = []
+    for seq, ((action, name, size, extras, ttl, first), body, cut) in enumerate(frames):
+        more = (len(name) if size is None else size).to_bytes(2) + len(extras).to_bytes(2) + ttl.to_bytes(4)
+        frame = bytes((first, 0)) + seq.to_bytes(2) + action.to_bytes(4) + more + name + extras + body
+        frame = frame[: 8 + cut] if cut < 12 else frame
+        if broker:
+            frame = b"\xff\0\0\7" + frame
+        rows.append(row(seq, protocol="csb", options='{"side": "broker-server"}' if broker else "{}", frame=frame))
+    _same(rows)
+
+
+_TEXTS = st.sampled_from([
+    '""', '"a"', '"Zählung"', '"s:1:RespondTo:RPC"', '":RespondTo:RPC"', '":1:RespondTo:RPC"', '"s:1:Errors:RPC"', '"local:a"',
+    '"ServerBus"', '"a\\u0000"', '"a\\u00e4"', '"' + "x" * 2000 + '"', "1", "null", "{}",
+])  # fmt: skip
+_VALUES = st.sampled_from([
+    "1", "null", '"x"', "[]", '{"a":1}', '{"^EncodedType":"java.lang.Long","^NumVal":"5"}', '[{"^EncodedType":"x"}]', "1e999",
+    '{"\\u005eEncodedType":"a"}', "{", "nan", "[" * 150 + "]" * 150, "[" * 300 + "]" * 300, '"ö"', '{"code":5}',
+])  # fmt: skip
+_TTLS = st.sampled_from(["0", "5", "250", "-1", "2147483648", "1e3", "9223372036854775808", '"5"', "true"])
+
+
+def _members(names: dict[str, Any]) -> st.SearchStrategy[bytes]:
+    """Objects of some of these members, in any order."""
+    members = [st.tuples(st.just(name), values) for name, values in names.items()]
+    chosen = st.lists(st.one_of(members), max_size=5, unique_by=lambda member: member[0])
+    return chosen.map(lambda pairs: ("{" + ",".join(f'"{name}":{value}' for name, value in pairs) + "}").encode())
+
+
+_OF_JREP = _members(
+    {"ToSubject": _TEXTS, "ReplyTo": _TEXTS, "ErrorTo": _TEXTS, "Value": _VALUES, "PolybusTtl": _TTLS}
+    | {"CommandType": _TEXTS, "PriorityProcessing": st.sampled_from(["0", "1", '"2"']), "PolybusVerb": st.just('"item"')}
+    | {"PolybusId": _TEXTS}
+)
+_TO = st.builds(
+    lambda to, more: b'{"ToSubject":"%b",%b' % (to, more[1:]) if more != b"{}" else b'{"ToSubject":"%b"}' % to,
+    st.sampled_from([b"s", b"s:1:RespondTo:RPC", b"s:x:Errors:RPC", b"\xc3\xb6", b"\xff", b"local:a"]),
+    _members({"ReplyTo": _TEXTS, "ErrorTo": _TEXTS, "Value": _VALUES, "PolybusTtl": _TTLS}),
+)
+_PAYLOADS = st.lists(st.one_of(_TO, _TO, _TO, _OF_JREP), max_size=3).map(lambda parts: b"[" + b",".join(parts) + b"]")
+
+
+@settings(max_examples=50, deadline=None)
+@given(
+    st.lists(st.one_of(_TO.map(lambda one: b"[%b]" % one), _PAYLOADS, _FRAMES), min_size=16, max_size=24),
+    st.sampled_from(["{}", '{"types": "strict"}', '{"values": "plain"}']),
+)
+def test_payloads_of_jrep_are_read_together_as_they_are_one_by_one(frames: list[bytes], options: str) -> None:
+    _same([row(seq, protocol="jrep", frame=frame, options=options) for seq, frame in enumerate(frames)])
+
+
+def test_unusual_payloads_of_jrep_are_left_to_the_codec() -> None:
+    subjects = [
+        "s",
+        "local:s",
+        "ServerBus",
+        "ClientBus",
+        "a\\u0001",
+        "s:1:Errors:RPC",
+        "s:RPC",
+        "",
+        "x" * 300,
+        "s:2:RespondTo:RPC",
+    ]
+    values = [
+        "[" * 300 + "]" * 300,
+        "[" * 150 + "]" * 150,
+        '{"^EncodedType":"x"}',
+        '{"\\u005eEncodedType":"x"}',
+        "1e999",
+        '"ö"',
+    ]
+    more = ["", '"Value":1', '"ReplyTo":"r"', '"ReplyTo":""', '"ReplyTo":"r","ErrorTo":""', '"ReplyTo":"r","PolybusTtl":-1']
+    more += ['"PolybusTtl":5', '"ReplyTo":"r","PolybusTtl":4294967296', *(f'"Value":{value}' for value in values)]
+    parts = [f'"ToSubject":"{subject}"{"," if rest else ""}{rest}' for subject in subjects for rest in more]
+    _same([row(seq, protocol="jrep", frame=f"[{{{one}}}]".encode()) for seq, one in enumerate(parts)])
+
+
+_OF_UBRE = st.one_of(
+    _members({"request": _TEXTS, "id": _TEXTS, "body": _VALUES, "ttl": _TTLS, "headers": st.sampled_from(['{"a":"b"}', "1"])}),
+    _members({"success": _TEXTS, "body": _VALUES, "publish": _TEXTS}),
+    _members({"fail": _TEXTS, "body": _VALUES, "code": _TTLS}),
+    _members({"item": _TEXTS, "body": _VALUES, "data": st.sampled_from(['""', '"YQ=="', '"?"'])}),
+    _members({"request": st.just('"app.get"'), "id": st.just('"7"'), "body": _VALUES, "ttl": _TTLS}),
+)
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.lists(st.one_of(_OF_UBRE, _FRAMES), min_size=16, max_size=24), st.sampled_from(["{}", '{"format": "any"}', None]))
+def test_json_frames_of_ubre_are_read_together_as_they_are_one_by_one(frames: list[bytes], options: str | None) -> None:
+    _same([row(seq, frame=frame, options=options) for seq, frame in enumerate(frames)])
+
+
+_UUID = "01890f5e-7b2c-8000-b18d-3c2ad1f2f4f5"
+_EVENT: dict[str, Any] = {
+    "specversion": "1.0",
+    "id": _UUID,
+    "source": "//v/cabin/1/rpc.response",
+    "sink": "//v/body/1/rpc.Get",
+    "type": "req.v1",
+    "priority": "CS4",
+    "ttl": 1000,
+}
+_ANSWER = {"source": "//v/body/1/rpc.Get", "sink": "//v/cabin/1/rpc.response", "type": "res.v1", "reqid": _UUID, "ttl": None}
+_TOPIC = {"source": "//v/body/1/door#Door", "sink": None, "type": "pub.v1", "ttl": None}
+_ANY = "CgNhL2ISAQE="
+_CHANGES = st.dictionaries(
+    st.sampled_from(["id", "source", "sink", "type", "priority", "ttl", "reqid", "data_base64", "data", "datacontenttype"])
+    | st.sampled_from(["dataschema", "token", "plevel", "commstatus", "specversion", "more"]),
+    st.sampled_from(
+        [None, "", "a", "//v/cabin/1/rpc.response", "//v/body/1/door#Door", "req.v1", "notif.v1", "CS1", "CS9", 0, 5]
+    )
+    | st.sampled_from(
+        [-1, 2**31, _UUID, _UUID.upper(), _ANY, "?", "CgA", "application/octet-stream", "application/json", "1.0"]
+    )
+    | st.sampled_from([{"@type": "type.googleapis.com/google.protobuf.Empty"}]),
+    max_size=2,
+)
+
+
+def _event_of(kind: dict[str, Any], changes: dict[str, Any], data: str | None) -> dict[str, Any]:
+    event = {**_EVENT, **kind, "data_base64": data, **changes}
+    return {name: value for name, value in event.items() if value is not None}
+
+
+_JSON_EVENTS = st.builds(_event_of, st.sampled_from([{}, _ANSWER, _TOPIC]), _CHANGES, st.sampled_from([None, _ANY, "", "AAAA"]))
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.lists(st.one_of(_JSON_EVENTS, st.lists(_JSON_EVENTS, max_size=2)), min_size=16, max_size=24))
+def test_events_of_uprotocol_are_read_together_as_they_are_one_by_one(frames: list[Any]) -> None:
+    _same([row(seq, protocol="uprotocol", frame=json.dumps(frame).encode()) for seq, frame in enumerate(frames)])
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_traffic_is_read_together_as_it_is_one_by_one(protocol: str) -> None:
+    _same(traffic(600, protocols=(protocol,)).table.to_pylist())
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_columns_that_are_wanted_are_the_same_as_among_all(protocol: str) -> None:
+    rows = traffic(400, protocols=(protocol,)).table.combine_chunks().to_batches()[0]
+    whole = decode(rows)
+    for names in (["kind", "seq"], ["deadline_ns", "id", "client"], ["expires_at"], EVENTS.names[::-1]):
+        some = decode(rows, columns=names)
+        assert some.events.schema.names == names
+        assert some.events.equals(whole.events.select(names))
+        assert (some.quarantine.equals(whole.quarantine), some[2:]) == (True, whole[2:])
+    with pytest.raises(KeyError):
+        decode(rows, columns=["colour"])
 
 
 def test_gaps_and_other_protocols_in_between_change_nothing() -> None:

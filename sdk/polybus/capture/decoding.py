@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -22,10 +22,12 @@ from ..message import Message
 from ..plugins import Codec
 from ..urls import find_protocol
 from .compute import pc
+from .event_columns import EventColumns, Part, Said
+from .narrow import read_jrep, read_plain
 from .readings import Reading, Row, reading_for
 from .reasons import reason_of
-from .schema import EVENTS, FLAG_GAP_BEFORE, QUARANTINE
-from .vectors import Part, read_csb, read_ubre
+from .schema import FLAG_GAP_BEFORE, QUARANTINE
+from .vectors import read_csb, read_ubre
 
 __all__ = ["Decoded", "decode"]
 
@@ -33,7 +35,6 @@ _LIMITS: Final = Limits(message=1 << 30)
 """What has passed a link was within its limits; only the depth protects the decoder itself."""
 _MANY: Final = 16
 """Rows alike, from which on it is worth while to read them together."""
-_KINDS_OF_ROWS: Final = {"data": pa.binary(), "code": pa.int32(), "ttl_ms": pa.int64()}
 _MARK: Final = "link"
 """The member of the options by which a row without a frame says what became of its connection."""
 
@@ -66,19 +67,20 @@ class Wire:
     protocol: str
     options: str
     codec: Codec | None = None
-    many: Callable[[pa.Array, Limits], Part | None] | None = None
-    """Reads the usual ones among many frames at once."""
+    many: Sequence[Callable[[pa.Array, Limits], Part | None]] = ()
+    """What reads the usual ones among many frames at once; each gets what those before it have left."""
 
 
-def decode(batch: pa.RecordBatch, limits: Limits = _LIMITS) -> Decoded:
+def decode(batch: pa.RecordBatch, limits: Limits = _LIMITS, columns: Sequence[str] | None = None) -> Decoded:
     """The events and the quarantine of a batch of `schema.FRAMES` rows.
 
     Args:
         batch: Rows of a capture, in any cut and any order.
         limits: For the codecs.
+        columns: Of the events, at least one; None for all. What is not wanted is not made.
 
     Raises:
-        KeyError: A column is missing.
+        KeyError: A column is missing, or there is none of this name.
     """
     work = _Work(batch)
     gaps = 0
@@ -93,7 +95,7 @@ def decode(batch: pa.RecordBatch, limits: Limits = _LIMITS) -> Decoded:
             gaps += 1
         else:
             work.mark(row, wires[number])
-    return Decoded(work.events(), work.quarantine(), work.empty, batch.num_rows - gaps, work.refused)
+    return Decoded(work.events(columns), work.quarantine(), work.empty, batch.num_rows - gaps, work.refused)
 
 
 def _wires(batch: pa.RecordBatch, limits: Limits) -> tuple[list[Wire], Any]:
@@ -115,6 +117,7 @@ def wire_of(protocol: str, options: str, limits: Limits = _LIMITS) -> Wire:
 
     names: dict[int, str] = {}
     problem = ""
+    adapter: Any = None
     codec: Codec | None = None
     try:
         given = json.loads(options) if options else None
@@ -123,7 +126,7 @@ def wire_of(protocol: str, options: str, limits: Limits = _LIMITS) -> Wire:
         chosen = dict(given or {})
         chosen.pop(_MARK, None)
         actions = chosen.pop("actions", None)
-        adapter: Any = find_protocol(protocol, {name: str(value) for name, value in chosen.items()})
+        adapter = find_protocol(protocol, {name: str(value) for name, value in chosen.items()})
         if given is None:
             adapter = find_protocol(protocol, dict(getattr(adapter, "inspect_options", {})))
         if actions:
@@ -135,17 +138,20 @@ def wire_of(protocol: str, options: str, limits: Limits = _LIMITS) -> Wire:
     except (ValueError, TypeError, RecursionError) as error:
         problem = str(error) or type(error).__name__
     reads = unknown if codec is None else codec.decode
-    return Wire(reads, reading_for(protocol, names), protocol, options, codec, _many(protocol, codec, names))
+    return Wire(reads, reading_for(protocol, names), protocol, options, codec, _many(protocol, adapter, codec, names))
 
 
-def _many(protocol: str, codec: Any, names: Mapping[int, str]) -> Callable[[pa.Array, Limits], Part | None] | None:
+def _many(protocol: str, adapter: Any, codec: Any, names: Mapping[int, str]) -> Sequence[Callable[..., Part | None]]:
     if codec is None:
-        return None
+        return ()
     if protocol == "csb":
-        return lambda frames, limits: read_csb(frames, names, codec.wrapped, limits)
-    if protocol == "ubre" and codec.writes == "binary" and codec.formats[0] is JSON:
-        return read_ubre
-    return None
+        return (lambda frames, limits: read_csb(frames, names, codec.wrapped, limits),)
+    if protocol == "ubre":
+        one_by_one = partial(read_plain, codec.read)
+        return (read_ubre, one_by_one) if codec.writes == "binary" and codec.formats[0] is JSON else (one_by_one,)
+    if protocol == "jrep" and adapter.types != "strict":
+        return (read_jrep,)
+    return ()
 
 
 class _Work:
@@ -159,23 +165,23 @@ class _Work:
         self._subs: list[int] = []
         self._made: list[Sequence[Any]] = []
         self._bad: list[tuple[int, str, str, int | None]] = []
-        self._deadlines = batch.column("deadlines_ns")
         self._parts: list[Part] = []
 
     def read_many(self, wires: Sequence[Wire], which: Any, limits: Limits) -> Any:
         """What can be read many frames at a time. Gives the rows that are left."""
         left = np.ones(len(which), bool)
         for number, wire in enumerate(wires):
-            if wire.many is None:
-                continue
-            places = np.flatnonzero(which == number)
-            frames = self.batch.column("frame").take(pa.array(places)) if len(wires) > 1 else self.batch.column("frame")
-            if frames.null_count:
-                there = pc.is_valid(frames)
-                frames, places = frames.filter(there), places[there.to_numpy(zero_copy_only=False)]
-            if len(frames) >= _MANY and (part := wire.many(frames, limits)) is not None:
-                self._parts.append(Part(places[part.rows], part.columns))
-                left[places[part.rows]] = False
+            for read in wire.many:
+                places = np.flatnonzero(left & (which == number))
+                frames = self.batch.column("frame")
+                if len(places) < len(frames):
+                    frames = frames.take(pa.array(places))
+                if frames.null_count:
+                    there = pc.is_valid(frames)
+                    frames, places = frames.filter(there), places[there.to_numpy(zero_copy_only=False)]
+                if len(frames) >= _MANY and (part := read(frames, limits)) is not None:
+                    self._parts.append(Part(places[part.rows], part.columns))
+                    left[places[part.rows]] = False
         return np.flatnonzero(left)
 
     def read(self, row: int, frame: bytes, wire: Wire, flags: int) -> None:
@@ -224,80 +230,10 @@ class _Work:
 
     # -- tables ----------------------------------------------------------------------------------------------------------
 
-    def events(self) -> pa.RecordBatch:
+    def events(self, columns: Sequence[str] | None) -> pa.RecordBatch:
         """The events, in the order of the rows."""
-        place, sub, made = self._made_columns()
-        rows, subs = pa.array(place, pa.int64()), pa.array(sub, pa.int32())
-        frame = self.batch.take(rows)
-
-        def own(name: str, kind: pa.DataType) -> pa.Array:
-            return pa.array(made[name], kind) if isinstance(made[name], tuple) else made[name]
-
-        text, whole = pa.string(), pa.int64()
-        capture, seq, ts = frame.column("capture_id"), frame.column("seq"), frame.column("ts_ns")
-        kind, ttl = own("kind", text), own("ttl_ms", whole)
-        time = pc.divide(ts, 1000)
-        stamp = pa.timestamp("us", tz="UTC")
-        number = pc.binary_join_element_wise(capture, seq.cast(text), subs.cast(text), "/")
-        sender = pc.if_else(pc.equal(frame.column("direction"), 1), frame.column("peer"), capture)
-        size = pc.if_else(pc.equal(subs, 0), pc.fill_null(pc.binary_length(frame.column("frame")), 0), 0)
-        columns: dict[str, Any] = {
-            "id": pc.coalesce(own("id", text), number),
-            "source": pc.coalesce(own("source", text), sender),
-            "type": pc.binary_join_element_wise(frame.column("protocol"), kind, "."),
-            "subject": own("subject", text),
-            "time": time.cast(stamp),
-            "time_ns": ts,
-            "specversion": pa.repeat(pa.scalar("1.0"), len(rows)),
-            "datacontenttype": own("content", text),
-            "dataschema": own("schema", text),
-            "data": own("data", pa.binary()),
-            "kind": kind,
-            "correlation_id": own("correlation", text),
-            "code": own("code", pa.int32()),
-            "code_name": own("code_name", text),
-            "ttl_ms": ttl,
-            "expires_at": _ends(time, ttl).cast(stamp),
-            "priority": own("priority", text),
-            "reply_to": own("reply_to", text),
-            "sub": subs,
-            "nbytes": size.cast(pa.int32()),
-            "deadline_ns": self._deadlines_of(place, kind),
-            "client": own("client", text),
-        }
-        return pa.RecordBatch.from_arrays(
-            [columns[field.name] if field.name in columns else frame.column(field.name) for field in EVENTS], schema=EVENTS
-        )
-
-    def _made_columns(self) -> tuple[Any, Any, dict[str, Any]]:
-        """Rows, subs, and what is said, in the order of the rows."""
-        found = zip(*self._made, strict=True) if self._made else [()] * len(Row._fields)
-        made: dict[str, Any] = dict(zip(Row._fields, found, strict=True))
-        if not self._parts:
-            return self._rows, self._subs, made
-        rows = np.concatenate([np.asarray(self._rows, np.int64), *(part.rows for part in self._parts)])
-        subs = np.zeros(len(rows), np.int32)
-        subs[: len(self._subs)] = self._subs
-        order = np.lexsort((subs, rows))
-        whole = {
-            name: pa.concat_arrays(
-                [pa.array(made[name], _KINDS_OF_ROWS.get(name, pa.string())), *(part.columns[name] for part in self._parts)]
-            ).take(pa.array(order))
-            for name in Row._fields
-        }
-        return rows[order], subs[order], whole
-
-    def _deadlines_of(self, rows: Any, kind: pa.Array) -> pa.Array:
-        """The deadlines of a frame belong to its requests, in their order."""
-        given = self._deadlines
-        if given.null_count == len(given) or not len(given.flatten()):
-            return pa.nulls(len(kind), pa.int64())
-        left = {row: iter(deadlines) for row, deadlines in enumerate(given.to_pylist()) if deadlines}
-        found = [
-            next(left[row], None) if row in left and one == "request" else None
-            for row, one in zip(list(rows), kind.to_pylist(), strict=True)
-        ]
-        return pa.array(found, pa.int64())
+        said = Said(self._rows, self._subs, self._made, self._parts, all=columns is None)
+        return EventColumns(self.batch, said).table(columns)
 
     def quarantine(self) -> pa.RecordBatch:
         """The frames that could not be read."""
@@ -313,13 +249,3 @@ class _Work:
             [columns[field.name] if field.name in columns else frame.column(field.name) for field in QUARANTINE],
             schema=QUARANTINE,
         )
-
-
-_LAST_US: Final = 253_402_300_799_999_999
-"""The end of the year 9999, in microseconds: as far as time stamps are read everywhere."""
-
-
-def _ends(time: pa.Array, ttl: pa.Array) -> pa.Array:
-    """When what has a time to live is over, in microseconds."""
-    longest = pc.divide(pc.subtract(_LAST_US, time), 1000)
-    return pc.add(time, pc.multiply(pc.min_element_wise(ttl, longest, skip_nulls=False), 1000))

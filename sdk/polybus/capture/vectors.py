@@ -12,32 +12,24 @@ from typing import Any, Final
 import msgspec
 import numpy as np
 import pyarrow as pa
-from attrs import frozen
 
 from ..body import JSON, OCTETS, check_json
 from ..errors import EncodeError
 from ..limits import Limits
+from ..protocols._rules import fault_in_subject
 from .compute import pc
-from .readings import Row
+from .event_columns import KINDS, PUBLISH, REQUEST, RESPONSE, Column, Part, good_answers
 
-__all__ = ["Part", "read_csb", "read_ubre"]
+__all__ = ["read_csb", "read_ubre"]
 
 _TEXT: Final = pa.string()
-_KINDS: Final = pa.array(["request", "response", "publish"])
-_REQUEST, _RESPONSE, _PUBLISH = 0, 1, 2
 _FIRST_RESERVED: Final = 0xFFFF0000
 _FIRST_OF_CHANNEL: Final = 0xFFFF0009
+_REQUEST_MORE, _PUBLISH_MORE = 0xFFFF0005, 0xFFFF0006
+_NUMBERED: Final = 0xFFFF
+_NO_TTL: Final = 0xFFFFFFFF
 _BINARY, _JSON = 0, 2
 _decode: Final = msgspec.json.Decoder().decode
-
-
-@frozen(eq=False)
-class Part:
-    """Events of some of the rows, as columns by the names of `readings.Row`."""
-
-    rows: Any
-    """Their places (`numpy.ndarray`)."""
-    columns: Mapping[str, pa.Array]
 
 
 def _bytes_of(frames: pa.Array) -> tuple[Any, Any]:
@@ -74,26 +66,8 @@ def _sound(bodies: pa.Array, rows: Any, limits: Limits) -> Any:
     return sound
 
 
-def _part(count: int, rows: Any, **given: Any) -> Part:
-    empty = {name: pa.nulls(count, _TEXT) for name in Row._fields}
-    empty |= {
-        "data": pa.nulls(count, pa.binary()),
-        "code": pa.nulls(count, pa.int32()),
-        "ttl_ms": pa.nulls(count, pa.int64()),
-        "client": pa.array([""]).take(pa.array(np.zeros(count, np.int32))),
-    }
-    return Part(rows, empty | given)
-
-
-def _answers(kinds: Any) -> dict[str, pa.Array]:
-    """Code and name of answers that are good."""
-    other = kinds != _RESPONSE
-    good = pa.array(np.zeros(len(kinds), np.int32), mask=other)
-    return {"code": good, "code_name": pa.array(["OK"]).take(good)}
-
-
 def read_csb(frames: pa.Array, names: Mapping[int, str], wrapped: bool, limits: Limits) -> Part | None:
-    """Requests and good answers of applications, whose payload is bytes or JSON.
+    """Requests and good answers of applications, and what goes by name without extras, whose payload is bytes or JSON.
 
     Args:
         frames: Without nulls.
@@ -105,41 +79,76 @@ def read_csb(frames: pa.Array, names: Mapping[int, str], wrapped: bool, limits: 
     front = 4 if wrapped else 0
     rows = np.flatnonzero(np.diff(edges) >= 8 + front)
     head = edges[rows] + front
-    kinds, encodings = data[head] >> 4, data[head] & 15
-    action = np.zeros(len(rows), np.int64)
-    for byte in range(4, 8):
-        action = action << 8 | data[head + byte]
-    asks, answers = (kinds == 1) & (action < _FIRST_RESERVED), (kinds == 2) & (action < _FIRST_OF_CHANNEL)
+    kinds, encodings, action = data[head] >> 4, data[head] & 15, _number(data, head + 4, 4)
+    answers = (kinds == 2) & (action < _FIRST_OF_CHANNEL)
+    named = (kinds == 1) & ((action == _REQUEST_MORE) | (action == _PUBLISH_MORE)) & (edges[rows + 1] - head >= 16)
+    at = np.flatnonzero(named)
+    sizes = _number(data, head[at] + 8, 2)
+    extras = _number(data, head[at] + 10, 2)
+    named[at] = (sizes > 0) & (sizes < _NUMBERED) & (extras == 0) & (head[at] + 16 + sizes <= edges[rows[at] + 1])
+    asks = named | ((kinds == 1) & (action < _FIRST_RESERVED))
     usual = (asks | answers) & (data[head + 1] == 0) & ((encodings == _BINARY) | (encodings == _JSON))
     if not usual.any():
         return None
-    _, bodies = _cut(frames, edges, np.minimum(edges[:-1] + 8 + front, edges[1:]))
-    rows, head, action, encodings, answers = rows[usual], head[usual], action[usual], encodings[usual], answers[usual]
-    json = np.flatnonzero(encodings == _JSON)
-    sound = np.ones(len(rows), bool)
-    sound[json] = _sound(bodies, rows[json], limits)
-    rows, head, action, encodings, answers = rows[sound], head[sound], action[sound], encodings[sound], answers[sound]
+    begins = np.minimum(edges[:-1] + 8 + front, edges[1:])
+    ends = begins.copy()
+    sizes = sizes[named[at]]
+    at = np.flatnonzero(named)
+    begins[rows[at]] = head[at] + 16
+    ends[rows[at]] = head[at] + 16 + sizes
+    _, subjects, bodies = _cut(frames, edges, begins, ends)
+    subjects = subjects.take(pa.array(rows)).dictionary_encode()
+    texts = [_subject(text, limits) for text in subjects.dictionary.to_pylist()]
+    which = subjects.indices.to_numpy()
+    usual &= ~named | np.array([text is not None for text in texts], bool)[which]
+    json = np.flatnonzero(usual & (encodings == _JSON))
+    usual[json] = _sound(bodies, rows[json], limits)
+    rows, head, action, encodings, answers, named, which = (
+        column[usual] for column in (rows, head, action, encodings, answers, named, which)
+    )
     payload = bodies.take(pa.array(rows))
     has_none = pa.array(pc.equal(pc.binary_length(payload), 0).to_numpy(zero_copy_only=False))
-    payload = pc.if_else(has_none, None, payload)
-    kind = np.where(answers, _RESPONSE, _REQUEST)
-    known, which = np.unique(action, return_inverse=True)
-    subjects = [(names.get(number) or f"0x{number:08X}") if number < _FIRST_RESERVED else None for number in known.tolist()]
-    content = pa.array([OCTETS.content_type, JSON.content_type]).take(pa.array((encodings == _JSON).astype(np.int32)))
-    given = {
-        "kind": _KINDS.take(pa.array(kind)),
-        "subject": pa.array(subjects, _TEXT).take(pa.array(which)),
-        "content": pc.if_else(has_none, None, content),
-        "data": payload,
-        "correlation": _hexadecimal(data, head + 2, 6),
-        **_answers(kind),
+    is_publication = named & (action == _PUBLISH_MORE)
+    kind = np.where(answers, RESPONSE, np.where(is_publication, PUBLISH, REQUEST))
+    numbers, number = np.unique(action, return_inverse=True)
+    numbered = [(names.get(one) or f"0x{one:08X}") if one < _FIRST_RESERVED else None for one in numbers.tolist()]
+    content = pa.array([OCTETS.content_type, JSON.content_type])
+    given: dict[str, Column] = {
+        "kind": KINDS.take(pa.array(kind)),
+        "subject": lambda: pa.array(numbered + texts, _TEXT).take(pa.array(np.where(named, which + len(numbered), number))),
+        "content": lambda: pc.if_else(has_none, None, content.take(pa.array((encodings == _JSON).astype(np.int32)))),
+        "data": lambda: pc.if_else(has_none, None, payload),
+        "correlation": lambda: pc.if_else(pa.array(is_publication), None, _hexadecimal(data, head + 2, 6)),
+        "ttl_ms": lambda: _times(data, head, named),
+        **good_answers(kind),
     }
     if wrapped:
-        client = np.zeros(len(rows), np.int64)
-        for byte in range(-4, 0):
-            client = client << 8 | data[head + byte]
-        given["client"] = pa.array(client).cast(_TEXT)
-    return _part(len(rows), rows, **given)
+        given["client"] = pa.array(_number(data, head - 4, 4)).cast(_TEXT)
+    return Part(rows, given)
+
+
+def _number(data: Any, starts: Any, size: int) -> Any:
+    """The number, so many bytes long, at each place."""
+    found = np.zeros(len(starts), np.int64)
+    for byte in range(size):
+        found = found << 8 | data[starts + byte]
+    return found
+
+
+def _subject(text: bytes, limits: Limits) -> str | None:
+    """A subject of CSB; None where the codec has something to say."""
+    try:
+        subject = str(text, "utf-8")
+    except UnicodeDecodeError:
+        return None
+    return subject if fault_in_subject(subject, limits.subject) is None else None
+
+
+def _times(data: Any, heads: Any, named: Any) -> pa.Array:
+    """The milliseconds of what goes by name."""
+    found = np.full(len(heads), _NO_TTL, np.int64)
+    found[named] = _number(data, heads[named] + 12, 4)
+    return pa.array(found, mask=found == _NO_TTL)
 
 
 def _hexadecimal(data: Any, starts: Any, size: int) -> pa.Array:
@@ -203,13 +212,13 @@ def read_ubre(frames: pa.Array, limits: Limits) -> Part | None:
     first, _, rest = _cut(text.cast(pa.binary()), edges, end_of_first, np.minimum(end_of_first + 1, edges[1:]))
     subject = pc.if_else(pa.array(is_request), rest, first).cast(_TEXT)
     first = first.cast(_TEXT)
-    kind = np.where(is_request, _REQUEST, np.where(is_publication, _PUBLISH, _RESPONSE))
-    given = {
-        "kind": _KINDS.take(pa.array(kind)),
-        "subject": pc.if_else(pa.array(kind == _RESPONSE), None, subject),
+    kind = np.where(is_request, REQUEST, np.where(is_publication, PUBLISH, RESPONSE))
+    given: dict[str, Column] = {
+        "kind": KINDS.take(pa.array(kind)),
+        "subject": pc.if_else(pa.array(kind == RESPONSE), None, subject),
         "content": pc.if_else(has_none, None, JSON.content_type),
         "data": pc.if_else(has_none, None, body),
         "correlation": pc.if_else(pa.array(is_publication), None, first),
-        **_answers(kind),
+        **good_answers(kind),
     }
-    return _part(len(chosen), rows[chosen], **given)
+    return Part(rows[chosen], given)

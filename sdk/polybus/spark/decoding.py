@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Final
 
@@ -20,11 +20,11 @@ BYTES_AT_ONCE: Final = 16 << 20
 """No more batches are joined when there are so many bytes."""
 
 
-def decoded(batches: Iterable[pa.RecordBatch]) -> Iterator[Decoded]:
-    """What batches of frames say, larger ones instead of small ones."""
+def decoded(batches: Iterable[pa.RecordBatch], columns: Sequence[str] | None = None) -> Iterator[Decoded]:
+    """What batches of frames say, larger ones instead of small ones; of the events some columns, or all."""
     for rows in joined(batches):
         with _nothing_collected():
-            made = decode(rows)
+            made = decode(rows, columns=columns)
         yield made
 
 

@@ -245,8 +245,10 @@ def read_piece(options: Options, piece: Range) -> Iterator[pa.RecordBatch]:
     found = (options.window.of(rows) for rows in RangeReader(options.path, piece).batches())
     if options.table == "raw":
         tables = (rows for rows in found if rows.num_rows)
+    elif options.table == "events":
+        tables = (made.events for made in decoded(found, options.names))
     else:
-        tables = (made.events if options.table == "events" else made.quarantine for made in decoded(found))
+        tables = (made.quarantine for made in decoded(found, ("seq",)))
     for rows in tables:
         yield rows.select(options.names) if options.names is not None else rows
 
