@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self
 
@@ -91,7 +92,11 @@ class Bridge:
     async def _until_idle(self, *, lasting: bool) -> None:
         for passage in self._passages:
             if (runtime := passage.here._runtime) is not None:
-                await runtime.bell.until(lambda passage=passage: not passage.busy(lasting=lasting))  # type: ignore[misc]
+                await runtime.bell.until(partial(_idle, passage, lasting))
+
+
+def _idle(passage: Passage, lasting: bool) -> bool:
+    return not passage.busy(lasting=lasting)
 
 
 def _check(passage: Passage) -> None:
