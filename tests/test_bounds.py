@@ -13,7 +13,7 @@ PACKAGE = Path(polybus.__file__).parent
 MODULES = (
     "acquaintance answering authority backlog bus calls channel channelled connecting crowd deliveries distribution"
     " event_stream execution fanout inbox incoming interest known_peer life link links loopback openings outbox"
-    " outflow passages peer relaying reply router routing runtime serving subjects subscription turns urgency workers"
+    " outflow passages peer relaying reply router routing runtime serving subject_index subscription turns urgency workers"
 ).split()
 GROWING = {"Counter", "OrderedDict", "UrgentQueue", "bytearray", "defaultdict", "deque", "dict", "list", "set"}
 
@@ -123,11 +123,11 @@ BOUNDS: dict[str, str] = {
     "runtime.timed": "one for each peer and link",
     "serving._inside": "Limits.peers",
     "serving.links": "Limits.peers",
-    "subjects._cache": "4,096 subjects, then it is emptied",
-    "subjects._exact": "Limits.subscriptions of each peer; charged to the peer",
-    "subjects.children": "Limits.subscriptions of each peer, 64 tokens; charged to the peer beyond eight",
-    "subjects.here": "as its node",
-    "subjects.rest": "as its node",
+    "subject_index._cache": "4,096 subjects, then it is emptied",
+    "subject_index._exact": "Limits.subscriptions of each peer; charged to the peer",
+    "subject_index.children": "Limits.subscriptions of each peer, 64 tokens; charged to the peer beyond eight",
+    "subject_index.here": "as its node",
+    "subject_index.rest": "as its node",
     "subscription._readers": OURS,
     "transports._asgi._pending": "what is not read makes the link pause: HIGH_WATER, then the outbox",
     "transports._lengths._parts": "Limits.message, for Limits.frame_timeout",
@@ -141,7 +141,7 @@ BOUNDS: dict[str, str] = {
     "transports._ws_frames._keys": "a fixed size",
     "transports._ws_frames._parts": "Limits.message, for Limits.frame_timeout",
     "transports._ws_server._head": "the head of a request",
-    "transports.memory._inbox": "HIGH_BYTES or HIGH_FRAMES, then the link pauses and its outbox fills; charged while paused",
+    "transports._memory_transport._inbox": "HIGH_BYTES or HIGH_FRAMES, then the outbox of the link; charged while paused",
     "tunnel.frames._arrived": "what one chunk holds, for the time in which it is looked at",
     "tunnel.frames._queue": "the outbox of the inner link: it is told to pause with the first; cut after Limits.write_timeout",
     "urgency._levels": "what its owner lets in: Limits.outbox and outbox_bytes, or Limits.waiting and waiting_bytes; charged",

@@ -15,7 +15,7 @@ PACKAGE = Path(polybus.__file__).parent
 # From the ground up. A module imports from its own floor and from those below; type checkers' imports do not count.
 FLOORS: tuple[frozenset[str], ...] = (
     frozenset({"arguments", "errors", "limits", "headers", "stats", "_clock", "_loop", "_scopes", "urgency"}),
-    frozenset({"body", "events", "subjects", "context"}),
+    frozenset({"body", "events", "subjects", "subject_index", "context"}),
     frozenset({"message"}),
     frozenset({"plugins"}),
     frozenset({"protocols", "transports"}),

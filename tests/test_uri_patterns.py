@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from polybus import Bus, Forbidden, LocalProtocolError, Message, Peer, Unsupported
 from polybus.protocols import Ubre, UProtocol
-from polybus.subjects import SubjectIndex, canonical, check_pattern, is_pattern, matches
+from polybus.subject_index import SubjectIndex
+from polybus.subjects import canonical, check_pattern, is_pattern, matches
 from polybus.testing import pair
 from tests.support import BOUND
 

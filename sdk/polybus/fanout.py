@@ -13,7 +13,7 @@ from .errors import BusError, QueueFull
 from .interest import Interest, bare_peer, has_numbers
 from .message import Kind, Message
 from .relaying import Journeys
-from .subjects import SubjectIndex
+from .subject_index import SubjectIndex
 
 if TYPE_CHECKING:
     from .body import BodyFormat

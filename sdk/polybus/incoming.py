@@ -18,7 +18,8 @@ from .headers import VIA
 from .message import Kind, Message
 from .openings import credited, ended, item, opened, spelled
 from .relaying import hide
-from .subjects import RESERVED_PREFIX, check_pattern, pattern_cost, wire_pattern
+from .subject_index import pattern_cost
+from .subjects import RESERVED_PREFIX, check_pattern, wire_pattern
 from .turns import DRAINING, admit, duplicate
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ import pytest
 
 from polybus import Backoff, Bus, Code, Disconnected, EncodeError, Limits, NotFound, Peer, RequestError, connect
 from polybus.events import FrameRefused, LinkDown, PeerSlow
-from polybus.subjects import SubjectIndex
+from polybus.subject_index import SubjectIndex
 from tests.interop.node_peer import node_client, node_server, require_node
 from tests.interop.raw_websocket import RawPeer, raw_client, raw_server
 from tests.support import BOUND

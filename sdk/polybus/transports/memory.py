@@ -1,32 +1,28 @@
 """In-process connections, by name or as a pair of ends. They need no sockets and no threads.
 
 ``memory://orders`` is served by name within one event loop: two loops in two threads do not meet. `pipe` makes two ends that
-belong to nobody else. A frame is handed over in the next turn of the event loop, with all others of this turn, so `send`
-never runs the other side's code. Both directions have water marks, as a socket has.
+belong to nobody else. What a connection is, once it is there: `MemoryTransport`.
 """
 
 from __future__ import annotations
 
 from http.cookies import CookieError, SimpleCookie
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 from urllib.parse import parse_qsl, urlsplit
 
 import anyio
 from anyio.lowlevel import RunVar
 from attrs import field, frozen
 
-from ..errors import BusError, ConnectFailed, Forbidden, LocalProtocolError, TooLarge, Unauthorized
-from ..plugins import Admission, Closed, DialOptions, Handshake, Host, ListenOptions, Receiver, Transport
-from ._codes import closed_by_peer, text_of
+from ..errors import BusError, ConnectFailed, Forbidden, LocalProtocolError, Unauthorized
+from ..plugins import Admission, Closed, DialOptions, Handshake, ListenOptions, Transport
+from ._codes import text_of
+from ._memory_transport import MemoryTransport
 
 if TYPE_CHECKING:
     from ..plugins import Connector, Listening
 
 __all__ = ["Memory", "MemoryTransport", "PipeEnd", "pipe"]
-
-HIGH_BYTES: Final = 64 * 1024
-HIGH_FRAMES: Final = 256
-"""What may wait for the other side before `pause_writing`; `resume_writing` follows when it has taken everything."""
 
 # Per event loop: a module-level dictionary would let two loops in two threads call into each other.
 _served: RunVar[dict[str, MemoryListener]] = RunVar("polybus memory listeners")
@@ -39,148 +35,6 @@ def _names() -> dict[str, MemoryListener]:
         names: dict[str, MemoryListener] = {}
         _served.set(names)
         return names
-
-
-class MemoryTransport:
-    """One end of an in-process connection."""
-
-    __slots__ = (
-        "_deaf",
-        "_bytes", "_full", "_host", "_inbox", "_last", "_other", "_over", "_paused", "_receiver", "_scheduled", "address",
-        "max_frame",
-    )  # fmt: skip
-
-    name = "memory"
-    hops = 0
-
-    def __init__(self, host: Host, address: str) -> None:
-        self.address: str = address
-        self.max_frame: int = host.limits.message
-        self._host = host
-        self._other: MemoryTransport | None = None
-        self._receiver: Receiver | None = None
-        # What the other end has sent, and its size.
-        self._inbox: list[bytes] = []
-        self._bytes = 0
-        self._scheduled = False
-        # We have asked our own side to pause, because the other end's inbox is full.
-        self._paused = False
-        # Our own side reads nothing for now.
-        self._deaf = False
-        # Nothing more is sent or taken; `_last` is told when the inbox is empty.
-        self._over = False
-        self._last: Closed | None = None
-
-    def start(self, receiver: Receiver) -> None:
-        """Deliver from the next turn on, first what has already come in. Called once."""
-        self._receiver = receiver
-        self._schedule()
-
-    def send(self, frame: bytes) -> None:
-        """Hand over a frame without waiting. After the end: ignored.
-
-        Raises:
-            TooLarge: The frame is over `Limits.message`.
-        """
-        size = len(frame)
-        if size > self.max_frame:
-            raise TooLarge(f"a frame of {size} bytes, the limit is {self.max_frame}: raise Limits(message=...) on both sides")
-        other = self._other
-        if self._over or other is None or other._over:
-            return
-        if size > other.max_frame:
-            self._refused(other, size)
-            return
-        other._inbox.append(frame)
-        other._bytes += size
-        other._schedule()
-        if not self._paused and (other._bytes > HIGH_BYTES or len(other._inbox) > HIGH_FRAMES):
-            self._paused = True
-            if self._receiver is not None:
-                self._receiver.pause_writing()
-
-    def _refused(self, other: MemoryTransport, size: int) -> None:
-        """The other end's limit is lower than ours: it ends the connection, as a socket would."""
-        why = Closed(1009, f"a frame of {size} bytes, the limit is {other.max_frame}")
-        other._end(why)
-        self._end(why)
-
-    def write_backlog(self) -> int:
-        """Bytes that the other end has not taken yet."""
-        return 0 if self._other is None else self._other._bytes
-
-    def pause_reading(self) -> None:
-        """Take nothing for now: the other end is asked to pause when it has sent enough."""
-        self._deaf = True
-
-    def resume_reading(self) -> None:
-        """Go on taking."""
-        if self._deaf:
-            self._deaf = False
-            self._schedule()
-
-    def close(self, code: int = 1000, reason: str = "") -> None:
-        """End in order: what was sent still arrives, then the other end is told."""
-        if self._over:
-            return
-        if self._other is not None:
-            self._other._end(closed_by_peer(code, reason))
-        self._drop()
-        self._end(Closed(code, reason))
-
-    def abort(self, why: Closed) -> None:
-        """Cut: what has not arrived is lost."""
-        if self._over:
-            return
-        if self._other is not None and not self._other._over:
-            self._other._drop()
-            self._other._end(Closed(1006, "the peer cut the connection"))
-        self._drop()
-        self._end(why)
-
-    def tick(self, now: float) -> None:
-        """Nothing can go silent here."""
-
-    def _drop(self) -> None:
-        self._inbox = []
-        self._bytes = 0
-
-    def _end(self, why: Closed) -> None:
-        if not self._over:
-            self._over = True
-            self._deaf = False
-            self._last = why
-            self._schedule()
-
-    def _schedule(self) -> None:
-        if not self._scheduled and self._receiver is not None:
-            self._scheduled = True
-            self._host.call_soon(self._deliver)
-
-    def _deliver(self) -> None:
-        self._scheduled = False
-        receiver, frames = self._receiver, self._inbox
-        assert receiver is not None
-        if self._deaf and not self._over:
-            return
-        if frames:
-            self._drop()
-            receiver.frames_received(frames)
-        # What they made our side do may have ended everything, or brought more.
-        if self._last is not None and not self._inbox:
-            last, self._last = self._last, None
-            receiver.closed(last)
-        other = self._other
-        if other is not None and other._paused:
-            other._paused = False
-            if not other._over and other._receiver is not None:
-                other._receiver.resume_writing()
-
-
-def _joined(one: Host, other: Host, address: str, other_address: str) -> tuple[MemoryTransport, MemoryTransport]:
-    left, right = MemoryTransport(one, address), MemoryTransport(other, other_address)
-    left._other, right._other = right, left
-    return left, right
 
 
 class MemoryListener:
@@ -249,7 +103,9 @@ class _Knock:
             self._error = outcome
             return
         server = self._listener.options
-        self._end, other = _joined(self._dial.host, server.host, self._listener.url, self._url)
+        self._end = MemoryTransport(self._dial.host, self._listener.url)
+        other = MemoryTransport(server.host, self._url)
+        self._end.join(other)
         server.gate.opened(other, outcome)
 
     def _refusal(self, error: BusError) -> BusError:
@@ -381,7 +237,7 @@ class PipeEnd:
         other = self._other
         if other._half is not None:
             mine = MemoryTransport(options.host, other.url)
-            mine._other, other._half._other = other._half, mine
+            mine.join(other._half)
             self._ready.set()
             return mine
         if other._listener is None:

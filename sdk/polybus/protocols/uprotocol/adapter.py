@@ -12,7 +12,7 @@ from attrs import field, fields, frozen
 from ..._clock import wall_clock_ns
 from ...limits import Limits
 from ...plugins import FrameField, Role
-from ...subjects import SubjectIndex
+from ...subject_index import SubjectIndex
 from .checks import MAX_INTEGER, PRIORITIES, is_uri_reference
 from .codec import UProtocolCodec
 from .dissect import dissect
