@@ -12,7 +12,7 @@ import polybus
 PACKAGE = Path(polybus.__file__).parent
 MODULES = (
     "acquaintance answering authority backlog bus calls channel channelled connecting crowd deliveries distribution"
-    " event_stream execution fanout inbox incoming interest known_peer life link links loopback openings outbox"
+    " event_stream execution fanout inbox incoming interest known_peer inflow life link links loopback openings outbox"
     " outflow passages peer relaying reply router routing runtime serving subject_index subscription turns urgency workers"
 ).split()
 GROWING = {"Counter", "OrderedDict", "UrgentQueue", "bytearray", "defaultdict", "deque", "dict", "list", "set"}
@@ -80,7 +80,7 @@ BOUNDS: dict[str, str] = {
     "inbox._queue": "`queue` messages and Limits.queue_bytes, and what is held back for links; charged",
     "inbox._room": OURS,
     "link._taps": "as bus._recorders, and one",
-    "link.deferred": "one for each channel of the link, for the time of one chunk",
+    "inflow.deferred": "one for each channel of the link, for the time of one chunk",
     "gateway.joining._entered": "two buses",
     "gateway.passage._known": "1,024 subjects, then it is emptied",
     "gateway.passage.calls": "Limits.running, waiting and channels of each peer",

@@ -14,7 +14,7 @@ PACKAGE = Path(polybus.__file__).parent
 
 # From the ground up. A module imports from its own floor and from those below; type checkers' imports do not count.
 FLOORS: tuple[frozenset[str], ...] = (
-    frozenset({"arguments", "errors", "limits", "headers", "stats", "_clock", "_loop", "_scopes", "urgency"}),
+    frozenset({"arguments", "errors", "limits", "headers", "stats", "_clock", "_loop", "_scopes", "offences", "urgency"}),
     frozenset({"body", "events", "subjects", "subject_index", "context"}),
     frozenset({"message"}),
     frozenset({"plugins"}),
@@ -24,7 +24,7 @@ FLOORS: tuple[frozenset[str], ...] = (
     frozenset({"blocking_items", "blocking_peer"}),
     frozenset({"blocking", "calls", "execution", "event_stream", "lifespan", "loopback"}),
     frozenset({"known_peer", "turns", "answering", "acquaintance", "channelled", "peer", "openings", "incoming"})
-    | frozenset({"inbox", "deliveries", "crowd", "backlog", "outflow", "link", "relaying", "tunnel"}),
+    | frozenset({"inbox", "deliveries", "crowd", "backlog", "outflow", "inflow", "link", "relaying", "tunnel"}),
     frozenset({"subscription", "interest", "fanout", "distribution"}),
     frozenset({"connecting", "serving", "draining", "life", "tunnels", "links", "routing", "passages", "bus", "broker"}),
     frozenset({"portal", "gateway"}),

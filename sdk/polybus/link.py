@@ -1,25 +1,22 @@
-"""One connection: a session joined to a transport, with its peers and its ups and downs; what leaves is in `outflow`.
+"""One connection: a session joined to a transport, with its peers and its ups and downs.
 
 A transport reports to its link. On the way in it hands messages to its peers, on the way out it takes them from the peers
 to the session; there is no queue and no task in between, unless the connection is slow or down: then messages wait in the
-outbox.
+outbox. What leaves is in `outflow`, what comes in is in `inflow`; its life is here.
 """
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, cast
 
-from . import incoming
 from .crowd import Crowd, expiry
-from .errors import BusError, Forbidden, Unauthorized
-from .events import FrameRefused, LinkDown, LinkUp
-from .message import Message
-from .outflow import Outflow, State
+from .errors import Forbidden, Unauthorized
+from .events import LinkDown, LinkUp
+from .inflow import Attachment, Inflow
+from .outflow import State
 from .peer import Peer
-from .plugins import Closed, CloseWanted, Handshake, Identity, PeerClosed, PeerOpened, Ready, Refused, Undelivered
+from .plugins import Closed, Handshake, Identity
 
 if TYPE_CHECKING:
     from .bus import Bus
@@ -31,52 +28,15 @@ if TYPE_CHECKING:
 
 __all__ = ["Link", "State"]
 
-logger: logging.Logger = logging.getLogger("polybus.link")
 
-
-class Attachment:
-    """What one connection of a link reports to; implements `plugins.Receiver`. Once it is over, it says nothing to the link any
-    more: however often and however late a transport reports, it does not meet the connection that came after it."""
-
-    __slots__ = ("_link", "frames_received")
-
-    def __init__(self, link: Link) -> None:
-        self._link: Link | None = link
-        self.frames_received: Callable[[Sequence[bytes]], None] = link.frames_received  # no call in between, for speed
-
-    def over(self) -> None:
-        """The connection is no longer the link's."""
-        self._link = None
-        self.frames_received = _unheard
-
-    def closed(self, why: Closed) -> None:
-        if self._link is not None:
-            self._link.closed(why)
-
-    def pause_writing(self) -> None:
-        if self._link is not None:
-            self._link.pause_writing()
-
-    def resume_writing(self) -> None:
-        if self._link is not None:
-            self._link.resume_writing()
-
-
-def _unheard(frames: Sequence[bytes]) -> None:
-    """Frames of a connection that is over."""
-
-
-class Link(Outflow):
+class Link(Inflow):
     """A connection that this bus opened (it may come back) or accepted (it ends once)."""
 
     __slots__ = (
         "_attachment",
-        "_bad",
-        "_bad_since",
         "_bare",
         "_since",
         "_taps",
-        "deferred",
         "expires",
         "handshake",
         "identity",
@@ -88,7 +48,7 @@ class Link(Outflow):
         "was_up",
     )
 
-    # Declared in `Outflow`; again here for type checkers, because both halves set them.
+    # Declared in `Backlog`; again here for type checkers, because all parts set them.
     flowing: bool
     paused: bool
     session: Session | None
@@ -123,15 +83,11 @@ class Link(Outflow):
         """Whether every attempt asks for credentials anew."""
         self.on_up: Callable[[], None] | None = None
         self.on_down: Callable[[Closed], None] | None = None
-        self.deferred: list[Callable[[], None]] = []
-        """What is to be done when all that came in at once has been looked at."""
         self.recorder: Recorder | None = None
         """Records this link, besides those that record the whole bus."""
         self._attachment: Attachment | None = None
         self._taps: list[Tap] = []
         self._bare: tuple[Session, Transport] | None = None  # what they are around
-        self._bad = 0
-        self._bad_since = 0.0
         self._since = 0.0
         self.expires = expiry(identity, runtime)
         runtime.links[self] = None
@@ -254,130 +210,10 @@ class Link(Outflow):
 
     # -- what the connection reports -------------------------------------------------------------------------------------
 
-    def frames_received(self, frames: Sequence[bytes]) -> None:
-        session = self.session
-        if session is None:
-            return
-        now = self.runtime.time()
-        receive = session.receive
-        try:
-            for frame in frames:
-                receive(frame, now)
-            self._take_events(now)
-            if self.deferred:
-                self._do_deferred()
-            self.flush()
-        except BaseException as error:
-            self._broken()
-            if not isinstance(error, Exception):
-                raise  # Ctrl-C, in a hook
-
-    def _do_deferred(self) -> None:
-        deferred, self.deferred = self.deferred, []
-        for act in deferred:
-            act()
-
-    def _broken(self) -> None:
-        """A mistake of ours, or of a plugin: it costs this link, and neither the event loop nor the others."""
-        logger.exception("polybus: what came from %s could not be handled; its link is cut", self.address)
-        self.abort(Closed(1011, "an internal error"), comes_back=True)
-
     def closed(self, why: Closed) -> None:
         if self._closing is not None and why.error is None:
             why = self._closing if self._closing.error is not None or why.code == 1006 else why
         self._ended(why)
-
-    # -- incoming --------------------------------------------------------------------------------------------------------
-
-    def _take_events(self, now: float) -> None:
-        session = self.session
-        assert session is not None
-        receive = incoming.receive
-        for event in session.events():
-            if isinstance(event, Message):
-                peer = self._peer or self._peer_of(event.peer)
-                if peer is None:  # it was sent away, has never been opened, or waits to be let in
-                    if self.crowd is not None:
-                        self.crowd.hold(event)
-                    continue
-                event.peer = peer
-                receive(peer, event, now)
-            else:
-                self._session_event(event, now)
-                if self._closing is not None:
-                    return  # what came after the offence is not looked at
-            if self.session is not session:
-                return
-
-    def _peer_of(self, key: Any) -> Peer | None:
-        if self.crowd is None:
-            return self._peer
-        return self.crowd.peers.get(key)
-
-    def receive_all(self, messages: list[Message]) -> None:
-        """What one of many has said before it was let in."""
-        now = self.runtime.time()
-        for message in messages:
-            peer = self._peer_of(message.peer)
-            if peer is not None:
-                message.peer = peer
-                incoming.receive(peer, message, now)
-        if self.deferred:
-            self._do_deferred()
-        self.flush()
-
-    def _session_event(self, event: Any, now: float) -> None:
-        if isinstance(event, Ready):
-            self._ready(event.bare)
-        elif isinstance(event, Refused):
-            self.refused(event.error.reason, str(event.error), now)
-            if event.answer is not None:
-                self._answer_refused(event.answer, event.peer_key, now)
-            if event.error.reply_id is not None and (peer := self._peer_of(event.peer_key)) is not None:
-                peer.answered_badly(event.error)
-        elif isinstance(event, Undelivered):
-            self.bus._counters.dropped += 1
-            text = f"{event.reason}: {event.text}" if event.text else event.reason
-            self.bus._dead_letter(self._peer_of(event.message.peer), event.message, event.code, text)
-        elif isinstance(event, PeerOpened):
-            if self.crowd is not None:
-                self.crowd.opened(event, now)
-        elif isinstance(event, PeerClosed):
-            if self.crowd is not None:
-                self.crowd.closed(event.key, event.reason)
-        elif isinstance(event, CloseWanted):
-            self.flush()
-            if self._closing is None:
-                self._closing = Closed(event.code, event.reason, event.error)
-                self._wanted = True
-            self.flowing = False
-            if self.transport is not None:
-                self.transport.close(event.code, event.reason)
-
-    def _answer_refused(self, answer: Message, key: Any, now: float) -> None:
-        """Answer what was malformed, unless its id is in flight: who asked that would take this for the answer."""
-        peer = self._peer_of(key)
-        in_flight = peer is not None and (answer.id in (peer.calls or ()) or answer.id in (peer.channels or ()))
-        if self.session is not None and not in_flight:
-            with suppress(BusError):  # one of many has gone meanwhile
-                self.session.send(answer, now, key)
-
-    def refused(self, reason: str, text: str, now: float) -> None:
-        """Count one malformed message; too many in a minute end the link."""
-        counters = self.bus._counters
-        counters.malformed += 1
-        if now - self._bad_since > 60:
-            self._bad, self._bad_since = 0, now
-        self._bad += 1
-        if self._bad == 1:
-            logger.warning("polybus: malformed message from %s dropped: %.200r", self.address, text)
-        self.bus._emit(FrameRefused(peer=self._peer, reason=reason, text=text))
-        if self._bad > self.runtime.limits.bad_messages and self._closing is None:
-            self._closing = Closed(1008, f"more than {self.runtime.limits.bad_messages} malformed messages in a minute")
-            self._wanted = True
-            self.flowing = False
-            if self.transport is not None:
-                self.transport.close(1008, self._closing.reason)
 
     # -- the end ---------------------------------------------------------------------------------------------------------
 

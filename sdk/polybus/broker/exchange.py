@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from ..errors import TooLarge
+from ..offences import Offences, too_many
 from ..protocols.csb import wire
 from . import frames
 from .events import BrokerEvent, ClientJoined, ClientLeft, FrameDropped, ServerJoined, ServerLeft
@@ -455,11 +456,9 @@ class Exchange:
         self._tell(FrameDropped(at=now, address=party.end.address, reason=reason, text=text))
         if reason == "late":  # whoever sent it could not know
             return
-        if now - party.bad_since > 60:
-            party.bad, party.bad_since = 0, now
-        party.bad += 1
-        if party.bad > self._bad_messages:
-            text = f"more than {self._bad_messages} malformed messages in a minute"
+        offences = party.offences = party.offences or Offences()
+        if offences.add(now) > self._bad_messages:
+            text = too_many(self._bad_messages)
             if isinstance(party, Server):
                 self.expel(party, 1008, text)
             else:

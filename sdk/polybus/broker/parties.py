@@ -7,6 +7,7 @@ from typing import Final, Protocol
 
 from attrs import define, field
 
+from ..offences import Offences
 from .table import Stage
 
 __all__ = ["GONE", "Client", "End", "Server"]
@@ -85,9 +86,8 @@ class Server:
     paused: bool = False
     gone: bool = False
     """Its socket is closed, or told to close."""
-    bad: int = 0
-    """Frames in the last minute that broke a rule, since `bad_since`."""
-    bad_since: float = 0.0
+    offences: Offences | None = None
+    """Made with the first."""
     clients: dict[int, Client] = field(factory=dict)
     """Those that are open: what is not in here it has no say in."""
     held: dict[Client, None] = field(factory=dict)
@@ -114,8 +114,8 @@ class Client:
     """Requests of its server that it has not answered yet."""
     waiting: int = 0
     """Bytes that waited for it when this was last looked at; only while it is `paused`."""
-    bad: int = 0
-    bad_since: float = 0.0
+    offences: Offences | None = None
+    """Made with the first."""
 
     def is_open(self) -> bool:
         """Whether it has a say."""
