@@ -26,7 +26,8 @@ FLOORS: tuple[frozenset[str], ...] = (
     frozenset({"known_peer", "turns", "answering", "acquaintance", "channelled", "peer", "openings", "incoming"})
     | frozenset({"inbox", "deliveries", "crowd", "backlog", "outflow", "inflow", "link", "relaying", "tunnel"}),
     frozenset({"subscription", "interest", "fanout", "distribution"}),
-    frozenset({"connecting", "serving", "draining", "life", "tunnels", "links", "routing", "passages", "bus", "broker"}),
+    frozenset({"connecting", "serving", "draining", "life", "tunnels", "links", "routing", "passages", "broker"})
+    | frozenset({"asking", "publishing", "bus"}),
     frozenset({"portal", "gateway"}),
     frozenset({"_connect", "delivery", "health", "running", "sync", "__init__"}),
     frozenset({"capture"}),

@@ -12,11 +12,11 @@ import anyio.from_thread
 import anyio.lowlevel
 
 from .blocking_items import BlockingBlock, BlockingChannel, BlockingItems, BlockingSubscription, BlockingTunnel, Run
-from .blocking_peer import AnyPeer, AnySubject, BlockingListener, BlockingPeer, asynchronous, called
+from .blocking_peer import AnyPeer, BlockingListener, BlockingPeer, asynchronous, called
 from .context import Context
 from .errors import BusError, LocalProtocolError
 from .runtime import runs_here
-from .subjects import Subject
+from .subjects import AnySubject, Subject
 
 if TYPE_CHECKING:
     import ssl

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, overload
 
 from .blocking_items import BlockingChannel, BlockingTunnel, Run
-from .subjects import Subject
+from .subjects import AnySubject, Subject
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -14,13 +14,12 @@ if TYPE_CHECKING:
     from .peer import Peer
     from .serving import Listener
 
-__all__ = ["AnyPeer", "AnySubject", "BlockingListener", "BlockingPeer", "asynchronous", "called"]
+__all__ = ["AnyPeer", "BlockingListener", "BlockingPeer", "asynchronous", "called"]
 
 In = TypeVar("In")
 Out = TypeVar("Out")
 T = TypeVar("T")
 
-AnySubject: TypeAlias = "str | int | Subject[Any, Any]"
 AnyPeer: TypeAlias = "Peer | BlockingPeer"
 
 

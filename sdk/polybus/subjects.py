@@ -11,13 +11,14 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from functools import lru_cache
-from typing import Any, Generic, TypeVar, overload
+from typing import Any, Generic, TypeAlias, TypeVar, overload
 
 from attrs import field, frozen
 
 from .errors import LocalProtocolError, ReservedSubject
 
 __all__ = [
+    "AnySubject",
     "Subject",
     "canonical",
     "captures",
@@ -56,6 +57,10 @@ class Subject(Generic[In_contra, Out_co]):
     name: str | int
     takes: type[In_contra] = field(default=Any)  # type: ignore[assignment]  # Any stands for "whatever"
     returns: type[Out_co] = field(default=Any)  # type: ignore[assignment]
+
+
+AnySubject: TypeAlias = "str | int | Subject[Any, Any]"
+"""What the verbs take."""
 
 
 def check_subject(subject: str | int, limit: int = 1024) -> None:

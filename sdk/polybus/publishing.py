@@ -1,0 +1,190 @@
+"""What a bus tells everybody, and what it wants to be told: publications and subscriptions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from threading import get_ident
+from typing import Any
+
+from ._loop import elsewhere
+from .arguments import seconds
+from .asking import TIMEOUT, Asking
+from .body import JSON
+from .channel import encode_local
+from .fanout import BREATH, Route, own_format
+from .message import Kind, Message
+from .peer import Peer
+from .router import Listen, WhenFull, check_queue
+from .routing import has_gone
+from .subjects import AnySubject, Subject, check_pattern
+from .subscription import Subscription
+
+__all__ = ["Publishing"]
+
+
+class Publishing(Asking):
+    """The part of a `Bus` that publishes and subscribes."""
+
+    # -- publications ----------------------------------------------------------------------------------------------------
+
+    async def publish(
+        self,
+        subject: AnySubject,
+        body: Any = None,
+        *,
+        headers: Mapping[str, str] | None = None,
+        to: Peer | Iterable[Peer] | None = None,
+        timeout: float = 30.0,
+    ) -> None:
+        """Publish: every matching subscription gets it once, the bus's own and those of every linked peer.
+
+        On links that this bus opened it is always sent. When this returns, it has been handed to the transports or waits in an
+        outbox: that is no receipt.
+
+        Args:
+            to: One peer or several: only they get it; an empty list is nobody.
+            timeout: Seconds to wait for room, and to live in the outbox of a link that is down.
+
+        Raises:
+            EncodeError: The body cannot be written.
+            QueueFull: No room in time, in some queue or outbox; the others got it.
+            Disconnected: A peer of `to` has gone; the others got it.
+            ReservedSubject, LocalProtocolError: The subject or a header is not the application's to use.
+            TypeError, ValueError: `timeout`, `to` or `headers` are of a wrong type, or cannot be.
+        """
+        name = subject.name if isinstance(subject, Subject) else subject
+        if timeout != TIMEOUT:
+            timeout = seconds(timeout)
+        distribution = self._distribution
+        distribution.unbroken += 1
+        if distribution.unbroken >= BREATH:
+            await distribution.breathe()
+        try:
+            route = distribution.routes.get(name) or distribution.route(name)
+        except TypeError:  # not hashable: `route` says what it should be
+            route = distribution.route(name)
+        sole = route.sole
+        if to is None and headers is None and body is not None and sole is not None and (link := sole._link).flowing:
+            if get_ident() != link.runtime.thread:
+                raise elsewhere()
+            distribution.publish_alone(route, link, body)
+            return
+        self._running.check_thread()
+        peers, gone = (route.peers, None) if to is None else self._recipients(to)
+        deadline = self._running.time() + timeout
+        message = self._publication(route, name, body, headers, None if to is None else peers)
+        if to is None and route.two_ways:
+            await distribution.publish_two_ways(message, route, deadline)
+        else:
+            await distribution.publish(message, peers, route.inboxes if to is None else (), deadline)
+        if gone is not None:
+            raise has_gone(gone)
+
+    def publish_nowait(
+        self,
+        subject: AnySubject,
+        body: Any = None,
+        *,
+        headers: Mapping[str, str] | None = None,
+        to: Peer | Iterable[Peer] | None = None,
+        timeout: float = 30.0,
+    ) -> None:
+        """`publish` without waiting.
+
+        Raises:
+            QueueFull: No room in some queue or outbox; the others got it.
+            Disconnected, EncodeError, ReservedSubject, LocalProtocolError, TypeError, ValueError: As `publish`.
+        """
+        name = subject.name if isinstance(subject, Subject) else subject
+        self._running.check_here()
+        route = self._route_of(name)
+        peers, gone = (route.peers, None) if to is None else self._recipients(to)
+        deadline = self._running.time() + seconds(timeout)
+        message = self._publication(route, name, body, headers, None if to is None else peers)
+        if to is None and route.two_ways:
+            self._distribution.publish_two_ways_nowait(message, route, deadline)
+        else:
+            self._distribution.publish_nowait(message, peers, route.inboxes if to is None else (), deadline)
+        if gone is not None:
+            raise has_gone(gone)
+
+    def _publication(
+        self, route: Route, name: str | int, body: Any, headers: Mapping[str, str] | None, peers: tuple[Peer, ...] | None
+    ) -> Message:
+        checked = None if headers is None else self._headers(headers)
+        if body is None:
+            return Message(Kind.PUBLISH, name, headers=checked)
+        choose = route.choose if peers is None else own_format(peers)
+        body_format = JSON if choose is None else choose(body, name)
+        if body_format is JSON and route.sole is None:
+            raw, body_format = encode_local(body)
+        else:
+            raw = body_format.encode(body)
+        return Message(Kind.PUBLISH, name, None, raw, body_format, checked)
+
+    # -- subscriptions ---------------------------------------------------------------------------------------------------
+
+    def subscribe(
+        self,
+        pattern: AnySubject,
+        *,
+        returns: Any = Any,
+        queue: int = 1000,
+        when_full: WhenFull = "block",
+        local: bool = True,
+    ) -> Subscription:
+        """Receive publications: ``async with bus.subscribe("news.*") as news: async for message in news: ...``
+
+        Entering returns when the links that are up know of it.
+
+        Args:
+            pattern: ``*`` one token, ``>`` the rest.
+            returns: The type that bodies are converted to; those that do not fit are skipped and counted.
+            queue: Publications that wait to be read.
+            when_full: What happens to one more; see `WhenFull`.
+            local: Take the bus's own publications too.
+
+        Raises:
+            LocalProtocolError: The pattern is not valid; (on entering) the bus runs in another event loop.
+            ReservedSubject: It begins with ``_polybus.``.
+            ValueError: The queue or the policy is not possible.
+            Unsupported: (on entering) A bare peer matches exact subjects only, or no link carries such a subject (a number).
+            Forbidden: (on entering) The peer refused.
+        """
+        name = pattern.name if isinstance(pattern, Subject) else pattern
+        if isinstance(pattern, Subject) and returns is Any:
+            returns = pattern.takes
+        check_pattern(name, self.limits.subject)
+        check_queue(queue, when_full)
+        return Subscription(self, name, returns, queue, when_full, local)
+
+    def relay(self, pattern: str | int) -> None:
+        """Pass matching publications of peers on to the other peers that subscribed. Off by default: sessions are isolated.
+
+        Raises:
+            LocalProtocolError, ReservedSubject: The pattern is not valid.
+        """
+        check_pattern(pattern, self.limits.subject)
+        self._distribution.relay(pattern)
+        if self._runtime is not None:
+            self._runtime.spawn(self._distribution.announce_later, pattern)
+
+    async def _subscribe(self, subscription: Subscription) -> None:
+        self._running.check_here()
+        self._check_gone()
+        self._subscriptions[subscription] = None
+        self._distribution.local.add(subscription.pattern, subscription)
+        self._distribution.want(subscription.pattern)
+        await self._distribution.announce(subscription.pattern)
+
+    def _unsubscribe(self, subscription: Subscription) -> None:
+        if subscription in self._subscriptions:
+            del self._subscriptions[subscription]
+            self._distribution.local.remove(subscription.pattern, subscription)
+            self._distribution.unwant(subscription.pattern)
+
+    def _add_listen(self, listen: Listen) -> None:
+        super()._add_listen(listen)
+        if self._runtime is not None:
+            inbox = self._start_listen(listen)
+            self._runtime.spawn(self._distribution.announce_later, inbox.pattern)
