@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from polybus.broker.exchange import REST, Exchange
+from polybus.broker.exchange import Exchange
 from polybus.broker.parties import Client, Server
+from polybus.broker.roster import REST
 from polybus.broker.stats import prometheus_text
 from polybus.broker.table import Stage
 from polybus.errors import TooLarge
@@ -197,7 +198,7 @@ def test_many_clients_that_do_not_read_cost_no_more_together_than_their_limit() 
     assert exchange.stats().slow_clients == 1
     for _, client in slow:
         exchange.client_resumed(client)
-    assert exchange._waiting == 0
+    assert exchange._readers.waiting == 0
 
 
 @pytest.mark.parametrize(("draining", "frame"), [(True, REQUEST), (False, bytes.fromhex("70 00 0001 00000007"))])
@@ -330,7 +331,7 @@ def test_more_than_200_bad_frames_in_a_minute_end_a_connection() -> None:
 
 
 def test_of_a_client_that_has_gone_only_its_number_is_kept_and_of_these_not_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("polybus.broker.exchange.MOST_RESTING", 3)
+    monkeypatch.setattr("polybus.broker.roster.MOST_RESTING", 3)
     exchange = Exchange(lambda: 0.0)
     joined(exchange)
     clients = [entered(exchange)[1] for _ in range(5)]

@@ -10,8 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from polybus.broker.exchange import REST, Exchange
+from polybus.broker.exchange import Exchange
 from polybus.broker.parties import Client
+from polybus.broker.roster import REST
 from polybus.broker.table import TABLE, Act, Event, Stage
 
 
