@@ -14,12 +14,14 @@ PACKAGE = Path(polybus.__file__).parent
 
 # From the ground up. A module imports from its own floor and from those below; type checkers' imports do not count.
 FLOORS: tuple[frozenset[str], ...] = (
-    frozenset({"arguments", "errors", "limits", "headers", "stats", "_clock", "_loop", "_scopes", "offences", "urgency"}),
-    frozenset({"body", "events", "subjects", "subject_index", "context"}),
+    frozenset(
+        {"arguments", "backoff", "errors", "limits", "headers", "stats", "_clock", "_loop", "_scopes", "offences", "urgency"}
+    ),
+    frozenset({"body", "conversion", "events", "subjects", "subject_index", "context"}),
     frozenset({"message"}),
     frozenset({"plugins"}),
     frozenset({"protocols", "transports"}),
-    frozenset({"account", "urls", "reply", "hello", "outbox", "workers", "eager", "runtime", "threads", "channel"}),
+    frozenset({"account", "urls", "targets", "reply", "hello", "outbox", "workers", "eager", "runtime", "threads", "channel"}),
     frozenset({"signatures", "handlers", "authority", "router"}),
     frozenset({"blocking_items", "blocking_peer"}),
     frozenset({"blocking", "calls", "execution", "event_stream", "lifespan", "loopback"}),

@@ -6,9 +6,9 @@
 from typing import TYPE_CHECKING, Any
 
 from ._connect import connect
+from .backoff import Backoff
 from .bus import Bus
 from .channel import Channel
-from .connecting import Backoff
 from .context import Context
 from .errors import (
     AmbiguousRoute,

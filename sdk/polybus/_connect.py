@@ -8,8 +8,9 @@ from contextlib import AbstractAsyncContextManager
 from typing import TYPE_CHECKING
 
 from .arguments import check_type
+from .backoff import Backoff
 from .bus import Bus
-from .connecting import Backoff, Connecting, Headers
+from .connecting import Connecting, Headers
 from .limits import Limits
 
 if TYPE_CHECKING:

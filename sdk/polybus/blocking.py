@@ -21,9 +21,10 @@ from .subjects import AnySubject, Subject
 if TYPE_CHECKING:
     import ssl
 
+    from .backoff import Backoff
     from .bus import Bus
     from .capture.recording import Recording
-    from .connecting import Backoff, Headers
+    from .connecting import Headers
     from .events import BusEvent
     from .message import Message
     from .plugins import Connector, ProtocolAdapter

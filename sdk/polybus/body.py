@@ -7,23 +7,16 @@ values, uProtocol ``google.protobuf.Any``); the three here are shared.
 
 from __future__ import annotations
 
-import enum
 import math
 import re
 from array import array
-from collections.abc import Callable
-from functools import lru_cache
 from itertools import accumulate
-from operator import is_ as _is_same
-from typing import TYPE_CHECKING, Any, Protocol, get_args
+from typing import Any, Protocol
 
 import attrs
 import msgspec
 
 from .errors import BadRequest, EncodeError
-
-if TYPE_CHECKING:
-    from .message import Message
 
 __all__ = [
     "JSON",
@@ -33,12 +26,9 @@ __all__ = [
     "JsonFormat",
     "OctetsFormat",
     "TextFormat",
+    "check_depth",
     "check_json",
-    "convert",
-    "convert_text",
-    "misfit",
-    "typed_body",
-    "unreadable",
+    "items_of",
 ]
 
 
@@ -89,7 +79,7 @@ class JsonFormat:
             raise _explain(value, error) from error
         # Shorter than that it cannot be too deep; NaN and Infinity are written as null, which would lose them silently.
         if len(data) > 2 * self._depth and data.count(b"[") + data.count(b"{") > self._depth:
-            _check_depth(data, self._depth)
+            check_depth(data, self._depth)
         if (len(data) < _SHORT or not _is_flat(value)) and b"null" in data:
             _refuse_nan(value, "$")
         return data
@@ -144,145 +134,7 @@ def check_json(frame: bytes, depth: int = 128) -> None:
     if not frame.isascii():
         str(frame, "utf-8")  # UnicodeDecodeError is a ValueError
     if len(frame) > 2 * depth and frame.count(b"[") + frame.count(b"{") > depth:
-        _check_depth(frame, depth)
-
-
-def convert(value: Any, target: Any) -> Any:
-    """A decoded body as an object of the wanted type.
-
-    attrs, dataclasses, msgspec structs, TypedDict, NamedTuple and all they contain are made by msgspec; pydantic models, where
-    pydantic is installed, by pydantic.
-
-    Raises:
-        ValueError: It does not fit; the text names the path and what was expected.
-    """
-    if target is Any or (isinstance(value, enum.Enum) and type(value) is target):
-        return value
-    validate = _pydantic(target)
-    if validate is not None:
-        return validate(value)
-    try:
-        return msgspec.convert(value, target, str_keys=True)
-    except msgspec.ValidationError:
-        try:
-            bare = _without_members(value)
-        except RecursionError:  # it contains itself
-            bare = value
-        if bare is value:
-            raise
-        return msgspec.convert(bare, target, str_keys=True)
-
-
-def _without_members(value: Any) -> Any:
-    """The same with values in place of members of enums: a wire may know these as such (J.REP), and msgspec makes them anew."""
-    if isinstance(value, enum.Enum):
-        return value.value
-    if type(value) is dict:
-        made: Any = {_without_members(name): _without_members(item) for name, item in value.items()}
-        same = all(map(_is_same, made, value)) and all(map(_is_same, made.values(), value.values()))
-    elif type(value) in (list, tuple, set, frozenset):
-        made = type(value)(map(_without_members, value))
-        same = all(map(_is_same, made, value))
-    else:
-        return value
-    return value if same else made
-
-
-def misfit(error: Exception) -> str:
-    """Why a body does not fit, for whoever sent it: what a check says, but nothing of an unexpected failure."""
-    return (
-        str(error)
-        if isinstance(error, (ValueError, TypeError, BadRequest))
-        else f"a check of it ended in {type(error).__name__}"
-    )
-
-
-def convert_text(text: str, target: Any) -> Any:
-    """A token of a subject as an object of the wanted type: ``"7"`` is the number 7 where a number is wanted.
-
-    Raises:
-        ValueError: It does not fit; the text says what was expected.
-    """
-    return msgspec.convert(text, target, strict=False)
-
-
-def unreadable(target: Any) -> str | None:
-    """Why no body can ever be read as a type, or None where it can (or where only the first body will show)."""
-    try:
-        _cached_reader(target)
-    except TypeError as error:
-        return str(error)
-    except Exception:
-        return None  # a name that is defined later in its module
-    return None
-
-
-def _pydantic(target: Any) -> Callable[[Any], Any] | None:
-    """What makes a pydantic model, or a type that contains one; None where msgspec does."""
-    validate: Callable[[Any], Any] | None = getattr(target, "model_validate", None)
-    if validate is None and get_args(target) and _contains_model(target):
-        validate = _adapter(target)
-    return validate
-
-
-def _contains_model(target: Any) -> bool:
-    return hasattr(target, "model_validate") or any(map(_contains_model, get_args(target)))
-
-
-@lru_cache(256)
-def _adapter(target: Any) -> Callable[[Any], Any]:
-    from pydantic import TypeAdapter  # it is there: the type contains one of its models
-
-    return TypeAdapter(target).validate_python
-
-
-def typed_body(message: Message, target: Any) -> Any:
-    """The body of a message as an object of the wanted type, straight from its bytes where they are JSON.
-
-    Raises:
-        ValueError, BadRequest: It does not fit; the text names the path and what was expected.
-    """
-    if target is Any:
-        return message.body
-    kind, decode = _reader(target)
-    if kind is not None:
-        value = message.body
-        if type(value) is kind:
-            return value  # what JSON gives already
-    elif decode is not None and message.format is JSON and message.raw is not None:
-        return decode(message.raw)
-    return convert(message.body, target)
-
-
-# As they come out of a decoder, with nothing in them to convert.
-_PLAIN_TYPES: tuple[tuple[Any, type], ...] = (
-    (dict, dict),
-    (dict[str, Any], dict),
-    (list, list),
-    (list[Any], list),
-    (str, str),
-    (int, int),
-    (bool, bool),
-    (bytes, bytes),  # of wires that carry bytes as they are
-)
-
-
-def _reader(target: Any) -> tuple[type | None, Callable[[bytes], Any] | None]:
-    """How a type is read: it is that plain type, or msgspec's decoder makes it; neither where another library does."""
-    try:
-        return _cached_reader(target)
-    except TypeError:  # not hashable, or not a type that msgspec knows: `convert` says which
-        return None, None
-
-
-@lru_cache(1024)
-def _cached_reader(target: Any) -> tuple[type | None, Callable[[bytes], Any] | None]:
-    for plain, kind in _PLAIN_TYPES:
-        if target == plain:
-            return kind, None
-    if _contains_model(target):
-        return None, None
-    return None, msgspec.json.Decoder(target).decode
+        check_depth(frame, depth)
 
 
 _SHORT = 512
@@ -311,7 +163,7 @@ _STEPS = bytes(1 if byte in b"[{" else 255 for byte in range(256))  # 255 is -1 
 _NOT_BRACKETS = bytes(byte for byte in range(256) if byte not in b"[]{}")
 
 
-def _check_depth(data: bytes, limit: int) -> None:
+def check_depth(data: bytes, limit: int) -> None:
     """Exact depth, outside strings, without a loop in Python: a flat list of many objects is common and large."""
     brackets = (_STRING.sub(b"", data) if b'"' in data else data).translate(None, _NOT_BRACKETS)
     steps = array("b", brackets.translate(_STEPS))
@@ -319,7 +171,8 @@ def _check_depth(data: bytes, limit: int) -> None:
         raise EncodeError(f"nested deeper than {limit} levels (limit: depth)")
 
 
-def _items(value: Any, path: str) -> list[tuple[str, Any]]:
+def items_of(value: Any, path: str) -> list[tuple[str, Any]]:
+    """What a value contains, each with its path."""
     if isinstance(value, dict):
         return [(f"{path}.{key}", item) for key, item in value.items()]
     if isinstance(value, (list, tuple, set, frozenset)):
@@ -334,7 +187,7 @@ def _refuse_nan(value: Any, path: str, level: int = 0) -> None:
         if not math.isfinite(value):
             raise EncodeError(f"{value} is no JSON number", path)
     elif level < 200:
-        for where, item in _items(value, path):
+        for where, item in items_of(value, path):
             _refuse_nan(item, where, level + 1)
 
 
@@ -342,7 +195,7 @@ def _explain(value: Any, error: Exception) -> EncodeError:
     """The deepest part of the value that cannot be written, as an error that names its path."""
     path = "$"
     for _ in range(200):
-        for where, item in _items(value, path):
+        for where, item in items_of(value, path):
             try:
                 msgspec.json.encode(item, enc_hook=_plain)
             except Exception:

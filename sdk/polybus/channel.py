@@ -14,8 +14,8 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, Protocol, Self, TypeVar, cast
 
 from ._scopes import let_scope_fire
-from .account import OVERHEAD, Account, cost
-from .body import JSON, OCTETS, BodyFormat, misfit, typed_body
+from .account import Account, cost
+from .conversion import misfit, typed_body
 from .errors import BadReply, BadRequest, BusError, Code, DeadlineExceeded, LocalProtocolError, TooManyRequests
 from .message import Kind, Message
 from .reply import error_of, told_over
@@ -381,37 +381,3 @@ class Opening(Generic[Receives_co, Sends_contra]):
     ) -> None:
         if self._channel is not None:
             self._channel.leave()
-
-
-class LocalPort:
-    """Joins two channels of one process; items are encoded all the same, so that both ends see what a wire would give."""
-
-    def __init__(self, loop: Loop, account: Account) -> None:
-        self._loop = loop
-        self.account: Account = account
-        self.ends: tuple[Channel[Any, Any], ...] = ()
-
-    def channel_send(self, channel: Channel[Any, Any], kind: Kind, value: Any, code: Code | None, facts: dict[str, Any]) -> int:
-        other = self.ends[1] if channel is self.ends[0] else self.ends[0]
-        if kind is Kind.CREDIT:
-            count = facts["credit"]
-            self._loop.call_soon(lambda: other.received_credit(count))
-            return OVERHEAD
-        raw, body_format = encode_local(value) if kind is Kind.ITEM else (None, JSON)
-        message = Message(kind, channel.subject, None, raw, body_format, code=code, attributes=facts)
-        receive = other.received_item if kind is Kind.ITEM else other.received_end
-        self._loop.call_soon(lambda: receive(message))
-        return cost(message)
-
-    def channel_room(self) -> None:
-        """There is always room: credit bounds what waits."""
-
-    def channel_done(self, channel: Channel[Any, Any]) -> None:
-        """Nothing is kept for local channels."""
-
-
-def encode_local(value: Any) -> tuple[bytes, BodyFormat]:
-    """A body for a handler in the same process: bytes stay bytes, the rest is JSON."""
-    if isinstance(value, (bytes, bytearray, memoryview)):
-        return OCTETS.encode(value), OCTETS
-    return JSON.encode(value), JSON

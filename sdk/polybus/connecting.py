@@ -5,7 +5,6 @@ from __future__ import annotations
 import inspect
 import logging
 import os
-import random
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import AsyncExitStack
 from importlib import import_module
@@ -13,19 +12,18 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import anyio
-from attrs import evolve, field, frozen
-from attrs.validators import ge, gt, instance_of, optional
+from attrs import evolve
 
 from ._loop import is_stray
-from .arguments import check_type, seconds, shown
+from .arguments import check_type, seconds
+from .backoff import Backoff
 from .errors import ConnectFailed, Disconnected, Forbidden, RequestError, Unauthorized
 from .events import LinkRetrying
 from .headers import check_handshake_headers
 from .lifespan import within
 from .link import Link, State
 from .plugins import Closed, Connector, DialOptions, ProtocolAdapter
-from .subjects import check_pattern
-from .urls import find_protocol, resolve_url
+from .targets import check_serves, check_tls, resolve_target
 
 if TYPE_CHECKING:
     import ssl
@@ -34,7 +32,7 @@ if TYPE_CHECKING:
     from .capture.recorder import Recorder
     from .runtime import Runtime
 
-__all__ = ["Backoff", "Connecting", "Headers"]
+__all__ = ["Connecting", "Headers"]
 
 logger: logging.Logger = logging.getLogger("polybus")
 
@@ -44,38 +42,6 @@ _LONGEST_GRACE = 0.2
 
 Headers: TypeAlias = "Mapping[str, str] | Callable[[], Any] | None"
 """Headers for the handshake, or a plain or async function that gives them, called before every attempt."""
-
-
-@frozen
-class Backoff:
-    """How long to wait before the next attempt: exponential, capped, with full jitter.
-
-    Args:
-        initial: Seconds, the bound of the first wait.
-        maximum: Seconds, the bound of every wait.
-        attempts: How many in a row before the link is given up; None for no end.
-        factor: By how much the bound grows.
-        jitter: Wait a random part of the bound (spreads a crowd of clients); False waits all of it.
-
-    Raises:
-        TypeError: No number.
-        ValueError: A negative time or number of attempts, or a factor below 1.
-    """
-
-    initial: float = field(default=0.25, validator=[instance_of((int, float)), gt(0)])
-    maximum: float = field(default=30.0, validator=[instance_of((int, float)), gt(0)])
-    attempts: int | None = field(default=None, validator=optional([instance_of(int), ge(0)]))
-    factor: float = field(default=2.0, validator=[instance_of((int, float)), ge(1)])
-    jitter: bool = True
-
-    def delay(self, attempt: int, rng: Callable[[], float] = random.random) -> float:
-        """Seconds before attempt number `attempt` (from 0)."""
-        bound = self.bound(attempt)
-        return bound * rng() if self.jitter else bound
-
-    def bound(self, attempt: int) -> float:
-        """The longest that `delay` can be."""
-        return float(min(self.maximum, self.initial * self.factor ** min(attempt, 64)))
 
 
 class Connecting:
@@ -116,7 +82,7 @@ class Connecting:
         ]
         """Of a protocol that wants several connections to one place: the others."""
         self._others = AsyncExitStack()
-        self._serves = _patterns(serves)
+        self._serves = check_serves(serves)
         self._headers = headers
         self._checked_headers = {} if callable(headers) else check_handshake_headers(headers)
         check_tls(tls)
@@ -360,49 +326,3 @@ class Connecting:
 
 def _nothing(why: Closed) -> None:
     """The attempt itself says what becomes of it."""
-
-
-def resolve_target(
-    target: str | Connector, protocol: str | ProtocolAdapter | None, verb: str = "connect"
-) -> tuple[ProtocolAdapter, Connector]:
-    """Protocol and connector of what `connect` was given; with the verb ``listen``, what `Bus.serve` was.
-
-    Raises:
-        ValueError: The URL is not of the form ``<protocol>+<transport>://<address>``, or one of its parts is unknown.
-    """
-    if isinstance(target, str):
-        adapter, transport, address = resolve_url(target, protocol)
-        return adapter, transport.connector(address)
-    check_transport(target, verb)
-    if protocol is None:
-        called = "serve" if verb == "listen" else verb
-        raise ValueError(f"{called}() with a transport object needs protocol=, for example protocol='ubre'")
-    return find_protocol(protocol, {}), target
-
-
-def check_transport(target: object, verb: str) -> None:
-    """Raise TypeError for what is neither a URL nor a transport object."""
-    if not callable(getattr(target, verb, None)):
-        raise TypeError(
-            f"{shown(target)} is neither a URL, such as 'ubre+ws://127.0.0.1:8000/bus', nor a transport object: "
-            f"it is {type(target).__name__}"
-        )
-
-
-def check_tls(tls: object) -> None:
-    """Raise TypeError for what is no `ssl.SSLContext`; without importing ssl, which not every platform has."""
-    if tls is not None and not callable(getattr(tls, "wrap_bio", None)):
-        raise TypeError(
-            f"tls={shown(tls)}: an ssl.SSLContext, for example ssl.create_default_context(cafile=...), not {type(tls).__name__}"
-        )
-
-
-def _patterns(serves: object) -> tuple[str | int, ...]:
-    if isinstance(serves, (str, int)):
-        serves = (serves,)
-    if not isinstance(serves, Iterable):
-        raise TypeError(f"serves={shown(serves)}: patterns, for example serves=['vehicle.>'], not {type(serves).__name__}")
-    patterns = tuple(serves)
-    for pattern in patterns:
-        check_pattern(pattern)
-    return patterns

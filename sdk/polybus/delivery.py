@@ -13,7 +13,7 @@ import anyio
 from attrs import field, frozen
 
 from .arguments import seconds
-from .connecting import Backoff
+from .backoff import Backoff
 from .errors import BusError, Code, DeadlineExceeded, Disconnected, RequestError
 from .events import DeadLettered
 from .subjects import Subject, resolve

@@ -6,8 +6,8 @@ import inspect
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeAlias, get_args
 
-from .body import convert_text, misfit, typed_body, unreadable
 from .context import Context
+from .conversion import convert_text, misfit, typed_body, unreadable
 from .errors import BadRequest
 from .message import Message
 from .signatures import Style, injected, name_of, read

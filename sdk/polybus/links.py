@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import anyio
 
-from .connecting import Backoff, Connecting, Headers
+from .backoff import Backoff
+from .connecting import Connecting, Headers
 from .errors import BusError, another
 from .life import Life
 from .link import Link, State

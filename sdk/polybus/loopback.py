@@ -5,18 +5,20 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
-from .account import Account
+from .account import OVERHEAD, Account, cost
+from .body import JSON, OCTETS, BodyFormat
 from .calls import Answer, Call, ChannelCall
-from .channel import CREDIT, Channel, LocalPort, encode_local
+from .channel import CREDIT, Channel
 from .errors import Code, DeadlineExceeded, Disconnected, QueueFull, RequestError, TooManyRequests
 from .message import Kind, Message
 from .reply import Reply
 
 if TYPE_CHECKING:
+    from ._loop import Loop
     from .bus import Bus
     from .handlers import Handler
 
-__all__ = ["Loopback"]
+__all__ = ["Loopback", "encode_local"]
 
 
 class Loopback:
@@ -33,7 +35,7 @@ class Loopback:
         now = runtime.time()
         deadline = now + timeout
         reply: Reply[Any] = Reply(runtime.loop, subject, returns, now, deadline)
-        raw, body_format = encode_local(body) if body is not None else (None, encode_local(None)[1])
+        raw, body_format = encode_local(body) if body is not None else (None, JSON)
         ttl = runtime.ttl(now, deadline)
         if ttl is not None:
             deadline = now + ttl  # what the enclosing scope and the handler that asks leave
@@ -67,7 +69,7 @@ class Loopback:
             raise RequestError(Code.INVALID_ARGUMENT, f"{subject!r} is a {handler.style}: use bus.{handler.style}()")
         if len(self.calls) >= runtime.limits.pending:
             raise QueueFull(f"{len(self.calls)} requests of this bus to itself already run (Limits.pending)")
-        raw, body_format = encode_local(body) if body is not None else (None, encode_local(None)[1])
+        raw, body_format = encode_local(body) if body is not None else (None, JSON)
         now = runtime.time()
         reply: Reply[Any] = Reply(runtime.loop, subject, Any, now, math.inf)
         message = Message(Kind.NOTIFY, subject, reply, raw, body_format, headers)
@@ -119,7 +121,7 @@ class Loopback:
         far: Channel[Any, Any] = Channel(runtime.loop, port, subject, CREDIT)
         port.ends = (near, far)
         far._receiving = handler.style != "stream"
-        raw, body_format = encode_local(body) if body is not None else (None, encode_local(None)[1])
+        raw, body_format = encode_local(body) if body is not None else (None, JSON)
         near.started = now
         near.deadline = math.inf if timeout is None else now + timeout
         ttl = runtime.ttl(now, near.deadline)
@@ -170,3 +172,37 @@ class LocalAnswer(Answer):
         call.bus._ring()
         if not self.reply.done():
             self.reply._fail(Disconnected("the bus was left", "this bus", True))
+
+
+class LocalPort:
+    """Joins two channels of one process; items are encoded all the same, so that both ends see what a wire would give."""
+
+    def __init__(self, loop: Loop, account: Account) -> None:
+        self._loop = loop
+        self.account: Account = account
+        self.ends: tuple[Channel[Any, Any], ...] = ()
+
+    def channel_send(self, channel: Channel[Any, Any], kind: Kind, value: Any, code: Code | None, facts: dict[str, Any]) -> int:
+        other = self.ends[1] if channel is self.ends[0] else self.ends[0]
+        if kind is Kind.CREDIT:
+            count = facts["credit"]
+            self._loop.call_soon(lambda: other.received_credit(count))
+            return OVERHEAD
+        raw, body_format = encode_local(value) if kind is Kind.ITEM else (None, JSON)
+        message = Message(kind, channel.subject, None, raw, body_format, code=code, attributes=facts)
+        receive = other.received_item if kind is Kind.ITEM else other.received_end
+        self._loop.call_soon(lambda: receive(message))
+        return cost(message)
+
+    def channel_room(self) -> None:
+        """There is always room: credit bounds what waits."""
+
+    def channel_done(self, channel: Channel[Any, Any]) -> None:
+        """Nothing is kept for local channels."""
+
+
+def encode_local(value: Any) -> tuple[bytes, BodyFormat]:
+    """A body for a handler in the same process: bytes stay bytes, the rest is JSON."""
+    if isinstance(value, (bytes, bytearray, memoryview)):
+        return OCTETS.encode(value), OCTETS
+    return JSON.encode(value), JSON

@@ -10,8 +10,8 @@ from ._loop import elsewhere
 from .arguments import seconds
 from .asking import TIMEOUT, Asking
 from .body import JSON
-from .channel import encode_local
 from .fanout import BREATH, Route, own_format
+from .loopback import encode_local
 from .message import Kind, Message
 from .peer import Peer
 from .router import Listen, WhenFull, check_queue
@@ -156,7 +156,7 @@ class Publishing(Asking):
             returns = pattern.takes
         check_pattern(name, self.limits.subject)
         check_queue(queue, when_full)
-        return Subscription(self, name, returns, queue, when_full, local)
+        return Subscription(self._bus, name, returns, queue, when_full, local)
 
     def relay(self, pattern: str | int) -> None:
         """Pass matching publications of peers on to the other peers that subscribed. Off by default: sessions are isolated.

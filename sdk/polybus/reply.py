@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from ._loop import elsewhere
 from ._scopes import let_scope_fire
-from .body import typed_body
+from .conversion import typed_body
 from .errors import BadReply, BusError, Code, DeadlineExceeded, RequestCancelled, make_request_error
 
 if TYPE_CHECKING:

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any, Final
 import anyio
 
 from .arguments import check_type, texts
-from .connecting import check_tls, resolve_target
 from .errors import BusError, LocalProtocolError, TooManyRequests, Unavailable
 from .link import Link
 from .plugins import Admission, Handshake, Listening, ListenOptions, ProtocolAdapter, Transport
+from .targets import check_tls, resolve_target
 from .urls import join_url, resolve_url
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 import anyio
 
-from .body import typed_body
+from .conversion import typed_body
 from .errors import BusError, LocalProtocolError, SlowConsumer
 from .events import HandlerFailed
 from .inbox import Inbox

@@ -30,7 +30,8 @@ from .runtime import inside
 if TYPE_CHECKING:
     import ssl
 
-    from .connecting import Backoff, Headers
+    from .backoff import Backoff
+    from .connecting import Headers
     from .limits import Limits
     from .plugins import Connector, ProtocolAdapter
 

@@ -12,11 +12,11 @@ from typing import Any, Final, Self
 
 import anyio
 
-from ..connecting import resolve_target
 from ..errors import BusError, ConnectFailed, LocalProtocolError, TooManyRequests, Unsupported
 from ..limits import Limits
 from ..plugins import Admission, Closed, DialOptions, Handshake, Identity, ListenOptions, Transport
 from ..runtime import Runtime
+from ..targets import resolve_target
 from ..urls import join_url, resolve_url
 from .recorder import Recorder
 

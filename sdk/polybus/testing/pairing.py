@@ -10,8 +10,8 @@ from typing import Any
 from attrs import evolve, frozen
 
 from .._connect import connect
+from ..backoff import Backoff
 from ..bus import Bus
-from ..connecting import Backoff
 from ..errors import BusError
 from ..plugins import (
     Admission,

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import msgspec
 
-from ...body import _check_depth
+from ...body import check_depth
 from ...errors import BadRequest, BusError, EncodeError
 from .java import JavaTypes
 from .names import MAX_PARTS, PROTOCOL_PARTS
@@ -82,7 +82,7 @@ class ErraiFormat:
         data = self._write(value, ids)
         # Each level has an object with an id: with few ids it cannot be deep.
         if ids.next > self._few or ids.copied:
-            _check_depth(data, self.depth)
+            check_depth(data, self.depth)
         return data
 
     def reading(self) -> Reading:

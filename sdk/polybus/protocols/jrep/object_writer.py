@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 import attrs
 import msgspec
 
-from ...body import _items
+from ...body import items_of
 from ...errors import EncodeError
 from .java import JavaObject, Portable
 from .numbering import HASHED_TYPES, Numbering, throwable
@@ -27,7 +27,7 @@ class ObjectWriter:
     def _value(self, value: Any, ids: Numbering) -> bytes:
         raise NotImplementedError
 
-    def _items(self, items: Any, ids: Numbering) -> bytes:
+    def items_of(self, items: Any, ids: Numbering) -> bytes:
         raise NotImplementedError
 
     def _fields_of(self, value: Any, ids: Numbering) -> Any:
@@ -85,7 +85,7 @@ class ObjectWriter:
 
     def _content(self, value: Any, ids: Numbering) -> bytes:
         if isinstance(value, (list, tuple)):
-            return b"[%b]" % self._items(value, ids)
+            return b"[%b]" % self.items_of(value, ids)
         return self._value(value, ids)
 
     def _node(self, node: Any, table: Mapping[str, Any], ids: Numbering) -> bytes:
@@ -115,7 +115,7 @@ class ObjectWriter:
 def _fields(value: Any) -> list[tuple[str, Any]]:
     if isinstance(value, msgspec.Struct):
         return [(name, getattr(value, name)) for name in value.__struct_fields__]
-    return _items(value, "$")
+    return items_of(value, "$")
 
 
 def _bare(value: Any, ids: Numbering) -> bytes:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar, get_args, get_origin, get
 
 import msgspec
 
-from ...body import convert
+from ...conversion import convert
 from ...errors import BadRequest
 from ...subjects import Subject
 from .java import JavaEnum, JavaObject, JavaTypes, Portable

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
 
-from ...body import _items
+from ...body import items_of
 from ...errors import EncodeError
 from .java import JavaEnum, JavaObject, JavaTypes, Portable
 from .numbering import KEY_PREFIX, NULL_KEY, Numbering
@@ -95,9 +95,9 @@ class ValueWriter(ObjectWriter):
         if known is not None:
             return b'{"^EncodedType":"java.util.HashSet","^ObjectID":"%d"}' % known
         given = ids.add(value)
-        return b'{"^EncodedType":"java.util.HashSet","^ObjectID":"%d","^Value":[%b]}' % (given, self._items(value, ids))
+        return b'{"^EncodedType":"java.util.HashSet","^ObjectID":"%d","^Value":[%b]}' % (given, self.items_of(value, ids))
 
-    def _items(self, items: Any, ids: Numbering) -> bytes:
+    def items_of(self, items: Any, ids: Numbering) -> bytes:
         find, other = self._by_type.get, self._other
         return b",".join([(find(type(item)) or other)(item, ids) for item in items])
 
@@ -153,7 +153,7 @@ class ValueWriter(ObjectWriter):
         """Where the deepest part stands that cannot be written."""
         path = "$"
         for _ in range(200):
-            for where, item in _items(value, path):
+            for where, item in items_of(value, path):
                 try:
                     self._value(item, Numbering())
                 except (EncodeError, RecursionError):

@@ -14,8 +14,8 @@ import anyio
 import pytest
 
 from ..._connect import connect
+from ...backoff import Backoff
 from ...bus import Bus
-from ...connecting import Backoff
 from ...plugins import Capabilities, ProtocolAdapter
 from ...serving import Listener
 from .._waiting import eventually, let_expire

@@ -1,0 +1,59 @@
+"""What `connect` and `serve` are given: a URL or a transport object, and what goes with it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from .arguments import shown
+from .plugins import Connector, ProtocolAdapter
+from .subjects import check_pattern
+from .urls import find_protocol, resolve_url
+
+__all__ = ["check_serves", "check_tls", "check_transport", "resolve_target"]
+
+
+def resolve_target(
+    target: str | Connector, protocol: str | ProtocolAdapter | None, verb: str = "connect"
+) -> tuple[ProtocolAdapter, Connector]:
+    """Protocol and connector of what `connect` was given; with the verb ``listen``, what `Bus.serve` was.
+
+    Raises:
+        ValueError: The URL is not of the form ``<protocol>+<transport>://<address>``, or one of its parts is unknown.
+    """
+    if isinstance(target, str):
+        adapter, transport, address = resolve_url(target, protocol)
+        return adapter, transport.connector(address)
+    check_transport(target, verb)
+    if protocol is None:
+        called = "serve" if verb == "listen" else verb
+        raise ValueError(f"{called}() with a transport object needs protocol=, for example protocol='ubre'")
+    return find_protocol(protocol, {}), target
+
+
+def check_transport(target: object, verb: str) -> None:
+    """Raise TypeError for what is neither a URL nor a transport object."""
+    if not callable(getattr(target, verb, None)):
+        raise TypeError(
+            f"{shown(target)} is neither a URL, such as 'ubre+ws://127.0.0.1:8000/bus', nor a transport object: "
+            f"it is {type(target).__name__}"
+        )
+
+
+def check_tls(tls: object) -> None:
+    """Raise TypeError for what is no `ssl.SSLContext`; without importing ssl, which not every platform has."""
+    if tls is not None and not callable(getattr(tls, "wrap_bio", None)):
+        raise TypeError(
+            f"tls={shown(tls)}: an ssl.SSLContext, for example ssl.create_default_context(cafile=...), not {type(tls).__name__}"
+        )
+
+
+def check_serves(serves: object) -> tuple[str | int, ...]:
+    """The patterns of ``serves=``; raise TypeError for what is none."""
+    if isinstance(serves, (str, int)):
+        serves = (serves,)
+    if not isinstance(serves, Iterable):
+        raise TypeError(f"serves={shown(serves)}: patterns, for example serves=['vehicle.>'], not {type(serves).__name__}")
+    patterns = tuple(serves)
+    for pattern in patterns:
+        check_pattern(pattern)
+    return patterns

@@ -1,0 +1,153 @@
+"""Where the ports of a `PortTransport` come from."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any, TypeAlias, cast
+
+import anyio
+from attrs import frozen
+
+from ...errors import BusError, ConnectFailed, LocalProtocolError
+from ...plugins import Host
+from ._port import MessagePort
+
+__all__ = ["PortSource", "Single", "source_of"]
+
+PortSource: TypeAlias = MessagePort | Callable[[], "MessagePort | Awaitable[MessagePort]"] | AsyncIterator[MessagePort]
+"""Where ports come from: one port; a function, plain or async, that gives a port each time; or ports as they come."""
+
+
+class Single:
+    """One port, once."""
+
+    lasting = False
+    one_at_a_time = True
+
+    def __init__(self, port: MessagePort) -> None:
+        self.name: str = port.info.address
+        self._port: MessagePort | None = port
+
+    @property
+    def spent(self) -> bool:
+        return self._port is None
+
+    async def take(self, url: str, host: Host) -> MessagePort:
+        port, self._port = self._port, None
+        if port is None:
+            raise LocalProtocolError(f"this {url} was used before: a port makes one connection", protocol="port")
+        return port
+
+
+@frozen
+class _Function:
+    """A port for each call."""
+
+    _function: Callable[[], Any]
+    lasting: bool = True
+    one_at_a_time: bool = True
+    spent: bool = False
+
+    @property
+    def name(self) -> str:
+        return getattr(self._function, "__name__", "ports").strip("<>")
+
+    async def take(self, url: str, host: Host) -> MessagePort:
+        try:
+            port = self._function()
+            if inspect.isawaitable(port):
+                port = await port
+        except (BusError, OSError) as error:
+            raise ConnectFailed(url, getattr(error, "reason", None) or str(error) or type(error).__name__) from error
+        return _checked(port, url)
+
+
+class _Iterator:
+    """Ports as they come."""
+
+    one_at_a_time = False
+
+    def __init__(self, ports: AsyncIterator[MessagePort]) -> None:
+        self._ports = ports
+        self.name: str = getattr(ports, "name", "ports")
+        self.lasting: bool = True
+
+    @property
+    def spent(self) -> bool:
+        return not self.lasting
+
+    async def take(self, url: str, host: Host) -> MessagePort:
+        try:
+            return _checked(await anext(self._ports), url)
+        except StopAsyncIteration:
+            self.lasting = False
+            raise ConnectFailed(url, "there are no more ports") from None
+
+
+class _Generator(_Iterator):
+    """The same of an async generator, which ends where it is cancelled: it is waited for, and not cut when time is up."""
+
+    def __init__(self, ports: AsyncIterator[Any]) -> None:
+        super().__init__(ports)
+        self.name = getattr(ports, "__name__", "ports")
+        self._asked = False
+        self._came: list[MessagePort | Exception] = []
+        self._news = anyio.Event()
+
+    async def take(self, url: str, host: Host) -> MessagePort:
+        if not (self._asked or self._came):
+            self._asked = True
+            host.spawn(self._ask, url, host)
+        while not self._came:
+            await self._news.wait()
+        came = self._came.pop()
+        if isinstance(came, Exception):
+            raise came
+        return came
+
+    async def _ask(self, url: str, host: Host) -> None:
+        try:
+            self._came.append(await super().take(url, host))
+        except Exception as error:
+            self._came.append(error)
+        finally:
+            self._asked = False
+            self._news.set()
+            self._news = anyio.Event()
+
+
+_Source: TypeAlias = Single | _Function | _Iterator
+
+
+def source_of(source: Any) -> _Source:
+    """
+    Raises:
+        TypeError: It is none.
+    """
+    if _is_port(source):
+        return Single(source)
+    if inspect.isasyncgen(source):
+        return _Generator(source)
+    if hasattr(source, "__anext__"):
+        return _Iterator(source)
+    if callable(source):
+        return _Function(source)
+    raise TypeError(
+        "PortTransport() takes a message port, a function that gives one, or an async iterator of ports, "
+        f"not {type(source).__name__}"
+    )
+
+
+def _is_port(value: Any) -> bool:
+    return callable(getattr(value, "post", None)) and callable(getattr(value, "on_message", None))
+
+
+def _checked(port: Any, url: str) -> MessagePort:
+    """
+    Raises:
+        TypeError: It is no port.
+    """
+    if not _is_port(port):
+        raise TypeError(f"{url} gave {type(port).__name__}, which is no message port")
+    return cast("MessagePort", port)
