@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from polybus.capture.decoding import Decoded, decode
+from polybus.capture.event_columns import frame_columns
 from polybus.capture.schema import EVENTS, FLAG_GAP_BEFORE, FLAG_REDACTED, FLAG_TRUNCATED, QUARANTINE, QUARANTINE_REASONS
 
 from .generator import PROTOCOLS, traffic
@@ -409,6 +410,19 @@ def test_columns_that_are_wanted_are_the_same_as_among_all(protocol: str) -> Non
         assert (some.quarantine.equals(whole.quarantine), some[2:]) == (True, whole[2:])
     with pytest.raises(KeyError):
         decode(rows, columns=["colour"])
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_columns_are_made_of_no_others_of_the_frame_than_those_that_are_named(protocol: str) -> None:
+    rows = traffic(400, protocols=(protocol,)).table.combine_chunks().to_batches()[0]
+    whole = decode(rows)
+    for name in EVENTS.names:
+        some = decode(rows.select(frame_columns([name])), columns=[name])
+        assert some.events.equals(whole.events.select([name])), name
+        assert some.quarantine.select(["protocol", "reason", "raw"]).equals(
+            whole.quarantine.select(["protocol", "reason", "raw"])
+        )
+        assert some.quarantine.schema.equals(QUARANTINE)
 
 
 def test_gaps_and_other_protocols_in_between_change_nothing() -> None:

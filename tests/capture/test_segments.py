@@ -43,6 +43,17 @@ def test_what_was_written_is_read_again_with_its_positions(tmp_path: Path) -> No
     assert capture.end() == Position(0, BATCHES)
 
 
+def test_some_columns_are_read_alone_in_the_order_in_which_they_are_asked_for(tmp_path: Path) -> None:
+    _segment(tmp_path).seal()
+    reader = Capture(tmp_path).reader(Capture(tmp_path).segments()[0])
+    for message in reader.messages():
+        whole = reader.rows(message)
+        for names in (["frame"], ["tunnel", "seq"], ["flags", "deadlines_ns", "capture_id"], FRAMES.names[::-1]):
+            some = reader.rows(message, names)
+            assert some.schema.names == names
+            assert some.equals(whole.select(names))
+
+
 def test_any_reader_of_arrow_reads_a_segment(tmp_path: Path) -> None:
     path = _segment(tmp_path).seal()
     with path.open("rb") as file:

@@ -50,7 +50,7 @@ class Decoded(NamedTuple):
     events: pa.RecordBatch
     """In the columns of `schema.EVENTS`, by (seq, sub)."""
     quarantine: pa.RecordBatch
-    """In the columns of `schema.QUARANTINE`."""
+    """In the columns of `schema.QUARANTINE`; those of the frame that were not given are null."""
     empty: int
     """Frames that say nothing, by the rules of their protocol."""
     frames: int
@@ -75,7 +75,7 @@ def decode(batch: pa.RecordBatch, limits: Limits = _LIMITS, columns: Sequence[st
     """The events and the quarantine of a batch of `schema.FRAMES` rows.
 
     Args:
-        batch: Rows of a capture, in any cut and any order.
+        batch: Rows of a capture, in any cut and any order; of their columns at least those that `frame_columns` names.
         limits: For the codecs.
         columns: Of the events, at least one; None for all. What is not wanted is not made.
 
@@ -239,13 +239,11 @@ class _Work:
         """The frames that could not be read."""
         rows, reasons, details, offsets = zip(*self._bad, strict=True) if self._bad else ((), (), (), ())
         frame = self.batch.take(pa.array(rows, pa.int64()))
-        columns = {
+        columns = dict(zip(frame.schema.names, frame.columns, strict=True)) | {
             "reason": pa.array(reasons, pa.string()),
             "detail": pa.array(details, pa.string()),
             "offset": pa.array(offsets, pa.int32()),
             "raw": frame.column("frame"),
         }
-        return pa.RecordBatch.from_arrays(
-            [columns[field.name] if field.name in columns else frame.column(field.name) for field in QUARANTINE],
-            schema=QUARANTINE,
-        )
+        found = [columns[field.name] if field.name in columns else pa.nulls(len(rows), field.type) for field in QUARANTINE]
+        return pa.RecordBatch.from_arrays(found, schema=QUARANTINE)

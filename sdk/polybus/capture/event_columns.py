@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from operator import itemgetter
 from typing import Any, Final, TypeAlias
 
@@ -12,7 +12,7 @@ from attrs import frozen
 
 from .compute import pc
 from .readings import Row
-from .schema import EVENTS
+from .schema import EVENTS, FRAMES
 
 __all__ = [
     "CONTROL",
@@ -24,6 +24,7 @@ __all__ = [
     "EventColumns",
     "Part",
     "Said",
+    "frame_columns",
     "good_answers",
 ]
 
@@ -49,6 +50,17 @@ _FIELDS: Final = {
     "client": "client",
 }
 """The columns that a message says by itself, and their names in `readings.Row`."""
+_DECODED: Final = frozenset(("protocol", "frame", "options", "flags"))
+"""The columns of frames without which nothing is decoded."""
+_FROM: Final[Mapping[str, Sequence[str]]] = {
+    "id": ("capture_id", "seq"),
+    "source": ("capture_id", "direction", "peer"),
+    "time": ("ts_ns",),
+    "time_ns": ("ts_ns",),
+    "expires_at": ("ts_ns",),
+    "deadline_ns": ("deadlines_ns",),
+}
+"""What columns of events are made of, beside what is decoded and beside columns of the same name."""
 _STAMP: Final = pa.timestamp("us", tz="UTC")
 _LAST_US: Final = 253_402_300_799_999_999
 """The end of the year 9999, in microseconds: as far as time stamps are read everywhere."""
@@ -78,6 +90,12 @@ def good_answers(kinds: Any) -> dict[str, pa.Array]:
     """
     good = pa.array(np.zeros(len(kinds), np.int32), mask=kinds != RESPONSE)
     return {"code": good, "code_name": pa.array(["OK"]).take(good)}
+
+
+def frame_columns(names: Iterable[str]) -> list[str]:
+    """The columns of frames that some columns of events are made of, in the order of `schema.FRAMES`."""
+    needed = _DECODED.union(*(_FROM.get(name, (name,)) for name in names))
+    return [name for name in FRAMES.names if name in needed]
 
 
 class Said:

@@ -15,8 +15,8 @@ import pyarrow.parquet as pq
 from attrs import define, field, frozen
 
 from .compute import pc
-from .decoding import decode
 from .errors import CaptureError
+from .joining import decoded
 from .reading import Capture, Loss, lost
 from .schema import EVENTS, FLAG_GAP_BEFORE, FRAMES, QUARANTINE
 from .segments import SegmentWriter
@@ -325,11 +325,8 @@ def export(
 
 
 def _rows_of(capture: Capture, table: str) -> Iterator[pa.RecordBatch]:
-    for batch in capture.batches():
-        if table == "frames":
-            yield batch.rows
-        else:
-            yield getattr(decode(batch.rows), table)
+    frames = (batch.rows for batch in capture.batches())
+    return frames if table == "frames" else (getattr(made, table) for made in decoded(frames))
 
 
 def _plain(row: dict[str, Any]) -> dict[str, Any]:

@@ -12,11 +12,11 @@ from typing import Any, Final
 import attrs
 import pyarrow as pa
 
+from polybus.capture.joining import decoded
 from polybus.capture.reading import Capture
 from polybus.capture.schema import EXCHANGES
 
 from ..capture.compute import pc
-from .decoding import decoded
 from .patience import LONGEST_MS, Patience
 from .ranges import Window
 

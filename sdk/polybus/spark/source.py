@@ -31,14 +31,17 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 from pyspark.sql.types import StructType
 
 from polybus.capture.errors import CaptureError
+from polybus.capture.event_columns import frame_columns
+from polybus.capture.joining import decoded
 from polybus.capture.reading import Capture
+from polybus.capture.schema import EVENTS, FRAMES, QUARANTINE
 
-from .decoding import decoded
 from .matching import exchanges
 from .patience import LONGEST_MS
 from .publishing import BusStreamWriter, BusWriter
 from .ranges import ROWS_PER_RANGE, Place, Range, RangeReader, Window, plan, reach
 from .tables import arrow_schema, spark_schema
+from .workers import settle
 
 __all__ = ["BusDataSource", "Options"]
 
@@ -242,7 +245,8 @@ class Piece(InputPartition):
 
 def read_piece(options: Options, piece: Range) -> Iterator[pa.RecordBatch]:
     """The rows of a table that a range of the capture holds."""
-    found = (options.window.of(rows) for rows in RangeReader(options.path, piece).batches())
+    settle()
+    found = (options.window.of(rows) for rows in RangeReader(options.path, piece, _needed(options)).batches())
     if options.table == "raw":
         tables = (rows for rows in found if rows.num_rows)
     elif options.table == "events":
@@ -251,6 +255,18 @@ def read_piece(options: Options, piece: Range) -> Iterator[pa.RecordBatch]:
         tables = (made.quarantine for made in decoded(found, ("seq",)))
     for rows in tables:
         yield rows.select(options.names) if options.names is not None else rows
+
+
+def _needed(options: Options) -> list[str]:
+    """The columns of frames that the table and its columns are made of; the others need not be decompressed."""
+    if options.table == "events":
+        needed = set(frame_columns(options.names or EVENTS.names))
+    elif options.table == "raw":
+        needed = set(options.names or FRAMES.names)
+    else:
+        needed = set(frame_columns(QUARANTINE.names))
+    needed |= options.window.columns
+    return [name for name in FRAMES.names if name in needed]
 
 
 class CaptureReader(DataSourceReader):

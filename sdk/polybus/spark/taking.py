@@ -16,13 +16,14 @@ import attrs
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from polybus.capture.joining import decoded
 from polybus.capture.schema import FLAG_GAP_BEFORE
 from polybus.capture.segments import Stretch
 
 from ..capture.compute import pc
-from .decoding import decoded
 from .ranges import Range, RangeReader, Window
 from .storage import Storage
+from .workers import settle
 
 __all__ = ["Taken", "take", "taker"]
 
@@ -70,6 +71,7 @@ def take(capture: str, storage: Storage, staging: str, piece: Range, window: Win
         CaptureError: The segment is gone.
         OSError: A file cannot be written.
     """
+    settle()
     done = Taken()
     tables = _Tables(storage, staging)
     reader = RangeReader(capture, piece)

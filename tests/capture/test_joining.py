@@ -1,15 +1,13 @@
-"""How many rows a task decodes together."""
+"""How many rows are decoded together."""
 
 import gc
 
 import pyarrow as pa
 import pytest
 
-from polybus.spark.decoding import BYTES_AT_ONCE, ROWS_AT_ONCE, decoded, joined
+from polybus.capture.joining import BYTES_AT_ONCE, ROWS_AT_ONCE, decoded, joined
 
-from ..capture.rows import run
-
-pytestmark = pytest.mark.spark
+from .rows import run
 
 
 def test_batches_are_joined_up_to_a_number_of_rows_and_lose_none() -> None:

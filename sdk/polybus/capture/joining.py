@@ -1,4 +1,4 @@
-"""Decoding many rows at a time, which is what a task of Spark does with its range."""
+"""Decoding many rows at a time: what a task of Spark does with its range, and an export with the whole."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Final
 
 import pyarrow as pa
 
-from polybus.capture.decoding import Decoded, decode
+from .decoding import Decoded, decode
 
 __all__ = ["decoded", "joined"]
 
