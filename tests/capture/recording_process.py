@@ -1,4 +1,7 @@
-"""A process that records its own traffic until somebody kills it; it counts in a file what it has sent so far."""
+"""A process that records its own traffic until somebody kills it; it counts in a file what it has sent so far.
+
+It says the id of the process that writes: its own where a thread does.
+"""
 
 from __future__ import annotations
 
@@ -13,11 +16,10 @@ import anyio
 
 from polybus import Bus
 from polybus.capture import RecorderStats
-from polybus.capture.recorder import BATCH_ROWS
 from polybus.capture.segments import SegmentWriter
 from polybus.testing import pair
 
-HELD_BACK = BATCH_ROWS - 100
+HELD_BACK = 4096 - 100
 
 
 def end_after(last: int) -> None:
@@ -36,11 +38,11 @@ def end_after(last: int) -> None:
 
 
 def done(stats: RecorderStats) -> int:
-    """How many frames the thread has dealt with."""
+    """How many frames the writer has dealt with."""
     return stats.frames + stats.dropped
 
 
-async def main(folder: str, shared: mmap.mmap, limit: int) -> None:
+async def main(folder: str, shared: mmap.mmap, limit: int, apart: bool) -> None:
     if limit:
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
         resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
@@ -50,18 +52,21 @@ async def main(folder: str, shared: mmap.mmap, limit: int) -> None:
     async def echo(body: int) -> int:
         return body
 
-    async with pair(bus) as client, client.record(folder) as recording:
-        print("ready", flush=True)
+    async with pair(bus) as client:
+        recording = client.record(folder)
+        recording.recorder._apart = apart
+        await recording.__aenter__()
+        print(getattr(recording.recorder._writer, "pid", os.getpid()), flush=True)
         for number in range(1, 1 << 40):
             assert await client.request("echo", number) == number
             # Two frames for each request, and both are in the recorder's hands by now.
             shared[:8] = struct.pack("<q", number)
             while 2 * number - done(recording.stats()) > HELD_BACK:  # noqa: ASYNC110
-                await anyio.sleep(0.0005)  # the thread gets its turn, also on a busy machine
+                await anyio.sleep(0.0005)  # the writer gets its turn, also on a busy machine
 
 
 if __name__ == "__main__":
     with open(sys.argv[2], "r+b") as file, mmap.mmap(file.fileno(), 16) as counter:
         if int(sys.argv[4]):
             end_after(int(sys.argv[4]))
-        anyio.run(main, sys.argv[1], counter, int(sys.argv[3]))
+        anyio.run(main, sys.argv[1], counter, int(sys.argv[3]), sys.argv[5] == "apart")

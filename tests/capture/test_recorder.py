@@ -8,6 +8,7 @@ import json
 import os
 import random
 import shutil
+import signal
 import stat
 import struct
 import subprocess
@@ -25,18 +26,20 @@ import pytest
 
 from polybus import Backoff, Bus, LocalProtocolError, connect, sync
 from polybus.capture import Capture, CaptureError, Recorder, Recording, decode, make_recorder
-from polybus.capture.recorder import BATCH_ROWS
-from polybus.capture.rows import Batches
+from polybus.capture.batches import Batches
+from polybus.capture.counts import BATCH_ROWS
 from polybus.capture.schema import DIRECTION_IN, DIRECTION_OUT, FLAG_GAP_BEFORE, FLAG_REDACTED
 from polybus.capture.segments import SegmentWriter
-from polybus.capture.taps import FIELDS, MOST, WAKE, End
+from polybus.capture.taps import FIELDS, MOST, End
+from polybus.capture.writer_process import WriterProcess
+from polybus.capture.writer_thread import WriterThread
 from polybus.testing import pair
 from tests.capture.recording_process import HELD_BACK
 from tests.support import bounded, eventually, until
 
 PROTOCOLS = ("ubre", "csb", "jrep", "uprotocol")
 ROOT = Path(__file__).parents[2]
-WAKE_ROWS, MOST_ROWS = WAKE // FIELDS, MOST // FIELDS
+WAKE_ROWS, MOST_ROWS = WriterThread.enough, MOST // FIELDS
 
 
 def _rows(folder: Path) -> list[dict[str, Any]]:
@@ -261,13 +264,19 @@ def _end() -> End:
 
 
 @contextmanager
-def _opened(folder: Path, **options: Any) -> Iterator[Recorder]:
+def _opened(folder: Path, *, apart: bool | None = None, segment_seconds: float = 60.0, **options: Any) -> Iterator[Recorder]:
     recorder = make_recorder(folder, **options)
+    recorder._settings["segment_seconds"] = segment_seconds
+    if apart is not None:
+        recorder._apart = apart
     recorder.open()
     try:
         yield recorder
     finally:
         recorder.close()
+
+
+BOTH = pytest.mark.parametrize("apart", [True, False], ids=["process", "thread"])
 
 
 def _frame(number: int) -> bytes:
@@ -291,7 +300,7 @@ def test_what_the_thread_cannot_keep_up_with_is_dropped_counted_and_marked(
         return write(self, batch, seq)
 
     monkeypatch.setattr(SegmentWriter, "write", slowly)
-    with _opened(tmp_path) as recorder:
+    with _opened(tmp_path, apart=False) as recorder:
         end = _end()
         for number in range(WAKE_ROWS):
             recorder.take((end, number, _frame(number), None))
@@ -301,7 +310,7 @@ def test_what_the_thread_cannot_keep_up_with_is_dropped_counted_and_marked(
             recorder.take((end, number, _frame(number), None))
         dropped = recorder.stats().dropped
         assert dropped >= 1_000
-        assert recorder.stats().waiting <= MOST_ROWS
+        assert len(recorder._waiting) <= MOST_ROWS
         go_on.set()
         until(lambda: not recorder.stats().waiting)
         recorder.take((end, many, _frame(many), None))
@@ -320,7 +329,7 @@ def test_large_frames_are_bounded_by_their_bytes(tmp_path: Path, monkeypatch: py
         return write(self, batch, seq)
 
     monkeypatch.setattr(SegmentWriter, "write", slowly)
-    with _opened(tmp_path) as recorder:
+    with _opened(tmp_path, apart=False) as recorder:
         large = bytes(1 << 20)
         for number in range(200):
             recorder.take((_end(), number, large, None))
@@ -342,9 +351,9 @@ def test_a_full_disk_is_marked_and_recording_goes_on_when_there_is_room(
         return write(file, data)
 
     monkeypatch.setattr("polybus.capture.segments.os.write", maybe)
-    monkeypatch.setattr("polybus.capture.recorder._RETRY", 0.0)
+    monkeypatch.setattr("polybus.capture.writing.RETRY", 0.0)
 
-    with _opened(tmp_path) as recorder:
+    with _opened(tmp_path, apart=False) as recorder:
         end = _end()
         for number in range(10):
             recorder.take((end, number, _frame(number), None))
@@ -369,12 +378,12 @@ def test_a_mistake_of_the_recorder_costs_one_batch_and_is_marked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     make = Batches.make
-    with _opened(tmp_path) as recorder:
+    with _opened(tmp_path, apart=False) as recorder:
 
-        def badly(self: Batches, rows: Any, *given: Any) -> Any:
-            if rows.frames[0] == _frame(0):
+        def badly(self: Batches, packed: Any, frames: Any, *given: Any) -> Any:
+            if frames[0].as_py() == _frame(0):
                 raise KeyError("a mistake")
-            return make(self, rows, *given)
+            return make(self, packed, frames, *given)
 
         monkeypatch.setattr(Batches, "make", badly)
         recorder.take((_end(), 0, _frame(0), None))
@@ -386,10 +395,14 @@ def test_a_mistake_of_the_recorder_costs_one_batch_and_is_marked(
     assert "failed on a batch" in caplog.text
 
 
-def test_a_capture_keeps_to_its_size_and_says_what_is_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("polybus.capture.recorder.FLUSH_SECONDS", 0.005)
+@BOTH
+def test_a_capture_keeps_to_its_size_and_says_what_is_gone(
+    apart: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("polybus.capture.writer_thread.FLUSH_SECONDS", 0.005)
+    monkeypatch.setattr("polybus.capture.writer_process.FLUSH_SECONDS", 0.005)
     noise = [os.urandom(2000) for _ in range(50)]
-    with _opened(tmp_path, max_bytes=1 << 18, redact=None) as recorder:
+    with _opened(tmp_path, apart=apart, max_bytes=1 << 18, redact=None) as recorder:
         end = _end()
         for number in range(600):
             recorder.take((end, number, b"%d %s" % (number, noise[number % 50]), None))
@@ -418,13 +431,11 @@ def test_what_is_too_old_is_removed(tmp_path: Path) -> None:
     assert _gaps(rows) == [{"gap": "retention", "frames": 1, "segments": [0, 0]}]
 
 
-def test_segments_are_sealed_after_a_while(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    recorder = make_recorder(tmp_path)
-    monkeypatch.setattr(recorder, "_segment_seconds", 0.05)
-    recorder.open()
-    recorder.take((_end(), 0, _frame(0), None))
-    until(lambda: list(tmp_path.glob("*.arrows")))
-    recorder.close()
+@BOTH
+def test_segments_are_sealed_after_a_while(apart: bool, tmp_path: Path) -> None:
+    with _opened(tmp_path, apart=apart, segment_seconds=0.05) as recorder:
+        recorder.take((_end(), 0, _frame(0), None))
+        until(lambda: list(tmp_path.glob("*.arrows")))
 
 
 def test_two_recorders_may_share_a_folder(tmp_path: Path) -> None:
@@ -443,27 +454,40 @@ def test_two_recorders_may_share_a_folder(tmp_path: Path) -> None:
 KILLS = int(os.environ.get("POLYBUS_KILLS", "2"))
 
 
-def _child(tmp_path: Path, *, limit: int = 0, last: int = 0) -> tuple[subprocess.Popen[str], Path, Path]:
+def _child(
+    tmp_path: Path, *, limit: int = 0, last: int = 0, apart: bool = False
+) -> tuple[subprocess.Popen[str], int, Path, Path]:
+    """A process that records, the process that writes, the folder, and the file in which the first one counts."""
     folder, counter = tmp_path / "captures", tmp_path / "counter"
     counter.write_bytes(bytes(16))
-    command = [sys.executable, "-m", "tests.capture.recording_process", str(folder), str(counter), str(limit), str(last)]
+    where = "apart" if apart else "inside"
+    command = [sys.executable, "-m", "tests.capture.recording_process", str(folder), str(counter), str(limit), str(last), where]
     child = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     assert child.stdout is not None
-    assert child.stdout.readline() == "ready\n"
-    return child, folder, counter
+    writer = int(child.stdout.readline())
+    assert (writer != child.pid) == apart
+    return child, writer, folder, counter
 
 
 def _sent(counter: Path) -> int:
     return int(struct.unpack("<q", counter.read_bytes()[:8])[0])
 
 
+def _is_there(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    return b") Z " not in Path(f"/proc/{process}/stat").read_bytes()  # that nobody waits for
+
+
 @pytest.mark.native
 @pytest.mark.parametrize("moment", range(KILLS))
-@pytest.mark.parametrize("where", ["between", "within"])
+@pytest.mark.parametrize("where", ["between writes of a thread", "within a write of a thread", "beside a writer", "both"])
 def test_a_killed_process_loses_at_most_one_batch(where: str, moment: int, tmp_path: Path) -> None:
-    # From outside, a kill mostly comes between two writes; so every other child ends itself after some byte of some write.
-    within = random.SystemRandom().randint(5_000, 400_000) if where == "within" else 0
-    child, folder, counter = _child(tmp_path, last=within)
+    # From outside, a kill mostly comes between two writes; so some children end themselves after some byte of some write.
+    within = random.SystemRandom().randint(5_000, 400_000) if where.startswith("within") else 0
+    child, writer, folder, counter = _child(tmp_path, last=within, apart=where in ("both", "beside a writer"))
     try:
         if within:
             child.wait(60)
@@ -472,7 +496,10 @@ def test_a_killed_process_loses_at_most_one_batch(where: str, moment: int, tmp_p
             until(lambda: _sent(counter) >= requests)
     finally:
         child.kill()
+        if where == "both":
+            os.kill(writer, signal.SIGKILL)
         child.communicate()
+        until(lambda: not _is_there(writer))
     assert not within or sum(path.stat().st_size for path in folder.iterdir()) == within
     requests = _sent(counter)
     capture = Capture(folder)
@@ -480,8 +507,9 @@ def test_a_killed_process_loses_at_most_one_batch(where: str, moment: int, tmp_p
     assert capture.losses == []
     assert [row["seq"] for row in rows] == list(range(len(rows)))
     frames = sum(row["frame"] is not None for row in rows)
-    assert 2 * requests - BATCH_ROWS <= frames <= 2 * requests + 2
+    assert 2 * requests - (1024 if where == "beside a writer" else 4096) <= frames <= 2 * requests + 2
     # The next recorder seals what was left, and all is there as before.
+    assert where != "beside a writer" or all(segment.sealed for segment in capture.segments())
     with _opened(folder) as recorder:
         recorder.take((_end(), 0, _frame(1), None))
     assert all(segment.sealed for segment in Capture(folder).segments())
@@ -490,13 +518,120 @@ def test_a_killed_process_loses_at_most_one_batch(where: str, moment: int, tmp_p
 
 
 @pytest.mark.native
-def test_a_limit_of_file_sizes_costs_nothing_but_more_segments(tmp_path: Path) -> None:
-    child, folder, counter = _child(tmp_path, limit=200_000)
+@pytest.mark.parametrize(
+    "signals", [[signal.SIGINT, signal.SIGTERM, signal.SIGHUP], [signal.SIGKILL]], ids=["ignored", "killed"]
+)
+def test_a_writer_that_is_killed_is_followed_by_another(
+    signals: list[signal.Signals], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with _opened(tmp_path, apart=True) as recorder:
+        writer: Any = recorder._writer
+        first = writer.pid
+        for number in range(10):
+            recorder.take((_end(), number, _frame(number), None))
+        until(lambda: recorder.stats().frames == 10)
+        for one in signals:
+            os.kill(first, one)
+        if signals == [signal.SIGKILL]:
+            until(lambda: writer.pid not in (first, None))
+        for number in range(10, 20):
+            recorder.take((_end(), number, _frame(number), None))
+        until(lambda: recorder.stats().frames >= 20)
+    rows = _rows(tmp_path)
+    assert [number for number in _numbers(rows) if number != "gap"] == [*range(20)]
+    assert [row["seq"] for row in rows] == list(range(len(rows)))
+    assert len({row["capture_id"] for row in rows}) == 1
+    assert recorder.stats().dropped == 0
+    assert ("has ended (SIGKILL); another one goes on" in caplog.text) == (signals == [signal.SIGKILL])
+
+
+@pytest.mark.native
+def test_what_a_killed_writer_had_in_its_hands_is_counted(tmp_path: Path) -> None:
+    with _opened(tmp_path, apart=True) as recorder:
+        writer: Any = recorder._writer
+        first = writer.pid
+        recorder.take((_end(), 0, _frame(0), None))
+        until(lambda: recorder.stats().frames == 1)
+        os.kill(first, signal.SIGSTOP)
+        for number in range(1, 2001):
+            recorder.take((_end(), number, _frame(number), None))
+        until(lambda: recorder.stats().waiting == 2000 and not len(recorder._waiting))
+        os.kill(first, signal.SIGKILL)
+        until(lambda: writer.pid not in (first, None))
+        recorder.take((_end(), 0, _frame(2001), None))
+    rows = _rows(tmp_path)
+    assert _numbers(rows) == [0, "gap", 2001]
+    assert _gaps(rows) == [{"gap": "killed", "frames": 2000}]
+    assert recorder.stats().dropped == 2000
+    assert [row["seq"] for row in rows] == [0, 1, 2]
+
+
+def test_a_writer_that_stands_still_does_not_hold_up_the_bus(tmp_path: Path) -> None:
+    with _opened(tmp_path, apart=True) as recorder:
+        writer: Any = recorder._writer
+        os.kill(writer.pid, signal.SIGSTOP)
+        many = 3 * MOST_ROWS
+        frame = _frame(7) + b" " * 100
+        for number in range(many):
+            recorder.take((_end(), number, frame, None))
+        dropped = recorder.stats().dropped
+        assert dropped > MOST_ROWS
+        assert len(recorder._waiting) <= MOST_ROWS
+        os.kill(writer.pid, signal.SIGCONT)
+        until(lambda: not recorder.stats().waiting)
+    rows = _rows(tmp_path)
+    assert sum(row["frame"] is not None for row in rows) == many - dropped
+    assert sum(gap["frames"] for gap in _gaps(rows)) == dropped
+
+
+def test_where_no_process_can_be_begun_a_thread_writes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "no interpreter"))
+    with _opened(tmp_path / "captures") as recorder:
+        assert isinstance(recorder._writer, WriterThread)
+        recorder.take((_end(), 0, _frame(1), None))
+    assert _numbers(_rows(tmp_path / "captures")) == [1]
+    assert "a thread does it" in caplog.text
+
+
+def test_what_the_writer_logs_is_logged_here(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with _opened(tmp_path, apart=True) as recorder:
+        recorder.take((_end(), 0, _frame(1), None))
+        until(lambda: recorder.stats().frames == 1)
+        shutil.rmtree(tmp_path)
+    assert "was removed while it was written: 1 frames are lost" in caplog.text
+    assert recorder.stats().dropped == 1
+    assert _gaps(_rows(tmp_path)) == [{"gap": "disk", "frames": 1, "error": "the file was removed while it was written"}]
+
+
+def test_a_recorder_uses_a_process_unless_a_function_of_the_application_blanks(tmp_path: Path) -> None:
+    with _opened(tmp_path / "default") as one, _opened(tmp_path / "function", redact=lambda protocol, frame: frame) as two:
+        assert isinstance(one._writer, WriterProcess)
+        assert isinstance(two._writer, WriterThread)
+
+
+@pytest.mark.native
+def test_a_process_that_only_records_does_not_load_arrow(tmp_path: Path) -> None:
+    script = (
+        "import anyio, sys\nfrom polybus import Bus\n"
+        "async def main():\n    async with Bus().record(sys.argv[1]): print('pyarrow' in sys.modules)\n"
+        "anyio.run(main)"
+    )
+    done = subprocess.run([sys.executable, "-c", script, str(tmp_path)], capture_output=True, text=True, check=True, timeout=60)
+    assert done.stdout == "False\n"
+
+
+@pytest.mark.native
+@BOTH
+def test_a_limit_of_file_sizes_costs_nothing_but_more_segments(apart: bool, tmp_path: Path) -> None:
+    child, writer, folder, counter = _child(tmp_path, limit=200_000, apart=apart)
     try:
         until(lambda: len(list(folder.glob("*.arrows"))) > 2)
     finally:
         child.kill()
         child.communicate()
+        until(lambda: not _is_there(writer))
     assert len(Capture(folder).segments()) > 2
     rows = _rows(folder)
     assert [row["seq"] for row in rows] == list(range(len(rows)))
@@ -504,13 +639,15 @@ def test_a_limit_of_file_sizes_costs_nothing_but_more_segments(tmp_path: Path) -
 
 
 @pytest.mark.native
-def test_traffic_goes_on_where_nothing_at_all_can_be_written(tmp_path: Path) -> None:
-    child, folder, counter = _child(tmp_path, limit=1_000)
+@BOTH
+def test_traffic_goes_on_where_nothing_at_all_can_be_written(apart: bool, tmp_path: Path) -> None:
+    child, writer, folder, counter = _child(tmp_path, limit=1_000, apart=apart)
     try:
         until(lambda: _sent(counter) >= 3_000)
     finally:
         child.kill()
         _, errors = child.communicate()
+        until(lambda: not _is_there(writer))
     assert "traffic goes on" in errors
     assert errors.count("traffic goes on") == 1
     assert sum(path.stat().st_size for path in folder.iterdir()) == 0
@@ -663,13 +800,14 @@ def test_a_folder_that_somebody_removes_is_made_again_and_what_went_with_it_is_c
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     folder = tmp_path / "captures"
-    with _opened(folder) as recorder:
+    with _opened(folder, apart=False) as recorder:
+        writer: Any = recorder._writer
         recorder.take((_end(), 0, _frame(1), None))
         until(lambda: recorder.stats().frames == 1)
         shutil.rmtree(folder)
-        recorder._segment_seconds = 0.0
+        writer._writer.segment_seconds = 0.0
         until(lambda: recorder.stats().dropped == 1)
-        recorder._segment_seconds = 60.0
+        writer._writer.segment_seconds = 60.0
         recorder.take((_end(), 0, _frame(2), None))
         until(lambda: recorder.stats().frames == 2)
         shutil.rmtree(folder)

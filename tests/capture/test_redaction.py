@@ -9,6 +9,8 @@ from collections.abc import Iterator
 from typing import Any
 from urllib.parse import quote_plus
 
+import numpy as np
+import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -148,14 +150,19 @@ def test_the_token_of_uprotocol_is_blanked(format: str) -> None:
     ],
 )
 def test_disguises_do_not_help(frame: bytes) -> None:
-    found = Redaction("default", bodies=True)
-    frames = [frame]
-    _, flags, count = found.apply([End(DIRECTION_OUT, protocol="ubre")], frames, 1 << 20)
+    frames, flags, count = _applied(Redaction("default", bodies=True), End(DIRECTION_OUT, protocol="ubre"), [frame])
     assert _hidden(frames[0])
     assert len(frames[0]) == len(frame)
     assert (flags, count) == ([FLAG_REDACTED], 1)
     if frame.endswith(b"}"):
         json.loads(frames[0])
+
+
+def _applied(redaction: Redaction, end: End, frames: list[Any]) -> tuple[list[Any], list[int], int]:
+    """Frames, flags and how many were blanked."""
+    found, flags, count = redaction.apply([end], np.zeros(len(frames), np.int32), pa.array(frames, pa.binary()))
+    found.validate(full=True)
+    return found.to_pylist(), [] if flags is None else flags.tolist(), count
 
 
 HIDDEN = base64.b64encode(b'{"password":"hunter2"}').decode()
@@ -176,12 +183,12 @@ HIDDEN = base64.b64encode(b'{"password":"hunter2"}').decode()
 )
 def test_the_base64_of_an_event_hides_nothing_however_it_is_written(event: str) -> None:
     other = b'{"id":"0","data_base64":"AAAA"}'
-    frames: list[Any] = [other, event.encode(), None, other]
-    _, flags, count = Redaction("default", bodies=True).apply([End(DIRECTION_OUT, protocol="uprotocol")] * 4, frames, 1 << 20)
+    given = [other, event.encode(), None, other]
+    frames, flags, count = _applied(Redaction("default", bodies=True), End(DIRECTION_OUT, protocol="uprotocol"), given)
     assert HIDDEN.encode() not in frames[1]
     assert b"hunter2" not in b"".join(base64.b64decode(part) for part in re.findall(rb'"([A-Za-z0-9+/=]{20,})"', frames[1]))
     assert (frames[0], frames[2:]) == (other, [None, other])
-    assert (list(flags or ()), count) == ([0, FLAG_REDACTED, 0, 0], 1)
+    assert (flags, count) == ([0, FLAG_REDACTED, 0, 0], 1)
 
 
 @pytest.mark.parametrize(
@@ -196,8 +203,7 @@ def test_the_base64_of_an_event_hides_nothing_however_it_is_written(event: str) 
 @pytest.mark.parametrize("front", [b"", b"\0\0\0\7"])
 def test_payload_encodings_of_csb_hide_nothing(encoding: int, payload: bytes, front: bytes) -> None:
     frame = front + bytes((0x10 | encoding, 0, 0, 7, 0, 1, 0, 1)) + payload
-    frames = [frame]
-    Redaction("default", bodies=True).apply([End(DIRECTION_OUT, protocol="csb")], frames, 1 << 20)
+    frames, _, _ = _applied(Redaction("default", bodies=True), End(DIRECTION_OUT, protocol="csb"), [frame])
     assert _hidden(frames[0])
     options = '{"side": "broker-server"}' if front else "{}"
     assert decode(batch(row(0, protocol="csb", frame=frames[0], options=options))).quarantine.num_rows == 0
@@ -239,9 +245,8 @@ def test_any_bytes_can_be_looked_at(frame: bytes) -> None:
 @pytest.mark.parametrize("kind", [Kind.REQUEST, Kind.PUBLISH])
 def test_without_bodies_a_frame_still_says_what_it_is_for(protocol: str, options: dict[str, str], kind: Kind) -> None:
     frame = _frame(protocol, options, {"text": "anything at all"}, kind)
-    frames = [frame]
     end = End(DIRECTION_OUT, protocol=protocol, options=json.dumps(options))
-    _, flags, _ = Redaction(None, bodies=False).apply([end], frames, 1 << 20)
+    frames, flags, _ = _applied(Redaction(None, bodies=False), end, [frame])
     assert flags == [FLAG_REDACTED]
     assert not any(b"anything" in shown for shown in _shown(frames[0]))
     before, after = (
@@ -259,8 +264,8 @@ def test_a_function_of_the_application_decides_and_its_mistakes_leave_nothing(ca
             raise KeyError("oh")
         return frame.replace(b"joe", b"***")
 
-    frames: list[Any] = [b"hello joe", b"bad", None, b"fine"]
-    _, flags, count = Redaction(redact, bodies=True).apply([End(DIRECTION_OUT, protocol="ubre")] * 4, frames, 1 << 20)
+    given = [b"hello joe", b"bad", None, b"fine"]
+    frames, flags, count = _applied(Redaction(redact, bodies=True), End(DIRECTION_OUT, protocol="ubre"), given)
     assert frames == [b"hello ***", b"", None, b"fine"]
     assert flags == [FLAG_REDACTED, FLAG_REDACTED, 0, 0]
     assert count == 2
@@ -268,10 +273,43 @@ def test_a_function_of_the_application_decides_and_its_mistakes_leave_nothing(ca
 
 
 def test_a_frame_that_is_too_long_is_cut_and_says_so() -> None:
-    frames: list[Any] = [b"x" * 100]
-    _, flags, _ = Redaction(None, bodies=True).apply([End(DIRECTION_OUT, protocol="ubre")], frames, 10)
-    assert frames == [b"x" * 10]
-    assert flags == [FLAG_TRUNCATED]
+    given = [b"x" * 100, b"x" * 10, None]
+    frames, flags, count = _applied(Redaction(None, bodies=True, longest=10), End(DIRECTION_OUT, protocol="ubre"), given)
+    assert frames == [b"x" * 10, b"x" * 10, None]
+    assert flags == [FLAG_TRUNCATED, 0, 0]
+    assert count == 0
+
+
+def test_a_secret_that_begins_before_the_cut_is_not_seen() -> None:
+    given = [b'{"publish":"a","body":{"password":"hunter2 and much more"}}']
+    frames, flags, _ = _applied(Redaction("default", bodies=True, longest=45), End(DIRECTION_OUT, protocol="ubre"), given)
+    assert _hidden(frames[0])
+    assert flags == [FLAG_TRUNCATED | FLAG_REDACTED]
+
+
+def test_a_text_that_never_ends_does_not_hide_the_next_frame() -> None:
+    given = [b'{"data_base64":"AAAA', b'"data_base64":"' + HIDDEN.encode() + b'"}']
+    frames, flags, _ = _applied(Redaction("default", bodies=True), End(DIRECTION_OUT, protocol="uprotocol"), given)
+    assert HIDDEN.encode() not in frames[1]
+    assert flags == [0, FLAG_REDACTED]
+
+
+def test_frames_of_several_protocols_are_each_looked_at_in_their_own_way() -> None:
+    ends = [End(DIRECTION_OUT, protocol=protocol) for protocol in ("ubre", "uprotocol", "csb")]
+    secret = b'{"password":"hunter2"}'
+    given = [
+        b'{"n":1}',
+        b'{"data_base64":"%s"}' % HIDDEN.encode(),
+        None,
+        b"\x14\0\0\1\0\1\0\1" + base64.b64encode(secret),
+        secret,
+    ]
+    numbers = np.array([0, 1, 1, 2, 0], np.int32)
+    frames, flags, count = Redaction("default", bodies=True).apply(ends, numbers, pa.array(given, pa.binary()))
+    assert (flags is not None and flags.tolist(), count) == ([0, 2, 0, 2, 2], 3)
+    assert frames[0].as_py() == given[0]
+    assert frames[2].as_py() is None
+    assert all(_hidden(frames[row].as_py()) for row in (1, 3, 4))
 
 
 @pytest.mark.parametrize(

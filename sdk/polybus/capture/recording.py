@@ -7,6 +7,7 @@ import os
 import sys
 from collections.abc import Callable
 from datetime import timedelta
+from importlib.util import find_spec
 from types import TracebackType
 from typing import TYPE_CHECKING, Literal
 
@@ -14,10 +15,10 @@ import anyio
 
 from ..errors import Unsupported
 from .recorder import Recorder, RecorderStats
-from .redaction import Redact, Redaction
 
 if TYPE_CHECKING:
     from ..bus import Bus
+    from .redaction import Redact
 
 __all__ = ["Recording", "make_recorder"]
 
@@ -38,6 +39,7 @@ def make_recorder(
     Raises:
         TypeError, ValueError: An argument is not what it should be.
         Unsupported: There are no threads here.
+        ImportError: pyarrow is not installed.
     """
     if not isinstance(path, (str, os.PathLike)):
         raise TypeError(f"record={path!r:.80}: the path of a folder, not {type(path).__name__}")
@@ -50,13 +52,24 @@ def make_recorder(
         raise TypeError(f"redact={redact!r:.80}: a function redact(protocol, frame), 'default', or None")
     if sys.platform == "emscripten":
         raise Unsupported("recording needs threads and files, which this platform has not")
+    for module in ("pyarrow", "numpy"):  # loaded where it is written, which may be another process
+        if not _installed(module):
+            raise ImportError(f"captures need {module}: pip install 'polybus[capture]'", name=module)
     return Recorder(
         path,
         max_bytes=max_bytes,
         max_age=seconds,
-        redaction=Redaction(redact, bodies=bodies),
+        redact=redact,
+        bodies=bodies,
         metadata={} if source is None else {"source": source},
     )
+
+
+def _installed(module: str) -> bool:
+    try:
+        return find_spec(module) is not None
+    except ValueError:
+        return False
 
 
 class Recording:

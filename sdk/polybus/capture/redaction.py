@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final, Literal, TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from .blanking import SUSPECT, SUSPECT_EVENT, blank
@@ -21,11 +22,13 @@ __all__ = ["Redact", "Redaction", "redact_default"]
 
 Redact: TypeAlias = Callable[[str, bytes], bytes]
 """``redact(protocol, frame)`` gives what is to be written in place of a frame."""
+Int32s: TypeAlias = npt.NDArray[np.int32]
 
 logger: logging.Logger = logging.getLogger("polybus.capture")
 _DATA_IN_FRAMES: Final = re.compile(rb'"data_base64":"([^"]*)"')
 _BETWEEN: Final = b"CgoK"
 """Base64 of line feeds: nothing that is looked for goes over it."""
+_CLOSING: Final = tuple(b"}]")
 _FORM: Final = 3
 _BASE64: Final = 4
 _HIDING: Final = (_FORM, _BASE64)
@@ -51,89 +54,126 @@ class Redaction:
     Args:
         redact: ``"default"``, a function, or None for nothing.
         bodies: Whether bodies are written; without them, the fields that say what a message is for.
+        longest: Bytes that are kept of a frame.
     """
 
-    def __init__(self, redact: Redact | Literal["default"] | None, *, bodies: bool) -> None:
+    def __init__(self, redact: Redact | Literal["default"] | None, *, bodies: bool, longest: int = 4 << 20) -> None:
         self._redact: Redact | None = redact_default if redact == "default" else redact
         self._suspects = self._redact is redact_default
         self._bodies = bodies
+        self._longest = longest
         self._failed = False
 
-    def apply(self, ends: Sequence[End], frames: list[Any], longest: int) -> tuple[pa.Array, list[int] | None, int]:
-        """What is to be written of some frames, which are changed in place.
+    def apply(self, ends: Sequence[End], numbers: Int32s, frames: pa.Array) -> tuple[pa.Array, Int32s | None, int]:
+        """What is to be written of some frames, what is added to the flags of each (None for nothing), and how many were blanked.
 
-        Gives them as an array, what is added to the flags of each (None for nothing), and how many were blanked.
+        Args:
+            ends: All that have numbers.
+            numbers: For each frame the number of its end.
+            frames: The frames; null where a row has none.
         """
-        flags: dict[int, int] = {}
+        flags = np.zeros(len(frames), np.int32)
         if not self._bodies:
-            for row in range(len(frames)):
-                self._change(row, frames, flags, ends[row], lambda end, frame: headers_only(end.protocol, end.options, frame))
-        array = pa.array(frames, pa.binary())
+            frames = self._changed(
+                range(len(frames)), ends, numbers, frames, flags, lambda end, one: headers_only(end.protocol, end.options, one)
+            )
         if self._redact is not None:
             redact = self._redact
-            for row in suspicious(ends, frames, array) if self._suspects else range(len(frames)):
-                self._change(row, frames, flags, ends[row], lambda end, frame: redact(end.protocol, frame))
-        blanked = len(flags)
-        if array.nbytes > longest:
-            for row, frame in enumerate(frames):
-                if frame is not None and len(frame) > longest:
-                    frames[row] = frame[:longest]
-                    flags[row] = flags.get(row, 0) | FLAG_TRUNCATED
-        if not flags:
-            return array, None, 0
-        return pa.array(frames, pa.binary()), [flags.get(row, 0) for row in range(len(frames))], blanked
+            rows = suspicious(ends, numbers, frames) if self._suspects else range(len(frames))
+            frames = self._changed(rows, ends, numbers, frames, flags, lambda end, one: redact(end.protocol, one))
+        blanked = int(np.count_nonzero(flags))
+        if frames.nbytes > self._longest:
+            frames = self._cut(frames, flags)
+        return frames, flags if flags.any() else None, blanked
 
-    def _change(
-        self, row: int, frames: list[Any], flags: dict[int, int], end: End, change: Callable[[End, bytes], bytes]
-    ) -> None:
-        frame = frames[row]
-        if not frame:
-            return
-        try:
-            changed = change(end, frame)
-            if type(changed) is not bytes:
+    def _changed(
+        self,
+        rows: Iterable[int],
+        ends: Sequence[End],
+        numbers: Int32s,
+        frames: pa.Array,
+        flags: Int32s,
+        change: Callable[[End, bytes], bytes],
+    ) -> pa.Array:
+        made: dict[int, bytes] = {}
+        for row in rows:
+            frame = frames[row].as_py()
+            if not frame:
+                continue
+            end = ends[numbers[row]]
+            try:
+                changed: Any = change(end, frame)
                 if not isinstance(changed, (bytes, bytearray, memoryview)):
                     raise TypeError(f"redact gave {type(changed).__name__}: it gives the bytes that are to be written")
-                changed = bytes(changed)
-        except Exception:
-            if not self._failed:
-                self._failed = True
-                logger.exception("polybus: redaction has failed on a frame of %s; such frames are recorded empty", end.protocol)
-            changed = b""
-        if changed != frame:
-            frames[row] = changed
-            flags[row] = FLAG_REDACTED
+            except Exception:
+                if not self._failed:
+                    self._failed = True
+                    logger.exception(
+                        "polybus: redaction has failed on a frame of %s; such frames are recorded empty", end.protocol
+                    )
+                changed = b""
+            if changed != frame:
+                made[row] = bytes(changed)
+                flags[row] = FLAG_REDACTED
+        return _with(frames, made)
+
+    def _cut(self, frames: pa.Array, flags: Int32s) -> pa.Array:
+        made = {}
+        for row in pc.indices_nonzero(pc.greater(pc.binary_length(frames), self._longest)).to_pylist():
+            made[row] = frames[row].as_py()[: self._longest]
+            flags[row] |= FLAG_TRUNCATED
+        return _with(frames, made)
 
 
-def suspicious(ends: Sequence[End], frames: list[Any], array: pa.Array) -> Iterable[int]:
+def _with(frames: pa.Array, made: dict[int, bytes]) -> pa.Array:
+    """The frames, some of them replaced."""
+    if not made:
+        return frames
+    mask = np.zeros(len(frames), bool)
+    rows = sorted(made)
+    mask[rows] = True
+    return pc.replace_with_mask(frames, pa.array(mask), pa.array([made[row] for row in rows], pa.binary()))
+
+
+def suspicious(ends: Sequence[End], numbers: Int32s, frames: pa.Array) -> Iterable[int]:
     """The rows worth a look, found by an expression that runs over all bytes once, in Arrow."""
-    protocols = {end.protocol for end in set(ends)}
-    if len(protocols) == 1:
-        return _suspicious_of(next(iter(protocols)), frames, array)
+    of: dict[str, list[int]] = {}
+    for number in np.flatnonzero(np.bincount(numbers)).tolist():
+        of.setdefault(ends[number].protocol, []).append(number)
+    if len(of) == 1:
+        return sorted(_suspicious_of(next(iter(of)), frames))
     found: list[int] = []
-    for protocol in protocols:
-        rows = [row for row, end in enumerate(ends) if end.protocol == protocol]
-        some = [frames[row] for row in rows]
-        found += [rows[row] for row in _suspicious_of(protocol, some, pa.array(some, pa.binary()))]
+    for protocol, some in of.items():
+        rows = np.flatnonzero(np.isin(numbers, some))
+        found += rows[list(_suspicious_of(protocol, frames.take(pa.array(rows))))].tolist()
     return sorted(found)
 
 
-def _suspicious_of(protocol: str, frames: list[Any], array: pa.Array) -> Iterable[int]:
+def _suspicious_of(protocol: str, frames: pa.Array) -> set[int]:
     """The same for one protocol."""
-    found = _matching(array, SUSPECT_EVENT if protocol == "uprotocol" else SUSPECT)
-    if protocol == "uprotocol" and _hidden_in(frames):
-        return found | _matching(pa.array([_data_of(frame) for frame in frames], pa.binary()), SUSPECT)
-    if protocol == "csb":
-        return found.union(_hiding_csb(array))
+    if protocol != "uprotocol":
+        found = _matching(frames, SUSPECT)
+        return found.union(_hiding_csb(frames)) if protocol == "csb" else found
+    found = _matching(frames, SUSPECT_EVENT)
+    if _hidden_in(frames):
+        found |= _matching(pa.array([_data_of(frame) for frame in frames.to_pylist()], pa.binary()), SUSPECT)
     return found
 
 
-def _hiding_csb(array: pa.Array) -> list[int]:
+def _bytes_of(frames: pa.Array) -> tuple[npt.NDArray[np.int32], memoryview]:
+    """Where each frame begins, and the last one ends, and the bytes of all."""
+    _, offsets, data = frames.buffers()
+    return (
+        np.frombuffer(offsets, np.int32)[frames.offset : frames.offset + len(frames) + 1],
+        memoryview(b"" if data is None else data),
+    )
+
+
+def _hiding_csb(frames: pa.Array) -> list[int]:
     """The rows whose first bytes say that their payload is a form or base64: in a header, or after an address of four bytes."""
-    _, offsets, data = array.buffers()
-    ends = np.frombuffer(offsets, np.int32)[array.offset : array.offset + len(array) + 1]
-    octets = np.frombuffer(data, np.uint8) if data is not None else np.zeros(0, np.uint8)
-    hiding = np.zeros(len(array), bool)
+    ends, data = _bytes_of(frames)
+    octets = np.frombuffer(data, np.uint8)
+    hiding = np.zeros(len(frames), bool)
     for place in (0, 4):
         there = np.flatnonzero(ends[1:] - ends[:-1] > place)
         hiding[there] |= np.isin(octets[ends[there] + place] & 15, _HIDING)
@@ -145,17 +185,21 @@ def _matching(array: pa.Array, expression: str) -> set[int]:
     return set(pc.indices_nonzero(found).to_pylist()) if found.true_count else set()
 
 
-def _hidden_in(frames: Sequence[bytes | None]) -> bool:
+def _hidden_in(frames: pa.Array) -> bool:
     """Whether anything is suspicious among the data of events, which is base64 as a rule. All of it is decoded in one go."""
-    data = _DATA_IN_FRAMES.findall(b"\n".join(filter(None, frames)))
+    ends, plain = _bytes_of(frames)
+    data = _DATA_IN_FRAMES.findall(plain[ends[0] : ends[-1]])
     if not data:
         return False
+    last = np.frombuffer(plain, np.uint8)[ends[1:][ends[1:] > ends[:-1]] - 1]
+    if not np.isin(last, _CLOSING).all():  # what is no JSON may end in the middle of a text, and hide what is in the next one
+        data = _DATA_IN_FRAMES.findall(b"\n".join(filter(None, frames.to_pylist())))
     text = _BETWEEN.join(data).replace(b"=", b"A")
     try:
-        plain = binascii.a2b_base64(text, strict_mode=True)
+        decoded = binascii.a2b_base64(text, strict_mode=True)
     except ValueError:
         return True
-    return any(len(one) % 4 for one in data) or bool(_matching(pa.array([plain], pa.binary()), SUSPECT))
+    return any(len(one) % 4 for one in data) or bool(_matching(pa.array([decoded], pa.binary()), SUSPECT))
 
 
 def _data_of(frame: bytes | None) -> bytes | None:

@@ -10,6 +10,8 @@ from typing import Final
 
 import pyarrow as pa
 
+from .marks import DIRECTION_IN, DIRECTION_OUT, FLAG_GAP_BEFORE, FLAG_REDACTED, FLAG_TRUNCATED
+
 __all__ = [
     "DIRECTION_IN",
     "DIRECTION_OUT",
@@ -29,16 +31,6 @@ __all__ = [
 ]
 
 SCHEMA_VERSION: Final = "1"
-
-DIRECTION_OUT: Final = 0
-DIRECTION_IN: Final = 1
-
-FLAG_TRUNCATED: Final = 1
-"""The frame was longer than the recorder keeps; its beginning is there."""
-FLAG_REDACTED: Final = 2
-"""Something secret was blanked, or the body was left out."""
-FLAG_GAP_BEFORE: Final = 4
-"""Frames are missing before this row; a row without a frame says how many in its `options`."""
 
 
 def _column(name: str, kind: pa.DataType, doc: str, *, nullable: bool = True) -> pa.Field:

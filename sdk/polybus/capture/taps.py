@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
 
 from ..errors import RemoteProtocolError
 from ..message import Kind, Message
-from .schema import DIRECTION_IN, DIRECTION_OUT, FLAG_GAP_BEFORE
+from .marks import DIRECTION_IN, DIRECTION_OUT, FLAG_GAP_BEFORE
 
 if TYPE_CHECKING:
     from ..plugins import Closed, Receiver
@@ -23,7 +23,6 @@ __all__ = [
     "FIELDS",
     "MOST",
     "SMALL",
-    "WAKE",
     "Deadlines",
     "End",
     "Gap",
@@ -64,6 +63,11 @@ class End:
         self.role: int = role
         self.flags: int = flags
 
+    def facts(self) -> list[Any]:
+        """What a process that writes needs to know: the arguments, behind what a gap says."""
+        common = [self.conn_id, self.peer, self.protocol, self.transport, self.tunnel, self.options, self.role, self.flags]
+        return [None, self.direction, *common]
+
     def saying(self, options: str) -> End:
         """The same connection, with other options."""
         return End(
@@ -78,9 +82,6 @@ FIELDS: Final = 4
 """Rows wait as one flat list, four entries for each: a million tuples would keep the garbage collector busy."""
 MOST: Final = 16_384 * FIELDS
 """Entries that may wait."""
-WAKE: Final = 3072 * FIELDS
-"""From here on a batch is written. What comes meanwhile is what a killed process loses besides: together not more than the
-4,096 rows of a batch, unless the process is so busy that the thread does not get its turn."""
 SMALL: Final = 4096
 """Bytes: what is smaller is bounded by its number alone."""
 
@@ -94,6 +95,10 @@ class Gap(End):
         super().__init__(DIRECTION_OUT, options=json.dumps({"gap": what, "frames": frames, **facts}), flags=FLAG_GAP_BEFORE)
         self.what: str = what
         self.frames: int = frames
+
+    def facts(self) -> list[Any]:
+        """The same, of a gap."""
+        return [[self.what, self.frames], *super().facts()[1:]]
 
 
 def options_of(adapter: Any) -> dict[str, Any]:
@@ -174,7 +179,7 @@ class Tap:
     def _writing(self, end: End, hand_on: Callable[..., Any], asked: list[Deadlines] | None) -> Callable[..., None]:
         """A function that writes a frame down and hands it on: in first writes, out first hands on."""
         rows, wake, take, now_ns = self.recorder.rows, self.recorder.wake, self.recorder.take, monotonic_ns
-        wakes = WAKE - FIELDS
+        wakes = self.recorder.enough * FIELDS - FIELDS
 
         def came_in(frame: bytes, now: float) -> None:
             waiting = len(rows)

@@ -1,0 +1,192 @@
+"""The process that writes, and the connection to it: shipments go there, counts and what it has to say come back."""
+
+from __future__ import annotations
+
+import json
+import logging
+import select
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any, Final
+
+from .errors import CaptureError
+from .packing import END
+
+__all__ = ["Helper"]
+
+logger: logging.Logger = logging.getLogger("polybus.capture")
+
+_PROGRAM: Final = (
+    "import json, sys; sys.path[:] = json.loads(sys.argv[1]); from polybus.capture import writer_main as it; it.main()"
+)
+_BEGINNING: Final = 30.0
+"""Seconds until the process must have answered."""
+_BUFFER: Final = 1 << 20
+"""Bytes that the connection may hold, where the system lets it."""
+_left: Final[list[subprocess.Popen[bytes]]] = []
+"""Processes that still wait for a disk, after nobody waits for them any more."""
+
+
+class Helper:
+    """One process that writes.
+
+    Args:
+        settings: Of the `Writer`.
+        reported: Is called with what it has done, in the thread that calls `attend`.
+
+    Attributes:
+        gone: Whether it, or the connection to it, has ended.
+        pid: Of the process.
+        seq: Number of the first row that it writes.
+
+    Raises:
+        CaptureError: The folder cannot be made or written.
+        OSError: The process could not be begun, or did not answer.
+    """
+
+    def __init__(self, settings: dict[str, Any], reported: Callable[[list[int]], None]) -> None:
+        self.gone: bool = False
+        self.seq: int = 0
+        self._reported = reported
+        self._unsent = memoryview(b"")
+        self._ended = False
+        self._heard = bytearray()
+        self._connection, theirs = socket.socketpair()
+        try:
+            with theirs:
+                for end in (self._connection, theirs):
+                    end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _BUFFER)
+                self._process = subprocess.Popen(
+                    [sys.executable, "-c", _PROGRAM, json.dumps(sys.path)],
+                    stdin=theirs.fileno(),
+                    stdout=subprocess.DEVNULL,
+                    start_new_session=True,  # Ctrl-C is for the application: this ends when that does
+                )
+        except BaseException:
+            self._connection.close()
+            raise
+        self.pid: int = self._process.pid
+        try:
+            self._begin(settings)
+        except BaseException:
+            self.abandon()
+            raise
+        self._connection.setblocking(False)
+        self._poll = select.poll()
+        self._poll.register(self._connection, select.POLLIN)
+
+    def _begin(self, settings: dict[str, Any]) -> None:
+        self._connection.settimeout(_BEGINNING)
+        self._connection.sendall(json.dumps(settings).encode() + b"\n")
+        while True:
+            line, found, rest = self._heard.partition(b"\n")
+            if found:
+                self._heard = rest
+                said = json.loads(line)
+                if "error" in said:
+                    raise CaptureError(said["error"])
+                if "seq" in said:
+                    self.seq = said["seq"]
+                    return
+                self._hear(said)
+            elif some := self._connection.recv(1 << 16):
+                self._heard += some
+            else:
+                raise OSError("the process that is to write has ended at once")
+
+    # -- to it -----------------------------------------------------------------------------------------------------------
+
+    def ready(self) -> bool:
+        """Whether nothing is left of what was sent before: tries to send it."""
+        if self._unsent:
+            self._push()
+        return not self._unsent and not self.gone and not self._ended
+
+    def send(self, shipment: bytes) -> None:
+        """Send it, as far as there is room for it now; the rest is sent by and by."""
+        self._unsent = memoryview(shipment)
+        self._push()
+
+    def send_end(self) -> None:
+        """Say that nothing more comes, once."""
+        if self.ready():
+            self._ended = True
+            self.send(END)
+
+    def _push(self) -> None:
+        try:
+            while self._unsent:
+                self._unsent = self._unsent[self._connection.send(self._unsent, getattr(socket, "MSG_NOSIGNAL", 0)) :]
+        except BlockingIOError:
+            pass
+        except OSError:
+            self._lose()
+
+    # -- from it ---------------------------------------------------------------------------------------------------------
+
+    def attend(self, seconds: float) -> None:
+        """Wait so long for what it says, or for room for what is left; then hear all it has said, and send on."""
+        self._poll.modify(self._connection, select.POLLIN | (select.POLLOUT if self._unsent else 0))
+        if not self._poll.poll(seconds * 1000):
+            return
+        try:
+            while some := self._connection.recv(1 << 16):
+                self._heard += some
+            self._lose()
+        except BlockingIOError:
+            pass
+        except OSError:
+            self._lose()
+        *lines, self._heard = self._heard.split(b"\n")
+        for line in lines:
+            self._hear(json.loads(line))
+
+    def _hear(self, said: dict[str, Any]) -> None:
+        if "log" in said:
+            logger.log(*said["log"][:1], "%s", said["log"][1])
+        elif "counts" in said:
+            self._reported(said["counts"])
+
+    # -- its end ---------------------------------------------------------------------------------------------------------
+
+    def _lose(self) -> None:
+        self.gone = True
+        self._unsent = memoryview(b"")
+
+    def left(self, until: float) -> bool:
+        """Wait until then for its end. False where it has not ended: then it goes on by itself."""
+        self._connection.close()
+        try:
+            self._process.wait(max(0.0, until - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            _left.append(self._process)
+            return False
+        finally:
+            _left[:] = [one for one in _left if one.poll() is None]
+        return True
+
+    def abandon(self) -> None:
+        """End it."""
+        self._lose()
+        self._connection.close()
+        self._process.kill()
+        self._process.wait()
+
+    def why(self) -> str:
+        """How it has ended."""
+        self._connection.close()
+        with suppress(subprocess.TimeoutExpired):
+            self._process.wait(1)
+        code = self._process.returncode
+        if code is None:
+            self._process.kill()
+            self._process.wait()
+            return "it does not answer"
+        with suppress(ValueError):
+            return signal.Signals(-code).name
+        return f"exit code {code}"

@@ -1,0 +1,164 @@
+"""Rows packed into a few pieces of memory: what goes from the event loop to the writer, in this process or in another one."""
+
+from __future__ import annotations
+
+import json
+import struct
+from array import array
+from collections.abc import Sequence
+from typing import Any, Final, TypeAlias
+
+from attrs import frozen
+
+from .taps import FIELDS, End, Gap
+
+__all__ = ["END", "HEAD", "NO_DEADLINE", "Packed", "Packer", "joined", "size_of_body", "unpacked"]
+
+Numbers: TypeAlias = "array[int] | memoryview"
+
+HEAD: Final = struct.Struct("<6I")
+"""What a shipment begins with: rows, ends known before, bytes of new ends, deadlines, whether rows count theirs, bytes of frames."""
+END: Final = bytes(HEAD.size)
+"""A shipment of nothing: the last one."""
+_MOST_ENDS: Final = 4096
+"""Ends that have numbers: then numbering begins again, or connections long gone would stay."""
+_NO_FRAME: Final = -1
+NO_DEADLINE: Final = -1 << 63
+"""Of a request that is waited for without end, beside others in the same frame that are not."""
+
+
+@frozen(eq=False)
+class Packed:
+    """Rows, as columns.
+
+    Attributes:
+        ends: int32, for each row the number of its end.
+        times: int64, the monotonic clock.
+        sizes: int32, bytes of the frame; -1 where there is none.
+        data: The frames, one after the other.
+        asked: int32, how many deadlines each row has; empty where none has any.
+        deadlines: int64, one after the other; `NO_DEADLINE` stands for none.
+        known: How many ends had numbers before; 0 begins again.
+        new: The ends that get the next numbers.
+    """
+
+    ends: Numbers
+    times: Numbers
+    sizes: Numbers
+    data: bytes | memoryview
+    asked: Numbers
+    deadlines: Numbers
+    known: int
+    new: Sequence[End]
+
+    def __len__(self) -> int:
+        return len(self.ends)
+
+    def shipment(self) -> bytes:
+        """The bytes that `unpacked` takes."""
+        new = json.dumps([end.facts() for end in self.new]).encode() if self.new else b""
+        head = HEAD.pack(len(self.ends), self.known, len(new), len(self.deadlines), len(self.asked), len(self.data))
+        return b"".join((head, self.times, self.deadlines, self.ends, self.sizes, self.asked, new, self.data))
+
+
+class Packer:
+    """Packs rows, and numbers their ends."""
+
+    def __init__(self) -> None:
+        self._numbers: dict[End, int] = {}
+
+    def pack(self, flat: list[Any]) -> Packed:
+        """Rows as they wait: four fields each, one after the other."""
+        ends, frames, given = flat[::FIELDS], flat[2::FIELDS], flat[3::FIELDS]
+        try:
+            data = b"".join(frames)
+            sizes = array("i", map(len, frames))
+        except TypeError:  # a row without a frame
+            data = b"".join(filter(None, frames))
+            sizes = array("i", [_NO_FRAME if frame is None else len(frame) for frame in frames])
+        asked, deadlines = array("i"), array("q")
+        if given.count(None) < len(given):
+            each = [() if one is None else (one,) if type(one) is int else one for one in given]
+            asked = array("i", map(len, each))
+            deadlines = array("q", [NO_DEADLINE if at is None else at for some in each for at in some])
+        known, new = self._number(ends)
+        return Packed(
+            array("i", map(self._numbers.__getitem__, ends)),
+            array("q", flat[1::FIELDS]),
+            sizes,
+            data,
+            asked,
+            deadlines,
+            known,
+            new,
+        )
+
+    def _number(self, ends: list[End]) -> tuple[int, list[End]]:
+        numbers = self._numbers
+        new = [end for end in dict.fromkeys(ends) if end not in numbers]
+        if len(numbers) + len(new) > _MOST_ENDS:
+            numbers.clear()
+            new = list(dict.fromkeys(ends))
+        known = len(numbers)
+        numbers.update(zip(new, range(known, known + len(new)), strict=True))
+        return known, new
+
+
+def size_of_body(head: tuple[int, ...]) -> int:
+    """The bytes that follow a head."""
+    rows, _, ends, deadlines, asked, data = head
+    return 8 * rows + 8 * deadlines + 4 * rows + 4 * rows + 4 * asked + ends + data
+
+
+def unpacked(head: tuple[int, ...], body: memoryview) -> Packed:
+    """The rows of a shipment.
+
+    Args:
+        head: What `HEAD` has unpacked.
+        body: What follows it.
+    """
+    rows, known, ends, deadlines, asked, _ = head
+    places = [0]
+    for size in (8 * rows, 8 * deadlines, 4 * rows, 4 * rows, 4 * asked, ends):
+        places.append(places[-1] + size)
+    times, at, numbers, sizes, counts, new = (body[start:end] for start, end in zip(places, places[1:], strict=False))
+    return Packed(
+        ends=numbers.cast("i"),
+        times=times.cast("q"),
+        sizes=sizes.cast("i"),
+        data=body[places[-1] :],
+        asked=counts.cast("i"),
+        deadlines=at.cast("q"),
+        known=known,
+        new=[_end(facts) for facts in json.loads(bytes(new))] if ends else (),
+    )
+
+
+def _end(facts: list[Any]) -> End:
+    gap, *common = facts
+    end = End.__new__(Gap if gap else End)
+    common[5] = tuple(common[5])
+    End.__init__(end, *common)
+    if isinstance(end, Gap):
+        end.what, end.frames = gap
+    return end
+
+
+def joined(some: Sequence[Packed]) -> Packed:
+    """Several in one; none but the first begins to number again."""
+    if len(some) == 1:
+        return some[0]
+    asked = array("i")
+    if any(len(one.asked) for one in some):
+        for one in some:
+            asked.frombytes(bytes(one.asked) or bytes(4 * len(one)))
+    return Packed(
+        ends=array("i", b"".join(one.ends for one in some)),
+        times=array("q", b"".join(one.times for one in some)),
+        sizes=array("i", b"".join(one.sizes for one in some)),
+        data=b"".join(one.data for one in some),
+        asked=asked,
+        deadlines=array("q", b"".join(one.deadlines for one in some)),
+        known=some[0].known,
+        new=[end for one in some for end in one.new],
+    )

@@ -1,0 +1,85 @@
+"""Rows that wait to be written: links append to them on the event loop, one thread at a time takes them away."""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import Any, Final
+
+from .taps import FIELDS, MOST, SMALL, Gap, Row
+
+__all__ = ["Waiting"]
+
+_MOST_LARGE: Final = 64 << 20
+"""Bytes of larger frames that may wait."""
+
+
+class Waiting:
+    """A list with bounds: what there is no room for is dropped and counted, and a row says so where it is missing.
+
+    Attributes:
+        rows: The fields of rows, one after the other. Only links append, only who has called `next` removes.
+        dropped: How many frames there was no room for.
+    """
+
+    def __init__(self) -> None:
+        self.rows: list[Any] = []
+        self.dropped: int = 0
+        self._large = 0  # bytes of large frames taken in, and given out: each is counted by one side only
+        self._large_done = 0
+        self._taken = 0  # rows given out
+        self._lock = threading.Lock()
+        self._gaps: list[list[int]] = []  # [number of the row before which frames are missing, how many]
+
+    def __len__(self) -> int:
+        return len(self.rows) // FIELDS
+
+    def take(self, row: Row, *, room: bool) -> None:
+        """Take a row if there is room for it, else count it."""
+        frame = row[2]
+        size = 0 if frame is None else len(frame)
+        large = size >= SMALL
+        if not room or len(self.rows) >= MOST or (large and self.large + size > _MOST_LARGE):
+            self._drop(self._taken + len(self))
+            return
+        if large:
+            self._large += size
+        self.rows += row
+
+    @property
+    def large(self) -> int:
+        """Bytes of large frames that wait."""
+        return self._large - self._large_done
+
+    @property
+    def empty(self) -> bool:
+        """Whether nothing waits, and nothing is missing that has not been said."""
+        return not self.rows and not self._gaps
+
+    def _drop(self, place: int) -> None:
+        with self._lock:  # rare, and never held for long
+            if self._gaps and self._gaps[-1][0] == place:
+                self._gaps[-1][1] += 1
+            else:
+                self._gaps.append([place, 1])
+        self.dropped += 1
+
+    def next(self, most: int) -> list[Any]:
+        """Take away up to so many rows, the longest waiting first, with rows that say where frames are missing."""
+        flat = self.rows[: most * FIELDS]
+        del self.rows[: len(flat)]
+        start, self._taken = self._taken, self._taken + len(flat) // FIELDS
+        if self._large != self._large_done:
+            self._large_done += sum(len(frame) for frame in flat[2::FIELDS] if frame is not None and len(frame) >= SMALL)
+        if self._gaps:
+            self._mark(flat, start)
+        return flat
+
+    def _mark(self, flat: list[Any], start: int) -> None:
+        with self._lock:
+            gaps = [gap for gap in self._gaps if gap[0] <= self._taken]
+            del self._gaps[: len(gaps)]
+        now = flat[1] if flat else time.monotonic_ns()
+        for place, count in reversed(gaps):
+            index = max(0, place - start) * FIELDS
+            flat[index:index] = (Gap("dropped", count), flat[index + 1 - FIELDS] if index else now, None, None)

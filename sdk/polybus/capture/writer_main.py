@@ -1,0 +1,149 @@
+"""The main function of a process that writes: shipments come in on the connection that is its standard input."""
+
+from __future__ import annotations
+
+import json
+import logging
+import select
+import signal
+import socket
+import time
+from contextlib import suppress
+from typing import Any, Final
+
+from attrs import astuple
+
+from .counts import BATCH_ROWS, FLUSH_SECONDS
+from .errors import CaptureError
+from .packing import HEAD, Packed, size_of_body, unpacked
+from .writer_process import WriterProcess
+from .writing import Writer
+
+__all__ = ["main"]
+
+_BATCH_BYTES: Final = 8 << 20
+"""Of frames that are written together."""
+_IDLE: Final = 1.0
+"""Seconds after which it looks whether something is due."""
+
+
+def main() -> None:
+    """Write what comes until the other side says that it was all, or is gone."""
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)  # they are meant for the application, whose last frames are to be written
+    with socket.socket(fileno=0) as connection:
+        words = _Words(connection)
+        writer = Writer(**_settings(connection))
+        try:
+            writer.open()
+        except CaptureError as error:
+            words.say(error=str(error))
+            return
+        words.say(seq=writer.counts.seq)
+        _Work(connection, words, writer).run()
+
+
+def _settings(connection: socket.socket) -> dict[str, Any]:
+    line = bytearray()
+    while not line.endswith(b"\n"):
+        line += connection.recv(1) or b"\n"
+    settings: dict[str, Any] = json.loads(line)
+    return settings
+
+
+class _Words(logging.Handler):
+    """What is said to the other side; what the writer logs is logged there."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        super().__init__()
+        self._connection = connection
+        logger = logging.getLogger("polybus.capture")
+        logger.addHandler(self)
+        logger.propagate = False
+
+    def say(self, **what: Any) -> None:
+        """One thing."""
+        with suppress(OSError):  # the other side is gone; what it has handed over is written
+            self._connection.sendall(json.dumps(what).encode() + b"\n")
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Something that is logged."""
+        self.say(log=[record.levelno, self.format(record)])
+
+
+class _Work:
+    """Collects shipments until they are worth a batch."""
+
+    def __init__(self, connection: socket.socket, words: _Words, writer: Writer) -> None:
+        self._connection = connection
+        self._words = words
+        self._writer = writer
+        self._some: list[Packed] = []
+        self._since = 0.0
+
+    def run(self) -> None:
+        """Until the end."""
+        poll = select.poll()
+        poll.register(self._connection, select.POLLIN)
+        idle = min(_IDLE, self._writer.segment_seconds)
+        while True:
+            if not poll.poll((FLUSH_SECONDS if self._some else idle) * 1000):
+                self._flush()
+                continue
+            packed = self._receive()
+            if packed is None:
+                break
+            self._take(packed)
+        self._flush()
+        self._writer.finish()
+        self._report()
+
+    def _take(self, packed: Packed) -> None:
+        if packed.known == 0 and self._some:  # it numbers its connections anew
+            self._flush()
+        now = time.monotonic()
+        if not self._some:
+            self._since = now
+        self._some.append(packed)
+        if (
+            len(packed) < WriterProcess.enough  # sent because it was time
+            or now - self._since >= FLUSH_SECONDS
+            or sum(map(len, self._some)) >= BATCH_ROWS
+            or sum(len(one.data) for one in self._some) >= _BATCH_BYTES
+        ):
+            self._flush()
+
+    def _flush(self) -> None:
+        some, self._some = self._some, []
+        if some:
+            self._writer.write(some)
+        self._writer.turn()
+        if some:
+            self._report()
+
+    def _report(self) -> None:
+        self._words.say(counts=astuple(self._writer.counts))
+
+    def _receive(self) -> Packed | None:
+        """The next shipment; None at the end."""
+        head = self._exactly(HEAD.size)
+        if head is None:
+            return None
+        numbers = HEAD.unpack(head)
+        size = size_of_body(numbers)
+        body = self._exactly(size) if size else None  # a shipment of nothing is the last one
+        return None if body is None else unpacked(numbers, memoryview(body))
+
+    def _exactly(self, size: int) -> bytearray | None:
+        """So many bytes; None where the other side has gone before: it was killed in the middle of them."""
+        data = bytearray(size)
+        view = memoryview(data)
+        while view:
+            try:
+                got = self._connection.recv_into(view)
+            except ConnectionError:
+                return None
+            if not got:
+                return None
+            view = view[got:]
+        return data

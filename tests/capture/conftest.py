@@ -1,0 +1,13 @@
+"""Recordings are written by a process on asyncio and by a thread on the other loops, so that each test has both of them."""
+
+from __future__ import annotations
+
+import pytest
+
+
+@pytest.fixture(autouse=True)
+def _written_by_a_thread_on_other_loops(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    callspec = getattr(request.node, "callspec", None)
+    loop, options = ("asyncio", {}) if callspec is None else callspec.params.get("anyio_backend", ("asyncio", {}))
+    if loop != "asyncio" or options.get("use_uvloop"):
+        monkeypatch.setattr("polybus.capture.recorder.possible", lambda: False)
