@@ -67,7 +67,7 @@ async def written(recorder: Recorder) -> None:
 
 
 async def busy(protocol: str, requests: int, at_once: int) -> tuple[float, float, float]:
-    """Microseconds of processor time for a request that is not recorded, and what it costs more, without and with the writer."""
+    """Microseconds of processor time for one that is not recorded, and what one costs more, without and with the writer."""
     subject = "//v/body/1/rpc.Get" if protocol == "uprotocol" else "user.get"
     server, plain, recorded = Bus(), Bus(), Bus()
 

@@ -11,6 +11,7 @@ import resource
 import signal
 import struct
 import sys
+from typing import Any
 
 import anyio
 
@@ -53,7 +54,7 @@ async def main(folder: str, shared: mmap.mmap, limit: int, apart: bool) -> None:
         return body
 
     async with pair(bus) as client:
-        recording = client.record(folder)
+        recording: Any = client.record(folder)
         recording.recorder._apart = apart
         await recording.__aenter__()
         print(getattr(recording.recorder._writer, "pid", os.getpid()), flush=True)

@@ -9,7 +9,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, Final
@@ -28,8 +27,6 @@ _BEGINNING: Final = 30.0
 """Seconds until the process must have answered."""
 _BUFFER: Final = 1 << 20
 """Bytes that the connection may hold, where the system lets it."""
-_left: Final[list[subprocess.Popen[bytes]]] = []
-"""Processes that still wait for a disk, after nobody waits for them any more."""
 
 
 class Helper:
@@ -158,18 +155,6 @@ class Helper:
         self.gone = True
         self._unsent = memoryview(b"")
 
-    def left(self, until: float) -> bool:
-        """Wait until then for its end. False where it has not ended: then it goes on by itself."""
-        self._connection.close()
-        try:
-            self._process.wait(max(0.0, until - time.monotonic()))
-        except subprocess.TimeoutExpired:
-            _left.append(self._process)
-            return False
-        finally:
-            _left[:] = [one for one in _left if one.poll() is None]
-        return True
-
     def abandon(self) -> None:
         """End it."""
         self._lose()
@@ -177,16 +162,10 @@ class Helper:
         self._process.kill()
         self._process.wait()
 
-    def why(self) -> str:
-        """How it has ended."""
+    def ended(self) -> str:
+        """Wait for its end, which the end of the connection asks for, and say how it was. May take as long as the disk does."""
         self._connection.close()
-        with suppress(subprocess.TimeoutExpired):
-            self._process.wait(1)
-        code = self._process.returncode
-        if code is None:
-            self._process.kill()
-            self._process.wait()
-            return "it does not answer"
+        code = self._process.wait()
         with suppress(ValueError):
             return signal.Signals(-code).name
         return f"exit code {code}"

@@ -17,7 +17,7 @@ __all__ = ["END", "HEAD", "NO_DEADLINE", "Packed", "Packer", "joined", "size_of_
 Numbers: TypeAlias = "array[int] | memoryview"
 
 HEAD: Final = struct.Struct("<6I")
-"""What a shipment begins with: rows, ends known before, bytes of new ends, deadlines, whether rows count theirs, bytes of frames."""
+"""A shipment begins with the numbers of: rows, ends known before, bytes of new ends, deadlines, `asked`, bytes of frames."""
 END: Final = bytes(HEAD.size)
 """A shipment of nothing: the last one."""
 _MOST_ENDS: Final = 4096

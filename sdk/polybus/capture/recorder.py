@@ -13,7 +13,7 @@ import threading
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from attrs import frozen
 
@@ -31,8 +31,8 @@ __all__ = ["Recorder", "RecorderStats"]
 
 logger: logging.Logger = logging.getLogger("polybus.capture")
 
-_PATIENCE = 12.0
-"""Seconds that `close` waits: longer than the writer waits for the disk."""
+_PATIENCE: Final = 10.0
+"""Seconds that `close` waits for the disk. Then the writer goes on by itself."""
 
 
 @frozen
@@ -132,7 +132,7 @@ class Recorder:
     def take(self, row: Row) -> None:
         """Take a row if there is room for it, else count it."""
         self._waiting.take(row, room=not self._stopping)
-        if len(self._waiting) >= self.enough:
+        if len(self._waiting) % self.enough == 0:
             self.wake()
 
     def stats(self) -> RecorderStats:
@@ -197,5 +197,5 @@ class Recorder:
         thread.join(_PATIENCE)
         if thread.is_alive():
             logger.error(
-                "polybus: the disk below %s does not answer; %d frames are not written", self.path, self.stats().waiting
+                "polybus: the disk below %s does not answer; %d frames are not written yet", self.path, self.stats().waiting
             )

@@ -65,7 +65,7 @@ class Redaction:
         self._failed = False
 
     def apply(self, ends: Sequence[End], numbers: Int32s, frames: pa.Array) -> tuple[pa.Array, Int32s | None, int]:
-        """What is to be written of some frames, what is added to the flags of each (None for nothing), and how many were blanked.
+        """What is to be written of some frames, what is added to the flags of each (None for nothing), how many are blanked.
 
         Args:
             ends: All that have numbers.

@@ -30,8 +30,6 @@ _LARGE: Final = 1 << 20
 """Bytes of large frames: to pack more would keep the event loop waiting."""
 _FEW: Final = 64
 """Rows at a time while there are large ones."""
-_PATIENCE: Final = 10.0
-"""Seconds that the end waits for the disk."""
 _AGAIN: Final = 1.0
 """Seconds after which another process is begun in place of one that could not be begun, or ended soon."""
 _OFTEN: Final = 10.0
@@ -99,17 +97,15 @@ class WriterProcess:
         self._hand_over_all()  # the answer wakes the thread
 
     def run(self) -> None:
-        """Hand over what is not enough by itself, until `stop` is called, then what is left; and see that there is a process."""
+        """Hand over also what is little, until `stop` is called, then what is left; and see that there is a process."""
         while not self._stopping:
             self._turn()
-        until = time.monotonic() + _PATIENCE
-        while self._helper is not None and not self._helper.gone and time.monotonic() < until:
+        while self._helper is not None and not self._helper.gone:
             self._turn()
-        in_time = self._helper is not None and self._helper.left(until)
-        lost = len(self._waiting) + self.given - self.counts.done
-        if lost or not in_time:
-            why = "its process has ended" if in_time else "the disk does not answer"
-            logger.error("polybus: recording to %s: %s; %d frames are not written", self._settings["path"], why, lost)
+        how = "none could be begun" if self._helper is None else self._helper.ended()
+        if lost := len(self._waiting) + self.given - self.counts.done:
+            path = self._settings["path"]
+            logger.error("polybus: the process that writes %s has ended (%s); %d frames are not written", path, how, lost)
 
     def _turn(self) -> None:
         try:
@@ -151,7 +147,7 @@ class WriterProcess:
             ended, self._helper = self._helper, None
         if ended is not None:
             logger.error(
-                "polybus: the process that writes %s has ended (%s); another one goes on", self._settings["path"], ended.why()
+                "polybus: the process that writes %s has ended (%s); another one goes on", self._settings["path"], ended.ended()
             )
             self._seq, self._before = self.counts.seq, evolve(self.counts, seq=0)
             if time.monotonic() - self._begun < _OFTEN:

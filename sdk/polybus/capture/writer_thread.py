@@ -29,7 +29,7 @@ class WriterThread:
     """
 
     enough: Final = 3072
-    """Rows for which it is worth waking up: what comes until it has its turn fits into the batch, on a machine that is not busy."""
+    """Rows for which it is worth waking up: what comes until it has its turn mostly fits into the batch."""
 
     def __init__(self, waiting: Waiting, settings: dict[str, Any]) -> None:
         self.given: int = 0

@@ -1,4 +1,4 @@
-"""The writer: takes packed rows, blanks what must not be written, and writes segments. It has no thread, and may wait for the disk.
+"""The writer: takes packed rows, blanks what must not be written, writes segments. It has no thread, and may wait for the disk.
 
 What the disk does not take is dropped and counted, and a row without a frame says so where it is missing.
 """
