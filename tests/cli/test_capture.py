@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from polybus.capture import Capture
+from polybus.capture import Capture, decode, make_recorder
 from polybus.cli.app import run
 from tests.capture.generator import traffic
 from tests.cli.support import COMMAND, one_line, serving
@@ -41,6 +41,11 @@ def test_record_then_look_then_replay(tmp_path: Path, capsys: pytest.CaptureFixt
         found = json.loads(capsys.readouterr().out)
         assert found["frames"] >= 4
         assert found["protocols"] == {"ubre": found["frames"]}
+        assert found["marks"] == 4  # two connections, each with a begin and an end
+        decoded = [decode(batch.rows) for batch in Capture(folder).batches()]
+        assert found["frames"] + found["marks"] == sum(made.frames for made in decoded)
+        assert run(["capture", "info", str(folder)]) == 0
+        assert "4 marks of where connections began or ended" in capsys.readouterr().out
 
         assert run(["replay", str(folder), url, "--dry-run"]) == 0
         assert "would say 2 request over 2 connections" in capsys.readouterr().out
@@ -61,6 +66,31 @@ def test_info_for_people(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
     out = capsys.readouterr().out
     assert "16 connections" in out
     assert "gap: 6 frames missing (dropped)" in out
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "capture info c",
+        "capture verify c",
+        "capture recover c x",
+        "capture compact c x",
+        "capture export c x",
+        "replay c ubre+tcp://127.0.0.1:1",
+        "analyse c --out x",
+    ],
+)
+def test_a_recording_of_no_connection_is_no_riddle(
+    command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    recorder = make_recorder("c")
+    recorder.claim()
+    recorder.open()
+    recorder.close()
+    status, text = one_line(capsys, *command.split())
+    assert (status, "c is empty: nothing has been recorded in it" in text) == (1, True), text
+    assert [path.name for path in tmp_path.iterdir()] == ["c"]
 
 
 def test_damage_is_status_1_and_recover_says_what_is_lost(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

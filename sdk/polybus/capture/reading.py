@@ -84,9 +84,7 @@ class Capture:
         self.losses: list[Loss] = []
         self._local = isinstance(self._filesystem, pafs.LocalFileSystem)
         if not self.segments(complete=False):
-            raise CaptureError(
-                f"{self.path} is no capture: a capture is a folder of files segment-<number>.arrows (.open while it is written)"
-            )
+            raise CaptureError(f"{self.path} {self._what_it_is()}")
 
     def segments(self, *, complete: bool = True) -> list[Segment]:
         """The files, in order. Retention may have removed the first ones.
@@ -116,6 +114,11 @@ class Capture:
         if complete:
             self._check_complete(segments)
         return segments
+
+    def _what_it_is(self) -> str:
+        if self._filesystem.get_file_info(pafs.FileSelector(self._folder)):
+            return "is no capture: a capture is a folder of files segment-<number>.arrows (.open while it is written)"
+        return "is empty: nothing has been recorded in it, for example because no connection was made meanwhile"
 
     def _check_complete(self, segments: list[Segment]) -> None:
         for before, after in zip(segments, segments[1:], strict=False):

@@ -37,7 +37,8 @@ class Info:
     Attributes:
         segments: How many files; `open` of them are still written, or were left by a recorder that was killed.
         bytes: Of all of them.
-        frames: Recorded frames.
+        frames: Frames that went over the wire.
+        marks: Rows that say that a connection has begun or ended. Decoding counts them as frames, and so does the pipeline.
         gaps: Frames that the recorders know to be missing, by reason.
         losses: Frames in damaged batches, as far as that can be told, and how many stretches are damaged.
         first_ns, last_ns: Wall clock of the first and the last frame, ns since 1970; None where there is none.
@@ -51,6 +52,7 @@ class Info:
     open: int = 0
     bytes: int = 0
     frames: int = 0
+    marks: int = 0
     frame_bytes: int = 0
     gaps: dict[str, int] = field(factory=dict)
     lost_stretches: int = 0
@@ -89,6 +91,8 @@ def info(capture: Capture) -> Info:
 def _count(found: Info, rows: pa.RecordBatch, conns: set[str]) -> None:
     real = pc.is_valid(rows.column("frame"))
     frames = rows.filter(real)
+    is_gap = pc.greater(pc.bit_wise_and(rows.column("flags"), FLAG_GAP_BEFORE), 0)
+    found.marks += pc.sum(pc.and_not(pc.invert(real), is_gap)).as_py() or 0
     found.frames += frames.num_rows
     found.frame_bytes += pc.sum(pc.binary_length(frames.column("frame"))).as_py() or 0
     conns.update(pc.unique(frames.column("conn_id")).to_pylist())
@@ -97,9 +101,7 @@ def _count(found: Info, rows: pa.RecordBatch, conns: set[str]) -> None:
             found.captures.append(name)
     for part in pc.value_counts(frames.column("protocol")).to_pylist():
         found.protocols[part["values"]] = found.protocols.get(part["values"], 0) + part["counts"]
-    for options in (
-        rows.filter(pc.greater(pc.bit_wise_and(rows.column("flags"), FLAG_GAP_BEFORE), 0)).column("options").to_pylist()
-    ):
+    for options in rows.filter(is_gap).column("options").to_pylist():
         what, count = _gap_of(options)
         found.gaps[what] = found.gaps.get(what, 0) + count
     times = pc.min_max(frames.column("ts_ns")).as_py()

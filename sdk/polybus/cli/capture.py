@@ -54,6 +54,8 @@ def info(folder: Folder, as_json: Json = False) -> None:
         return
     print(f"{found.segments} segments ({found.open} open), {found.bytes} bytes; recordings {', '.join(found.captures)}")
     print(f"{found.frames} frames of {found.frame_bytes} bytes on {found.connections} connections")
+    if found.marks:
+        print(f"{found.marks} marks of where connections began or ended; polybus analyse counts them as frames too")
     for protocol, count in sorted(found.protocols.items()):
         print(f"  {protocol}: {count}")
     if found.first_ns is not None and found.last_ns is not None:
