@@ -218,3 +218,43 @@ async def test_who_leaves_at_once_says_goodbye_all_the_same() -> None:
                 if isinstance(event, LinkDown):
                     assert (event.code, event.reason) == (1000, "the bus is leaving")
                     break
+
+
+@bounded
+async def test_who_waits_for_a_peer_that_breaks_the_framing_is_told_at_once() -> None:
+    """And not when the connection is gone, for which a peer that reads nothing and closes nothing takes as long as it may."""
+    over = anyio.Event()
+
+    async def breaks(stream: anyio.abc.SocketStream) -> None:
+        async with stream:
+            await stream.receive()
+            await stream.send(b"\xff\xff\xff\xff")
+            await over.wait()
+
+    async with await anyio.create_tcp_listener(local_host="127.0.0.1") as listener, anyio.create_task_group() as group:
+        group.start_soon(listener.serve, breaks)
+        url = f"ubre+tcp://127.0.0.1:{listener.extra(anyio.abc.SocketAttribute.local_port)}"
+        async with connect(url, limits=Limits(close_timeout=600), backoff=Backoff(initial=600)) as bus:
+            with anyio.fail_after(BOUND), pytest.raises(Disconnected, match="frame of 4294967295 bytes") as caught:
+                await bus.request("anything", timeout=600)
+            assert caught.value.sent
+            assert not bus.peers[0].gone, "it is to come back"
+            over.set()
+        group.cancel_scope.cancel()
+
+
+@bounded
+async def test_a_server_that_waits_for_a_client_that_breaks_the_framing_is_told_at_once() -> None:
+    server = Bus(limits=Limits(close_timeout=600))
+    async with server.serve("ubre+tcp://127.0.0.1:0") as listener:
+        port = int(listener.url.rpartition(":")[2])
+        async with await anyio.connect_tcp("127.0.0.1", port) as stream:
+            await eventually(lambda: len(server.peers) == 1)
+            (peer,) = server.peers
+            waiting = peer.request("anything", timeout=600)
+            await stream.send(b"\xff\xff\xff\xff")
+            with anyio.fail_after(BOUND), pytest.raises(Disconnected, match="frame of 4294967295 bytes"):
+                await waiting
+            assert peer.gone
+            with anyio.fail_after(BOUND), pytest.raises(Disconnected):
+                await peer.request("anything more", timeout=600)

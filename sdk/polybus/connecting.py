@@ -132,8 +132,8 @@ class Connecting:
                 bus._own_links.add(link)
             await self._first(link)
             await bus._announced(link)
-            if link.state is State.CLOSED and link._closing is not None:  # refused while it was asked who it is
-                raise self._failure(link, link._closing)
+            if (why := link.ends) is not None:  # refused while it was asked who it is
+                raise self._failure(link, why)
             for sibling in self._siblings:
                 await self._others.enter_async_context(sibling)
         except BaseException as error:

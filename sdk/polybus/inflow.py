@@ -42,6 +42,10 @@ class Attachment:
         self._link = None
         self.frames_received = _unheard
 
+    def closing(self, why: Closed) -> None:
+        if self._link is not None:
+            self._link.closing(why)
+
     def closed(self, why: Closed) -> None:
         if self._link is not None:
             self._link.closed(why)
@@ -83,6 +87,10 @@ class Inflow(Outflow):
 
     def _ready(self, bare: bool) -> None:
         """The handshake is over."""
+        raise NotImplementedError
+
+    def closing(self, why: Closed) -> None:
+        """Nothing more comes in."""
         raise NotImplementedError
 
     def closed(self, why: Closed) -> None:

@@ -145,7 +145,7 @@ class KnownPeer(Answer):
         link = self._link
         if self.key is not None:
             return link.crowd is None or link.crowd.peers.get(self.key) is not self
-        return link.state.value == "closed" or (link._closing is not None and not link._wanted)
+        return link.state.value == "closed" or link.ends is not None
 
     def __repr__(self) -> str:
         return f"<Peer {self.id} {self.protocol}+{self.transport} {self.address}>"

@@ -106,6 +106,11 @@ class Link(Inflow):
             return list(self.crowd.peers.values())
         return [self._peer] if self._peer is not None else []
 
+    @property
+    def ends(self) -> Closed | None:
+        """Why it is over, or is about to be, and does not come back."""
+        return self._closing if self.state is State.CLOSED or not self._wanted else None
+
     # -- life ------------------------------------------------------------------------------------------------------------
 
     def attach(self, transport: Transport) -> None:
@@ -210,6 +215,16 @@ class Link(Inflow):
 
     # -- what the connection reports -------------------------------------------------------------------------------------
 
+    def closing(self, why: Closed) -> None:
+        """No answer can come any more, though the connection is not gone: whoever waits for one is told now."""
+        comes_back = self._comes_back(why)
+        if not comes_back:
+            self._closing = self._closing or why  # so that nobody begins to wait
+        self.flowing = False
+        self.paused = True
+        for peer in self.peers:
+            peer._cut_off(why.reason, None if comes_back else why.error)
+
     def closed(self, why: Closed) -> None:
         if self._closing is not None and why.error is None:
             why = self._closing if self._closing.error is not None or why.code == 1006 else why
@@ -229,11 +244,7 @@ class Link(Inflow):
         if self._attachment is not None:
             self._attachment.over()
             self._attachment = None
-        # An identity that expires is no refusal where the next attempt brings a new one.
-        renewed = self.renews and self.was_up and isinstance(why.error, Unauthorized)
-        refused = isinstance(why.error, (Unauthorized, Forbidden)) and not renewed
-        final = refused or (self._closing is not None and not self._wanted)
-        returns = self.opened and self.on_down is not None and not final
+        returns = self._comes_back(why)
         self.state = State.DOWN if returns else State.CLOSED
         self.flowing = False
         self._charge(0)
@@ -254,6 +265,13 @@ class Link(Inflow):
         if self.on_down is not None:
             self.on_down(why)
         self.runtime.bell.ring()
+
+    def _comes_back(self, why: Closed) -> bool:
+        # An identity that expires is no refusal where the next attempt brings a new one.
+        renewed = self.renews and self.was_up and isinstance(why.error, Unauthorized)
+        refused = isinstance(why.error, (Unauthorized, Forbidden)) and not renewed
+        final = refused or (self._closing is not None and not self._wanted)
+        return self.opened and self.on_down is not None and not final
 
     def _finish(self, why: Closed) -> None:
         if self.outbox is not None:

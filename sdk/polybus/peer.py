@@ -304,12 +304,17 @@ class Peer(ChannelledPeer):
     def _send_cancel(self, key: Any, subject: str | int) -> None:
         self._link.answer(Message(Kind.CANCEL, subject, key), self)
 
-    def _lost(self, reason: str, *, going_on: bool, error: BusError | None = None) -> None:
-        """The connection is gone: end what was in flight. With `going_on` the link will come back."""
+    def _cut_off(self, reason: str, error: BusError | None) -> None:
+        """Nothing more will come from it: fail what waits for it."""
         failed = error if error is not None else Disconnected(reason, self.address, True)
         pending, self.pending = self.pending, {}
         for reply in pending.values():
             reply._fail(another(failed))
+        for channel in list(self.channels.values()) if self.channels else ():
+            channel.lost(another(failed))
+
+    def _lost(self, reason: str, *, going_on: bool, error: BusError | None = None) -> None:
+        """The connection is gone: end what was in flight. With `going_on` the link will come back."""
         waiting, self.waiting = self.waiting, None
         for call in waiting or ():
             self.release(call.message)
@@ -319,8 +324,7 @@ class Peer(ChannelledPeer):
         self._link.runtime.bell.ring()
         for call in list(self.calls.values()) if self.calls else ():
             call.stop()
-        for channel in list(self.channels.values()) if self.channels else ():
-            channel.lost(another(failed))
+        self._cut_off(reason, error)
         for message in self.undecided or ():
             self.release(message)
         self.calls = self.channels = self.undecided = None

@@ -30,7 +30,11 @@ class Closed:
 
 
 class Receiver(Protocol):
-    """What a transport calls. All of it is synchronous, on the event loop, and never raises."""
+    """What a transport calls. All of it is synchronous, on the event loop, and never raises.
+
+    A receiver may offer ``closing(why)`` too: nothing more comes in or is sent, but the end of the connection takes a while,
+    for example until the peer has read why. Whoever waits for an answer need not wait for `closed`, which follows.
+    """
 
     def frames_received(self, frames: Sequence[bytes]) -> None:
         """Whole frames, in order, as many as one read gave."""

@@ -20,7 +20,7 @@ from ..errors import TooLarge
 from ..plugins import Closed
 from ._codes import closed_by_peer, cut_reason, sayable
 from ._stream import State
-from ._wire import HIGH_WATER, LOW_WATER, call_later
+from ._wire import HIGH_WATER, LOW_WATER, call_later, tell_closing
 
 if TYPE_CHECKING:
     from ..plugins import Host, Receiver
@@ -143,6 +143,7 @@ class AsgiTransport:
             self._goodbye = (sayable(code), cut_reason(reason).decode())
             self._cancel_timer = call_later(self._host, self._host.limits.close_timeout, self._cut)
             self._wake()
+            tell_closing(self._receiver, self._why)
 
     def abort(self, why: Closed) -> None:
         """Cut at once. `Receiver.closed` follows with this reason."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from ..errors import TooLarge
 from ..plugins import Closed
-from ._wire import Wire, call_later, closed_with
+from ._wire import Wire, call_later, closed_with, tell_closing
 
 if TYPE_CHECKING:
     from ..plugins import Host, Receiver
@@ -203,6 +203,7 @@ class StreamTransport:
         self._why = why
         self._wire.resume_reading()
         self._cancel_timer = call_later(self._host, min(self._host.limits.close_timeout, longest), self._wire.abort)
+        tell_closing(self._receiver, why)
 
     def _fail(self, code: int, reason: str) -> None:
         """The peer broke a rule: tell it and go."""
