@@ -1,18 +1,19 @@
 """Patterns of URIs: segments, stars in segments, empty segments, and one address in several spellings."""
 
 import random
+from collections.abc import AsyncIterator
 
 import anyio
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from polybus import Bus, Forbidden, LocalProtocolError, Message, Peer, Unsupported
+from polybus import Bus, Channel, Forbidden, LocalProtocolError, Message, Peer, Route, Unsupported, bridge
 from polybus.protocols import Ubre, UProtocol
 from polybus.subject_index import SubjectIndex
 from polybus.subjects import canonical, check_pattern, is_pattern, matches
 from polybus.testing import pair
-from tests.support import BOUND
+from tests.support import BOUND, eventually
 
 DOOR = "up://VCU.VIN/body.access/1/door.front_left#Door"
 
@@ -105,6 +106,67 @@ async def test_a_handler_of_an_address_is_found_in_any_spelling() -> None:
     async with bus:
         with anyio.fail_after(BOUND):
             assert await bus.request("up://VCU.VIN/body.access/1/rpc.UpdateDoor") == "done"
+
+
+@pytest.mark.anyio
+async def test_a_bus_finds_its_own_handlers_in_any_spelling_as_its_peers_do() -> None:
+    bus, told = Bus(), list[object]()
+
+    @bus.handle("//v/door/1/rpc.Open")
+    async def opened(message: Message) -> object:
+        return message.subject
+
+    @bus.handle("//v/door/1/rpc.Told")
+    async def tell(message: Message) -> None:
+        told.append(message.subject)
+
+    @bus.handle("//v/door/1/rpc.Angles")
+    async def angles(message: Message) -> AsyncIterator[object]:
+        yield message.subject
+
+    @bus.handle("//v/door/1/rpc.Talk")
+    async def talk(channel: Channel[object, object], message: Message) -> None:
+        async for item in channel:
+            await channel.send([message.subject, item])
+
+    with anyio.fail_after(BOUND):
+        async with pair(bus) as client:
+            for asked in (client, bus):
+                for start in ("//V", "up://v", "UP://V"):
+                    assert await asked.request(f"{start}/door/1/rpc.Open") == "//v/door/1/rpc.Open"
+                    await asked.notify(f"{start}/door/1/rpc.Told")
+                    async with asked.stream(f"{start}/door/1/rpc.Angles") as items:
+                        assert [item async for item in items] == ["//v/door/1/rpc.Angles"]
+                    async with asked.channel(f"{start}/door/1/rpc.Talk") as ch:
+                        await ch.send(1)
+                        assert await anext(ch) == ["//v/door/1/rpc.Talk", 1]
+            await eventually(lambda: told == ["//v/door/1/rpc.Told"] * 6)
+
+
+@pytest.mark.anyio
+async def test_a_bridge_finds_the_handlers_of_its_other_side_in_any_spelling() -> None:
+    left, right, told = Bus(), Bus(), list[object]()
+
+    @right.handle("//v/door/1/rpc.Open")
+    async def opened(message: Message) -> object:
+        return message.subject
+
+    @right.handle("//v/door/1/rpc.Told")
+    async def tell(message: Message) -> None:
+        told.append(message.subject)
+
+    @right.handle("//v/door/1/rpc.Angles")
+    async def angles(message: Message) -> AsyncIterator[object]:
+        yield message.subject
+
+    routes = [Route("door.>", "//V/door/1/rpc.{rest}", kinds={"request", "stream"})]
+    with anyio.fail_after(BOUND):
+        async with bridge(left, right, routes=routes), pair(left) as client:
+            assert await client.request("door.Open") == "//v/door/1/rpc.Open"
+            async with client.stream("door.Angles") as items:
+                assert [item async for item in items] == ["//v/door/1/rpc.Angles"]
+            await client.notify("door.Told")
+            await eventually(lambda: told == ["//v/door/1/rpc.Told"])
 
 
 # -- `authorize` and spellings --------------------------------------------------------------------------------------------

@@ -109,8 +109,9 @@ class Asking(Passages):
         if to is not None:
             self._check_peer(to)
         else:
-            if name in self._handlers:
-                return self._loopback.request(name, body, timeout, returns, checked)
+            own = self._handlers.get(name) or (self._handler(name) if self._by_uri else None)
+            if own is not None:
+                return self._loopback.request(own, name, body, timeout, returns, checked)
             try:
                 to = self._route(name)
             except (NoHandler, Disconnected, Unauthorized, Forbidden) as error:
@@ -137,8 +138,8 @@ class Asking(Passages):
         self._check_subject(name)
         self._running.check_here()
         checked = self._headers(headers)
-        if to is None and name in self._handlers:
-            self._loopback.notify(name, body, checked)
+        if to is None and (own := self._handler(name)) is not None:
+            self._loopback.notify(own, body, checked)
             return
         if to is not None:
             self._check_peer(to)
@@ -227,7 +228,7 @@ class Asking(Passages):
         hops: int | None = None,
     ) -> Channel[Any, Any]:
         self._running.check_here()
-        if to is None and subject in self._handlers:
-            return self._loopback.open(subject, body, mode, timeout, receives)
+        if to is None and (own := self._handler(subject)) is not None:
+            return self._loopback.open(own, body, mode, timeout, receives)
         peer = to if to is not None else self._route(subject)
         return (await peer._open(subject, body, mode, timeout, hops)).typed(receives, Any)

@@ -29,8 +29,13 @@ class Loopback:
         self.calls: dict[Reply[Any], Call] = {}
 
     def request(
-        self, subject: str | int, body: Any, timeout: float, returns: Any, headers: dict[str, str] | None
+        self, handler: Handler, subject: str | int, body: Any, timeout: float, returns: Any, headers: dict[str, str] | None
     ) -> Reply[Any]:
+        """Ask one of the bus's own handlers.
+
+        Args:
+            subject: As who asks has written it; the handler sees its own spelling, as it does of what comes over a wire.
+        """
         runtime = self._bus._running
         now = runtime.time()
         deadline = now + timeout
@@ -39,8 +44,7 @@ class Loopback:
         ttl = runtime.ttl(now, deadline)
         if ttl is not None:
             deadline = now + ttl  # what the enclosing scope and the handler that asks leave
-        message = Message(Kind.REQUEST, subject, reply, raw, body_format, headers, ttl)
-        handler = self._bus._handlers[subject]
+        message = Message(Kind.REQUEST, handler.subject, reply, raw, body_format, headers, ttl)
         if handler.style in ("stream", "channel"):
             reply._fail(RequestError(Code.INVALID_ARGUMENT, f"{subject!r} is a {handler.style}: use bus.{handler.style}()"))
             return reply
@@ -55,7 +59,7 @@ class Loopback:
         runtime.watch(self, deadline)
         return reply
 
-    def notify(self, subject: str | int, body: Any, headers: dict[str, str] | None) -> None:
+    def notify(self, handler: Handler, body: Any, headers: dict[str, str] | None) -> None:
         """Tell the handler; nobody waits for it.
 
         Raises:
@@ -63,8 +67,7 @@ class Loopback:
             EncodeError: The body cannot be written.
             QueueFull: Too many run already.
         """
-        runtime = self._bus._running
-        handler = self._bus._handlers[subject]
+        runtime, subject = self._bus._running, handler.subject
         if handler.style in ("stream", "channel"):
             raise RequestError(Code.INVALID_ARGUMENT, f"{subject!r} is a {handler.style}: use bus.{handler.style}()")
         if len(self.calls) >= runtime.limits.pending:
@@ -96,11 +99,10 @@ class Loopback:
                 due = min(due, call.deadline)
         return due
 
-    def open(self, subject: str | int, body: Any, mode: str, timeout: float | None, receives: Any) -> Channel[Any, Any]:
-        handler = self._bus._handlers[subject]
+    def open(self, handler: Handler, body: Any, mode: str, timeout: float | None, receives: Any) -> Channel[Any, Any]:
         if handler.style != mode:
-            raise RequestError(Code.INVALID_ARGUMENT, f"{subject!r} does not answer {mode}")
-        return self.converse(handler, subject, body, timeout, 0).typed(receives, Any)
+            raise RequestError(Code.INVALID_ARGUMENT, f"{handler.subject!r} does not answer {mode}")
+        return self.converse(handler, handler.subject, body, timeout, 0).typed(receives, Any)
 
     def converse(self, handler: Handler, subject: str | int, body: Any, timeout: float | None, hops: int) -> Channel[Any, Any]:
         """A stream or channel with a handler: the opener's end.

@@ -45,7 +45,7 @@ class Conversations:
         passage = self._passage
         there, target = passage.there, passage.target(message.subject)
         hops = passage.hop(message.subject, hops_of(message.peer, message))
-        further = None if target in there._handlers else there._passage(target, mode)
+        further = None if there._handler(target) is not None else there._passage(target, mode)
         if further is not None:
             handler = further.conversations.handler(target, mode)
             return Opening(lambda: _local(there._loopback.converse(handler, target, body, None, hops)), mode == "stream")

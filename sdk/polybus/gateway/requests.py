@@ -52,9 +52,9 @@ class Requests:
         try:
             on = await self._onward(Kind.NOTIFY, message)
             there = self._passage.there
-            if on.subject in there._handlers:
+            if (own := there._handler(on.subject)) is not None:
                 hide(on)
-                there._loopback.notify(on.subject, on.body, on.headers)
+                there._loopback.notify(own, on.body, on.headers)
             elif (further := there._passage(on.subject, "request")) is not None:
                 await further.requests.tell(on)
             else:
@@ -95,9 +95,9 @@ class Requests:
         runtime = there._running
         began = runtime.time()
         timeout = USUAL if deadline == math.inf else max(0.0, deadline - began)
-        if on.subject in there._handlers:
+        if (own := there._handler(on.subject)) is not None:
             hide(on)
-            reply = there._loopback.request(on.subject, on.body, timeout, Any, on.headers)
+            reply = there._loopback.request(own, on.subject, on.body, timeout, Any, on.headers)
         elif (further := there._passage(on.subject, "request")) is not None:
             answer: Message = await further.requests.ask(on, began + timeout)
             return answer
