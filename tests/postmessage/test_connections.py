@@ -468,6 +468,32 @@ async def test_nobody_waits_where_there_will_be_no_other_port() -> None:
                 raise AssertionError("connected")
 
 
+async def test_ports_that_nobody_uses_give_way_to_others() -> None:
+    """A bus that serves frames gets one with every page, and a browser does not tell when a page has gone."""
+    here, there = zip(*(ports(address=f"page {number}") for number in range(6)), strict=True)
+    come, more = anyio.create_memory_object_stream[InMemoryPort](6)
+
+    async def pages() -> AsyncGenerator[InMemoryPort, None]:
+        async for port in more:
+            yield port
+
+    bus = service(limits=Limits(handshakes=3))
+    async with come, more, aclosing(pages()) as source, bus.serve(PortTransport(source), protocol="ubre") as listener:
+        first, late = Bare(here[0]), Bare(here[3])
+        first.port.post('{"request": "double", "id": 1, "body": 4}')
+        come.send_nowait(there[0])
+        await first.until(lambda: first.heard)
+        for port in there[1:]:
+            come.send_nowait(port)
+        await late.until(lambda: there[2].closed)
+        assert [port.closed for port in there] == [False, True, True, False, False, False]
+        async with connect(PortTransport(here[5]), protocol="ubre") as client:
+            assert await client.request("double", 2) == 4
+        late.port.post('{"request": "double", "id": 1, "body": 5}')  # it speaks when its user does, however late that is
+        await late.until(lambda: late.heard)
+        assert len(listener.peers) >= 2
+
+
 async def test_what_is_no_port_is_called_so() -> None:
     class Numbers:
         def __aiter__(self) -> Numbers:

@@ -25,9 +25,14 @@ class PortListening:
         self.host: Host = options.host
         self._options = options
         self._waiting: dict[Newcomer, None] = {}
+        """Who is not let in yet. How long one is silent is its own affair: a bare peer may have nothing to say for hours. But
+        no more than `Limits.handshakes` are, as nobody tells when a page has gone."""
 
     def receive(self, port: MessagePort) -> Newcomer:
         """Somebody may come in by this port."""
+        silent = [newcomer for newcomer in self._waiting if newcomer.silent]
+        if len(silent) >= self.host.limits.handshakes:
+            silent[0].give_way()
         newcomer = Newcomer(port, self.url, self._options, self._waiting)
         self._waiting[newcomer] = None
         run_port(port, self._options.host)
@@ -49,11 +54,14 @@ class Newcomer:
         self._url = url
         self._options = options
         self._waiting = waiting
+        self.silent: bool = True
+        """Whether it has said nothing so far."""
         self.over: anyio.Event = anyio.Event()
         self.connection: PortConnection = _Tracked(port, options.host, options.reads, options.writes, self._first, self.over)
 
     def _first(self, said: Hello | None) -> None:
         connection, gate = self.connection, self._options.gate
+        self.silent = False
         if connection.ended is not None:
             self._waiting.pop(self, None)
             return
@@ -66,6 +74,10 @@ class Newcomer:
             self._refuse(code_for(refused), text_of(refused))
             return
         gate.admit(self._handshake(said), self._decided)
+
+    def give_way(self) -> None:
+        """Others want to come in."""
+        self._refuse(1013, "it has said nothing, and others want to come in")
 
     def _decided(self, outcome: Admission | BusError) -> None:
         connection, gate = self.connection, self._options.gate
