@@ -815,6 +815,34 @@ async def test_a_peer_may_write_anything_where_publications_have_been(via: str) 
             pass
 
 
+@bounded
+async def test_who_may_publish_something_else_cannot_take_the_place_of_a_relayed_publication() -> None:
+    """Its id is known to all whom it has reached; one of them could say it faster on another way."""
+
+    def authorize(peer: Peer, verb: str, subject: str | int) -> bool:
+        return verb != "publish" or subject == "gossip" or peer.identity == "honest"
+
+    bus = Bus(authorize=authorize)
+    async with (
+        pair(bus, identity="forger") as forger,
+        pair(bus, identity="honest") as honest,
+        bus.subscribe("alarm") as alarms,
+        bus.subscribe("gossip") as gossip,
+    ):
+
+        def say(client: Bus, subject: str, via: str, body: bytes) -> None:
+            (peer,) = client.peers
+            peer._link.write(Message(Kind.PUBLISH, subject, None, body, headers={"polybus-via": via}), peer)
+
+        say(forger, "gossip", "0123456789abcdef,a", b"1")
+        say(forger, "alarm", "0123456789abcdef,a", b"2")
+        assert (await anext(gossip)).body == 1
+        for number, way in enumerate("abc", start=3):  # the same on three ways: once
+            say(honest, "alarm", f"0123456789abcdef,{way}", b"%d" % number)
+        say(honest, "alarm", "fedcba9876543210,a", b"9")
+        assert [(await anext(alarms)).body for _ in range(2)] == [3, 9]
+
+
 def test_what_a_bus_remembers_of_relayed_publications_is_bounded() -> None:
     journeys = Journeys("me")
     for number in range(50_000):

@@ -1,17 +1,21 @@
 """Publications that are relayed: where they have been, so that each bus takes each once, also in a ring or over a double link.
 
 A header tells it, ``polybus-via: <id>,<bus>,<bus>``: an id that the first one chose who may have sent it on two ways, and the
-buses that it has left since. A bus drops what names itself, or has an id that it knows already. Handlers never see the header.
+buses that it has left since. A bus drops what names itself, or has an id that it knows already of that subject. Handlers never
+see the header.
+
+Whoever gets a publication knows its id, and may say it elsewhere before the publication is there. So an id counts under its
+subject alone: only who may publish to that very subject can take the place of what is published to it.
 """
 
 from __future__ import annotations
 
 import secrets
 from typing import Final
-from zlib import crc32
 
 from .headers import VIA
 from .message import Message
+from .subjects import canonical
 
 __all__ = ["Journeys", "hide"]
 
@@ -32,33 +36,31 @@ class Journeys:
 
     def __init__(self, bus: str) -> None:
         self._bus = bus
-        self._recent: set[str] = set()
-        self._before: set[str] = set()
+        self._recent: set[tuple[str, int]] = set()
+        self._before: set[tuple[str, int]] = set()
 
     def arrived(self, message: Message, via: str) -> bool:
         """Whether a publication comes for the first time; takes the header off it."""
         hide(message)
         id, *buses = via.split(",")
-        return self._bus not in buses and self._is_new(id[: _LONGEST + 9])
+        return self._bus not in buses and self._is_new(id, message.subject)
 
-    def _is_new(self, id: str) -> bool:
-        if id in self._recent or id in self._before:
+    def _is_new(self, id: str, subject: str | int) -> bool:
+        # Python's hash of text has a key of this process: nobody outside finds a subject with the hash of another.
+        known = id[:_LONGEST], hash(canonical(subject) if isinstance(subject, str) else subject)
+        if known in self._recent or known in self._before:
             return False
         if len(self._recent) >= _REMEMBERED:
             self._before, self._recent = self._recent, set()
-        self._recent.add(id)
+        self._recent.add(known)
         return True
 
     def crossed(self, via: str, bus: str, subject: str | int, hops: int) -> str | None:
-        """The header of a publication that comes over a bridge from another bus of this process; None where it is no news.
-
-        Under another subject it is another publication, for whoever hears of both: its id says so.
-        """
+        """The header of a publication that comes over a bridge from another bus of this process; None where it is no news."""
         id, *buses = via.split(",")
         if self._bus in buses or len(buses) >= hops:
             return None
-        id = f"{id.partition('~')[0][:_LONGEST]}~{crc32(str(subject).encode()):08x}"
-        return ",".join((id, *buses, bus)) if self._is_new(id) else None
+        return ",".join((id[:_LONGEST], *buses, bus)) if self._is_new(id, subject) else None
 
     def first(self) -> str:
         """The header of a publication that has been nowhere yet."""
