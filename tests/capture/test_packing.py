@@ -11,7 +11,7 @@ from polybus.capture.batches import Batches, frames_of
 from polybus.capture.marks import FLAG_GAP_BEFORE
 from polybus.capture.packing import HEAD, Packed, Packer, joined, size_of_body, unpacked
 from polybus.capture.schema import FRAMES
-from polybus.capture.taps import End, Gap
+from polybus.capture.taps import End, Gap, Ttl
 
 
 def _connection(number: int) -> list[End]:
@@ -34,8 +34,18 @@ def _sent(packed: Packed) -> Packed:
     return unpacked(head, memoryview(bytearray(shipment[HEAD.size :])))
 
 
-@given(st.lists(st.lists(SOME | MANY, min_size=1, max_size=3), min_size=1, max_size=5), st.booleans(), st.booleans())
-def test_rows_of_batch_after_batch_say_whose_they_are(shipments: list[list[list[int]]], gaps: bool, apart: bool) -> None:
+def _deadlines(time: int, given: Ttl) -> list[int | None]:
+    ttls = given if isinstance(given, tuple) else () if given is None else (given,)
+    return [None if ttl is None else time + int(min(ttl, 1e9) * 1e9) for ttl in ttls]
+
+
+SHIPMENTS = st.lists(st.lists(SOME | MANY, min_size=1, max_size=3), min_size=1, max_size=5)
+
+
+@given(SHIPMENTS, st.booleans(), st.booleans(), st.sampled_from([2, 4]))
+def test_rows_of_batch_after_batch_say_whose_they_are(
+    shipments: list[list[list[int]]], gaps: bool, apart: bool, kinds: int
+) -> None:
     packer, maker = Packer(), Batches("20260101T000000-abcdef01")
     seq = 0
     for number, parts in enumerate(shipments):
@@ -47,9 +57,9 @@ def test_rows_of_batch_after_batch_say_whose_they_are(shipments: list[list[list[
             rows: list[Any] = []
             for place, end in enumerate(ends):
                 frame = None if isinstance(end, Gap) else b"%d" % place
-                deadline = (None, 5, (6, None, 7))[place % 3] if number % 2 and place % 5 == 0 else None
-                rows += [end, 100 + place, frame, deadline]
-                expected.append((end, 100 + place, frame, deadline))
+                ttl = (None, 5.5, (6.0, None, 0.0), 1e300)[place % kinds] if number % 2 and place % 5 == 0 else None
+                rows += [end, 100 + place, frame, ttl]
+                expected.append((end, 100 + place, frame, ttl))
             packed = packer.pack(rows)
             some.append(_sent(packed) if apart else packed)
         packed = joined(some)
@@ -57,7 +67,7 @@ def test_rows_of_batch_after_batch_say_whose_they_are(shipments: list[list[list[
         batch = maker.make(packed, frames_of(packed), None, seq, 1_000)
         assert batch.schema.equals(FRAMES)
         batch.validate(full=True)
-        for place, (row, (end, time, frame, deadline)) in enumerate(zip(batch.to_pylist(), expected, strict=True)):
+        for place, (row, (end, time, frame, ttl)) in enumerate(zip(batch.to_pylist(), expected, strict=True)):
             assert row == {
                 "capture_id": "20260101T000000-abcdef01",
                 "seq": seq + place,
@@ -72,7 +82,7 @@ def test_rows_of_batch_after_batch_say_whose_they_are(shipments: list[list[list[
                 "frame": frame,
                 "options": end.options,
                 "role": end.role,
-                "deadlines_ns": [] if deadline is None else [deadline] if isinstance(deadline, int) else list(deadline),
+                "deadlines_ns": _deadlines(time, ttl),
                 "flags": end.flags,
             }
             assert (row["flags"] == FLAG_GAP_BEFORE) == isinstance(end, Gap)

@@ -10,7 +10,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from .compute import pc
-from .packing import NO_DEADLINE, Packed
+from .packing import Packed
 from .schema import FRAMES
 from .taps import End
 
@@ -20,6 +20,8 @@ _OF_ENDS: Final = ("direction", "conn_id", "peer", "protocol", "transport", "tun
 
 _FEW: Final = 16
 """Ends: a batch with up to so many is worth columns of its own, as more of these are the same in all its rows."""
+_LONGEST: Final = 1e9
+"""Seconds, some thirty years: a deadline beyond cannot be told from none, and might not fit."""
 
 Int32s: TypeAlias = npt.NDArray[np.int32]
 
@@ -136,8 +138,11 @@ class _Shown:
 
 def _deadlines(packed: Packed) -> pa.Array:
     offsets = np.zeros(len(packed) + 1, np.int32)
-    values = np.frombuffer(packed.deadlines, np.int64)
-    if len(packed.asked):
-        np.cumsum(np.frombuffer(packed.asked, np.int32), out=offsets[1:])
-    none = values == NO_DEADLINE
-    return pa.ListArray.from_arrays(pa.array(offsets), pa.array(values, mask=none if none.any() else None))
+    if not len(packed.asked):
+        return pa.ListArray.from_arrays(pa.array(offsets), pa.array([], pa.int64()))
+    asked, ttls = np.frombuffer(packed.asked, np.int32), np.frombuffer(packed.ttls)
+    np.cumsum(asked, out=offsets[1:])
+    endless = np.isnan(ttls)
+    after = np.where(endless, 0.0, np.clip(ttls, 0.0, _LONGEST) * 1e9).astype(np.int64)
+    values = np.repeat(np.frombuffer(packed.times, np.int64), asked) + after
+    return pa.ListArray.from_arrays(pa.array(offsets), pa.array(values, mask=endless))

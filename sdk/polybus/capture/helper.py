@@ -98,6 +98,11 @@ class Helper:
 
     # -- to it -----------------------------------------------------------------------------------------------------------
 
+    @property
+    def behind(self) -> bool:
+        """Whether something is left of what was sent before."""
+        return bool(self._unsent)
+
     def ready(self) -> bool:
         """Whether nothing is left of what was sent before: tries to send it."""
         if self._unsent:

@@ -6,25 +6,26 @@ import json
 import struct
 from array import array
 from collections.abc import Sequence
+from itertools import repeat
+from math import nan
+from operator import is_not
 from typing import Any, Final, TypeAlias
 
 from attrs import frozen
 
-from .taps import FIELDS, End, Gap
+from .taps import FIELDS, End, Gap, Ttl
 
-__all__ = ["END", "HEAD", "NO_DEADLINE", "Packed", "Packer", "joined", "size_of_body", "unpacked"]
+__all__ = ["END", "HEAD", "Packed", "Packer", "joined", "size_of_body", "unpacked"]
 
 Numbers: TypeAlias = "array[int] | memoryview"
 
 HEAD: Final = struct.Struct("<6I")
-"""A shipment begins with the numbers of: rows, ends known before, bytes of new ends, deadlines, `asked`, bytes of frames."""
+"""A shipment begins with the numbers of: rows, ends known before, bytes of new ends, `ttls`, `asked`, bytes of frames."""
 END: Final = bytes(HEAD.size)
 """A shipment of nothing: the last one."""
 _MOST_ENDS: Final = 4096
 """Ends that have numbers: then numbering begins again, or connections long gone would stay."""
 _NO_FRAME: Final = -1
-NO_DEADLINE: Final = -1 << 63
-"""Of a request that is waited for without end, beside others in the same frame that are not."""
 
 
 @frozen(eq=False)
@@ -36,8 +37,8 @@ class Packed:
         times: int64, the monotonic clock.
         sizes: int32, bytes of the frame; -1 where there is none.
         data: The frames, one after the other.
-        asked: int32, how many deadlines each row has; empty where none has any.
-        deadlines: int64, one after the other; `NO_DEADLINE` stands for none.
+        asked: int32, for how many requests each row says how long they are waited for; empty where none does.
+        ttls: float64, seconds from the time of the row on, one after the other; NaN for a request without end.
         known: How many ends had numbers before; 0 begins again.
         new: The ends that get the next numbers.
     """
@@ -47,7 +48,7 @@ class Packed:
     sizes: Numbers
     data: bytes | memoryview
     asked: Numbers
-    deadlines: Numbers
+    ttls: array[float] | memoryview[float]
     known: int
     new: Sequence[End]
 
@@ -57,8 +58,8 @@ class Packed:
     def shipment(self) -> bytes:
         """The bytes that `unpacked` takes."""
         new = json.dumps([end.facts() for end in self.new]).encode() if self.new else b""
-        head = HEAD.pack(len(self.ends), self.known, len(new), len(self.deadlines), len(self.asked), len(self.data))
-        return b"".join((head, self.times, self.deadlines, self.ends, self.sizes, self.asked, new, self.data))
+        head = HEAD.pack(len(self.ends), self.known, len(new), len(self.ttls), len(self.asked), len(self.data))
+        return b"".join((head, self.times, self.ttls, self.ends, self.sizes, self.asked, new, self.data))
 
 
 class Packer:
@@ -76,11 +77,7 @@ class Packer:
         except TypeError:  # a row without a frame
             data = b"".join(filter(None, frames))
             sizes = array("i", [_NO_FRAME if frame is None else len(frame) for frame in frames])
-        asked, deadlines = array("i"), array("q")
-        if given.count(None) < len(given):
-            each = [() if one is None else (one,) if type(one) is int else one for one in given]
-            asked = array("i", map(len, each))
-            deadlines = array("q", [NO_DEADLINE if at is None else at for some in each for at in some])
+        asked, ttls = _asked(given) if given.count(None) < len(given) else (array("i"), array("d"))
         known, new = self._number(ends)
         return Packed(
             array("i", map(self._numbers.__getitem__, ends)),
@@ -88,7 +85,7 @@ class Packer:
             sizes,
             data,
             asked,
-            deadlines,
+            ttls,
             known,
             new,
         )
@@ -104,10 +101,19 @@ class Packer:
         return known, new
 
 
+def _asked(given: list[Ttl]) -> tuple[array[int], array[float]]:
+    one_each: list[Any] = [ttl for ttl in given if ttl is not None]
+    try:
+        return array("i", map(is_not, given, repeat(None))), array("d", one_each)
+    except TypeError:  # a frame with several requests
+        each = [ttl if isinstance(ttl, tuple) else () if ttl is None else (ttl,) for ttl in given]
+        return array("i", map(len, each)), array("d", [nan if ttl is None else ttl for some in each for ttl in some])
+
+
 def size_of_body(head: tuple[int, ...]) -> int:
     """The bytes that follow a head."""
-    rows, _, ends, deadlines, asked, data = head
-    return 8 * rows + 8 * deadlines + 4 * rows + 4 * rows + 4 * asked + ends + data
+    rows, _, ends, ttls, asked, data = head
+    return 8 * rows + 8 * ttls + 4 * rows + 4 * rows + 4 * asked + ends + data
 
 
 def unpacked(head: tuple[int, ...], body: memoryview) -> Packed:
@@ -117,18 +123,18 @@ def unpacked(head: tuple[int, ...], body: memoryview) -> Packed:
         head: What `HEAD` has unpacked.
         body: What follows it.
     """
-    rows, known, ends, deadlines, asked, _ = head
+    rows, known, ends, ttls, asked, _ = head
     places = [0]
-    for size in (8 * rows, 8 * deadlines, 4 * rows, 4 * rows, 4 * asked, ends):
+    for size in (8 * rows, 8 * ttls, 4 * rows, 4 * rows, 4 * asked, ends):
         places.append(places[-1] + size)
-    times, at, numbers, sizes, counts, new = (body[start:end] for start, end in zip(places, places[1:], strict=False))
+    times, seconds, numbers, sizes, counts, new = (body[start:end] for start, end in zip(places, places[1:], strict=False))
     return Packed(
         ends=numbers.cast("i"),
         times=times.cast("q"),
         sizes=sizes.cast("i"),
         data=body[places[-1] :],
         asked=counts.cast("i"),
-        deadlines=at.cast("q"),
+        ttls=seconds.cast("d"),
         known=known,
         new=[_end(facts) for facts in json.loads(bytes(new))] if ends else (),
     )
@@ -158,7 +164,7 @@ def joined(some: Sequence[Packed]) -> Packed:
         sizes=array("i", b"".join(one.sizes for one in some)),
         data=b"".join(one.data for one in some),
         asked=asked,
-        deadlines=array("q", b"".join(one.deadlines for one in some)),
+        ttls=array("d", b"".join(one.ttls for one in some)),
         known=some[0].known,
         new=[end for one in some for end in one.new],
     )

@@ -23,7 +23,6 @@ __all__ = [
     "FIELDS",
     "MOST",
     "SMALL",
-    "Deadlines",
     "End",
     "Gap",
     "RecordedReceiver",
@@ -31,6 +30,7 @@ __all__ = [
     "RecordedTransport",
     "Row",
     "Tap",
+    "Ttl",
 ]
 
 _REQUEST: Final = Kind.REQUEST
@@ -75,9 +75,9 @@ class End:
         )
 
 
-Deadlines: TypeAlias = "int | tuple[int | None, ...] | None"
-Row: TypeAlias = "tuple[End, int, bytes | None, Deadlines]"
-"""What is written down of a frame: its end, the monotonic clock, the bytes, the deadlines of the requests in it."""
+Ttl: TypeAlias = "float | tuple[float | None, ...] | None"
+Row: TypeAlias = "tuple[End, int, bytes | None, Ttl]"
+"""What is written down of a frame: its end, the monotonic clock, the bytes, how many seconds its requests are waited for."""
 FIELDS: Final = 4
 """Rows wait as one flat list, four entries for each: a million tuples would keep the garbage collector busy."""
 MOST: Final = 16_384 * FIELDS
@@ -142,7 +142,7 @@ class Tap:
         )
         self._incoming = self._outgoing.saying(self._outgoing.options)
         self._incoming.direction = DIRECTION_IN
-        self._asked: list[Deadlines] = []  # of the frames that are about to be sent, the next one last
+        self._asked: list[Ttl] = []  # of the frames that are about to be sent, the next one last
         self._say({"state": "open"})
 
     def _say(self, what: dict[str, Any]) -> None:
@@ -176,7 +176,7 @@ class Tap:
         """What goes out, for those who have no session."""
         return self._writing(self._outgoing, hand_on, None)
 
-    def _writing(self, end: End, hand_on: Callable[..., Any], asked: list[Deadlines] | None) -> Callable[..., None]:
+    def _writing(self, end: End, hand_on: Callable[..., Any], asked: list[Ttl] | None) -> Callable[..., None]:
         """A function that writes a frame down and hands it on: in first writes, out first hands on."""
         rows, wake, take, now_ns = self.recorder.rows, self.recorder.wake, self.recorder.take, monotonic_ns
         wakes = self.recorder.enough * FIELDS - FIELDS
@@ -266,31 +266,30 @@ class RecordedSession:
         return getattr(self._inner, name)
 
 
-def _asking(session: Any, asked: list[Deadlines]) -> tuple[Callable[..., Any], Callable[[], list[bytes]]]:
-    """A session's ``send`` and ``frames_to_send``, that remember until when each request in a frame is waited for."""
+def _asking(session: Any, asked: list[Ttl]) -> tuple[Callable[..., Any], Callable[[], list[bytes]]]:
+    """A session's ``send`` and ``frames_to_send``, that remember how long each request in a frame is waited for."""
     send, frames_to_send = session.send, session.frames_to_send
-    deadlines: list[int | None] = []
+    ttls: list[float | None] = []
 
     def sending(message: Message, now: float, peer_key: Any = None) -> Any:
         key = send(message, now, peer_key)
         if message.kind is _REQUEST:
-            ttl = message.ttl
-            deadlines.append(None if ttl is None else monotonic_ns() + int(ttl * 1e9))
+            ttls.append(message.ttl)
         return key
 
     def framed() -> list[bytes]:
         frames: list[bytes] = frames_to_send()
         if asked:  # of frames that the transport has refused
             asked.clear()
-        if deadlines:
+        if ttls:
             if len(frames) == 1:
-                asked.append(deadlines[0] if len(deadlines) == 1 else tuple(deadlines))
+                asked.append(ttls[0] if len(ttls) == 1 else tuple(ttls))
             else:  # a request and what goes with it
-                left = iter(deadlines)
+                left = iter(ttls)
                 counts = [_requests_in(session.codec, frame) for frame in frames]
                 asked.extend(tuple(next(left, None) for _ in range(count)) or None for count in counts)
                 asked.reverse()
-            deadlines.clear()
+            ttls.clear()
         return frames
 
     return sending, framed

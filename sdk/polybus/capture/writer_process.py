@@ -65,6 +65,7 @@ class WriterProcess:
         self._before = Counts()  # of processes that have ended
         self._seq = 0
         self._begun = 0.0
+        self._due = 0.0  # when what is not enough by itself is handed over
         self._helper: Helper | None = None
         self._lock = threading.Lock()  # to hand over: the event loop does, and the thread
         self._stopping = False
@@ -112,8 +113,12 @@ class WriterProcess:
             if self._helper is None or self._helper.gone:
                 self._begin_another()
             else:
-                self._helper.attend(FLUSH_SECONDS)
-            self._hand_over_all()
+                self._helper.attend(max(0.0, self._due - time.monotonic()))
+            helper, now = self._helper, time.monotonic()
+            behind = helper is not None and helper.behind
+            if self._stopping or behind or now >= self._due or len(self._waiting) >= self.enough:
+                self._due = now + FLUSH_SECONDS
+                self._hand_over_all()
         except Exception:
             logger.exception("polybus: the recorder of %s could not hand on what it has; it goes on", self._settings["path"])
 
