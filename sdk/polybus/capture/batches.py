@@ -140,7 +140,7 @@ def _deadlines(packed: Packed) -> pa.Array:
     offsets = np.zeros(len(packed) + 1, np.int32)
     if not len(packed.asked):
         return pa.ListArray.from_arrays(pa.array(offsets), pa.array([], pa.int64()))
-    asked, ttls = np.frombuffer(packed.asked, np.int32), np.frombuffer(packed.ttls)
+    asked, ttls = np.frombuffer(packed.asked, np.int32), np.frombuffer(memoryview(packed.ttls).cast("B"))
     np.cumsum(asked, out=offsets[1:])
     endless = np.isnan(ttls)
     after = np.where(endless, 0.0, np.clip(ttls, 0.0, _LONGEST) * 1e9).astype(np.int64)
