@@ -14,7 +14,7 @@ from polybus.capture.event_columns import frame_columns
 from polybus.capture.schema import EVENTS, FLAG_GAP_BEFORE, FLAG_REDACTED, FLAG_TRUNCATED, QUARANTINE, QUARANTINE_REASONS
 
 from .generator import PROTOCOLS, traffic
-from .rows import batch, row
+from .rows import batch, read_alike, row
 
 UBRE_BINARY = '{"format": "binary"}'
 
@@ -185,20 +185,13 @@ def test_any_bytes_are_events_or_quarantine_or_empty(frames: list[tuple[str, str
 # -- many frames at once -------------------------------------------------------------------------------------------------
 
 
-def _one_by_one(rows: list[dict[str, Any]]) -> tuple[list[Any], list[Any], int]:
-    """The same, without help from others: each row in a batch of its own."""
-    parts = [decode(batch(one)) for one in rows]
-    events = [event for part in parts for event in part.events.to_pylist()]
-    return events, [bad for part in parts for bad in part.quarantine.to_pylist()], sum(part.empty for part in parts)
-
-
 def _same(rows: list[dict[str, Any]]) -> None:
-    found = decode(batch(*rows))
-    events, bad, empty = _one_by_one(rows)
-    assert found.events.to_pylist() == events
-    assert found.quarantine.to_pylist() == bad
-    assert found.empty == empty
-    found.events.validate(full=True)
+    read_alike(batch(*rows))
+
+
+def _same_of_many(protocol: str, frames: list[bytes], options: str | None = "{}") -> None:
+    """Each frame twice: what is there once is not read together with others."""
+    _same([row(seq, protocol=protocol, frame=frame, options=options) for seq, frame in enumerate(frames * 2)])
 
 
 _BODY = st.sampled_from(
@@ -239,12 +232,12 @@ _NAMES = st.one_of(
     st.sampled_from([UBRE_BINARY, '{"format": "binary", "body": "raw"}']),
 )
 def test_binary_frames_of_ubre_are_read_together_as_they_are_one_by_one(frames: list[Any], options: str) -> None:
-    rows = []
-    for seq, (letter, name, body, wrong) in enumerate(frames):
+    made = []
+    for letter, name, body, wrong in frames:
         size = 0xFFFFFFFF if wrong == 1 else len(body) + (wrong == 2)
         frame = bytes((letter,)) + len(name).to_bytes(2) + size.to_bytes(4) + name + body
-        rows.append(row(seq, options=options, frame=frame[:5] if wrong == 3 else frame))
-    _same(rows)
+        made.append(frame[:5] if wrong == 3 else frame)
+    _same_of_many("ubre", made, options)
 
 
 _MORE = st.tuples(
@@ -308,7 +301,7 @@ _PAYLOADS = st.lists(st.one_of(_TO, _TO, _TO, _OF_JREP), max_size=3).map(lambda 
     st.sampled_from(["{}", '{"types": "strict"}', '{"values": "plain"}']),
 )
 def test_payloads_of_jrep_are_read_together_as_they_are_one_by_one(frames: list[bytes], options: str) -> None:
-    _same([row(seq, protocol="jrep", frame=frame, options=options) for seq, frame in enumerate(frames)])
+    _same_of_many("jrep", frames, options)
 
 
 def test_unusual_payloads_of_jrep_are_left_to_the_codec() -> None:
@@ -335,7 +328,7 @@ def test_unusual_payloads_of_jrep_are_left_to_the_codec() -> None:
     more = ["", '"Value":1', '"ReplyTo":"r"', '"ReplyTo":""', '"ReplyTo":"r","ErrorTo":""', '"ReplyTo":"r","PolybusTtl":-1']
     more += ['"PolybusTtl":5', '"ReplyTo":"r","PolybusTtl":4294967296', *(f'"Value":{value}' for value in values)]
     parts = [f'"ToSubject":"{subject}"{"," if rest else ""}{rest}' for subject in subjects for rest in more]
-    _same([row(seq, protocol="jrep", frame=f"[{{{one}}}]".encode()) for seq, one in enumerate(parts)])
+    _same_of_many("jrep", [f"[{{{one}}}]".encode() for one in parts])
 
 
 _OF_UBRE = st.one_of(
@@ -350,7 +343,7 @@ _OF_UBRE = st.one_of(
 @settings(max_examples=50, deadline=None)
 @given(st.lists(st.one_of(_OF_UBRE, _FRAMES), min_size=16, max_size=24), st.sampled_from(["{}", '{"format": "any"}', None]))
 def test_json_frames_of_ubre_are_read_together_as_they_are_one_by_one(frames: list[bytes], options: str | None) -> None:
-    _same([row(seq, frame=frame, options=options) for seq, frame in enumerate(frames)])
+    _same_of_many("ubre", frames, options)
 
 
 _UUID = "01890f5e-7b2c-8000-b18d-3c2ad1f2f4f5"
@@ -391,7 +384,7 @@ _JSON_EVENTS = st.builds(_event_of, st.sampled_from([{}, _ANSWER, _TOPIC]), _CHA
 @settings(max_examples=50, deadline=None)
 @given(st.lists(st.one_of(_JSON_EVENTS, st.lists(_JSON_EVENTS, max_size=2)), min_size=16, max_size=24))
 def test_events_of_uprotocol_are_read_together_as_they_are_one_by_one(frames: list[Any]) -> None:
-    _same([row(seq, protocol="uprotocol", frame=json.dumps(frame).encode()) for seq, frame in enumerate(frames)])
+    _same_of_many("uprotocol", [json.dumps(frame).encode() for frame in frames])
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)

@@ -7,36 +7,25 @@ middle of a connection on, each by itself.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
-from functools import lru_cache, partial
+from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
-from attrs import frozen
 
-from ..body import JSON
 from ..errors import RemoteProtocolError
 from ..limits import Limits
-from ..message import Message
-from ..plugins import Codec
-from ..urls import find_protocol
 from .compute import pc
 from .event_columns import EventColumns, Part, Said
-from .narrow import read_jrep, read_plain
-from .readings import Reading, Row, reading_for
+from .readings import Row
 from .reasons import reason_of
 from .schema import FLAG_GAP_BEFORE, QUARANTINE
-from .vectors import read_csb, read_ubre
+from .wires import LIMITS, MARK, Wire, wire_of
 
 __all__ = ["Decoded", "decode"]
 
-_LIMITS: Final = Limits(message=1 << 30)
-"""What has passed a link was within its limits; only the depth protects the decoder itself."""
 _MANY: Final = 16
 """Rows alike, from which on it is worth while to read them together."""
-_MARK: Final = "link"
-"""The member of the options by which a row without a frame says what became of its connection."""
 
 
 class Decoded(NamedTuple):
@@ -58,20 +47,7 @@ class Decoded(NamedTuple):
     """Messages that could not be read, of frames that hold others that could."""
 
 
-@frozen(eq=False)
-class Wire:
-    """How the frames of some connections are read."""
-
-    decode: Callable[[bytes], Sequence[Message | RemoteProtocolError]]
-    reading: Reading
-    protocol: str
-    options: str
-    codec: Codec | None = None
-    many: Sequence[Callable[[pa.Array, Limits], Part | None]] = ()
-    """What reads the usual ones among many frames at once; each gets what those before it have left."""
-
-
-def decode(batch: pa.RecordBatch, limits: Limits = _LIMITS, columns: Sequence[str] | None = None) -> Decoded:
+def decode(batch: pa.RecordBatch, limits: Limits = LIMITS, columns: Sequence[str] | None = None) -> Decoded:
     """The events and the quarantine of a batch of `schema.FRAMES` rows.
 
     Args:
@@ -106,52 +82,6 @@ def _wires(batch: pa.RecordBatch, limits: Limits) -> tuple[list[Wire], Any]:
     names, texts = protocols.dictionary.to_pylist(), options.dictionary.to_pylist()
     pairs = [divmod(int(code), len(texts)) for code in known]
     return [wire_of(names[name] or "", texts[text] or "", limits) for name, text in pairs], which
-
-
-@lru_cache(maxsize=256)
-def wire_of(protocol: str, options: str, limits: Limits = _LIMITS) -> Wire:
-    """What reads the frames of a protocol with the options that a row has; where it has none, what reads the most."""
-
-    def unknown(frame: bytes) -> Sequence[Message]:
-        raise RemoteProtocolError(problem, reason="unknown_protocol")
-
-    names: dict[int, str] = {}
-    problem = ""
-    adapter: Any = None
-    codec: Codec | None = None
-    try:
-        given = json.loads(options) if options else None
-        if given is not None and not isinstance(given, dict):
-            raise ValueError(f"the options are no object: {options:.80}")
-        chosen = dict(given or {})
-        chosen.pop(_MARK, None)
-        actions = chosen.pop("actions", None)
-        adapter = find_protocol(protocol, {name: str(value) for name, value in chosen.items()})
-        if given is None:
-            adapter = find_protocol(protocol, dict(getattr(adapter, "inspect_options", {})))
-        if actions:
-            from attrs import evolve
-
-            adapter = evolve(adapter, actions=actions)
-            names = {number: name for name, number in adapter.actions}
-        codec = adapter.codec(limits)
-    except (ValueError, TypeError, RecursionError) as error:
-        problem = str(error) or type(error).__name__
-    reads = unknown if codec is None else codec.decode
-    return Wire(reads, reading_for(protocol, names), protocol, options, codec, _many(protocol, adapter, codec, names))
-
-
-def _many(protocol: str, adapter: Any, codec: Any, names: Mapping[int, str]) -> Sequence[Callable[..., Part | None]]:
-    if codec is None:
-        return ()
-    if protocol == "csb":
-        return (lambda frames, limits: read_csb(frames, names, codec.wrapped, limits),)
-    if protocol == "ubre":
-        one_by_one = partial(read_plain, codec.read)
-        return (read_ubre, one_by_one) if codec.writes == "binary" and codec.formats[0] is JSON else (one_by_one,)
-    if protocol == "jrep" and adapter.types != "strict":
-        return (read_jrep,)
-    return ()
 
 
 class _Work:
@@ -212,7 +142,7 @@ class _Work:
     def mark(self, row: int, wire: Wire) -> None:
         """A row that says that a connection has begun or ended."""
         try:
-            said = json.loads(wire.options)[_MARK]
+            said = json.loads(wire.options)[MARK]
             kind = "open" if said["state"] == "open" else "close"
             data = None if kind == "open" else json.dumps({k: said[k] for k in ("code", "reason") if k in said}).encode()
         except (ValueError, KeyError, TypeError, RecursionError):

@@ -15,7 +15,6 @@ from .readings import Row
 from .schema import EVENTS, FRAMES
 
 __all__ = [
-    "CONTROL",
     "KINDS",
     "PUBLISH",
     "REQUEST",
@@ -31,8 +30,8 @@ __all__ = [
 Column: TypeAlias = pa.Array | Callable[[], pa.Array]
 """Of a part: there already, or what makes it."""
 
-KINDS: Final = pa.array(["request", "response", "publish", "control"])
-REQUEST, RESPONSE, PUBLISH, CONTROL = range(4)
+KINDS: Final = pa.array(["request", "response", "publish"])
+REQUEST, RESPONSE, PUBLISH = range(3)
 _TYPES: Final = dict.fromkeys(Row._fields, pa.string()) | {"data": pa.binary(), "code": pa.int32(), "ttl_ms": pa.int64()}
 _PLACES: Final = {name: place for place, name in enumerate(Row._fields)}
 _FIELDS: Final = {
@@ -120,7 +119,7 @@ class Said:
         self.subs: Any = np.zeros(len(self.rows), np.int32)
         self.subs[: len(subs)] = subs
         if parts and len(self.rows) > 1 and not np.all(self.rows[:-1] < self.rows[1:]):
-            order = np.lexsort((self.subs, self.rows))
+            order = np.argsort(self.rows, kind="stable")  # in a row there are messages of one source only, in their order
             self.rows, self.subs, self._order = self.rows[order], self.subs[order], pa.array(order)
 
     def column(self, name: str) -> pa.Array:

@@ -25,10 +25,10 @@ from ..link import Link
 from ..message import Kind, Message
 from ..reply import Reply
 from ..subjects import matches
-from .decoding import wire_of
 from .reading import Capture
 from .recording import make_recorder
 from .schema import DIRECTION_IN, DIRECTION_OUT
+from .wires import wire_of
 
 __all__ = ["Replayed", "Selection", "replay"]
 

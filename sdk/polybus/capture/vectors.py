@@ -1,7 +1,7 @@
-"""The usual frames of CSB and of binary UBRE, read many at a time over Arrow's buffers.
+"""The usual frames of CSB, read many at a time over Arrow's buffers.
 
-Only what is beyond doubt is read here, and with the same result as by the codec; the rest is left to it. Bodies of JSON are
-still decoded one by one, because only a decoder knows whether they are any.
+Only what is beyond doubt is read here, and with the same result as by the codec; the rest is left to it. Unlike other frames
+(see `alike`) these say everything in numbers at fixed places.
 """
 
 from __future__ import annotations
@@ -9,18 +9,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-import msgspec
 import numpy as np
 import pyarrow as pa
 
-from ..body import JSON, OCTETS, check_json
-from ..errors import EncodeError
+from ..body import JSON, OCTETS
 from ..limits import Limits
 from ..protocols._rules import fault_in_subject
+from .buffers import sound_json
 from .compute import pc
 from .event_columns import KINDS, PUBLISH, REQUEST, RESPONSE, Column, Part, good_answers
 
-__all__ = ["read_csb", "read_ubre"]
+__all__ = ["read_csb"]
 
 _TEXT: Final = pa.string()
 _FIRST_RESERVED: Final = 0xFFFF0000
@@ -29,7 +28,6 @@ _REQUEST_MORE, _PUBLISH_MORE = 0xFFFF0005, 0xFFFF0006
 _NUMBERED: Final = 0xFFFF
 _NO_TTL: Final = 0xFFFFFFFF
 _BINARY, _JSON = 0, 2
-_decode: Final = msgspec.json.Decoder().decode
 
 
 def _bytes_of(frames: pa.Array) -> tuple[Any, Any]:
@@ -52,17 +50,11 @@ def _cut(frames: pa.Array, edges: Any, *cuts: Any) -> list[pa.Array]:
 
 
 def _sound(bodies: pa.Array, rows: Any, limits: Limits) -> Any:
-    """Which of some bodies are JSON."""
-    sound = np.ones(len(rows), bool)
-    short = 2 * limits.depth
-    for place, body in enumerate(bodies.take(pa.array(rows)).to_pylist()):
-        if body:
-            try:
-                if len(body) > short or not body.isascii():
-                    check_json(body, limits.depth)
-                _decode(body)
-            except (ValueError, RecursionError, EncodeError):
-                sound[place] = False
+    """Which of some bodies are JSON, or nothing."""
+    chosen = bodies.take(pa.array(rows))
+    there = pc.binary_length(chosen).to_numpy(zero_copy_only=False) > 0
+    sound = ~there
+    sound[there] = sound_json(chosen.filter(pa.array(there)), limits.depth)
     return sound
 
 
@@ -156,69 +148,3 @@ def _hexadecimal(data: Any, starts: Any, size: int) -> pa.Array:
     digits = data[starts[:, None] + np.arange(size)].tobytes().hex().encode()
     offsets = np.arange(0, 2 * size * len(starts) + 1, 2 * size, dtype=np.int32)
     return pa.StringArray.from_buffers(len(starts), pa.py_buffer(offsets), pa.py_buffer(digits))
-
-
-def read_ubre(frames: pa.Array, limits: Limits) -> Part | None:
-    """Requests, good answers and publications of binary frames, without extras, whose body is JSON.
-
-    Args:
-        frames: Without nulls.
-        limits: Of the codec.
-    """
-    data, edges = _bytes_of(frames)
-    sizes = np.diff(edges)
-    rows = np.flatnonzero((sizes >= 7) & (sizes <= limits.message))
-    head = edges[rows]
-    letters = data[head]
-    name_size = data[head + 1].astype(np.int64) << 8 | data[head + 2]
-    body_size = np.zeros(len(rows), np.int64)
-    for byte in range(3, 7):
-        body_size = body_size << 8 | data[head + byte]
-    usual = np.isin(letters, np.frombuffer(b"RsP", np.uint8)) & (7 + name_size + body_size == sizes[rows])
-    if not usual.any():
-        return None
-    rows, letters, name_size = rows[usual], letters[usual], name_size[usual]
-    frames = frames.take(pa.array(rows))
-    data, edges = _bytes_of(frames)
-    _, name, body = _cut(frames, edges, edges[:-1] + 7, edges[:-1] + 7 + name_size)
-    plain = pc.match_substring_regex(name, r"^[\x20-\x7e]*(\x00[\x20-\x7e]*)?$").to_numpy(zero_copy_only=False)
-    chosen = np.flatnonzero(plain)
-    if not len(chosen):
-        return None
-    text = name.take(pa.array(chosen)).cast(_TEXT)
-    zero = pc.find_substring(text, "\0").to_numpy(zero_copy_only=False)
-    length = pc.binary_length(text).to_numpy(zero_copy_only=False)
-    is_request = letters[chosen] == ord("R")
-    is_publication = letters[chosen] == ord("P")
-    id_size = np.where(is_request, zero, np.where(is_publication, 1, length))
-    subject_size = np.where(is_request, length - zero - 1, np.where(is_publication, length, 1))
-    fits = (
-        (is_request == (zero >= 0))
-        & (id_size > 0)
-        & (id_size <= limits.id // 4)
-        & (subject_size <= limits.subject // 4)
-        & (is_request | (subject_size > 0))
-    )
-    fits[fits] = _sound(body, chosen[fits], limits)
-    if not fits.any():
-        return None
-    text, is_request, is_publication = text.filter(pa.array(fits)), is_request[fits], is_publication[fits]
-    chosen = chosen[fits]
-    body = body.take(pa.array(chosen))
-    has_none = pa.array(pc.equal(pc.binary_length(body), 0).to_numpy(zero_copy_only=False))
-    _, edges = _bytes_of(text)
-    at = np.where(is_request, zero[fits], length[fits])
-    end_of_first = edges[:-1] + at
-    first, _, rest = _cut(text.cast(pa.binary()), edges, end_of_first, np.minimum(end_of_first + 1, edges[1:]))
-    subject = pc.if_else(pa.array(is_request), rest, first).cast(_TEXT)
-    first = first.cast(_TEXT)
-    kind = np.where(is_request, REQUEST, np.where(is_publication, PUBLISH, RESPONSE))
-    given: dict[str, Column] = {
-        "kind": KINDS.take(pa.array(kind)),
-        "subject": pc.if_else(pa.array(kind == RESPONSE), None, subject),
-        "content": pc.if_else(has_none, None, JSON.content_type),
-        "data": pc.if_else(has_none, None, body),
-        "correlation": pc.if_else(pa.array(is_publication), None, first),
-        **good_answers(kind),
-    }
-    return Part(rows[chosen], given)

@@ -25,6 +25,7 @@ from .status import code_of, read_status
 from .uris import UriError, parse_uri
 
 __all__ = [
+    "USUAL_ID",
     "BATCH",
     "LEVELS",
     "Envelope",
@@ -40,7 +41,8 @@ __all__ = [
 BATCH: Final = 4096
 """Events in one batch: a frame of 1 MiB holds some thousands."""
 
-is_id: Final = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[678][0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}").fullmatch
+USUAL_ID: Final = "[0-9a-f]{8}-[0-9a-f]{4}-[678][0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}"
+is_id: Final = re.compile(USUAL_ID).fullmatch
 LEVELS: Final = frozenset(PRIORITIES)
 _ADDRESSES: Final = 1024
 _KINDS: Final = {

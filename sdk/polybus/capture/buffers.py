@@ -1,0 +1,144 @@
+"""The bytes of many frames, as arrays of numpy."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+from typing import Any, Final
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+
+from ..body import check_json
+from ..errors import EncodeError
+
+__all__ = ["Bytes", "cut_out", "next_of", "sound_json"]
+
+_QUOTE: Final = ord('"')
+ROOM: Final = 512
+_ZEROS: Final = np.zeros(ROOM, np.uint8)
+_TOGETHER: Final = 256
+"""So many documents are decoded at once. One that is none costs the others of its group as much as they cost alone."""
+_decode: Final = msgspec.json.Decoder().decode
+_elements: Final = msgspec.json.Decoder(list[msgspec.Raw]).decode
+
+
+class Bytes:
+    """Frames one after the other.
+
+    Args:
+        frames: Without nulls; at least one.
+
+    Attributes:
+        data: All bytes (uint8), with some zeros before and behind them: what is looked for there is not found.
+        begins: Where each frame begins.
+        ends: Where it ends.
+    """
+
+    def __init__(self, frames: pa.Array) -> None:
+        _, offsets, data = frames.buffers()
+        edges = np.frombuffer(offsets, np.int32)[frames.offset : frames.offset + len(frames) + 1].astype(np.int64)
+        there = np.frombuffer(data, np.uint8)[edges[0] : edges[-1]] if data is not None else _ZEROS[:0]
+        self.data: Any = np.concatenate((_ZEROS, there, _ZEROS))
+        self.begins: Any = edges[:-1] - edges[0] + ROOM
+        self.ends: Any = edges[1:] - edges[0] + ROOM
+        # Eight bytes from each place on: one look for as many letters.
+        self._words: Any = np.ndarray((len(self.data) - 7,), "<u8", self.data, strides=(1,))
+
+    @cached_property
+    def quotes(self) -> Any:
+        """Where quotes are, and then the end."""
+        return self.places(_QUOTE)
+
+    @cached_property
+    def _quoted(self) -> Any:
+        return self.data[self.quotes + 1]
+
+    def behind(self, head: bytes) -> Any:
+        """The places behind a text that begins with a quote."""
+        found = self.quotes[np.flatnonzero(self._quoted == head[1])]
+        return found[self.has(head, found)] + len(head)
+
+    def places(self, byte: int) -> Any:
+        """Where a byte is, and then the end."""
+        end = len(self.data) - ROOM
+        return np.append(np.flatnonzero(self.data[:end] == byte), end)
+
+    def has(self, text: bytes, places: Any) -> Any:
+        """Whether a text begins at each of some places, which may lie a little outside of the frames."""
+        found = _begins_with(self._words[places], text[:8])
+        for start in range(8, len(text), 8):
+            found &= _begins_with(self._words[places + start], text[start : start + 8])
+        return found
+
+    def number(self, starts: Any, size: int) -> Any:
+        """The number, so many bytes long with the most significant one first, at each place."""
+        found = np.zeros(len(starts), np.int64)
+        for byte in range(size):
+            found = found << 8 | self.data[starts + byte]
+        return found
+
+    def parts(self, begins: Any, ends: Any) -> pa.Array:
+        """What stands between some places, each pair of which lies behind the one before."""
+        return cut_out(self.data, begins, ends)
+
+
+def _begins_with(words: Any, text: bytes) -> Any:
+    """Whether numbers of eight bytes begin with up to eight letters."""
+    if len(text) < 8:
+        words = words & np.uint64((1 << 8 * len(text)) - 1)
+    return words == np.uint64(int.from_bytes(text, "little"))
+
+
+def next_of(places: Any, at: Any) -> Any:
+    """The first of some places that is not before each of others; the last one, where all are."""
+    return places[np.minimum(np.searchsorted(places, at), len(places) - 1)]
+
+
+def cut_out(data: Any, begins: Any, ends: Any) -> pa.Array:
+    """What of some bytes (uint8) stands between some places, each pair of which lies behind the one before."""
+    count = len(begins)
+    offsets = np.empty(2 * count + 1, np.int32)
+    offsets[0:-1:2], offsets[1::2], offsets[-1] = begins, ends, len(data)
+    pieces = pa.Array.from_buffers(pa.binary(), 2 * count, [None, pa.py_buffer(offsets), pa.py_buffer(data)])
+    return pieces.take(pa.array(np.arange(0, 2 * count, 2)))
+
+
+def sound_json(documents: pa.Array, depth: int, strange: Sequence[bytes] = ()) -> Any:
+    """Which of some documents, none of them empty, are JSON without blanks around, not too deep, and hold no strange text."""
+    texts = documents.to_pylist()
+    sound = np.ones(len(texts), bool)
+    for start in range(0, len(texts), _TOGETHER):
+        group = texts[start : start + _TOGETHER]
+        if not _all_sound(group, depth, strange):
+            sound[start : start + len(group)] = [_is_sound(text, depth, strange) for text in group]
+    return sound
+
+
+def _is_sound(text: bytes, depth: int, strange: Sequence[bytes]) -> bool:
+    try:
+        check_json(text, depth)
+        _decode(text)
+    except (ValueError, RecursionError, EncodeError):
+        return False
+    return text == text.strip() and not any(part in text for part in strange)
+
+
+def _all_sound(texts: list[bytes], depth: int, strange: Sequence[bytes]) -> bool:
+    whole, sizes = b"[%b]" % b",".join(texts), list(map(len, texts))
+    if any(part in whole for part in strange):
+        return False
+    try:
+        if max(sizes) > 2 * depth:
+            for text in texts:
+                check_json(text, depth)
+        if not whole.isascii():
+            str(whole, "utf-8")
+        # Cut out, each has its own size only if none of them ends where it should not.
+        if list(map(len, _elements(whole))) != sizes:
+            return False
+        _decode(whole)  # cutting alone takes numbers that no decoder takes
+    except (ValueError, RecursionError, EncodeError):
+        return False
+    return True
