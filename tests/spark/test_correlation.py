@@ -10,13 +10,13 @@ from pyspark.sql import functions as F
 
 from polybus.capture.schema import EXCHANGES, MATCH_QUALITIES, OUTCOMES
 from polybus.capture.schema import ORPHANS as ORPHAN_ROWS
+from polybus.spark.clocks import Clocks
 from polybus.spark.correlation import (
     CARRIED,
     FINAL,
     KEY,
     ORPHANS,
     correlate,
-    ends_of,
     exchanges_of,
     fold,
     orphans_of,
@@ -302,8 +302,10 @@ def test_runs_over_what_is_new_give_the_same_pairs_and_carry_a_turn_a_key(
         turns = turns_of(new, patience)
         if state is not None:
             turns = turns.unionByName(spark.createDataFrame(state, turns.schema))
-        folded = spark.createDataFrame(fold(turns, patience).withColumn("part", part_of(ends_of(ends))).toArrow())
-        made = exchanges_of(folded, patience, ends_of(ends), "part").toArrow().to_pylist()
+        folded = fold(turns, patience).join(Clocks(ends).table(spark, all_read=True), "capture_id", "left")
+        folded = folded.withColumn("part", part_of(patience, F.col("end_ns"), F.col("silent_ns")))
+        folded = spark.createDataFrame(folded.toArrow())
+        made = exchanges_of(folded, patience, F.col("end_ns"), "part").toArrow().to_pylist()
         rows += [row for row in made if row.pop("part") == FINAL or last == 99]
         orphans = orphans_of(new, folded.where(F.col("part").isin(*ORPHANS))).toArrow().to_pylist()
         lost += [(row["capture_id"], row["seq"]) for row in orphans]
@@ -322,10 +324,47 @@ def test_what_the_horizon_has_passed_is_not_carried(spark: SparkSession) -> None
     folded = fold(turns_of(spark.createDataFrame(table(story)), Patience()), Patience())
 
     def carried(end_ms: int) -> int:
-        return folded.where(part_of(ends_of({"quiet": end_ms * MS})).isin(*CARRIED)).count()
+        part = part_of(Patience(), F.lit(end_ms * MS), F.lit(0))
+        return folded.where(part.isin(*CARRIED)).count()
 
     assert carried(300_003) == 4
     assert carried(300_005) == 0
+
+
+def test_what_a_recording_left_that_others_have_outlived_is_not_carried(spark: SparkSession) -> None:
+    story = Story("stopped")
+    story.asks(0, "answered")
+    story.answers(1, "answered")
+    story.answers(2, "orphan")
+    story.asks(3, "long", ttl_ms=1_000_000)
+    story.answers(4, "long", code=3)
+    story.asks(5, "no answer")
+    ends = 5 * MS
+    folded = fold(turns_of(spark.createDataFrame(table(story)), Patience()), Patience())
+
+    def carried(silent_s: float, end_ns: int = ends) -> set[str]:
+        part = part_of(Patience(), F.lit(end_ns), F.lit(round(silent_s * 1000 * MS)))
+        return {row["correlation_id"] for row in folded.where(part.isin(*CARRIED)).collect()}
+
+    everything = {"answered", "orphan", "long", "no answer"}
+    # The horizon is 300 s, and as long again it is waited.
+    assert carried(0) == carried(600) == everything
+    # Nobody can say yet whether it stays open at the end: the recording may go on.
+    assert carried(601) == {"no answer"}
+    assert carried(86_400) == {"no answer"}
+    assert carried(86_400 + 301) == set()
+    # With a deadline that its recording has passed it is settled.
+    assert carried(601, ends + 31_000 * MS) == set()
+
+
+def test_a_recording_is_silent_while_others_go_on_and_all_of_it_is_read(spark: SparkSession) -> None:
+    clocks = Clocks({"one": 5, "two": 7}, {"one": 1000, "two": 1000}).later([Clocks({"two": 9}, {"two": 1600})])
+    rows = {row["capture_id"]: (row["end_ns"], row["silent_ns"]) for row in clocks.table(spark, all_read=True).collect()}
+    assert rows == {"one": (5, 600), "two": (9, 0)}
+    assert {row["silent_ns"] for row in clocks.table(spark, all_read=False).collect()} == {0}
+    assert clocks.only({"one"}) == Clocks({"one": 5}, {"one": 1000})
+    # As an older polybus has left it.
+    assert [row["silent_ns"] for row in Clocks({"one": 5}).table(spark, all_read=True).collect()] == [0]
 
 
 def test_a_horizon_shorter_than_the_timeout_is_refused() -> None:

@@ -12,13 +12,14 @@ from typing import Any
 
 import attrs
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql.types import StringType, StructField, StructType
 
 from polybus.capture import Capture, CaptureError
-from polybus.capture.schema import EVENTS, EXCHANGES, QUARANTINE
+from polybus.capture.schema import EVENTS, EXCHANGES, FRAMES, QUARANTINE
 from polybus.capture.segments import SegmentWriter
 from polybus.spark import Done, Pipeline, load, nanoseconds
 from polybus.spark.manifest import Counts, Output
@@ -148,6 +149,33 @@ def test_runs_over_what_is_new_give_the_tables_of_a_single_run(spark: SparkSessi
     assert all(added)
     assert sum(added) == recorded.made.frames
     same_tables(spark, recorded.out, out)
+
+
+def test_nothing_is_carried_of_a_recording_that_others_have_outlived(spark: SparkSession, tmp_path: Path) -> None:
+    made, two_days = traffic(400, protocols=("ubre",)), 2 * 86_400_000_000_000
+    later = made.table.set_column(0, FRAMES.field(0), pa.repeat(pa.scalar("later"), made.table.num_rows))
+    place = FRAMES.get_field_index("ts_ns")
+    later = later.set_column(place, FRAMES.field(place), pc.add(later["ts_ns"], two_days))
+    both = attrs.evolve(made, table=pa.concat_tables([made.table, later]))
+    whole = both.write(tmp_path / "whole", rows=100, segment_batches=1)
+    capture, out = tmp_path / "capture", tmp_path / "out"
+    capture.mkdir()
+    kept = []
+    for segments in (sorted(whole.iterdir())[:3], sorted(whole.iterdir())):
+        for segment in segments:
+            shutil.copy(segment, capture)
+        Pipeline(spark).run(capture, out, report=False)
+        last = Output(Storage(out)).last
+        assert last is not None and last.state is not None
+        state = {row["capture_id"] for row in spark.read.parquet(f"{out}/{last.state}").select("capture_id").collect()}
+        assert set(last.ends) == set(last.seen) == state
+        kept.append(state)
+    assert kept == [{"20231114T221320-cafe"}, {"later"}]
+    Pipeline(spark).run(whole, tmp_path / "once", report=False)
+    for table, keys in TABLES.items():
+        one, other = (load(spark, folder, table).toArrow() for folder in (out, tmp_path / "once"))
+        order = [(name, "ascending") for name in ("capture_id", *keys)]
+        assert one.sort_by(order).equals(other.sort_by(order)), table
 
 
 def test_a_stream_and_runs_in_between_give_the_tables_of_a_single_run(

@@ -9,7 +9,6 @@ goes on exactly where the last one stopped.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
 import attrs
@@ -32,7 +31,6 @@ __all__ = [
     "REMEMBERED",
     "Correlated",
     "correlate",
-    "ends_of",
     "exchanges_of",
     "fold",
     "orphans_of",
@@ -51,6 +49,8 @@ REMEMBERED: Final = "orphan-kept"
 ORPHANS: Final = (LOST, REMEMBERED)
 CARRIED: Final = (OPEN, REMEMBERED)
 """What the next run begins with: of each key at most the newest turn, and only within the horizon of the recording's end."""
+SILENT_NS: Final = 86_400_000_000_000
+"""A recording that says nothing for a day while others are written has ended."""
 
 KEY: Final = ("capture_id", "conn_id", "client", "direction", "protocol", "correlation_id")
 REQUEST: Final = (
@@ -102,12 +102,6 @@ def correlate(events: DataFrame, patience: Patience | None = None) -> Correlated
     folded = fold(turns_of(events, patience), patience).join(F.broadcast(ends), "capture_id")
     lost = folded.where("request_seq is null").select("capture_id", "last_seq", "last_sub")
     return Correlated(exchanges_of(folded, patience, F.col("end_ns")), orphans_of(events, lost))
-
-
-def ends_of(ends: Mapping[str, int]) -> Column:
-    """The end of each recording as an expression, from a mapping of capture ids to nanoseconds of the monotonic clock."""
-    pairs = [F.lit(part) for pair in ends.items() for part in pair]
-    return F.create_map(*pairs)[F.col("capture_id")] if pairs else F.lit(None).cast("bigint")
 
 
 def turns_of(events: DataFrame, patience: Patience) -> DataFrame:
@@ -234,12 +228,28 @@ def _folded(turns: DataFrame) -> DataFrame:
     )
 
 
-def part_of(ends: Column) -> Column:
-    """What becomes of a folded turn, given the end of its recording on its monotonic clock: one of `FINAL`, `OPEN`, `LOST`,
-    `REMEMBERED`."""
-    over = ~F.col("newest") | F.coalesce(ends - F.col("last_mono_ns") > F.col("last_linger_ns"), F.lit(False))
+def part_of(patience: Patience, end_ns: Column, silent_ns: Column) -> Column:
+    """What becomes of a folded turn: one of `FINAL`, `OPEN`, `LOST`, `REMEMBERED`.
+
+    Args:
+        patience: How long an answer is waited for.
+        end_ns: The end of its recording on its monotonic clock.
+        silent_ns: For how long others were recorded since then.
+    """
     is_orphan = F.col("request_seq").isNull()
+    linger = F.col("last_linger_ns")
+    # Clocks of the wall are put right now and then, so once more the horizon is waited.
+    forgotten = silent_ns > linger + patience.horizon_ns
+    # Whether it stays open at the end nobody can say as long as its recording may go on.
+    settled = is_orphan | (F.col("answers") > 0) | _waited(end_ns)
+    given_up = forgotten & (settled | (silent_ns > linger + SILENT_NS))
+    over = ~F.col("newest") | F.coalesce(end_ns - F.col("last_mono_ns") > linger, F.lit(False))
+    over |= F.coalesce(given_up, F.lit(False))
     return F.when(is_orphan, F.when(over, LOST).otherwise(REMEMBERED)).when(over, FINAL).otherwise(OPEN)
+
+
+def _waited(end_ns: Column) -> Column:
+    return F.coalesce(end_ns - F.col("request_mono_ns") > F.col("allowance_ns"), F.lit(False))
 
 
 def exchanges_of(folded: DataFrame, patience: Patience, end_ns: Column, *further: str) -> DataFrame:
@@ -248,7 +258,7 @@ def exchanges_of(folded: DataFrame, patience: Patience, end_ns: Column, *further
     answered = F.col("answers") > 0
     # Nobody waits any more for the answer to an id that was given to the next request, however soon the recording ends.
     given_up = F.coalesce("reused", F.lit(False))
-    waited = F.coalesce(end_ns - F.col("request_mono_ns") > F.col("allowance_ns"), F.lit(False)) | given_up
+    waited = _waited(end_ns) | given_up
     unanswered = F.when(~waited, "open-at-end").when(F.col("asked_ns").isNotNull(), "timeout").otherwise("unanswered")
     answer = F.when(latency > F.col("allowance_ns"), "late").when(F.coalesce("code", F.lit(0)) == 0, "ok").otherwise("error")
     columns = {

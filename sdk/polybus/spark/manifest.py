@@ -71,12 +71,13 @@ class Manifest:
         end: Where it stopped.
         counts: What it added; of exchanges those that nothing can change any more.
         open_exchanges: How many there are besides.
-        ends: The last moment of each recording, ns on its monotonic clock.
+        ends: The last moment of each recording of which something is left open, ns on its monotonic clock.
         added: Its files, by table.
         provisional: Those of exchanges which the next run replaces.
         state: The folder of what it leaves open.
         gaps: The first of its gap rows.
         losses: The first of the stretches that it could not read.
+        seen: The same moments as `ends` on the wall clock, ns since 1970 UTC.
     """
 
     run: int
@@ -92,6 +93,7 @@ class Manifest:
     state: str | None
     gaps: list[dict[str, Any]]
     losses: list[dict[str, Any]]
+    seen: dict[str, int] = attrs.Factory(dict)
 
     def to_json(self) -> bytes:
         """As it stands in its file."""

@@ -15,7 +15,8 @@ from pyspark.sql import functions as F
 from polybus.capture.errors import CaptureError
 from polybus.capture.reading import Capture
 
-from .correlation import CARRIED, FINAL, OPEN, ORPHANS, ends_of, exchanges_of, fold, orphans_of, part_of, turns_of
+from .clocks import Clocks
+from .correlation import CARRIED, FINAL, OPEN, ORPHANS, exchanges_of, fold, orphans_of, part_of, turns_of
 from .manifest import STAGING, STATE, Counts, Manifest, Output, run_prefix
 from .patience import Patience
 from .ranges import Place, Window, plan, reach
@@ -86,19 +87,19 @@ class Step:
         self._progress("decode")
         taken = self._decode(start, end, staging)
         moved = self._move_in(prefix, taken)
-        ends = dict(last.ends) if last is not None else {}
-        for done in taken:
-            for capture_id, mono in done.ends.items():
-                ends[capture_id] = max(mono, ends.get(capture_id, mono))
+        before = Clocks(last.ends, last.seen) if last is not None else Clocks()
+        clocks = before.later(Clocks(done.ends, done.seen) for done in taken)
         counts = _sum_of(taken)
         events = load_files(self._spark, self.storage, "events", moved.get("events", []))
-        folded = self._fold(staging, events, last.state if last is not None else None, ends)
-        exchanges = self._exchanges(prefix, staging, folded, ends, moved)
+        now = clocks.table(self._spark, all_read=self._is_all(end))
+        folded = self._fold(staging, events, last.state if last is not None else None, now)
+        exchanges = self._exchanges(prefix, staging, folded, moved)
         orphans = self._orphans(prefix, staging, folded, events, moved)
         counts.exchanges = sum(file.rows for file in exchanges if file.part == FINAL)
         counts.orphans = sum(file.rows for file in orphans)
         still_open = [file for file in exchanges if file.part == OPEN]
-        state = self._carry(prefix, folded)
+        state, names = self._carry(prefix, folded)
+        clocks = clocks.only(names)
         self.output.commit(
             Manifest(
                 run=run,
@@ -108,28 +109,33 @@ class Step:
                 end=end,
                 counts=counts,
                 open_exchanges=sum(file.rows for file in still_open),
-                ends=ends,
+                ends=clocks.ends,
                 added=moved,
                 provisional=[file.name for file in still_open],
                 state=state,
                 gaps=[row for done in taken for row in done.gap_rows][:SAMPLES],
                 losses=[row for done in taken for row in done.losses][:SAMPLES],
+                seen=clocks.seen,
             )
         )
         self._forget(last, staging)
         return counts
 
-    def _carry(self, prefix: str, folded: str) -> str | None:
-        """What the next run begins with; where there is nothing, None."""
+    def _is_all(self, end: Place) -> bool:
+        """Whether a place is the end of all that is there, also of what others write."""
+        last = self._capture.segments(complete=False)[-1]
+        return end.segment == last.number and reach(self._capture, end) == end
+
+    def _carry(self, prefix: str, folded: str) -> tuple[str | None, set[str]]:
+        """What the next run begins with, None where there is nothing; and of which recordings that is."""
         files = [(part, name) for part in CARRIED for name in self.storage.files(f"{folded}/part={part}")]
-        if not files:
-            return None
-        state = f"{STATE}/{prefix[:-1]}"
+        state, names = f"{STATE}/{prefix[:-1]}", set[str]()
         for part, name in files:
             if name.endswith(".parquet"):
+                names |= self.storage.values(name, "capture_id")
                 # Spark gives the files of a task the same name in each part.
                 self.storage.move(name, f"{state}/{part}-{name.rpartition('/')[2]}")
-        return state
+        return (state if files else None), names
 
     def _forget(self, last: Manifest | None, staging: str) -> None:
         """What the new manifest has replaced."""
@@ -174,24 +180,23 @@ class Step:
 
     # -- correlate -------------------------------------------------------------------------------------------------------
 
-    def _fold(self, staging: str, events: DataFrame, before: str | None, ends: dict[str, int]) -> str:
+    def _fold(self, staging: str, events: DataFrame, before: str | None, clocks: DataFrame) -> str:
         """Fold the turns, with those that the last run left open; the folder of the result, by what is over and what is not."""
         self._progress("correlate")
         turns = turns_of(events, self._patience)
         if before is not None:
             turns = turns.unionByName(self._spark.read.schema(turns.schema).parquet(self.storage.to_read(before)))
         folder = f"{staging}/folded"
-        folded = fold(turns, self._patience).withColumn("part", part_of(ends_of(ends)))
+        folded = fold(turns, self._patience).join(F.broadcast(clocks), "capture_id", "left")
+        folded = folded.withColumn("part", part_of(self._patience, F.col("end_ns"), F.col("silent_ns")))
         folded.write.partitionBy("part").parquet(self.storage.for_spark(folder))
         return folder
 
-    def _exchanges(
-        self, prefix: str, staging: str, folded: str, ends: dict[str, int], moved: dict[str, list[str]]
-    ) -> list[Written]:
+    def _exchanges(self, prefix: str, staging: str, folded: str, moved: dict[str, list[str]]) -> list[Written]:
         """The exchanges that are over go to the table for good; those which are not are given back."""
         self._progress("exchanges")
         table = self._read_folded(folded, ~F.col("part").isin(*ORPHANS))
-        made = exchanges_of(table, self._patience, ends_of(ends), "part")
+        made = exchanges_of(table, self._patience, F.col("end_ns"), "part")
         written = self._write(made, "exchanges", f"{staging}/exchanges", prefix, "request_time_ns", "part")
         moved["exchanges"] = [file.name for file in written if file.part == FINAL]
         return written

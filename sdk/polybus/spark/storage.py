@@ -14,6 +14,8 @@ import pyarrow.parquet as pq
 
 from polybus.capture.filesystems import find_filesystem
 
+from ..capture.compute import pc
+
 fcntl: ModuleType | None
 try:
     import fcntl
@@ -104,6 +106,15 @@ class Storage:
             OSError: It cannot be read.
         """
         return int(pq.read_metadata(self.inside(path), filesystem=self._fs).num_rows)
+
+    def values(self, path: str, column: str) -> set[Any]:
+        """What stands in a column of a Parquet file.
+
+        Raises:
+            OSError: It cannot be read.
+        """
+        with pq.ParquetFile(self.inside(path), filesystem=self._fs) as file:
+            return {value for rows in file.iter_batches(columns=[column]) for value in pc.unique(rows.column(0)).to_pylist()}
 
     def names(self) -> list[str]:
         """What stands at the root."""

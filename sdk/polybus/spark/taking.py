@@ -46,6 +46,7 @@ class Taken:
     gaps: int = 0
     lost: int = 0
     ends: dict[str, int] = attrs.Factory(dict)
+    seen: dict[str, int] = attrs.Factory(dict)
     gap_rows: list[dict[str, Any]] = attrs.Factory(list)
     losses: list[dict[str, Any]] = attrs.Factory(list)
     files: list[list[str]] = attrs.Factory(list)
@@ -94,13 +95,11 @@ def take(capture: str, storage: Storage, staging: str, piece: Range, window: Win
 
 
 def _note_ends(done: Taken, events: pa.RecordBatch) -> None:
-    found = (
-        pa.table([events.column("capture_id"), events.column("mono_ns")], ["id", "mono"])
-        .group_by("id")
-        .aggregate([("mono", "max")])
-    )
-    for row in found.to_pylist():
-        done.ends[row["id"]] = max(int(row["mono_max"]), done.ends.get(row["id"], 0))
+    found = pa.table(events.select(["capture_id", "mono_ns", "time_ns"])).group_by("capture_id")
+    for row in found.aggregate([("mono_ns", "max"), ("time_ns", "max")]).to_pylist():
+        name = row["capture_id"]
+        done.ends[name] = max(int(row["mono_ns_max"]), done.ends.get(name, 0))
+        done.seen[name] = max(int(row["time_ns_max"]), done.seen.get(name, 0))
 
 
 def _noting_gaps(done: Taken, rows: pa.RecordBatch) -> pa.RecordBatch:

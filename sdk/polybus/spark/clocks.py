@@ -1,0 +1,65 @@
+"""How far each recording has come: on its own clock, which latencies are measured by, and on the wall's.
+
+A recorder that was stopped does not say so, and its clock stands still. What it left open would be carried from run to run for
+good, with an entry here; the wall clock of the others shows that it has been silent for long.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Self
+
+import attrs
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+
+__all__ = ["Clocks"]
+
+
+@attrs.frozen
+class Clocks:
+    """Of each recording, by its id.
+
+    Attributes:
+        ends: Its last moment, ns on its monotonic clock.
+        seen: The same on the wall clock, ns since 1970 UTC; what an older polybus has written does not say it.
+    """
+
+    ends: dict[str, int] = attrs.Factory(dict)
+    seen: dict[str, int] = attrs.Factory(dict)
+
+    def later(self, others: Iterable[Self]) -> Clocks:
+        """With what others have seen."""
+        ends, seen = dict(self.ends), dict(self.seen)
+        for other in others:
+            _advance(ends, other.ends)
+            _advance(seen, other.seen)
+        return Clocks(ends, seen)
+
+    def only(self, names: set[str]) -> Clocks:
+        """Of some recordings."""
+        return Clocks(
+            {name: value for name, value in self.ends.items() if name in names},
+            {name: value for name, value in self.seen.items() if name in names},
+        )
+
+    def table(self, spark: SparkSession, *, all_read: bool) -> DataFrame:
+        """``capture_id``, ``end_ns`` and ``silent_ns``: for how long others have gone on since its last frame.
+
+        Args:
+            spark: The session.
+            all_read: Whether all that is on the disk has been read. Where not, a recording may have said something after what
+                others have said later, and none counts as silent.
+        """
+        now = max(self.seen.values(), default=0) if all_read else 0
+        columns = {
+            "capture_id": pa.array(self.ends, pa.string()),
+            "end_ns": pa.array(self.ends.values(), pa.int64()),
+            "silent_ns": pa.array([max(now - self.seen.get(name, now), 0) for name in self.ends], pa.int64()),
+        }
+        return spark.createDataFrame(pa.table(columns))
+
+
+def _advance(clocks: dict[str, int], other: Mapping[str, int]) -> None:
+    for name, value in other.items():
+        clocks[name] = max(value, clocks.get(name, value))
