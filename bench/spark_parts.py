@@ -6,6 +6,7 @@ import json
 import shutil
 import time
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -125,7 +126,7 @@ def decode_part(folder: Path, sizes: Sizes) -> Iterator[Measured]:
             "decode, all columns": spark.read.format("polybus").load(path),
         }
         assert [frame.count() for frame in frames.values()] == [truth.rows] * 2 + [truth.events] * 2
-        yield from in_turns([(f"{name}: {what}", truth.rows, lambda it=frame: _noop(it)) for what, frame in frames.items()])
+        yield from in_turns([(f"{name}: {what}", truth.rows, partial(_noop, frame)) for what, frame in frames.items()])
 
 
 def _pipeline_part(cores: int) -> Callable[[Path, Sizes], Iterator[Measured]]:
@@ -174,7 +175,7 @@ def correlation_part(folder: Path, sizes: Sizes) -> Iterator[Measured]:
         events = load(spark, str(folder / f"out-2-{frames}"), "events")
         pairs = correlate(events).exchanges
         assert (events.count(), pairs.count()) == (truth.events, truth.exchanges)
-        cases.append((f"correlation, {frames:,} frames", truth.events, lambda it=pairs: _noop(it)))
+        cases.append((f"correlation, {frames:,} frames", truth.events, partial(_noop, pairs)))
     yield from in_turns(cases)
 
 
@@ -200,12 +201,13 @@ def aggregation_part(folder: Path, sizes: Sizes) -> Iterator[Measured]:
 
     def duck(threads: int) -> list[Any]:
         duckdb.sql(f"set threads = {threads}")
-        return [(row[0], row[1], row[4]) for row in duckdb.sql(native).fetchall()]
+        made: Any = duckdb.sql(native)
+        return [(row[0], row[1], row[4]) for row in made.fetchall()]
 
     found = [(row["subject"], row["n"], row["longest"]) for row in spark.sql(asked).collect()]
     assert duck(1) == found and sum(row[1] for row in found) == rows
     cases: list[Case] = [("aggregation, Spark 2 cores", rows, lambda: spark.sql(asked).collect())]
-    cases += [(f"aggregation, DuckDB {threads}", rows, lambda n=threads: duck(n)) for threads in (1, 2)]
+    cases += [(f"aggregation, DuckDB {threads}", rows, partial(duck, threads)) for threads in (1, 2)]
     yield from in_turns(cases)
 
 

@@ -11,7 +11,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
 
 
 def test_events_and_pairs_are_there_once_though_driver_and_jvm_were_killed(tmp_path: Path) -> None:
-    made = traffic(7_000)
+    made = traffic(5_000)
     capture = made.write(tmp_path / "capture", rows=250, segment_batches=8)
     seen = disturbed(capture, tmp_path / "out", kills=2, rows=1250, sink="pipeline")
     assert len(seen) == 2
