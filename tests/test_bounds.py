@@ -11,10 +11,10 @@ import polybus
 
 PACKAGE = Path(polybus.__file__).parent
 MODULES = (
-    "acquaintance answering asking authority backlog bus calls channel channelled connecting crowd deliveries distribution"
-    " event_stream execution fanout inbox incoming interest known_peer inflow life link links loopback openings outbox"
-    " outflow passages peer publishing relaying reply router routing runtime serving subject_index subscription turns urgency"
-    " workers"
+    "acquaintance answering asking authority backlog bus calls channel channel_calls channelled connecting crowd"
+    " deliveries distribution event_stream execution fanout inbox incoming interest known_peer inflow life link links"
+    " loopback openings outbox outflow passages peer publishing relaying reply router routing runtime serving"
+    " subject_index subscription turns urgency workers"
 ).split()
 GROWING = {"Counter", "OrderedDict", "UrgentQueue", "bytearray", "defaultdict", "deque", "dict", "list", "set"}
 

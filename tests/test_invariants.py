@@ -24,7 +24,7 @@ FLOORS: tuple[frozenset[str], ...] = (
     frozenset({"account", "urls", "targets", "reply", "hello", "outbox", "workers", "eager", "runtime", "threads", "channel"}),
     frozenset({"signatures", "handlers", "authority", "router"}),
     frozenset({"blocking_items", "blocking_peer"}),
-    frozenset({"blocking", "calls", "execution", "event_stream", "lifespan", "loopback"}),
+    frozenset({"blocking", "calls", "channel_calls", "execution", "event_stream", "lifespan", "loopback"}),
     frozenset({"known_peer", "turns", "answering", "acquaintance", "channelled", "peer", "openings", "incoming"})
     | frozenset({"inbox", "deliveries", "crowd", "backlog", "outflow", "inflow", "link", "relaying", "tunnel"}),
     frozenset({"subscription", "interest", "fanout", "distribution"}),

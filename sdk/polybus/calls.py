@@ -5,13 +5,12 @@ from __future__ import annotations
 import inspect
 import math
 import secrets
-from collections.abc import AsyncIterable, Awaitable, Coroutine
+from collections.abc import Awaitable, Coroutine
 from typing import TYPE_CHECKING, Any, Final
 
 import anyio
 from attrs import frozen
 
-from .channel import Channel
 from .context import current_call
 from .errors import Code, Forbidden, RequestError
 from .events import HandlerFailed
@@ -23,7 +22,7 @@ if TYPE_CHECKING:
     from .handlers import Handler
     from .peer import Peer
 
-__all__ = ["Answer", "Call", "ChannelCall", "RefusedCall", "failure"]
+__all__ = ["Answer", "Call", "RefusedCall", "failure"]
 
 
 _PLAIN: Final = frozenset({"inline", "thread"})
@@ -240,87 +239,6 @@ class RefusedCall(Call):
                 self.origin.refuse(self, *failure(self._outcome, self.bus, self.message))
         finally:
             self.end()
-
-
-class ChannelCall(Call):
-    """A stream or channel while its handler runs."""
-
-    __slots__ = ("channel",)
-
-    def __init__(
-        self, bus: Bus, origin: Answer, peer: Peer | None, handler: Handler, message: Message, deadline: float, channel: Any
-    ) -> None:
-        super().__init__(bus, origin, peer, handler, message, deadline)
-        self.channel: Channel[Any, Any] = channel
-        channel.on_end = self.stop
-        channel.answers = True
-
-    async def _run(self) -> None:
-        bus, channel = self.bus, self.channel
-        deadline = None if self.deadline == math.inf else self.deadline
-        token = current_call.set(self)
-        try:
-            if bus._authorize is not None and self.peer is not None:
-                await self._authorized(bus, self.message.attributes.get("mode", "stream"))
-            await bus._execution.around(self.message, deadline, lambda message: self._converse(message, deadline))
-            channel.finish()
-        except Exception as error:
-            if not self.ended:  # nobody is there to be told, and what it ran into is mostly just that
-                self._fail(error)
-        except BaseException as error:
-            if not (self.ended or bus._execution.ours(error, self.scope)):
-                self._fail(error)
-            if self.ended or bus._execution.must_pass(error, self.scope):
-                raise
-        finally:
-            current_call.reset(token)
-            self.end()
-
-    async def _converse(self, message: Message, deadline: float | None) -> None:
-        outcome = self.handler.invoke(self.bus, message, deadline, self.channel)
-        if inspect.isawaitable(outcome):  # not of a generator function, which gives its items itself
-            outcome = await outcome
-        if self.handler.style == "stream":
-            await self._stream(outcome, self.channel)
-
-    def _fail(self, error: BaseException) -> None:
-        if self.channel.failed is None:
-            code, text, reason, detail = failure(error, self.bus, self.message)
-            self.channel.abort(code, text, reason, detail)
-
-    async def _stream(self, given: Any, channel: Channel[Any, Any]) -> None:
-        if not isinstance(given, AsyncIterable):
-            raise TypeError(f"{self.handler.name} is to give an async iterator, and returned {type(given).__name__}")
-        items = aiter(given)
-        try:
-            async for item in items:
-                await channel.send(item)
-        finally:
-            # A generator's clean-up may await: let it, for a bounded time, even when we are cancelled.
-            if (aclose := getattr(items, "aclose", None)) is not None:
-                with anyio.CancelScope(shield=True, deadline=anyio.current_time() + 5):
-                    await aclose()
-
-    def expire(self) -> None:
-        self.cut(Code.DEADLINE_EXCEEDED, "the deadline passed before the stream ended")
-
-    def cut(self, code: Code, text: str) -> None:
-        """Stop the handler, and say why."""
-        if not self.ended:
-            self.channel.abort(code, text)
-            self.stop()
-
-    def stop(self) -> None:
-        self.channel.on_end = None
-        super().stop()
-        self.channel.abort(Code.CANCELLED, "the handler was stopped")  # what is still open
-
-    def end(self) -> None:
-        self.discard()
-        super().end()
-
-    def discard(self) -> None:
-        self.channel.discard()
 
 
 def failure(error: BaseException, bus: Bus, message: Message) -> tuple[Code, str, str | None, Any]:

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 import anyio
 
-from .calls import Call, ChannelCall
+from .calls import Call
+from .channel_calls import ChannelCall
 from .errors import Code
 from .link import Link, State
 

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 from .account import OVERHEAD, Account, cost
 from .body import JSON, OCTETS, BodyFormat
-from .calls import Answer, Call, ChannelCall
+from .calls import Answer, Call
 from .channel import CREDIT, Channel
+from .channel_calls import ChannelCall
 from .errors import Code, DeadlineExceeded, Disconnected, QueueFull, RequestError, TooManyRequests
 from .message import Kind, Message
 from .reply import Reply

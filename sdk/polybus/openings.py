@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
-from .calls import ChannelCall, RefusedCall
+from .calls import RefusedCall
 from .channel import CREDIT, Channel
+from .channel_calls import ChannelCall
 from .errors import Code
 from .message import Kind, Message
 from .subjects import canonical

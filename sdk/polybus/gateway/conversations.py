@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import anyio
 
-from ..calls import ChannelCall
 from ..channel import Channel, Opening
+from ..channel_calls import ChannelCall
 from ..errors import BusError
 from ..handlers import Handler, plan
 from ..message import Kind, Message

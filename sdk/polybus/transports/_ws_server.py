@@ -13,7 +13,8 @@ from websockets.server import ServerProtocol
 
 from ..errors import BusError
 from ..plugins import Admission, Handshake
-from ._listen import Arrival, Knock, Listener
+from ._arrival import Arrival, Knock
+from ._listen import Listener
 from ._stream import StreamTransport
 from ._wire import Wire
 from ._ws_frames import WebSocketFramer

@@ -15,10 +15,11 @@ from attrs import define, field
 
 from ..errors import BusError, LocalProtocolError
 from ..plugins import Admission, DialOptions, Handshake, Host, ListenOptions, Transport
+from ._arrival import Arrival
 from ._codes import code_for, text_of
 from ._dial import dial_tcp, dial_unix
 from ._lengths import KEEP_ALIVE, LengthFramer, closing_frame, pack_length
-from ._listen import Arrival, Listener
+from ._listen import Listener
 from ._sockets import bind_tcp, bind_unix
 from ._stream import State, StreamTransport
 from ._urls import bare_address, unix_path

@@ -1,0 +1,104 @@
+"""One stream or channel while its handler runs: from the queue of the workers to its end."""
+
+from __future__ import annotations
+
+import inspect
+import math
+from collections.abc import AsyncIterable
+from typing import TYPE_CHECKING, Any
+
+import anyio
+
+from .calls import Answer, Call, failure
+from .channel import Channel
+from .context import current_call
+from .errors import Code
+from .message import Message
+
+if TYPE_CHECKING:
+    from .bus import Bus
+    from .handlers import Handler
+    from .peer import Peer
+
+__all__ = ["ChannelCall"]
+
+
+class ChannelCall(Call):
+    """A stream or channel while its handler runs."""
+
+    __slots__ = ("channel",)
+
+    def __init__(
+        self, bus: Bus, origin: Answer, peer: Peer | None, handler: Handler, message: Message, deadline: float, channel: Any
+    ) -> None:
+        super().__init__(bus, origin, peer, handler, message, deadline)
+        self.channel: Channel[Any, Any] = channel
+        channel.on_end = self.stop
+        channel.answers = True
+
+    async def _run(self) -> None:
+        bus, channel = self.bus, self.channel
+        deadline = None if self.deadline == math.inf else self.deadline
+        token = current_call.set(self)
+        try:
+            if bus._authorize is not None and self.peer is not None:
+                await self._authorized(bus, self.message.attributes.get("mode", "stream"))
+            await bus._execution.around(self.message, deadline, lambda message: self._converse(message, deadline))
+            channel.finish()
+        except Exception as error:
+            if not self.ended:  # nobody is there to be told, and what it ran into is mostly just that
+                self._fail(error)
+        except BaseException as error:
+            if not (self.ended or bus._execution.ours(error, self.scope)):
+                self._fail(error)
+            if self.ended or bus._execution.must_pass(error, self.scope):
+                raise
+        finally:
+            current_call.reset(token)
+            self.end()
+
+    async def _converse(self, message: Message, deadline: float | None) -> None:
+        outcome = self.handler.invoke(self.bus, message, deadline, self.channel)
+        if inspect.isawaitable(outcome):  # not of a generator function, which gives its items itself
+            outcome = await outcome
+        if self.handler.style == "stream":
+            await self._stream(outcome, self.channel)
+
+    def _fail(self, error: BaseException) -> None:
+        if self.channel.failed is None:
+            code, text, reason, detail = failure(error, self.bus, self.message)
+            self.channel.abort(code, text, reason, detail)
+
+    async def _stream(self, given: Any, channel: Channel[Any, Any]) -> None:
+        if not isinstance(given, AsyncIterable):
+            raise TypeError(f"{self.handler.name} is to give an async iterator, and returned {type(given).__name__}")
+        items = aiter(given)
+        try:
+            async for item in items:
+                await channel.send(item)
+        finally:
+            # A generator's clean-up may await: let it, for a bounded time, even when we are cancelled.
+            if (aclose := getattr(items, "aclose", None)) is not None:
+                with anyio.CancelScope(shield=True, deadline=anyio.current_time() + 5):
+                    await aclose()
+
+    def expire(self) -> None:
+        self.cut(Code.DEADLINE_EXCEEDED, "the deadline passed before the stream ended")
+
+    def cut(self, code: Code, text: str) -> None:
+        """Stop the handler, and say why."""
+        if not self.ended:
+            self.channel.abort(code, text)
+            self.stop()
+
+    def stop(self) -> None:
+        self.channel.on_end = None
+        super().stop()
+        self.channel.abort(Code.CANCELLED, "the handler was stopped")  # what is still open
+
+    def end(self) -> None:
+        self.discard()
+        super().end()
+
+    def discard(self) -> None:
+        self.channel.discard()
