@@ -125,6 +125,7 @@ def test_compact_and_export_print_their_files(tmp_path: Path, capsys: pytest.Cap
     [
         (["capture", "info", "nowhere"], "is no capture: there is no such folder", 1),
         (["replay", "nowhere", "ubre+tcp://127.0.0.1:1"], "is no capture: there is no such folder", 1),
+        (["replay", "s3://bucket/captures", "ubre+tcp://127.0.0.1:1"], "--record DIR, a folder on this machine", 2),
         (["analyse", "nowhere", "--out", "x"], "is no capture: there is no such folder", 1),
         (["record", "ubre+tcp://127.0.0.1:1", "x", "--max-bytes", "lots"], "500M or 10G", 2),
         (["record", "ubre+tcp://127.0.0.1:1", "x", "--listen", "ubre+tcp://0.0.0.0:0"], "--insecure", 2),

@@ -134,6 +134,8 @@ def replay(
     capture = captures()
     if not speed >= 0:
         raise UsageError(f"--speed {speed}: a number, not below 0")
+    if record is None and not dry_run and "://" in folder:
+        raise UsageError(f"where is the replay of {folder} to be recorded? --record DIR, a folder on this machine")
     selection = capture.Selection(_point(start, "--start"), _point(end, "--end"), tuple(subject or ()), tuple(connection or ()))
     source = capture.Capture(folder)
 
