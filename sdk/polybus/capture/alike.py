@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from ..limits import Limits
-from .buffers import Bytes
+from .buffers import Bytes, distinct
 from .compute import pc
 from .cuts import BODY, DERIVED, ID, KEY, MS, Bodies, Cut
 from .event_columns import Column, Part
@@ -146,18 +146,13 @@ class _Work:
             encoded = piece.dictionary_encode()
             codes = codes * len(encoded.dictionary) + encoded.indices.to_numpy()
             if codes.max(initial=0) > _MOST:
-                codes = self._small(codes)
+                codes = distinct(codes)[1].astype(np.int64)
             pieces.append(piece)
             begins = end
-        codes = self._small(codes)
+        codes = distinct(codes)[1].astype(np.int64)
         firsts = np.zeros(int(codes.max()) + 1, np.int64)
         firsts[codes[::-1]] = np.arange(len(codes))[::-1]
         return pieces, codes, firsts
-
-    @staticmethod
-    def _small(codes: Any) -> Any:
-        """The same numbers from 0 on, without gaps."""
-        return pa.array(codes).dictionary_encode().indices.to_numpy().astype(np.int64)
 
     # -- what the codec says ---------------------------------------------------------------------------------------------
 

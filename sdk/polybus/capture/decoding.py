@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from ..errors import RemoteProtocolError
 from ..limits import Limits
+from .buffers import distinct
 from .compute import pc
 from .event_columns import EventColumns, Part, Said
 from .readings import Row
@@ -78,7 +79,7 @@ def _wires(batch: pa.RecordBatch, limits: Limits) -> tuple[list[Wire], Any]:
     """How frames are read, and which of these each row is (`numpy.ndarray`)."""
     protocols, options = (batch.column(name).dictionary_encode("encode") for name in ("protocol", "options"))
     codes = protocols.indices.to_numpy().astype(np.int64) * len(options.dictionary) + options.indices.to_numpy()
-    known, which = np.unique(codes, return_inverse=True)
+    known, which = distinct(codes)
     names, texts = protocols.dictionary.to_pylist(), options.dictionary.to_pylist()
     pairs = [divmod(int(code), len(texts)) for code in known]
     return [wire_of(names[name] or "", texts[text] or "", limits) for name, text in pairs], which
