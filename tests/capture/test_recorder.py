@@ -30,7 +30,8 @@ from polybus.capture.batches import Batches
 from polybus.capture.counts import BATCH_ROWS
 from polybus.capture.schema import DIRECTION_IN, DIRECTION_OUT, FLAG_GAP_BEFORE, FLAG_REDACTED
 from polybus.capture.segments import SegmentWriter
-from polybus.capture.taps import FIELDS, MOST, End
+from polybus.capture.taps import FIELDS, MOST, End, Gap
+from polybus.capture.waiting import Waiting
 from polybus.capture.writer_process import WriterProcess
 from polybus.capture.writer_thread import WriterThread
 from polybus.testing import pair
@@ -582,6 +583,97 @@ def test_a_writer_that_stands_still_does_not_hold_up_the_bus(tmp_path: Path) -> 
     rows = _rows(tmp_path)
     assert sum(row["frame"] is not None for row in rows) == many - dropped
     assert sum(gap["frames"] for gap in _gaps(rows)) == dropped
+
+
+@pytest.mark.native
+def test_what_a_killed_writer_was_told_to_be_missing_is_still_said(tmp_path: Path) -> None:
+    with _opened(tmp_path, apart=True) as recorder:
+        writer: Any = recorder._writer
+        first = writer.pid
+        os.kill(first, signal.SIGSTOP)
+        recorder._waiting.lose(1000)
+        recorder.take((_end(), 0, _frame(0), None))
+        until(lambda: writer.given == 2)
+        os.kill(first, signal.SIGKILL)
+        until(lambda: writer.pid not in (first, None))
+    assert _gaps(_rows(tmp_path)) == [{"gap": "killed", "frames": 1001}]
+    assert recorder.stats().dropped == 1001
+
+
+@pytest.mark.native
+def test_a_writer_that_is_dead_at_the_end_is_followed_by_one_that_says_so(tmp_path: Path) -> None:
+    with _opened(tmp_path, apart=True) as recorder:
+        writer: Any = recorder._writer
+        os.kill(writer.pid, signal.SIGSTOP)
+        for number in range(100):
+            recorder.take((_end(), number, _frame(number), None))
+        until(lambda: writer.given == 100)
+        os.kill(writer.pid, signal.SIGKILL)
+    assert _gaps(_rows(tmp_path)) == [{"gap": "killed", "frames": 100}]
+    assert (recorder.stats().dropped, recorder.stats().waiting) == (100, 0)
+    assert all(segment.sealed for segment in Capture(tmp_path).segments())
+
+
+def test_rows_that_are_taken_while_others_are_lost_do_not_change_what_is_said(tmp_path: Path) -> None:
+    waiting = Waiting(1 << 20)
+    taken: list[Any] = []
+    stopping = threading.Event()
+
+    def take() -> None:
+        while not stopping.is_set() or not waiting.empty:
+            taken.extend(waiting.next(500)[::FIELDS])
+
+    thread = threading.Thread(target=take)
+    row = (_end(), 0, b"", None)
+    for _ in range(2 * MOST_ROWS):
+        waiting.take(row, room=True)
+    thread.start()
+    for number in range(200_000):
+        waiting.take(row, room=number % 3 > 0)
+    stopping.set()
+    thread.join()
+    gaps = [end for end in taken if isinstance(end, Gap)]
+    assert sum(gap.frames for gap in gaps) == waiting.dropped
+    assert len(taken) - len(gaps) + waiting.dropped == 2 * MOST_ROWS + 200_000
+
+
+@pytest.mark.native
+def test_modules_in_the_working_directory_are_not_loaded_by_the_writer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "json.py").write_text("raise SystemExit(7)")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path, tmp_path / "a path"])
+    with _opened(tmp_path / "captures") as recorder:
+        assert isinstance(recorder._writer, WriterProcess)
+
+
+@pytest.mark.native
+def test_a_forked_child_does_not_keep_the_writer_waiting(tmp_path: Path) -> None:
+    script = (
+        "import os, sys, time\nfrom polybus.capture import make_recorder\n"
+        "recorder = make_recorder(sys.argv[1])\nrecorder.open()\n"
+        "child = os.fork()\nif not child:\n    os.close(1)\n    os.close(2)\n    time.sleep(60)\n"
+        "print(child, recorder._writer.pid, flush=True)\nos.kill(os.getpid(), 9)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script, str(tmp_path)], capture_output=True, text=True, check=False, timeout=60
+    )
+    child, writer = map(int, done.stdout.split())
+    try:
+        until(lambda: not _is_there(writer))
+        assert _is_there(child)
+    finally:
+        os.kill(child, signal.SIGKILL)
+
+
+@pytest.mark.native
+def test_a_program_that_ends_without_leaving_loses_nothing(tmp_path: Path) -> None:
+    script = (
+        "import sys\nfrom polybus.capture import make_recorder\nfrom polybus.capture.taps import End\n"
+        "recorder = make_recorder(sys.argv[1])\nrecorder.open()\n"
+        "for number in range(900): recorder.take((End(0), number, b'x', None))"
+    )
+    subprocess.run([sys.executable, "-c", script, str(tmp_path)], check=True, timeout=60)
+    assert len(_rows(tmp_path)) == 900
 
 
 def test_where_no_process_can_be_begun_a_thread_writes(

@@ -287,6 +287,13 @@ def test_a_secret_that_begins_before_the_cut_is_not_seen() -> None:
     assert flags == [FLAG_TRUNCATED | FLAG_REDACTED]
 
 
+def test_base64_that_is_cut_hides_nothing() -> None:
+    long = b'{"publish":"a","body":"%s"}' % base64.b64encode(b'{"password":"hunter2"}' + bytes(30))
+    frames, flags, _ = _applied(Redaction("default", bodies=True, longest=60), End(DIRECTION_OUT, protocol="ubre"), [long])
+    assert _hidden(frames[0])
+    assert flags == [FLAG_TRUNCATED | FLAG_REDACTED]
+
+
 def test_a_text_that_never_ends_does_not_hide_the_next_frame() -> None:
     given = [b'{"data_base64":"AAAA', b'"data_base64":"' + HIDDEN.encode() + b'"}']
     frames, flags, _ = _applied(Redaction("default", bodies=True), End(DIRECTION_OUT, protocol="uprotocol"), given)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import select
 import signal
 import socket
@@ -11,7 +12,9 @@ import subprocess
 import sys
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from typing import Any, Final
+from weakref import ref
 
 from .errors import CaptureError
 from .packing import END
@@ -27,6 +30,21 @@ _BEGINNING: Final = 30.0
 """Seconds until the process must have answered."""
 _BUFFER: Final = 1 << 20
 """Bytes that the connection may hold, where the system lets it."""
+
+
+def _is_open(file: int) -> bool:
+    try:
+        os.fstat(file)
+    except OSError:
+        return False
+    return True
+
+
+def _let_go(connection: ref[socket.socket]) -> None:
+    """In a child that this process has forked: it is not to keep the other process waiting when this one ends."""
+    held = connection()
+    if held is not None:
+        held.close()
 
 
 class Helper:
@@ -59,15 +77,17 @@ class Helper:
                 for end in (self._connection, theirs):
                     end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _BUFFER)
                 self._process = subprocess.Popen(
-                    [sys.executable, "-c", _PROGRAM, json.dumps(sys.path)],
+                    [sys.executable, "-I", "-c", _PROGRAM, json.dumps([str(one) for one in sys.path])],
                     stdin=theirs.fileno(),
                     stdout=subprocess.DEVNULL,
+                    stderr=None if _is_open(2) else subprocess.DEVNULL,  # else the first file would be taken for it
                     start_new_session=True,  # Ctrl-C is for the application: this ends when that does
                 )
         except BaseException:
             self._connection.close()
             raise
         self.pid: int = self._process.pid
+        os.register_at_fork(after_in_child=partial(_let_go, ref(self._connection)))
         try:
             self._begin(settings)
         except BaseException:

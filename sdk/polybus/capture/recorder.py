@@ -6,6 +6,7 @@ row without a frame says so where it is missing.
 
 from __future__ import annotations
 
+import atexit
 import logging
 import os
 import secrets
@@ -18,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 from attrs import frozen
 
 from ..errors import LocalProtocolError
+from .errors import CaptureError
 from .taps import Row, Tap
 from .waiting import Waiting
 from .writer_process import WriterProcess, possible
@@ -96,7 +98,7 @@ class Recorder:
             "metadata": dict(metadata or {}),
         }
         self._apart: bool = apart if apart is not None else possible() and not callable(redact)
-        self._waiting = Waiting()
+        self._waiting = Waiting(frame_bytes)
         self.rows: list[Any] = self._waiting.rows
         """What waits: the fields of rows, one after the other. Only links append."""
         self._writer: WriterProcess | WriterThread | None = None
@@ -160,14 +162,20 @@ class Recorder:
         """Make the folder, seal what a killed recorder has left there, begin to write. May take a while: not for event loops.
 
         Raises:
-            CaptureError: The folder cannot be made or written.
+            CaptureError: The folder cannot be made or written, or no thread can be begun.
         """
         writer = self._begin()
         with self._lock:
             self._writer = writer
-            self._thread = threading.Thread(target=writer.run, name="polybus recorder", daemon=True)
-            self._thread.start()
+            thread = threading.Thread(target=writer.run, name="polybus recorder", daemon=True)
+            try:
+                thread.start()
+            except RuntimeError as error:
+                writer.abandon()
+                raise CaptureError(f"cannot record to {self.path}: {error}") from error
+            self._thread = thread
             stopping = self._stopping  # closed meanwhile, by a task that was cancelled
+        atexit.register(self.close)  # of a program that ends without
         if stopping:
             self.close()
 
@@ -193,6 +201,7 @@ class Recorder:
             thread, self._thread = self._thread, None
         if thread is None or self._writer is None:
             return
+        atexit.unregister(self.close)
         self._writer.stop()
         thread.join(_PATIENCE)
         if thread.is_alive():

@@ -73,18 +73,18 @@ class Redaction:
             frames: The frames; null where a row has none.
         """
         flags = np.zeros(len(frames), np.int32)
+        if frames.nbytes > self._longest:
+            frames = self._cut(frames, flags)
+        cut = np.flatnonzero(flags).tolist()  # a secret may go on behind the cut: what it looks like is not to be relied on
         if not self._bodies:
             frames = self._changed(
                 range(len(frames)), ends, numbers, frames, flags, lambda end, one: headers_only(end.protocol, end.options, one)
             )
         if self._redact is not None:
             redact = self._redact
-            rows = suspicious(ends, numbers, frames) if self._suspects else range(len(frames))
+            rows = {*suspicious(ends, numbers, frames), *cut} if self._suspects else range(len(frames))
             frames = self._changed(rows, ends, numbers, frames, flags, lambda end, one: redact(end.protocol, one))
-        blanked = int(np.count_nonzero(flags))
-        if frames.nbytes > self._longest:
-            frames = self._cut(frames, flags)
-        return frames, flags if flags.any() else None, blanked
+        return frames, flags if flags.any() else None, int(np.count_nonzero(flags & FLAG_REDACTED))
 
     def _changed(
         self,
@@ -114,7 +114,7 @@ class Redaction:
                 changed = b""
             if changed != frame:
                 made[row] = bytes(changed)
-                flags[row] = FLAG_REDACTED
+                flags[row] |= FLAG_REDACTED
         return _with(frames, made)
 
     def _cut(self, frames: pa.Array, flags: Int32s) -> pa.Array:

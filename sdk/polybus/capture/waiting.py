@@ -17,14 +17,18 @@ _MOST_LARGE: Final = 64 << 20
 class Waiting:
     """A list with bounds: what there is no room for is dropped and counted, and a row says so where it is missing.
 
+    Args:
+        longest: Bytes that are kept of a frame.
+
     Attributes:
         rows: The fields of rows, one after the other. Only links append, only who has called `next` removes.
         dropped: How many frames there was no room for.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, longest: int) -> None:
         self.rows: list[Any] = []
         self.dropped: int = 0
+        self._longest = longest
         self._large = 0  # bytes of large frames taken in, and given out: each is counted by one side only
         self._large_done = 0
         self._taken = 0  # rows given out
@@ -36,15 +40,17 @@ class Waiting:
 
     def take(self, row: Row, *, room: bool) -> None:
         """Take a row if there is room for it, else count it."""
-        frame = row[2]
+        end, time_ns, frame, ttl = row
+        if frame is not None and len(frame) > self._longest:
+            frame = frame[: self._longest + 1]  # one more, so that the writer sees that it was longer
         size = 0 if frame is None else len(frame)
         large = size >= SMALL
         if not room or len(self.rows) >= MOST or (large and self.large + size > _MOST_LARGE):
-            self._drop(self._taken + len(self))
+            self.lose(1)
             return
         if large:
             self._large += size
-        self.rows += row
+        self.rows += (end, time_ns, frame, ttl)
 
     @property
     def large(self) -> int:
@@ -56,19 +62,22 @@ class Waiting:
         """Whether nothing waits, and nothing is missing that has not been said."""
         return not self.rows and not self._gaps
 
-    def _drop(self, place: int) -> None:
-        with self._lock:  # rare, and never held for long
+    def lose(self, frames: int) -> None:
+        """So many are missing at the end of what waits."""
+        with self._lock:  # never held for long
+            place = self._taken + len(self)
             if self._gaps and self._gaps[-1][0] == place:
-                self._gaps[-1][1] += 1
+                self._gaps[-1][1] += frames
             else:
-                self._gaps.append([place, 1])
-        self.dropped += 1
+                self._gaps.append([place, frames])
+            self.dropped += frames
 
     def next(self, most: int) -> list[Any]:
         """Take away up to so many rows, the longest waiting first, with rows that say where frames are missing."""
-        flat = self.rows[: most * FIELDS]
-        del self.rows[: len(flat)]
-        start, self._taken = self._taken, self._taken + len(flat) // FIELDS
+        with self._lock:
+            flat = self.rows[: most * FIELDS]
+            del self.rows[: len(flat)]
+            start, self._taken = self._taken, self._taken + len(flat) // FIELDS
         if self._large != self._large_done:
             self._large_done += sum(len(frame) for frame in flat[2::FIELDS] if frame is not None and len(frame) >= SMALL)
         if self._gaps:

@@ -18,8 +18,8 @@ from attrs import astuple, evolve
 from .counts import FLUSH_SECONDS, Counts
 from .errors import CaptureError
 from .helper import Helper
-from .packing import Packer
-from .taps import Gap
+from .packing import Packed, Packer
+from .taps import FIELDS, Gap
 from .waiting import Waiting
 
 __all__ = ["WriterProcess", "possible"]
@@ -34,6 +34,8 @@ _AGAIN: Final = 1.0
 """Seconds after which another process is begun in place of one that could not be begun, or ended soon."""
 _OFTEN: Final = 10.0
 """Seconds that are soon."""
+_ATTEMPTS: Final = 2
+"""At the end, to write what is left."""
 
 
 def possible() -> bool:
@@ -65,6 +67,9 @@ class WriterProcess:
         self._before = Counts()  # of processes that have ended
         self._seq = 0
         self._begun = 0.0
+        self._gaps: list[
+            tuple[int, int]
+        ] = []  # rows of gaps that are under way: given with them, and how many frames they tell of
         self._due = 0.0  # when what is not enough by itself is handed over
         self._helper: Helper | None = None
         self._lock = threading.Lock()  # to hand over: the event loop does, and the thread
@@ -97,16 +102,30 @@ class WriterProcess:
         self._stopping = True
         self._hand_over_all()  # the answer wakes the thread
 
+    def abandon(self) -> None:
+        """`run` will not be called."""
+        if self._helper is not None:
+            self._helper.abandon()
+
     def run(self) -> None:
         """Hand over also what is little, until `stop` is called, then what is left; and see that there is a process."""
         while not self._stopping:
             self._turn()
-        while self._helper is not None and not self._helper.gone:
-            self._turn()
+        for attempt in range(_ATTEMPTS):
+            while self._helper is not None and not self._helper.gone:
+                self._turn()
+            if self._left and attempt + 1 < _ATTEMPTS:
+                self._begin_another()
         how = "none could be begun" if self._helper is None else self._helper.ended()
-        if lost := len(self._waiting) + self.given - self.counts.done:
+        if lost := self._left:
+            self.counts = evolve(self.counts, done=self.given, refused=self.counts.refused + lost)
             path = self._settings["path"]
             logger.error("polybus: the process that writes %s has ended (%s); %d frames are not written", path, how, lost)
+
+    @property
+    def _left(self) -> int:
+        """Rows that are not written."""
+        return len(self._waiting) + self.given - self.counts.done
 
     def _turn(self) -> None:
         try:
@@ -137,14 +156,26 @@ class WriterProcess:
         flat = waiting.next(_FEW if waiting.large > _LARGE else self.enough)
         if not flat:
             return False
-        packed = self._packer.pack(flat)
-        self.given += len(packed)
-        helper.send(packed.shipment())
+        try:
+            packed = self._packer.pack(flat)
+        except Exception:  # a mistake of ours: it costs these rows, and not the bus
+            logger.exception("polybus: the recorder of %s has failed on a batch; it goes on", self._settings["path"])
+            waiting.lose(len(flat) // FIELDS)
+            return True
+        self._send(helper, packed)
         return True
+
+    def _send(self, helper: Helper, packed: Packed) -> None:
+        self.given += len(packed)
+        self._gaps += [(self.given, end.frames) for end in packed.new if isinstance(end, Gap)]
+        helper.send(packed.shipment())
 
     def _reported(self, said: list[int]) -> None:
         """What the process says that it has done: together with those before it."""
         self.counts = Counts(*map(sum, zip(astuple(self._before), said, strict=True)))
+        if self._gaps:
+            with self._lock:
+                self._gaps = [gap for gap in self._gaps if gap[0] > self.counts.done]
 
     def _begin_another(self) -> None:
         """In place of a process that has ended without being asked to."""
@@ -159,17 +190,22 @@ class WriterProcess:
                 time.sleep(_AGAIN)
         self._begun = time.monotonic()
         try:
-            helper = Helper({**self._settings, "resume": True}, self._reported)
+            helper = Helper({**self._settings, "resume": self._seq}, self._reported)
         except (OSError, CaptureError) as error:
             logger.error("polybus: no process could be begun to write %s: %s", self._settings["path"], error)
             time.sleep(_AGAIN)
             return
-        lost = max(0, self.given - self._before.done - max(0, helper.seq - self._seq))
-        self._before = evolve(self._before, done=self.given, refused=self._before.refused + lost)
-        self.counts = evolve(self._before, seq=helper.seq)
         with self._lock:
             self._packer = Packer()
-            if lost:
-                helper.send(self._packer.pack([Gap("killed", lost), time.monotonic_ns(), None, None]).shipment())
-                self.given += 1
+            self._count_lost(helper)
             self._helper = helper
+
+    def _count_lost(self, helper: Helper) -> None:
+        """What the one before had in its hands: rows, and what rows among them said is missing."""
+        gaps, self._gaps = self._gaps, []
+        rows = max(0, self.given - self._before.done - (helper.seq - self._seq))
+        frames = max(0, rows - len(gaps))
+        self._before = evolve(self._before, done=self.given, refused=self._before.refused + frames)
+        self.counts = evolve(self._before, seq=helper.seq)
+        if missing := frames + sum(said for _, said in gaps):
+            self._send(helper, self._packer.pack([Gap("killed", missing), time.monotonic_ns(), None, None]))

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from .counts import BATCH_ROWS, FLUSH_SECONDS, Counts
 from .packing import Packer
+from .taps import FIELDS
 from .waiting import Waiting
 from .writing import Writer
 
@@ -56,6 +57,9 @@ class WriterThread:
         """There is enough for a batch."""
         self._event.set()
 
+    def abandon(self) -> None:
+        """`run` will not be called."""
+
     def stop(self) -> None:
         """Let `run` come to its end."""
         self._stopping = True
@@ -86,6 +90,5 @@ class WriterThread:
     def _flush(self) -> None:
         flat = self._waiting.next(BATCH_ROWS)
         if flat:
-            packed = self._packer.pack(flat)
-            self.given += len(packed)
-            self._writer.write([packed])
+            self.given += len(flat) // FIELDS
+            self._writer.write([self._packer.pack(flat)])

@@ -47,7 +47,7 @@ class Writer:
         redact: What must not be written.
         bodies: Whether bodies are.
         metadata: Goes into each segment.
-        resume: It goes on in place of one that was killed.
+        resume: It goes on in place of one that was killed, which has reported that this is the number of the next row.
 
     Attributes:
         counts: What has been done so far.
@@ -66,7 +66,7 @@ class Writer:
         redact: Redact | Literal["default"] | None,
         bodies: bool,
         metadata: Mapping[str, str],
-        resume: bool = False,
+        resume: int | None = None,
     ) -> None:
         self.counts: Counts = Counts()
         self.path = path
@@ -94,8 +94,8 @@ class Writer:
         """
         try:
             self._notes += self._folder.open()
-            if self._resume:
-                self.counts.seq = self._folder.next_seq(self._capture_id)
+            if self._resume is not None:
+                self.counts.seq = max(self._resume, self._folder.next_seq(self._capture_id))
             self._warm_up()
         except OSError as error:
             raise CaptureError(f"cannot record to {self.path}: {error.strerror or error}") from error
