@@ -111,7 +111,9 @@ class _Work:
             return None
         pieces, codes, firsts = self._skeletons(where)
         many = np.bincount(codes) >= _WORTH
-        readings = [self._of(pieces, first, where[first]) if some else None for first, some in zip(firsts, many, strict=True)]
+        readings = [
+            self._of(pieces, first, int(where[first])) if some else None for first, some in zip(firsts, many, strict=True)
+        ]
         good = np.array([reading is not None for reading in readings], bool)
         where, codes = where[good[codes]], codes[good[codes]]
         if not len(where):

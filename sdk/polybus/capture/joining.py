@@ -13,9 +13,8 @@ from .decoding import Decoded, decode
 
 __all__ = ["decoded", "joined"]
 
-ROWS_AT_ONCE: Final = 16_384
-"""So many rows, or a few more, are decoded together. By themselves a recorder's batches, of 1024 rows, take 1.1 to 2.4 times as
-long."""
+ROWS_AT_ONCE: Final = 32_768
+"""So many rows, or a few more, are decoded together. Half as many take 2 to 15 % longer, and twice as many save no more."""
 BYTES_AT_ONCE: Final = 16 << 20
 """No more batches are joined when there are so many bytes."""
 
