@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Final, NamedTuple
 
 import attrs
-from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from polybus.capture.errors import CaptureError
@@ -195,7 +195,10 @@ class Step:
     def _exchanges(self, prefix: str, staging: str, folded: str, moved: dict[str, list[str]]) -> list[Written]:
         """The exchanges that are over go to the table for good; those which are not are given back."""
         self._progress("exchanges")
-        table = self._read_folded(folded, ~F.col("part").isin(*ORPHANS))
+        table = self._read_folded(folded, (FINAL, OPEN))
+        if table is None:
+            moved["exchanges"] = []
+            return []
         made = exchanges_of(table, self._patience, F.col("end_ns"), "part")
         written = self._write(made, "exchanges", f"{staging}/exchanges", prefix, "request_time_ns", "part")
         moved["exchanges"] = [file.name for file in written if file.part == FINAL]
@@ -203,16 +206,22 @@ class Step:
 
     def _orphans(self, prefix: str, staging: str, folded: str, events: DataFrame, moved: dict[str, list[str]]) -> list[Written]:
         self._progress("orphans")
-        if not any(self.storage.files(f"{folded}/part={part}") for part in ORPHANS):
+        lost = self._read_folded(folded, ORPHANS)
+        if lost is None:
             return []
         # Those that were carried over are no event of this run: each is in the table once.
-        lost = self._read_folded(folded, F.col("part").isin(*ORPHANS))
         written = self._write(orphans_of(events, lost), "orphans", f"{staging}/orphans", prefix, "time_ns")
         moved["orphans"] = [file.name for file in written]
         return written
 
-    def _read_folded(self, folder: str, wanted: Column) -> DataFrame:
-        return self._spark.read.parquet(self.storage.to_read(folder)).where(wanted)
+    def _read_folded(self, folder: str, parts: Sequence[str]) -> DataFrame | None:
+        """Some parts, None where there is nothing in them. By their folders: so Spark knows how few the orphans are, and does
+        not sort all events for their sake."""
+        folders = [found for part in parts if self.storage.files(found := f"{folder}/part={part}")]
+        if not folders:
+            return None
+        reader = self._spark.read.option("basePath", self.storage.for_spark(folder))
+        return reader.parquet(*(self.storage.to_read(found) for found in folders))
 
     def _write(self, rows: DataFrame, table: str, staged: str, prefix: str, time: str, *parts: str) -> list[Written]:
         """Rows into the files of a table, by date and protocol."""
