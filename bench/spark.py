@@ -90,7 +90,7 @@ def show(rows: list[Measured], sizes: Sizes) -> None:
             ratio(f"{name}: rate of decode, {what} / native scan", native, f"{name}: decode, {what}")
             ratio(f"{name}: rate of decode, {what} / scan by our source", ours, f"{name}: decode, {what}")
     small, large = sizes.both
-    for stage in ("", *dict.fromkeys(row.name.partition(": ")[2] for row in rows if row.name.startswith("pipeline, 2 cores"))):
+    for stage in dict.fromkeys(row.name.partition(": ")[2] for row in rows if row.name.startswith("pipeline, 2 cores")):
         what = f": {stage}" if stage else ""
         over, under = (f"pipeline, 2 cores, {size:,} frames{what}" for size in (large, small))
         ratio(f"pipeline{what}, {sizes.times} times as many frames", over, under)
