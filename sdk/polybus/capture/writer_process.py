@@ -67,9 +67,7 @@ class WriterProcess:
         self._before = Counts()  # of processes that have ended
         self._seq = 0
         self._begun = 0.0
-        self._gaps: list[
-            tuple[int, int]
-        ] = []  # rows of gaps that are under way: given with them, and how many frames they tell of
+        self._gaps: list[tuple[int, int]] = []  # gap rows under way: `given` with them, and how many frames they tell of
         self._due = 0.0  # when what is not enough by itself is handed over
         self._helper: Helper | None = None
         self._lock = threading.Lock()  # to hand over: the event loop does, and the thread
@@ -119,6 +117,7 @@ class WriterProcess:
         how = "none could be begun" if self._helper is None else self._helper.ended()
         if lost := self._left:
             self.counts = evolve(self.counts, done=self.given, refused=self.counts.refused + lost)
+            self._waiting.rows.clear()
             path = self._settings["path"]
             logger.error("polybus: the process that writes %s has ended (%s); %d frames are not written", path, how, lost)
 
