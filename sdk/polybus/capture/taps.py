@@ -179,12 +179,12 @@ class Tap:
     def _writing(self, end: End, hand_on: Callable[..., Any], asked: list[Ttl] | None) -> Callable[..., None]:
         """A function that writes a frame down and hands it on: in first writes, out first hands on."""
         rows, wake, take, now_ns = self.recorder.rows, self.recorder.wake, self.recorder.take, monotonic_ns
-        wakes = self.recorder.enough * FIELDS - FIELDS
+        extend, wakes = rows.extend, self.recorder.enough * FIELDS - FIELDS
 
         def came_in(frame: bytes, now: float) -> None:
             waiting = len(rows)
             if waiting < MOST and len(frame) < SMALL:
-                rows.extend((end, now_ns(), frame, None))
+                extend((end, now_ns(), frame, None))
                 if waiting == wakes:
                     wake()
             else:
@@ -192,10 +192,15 @@ class Tap:
             hand_on(frame, now)
 
         def goes_out(frame: bytes) -> None:
-            hand_on(frame)  # what the transport refuses is not written down
+            try:
+                hand_on(frame)
+            except BaseException:  # what the transport refuses is not written down, and what comes behind it is not sent
+                if asked:
+                    asked.clear()
+                raise
             waiting = len(rows)
             if waiting < MOST and len(frame) < SMALL:
-                rows.extend((end, now_ns(), frame, asked.pop() if asked else None))
+                extend((end, now_ns(), frame, asked.pop() if asked else None))
                 if waiting == wakes:
                     wake()
             else:
@@ -267,29 +272,29 @@ class RecordedSession:
 
 
 def _asking(session: Any, asked: list[Ttl]) -> tuple[Callable[..., Any], Callable[[], list[bytes]]]:
-    """A session's ``send`` and ``frames_to_send``, that remember how long each request in a frame is waited for."""
-    send, frames_to_send = session.send, session.frames_to_send
-    ttls: list[float | None] = []
+    """A session's ``send`` and ``frames_to_send``, that remember how long each request in a frame is waited for.
+
+    Args:
+        session: Whose.
+        asked: An entry for each frame that is about to be sent, the next one last; until they are made, one for each request.
+    """
+    send, frames_to_send, append = session.send, session.frames_to_send, asked.append
 
     def sending(message: Message, now: float, peer_key: Any = None) -> Any:
         key = send(message, now, peer_key)
         if message.kind is _REQUEST:
-            ttls.append(message.ttl)
+            append(message.ttl)
         return key
 
     def framed() -> list[bytes]:
         frames: list[bytes] = frames_to_send()
-        if asked:  # of frames that the transport has refused
-            asked.clear()
-        if ttls:
+        if asked and not len(frames) == 1 == len(asked):
             if len(frames) == 1:
-                asked.append(ttls[0] if len(ttls) == 1 else tuple(ttls))
+                asked[:] = [tuple(cast("list[float | None]", asked))]
             else:  # a request and what goes with it
-                left = iter(ttls)
+                left = iter(cast("list[float | None]", asked))
                 counts = [_requests_in(session.codec, frame) for frame in frames]
-                asked.extend(tuple(next(left, None) for _ in range(count)) or None for count in counts)
-                asked.reverse()
-            ttls.clear()
+                asked[:] = [tuple(next(left, None) for _ in range(count)) or None for count in counts][::-1]
         return frames
 
     return sending, framed
