@@ -212,9 +212,9 @@ def test_jrep(frames: list[bytes], options: str) -> None:
 
 
 @settings(max_examples=40, deadline=None)
-@given(_filled(_EVENTS, [*_UUIDS, "1", ""], B=_BODIES, T=_NUMBERS, D=_DATA))
-def test_uprotocol_in_json(frames: list[bytes]) -> None:
-    _same("uprotocol", frames)
+@given(_filled(_EVENTS, [*_UUIDS, "1", ""], B=_BODIES, T=_NUMBERS, D=_DATA), st.sampled_from(["{}", '{"mode":"lenient"}', ""]))
+def test_uprotocol_in_json(frames: list[bytes], options: str) -> None:
+    _same("uprotocol", frames, options)
 
 
 _NAMES = [
@@ -310,9 +310,30 @@ _PROTO = st.builds(
 
 
 @settings(max_examples=40, deadline=None)
-@given(st.lists(_PROTO, min_size=16, max_size=32))
-def test_uprotocol_in_protobuf(frames: list[bytes]) -> None:
-    _same("uprotocol", [*frames, *frames], '{"format":"protobuf"}')
+@given(
+    st.lists(_PROTO, min_size=16, max_size=32),
+    st.sampled_from(['{"format":"protobuf"}', '{"format":"protobuf","mode":"lenient"}', ""]),
+)
+def test_uprotocol_in_protobuf(frames: list[bytes], options: str) -> None:
+    _same("uprotocol", [*frames, *frames], options)
+
+
+@pytest.mark.parametrize("options", ["{}", '{"mode":"lenient"}', ""])
+@pytest.mark.parametrize("body", [b"\n\x01a", b"\x12\x00\n\x01a", b"\n\x01a\x12\x00", b"\n\x01a\x12\x80\x01" + bytes(128)])
+def test_an_any_that_is_written_otherwise_is_one_all_the_same(body: bytes, options: str) -> None:
+    event = '{"specversion":"1.0","type":"pub.v1","source":"//v/b/1/door#Door","id":"%s","data_base64":"%s"}'
+    text = base64.b64encode(body).decode()
+    _same("uprotocol", [(event % (_UUIDS[number % 2], text)).encode() for number in range(32)], options)
+
+
+@pytest.mark.parametrize("after", [b"", b' {"x":"%s"}'])
+def test_a_name_that_is_as_long_as_a_name_may_be_is_left_to_the_codec(after: bytes) -> None:
+    def frame(number: int) -> bytes:
+        name = b"%d\0" % number + (after % (b"y" * 65_490) if after else b"a" * 65_501)
+        return b"R" + len(name).to_bytes(2) + bytes(4) + name
+
+    usual = b"P\0\1\0\0\0\0x"
+    _same("ubre", [frame(0), frame(1), *[usual] * 20], '{"format":"any"}')
 
 
 @pytest.mark.parametrize("protocol", [name for name in PROTOCOLS if name != "csb"])

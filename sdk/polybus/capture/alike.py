@@ -9,6 +9,7 @@ about that, and wherever there is any doubt, the frames are left to the codec.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Any, Final, NamedTuple, TypeAlias
 
@@ -81,7 +82,7 @@ class Alike:
     def _reading(self, pieces: tuple[bytes, ...], sort: int, read: Callable[[Judge, int], _Reading | None]) -> _Reading | None:
         """What frames of these pieces say; read once, as far as they can be remembered."""
         key = pieces, sort
-        if key in self._known:
+        with suppress(KeyError):  # one step, for other threads may forget it meanwhile
             return self._known[key]
         one, other = (read(self._judge, number) for number in (0, 1))
         # A backslash would mean the first letter in a hole.

@@ -20,6 +20,7 @@ from .cuts import BODY, DERIVED, ID, MS, Bodies, Cut
 __all__ = ["cut_jrep", "cut_ubre_binary", "cut_ubre_json", "first_of", "only", "whole_numbers"]
 
 _LONGEST_NUMBER: Final = 9
+_LONGEST_NAME: Final = 0xFFFF
 _COLON, _ZERO = b":0"
 _ANSWER, _FAILURE = REPLY_SUFFIX.encode(), ERRORS_SUFFIX.encode()
 _RPC: Final = b':RPC"'
@@ -183,4 +184,6 @@ def cut_ubre_binary(data: Bytes, limits: Limits) -> Cut | None:
 def _binary_frame(pieces: Sequence[bytes], holes: dict[int, bytes]) -> bytes:
     letter, _, rest, failure, _ = pieces
     name, body = holes[ID] + rest, holes.get(BODY) or failure
+    if len(name) > _LONGEST_NAME:  # with the id that is tried, which is longer than those that are there
+        return b""
     return b"%b%b%b%b%b" % (letter, len(name).to_bytes(2), len(body).to_bytes(4), name, body)

@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from ..limits import Limits
+from ..protocols.uprotocol.bodies import check_any
 from ..protocols.uprotocol.envelope import USUAL_ID
 from ..protocols.uprotocol.status import STATUS_URLS
 from ..protocols.uprotocol.wire import length
@@ -32,11 +33,13 @@ _STATUS: Final = tuple(bytes((10, len(url))) + url for url in STATUS_URLS)
 """How a body begins that says how a request has failed: it is no hole."""
 _ANY_PROBES: Final = (b"\n\x01a\x12\x02\xff\xfe", b"\n\x01b\x12\x02\xfe\xff")
 _OTHER_PROBES: Final = (b"\xff\xfe", b"\xfe\xff")
+_STRANGE_ANY_PROBES: Final = (b"\x12\x02\xff\xfe\n\x01a", b"\x12\x02\xfe\xff\n\x01b")
 _ID_SIZE: Final = 36
 
 
 def _sorts(data: Bytes) -> tuple[Any, Any]:
-    """Which bodies do not say how a request has failed, and which are an ``Any`` as everybody writes it (1) or not (2)."""
+    """Which bodies do not say how a request has failed, and which are an ``Any`` as everybody writes it (1), none (2), or one
+    that is written otherwise (3): large, empty, or with its fields in another order."""
     at, sizes = data.begins, data.ends - data.begins
     url = data.data[at + 1].astype(np.int64)
     value = at + url + 2
@@ -48,7 +51,11 @@ def _sorts(data: Bytes) -> tuple[Any, Any]:
     good = np.ones(len(at), bool)
     for status in STATUS_URLS:
         good &= ~data.has(status, at + 2)
-    return good, np.where(is_any, 1, 2)
+    sorts = np.where(is_any, 1, 2)
+    for row in np.flatnonzero(~is_any):
+        if check_any(data.data[data.begins[row] : data.ends[row]].tobytes()):
+            sorts[row] = 3
+    return good, sorts
 
 
 def _bodies(present: Any, plain: pa.Array, sound: Any, written: Callable[[bytes], bytes]) -> Bodies:
@@ -67,7 +74,7 @@ def _bodies(present: Any, plain: pa.Array, sound: Any, written: Callable[[bytes]
         sorts[present] = kinds
     places = np.cumsum(present) - 1
     whole = plain.take(pa.array(places, mask=~present))
-    said = (_ANY_PROBES, _OTHER_PROBES)
+    said = (_ANY_PROBES, _OTHER_PROBES, _STRANGE_ANY_PROBES)
     return Bodies(good, sorts, only(whole, sorts), [(written(one), written(other)) for one, other in said], said)
 
 
