@@ -62,7 +62,7 @@ def tight(frames: int, redact: Any) -> tuple[float, float, int]:
 
 async def written(recorder: Recorder) -> None:
     """The writer's work belongs to what caused it."""
-    while recorder.stats().waiting:  # noqa: ASYNC110
+    while recorder.stats().waiting:  # noqa: ASYNC110  # another process writes, and tells nobody here
         await anyio.sleep(0.01)
 
 

@@ -18,6 +18,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,12 +29,14 @@ from polybus import Backoff, Bus, LocalProtocolError, connect, sync
 from polybus.capture import Capture, CaptureError, Recorder, Recording, decode, make_recorder
 from polybus.capture.batches import Batches
 from polybus.capture.counts import BATCH_ROWS
+from polybus.capture.packing import Packer
 from polybus.capture.schema import DIRECTION_IN, DIRECTION_OUT, FLAG_GAP_BEFORE, FLAG_REDACTED
 from polybus.capture.segments import SegmentWriter
 from polybus.capture.taps import FIELDS, MOST, End, Gap
 from polybus.capture.waiting import Waiting
 from polybus.capture.writer_process import WriterProcess
 from polybus.capture.writer_thread import WriterThread
+from polybus.capture.writing import Writer
 from polybus.testing import pair
 from tests.capture.recording_process import HELD_BACK
 from tests.support import bounded, eventually, until
@@ -397,6 +400,68 @@ def test_a_mistake_of_the_recorder_costs_one_batch_and_is_marked(
 
 
 @BOTH
+def test_rows_that_cannot_be_packed_are_lost_and_marked(
+    apart: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    pack = Packer.pack
+
+    def badly(self: Packer, flat: list[Any]) -> Any:
+        if flat[2] == _frame(0):
+            raise KeyError("a mistake")
+        return pack(self, flat)
+
+    with _opened(tmp_path, apart=apart) as recorder:
+        monkeypatch.setattr(Packer, "pack", badly)
+        recorder.take((_end(), 0, _frame(0), None))
+        until(lambda: recorder.stats().dropped == 1)
+        recorder.take((_end(), 0, _frame(1), None))
+    assert sorted(_numbers(_rows(tmp_path)), key=str) == [1, "gap"]
+    assert _gaps(_rows(tmp_path)) == [{"gap": "dropped", "frames": 1}]
+    assert "could not be packed" in caplog.text
+    assert recorder.stats().waiting == 0
+
+
+def test_a_mistake_between_batches_costs_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    seal, failed = Writer._seal, threading.Event()
+
+    def badly(self: Writer) -> None:
+        if not failed.is_set():
+            failed.set()
+            raise KeyError("a mistake")
+        seal(self)
+
+    monkeypatch.setattr(Writer, "_seal", badly)
+    with _opened(tmp_path, apart=False, segment_seconds=0.05) as recorder:
+        recorder.take((_end(), 0, _frame(0), None))
+        assert failed.wait(30)
+        recorder.take((_end(), 0, _frame(1), None))
+    assert _numbers(_rows(tmp_path)) == [0, 1]
+    assert "it goes on" in caplog.text
+
+
+def _has_lost(recorder: Recorder, frames: int) -> bool:
+    return recorder.stats().dropped == frames
+
+
+def test_a_disk_that_stays_full_is_told_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def never(self: SegmentWriter, batch: Any, seq: int) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(SegmentWriter, "write", never)
+    monkeypatch.setattr("polybus.capture.writing.RETRY", 0.0)
+    with _opened(tmp_path, apart=False) as recorder:
+        for number in range(3):
+            recorder.take((_end(), number, _frame(number), None))
+            until(partial(_has_lost, recorder, number + 1))
+    assert caplog.text.count("traffic goes on") == 1
+    assert (recorder.stats().dropped, recorder.stats().waiting) == (3, 0)
+
+
+@BOTH
 def test_a_capture_keeps_to_its_size_and_says_what_is_gone(
     apart: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -649,9 +714,9 @@ def test_modules_in_the_working_directory_are_not_loaded_by_the_writer(tmp_path:
 @pytest.mark.native
 def test_a_forked_child_does_not_keep_the_writer_waiting(tmp_path: Path) -> None:
     script = (
-        "import os, sys, time\nfrom polybus.capture import make_recorder\n"
+        "import os, signal, sys\nfrom polybus.capture import make_recorder\n"
         "recorder = make_recorder(sys.argv[1])\nrecorder.open()\n"
-        "child = os.fork()\nif not child:\n    os.close(1)\n    os.close(2)\n    time.sleep(60)\n"
+        "child = os.fork()\nif not child:\n    os.close(1)\n    os.close(2)\n    signal.alarm(60)\n    signal.pause()\n"
         "print(child, recorder._writer.pid, flush=True)\nos.kill(os.getpid(), 9)"
     )
     done = subprocess.run(

@@ -12,9 +12,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from contextlib import suppress
-from functools import partial
 from typing import Any, Final
-from weakref import ref
 
 from .errors import CaptureError
 from .packing import END
@@ -38,13 +36,6 @@ def _is_open(file: int) -> bool:
     except OSError:
         return False
     return True
-
-
-def _let_go(connection: ref[socket.socket]) -> None:
-    """In a child that this process has forked: it is not to keep the other process waiting when this one ends."""
-    held = connection()
-    if held is not None:
-        held.close()
 
 
 class Helper:
@@ -77,7 +68,7 @@ class Helper:
                 for end in (self._connection, theirs):
                     end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _BUFFER)
                 self._process = subprocess.Popen(
-                    [sys.executable, "-I", "-c", _PROGRAM, json.dumps([str(one) for one in sys.path])],
+                    [sys.executable, "-I", "-c", _PROGRAM, json.dumps([str(one) for one in sys.path]), str(os.getpid())],
                     stdin=theirs.fileno(),
                     stdout=subprocess.DEVNULL,
                     stderr=None if _is_open(2) else subprocess.DEVNULL,  # else the first file would be taken for it
@@ -87,7 +78,6 @@ class Helper:
             self._connection.close()
             raise
         self.pid: int = self._process.pid
-        os.register_at_fork(after_in_child=partial(_let_go, ref(self._connection)))
         try:
             self._begin(settings)
         except BaseException:
@@ -170,7 +160,8 @@ class Helper:
 
     def _hear(self, said: dict[str, Any]) -> None:
         if "log" in said:
-            logger.log(*said["log"][:1], "%s", said["log"][1])
+            level, text = said["log"]
+            logger.log(level, "%s", text)
         elif "counts" in said:
             self._reported(said["counts"])
 

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from typing import Any, Final
 
+from .packing import Packed, Packer
 from .taps import FIELDS, MOST, SMALL, Gap, Row
 
 __all__ = ["Waiting"]
+
+logger: logging.Logger = logging.getLogger("polybus.capture")
 
 _MOST_LARGE: Final = 64 << 20
 """Bytes of larger frames that may wait."""
@@ -23,11 +27,13 @@ class Waiting:
     Attributes:
         rows: The fields of rows, one after the other. Only links append, only who has called `next` removes.
         dropped: How many frames there was no room for.
+        packer: Packs what is taken away. A writer that has not seen what came before needs a new one.
     """
 
     def __init__(self, longest: int) -> None:
         self.rows: list[Any] = []
         self.dropped: int = 0
+        self.packer: Packer = Packer()
         self._longest = longest
         self._large = 0  # bytes of large frames taken in, and given out: each is counted by one side only
         self._large_done = 0
@@ -71,6 +77,16 @@ class Waiting:
             else:
                 self._gaps.append([place, frames])
             self.dropped += frames
+
+    def pack(self, most: int) -> Packed | None:
+        """What `next` gives, packed; None where there was nothing, or where it cannot be packed: then it is lost."""
+        flat = self.next(most)
+        try:
+            return self.packer.pack(flat) if flat else None
+        except Exception:  # a mistake of ours: it costs these rows, and not the bus
+            logger.exception("polybus: recorded frames could not be packed, and are lost; the recording goes on")
+            self.lose(len(flat) // FIELDS)
+            return None
 
     def next(self, most: int) -> list[Any]:
         """Take away up to so many rows, the longest waiting first, with rows that say where frames are missing."""

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import select
 import signal
 import socket
+import sys
 import time
 from contextlib import suppress
 from typing import Any, Final
@@ -33,7 +35,10 @@ def main() -> None:
         signal.signal(number, signal.SIG_IGN)  # they are meant for the application, whose last frames are to be written
     with socket.socket(fileno=0) as connection:
         words = _Words(connection)
-        writer = Writer(**_settings(connection))
+        settings = _settings(connection)
+        if settings is None:
+            return
+        writer = Writer(**settings)
         try:
             writer.open()
         except CaptureError as error:
@@ -43,10 +48,14 @@ def main() -> None:
         _Work(connection, words, writer).run()
 
 
-def _settings(connection: socket.socket) -> dict[str, Any]:
+def _settings(connection: socket.socket) -> dict[str, Any] | None:
+    """What the `Writer` is to be; None where the other side has gone."""
     line = bytearray()
     while not line.endswith(b"\n"):
-        line += connection.recv(1) or b"\n"
+        more = connection.recv(1)
+        if not more:
+            return None
+        line += more
     settings: dict[str, Any] = json.loads(line)
     return settings
 
@@ -80,20 +89,23 @@ class _Work:
         self._writer = writer
         self._some: list[Packed] = []
         self._since = 0.0
+        self._application = int(sys.argv[2])
+        self._poll = select.poll()
+        self._poll.register(connection, select.POLLIN)
 
     def run(self) -> None:
         """Until the end."""
-        poll = select.poll()
-        poll.register(self._connection, select.POLLIN)
         idle = min(_IDLE, self._writer.segment_seconds)
         while True:
-            if not poll.poll((FLUSH_SECONDS if self._some else idle) * 1000):
-                self._flush()
-                continue
-            packed = self._receive()
-            if packed is None:
+            if self._something_comes(FLUSH_SECONDS if self._some else idle):
+                packed = self._receive()
+                if packed is None:
+                    break
+                self._take(packed)
+            elif self._is_alone():
                 break
-            self._take(packed)
+            else:
+                self._flush()
         self._flush()
         self._writer.finish()
         self._report()
@@ -124,6 +136,13 @@ class _Work:
     def _report(self) -> None:
         self._words.say(counts=astuple(self._writer.counts))
 
+    def _something_comes(self, seconds: float) -> bool:
+        return bool(self._poll.poll(seconds * 1000))
+
+    def _is_alone(self) -> bool:
+        """Whether the application is gone. A child that it has forked may still hold the connection, and is not heard."""
+        return os.getppid() != self._application
+
     def _receive(self) -> Packed | None:
         """The next shipment; None at the end."""
         head = self._exactly(HEAD.size)
@@ -139,6 +158,10 @@ class _Work:
         data = bytearray(size)
         view = memoryview(data)
         while view:
+            if not self._something_comes(_IDLE):
+                if self._is_alone():
+                    return None
+                continue
             try:
                 got = self._connection.recv_into(view)
             except ConnectionError:

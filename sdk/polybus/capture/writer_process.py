@@ -19,7 +19,7 @@ from .counts import FLUSH_SECONDS, Counts
 from .errors import CaptureError
 from .helper import Helper
 from .packing import Packed, Packer
-from .taps import FIELDS, Gap
+from .taps import Gap
 from .waiting import Waiting
 
 __all__ = ["WriterProcess", "possible"]
@@ -63,7 +63,6 @@ class WriterProcess:
         self.counts: Counts = Counts()
         self._waiting = waiting
         self._settings = settings
-        self._packer = Packer()
         self._before = Counts()  # of processes that have ended
         self._seq = 0
         self._begun = 0.0
@@ -139,6 +138,7 @@ class WriterProcess:
                 self._hand_over_all()
         except Exception:
             logger.exception("polybus: the recorder of %s could not hand on what it has; it goes on", self._settings["path"])
+            time.sleep(_AGAIN)  # as it may be so the next time, too
 
     def _hand_over_all(self) -> None:
         with self._lock:
@@ -152,15 +152,9 @@ class WriterProcess:
         helper, waiting = self._helper, self._waiting
         if helper is None or not helper.ready() or waiting.empty:
             return False
-        flat = waiting.next(_FEW if waiting.large > _LARGE else self.enough)
-        if not flat:
+        packed = waiting.pack(_FEW if waiting.large > _LARGE else self.enough)
+        if packed is None:
             return False
-        try:
-            packed = self._packer.pack(flat)
-        except Exception:  # a mistake of ours: it costs these rows, and not the bus
-            logger.exception("polybus: the recorder of %s has failed on a batch; it goes on", self._settings["path"])
-            waiting.lose(len(flat) // FIELDS)
-            return True
         self._send(helper, packed)
         return True
 
@@ -195,7 +189,7 @@ class WriterProcess:
             time.sleep(_AGAIN)
             return
         with self._lock:
-            self._packer = Packer()
+            self._waiting.packer = Packer()
             self._count_lost(helper)
             self._helper = helper
 
@@ -207,4 +201,4 @@ class WriterProcess:
         self._before = evolve(self._before, done=self.given, refused=self._before.refused + frames)
         self.counts = evolve(self._before, seq=helper.seq)
         if missing := frames + sum(said for _, said in gaps):
-            self._send(helper, self._packer.pack([Gap("killed", missing), time.monotonic_ns(), None, None]))
+            self._send(helper, self._waiting.packer.pack([Gap("killed", missing), time.monotonic_ns(), None, None]))

@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 import time
 from typing import Any, Final
 
 from .counts import BATCH_ROWS, FLUSH_SECONDS, Counts
-from .packing import Packer
-from .taps import FIELDS
 from .waiting import Waiting
 from .writing import Writer
 
 __all__ = ["WriterThread"]
-
-logger: logging.Logger = logging.getLogger("polybus.capture")
 
 
 class WriterThread:
@@ -35,7 +30,6 @@ class WriterThread:
     def __init__(self, waiting: Waiting, settings: dict[str, Any]) -> None:
         self.given: int = 0
         self._waiting = waiting
-        self._packer = Packer()
         self._writer = Writer(**settings)
         self._event = threading.Event()
         self._stopping = False
@@ -71,24 +65,21 @@ class WriterThread:
         while not self._stopping:
             self._event.wait(FLUSH_SECONDS)
             self._event.clear()
-            try:
-                while len(self._waiting) >= self.enough:
-                    self._flush()
-                    flushed = time.monotonic()
-                if time.monotonic() - flushed >= FLUSH_SECONDS:
-                    self._flush()
-                    flushed = time.monotonic()
-                self._writer.turn()
-            except Exception:
-                logger.exception(
-                    "polybus: the recorder of %s could not take or seal what it has; it goes on", self._writer.path
-                )
-        while not self._waiting.empty:
-            self._flush()
+            while len(self._waiting) >= self.enough:
+                self._flush()
+                flushed = time.monotonic()
+            if time.monotonic() - flushed >= FLUSH_SECONDS:
+                self._flush()
+                flushed = time.monotonic()
+            self._writer.turn()
+        while self._flush():
+            pass
         self._writer.finish()
 
-    def _flush(self) -> None:
-        flat = self._waiting.next(BATCH_ROWS)
-        if flat:
-            self.given += len(flat) // FIELDS
-            self._writer.write([self._packer.pack(flat)])
+    def _flush(self) -> bool:
+        packed = self._waiting.pack(BATCH_ROWS)
+        if packed is None:
+            return False
+        self.given += len(packed)
+        self._writer.write([packed])
+        return True

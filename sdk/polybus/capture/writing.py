@@ -85,6 +85,7 @@ class Writer:
         self._lost_to = "disk"
         self._lost_because = ""
         self._not_before = 0.0
+        self._failing = False  # and that has been said
 
     def open(self) -> None:
         """Make the folder, seal what a killed recorder has left there.
@@ -116,37 +117,39 @@ class Writer:
             self.counts.done += len(packed)
 
     def _try(self, packed: Packed) -> None:
-        self._batches.meet(packed)
+        ends = self._batches.meet(packed)
         if self._held_back():
-            self._give_up(packed)
+            self._give_up(packed, ends)
             return
         try:
             self._say_what_is_missing(packed.times[0])
-            self._put(packed, self._batches)
+            self._put(packed, self._batches, ends)
         except OSError as error:
-            self._failed(packed, error)
+            self._failed(error)
+            self._give_up(packed, ends)
         except Exception:  # a mistake of ours: it costs this batch, and neither the bus nor the rest of the recording
             logger.exception("polybus: the recorder of %s has failed on a batch; it goes on", self.path)
             self._lost_to, self._lost_because = "failed", "an internal error"
-            self._give_up(packed)
+            self._give_up(packed, ends)
 
     def turn(self) -> None:
         """What is due without new rows: say what is missing, seal what is old enough."""
-        if (self._lost or self._notes) and not self._held_back():
-            try:
+        try:
+            if not self._held_back():
                 self._say_what_is_missing(time.monotonic_ns())
-            except OSError as error:
-                self._failed(None, error)
-        if self._segment is not None and time.monotonic() - self._since >= self.segment_seconds:
-            self._seal()
+            if self._segment is not None and time.monotonic() - self._since >= self.segment_seconds:
+                self._seal()
+        except OSError as error:
+            self._failed(error)
+        except Exception:  # a mistake of ours
+            logger.exception("polybus: the recorder of %s could not take or seal what it has; it goes on", self.path)
 
     def finish(self) -> None:
         """Write what is missing, seal the segment."""
         try:
             for _ in range(2):  # to seal may show that something is lost
                 self._not_before = 0.0
-                if self._lost or self._notes:
-                    self.turn()
+                self.turn()
                 self._seal()
         except Exception:
             logger.exception("polybus: the recorder of %s could not write its end", self.path)
@@ -156,14 +159,14 @@ class Writer:
 
     # -- a batch ---------------------------------------------------------------------------------------------------------
 
-    def _put(self, packed: Packed, batches: Batches) -> None:
-        ends = batches.meet(packed)
+    def _put(self, packed: Packed, batches: Batches, ends: Sequence[End]) -> None:
         frames, flags, blanked = self._redaction.apply(ends, np.frombuffer(packed.ends, np.int32), frames_of(packed))
         offset = time.time_ns() - time.monotonic_ns()
         segment = self._write(batches.make(packed, frames, flags, self.counts.seq, offset))
         self.counts.redacted += blanked
         self.counts.seq += len(packed)
         self.counts.frames += len(packed)
+        self._failing = False
         self._not_before = 0.0
         if segment.size >= self._segment_bytes:
             self._seal()
@@ -216,25 +219,24 @@ class Writer:
         if not notes:
             return
         rows: list[Any] = [field for note in notes for field in (note, now, None, None)]
-        self._put(Packer().pack(rows), Batches(self._capture_id))
+        packed, batches = Packer().pack(rows), Batches(self._capture_id)
+        self._put(packed, batches, batches.meet(packed))
         del self._notes[: len(notes) - bool(lost)]  # to write them may have made others
         self._lost -= lost
 
-    def _failed(self, packed: Packed | None, error: OSError) -> None:
-        if not self._not_before:
+    def _failed(self, error: OSError) -> None:
+        if not self._failing:
             logger.error(
                 "polybus: cannot record to %s: %s; traffic goes on and is not recorded until there is room",
                 self.path,
                 error.strerror or error,
             )
+        self._failing = True
         self._lost_to, self._lost_because = "disk", error.strerror or str(error)
         self._not_before = time.monotonic() + RETRY
-        if packed is not None:
-            self._give_up(packed)
 
-    def _give_up(self, packed: Packed) -> None:
+    def _give_up(self, packed: Packed, ends: Sequence[End]) -> None:
         """These are not written: remember how many, and what earlier gaps said."""
-        ends = self._batches.meet(packed)
         for number in packed.ends:
             end = ends[number]
             if not isinstance(end, Gap):
