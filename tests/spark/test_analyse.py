@@ -3,14 +3,20 @@
 import json
 import os
 from pathlib import Path
+from typing import Any
 
+import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
-from polybus.cli.analyse import _reason, _why
+from polybus.capture.segments import SegmentWriter
+from polybus.cli.analyse import _reason, _say, _why
 from polybus.cli.app import run
+from polybus.spark import Done, Pipeline
+from polybus.spark.manifest import Counts
 from polybus.spark.session import SparkUnavailable, check_java, start_session
 
+from ..capture import rows as frames
 from ..capture.generator import traffic
 
 pytestmark = pytest.mark.spark
@@ -26,13 +32,80 @@ def test_a_capture_is_analysed_and_again_takes_nothing_new(
     first = json.loads(capsys.readouterr().out)
     assert first["total"]["frames"] == first["added"]["frames"] == made.frames
     assert sum(first["outcomes"].values()) == first["total"]["exchanges"] == made.exchanges.num_rows
+    assert first["added"]["exchanges"] + first["provisional"] == first["total"]["exchanges"]
+    assert first["provisional"] > 0, "the recording may go on"
     assert Path(first["report"]).read_text().startswith("<!doctype html>")
     assert run(command) == 0
     again = json.loads(capsys.readouterr().out)
     assert again["added"]["frames"] == 0
-    assert again["total"] == first["total"]
+    assert (again["total"], again["provisional"]) == (first["total"], first["provisional"])
     # The session of others is left as it was.
     assert spark.range(3).count() == 3
+
+
+def _ask(seq: int, number: int, after_s: int) -> dict[str, Any]:
+    return _said(seq, b'{"request":"tank.get","id":"%d"}' % number, after_s)
+
+
+def _answer(seq: int, number: int, after_s: int) -> dict[str, Any]:
+    return _said(seq, b'{"success":"%d"}' % number, after_s) | {"direction": 1}
+
+
+def _said(seq: int, frame: bytes, after_s: int, **given: Any) -> dict[str, Any]:
+    usual = frames.row(seq, frame=frame, **given)
+    after = after_s * 1_000_000_000
+    return usual | {"ts_ns": usual["ts_ns"] + after, "mono_ns": usual["mono_ns"] + after}
+
+
+def _write(capture: Path, number: int, rows: pa.RecordBatch) -> None:
+    capture.mkdir(exist_ok=True)
+    writer = SegmentWriter(capture, number)
+    writer.write(rows, 0)
+    writer.seal()
+
+
+def test_exchanges_are_provisional_until_nothing_that_is_recorded_can_change_them(
+    spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    capture, out = tmp_path / "capture", tmp_path / "out"
+    pipeline = Pipeline(spark)
+    # The recording goes on: the answer to 3 may still come, and 1 and 2 may be used again.
+    _write(capture, 0, frames.batch(_ask(0, 1, 0), _ask(1, 2, 0), _ask(2, 3, 0), _answer(3, 1, 1), _answer(4, 2, 1)))
+    runs = [pipeline.run(capture, out, report=False)]
+    # Beyond the horizon of the first three.
+    _write(capture, 1, frames.batch(_ask(5, 4, 1000), _ask(6, 5, 1000), _answer(7, 4, 1001)))
+    runs.append(pipeline.run(capture, out, report=False))
+    # Another recording, long after that one's end.
+    _write(capture, 2, frames.batch(_said(0, b'{"publish":"news"}', 200_000, capture_id="d")))
+    runs.append(pipeline.run(capture, out, report=False))
+    assert [(done.added.exchanges, done.provisional, done.total.exchanges) for done in runs] == [
+        (0, 3, 3),
+        (3, 2, 5),
+        (2, 0, 5),
+    ]
+    assert run(["analyse", str(capture), "--out", str(out), "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert (told["added"]["exchanges"], told["provisional"], told["total"]["exchanges"]) == (0, 0, 5)
+    assert {name: n for name, n in told["outcomes"].items() if n} == {"ok": 3, "unanswered": 1, "open-at-end": 1}
+
+
+@pytest.mark.parametrize(
+    ("provisional", "said"),
+    [(0, []), (2, ["2 of them are provisional: what is recorded later may still change them"])],
+)
+def test_people_are_told_how_many_exchanges_may_still_change(
+    provisional: int, said: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    outcomes = {"ok": 4, "error": 0, "unanswered": 1}
+    total = Counts(frames=10, rowed=10, events=10, exchanges=5)
+    _say(Done("out", total, total, {"totals": {"outcomes": outcomes}}, "out/report.html", provisional), as_json=False)
+    assert capsys.readouterr().out.splitlines() == [
+        "10 frames: 10 messages, 0 quarantined, 0 empty",
+        "5 exchanges: 4 ok, 1 unanswered",
+        *said,
+        "report: out/report.html",
+    ]
 
 
 def test_what_is_no_capture_and_what_is_no_place_for_results_is_said(

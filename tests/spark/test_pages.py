@@ -35,7 +35,10 @@ def test_the_programs_about_spark_run(
     said = capsys.readouterr().out
     assert '"ok":13' in said
     assert '"frames":32' in said
-    assert "32 frames: 32 messages" in (DOCS / "tutorial/what-happened.md").read_text()
+    assert '"provisional":15' in said
+    page = (DOCS / "tutorial/what-happened.md").read_text()
+    assert "32 frames: 32 messages" in page
+    assert "15 of them are provisional" in page
     printed = []
     for program in [*tutorial, *_programs("how-to/spark.md")]:
         if program.info.endswith(OURS):

@@ -46,7 +46,10 @@ def analyse(
     strict: Annotated[bool, typer.Option("--strict", help="Fail where a part of the capture cannot be read.")] = False,
     as_json: Json = False,
 ) -> None:
-    """What happened on the bus: tables, metrics and an HTML report from a capture, by Spark."""
+    """What happened on the bus: tables, metrics and an HTML report from a capture, by Spark.
+
+    Exchanges that what is recorded later may still change are counted as provisional until a run finds them over.
+    """
     spark = needed()
     window = {
         "start_ns": spark.nanoseconds(start, "--start") if start else None,
@@ -208,6 +211,7 @@ def _say(done: Done, as_json: bool) -> None:
             "report": done.report,
             "added": asdict(done.added),
             "total": asdict(done.total),
+            "provisional": done.provisional,
             "outcomes": totals["outcomes"],
         }
         print(json_line(result), flush=True)
@@ -218,6 +222,8 @@ def _say(done: Done, as_json: bool) -> None:
         f"{counts.frames:,} frames{new}: {counts.events:,} messages, {counts.quarantined:,} quarantined, {counts.empty:,} empty"
     )
     print(f"{counts.exchanges:,} exchanges: " + ", ".join(f"{n:,} {name}" for name, n in totals["outcomes"].items() if n))
+    if done.provisional:
+        print(f"{done.provisional:,} of them are provisional: what is recorded later may still change them")
     if counts.orphans or counts.gaps or counts.lost:
         print(f"{counts.orphans:,} orphans, {counts.gaps:,} gaps, {counts.lost:,} stretches unreadable")
     print(f"report: {done.report}")

@@ -70,7 +70,7 @@ class Manifest:
         start: Where it began to read.
         end: Where it stopped.
         counts: What it added; of exchanges those that nothing can change any more.
-        open_exchanges: How many there are besides.
+        open_exchanges: How many there are besides: those that what is recorded later may still change.
         ends: The last moment of each recording of which something is left open, ns on its monotonic clock.
         added: Its files, by table.
         provisional: Those of exchanges which the next run replaces.
@@ -144,8 +144,13 @@ class Output:
     def counts(self) -> Counts:
         """Of all runs."""
         total = sum((manifest.counts for manifest in self.manifests), Counts())
-        total.exchanges += self.last.open_exchanges if self.last is not None else 0
+        total.exchanges += self.provisional
         return total
+
+    @property
+    def provisional(self) -> int:
+        """How many of the exchanges the next run may replace."""
+        return self.last.open_exchanges if self.last is not None else 0
 
     def files(self, table: str) -> list[str]:
         """The files that make up a table, relative to the folder."""

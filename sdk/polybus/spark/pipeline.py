@@ -35,10 +35,13 @@ class Done:
 
     Attributes:
         out: The folder.
-        added: What this run added.
-        total: What is there now.
+        added: What this run added for good; among the exchanges are those that runs before had as provisional.
+        total: What is there now: what all runs have added, and the provisional exchanges.
         metrics: As in ``metrics.json``; empty where none were wanted.
         report: Path of the HTML file; empty where none was wanted.
+        provisional: How many of ``total.exchanges`` may still change with what is recorded later: an answer may come, or the id
+            again, within the horizon of `Pipeline`. Nothing in a capture says that a recording has ended, so its last exchanges
+            are provisional until others were recorded for long enough after it.
     """
 
     out: str
@@ -46,6 +49,7 @@ class Done:
     total: Counts
     metrics: dict[str, Any]
     report: str
+    provisional: int = 0
 
 
 class Pipeline:
@@ -109,10 +113,10 @@ class Pipeline:
         with step.alone():
             added = step.advance()
             if not report:
-                return Done(step.out, added, step.output.counts, {}, "")
+                return _done(step.out, step.output, added)
             metrics = _metrics_of(step.output)
             if metrics is not None:
-                return Done(step.out, added, step.output.counts, metrics, _report_in(step.out))
+                return _done(step.out, step.output, added, metrics)
             return self._finish(step.out, step.output, added)
 
     def stream(
@@ -181,11 +185,12 @@ class Pipeline:
         output.storage.write(REPORT, render(metrics).encode())
         # Last: where it is there and of the last run, the report is too.
         output.storage.write(METRICS, json.dumps(metrics, indent=1).encode())
-        return Done(out, added, output.counts, metrics, _report_in(out))
+        return _done(out, output, added, metrics)
 
 
-def _report_in(out: str) -> str:
-    return f"{out.rstrip('/')}/{REPORT}"
+def _done(out: str, output: Output, added: Counts, metrics: dict[str, Any] | None = None) -> Done:
+    report = f"{out.rstrip('/')}/{REPORT}" if metrics is not None else ""
+    return Done(out, added, output.counts, metrics or {}, report, output.provisional)
 
 
 def _metrics_of(output: Output) -> dict[str, Any] | None:
