@@ -12,7 +12,7 @@ import pytest
 
 from polybus.capture.reading import Capture
 from polybus.spark import ranges
-from polybus.spark.ranges import Place, Range, RangeReader, plan
+from polybus.spark.ranges import Place, Range, RangeReader, Window, plan
 from polybus.spark.workers import settle
 
 from ..capture.generator import traffic
@@ -49,6 +49,26 @@ def test_the_pieces_between_two_places_are_those_batches(tmp_path: Path, monkeyp
     assert [(piece.start.batch, piece.stop) for piece in pieces] == [(0, 2), (2, 3)]
     assert plan(Capture(path), Place(0, 3), Place(0, 3)) == []
     assert [type(piece) for piece in plan(Capture(path), Place(0, 1))] == [Range]
+
+
+@pytest.mark.parametrize("connection", [None, "cafe-2"])
+@pytest.mark.parametrize("end", [None, 700])
+@pytest.mark.parametrize("start", [None, 300])
+def test_a_window_may_be_bounded_by_time_at_both_ends_and_by_a_connection(
+    start: int | None, end: int | None, connection: str | None
+) -> None:
+    rows = traffic(1_000).table.combine_chunks().to_batches()[0]
+    times = rows.column("ts_ns").to_pylist()
+    begin, until = (None if place is None else times[place] for place in (start, end))
+    found = Window(begin, until, connection).of(rows)
+    wanted = [
+        row
+        for row in rows.to_pylist()
+        if (begin is None or begin <= row["ts_ns"])
+        and (until is None or row["ts_ns"] < until)
+        and connection in (None, row["conn_id"])
+    ]
+    assert found.to_pylist() == wanted != []
 
 
 def test_a_worker_leaves_its_modules_out_of_the_collections_after_each_task(spark: SparkSession) -> None:

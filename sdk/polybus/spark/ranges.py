@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
-from typing import Any, Final
+from functools import reduce
+from typing import Final
 
 import attrs
 import pyarrow as pa
@@ -82,14 +83,7 @@ class Window:
             masks.append(pc.less(rows.column("ts_ns"), self.end_ns))
         if self.connection is not None:
             masks.append(pc.equal(rows.column("conn_id"), self.connection))
-        for mask in masks:
-            rows = rows.filter(mask) if mask is masks[0] else rows.filter(_narrowed(masks[0], mask))
-            masks[0] = mask
-        return rows
-
-
-def _narrowed(before: Any, mask: Any) -> Any:
-    return mask.filter(before)
+        return rows.filter(reduce(pc.and_, masks)) if masks else rows
 
 
 def reach(capture: Capture, start: Place, rows: int | None = None) -> Place:
