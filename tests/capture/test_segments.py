@@ -52,6 +52,12 @@ def test_some_columns_are_read_alone_in_the_order_in_which_they_are_asked_for(tm
             some = reader.rows(message, names)
             assert some.schema.names == names
             assert some.equals(whole.select(names))
+    names = ["frame", "seq"]
+    whole, some = (list(Capture(tmp_path).batches(columns=wanted)) for wanted in (None, names))
+    assert [batch.position for batch in some] == [batch.position for batch in whole]
+    assert [batch.rows for batch in some] == [batch.rows.select(names) for batch in whole]
+    with pytest.raises(KeyError, match="colour"):
+        next(Capture(tmp_path).batches(columns=["colour"]))
 
 
 def test_any_reader_of_arrow_reads_a_segment(tmp_path: Path) -> None:

@@ -269,6 +269,10 @@ def test_filters_are_taken_where_spark_hands_them_down(spark: SparkSession, reco
 def test_one_event_after_the_other_gives_the_same_pairs(spark: SparkSession, recorded: Recorded) -> None:
     made = pa.Table.from_batches(list(matched(Capture(recorded.path), Window(), 30.0)), schema=EXCHANGES)
     assert made.sort_by("request_seq").equals(rows_of(spark, recorded.out, "exchanges").cast(EXCHANGES))
+    begin, end = (recorded.made.table["ts_ns"][place].as_py() for place in (3000, 6000))
+    narrow = pa.Table.from_batches(list(matched(Capture(recorded.path), Window(begin, end, "cafe-2"), 30.0)))
+    asked = [row for row in made.to_pylist() if row["conn_id"] == "cafe-2" and begin <= row["request_time_ns"] < end]
+    assert sorted(narrow["request_seq"].to_pylist()) == sorted(row["request_seq"] for row in asked) != []
 
 
 class _Sources(HTMLParser):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
@@ -53,7 +53,7 @@ class Batch(NamedTuple):
 
     position: Position
     rows: pa.RecordBatch
-    """In the columns of `schema.FRAMES`."""
+    """In the columns of `schema.FRAMES`, or those that were asked for."""
 
     @property
     def next(self) -> Position:
@@ -130,7 +130,13 @@ class Capture:
                     "up with `polybus capture recover`"
                 )
 
-    def batches(self, start: tuple[int, int] = BEGIN, stop: tuple[int, int] | None = None) -> Iterator[Batch]:
+    def batches(
+        self,
+        start: tuple[int, int] = BEGIN,
+        stop: tuple[int, int] | None = None,
+        *,
+        columns: Sequence[str] | None = None,
+    ) -> Iterator[Batch]:
         """The good batches from one position to another, with where they stand; what is lost is found in `losses`.
 
         A torn batch at the end of a segment that is still written is not lost: it will be there later.
@@ -138,9 +144,11 @@ class Capture:
         Args:
             start: The first position: (segment, batch).
             stop: The first that is not wanted; None for all that is there.
+            columns: Some of them; None for all. The others are not decompressed.
 
         Raises:
             CaptureError: A segment is missing, or of an unknown version.
+            KeyError: There is no such column.
         """
         self.losses = []
         for segment in self.segments():
@@ -153,7 +161,7 @@ class Capture:
                     continue
                 if stop is not None and position >= tuple(stop):
                     break
-                yield Batch(position, reader.rows(message))
+                yield Batch(position, reader.rows(message, columns))
             self.losses += lost(segment, reader)
 
     def messages(self, segment: Segment) -> Iterator[Message]:

@@ -12,6 +12,7 @@ from typing import Any, Final
 import attrs
 import pyarrow as pa
 
+from polybus.capture.event_columns import frame_columns
 from polybus.capture.joining import decoded
 from polybus.capture.reading import Capture
 from polybus.capture.schema import EXCHANGES
@@ -59,7 +60,7 @@ class Matcher:
     """Takes events in their order and gives exchanges."""
 
     def __init__(self, patience: Patience) -> None:
-        self._patience = patience
+        self._timeout_ns, self._horizon_ns = patience.timeout_ns, patience.horizon_ns
         self._open: dict[tuple[Any, ...], _Exchange | _Orphan] = {}
         """By key: the newest exchange, or orphan."""
         self._ends: dict[str, int] = {}
@@ -68,8 +69,10 @@ class Matcher:
 
     def take(self, events: pa.RecordBatch) -> None:
         """Some events, in their order."""
-        for capture_id, mono in zip(events.column("capture_id").to_pylist(), events.column("mono_ns").to_pylist(), strict=True):
-            self._ends[capture_id] = max(int(mono), self._ends.get(capture_id, 0))
+        moments = pa.table(events.select(["capture_id", "mono_ns"])).group_by("capture_id")
+        for last in moments.aggregate([("mono_ns", "max")]).to_pylist():
+            name = last["capture_id"]
+            self._ends[name] = max(int(last["mono_ns_max"]), self._ends.get(name, 0))
         kinds = pc.is_in(events.column("kind"), pa.array(["request", "response"]))
         turns = events.filter(pc.and_(kinds, pc.is_valid(events.column("correlation_id")))).select(_NEEDED)
         for event in turns.to_pylist():
@@ -107,8 +110,8 @@ class Matcher:
             asked = event["deadline_ns"] - mono
         elif event["ttl_ms"] is not None:
             asked = min(event["ttl_ms"], LONGEST_MS) * 1_000_000
-        allowance = asked if asked is not None else self._patience.timeout_ns
-        linger = max(allowance, self._patience.horizon_ns)
+        allowance = asked if asked is not None else self._timeout_ns
+        linger = max(allowance, self._horizon_ns)
         digest = blake2b(event["data"] or b"", digest_size=8).digest() + (b"" if event["data"] is None else b"+")
         before = self._open.get(key)
         quality = "unique"
@@ -142,11 +145,11 @@ class Matcher:
                 before.row |= {"response_seq": event["seq"], "latency_ns": mono - before.mono}
                 before.row |= {"code": event["code"], "code_name": event["code_name"]}
             before.answers += 1
-            before.last, before.linger = mono, self._patience.horizon_ns
+            before.last, before.linger = mono, self._horizon_ns
             return
         if isinstance(before, _Exchange):
             self._done.append(before)
-        self._open[key] = _Orphan(mono, self._patience.horizon_ns)
+        self._open[key] = _Orphan(mono, self._horizon_ns)
 
     def _finished(self, exchange: _Exchange) -> dict[str, Any]:
         row = exchange.row
@@ -173,7 +176,9 @@ def exchanges(capture: Capture, window: Window, timeout: float) -> Iterator[pa.R
         ValueError: The timeout is not above zero.
     """
     matcher = Matcher(Patience(timeout))
-    for made in decoded(window.of(batch.rows) for batch in capture.batches()):
+    # What a window is known by is among them.
+    batches = capture.batches(columns=frame_columns(_NEEDED))
+    for made in decoded((window.of(batch.rows) for batch in batches), _NEEDED):
         matcher.take(made.events)
         yield from _batches(matcher.over())
     yield from _batches(matcher.over(all_of_it=True))
