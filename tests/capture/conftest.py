@@ -1,4 +1,7 @@
-"""Recordings are written by a process on asyncio and by a thread on the other loops, so that each test has both of them."""
+"""Recordings are written by a process on asyncio and by a thread on the other loops, so that each test has both of them.
+
+The few that are marked `apart` have the process on every loop. A process takes half a second to begin.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,8 @@ import pytest
 @pytest.fixture(autouse=True)
 def _written_by_a_thread_on_other_loops(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     callspec = getattr(request.node, "callspec", None)
+    if request.node.get_closest_marker("apart") is not None:
+        return
     loop, options = ("asyncio", {}) if callspec is None else callspec.params.get("anyio_backend", ("asyncio", {}))
     if loop != "asyncio" or options.get("use_uvloop"):
         monkeypatch.setattr("polybus.capture.recorder.possible", lambda: False)
