@@ -5,15 +5,18 @@ from __future__ import annotations
 import base64
 from typing import Any
 
+import msgspec
 import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from polybus.body import check_json
 from polybus.capture import alike
-from polybus.capture.buffers import sound_json
 from polybus.capture.decoding import decode
+from polybus.capture.sound import sound_json
 from polybus.capture.wires import wire_of
+from polybus.errors import EncodeError
 
 from .generator import PROTOCOLS, traffic
 from .rows import batch, read_alike, row
@@ -359,3 +362,26 @@ def test_documents_that_are_json_only_together_are_not() -> None:
     assert sound_json(pa.array([text.encode() for text in texts]), 1).tolist() == [text in ("1", "[5]", "{}") for text in texts]
     assert sound_json(pa.array([b"\xff", b'"\xff"', '"ö"'.encode()]), 4).tolist() == [False, False, True]
     assert sound_json(pa.array([b'"a"', b'"b"']), 4, (b"b",)).tolist() == [True, False]
+    assert sound_json(pa.array([], pa.binary()), 4).tolist() == []
+    assert sound_json(pa.array([b"", b""]), 4).tolist() == [False, False]
+
+
+_FRAGMENTS = [*'[]{}",:\\ \n0e19+-.', "ö", "null", '"a":', "\\u00e4", "\\ud800", "1e999", "9" * 110]
+
+
+@given(st.lists(st.lists(st.sampled_from(_FRAGMENTS), max_size=6).map("".join) | st.binary(max_size=4), max_size=8), st.data())
+def test_many_documents_are_judged_as_each_of_them_alone(texts: list[str | bytes], data: st.DataObject) -> None:
+    documents = [text.encode() if isinstance(text, str) else text for text in texts]
+    depth, strange = data.draw(st.integers(1, 3)), data.draw(st.sampled_from([(), (b"a",), (b"]",)]))
+
+    def sound(document: bytes) -> bool:
+        try:
+            check_json(document, depth)
+            msgspec.json.decode(document)
+        except (ValueError, EncodeError):
+            return False
+        return document.strip(b" \t\r\n") == document and not any(part in document for part in strange)
+
+    before = data.draw(st.integers(0, 2))
+    array = pa.array([b"[" * before, *documents, b"]"], pa.binary())[1:-1]
+    assert sound_json(array, depth, strange).tolist() == [sound(document) for document in documents]

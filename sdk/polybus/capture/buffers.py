@@ -2,28 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import cached_property
-from operator import itemgetter
 from typing import Any, Final
 
-import msgspec
 import numpy as np
 import pyarrow as pa
 
-from ..body import check_json
-from ..errors import EncodeError
-
-__all__ = ["Bytes", "cut_out", "distinct", "next_of", "sound_json"]
+__all__ = ["Bytes", "cut_out", "distinct", "next_of"]
 
 _QUOTE: Final = ord('"')
 ROOM: Final = 512
 _ZEROS: Final = np.zeros(ROOM, np.uint8)
-_TOGETHER: Final = 64
-"""So many documents are looked at together. One that is none has the others of its group looked at one by one."""
-_decode: Final = msgspec.json.Decoder().decode
-_FIRST, _LAST = itemgetter(slice(None, 1)), itemgetter(slice(-1, None))
-_BLANKS: Final = frozenset((b" ", b"\t", b"\r", b"\n"))
 
 
 class Bytes:
@@ -111,32 +100,3 @@ def cut_out(data: Any, begins: Any, ends: Any) -> pa.Array:
     offsets[0:-1:2], offsets[1::2], offsets[-1] = begins, ends, len(data)
     pieces = pa.Array.from_buffers(pa.binary(), 2 * count, [None, pa.py_buffer(offsets), pa.py_buffer(data)])
     return pieces.take(pa.array(np.arange(0, 2 * count, 2)))
-
-
-def sound_json(documents: pa.Array, depth: int, strange: Sequence[bytes] = ()) -> Any:
-    """Which of some documents are JSON without blanks around, not too deep, and hold no strange text."""
-    texts = documents.to_pylist()
-    sound = np.ones(len(texts), bool)
-    for start in range(0, len(texts), _TOGETHER):
-        group = texts[start : start + _TOGETHER]
-        if not _all_sound(group, depth, strange):
-            sound[start : start + len(group)] = [_all_sound([text], depth, strange) for text in group]
-    return sound
-
-
-def _all_sound(texts: list[bytes], depth: int, strange: Sequence[bytes]) -> bool:
-    whole = b"\0".join(texts)
-    if (
-        any(part in whole for part in strange)
-        or not _BLANKS.isdisjoint(map(_LAST, texts))
-        or not _BLANKS.isdisjoint(map(_FIRST, texts))
-    ):
-        return False
-    try:
-        if not whole.isascii() or max(map(len, texts)) > 2 * depth:
-            for text in texts:
-                check_json(text, depth)
-        list(map(_decode, texts))
-    except (ValueError, RecursionError, EncodeError):
-        return False
-    return True

@@ -13,9 +13,10 @@ import pyarrow as pa
 
 from ..limits import Limits
 from ..protocols.jrep.names import ERRORS_SUFFIX, REPLY_SUFFIX
-from .buffers import ROOM, Bytes, next_of, sound_json
+from .buffers import ROOM, Bytes, next_of
 from .compute import pc
 from .cuts import BODY, DERIVED, ID, MS, Bodies, Cut
+from .sound import sound_json
 
 __all__ = ["cut_jrep", "cut_ubre_binary", "cut_ubre_json", "first_of", "only", "whole_numbers"]
 

@@ -15,9 +15,10 @@ import pyarrow as pa
 from ..body import JSON, OCTETS
 from ..limits import Limits
 from ..protocols._rules import fault_in_subject
-from .buffers import Bytes, distinct, sound_json
+from .buffers import Bytes, distinct
 from .compute import pc
 from .event_columns import KINDS, PUBLISH, REQUEST, RESPONSE, Column, Part, good_answers
+from .sound import sound_json
 
 __all__ = ["read_csb"]
 

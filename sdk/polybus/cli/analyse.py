@@ -27,8 +27,10 @@ if TYPE_CHECKING:
 
 __all__ = ["analyse", "needed", "running_session"]
 
-_POLL = 0.3
+_POLL: Final = 0.3
 """Seconds between two looks at how far Spark has come."""
+_LITTLE: Final = 32 << 20
+"""Bytes of a capture, about a million frames, up to which the JVM's code is not optimized."""
 
 
 def analyse(
@@ -61,7 +63,7 @@ def analyse(
     with ExitStack() as stack:
         shown = stack.enter_context(_Shown(as_json))
         stack.enter_context(_quiet())
-        session = stack.enter_context(running_session(spark, master))
+        session = stack.enter_context(running_session(spark, master, brief=_is_little(capture)))
         pipeline = spark.Pipeline(session, timeout=timeout, strict=strict, progress=shown.stage)
         with shown.following(session):
             done = _run(pipeline, capture, out, window)
@@ -92,6 +94,12 @@ def _run(pipeline: Any, capture: str, out: str, window: dict[str, Any]) -> Done:
     except (PySparkException, Py4JError) as error:
         raise PeerError(_reason(str(error))) from error
     return done
+
+
+def _is_little(capture: str) -> bool:
+    from ..capture.reading import Capture
+
+    return sum(segment.size for segment in Capture(capture).segments()) < _LITTLE
 
 
 _PYTHONS: Final = re.compile(r"(?!org\.|java\.|scala\.)[A-Za-z_][\w.]*(?:Error|Exception|Warning): ")
@@ -127,20 +135,27 @@ def _quiet() -> Iterator[None]:
 
 
 @contextmanager
-def running_session(spark: Any, master: str) -> Iterator[SparkSession]:
+def running_session(spark: Any, master: str, *, brief: bool) -> Iterator[SparkSession]:
     """A session whose JVM writes into a file, of which the end is shown if it does not start.
+
+    Args:
+        spark: As `needed` gives it.
+        master: Where it runs.
+        brief: Whether there is work for some seconds only.
 
     Raises:
         PeerError: Spark does not start.
     """
     from pyspark.sql import SparkSession
 
+    from ..spark.session import BRIEF
+
     with tempfile.TemporaryFile() as log:
         running = SparkSession.getActiveSession()
         before = os.dup(2)
         os.dup2(log.fileno(), 2)
         try:
-            session = spark.start_session(master)
+            session = spark.start_session(master, settings=BRIEF if brief and master.startswith("local") else None)
             session.sparkContext.setLogLevel("ERROR")
         except spark.SparkUnavailable as error:
             raise PeerError(str(error)) from None

@@ -55,7 +55,7 @@ class Story:
         if self.record is None:
             return
         try:
-            with running_session(needed(), "local[2]") as session:
+            with running_session(needed(), "local[2]", brief=True) as session:
                 self.done = needed().Pipeline(session).run(self.record, self.record.parent / "analysed")
         except (PeerError, ValueError, OSError) as error:
             self.missing = str(error)
