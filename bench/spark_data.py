@@ -17,7 +17,9 @@ __all__ = ["Truth", "make", "truth_of"]
 
 AT_ONCE = 1_000_000
 """Frames that are made by the generator; where more are wanted, they are recorded several times."""
-BATCHES = 1024
+ROWS = 4096
+"""Of a batch: as many as a recorder of a busy bus writes at once."""
+BATCHES = 256
 """Of a segment."""
 LATER_NS = 600 * 1_000_000_000
 """Between two recordings."""
@@ -71,7 +73,7 @@ def truth_of(folder: Path) -> Truth:
 
 def _write(folder: Path, made: Traffic, times: int) -> None:
     folder.mkdir(parents=True)
-    batches = list(made.batches())
+    batches = list(made.batches(ROWS))
     segments = -(-len(batches) // BATCHES)
     for number in range(times):
         for part in range(segments):
