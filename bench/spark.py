@@ -50,7 +50,7 @@ def main() -> None:
 def prepare(folder: Path, sizes: Sizes) -> None:
     """Captures of each protocol and of all together, and the frames as Parquet."""
     for name in PROTOCOLS:
-        make(folder / name, sizes.frames // 2, (name,), also_parquet=True)
+        make(folder / name, sizes.frames, (name,), also_parquet=True)
     for frames in sizes.both:
         make(folder / f"all-{frames}", frames)
 
@@ -89,6 +89,9 @@ def show(rows: list[Measured], sizes: Sizes) -> None:
         for what in ("6 columns", "all columns"):
             ratio(f"{name}: rate of decode, {what} / native scan", native, f"{name}: decode, {what}")
             ratio(f"{name}: rate of decode, {what} / scan by our source", ours, f"{name}: decode, {what}")
+    own = "csb: 5 columns, Spark's own expressions"
+    ratio("csb: rate of Spark's own expressions / native scan", "csb: scan of frames, native Parquet", own)
+    ratio("csb: rate of decode, 6 columns / Spark's own expressions", own, "csb: decode, 6 columns")
     small, large = sizes.both
     for stage in dict.fromkeys(row.name.partition(": ")[2] for row in rows if row.name.startswith("pipeline, 2 cores")):
         what = f": {stage}" if stage else ""

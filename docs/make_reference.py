@@ -176,7 +176,7 @@ Rows of `frames` without a frame say something about the recording, in their opt
 them and why (`dropped`: the recorder could not keep up; `disk`: it was full; `failed`: a mistake of the recorder; `killed`: it
 was, in the middle of a batch; `retention`: removed for size or age; `damaged`: left out by `recover`), and `{"link": ...}` that
 a connection has begun or ended. The former are no frames; the latter are counted as frames, and are events of the kinds `open`
-and `close`.
+and `close`. A batch without rows says that the recording (`capture_id` in the metadata of its segment) is over.
 
 On every run: frames = frames with an event + rows of `quarantine` + empty payloads.
 """

@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 import anyio
+import pyarrow as pa
 import pytest
 
 from polybus import Backoff, Bus, LocalProtocolError, connect, sync
@@ -571,8 +572,9 @@ def test_a_killed_process_loses_at_most_one_batch(where: str, moment: int, tmp_p
     assert not within or sum(path.stat().st_size for path in folder.iterdir()) == within
     requests = _sent(counter)
     capture = Capture(folder)
-    rows = _rows(folder)
+    rows = [row for batch in capture.batches() for row in batch.rows.to_pylist()]
     assert capture.losses == []
+    assert capture.ended == ([rows[0]["capture_id"]] if where == "beside a writer" else [])
     assert [row["seq"] for row in rows] == list(range(len(rows)))
     frames = sum(row["frame"] is not None for row in rows)
     assert 2 * requests - (1024 if where == "beside a writer" else 4096) <= frames <= 2 * requests + 2
@@ -583,6 +585,28 @@ def test_a_killed_process_loses_at_most_one_batch(where: str, moment: int, tmp_p
     assert all(segment.sealed for segment in Capture(folder).segments())
     after = _rows(folder)
     assert after[: len(rows)] == rows
+
+
+@BOTH
+@pytest.mark.parametrize("idle", [True, False], ids=["with a segment that is sealed", "with a segment that is open"])
+def test_a_recording_that_was_closed_says_that_it_is_over(apart: bool, idle: bool, tmp_path: Path) -> None:
+    with _opened(tmp_path, apart=apart, segment_seconds=0.05 if idle else 60) as recorder:
+        recorder.take((_end(), 0, _frame(0), None))
+        until(lambda: recorder.stats().frames == 1)
+        if idle:
+            until(lambda: [path.suffix for path in tmp_path.iterdir()] == [".arrows"])
+        else:
+            assert list(Capture(tmp_path).batches())
+        assert not Capture(tmp_path).ended
+    with _opened(tmp_path, apart=apart):
+        pass  # in which nothing happens
+    capture = Capture(tmp_path)
+    rows = [row for batch in capture.batches() for row in batch.rows.to_pylist()]
+    assert _numbers(rows) == [0]
+    assert capture.ended == [recorder.capture_id] == [rows[0]["capture_id"]]
+    # To a reader of Arrow it is a batch like the others.
+    with pa.ipc.open_stream(sorted(tmp_path.iterdir())[-1]) as reader:
+        assert [batch.num_rows for batch in reader] == [0] if idle else [1, 0]
 
 
 @pytest.mark.native

@@ -10,6 +10,8 @@ import pytest
 
 from polybus.capture import Capture, CaptureError, compact, decode, export, info, recover, verify
 from polybus.capture.schema import EVENTS, FRAMES
+from polybus.capture.segments import SegmentWriter
+from polybus.cli.app import run
 
 from .generator import Traffic, traffic
 
@@ -76,6 +78,22 @@ def test_damage_is_found_counted_and_left_out(folder: Path, made: Traffic, tmp_p
     assert good == [row for row in made.table.to_pylist() if row["seq"] in {one["seq"] for one in good}]
     gaps = [json.loads(row["options"]) for row in rows if not row["capture_id"]]
     assert [gap["gap"] for gap in gaps] == ["damaged", "damaged"]
+
+
+def test_that_a_recording_is_over_stays_known(made: Traffic, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = made.write(tmp_path / "capture")
+    writer = SegmentWriter(folder, len(list(folder.iterdir())), {"capture_id": "20231114T221320-cafe"})
+    writer.end(made.table.num_rows)
+    writer.seal()
+    recover(folder, tmp_path / "whole")
+    for one in (folder, tmp_path / "whole"):
+        assert info(Capture(one)).ended == ["20231114T221320-cafe"]
+        verdict = verify(Capture(one))
+        assert (verdict.good, verdict.frames) == (True, made.table.num_rows)
+        assert run(["capture", "info", str(one)]) == 0
+        assert "recordings 20231114T221320-cafe (ended)\n" in capsys.readouterr().out
+        (file,) = compact(Capture(one), tmp_path / f"{one.name}-parquet")
+        assert pq.ParquetFile(file).metadata.num_rows == made.table.num_rows
 
 
 def test_a_capture_that_is_not_empty_is_not_overwritten(folder: Path, tmp_path: Path) -> None:

@@ -89,6 +89,27 @@ def test_exchanges_are_provisional_until_nothing_that_is_recorded_can_change_the
     assert {name: n for name, n in told["outcomes"].items() if n} == {"ok": 3, "unanswered": 1, "open-at-end": 1}
 
 
+def test_with_the_end_of_a_recording_its_exchanges_are_settled(spark: SparkSession, tmp_path: Path) -> None:
+    capture, out = tmp_path / "capture", tmp_path / "out"
+    pipeline = Pipeline(spark)
+    capture.mkdir()
+    writer = SegmentWriter(capture, 0, {"capture_id": "c"})
+    writer.write(frames.batch(_ask(0, 1, 0), _ask(1, 2, 0), _ask(2, 3, 0), _answer(3, 1, 1)), 0)
+    first = pipeline.run(capture, out, report=False)
+    assert (first.added.exchanges, first.provisional) == (0, 3)
+    writer.end(4)
+    writer.seal()
+    # Others that go on change nothing about it.
+    other = SegmentWriter(capture, 1, {"capture_id": "d"})
+    other.write(frames.batch(_ask(0, 1, 2) | {"capture_id": "d"}), 0)
+    then = pipeline.run(capture, out)
+    assert (then.added.exchanges, then.provisional) == (3, 1)
+    assert then.metrics["totals"]["outcomes"] | {"ok": 1, "open-at-end": 3} == then.metrics["totals"]["outcomes"]
+    other.end(1)
+    other.seal()
+    assert pipeline.run(capture, out, report=False).provisional == 0
+
+
 @pytest.mark.parametrize(
     ("provisional", "said"),
     [(0, []), (2, ["2 of them are provisional: what is recorded later may still change them"])],

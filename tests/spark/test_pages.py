@@ -35,10 +35,11 @@ def test_the_programs_about_spark_run(
     said = capsys.readouterr().out
     assert '"ok":13' in said
     assert '"frames":32' in said
-    assert '"provisional":15' in said
+    assert '"exchanges":15' in said
+    assert '"provisional":0' in said
     page = (DOCS / "tutorial/what-happened.md").read_text()
     assert "32 frames: 32 messages" in page
-    assert "15 of them are provisional" in page
+    assert "\n15 exchanges: 13 ok, 2 error\n" in page
     printed = []
     for program in [*tutorial, *_programs("how-to/spark.md")]:
         if program.info.endswith(OURS):

@@ -1,5 +1,6 @@
-"""How the session talks to its Python workers."""
+"""How the session of a command talks to its Python workers."""
 
+import json
 import os
 import subprocess
 import sys
@@ -7,11 +8,30 @@ import tempfile
 from pathlib import Path
 
 import pytest
-from pyspark.sql import SparkSession
 
 from polybus.spark.session import sockets
 
+from ..capture.generator import traffic
+
 pytestmark = pytest.mark.spark
+
+_LOOKING = """
+import sys
+from pathlib import Path
+from polybus.cli.app import run
+from polybus.spark import Pipeline
+
+take = Pipeline.run
+
+def look(self, *given, **options):
+    done = take(self, *given, **options)
+    folder = Path(self._spark.conf.get("spark.python.unix.domain.socket.dir"))
+    print(oct(folder.stat().st_mode), any(file.is_socket() for file in folder.iterdir()))
+    return done
+
+Pipeline.run = look
+sys.exit(run(sys.argv[1:]))
+"""
 
 _WITH_A_CHILD = """
 import os, sys
@@ -24,11 +44,14 @@ print(os.path.isdir(folder))
 """
 
 
-def test_python_workers_are_reached_by_sockets_that_only_this_user_may_use(spark: SparkSession) -> None:
-    spark.range(1).mapInArrow(lambda batches: batches, "id long").collect()  # now there is a worker
-    folder = Path(spark.conf.get("spark.python.unix.domain.socket.dir") or "")
-    assert folder.stat().st_mode & 0o777 == 0o700
-    assert any(file.is_socket() for file in folder.iterdir())
+def test_a_command_reaches_its_workers_by_sockets_that_only_this_user_may_use(tmp_path: Path) -> None:
+    made = traffic(200)
+    command = ["analyse", str(made.write(tmp_path / "capture")), "--out", str(tmp_path / "out"), "--json"]
+    ran = subprocess.run([sys.executable, "-c", _LOOKING, *command], capture_output=True, text=True, timeout=250, check=False)
+    assert (ran.stderr, ran.returncode) == ("", 0)
+    seen, told = ran.stdout.splitlines()
+    assert seen == "0o40700 True"
+    assert json.loads(told)["total"]["frames"] == made.frames
 
 
 def test_where_the_name_of_such_a_socket_would_be_too_long_spark_uses_tcp(monkeypatch: pytest.MonkeyPatch) -> None:

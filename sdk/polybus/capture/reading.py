@@ -70,6 +70,7 @@ class Capture:
 
     Attributes:
         losses: What the last pass over the batches found to be lost.
+        ended: The recordings that say that they are over, as it has found them.
 
     Raises:
         CaptureError: There is no such folder, or it is no capture.
@@ -82,6 +83,7 @@ class Capture:
         else:
             self._filesystem, self._folder = find_filesystem(self.path)
         self.losses: list[Loss] = []
+        self.ended: list[str] = []
         self._local = isinstance(self._filesystem, pafs.LocalFileSystem)
         if not self.segments(complete=False):
             raise CaptureError(f"{self.path} {self._what_it_is()}")
@@ -137,7 +139,7 @@ class Capture:
         *,
         columns: Sequence[str] | None = None,
     ) -> Iterator[Batch]:
-        """The good batches from one position to another, with where they stand; what is lost is found in `losses`.
+        """The good batches with rows from one position to another, with where they stand; what is lost is found in `losses`.
 
         A torn batch at the end of a segment that is still written is not lost: it will be there later.
 
@@ -150,7 +152,7 @@ class Capture:
             CaptureError: A segment is missing, or of an unknown version.
             KeyError: There is no such column.
         """
-        self.losses = []
+        self.losses, self.ended = [], []
         for segment in self.segments():
             if segment.number < start[0] or (stop is not None and (segment.number, 0) >= tuple(stop)):
                 continue
@@ -161,8 +163,12 @@ class Capture:
                     continue
                 if stop is not None and position >= tuple(stop):
                     break
+                if not message.rows:
+                    continue
                 yield Batch(position, reader.rows(message, columns))
             self.losses += lost(segment, reader)
+            if reader.ended:
+                self.ended.append(reader.schema_metadata().get("capture_id", ""))
 
     def messages(self, segment: Segment) -> Iterator[Message]:
         """Numbers and sizes of the good batches of a segment, without decompressing them.

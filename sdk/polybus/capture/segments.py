@@ -1,7 +1,8 @@
 """Segments: the files of a capture. ``segment-<n>.open`` while it is written, ``segment-<n>.arrows`` when it is sealed.
 
 A segment is an Arrow IPC stream, one record batch a flush, that any reader of Arrow opens. Batches are written whole, with one
-system call each, so what a killed process leaves behind ends in at most one torn batch.
+system call each, so what a killed process leaves behind ends in at most one torn batch. A batch without rows says that the
+recording is over.
 """
 
 from __future__ import annotations
@@ -108,6 +109,20 @@ class SegmentWriter:
         self.rows += batch.num_rows
         return len(data)
 
+    def end(self, seq: int) -> int:
+        """Write that the recording is over.
+
+        Args:
+            seq: Number of its next frame, which there will not be.
+
+        Returns:
+            The bytes that it took.
+
+        Raises:
+            OSError: As `write`.
+        """
+        return self.write(_NOTHING, seq)
+
     def _write(self, data: bytes) -> None:
         view = memoryview(data)
         try:
@@ -136,6 +151,9 @@ class SegmentWriter:
         if self._file >= 0:
             os.close(self._file)
             self._file = -1
+
+
+_NOTHING: Final = pa.RecordBatch.from_pylist([], schema=FRAMES)
 
 
 def encode_batch(batch: pa.RecordBatch, schema: pa.Schema, mark: str) -> pa.Buffer:
@@ -190,6 +208,7 @@ class SegmentReader:
     Attributes:
         damage: What was found to be lost, as far as it has been read.
         offset: The end of the last good batch that was given out.
+        ended: Whether that one says that the recording is over.
         metadata: Of the schema: version, recorder, source.
     """
 
@@ -198,13 +217,14 @@ class SegmentReader:
         self._name = name
         self.damage: list[Stretch] = []
         self.offset: int = offset
+        self.ended: bool = False
         self.metadata: Mapping[str, str] = {}
         self._schema = FRAMES
         self._batch = batch
         self._seq: int | None = None
 
     def messages(self) -> Iterator[Message]:
-        """The batches, checked and not yet decompressed.
+        """The batches, checked and not yet decompressed; also the one without rows.
 
         Raises:
             CaptureError: The segment's version is not known.
@@ -224,6 +244,7 @@ class SegmentReader:
             self._batch = message.batch + 1
             self._seq = message.seq + message.rows
             self.offset = message.offset + message.size
+            self.ended = not message.rows
             yield message
         if lost is not None:
             self.damage.append(Stretch(lost.offset, lost.size, self._batch, torn=lost.torn))
@@ -240,13 +261,14 @@ class SegmentReader:
         return self.metadata
 
     def batches(self) -> Iterator[tuple[int, pa.RecordBatch]]:
-        """Numbers and rows of the good batches, in order.
+        """Numbers and rows of the good batches that have some, in order.
 
         Raises:
             CaptureError: The segment's version is not known.
         """
         for message in self.messages():
-            yield message.batch, self.rows(message)
+            if message.rows:
+                yield message.batch, self.rows(message)
 
     def rows(self, message: Message, columns: Sequence[str] | None = None) -> pa.RecordBatch:
         """The rows of a batch, in the columns of `FRAMES`.

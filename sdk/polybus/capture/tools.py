@@ -44,6 +44,8 @@ class Info:
         first_ns, last_ns: Wall clock of the first and the last frame, ns since 1970; None where there is none.
         frame_bytes: Of all frames.
         connections, captures, protocols: How many connections; which recordings; frames by protocol.
+        ended: Those of the recordings that are over, as their recorders have written; one that was killed with the process that
+            wrote for it has not.
         sources: Captures of which this one is a replay.
     """
 
@@ -61,6 +63,7 @@ class Info:
     last_ns: int | None = None
     connections: int = 0
     captures: list[str] = field(factory=list)
+    ended: list[str] = field(factory=list)
     protocols: dict[str, int] = field(factory=dict)
     sources: list[str] = field(factory=list)
 
@@ -82,6 +85,7 @@ def info(capture: Capture) -> Info:
             found.sources.append(source)
     for batch in capture.batches():
         _count(found, batch.rows, conns)
+    found.ended = capture.ended
     found.connections = len(conns)
     found.lost_stretches = len(capture.losses)
     found.lost_frames = sum(loss.stretch.frames or 0 for loss in capture.losses)
@@ -201,7 +205,7 @@ def recover(path: str | os.PathLike[str], out: str | os.PathLike[str], progress:
     """
     capture = Capture(path)
     folder = _empty(out)
-    batches = frames = lost_frames = lost_bytes = stretches = number = 0
+    batches = frames = lost_frames = lost_bytes = stretches = number = seq = 0
     missing: list[int] = []
     before: int | None = None
     for segment in capture.segments(complete=False):
@@ -213,6 +217,7 @@ def recover(path: str | os.PathLike[str], out: str | os.PathLike[str], progress:
         for _, rows in reader.batches():
             writer = writer or SegmentWriter(folder, number, {"recovered": capture.path, **reader.metadata})
             writer.write(rows, rows.column("seq")[0].as_py())
+            seq = rows.column("seq")[-1].as_py() + 1
             frames += rows.num_rows
             batches += 1
             if progress is not None:
@@ -223,6 +228,9 @@ def recover(path: str | os.PathLike[str], out: str | os.PathLike[str], progress:
             lost_frames += stretch.frames or 0
             writer = writer or SegmentWriter(folder, number, {"recovered": capture.path})
             writer.write(_gap_row(stretch.frames or 0, segment.number, stretch.size), 0)
+        if reader.ended:
+            writer = writer or SegmentWriter(folder, number, {"recovered": capture.path, **reader.metadata})
+            writer.end(seq)
         if writer is not None:
             writer.seal()
             number += 1

@@ -145,17 +145,26 @@ class Writer:
             logger.exception("polybus: the recorder of %s could not take or seal what it has; it goes on", self.path)
 
     def finish(self) -> None:
-        """Write what is missing, seal the segment."""
+        """Write what is missing and that this is the end, seal the segment."""
         try:
-            for _ in range(2):  # to seal may show that something is lost
-                self._not_before = 0.0
-                self.turn()
-                self._seal()
+            self._end()
+            if self._notes or self._lost:  # as sealing has shown
+                self._end()
         except Exception:
             logger.exception("polybus: the recorder of %s could not write its end", self.path)
         finally:
             if self._segment is not None:
                 self._segment.close()
+
+    def _end(self) -> None:
+        self._not_before = 0.0
+        self.turn()
+        if self.counts.seq:
+            try:
+                self.counts.bytes += (self._segment or self._new_segment()).end(self.counts.seq)
+            except OSError as error:
+                self._failed(error)
+        self._seal()
 
     # -- a batch ---------------------------------------------------------------------------------------------------------
 

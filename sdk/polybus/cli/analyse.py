@@ -148,14 +148,15 @@ def running_session(spark: Any, master: str, *, brief: bool) -> Iterator[SparkSe
     """
     from pyspark.sql import SparkSession
 
-    from ..spark.session import BRIEF
+    from ..spark.session import BRIEF, sockets
 
     with tempfile.TemporaryFile() as log:
         running = SparkSession.getActiveSession()
         before = os.dup(2)
         os.dup2(log.fileno(), 2)
         try:
-            session = spark.start_session(master, settings=BRIEF if brief and master.startswith("local") else None)
+            local = sockets() | (BRIEF if brief else {}) if master.startswith("local") else {}
+            session = spark.start_session(master, settings=local)
             session.sparkContext.setLogLevel("ERROR")
         except spark.SparkUnavailable as error:
             raise PeerError(str(error)) from None

@@ -52,7 +52,8 @@ def info(folder: Folder, as_json: Json = False) -> None:
     if as_json:
         print(json_line(asdict(found)))
         return
-    print(f"{found.segments} segments ({found.open} open), {found.bytes} bytes; recordings {', '.join(found.captures)}")
+    recordings = ", ".join(f"{name} (ended)" if name in found.ended else name for name in found.captures)
+    print(f"{found.segments} segments ({found.open} open), {found.bytes} bytes; recordings {recordings}")
     print(f"{found.frames} frames of {found.frame_bytes} bytes on {found.connections} connections")
     if found.marks:
         print(f"{found.marks} marks of where connections began or ended; polybus analyse counts them as frames too")

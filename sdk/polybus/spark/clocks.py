@@ -1,19 +1,22 @@
 """How far each recording has come: on its own clock, which latencies are measured by, and on the wall's.
 
-A recorder that was stopped does not say so, and its clock stands still. What it left open would be carried from run to run for
-good, with an entry here; the wall clock of the others shows that it has been silent for long.
+A recorder that was killed does not say that its recording is over, and its clock stands still. What it left open would be
+carried from run to run for good, with an entry here; the wall clock of the others shows that it has been silent for long.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import Self
+from collections.abc import Collection, Iterable, Mapping
+from typing import Final, Self
 
 import attrs
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
 __all__ = ["Clocks"]
+
+FOR_GOOD: Final = 1 << 62
+"""Nanoseconds: longer than anything is waited for."""
 
 
 @attrs.frozen
@@ -43,19 +46,21 @@ class Clocks:
             {name: value for name, value in self.seen.items() if name in names},
         )
 
-    def table(self, spark: SparkSession, *, all_read: bool) -> DataFrame:
+    def table(self, spark: SparkSession, *, all_read: bool, ended: Collection[str]) -> DataFrame:
         """``capture_id``, ``end_ns`` and ``silent_ns``: for how long others have gone on since its last frame.
 
         Args:
             spark: The session.
             all_read: Whether all that is on the disk has been read. Where not, a recording may have said something after what
                 others have said later, and none counts as silent.
+            ended: The recordings that say that they are over: these are silent for good.
         """
         now = max(self.seen.values(), default=0) if all_read else 0
+        silent = {name: FOR_GOOD if name in ended else max(now - self.seen.get(name, now), 0) for name in self.ends}
         columns = {
             "capture_id": pa.array(self.ends, pa.string()),
             "end_ns": pa.array(self.ends.values(), pa.int64()),
-            "silent_ns": pa.array([max(now - self.seen.get(name, now), 0) for name in self.ends], pa.int64()),
+            "silent_ns": pa.array(silent.values(), pa.int64()),
         }
         return spark.createDataFrame(pa.table(columns))
 

@@ -184,10 +184,12 @@ class RangeReader:
 
     Attributes:
         damage: What was found to be lost, after the last batch.
+        ended: After the last batch, the recording that says at the end of this range that it is over; None where none does.
     """
 
     def __init__(self, path: str, piece: Range, columns: Sequence[str] | None = None) -> None:
         self.damage: list[Stretch] = []
+        self.ended: str | None = None
         self._capture = Capture(path)
         self._range = piece
         self._columns = columns
@@ -211,7 +213,9 @@ class RangeReader:
         for message in reader.messages():
             if stop is not None and message.batch >= stop:
                 break
-            yield reader.rows(message, self._columns)
+            if message.rows:
+                yield reader.rows(message, self._columns)
+            self.ended = None if message.rows else reader.schema_metadata().get("capture_id")
         self.damage = [stretch for stretch in reader.damage if self._counts(reader, stretch, newest and not segment.sealed)]
 
     def _counts(self, reader: SegmentReader, stretch: Stretch, may_grow: bool) -> bool:

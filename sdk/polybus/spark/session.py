@@ -63,9 +63,12 @@ def check_java() -> str:
 
 @cache
 def sockets() -> dict[str, str]:
-    """How Spark talks to its Python workers: by sockets in a folder that only this user may look into, where there are such.
+    """Settings by which Spark talks to its Python workers over Unix sockets, in a folder that only this user may look into.
 
-    It uses TCP otherwise, and writes in pieces for which Nagle's algorithm waits: 40 to 100 ms with each task (Spark 4.3).
+    There are none where there cannot be such sockets.
+
+    Over TCP it writes in pieces for which Nagle's algorithm waits: 40 to 100 ms with each task (4.3). It is not done for
+    everybody since a worker may then print a `BrokenPipeError` when the session ends, which means nothing.
     """
     if not hasattr(socket, "AF_UNIX") or len(tempfile.gettempdir()) > _LONGEST_FOLDER:
         return {}
@@ -107,7 +110,7 @@ def start_session(master: str | None = None, *, name: str = "polybus", settings:
     chosen = {
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.execution.arrow.pyspark.enabled": "true",
-        **(_LOCAL | sockets() if local else {}),
+        **(_LOCAL if local else {}),
         **(settings or {}),
     }
     for key, value in chosen.items():

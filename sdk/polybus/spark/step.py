@@ -91,7 +91,8 @@ class Step:
         clocks = before.later(Clocks(done.ends, done.seen) for done in taken)
         counts = _sum_of(taken)
         events = load_files(self._spark, self.storage, "events", moved.get("events", []))
-        now = clocks.table(self._spark, all_read=self._is_all(end))
+        ended = {name for done in taken for name in done.ended}
+        now = clocks.table(self._spark, all_read=self._is_all(end), ended=ended)
         folded = self._fold(staging, events, last.state if last is not None else None, now)
         exchanges = self._exchanges(prefix, staging, folded, moved)
         orphans = self._orphans(prefix, staging, folded, events, moved)

@@ -49,6 +49,8 @@ class Taken:
     seen: dict[str, int] = attrs.Factory(dict)
     gap_rows: list[dict[str, Any]] = attrs.Factory(list)
     losses: list[dict[str, Any]] = attrs.Factory(list)
+    ended: list[str] = attrs.Factory(list)
+    """Recordings that say that they are over."""
     files: list[list[str]] = attrs.Factory(list)
     """Table and path, in the staging folder."""
 
@@ -90,6 +92,7 @@ def take(capture: str, storage: Storage, staging: str, piece: Range, window: Win
         tables.add("quarantine", quarantine, "ts_ns")
     tables.close()
     done.files = tables.files
+    done.ended = [reader.ended] if reader.ended is not None else []
     _note_losses(done, piece, reader.damage)
     return done
 
