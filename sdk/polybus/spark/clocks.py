@@ -46,7 +46,7 @@ class Clocks:
             {name: value for name, value in self.seen.items() if name in names},
         )
 
-    def table(self, spark: SparkSession, *, all_read: bool, ended: Collection[str]) -> DataFrame:
+    def table(self, spark: SparkSession, *, all_read: bool, ended: Collection[str] = ()) -> DataFrame:
         """``capture_id``, ``end_ns`` and ``silent_ns``: for how long others have gone on since its last frame.
 
         Args:
