@@ -9,6 +9,7 @@ import os
 import random
 import shutil
 import signal
+import socket
 import stat
 import struct
 import subprocess
@@ -55,6 +56,12 @@ def _events(folder: Path) -> list[dict[str, Any]]:
     found = [decode(batch.rows) for batch in Capture(folder).batches()]
     assert not [row for part in found for row in part.quarantine.to_pylist()]
     return [event for part in found for event in part.events.to_pylist()]
+
+
+def _ends(folder: Path) -> int:
+    """How often it is written that a recording is over."""
+    capture = Capture(folder)
+    return sum(not message.rows for segment in capture.segments() for message in capture.messages(segment))
 
 
 def _gaps(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -754,6 +761,38 @@ def test_a_forked_child_does_not_keep_the_writer_waiting(tmp_path: Path) -> None
         assert _is_there(child)
     finally:
         os.kill(child, signal.SIGKILL)
+
+
+@pytest.mark.native
+@BOTH
+def test_a_forked_child_that_ends_leaves_the_recording_to_its_parent(apart: bool, tmp_path: Path) -> None:
+    script = (
+        "import os, sys\nfrom polybus.capture import make_recorder\nfrom polybus.capture.taps import End\n"
+        "recorder = make_recorder(sys.argv[1])\nrecorder._apart = bool(int(sys.argv[2]))\nrecorder.open()\n"
+        "for number in range(3): recorder.take((End(0), number, b'x', None))\n"
+        "if not os.fork(): sys.exit()\n"
+        "assert not os.wait()[1]\n"
+        "for number in range(4): recorder.take((End(0), number, b'x', None))"
+    )
+    command = [sys.executable, "-W", "ignore::DeprecationWarning", "-c", script, str(tmp_path), str(int(apart))]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    assert (done.stderr, done.returncode) == ("", 0)
+    assert [row["seq"] for row in _rows(tmp_path)] == list(range(7))
+    assert _ends(tmp_path) == 1
+
+
+@pytest.mark.native
+def test_a_writer_that_another_one_follows_does_not_say_that_the_recording_is_over(tmp_path: Path) -> None:
+    with _opened(tmp_path, apart=True) as recorder:
+        writer: Any = recorder._writer
+        recorder.take((_end(), 0, _frame(0), None))
+        until(lambda: recorder.stats().frames == 1)
+        first = writer.pid
+        writer._helper._connection.shutdown(socket.SHUT_WR)
+        until(lambda: writer.pid not in (None, first))
+        recorder.take((_end(), 1, _frame(1), None))
+    assert _numbers(_rows(tmp_path)) == [0, 1]
+    assert _ends(tmp_path) == 1
 
 
 @pytest.mark.native

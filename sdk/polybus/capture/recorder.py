@@ -107,6 +107,7 @@ class Recorder:
         self._thread: threading.Thread | None = None
         self._connections = 0
         self._lock = threading.Lock()
+        self._process: int | None = None  # that has opened it
 
     # -- for links: on the event loop ------------------------------------------------------------------------------------
 
@@ -164,6 +165,7 @@ class Recorder:
         Raises:
             CaptureError: The folder cannot be made or written, or no thread can be begun.
         """
+        self._process = os.getpid()
         writer = self._begin()
         with self._lock:
             self._writer = writer
@@ -196,6 +198,8 @@ class Recorder:
 
     def close(self) -> None:
         """Write what waits, seal the segment, end the writer. Waits for it, within limits: not for event loops."""
+        if self._process not in (None, os.getpid()):  # in a child that was forked: what waits and the writer are the parent's
+            return
         with self._lock:
             self._stopping = True
             thread, self._thread = self._thread, None

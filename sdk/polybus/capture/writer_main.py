@@ -27,6 +27,8 @@ _BATCH_BYTES: Final = 8 << 20
 """Of frames that are written together."""
 _IDLE: Final = 1.0
 """Seconds after which it looks whether something is due."""
+_SOON: Final = 0.01
+"""Seconds between two looks at whether the application is gone."""
 
 
 def main() -> None:
@@ -89,6 +91,7 @@ class _Work:
         self._writer = writer
         self._some: list[Packed] = []
         self._since = 0.0
+        self._told = False  # that nothing more comes
         self._application = int(sys.argv[2])
         self._poll = select.poll()
         self._poll.register(connection, select.POLLIN)
@@ -107,7 +110,7 @@ class _Work:
             else:
                 self._flush()
         self._flush()
-        self._writer.finish()
+        self._writer.finish(over=self._is_over())
         self._report()
 
     def _take(self, packed: Packed) -> None:
@@ -143,6 +146,13 @@ class _Work:
         """Whether the application is gone. A child that it has forked may still hold the connection, and is not heard."""
         return os.getppid() != self._application
 
+    def _is_over(self) -> bool:
+        """Whether the recording is: else the application has given this process up, and goes on with another one."""
+        late = time.monotonic() + _IDLE  # a process that is killed lets go of the connection just before its children
+        while not self._told and not self._is_alone() and time.monotonic() < late:
+            time.sleep(_SOON)
+        return self._told or self._is_alone()
+
     def _receive(self) -> Packed | None:
         """The next shipment; None at the end."""
         head = self._exactly(HEAD.size)
@@ -150,7 +160,8 @@ class _Work:
             return None
         numbers = HEAD.unpack(head)
         size = size_of_body(numbers)
-        body = self._exactly(size) if size else None  # a shipment of nothing is the last one
+        self._told = not size  # a shipment of nothing is the last one
+        body = self._exactly(size) if size else None
         return None if body is None else unpacked(numbers, memoryview(body))
 
     def _exactly(self, size: int) -> bytearray | None:

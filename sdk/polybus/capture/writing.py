@@ -144,22 +144,26 @@ class Writer:
         except Exception:  # a mistake of ours
             logger.exception("polybus: the recorder of %s could not take or seal what it has; it goes on", self.path)
 
-    def finish(self) -> None:
-        """Write what is missing and that this is the end, seal the segment."""
+    def finish(self, *, over: bool = True) -> None:
+        """Write what is missing, and that the recording is over; seal the segment.
+
+        Args:
+            over: Whether it is: else another writer goes on with it.
+        """
         try:
-            self._end()
+            self._end(over)
             if self._notes or self._lost:  # as sealing has shown
-                self._end()
+                self._end(over)
         except Exception:
             logger.exception("polybus: the recorder of %s could not write its end", self.path)
         finally:
             if self._segment is not None:
                 self._segment.close()
 
-    def _end(self) -> None:
+    def _end(self, over: bool) -> None:
         self._not_before = 0.0
         self.turn()
-        if self.counts.seq:
+        if over and self.counts.seq:
             try:
                 self.counts.bytes += (self._segment or self._new_segment()).end(self.counts.seq)
             except OSError as error:
