@@ -80,6 +80,36 @@ def test_damage_is_found_counted_and_left_out(folder: Path, made: Traffic, tmp_p
     assert [gap["gap"] for gap in gaps] == ["damaged", "damaged"]
 
 
+def test_a_recording_that_says_too_early_that_it_is_over_is_over_when_it_says_so_again(made: Traffic, tmp_path: Path) -> None:
+    folder, rows = tmp_path / "capture", made.table.combine_chunks().to_batches()[0]
+    folder.mkdir()
+    found = []
+    for number, (batch, ends) in enumerate([(None, True), (None, True), (rows, False), (None, True)]):
+        writer = SegmentWriter(folder, number, {"capture_id": "a"})
+        if batch is not None:
+            writer.write(batch, 0)
+        if ends:
+            writer.end(0)
+        writer.seal()
+        found.append(info(Capture(folder)).ended)
+    assert found == [["a"], ["a"], [], ["a"]]
+
+
+def test_that_a_recording_is_over_stays_known_where_nothing_else_of_a_segment_does(made: Traffic, tmp_path: Path) -> None:
+    folder = tmp_path / "capture"
+    folder.mkdir()
+    writer = SegmentWriter(folder, 0, {"capture_id": "a"})
+    begin = writer.size
+    writer.write(made.table.combine_chunks().to_batches()[0], 0)
+    writer.end(made.table.num_rows)
+    path = writer.seal()
+    data = bytearray(path.read_bytes())
+    data[begin + 1000] ^= 1
+    path.write_bytes(data)
+    recover(folder, tmp_path / "whole")
+    assert info(Capture(tmp_path / "whole")).ended == info(Capture(folder)).ended == ["a"]
+
+
 def test_that_a_recording_is_over_stays_known(made: Traffic, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = made.write(tmp_path / "capture")
     writer = SegmentWriter(folder, len(list(folder.iterdir())), {"capture_id": "20231114T221320-cafe"})

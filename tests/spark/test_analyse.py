@@ -15,6 +15,8 @@ from polybus.cli.app import run
 from polybus.spark import Done, Pipeline
 from polybus.spark.manifest import Counts
 from polybus.spark.session import SparkUnavailable, check_java, start_session
+from polybus.spark.step import _ended
+from polybus.spark.taking import Taken
 
 from ..capture import rows as frames
 from ..capture.generator import traffic
@@ -108,6 +110,12 @@ def test_with_the_end_of_a_recording_its_exchanges_are_settled(spark: SparkSessi
     other.end(1)
     other.seal()
     assert pipeline.run(capture, out, report=False).provisional == 0
+
+
+def test_a_recording_that_goes_on_after_it_was_taken_for_over_is_not_over() -> None:
+    over, on = Taken(ends={"a": 1, "b": 1}, ended=["a"]), Taken(ends={"a": 2})
+    assert _ended([]) == _ended([over, on]) == set()
+    assert _ended([on, over]) == _ended([over, Taken(ends={"b": 2})]) == {"a"}
 
 
 @pytest.mark.parametrize(

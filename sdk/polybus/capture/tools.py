@@ -19,7 +19,7 @@ from .errors import CaptureError
 from .joining import decoded
 from .reading import Capture, Loss, lost
 from .schema import EVENTS, FLAG_GAP_BEFORE, FRAMES, QUARANTINE
-from .segments import SegmentWriter
+from .segments import SegmentReader, SegmentWriter
 from .taps import Gap
 
 __all__ = ["Info", "Recovered", "Verdict", "compact", "export", "info", "recover", "verify"]
@@ -215,7 +215,7 @@ def recover(path: str | os.PathLike[str], out: str | os.PathLike[str], progress:
         reader = capture.reader(segment)
         writer: SegmentWriter | None = None
         for _, rows in reader.batches():
-            writer = writer or SegmentWriter(folder, number, {"recovered": capture.path, **reader.metadata})
+            writer = writer or _follower(folder, number, capture, reader)
             writer.write(rows, rows.column("seq")[0].as_py())
             seq = rows.column("seq")[-1].as_py() + 1
             frames += rows.num_rows
@@ -226,15 +226,19 @@ def recover(path: str | os.PathLike[str], out: str | os.PathLike[str], progress:
             stretches += 1
             lost_bytes += stretch.size
             lost_frames += stretch.frames or 0
-            writer = writer or SegmentWriter(folder, number, {"recovered": capture.path})
+            writer = writer or _follower(folder, number, capture, reader)
             writer.write(_gap_row(stretch.frames or 0, segment.number, stretch.size), 0)
         if reader.ended:
-            writer = writer or SegmentWriter(folder, number, {"recovered": capture.path, **reader.metadata})
+            writer = writer or _follower(folder, number, capture, reader)
             writer.end(seq)
         if writer is not None:
             writer.seal()
             number += 1
     return Recovered(frames, batches, lost_frames, stretches, lost_bytes, tuple(missing))
+
+
+def _follower(folder: Path, number: int, capture: Capture, reader: SegmentReader) -> SegmentWriter:
+    return SegmentWriter(folder, number, {"recovered": capture.path, **reader.metadata})
 
 
 def _gap_row(frames: int, segment: int, size: int) -> pa.RecordBatch:

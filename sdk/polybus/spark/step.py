@@ -91,8 +91,7 @@ class Step:
         clocks = before.later(Clocks(done.ends, done.seen) for done in taken)
         counts = _sum_of(taken)
         events = load_files(self._spark, self.storage, "events", moved.get("events", []))
-        ended = {name for done in taken for name in done.ended}
-        now = clocks.table(self._spark, all_read=self._is_all(end), ended=ended)
+        now = clocks.table(self._spark, all_read=self._is_all(end), ended=_ended(taken))
         folded = self._fold(staging, events, last.state if last is not None else None, now)
         exchanges = self._exchanges(prefix, staging, folded, moved)
         orphans = self._orphans(prefix, staging, folded, events, moved)
@@ -240,6 +239,14 @@ class Step:
             written.append(Written(place, self.storage.rows(name), part))
             self.storage.move(name, place)
         return written
+
+
+def _ended(taken: list[Taken]) -> set[str]:
+    """The recordings that say that they are over, and of which nothing follows."""
+    names = set[str]()
+    for done in taken:
+        names = names.difference(done.ends).union(done.ended)
+    return names
 
 
 def _sum_of(taken: list[Taken]) -> Counts:
