@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import deque
 from collections.abc import Iterator, Sequence
 from operator import length_hint
@@ -43,7 +44,7 @@ def sound_json(documents: pa.Array, depth: int, strange: Sequence[bytes] = ()) -
     sound = np.diff(edges) > 0
     sound[sound] = ~_has_blanks_around(data, edges[:-1][sound], edges[1:][sound])
     sound[list(_broken(texts))] = False
-    for place in _doubtful(data, edges, depth, strange):
+    for place in (*_doubtful(data, edges, strange), *_perhaps_deep(texts, edges, depth)):
         sound[place] &= _is_sound(texts[place], depth, strange)
     return sound
 
@@ -65,9 +66,16 @@ def _broken(texts: Sequence[bytes]) -> Iterator[int]:
             return
 
 
-def _doubtful(data: bytes, edges: Any, depth: int, strange: Sequence[bytes]) -> set[int]:
-    """The places of those that are not known to be sound by having been skimmed."""
-    found = set(np.flatnonzero(np.diff(edges) > 2 * depth).tolist())
+def _perhaps_deep(texts: Sequence[bytes], edges: Any, depth: int) -> Iterator[int]:
+    """The places of those with so many lists and objects that they may be too deep."""
+    for place in np.flatnonzero(np.diff(edges) > 2 * depth).tolist():
+        if texts[place].count(b"[") + texts[place].count(b"{") > depth:
+            yield place
+
+
+def _doubtful(data: bytes, edges: Any, strange: Sequence[bytes]) -> set[int]:
+    """The places of those that are not known to be sound by having been skimmed, but for how deep they are."""
+    found = set[int]()
     if not data.isascii() and not _is_text(data, edges):
         found.update(_places(edges, np.flatnonzero(np.frombuffer(data, np.uint8) > 127)).tolist())
     shape = data.translate(_SHAPE)
@@ -89,11 +97,12 @@ def _is_text(data: bytes, edges: Any) -> bool:
 
 def _holding(text: bytes, part: bytes, edges: Any) -> Iterator[int]:
     """The places of documents in which something begins."""
-    at = text.find(part)
+    at, place = text.find(part), 0
+    borders = edges.tolist() if at >= 0 else []
     while at >= 0:
-        place = int(_places(edges, at))
+        place = bisect_right(borders, at, place) - 1
         yield place
-        at = text.find(part, int(edges[place + 1]))
+        at = text.find(part, borders[place + 1])
 
 
 def _places(edges: Any, at: Any) -> Any:
