@@ -25,6 +25,8 @@ take = Pipeline.run
 
 def look(self, *given, **options):
     done = take(self, *given, **options)
+    options = self._spark._jvm.java.lang.management.ManagementFactory.getRuntimeMXBean().getInputArguments()
+    print([one for one in options if one in ("-XX:TieredStopAtLevel=1", "-Dmine=1", "-Dmine=2")])
     folder = Path(self._spark.conf.get("spark.python.unix.domain.socket.dir"))
     print(oct(folder.stat().st_mode), any(file.is_socket() for file in folder.iterdir()))
     return done
@@ -47,15 +49,21 @@ print(os.path.isdir(folder))
 def test_a_command_reaches_its_workers_by_sockets_that_only_this_user_may_use(tmp_path: Path) -> None:
     made = traffic(200)
     command = ["analyse", str(made.write(tmp_path / "capture")), "--out", str(tmp_path / "out"), "--json"]
-    ran = subprocess.run([sys.executable, "-c", _LOOKING, *command], capture_output=True, text=True, timeout=250, check=False)
+    (tmp_path / "spark-defaults.conf").write_text("spark.driver.defaultJavaOptions -Dmine=2\n")
+    environment = {**os.environ, "SPARK_CONF_DIR": str(tmp_path), "SPARK_SUBMIT_OPTS": "-Dmine=1"}
+    ran = subprocess.run(
+        [sys.executable, "-c", _LOOKING, *command], env=environment, capture_output=True, text=True, timeout=250, check=False
+    )
     assert (ran.stderr, ran.returncode) == ("", 0)
-    seen, told = ran.stdout.splitlines()
+    options, seen, told = ran.stdout.splitlines()
+    assert options == "['-XX:TieredStopAtLevel=1', '-Dmine=1', '-Dmine=2']", "what somebody has set up holds"
     assert seen == "0o40700 True"
     assert json.loads(told)["total"]["frames"] == made.frames
 
 
-def test_where_the_name_of_such_a_socket_would_be_too_long_spark_uses_tcp(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tempfile.tempdir", "/" + "x" * 60)
+@pytest.mark.parametrize("folder", ["/" + "x" * 60, "/ö"])
+def test_where_such_a_socket_could_not_have_its_name_spark_uses_tcp(folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tempfile.tempdir", folder)
     assert sockets.__wrapped__() == {}
 
 

@@ -9,7 +9,7 @@ import sys
 import tempfile
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
@@ -148,15 +148,16 @@ def running_session(spark: Any, master: str, *, brief: bool) -> Iterator[SparkSe
     """
     from pyspark.sql import SparkSession
 
-    from ..spark.session import BRIEF, sockets
+    from ..spark.session import sockets, unoptimized
 
     with tempfile.TemporaryFile() as log:
         running = SparkSession.getActiveSession()
         before = os.dup(2)
         os.dup2(log.fileno(), 2)
         try:
-            local = sockets() | (BRIEF if brief else {}) if master.startswith("local") else {}
-            session = spark.start_session(master, settings=local)
+            local = master.startswith("local")
+            with unoptimized() if brief and local else nullcontext():
+                session = spark.start_session(master, settings=sockets() if local else {})
             session.sparkContext.setLogLevel("ERROR")
         except spark.SparkUnavailable as error:
             raise PeerError(str(error)) from None

@@ -40,8 +40,8 @@ class Done:
         metrics: As in ``metrics.json``; empty where none were wanted.
         report: Path of the HTML file; empty where none was wanted.
         provisional: How many of ``total.exchanges`` may still change with what is recorded later: an answer may come, or the id
-            again, within the horizon of `Pipeline`. Nothing in a capture says that a recording has ended, so its last exchanges
-            are provisional until others were recorded for long enough after it.
+            again, within the horizon of `Pipeline`. The last ones of a recording are provisional until it says that it is over,
+            or, where its writer was killed, until others were recorded for long enough after it.
     """
 
     out: str

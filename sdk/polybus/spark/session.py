@@ -10,18 +10,20 @@ import socket
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
 from typing import Final
 
 from pyspark.sql import SparkSession
 
-__all__ = ["BRIEF", "JAVA_NEEDED", "SparkUnavailable", "check_java", "sockets", "start_session"]
+__all__ = ["JAVA_NEEDED", "SparkUnavailable", "check_java", "sockets", "start_session", "unoptimized"]
 
 JAVA_NEEDED: Final = 17
 """The oldest Java that Spark 4 runs on."""
 
-BRIEF: Final = {"spark.driver.defaultJavaOptions": "-XX:TieredStopAtLevel=1"}
-"""Settings for a session that works for seconds only: optimizing the JVM's code costs more then than it brings."""
+_OPTIONS: Final = "SPARK_SUBMIT_OPTS"
+"""What Spark gives the JVM before all options that it has been set up with, so that these hold."""
 
 _LOCAL: Final = {
     # Spark takes the address of the network otherwise, and serves a page about itself there.
@@ -61,6 +63,20 @@ def check_java() -> str:
     return java
 
 
+@contextmanager
+def unoptimized() -> Iterator[None]:
+    """A session that is started meanwhile works for seconds only: to optimize the JVM's code costs more then than it brings."""
+    before = os.environ.get(_OPTIONS)
+    os.environ[_OPTIONS] = f"-XX:TieredStopAtLevel=1 {before or ''}".rstrip()
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[_OPTIONS]
+        else:
+            os.environ[_OPTIONS] = before
+
+
 @cache
 def sockets() -> dict[str, str]:
     """Settings by which Spark talks to its Python workers over Unix sockets, in a folder that only this user may look into.
@@ -70,7 +86,9 @@ def sockets() -> dict[str, str]:
     Over TCP it writes in pieces for which Nagle's algorithm waits: 40 to 100 ms with each task (4.3). It is not done for
     everybody since a worker may then print a `BrokenPipeError` when the session ends, which means nothing.
     """
-    if not hasattr(socket, "AF_UNIX") or len(tempfile.gettempdir()) > _LONGEST_FOLDER:
+    place = tempfile.gettempdir()
+    # Other letters a JVM may not be able to write, as the locale is.
+    if not hasattr(socket, "AF_UNIX") or not place.isascii() or len(place) > _LONGEST_FOLDER:
         return {}
     folder, owner = tempfile.mkdtemp(prefix="pb-"), os.getpid()
 
