@@ -245,3 +245,6 @@ Caused by: java.io.IOException: Failed to connect to /127.0.0.1:1"""
     assert _why(unreachable.splitlines()) == "java.io.IOException: Failed to connect to /127.0.0.1:1"
     wrong = 'a line\nException in thread "main" org.apache.spark.SparkException: Master must either be yarn'
     assert "Master must" in _why(wrong.splitlines())
+    late = "WARNING: Using incubator modules\nAn error occurred while calling it.\n: java.net.BindException: no such address"
+    assert _why(late.splitlines()) == "java.net.BindException: no such address"
+    assert _why(["WARNING: Using incubator modules", "Java gateway process exited"]) == "Java gateway process exited"

@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -12,11 +13,12 @@ import pytest
 from polybus.spark.session import sockets
 
 from ..capture.generator import traffic
+from ..support import until
 
 pytestmark = pytest.mark.spark
 
 _LOOKING = """
-import sys
+import os, signal, sys
 from pathlib import Path
 from polybus.cli.app import run
 from polybus.spark import Pipeline
@@ -28,11 +30,13 @@ def look(self, *given, **options):
     options = self._spark._jvm.java.lang.management.ManagementFactory.getRuntimeMXBean().getInputArguments()
     print([one for one in options if one in ("-XX:TieredStopAtLevel=1", "-Dmine=1", "-Dmine=2")])
     folder = Path(self._spark.conf.get("spark.python.unix.domain.socket.dir"))
-    print(oct(folder.stat().st_mode), any(file.is_socket() for file in folder.iterdir()))
+    print(folder, oct(folder.stat().st_mode), any(file.is_socket() for file in folder.iterdir()))
     return done
 
 Pipeline.run = look
-sys.exit(run(sys.argv[1:]))
+done = run(sys.argv[1:])
+print(done, flush=True)
+os.kill(os.getpid(), signal.SIGKILL)
 """
 
 _WITH_A_CHILD = """
@@ -54,11 +58,13 @@ def test_a_command_reaches_its_workers_by_sockets_that_only_this_user_may_use(tm
     ran = subprocess.run(
         [sys.executable, "-c", _LOOKING, *command], env=environment, capture_output=True, text=True, timeout=250, check=False
     )
-    assert (ran.stderr, ran.returncode) == ("", 0)
-    options, seen, told = ran.stdout.splitlines()
+    assert (ran.stderr, ran.returncode) == ("", -signal.SIGKILL)
+    options, seen, told, done = ran.stdout.splitlines()
+    folder, *looks = seen.split()
     assert options == "['-XX:TieredStopAtLevel=1', '-Dmine=1', '-Dmine=2']", "what somebody has set up holds"
-    assert seen == "0o40700 True"
-    assert json.loads(told)["total"]["frames"] == made.frames
+    assert looks == ["0o40700", "True"]
+    assert (json.loads(told)["total"]["frames"], done) == (made.frames, "0")
+    until(lambda: not Path(folder).exists())
 
 
 @pytest.mark.parametrize("folder", ["/" + "x" * 60, "/ö"])

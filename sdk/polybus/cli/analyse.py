@@ -117,10 +117,10 @@ def _reason(text: str) -> str:
 
 
 def _why(lines: Sequence[str]) -> str:
-    """Why Spark did not start, out of what its JVM wrote."""
+    """Why Spark did not start, out of what its JVM wrote, and after that what Python says."""
     causes = [line.removeprefix("Caused by: ") for line in lines if line.startswith("Caused by: ")]
-    telling = causes or [line for line in lines if "Exception" in line or "ERROR" in line] or lines
-    return telling[0].strip()
+    telling = causes or [line for line in lines if "Exception" in line or "ERROR" in line] or lines[-1:] or ["nobody says why"]
+    return telling[0].strip(": ")
 
 
 @contextmanager
@@ -148,7 +148,7 @@ def running_session(spark: Any, master: str, *, brief: bool) -> Iterator[SparkSe
     """
     from pyspark.sql import SparkSession
 
-    from ..spark.session import sockets, unoptimized
+    from ..spark.session import remove_after, sockets, unoptimized
 
     with tempfile.TemporaryFile() as log:
         running = SparkSession.getActiveSession()
@@ -159,12 +159,14 @@ def running_session(spark: Any, master: str, *, brief: bool) -> Iterator[SparkSe
             with unoptimized() if brief and local else nullcontext():
                 session = spark.start_session(master, settings=sockets() if local else {})
             session.sparkContext.setLogLevel("ERROR")
+            if local:
+                remove_after(session)
         except spark.SparkUnavailable as error:
             raise PeerError(str(error)) from None
         except Exception as error:
             log.seek(0)
             lines = log.read().decode(errors="replace").strip().splitlines()
-            raise PeerError(f"Spark did not start on {master}: {_why(lines or [str(error)])[:300]}") from None
+            raise PeerError(f"Spark did not start on {master}: {_why([*lines, *str(error).splitlines()])[:300]}") from None
         finally:
             os.dup2(before, 2)
             os.close(before)

@@ -17,7 +17,7 @@ from typing import Final
 
 from pyspark.sql import SparkSession
 
-__all__ = ["JAVA_NEEDED", "SparkUnavailable", "check_java", "sockets", "start_session", "unoptimized"]
+__all__ = ["JAVA_NEEDED", "SparkUnavailable", "check_java", "remove_after", "sockets", "start_session", "unoptimized"]
 
 JAVA_NEEDED: Final = 17
 """The oldest Java that Spark 4 runs on."""
@@ -97,8 +97,17 @@ def sockets() -> dict[str, str]:
             shutil.rmtree(folder, ignore_errors=True)
 
     atexit.register(remove)
-    return {"spark.python.unix.domain.socket.enabled": "true", "spark.python.unix.domain.socket.dir": folder}
+    return {"spark.python.unix.domain.socket.enabled": "true", _FOLDER: folder}
 
+
+def remove_after(session: SparkSession) -> None:
+    """Have the JVM of a session remove the folder of `sockets` at its end: this process may be killed, and cannot."""
+    folder, jvm = sockets().get(_FOLDER), session.sparkContext._jvm
+    if folder is not None and jvm is not None:
+        jvm.java.io.File(folder).deleteOnExit()
+
+
+_FOLDER: Final = "spark.python.unix.domain.socket.dir"
 
 _LONGEST_FOLDER: Final = 48
 """Letters: the name of a socket has 103 at most (macOS), of which Spark takes 43 and we 12."""
