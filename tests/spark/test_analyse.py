@@ -7,10 +7,11 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
 
 from polybus.capture.segments import SegmentWriter
-from polybus.cli.analyse import _reason, _say, _why
+from polybus.cli.analyse import _reason, _run, _say, _why
 from polybus.cli.app import run
 from polybus.spark import Done, Pipeline
 from polybus.spark.manifest import Counts
@@ -235,6 +236,18 @@ polybus.capture.errors.CaptureError: segment 3 is gone: read more often
 Caused by: java.io.IOException: No space left on device"""
     assert _reason(java) == "java.io.IOException: No space left on device"
     assert _reason("")
+
+
+def test_a_user_who_interrupts_is_not_told_how_py4j_has_taken_it() -> None:
+    class Interrupted:
+        def run(self, *_: object) -> None:
+            try:
+                raise KeyboardInterrupt
+            except KeyboardInterrupt:
+                raise Py4JError("Gateway must be connected to send cancel cmd.")  # noqa: B904
+
+    with pytest.raises(KeyboardInterrupt):
+        _run(Interrupted(), "capture", "out", {})
 
 
 def test_why_spark_does_not_start_is_found_in_what_its_jvm_writes() -> None:

@@ -30,7 +30,7 @@ def look(self, *given, **options):
     options = self._spark._jvm.java.lang.management.ManagementFactory.getRuntimeMXBean().getInputArguments()
     print([one for one in options if one in ("-XX:TieredStopAtLevel=1", "-Dmine=1", "-Dmine=2")])
     folder = Path(self._spark.conf.get("spark.python.unix.domain.socket.dir"))
-    print(folder, oct(folder.stat().st_mode), any(file.is_socket() for file in folder.iterdir()))
+    print(folder, oct(folder.stat().st_mode), any(file.is_socket() for file in folder.iterdir()), flush=True)
     return done
 
 Pipeline.run = look

@@ -92,8 +92,17 @@ def _run(pipeline: Any, capture: str, out: str, window: dict[str, Any]) -> Done:
     try:
         done: Done = pipeline.run(capture, out, **window)
     except (PySparkException, Py4JError) as error:
+        if _is_interrupted(error):
+            raise KeyboardInterrupt from error
         raise PeerError(_reason(str(error))) from error
     return done
+
+
+def _is_interrupted(error: BaseException | None) -> bool:
+    """Whether it is what py4j has failed with while it took back what the user has interrupted."""
+    while error is not None and not isinstance(error, KeyboardInterrupt):
+        error = error.__context__
+    return error is not None
 
 
 def _is_little(capture: str) -> bool:

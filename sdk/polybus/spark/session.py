@@ -104,7 +104,8 @@ def remove_after(session: SparkSession) -> None:
     """Have the JVM of a session remove the folder of `sockets` at its end: this process may be killed, and cannot."""
     folder, jvm = sockets().get(_FOLDER), session.sparkContext._jvm
     if folder is not None and jvm is not None:
-        jvm.java.io.File(folder).deleteOnExit()
+        # Not `deleteOnExit`: that comes before its sockets go.
+        jvm.org.apache.spark.util.ShutdownHookManager.registerShutdownDeleteDir(jvm.java.io.File(folder))
 
 
 _FOLDER: Final = "spark.python.unix.domain.socket.dir"
