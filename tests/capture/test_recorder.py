@@ -860,6 +860,25 @@ def test_a_limit_of_file_sizes_costs_nothing_but_more_segments(apart: bool, tmp_
     assert _gaps(rows) == []
 
 
+def test_a_limit_of_file_sizes_does_not_hide_that_a_recording_is_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    write = SegmentWriter._write
+
+    def limited(self: SegmentWriter, data: bytes) -> None:
+        if self.batches:
+            raise OSError(errno.EFBIG, "File too large")
+        write(self, data)
+
+    with _opened(tmp_path, apart=False) as recorder:
+        recorder.take((_end(), 0, _frame(1), None))
+        until(lambda: recorder.stats().frames == 1)
+        monkeypatch.setattr(SegmentWriter, "_write", limited)
+    capture = Capture(tmp_path)
+    assert [batch.rows.num_rows for batch in capture.batches()] == [1]
+    assert (capture.ended, caplog.text) == ([recorder.capture_id], "")
+
+
 @pytest.mark.native
 @BOTH
 def test_traffic_goes_on_where_nothing_at_all_can_be_written(apart: bool, tmp_path: Path) -> None:

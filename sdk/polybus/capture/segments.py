@@ -22,7 +22,7 @@ from .errors import CaptureError
 from .messages import END_OF_STREAM, MARK, Message, marked, messages, sealed_message
 from .schema import FRAMES, SCHEMA_VERSION
 
-__all__ = ["SegmentReader", "SegmentWriter", "Stretch", "encode_batch", "lock", "segment_name", "segment_number"]
+__all__ = ["NOTHING", "SegmentReader", "SegmentWriter", "Stretch", "encode_batch", "lock", "segment_name", "segment_number"]
 
 _NAME: Final = re.compile(r"segment-(\d+)\.(open|arrows)")
 _VERSION: Final = b"polybus.capture"
@@ -121,7 +121,7 @@ class SegmentWriter:
         Raises:
             OSError: As `write`.
         """
-        return self.write(_NOTHING, seq)
+        return self.write(NOTHING, seq)
 
     def _write(self, data: bytes) -> None:
         view = memoryview(data)
@@ -153,7 +153,8 @@ class SegmentWriter:
             self._file = -1
 
 
-_NOTHING: Final = pa.RecordBatch.from_pylist([], schema=FRAMES)
+NOTHING: Final = pa.RecordBatch.from_pylist([], schema=FRAMES)
+"""The batch that says that a recording is over."""
 
 
 def encode_batch(batch: pa.RecordBatch, schema: pa.Schema, mark: str) -> pa.Buffer:

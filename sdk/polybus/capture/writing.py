@@ -22,7 +22,7 @@ from .folders import Folder
 from .packing import Packed, Packer, joined
 from .redaction import Redact, Redaction
 from .schema import FRAMES
-from .segments import SegmentWriter, encode_batch
+from .segments import NOTHING, SegmentWriter, encode_batch
 from .taps import End, Gap
 
 __all__ = ["Writer"]
@@ -165,7 +165,7 @@ class Writer:
         self.turn()
         if over and self.counts.seq:
             try:
-                self.counts.bytes += (self._segment or self._new_segment()).end(self.counts.seq)
+                self._write(NOTHING)
             except OSError as error:
                 self._failed(error)
         self._seal()
