@@ -11,10 +11,11 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cache
-from typing import Final
+from typing import Any, Final
 
+from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
 
 __all__ = ["JAVA_NEEDED", "SparkUnavailable", "check_java", "remove_after", "sockets", "start_session", "unoptimized"]
@@ -102,14 +103,15 @@ def sockets() -> dict[str, str]:
 
 def remove_after(session: SparkSession) -> None:
     """Have the JVM of a session remove the folder of `sockets` at its end: this process may be killed, and cannot."""
-    folder, jvm = sockets().get(_FOLDER), session.sparkContext._jvm
-    if folder is not None and jvm is not None:
-        # Not `deleteOnExit`: that comes before its sockets go.
+    folder = sockets().get(_FOLDER)
+    jvm: Any = session.sparkContext._jvm
+    if folder is None:
+        return
+    with suppress(Py4JError, TypeError):  # no part of what Spark promises, as `File.deleteOnExit` is: but that comes too early
         jvm.org.apache.spark.util.ShutdownHookManager.registerShutdownDeleteDir(jvm.java.io.File(folder))
 
 
 _FOLDER: Final = "spark.python.unix.domain.socket.dir"
-
 _LONGEST_FOLDER: Final = 48
 """Letters: the name of a socket has 103 at most (macOS), of which Spark takes 43 and we 12."""
 _ADVICE: Final = "on a Debian `apt-get install default-jre-headless`; elsewhere install a JRE and set JAVA_HOME"
