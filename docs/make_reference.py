@@ -195,10 +195,10 @@ RESULTS = """## Results of the pipeline
 `polybus analyse` writes `events`, `quarantine`, `exchanges` and `orphans` as Parquet files under
 `date=<of the frame or request, UTC>/protocol=<name>`, so `protocol` is no column in the files. Those that count are named in
 `_manifest/run-<number>.json`: the `added` ones of all runs, and the `provisional` ones of the last, whose exchanges may still
-change: `Done.provisional`, and `provisional` of `polybus analyse --json`, is their number. The tables below are small, and
-written anew by each run that finds something new. `metrics.json` holds them as lists, beside `counts` and `totals` of
-everything, `begin_ns` and `end_ns` (ns since 1970 UTC), `window_ns` (the length of the windows), `gaps` and `losses` (the
-first 100), `runs`, `settings` and the path of the `capture`.
+change: `Done.provisional`, and `provisional` of `polybus analyse --json` and of `metrics.json`, is their number. The tables
+below are small, and written anew by each run that finds something new. `metrics.json` holds them as lists, beside `counts` and
+`totals` of everything, `begin_ns` and `end_ns` (ns since 1970 UTC), `window_ns` (the length of the windows), `gaps` and
+`losses` (the first 100), `runs`, `settings` and the path of the `capture`.
 """
 
 

@@ -10,7 +10,7 @@ from pyspark.sql import functions as F
 
 from polybus.capture.schema import EXCHANGES, MATCH_QUALITIES, OUTCOMES
 from polybus.capture.schema import ORPHANS as ORPHAN_ROWS
-from polybus.spark.clocks import Clocks
+from polybus.spark.clocks import CLOCKS, Clocks
 from polybus.spark.correlation import (
     CARRIED,
     FINAL,
@@ -303,7 +303,7 @@ def test_runs_over_what_is_new_give_the_same_pairs_and_carry_a_turn_a_key(
         if state is not None:
             turns = turns.unionByName(spark.createDataFrame(state, turns.schema))
         folded = fold(turns, patience).join(Clocks(ends).table(spark, all_read=True), "capture_id", "left")
-        folded = folded.withColumn("part", part_of(patience, F.col("end_ns"), F.col("silent_ns")))
+        folded = folded.withColumn("part", part_of(patience, *map(F.col, CLOCKS)))
         folded = spark.createDataFrame(folded.toArrow())
         made = exchanges_of(folded, patience, F.col("end_ns"), "part").toArrow().to_pylist()
         rows += [row for row in made if row.pop("part") == FINAL or last == 99]
@@ -324,7 +324,7 @@ def test_what_the_horizon_has_passed_is_not_carried(spark: SparkSession) -> None
     folded = fold(turns_of(spark.createDataFrame(table(story)), Patience()), Patience())
 
     def carried(end_ms: int) -> int:
-        part = part_of(Patience(), F.lit(end_ms * MS), F.lit(0))
+        part = part_of(Patience(), F.lit(end_ms * MS), F.lit(0), F.lit(False))
         return folded.where(part.isin(*CARRIED)).count()
 
     assert carried(300_003) == 4
@@ -342,13 +342,14 @@ def test_what_a_recording_left_that_others_have_outlived_is_not_carried(spark: S
     ends = 5 * MS
     folded = fold(turns_of(spark.createDataFrame(table(story)), Patience()), Patience())
 
-    def carried(silent_s: float, end_ns: int = ends) -> set[str]:
-        part = part_of(Patience(), F.lit(end_ns), F.lit(round(silent_s * 1000 * MS)))
+    def carried(silent_s: float, end_ns: int = ends, *, ended: bool = False) -> set[str]:
+        part = part_of(Patience(), F.lit(end_ns), F.lit(round(silent_s * 1000 * MS)), F.lit(ended))
         return {row["correlation_id"] for row in folded.where(part.isin(*CARRIED)).collect()}
 
     everything = {"answered", "orphan", "long", "no answer"}
     # The horizon is 300 s, and as long again it is waited.
     assert carried(0) == carried(600) == everything
+    assert carried(0, ended=True) == set()
     # Nobody can say yet whether it stays open at the end: the recording may go on.
     assert carried(601) == {"no answer"}
     assert carried(86_400) == {"no answer"}

@@ -313,6 +313,8 @@ def test_the_report_fetches_nothing_and_shows_the_numbers_of_the_metrics(recorde
     for name, value in metrics["totals"]["outcomes"].items():
         assert page.tiles[name] == value
     assert page.tiles["frames"] == metrics["counts"]["frames"] == recorded.made.frames
+    assert metrics["provisional"] == recorded.done.provisional > 0
+    assert f"{metrics['provisional']:,} exchanges are provisional" in html
 
 
 def test_the_metrics_are_those_of_the_truth(recorded: Recorded) -> None:

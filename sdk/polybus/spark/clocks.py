@@ -13,10 +13,10 @@ import attrs
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["Clocks"]
+__all__ = ["CLOCKS", "Clocks"]
 
-FOR_GOOD: Final = 1 << 62
-"""Nanoseconds: longer than anything is waited for."""
+CLOCKS: Final = ("end_ns", "silent_ns", "ended")
+"""What `Clocks.table` says of each recording."""
 
 
 @attrs.frozen
@@ -47,20 +47,20 @@ class Clocks:
         )
 
     def table(self, spark: SparkSession, *, all_read: bool, ended: Collection[str] = ()) -> DataFrame:
-        """``capture_id``, ``end_ns`` and ``silent_ns``: for how long others have gone on since its last frame.
+        """``capture_id`` and `CLOCKS`; ``silent_ns`` is for how long others have gone on since its last frame.
 
         Args:
             spark: The session.
             all_read: Whether all that is on the disk has been read. Where not, a recording may have said something after what
                 others have said later, and none counts as silent.
-            ended: The recordings that say that they are over: these are silent for good.
+            ended: The recordings that say that they are over.
         """
         now = max(self.seen.values(), default=0) if all_read else 0
-        silent = {name: FOR_GOOD if name in ended else max(now - self.seen.get(name, now), 0) for name in self.ends}
         columns = {
             "capture_id": pa.array(self.ends, pa.string()),
             "end_ns": pa.array(self.ends.values(), pa.int64()),
-            "silent_ns": pa.array(silent.values(), pa.int64()),
+            "silent_ns": pa.array([max(now - self.seen.get(name, now), 0) for name in self.ends], pa.int64()),
+            "ended": pa.array([name in ended for name in self.ends], pa.bool_()),
         }
         return spark.createDataFrame(pa.table(columns))
 

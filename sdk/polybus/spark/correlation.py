@@ -228,13 +228,14 @@ def _folded(turns: DataFrame) -> DataFrame:
     )
 
 
-def part_of(patience: Patience, end_ns: Column, silent_ns: Column) -> Column:
+def part_of(patience: Patience, end_ns: Column, silent_ns: Column, ended: Column) -> Column:
     """What becomes of a folded turn: one of `FINAL`, `OPEN`, `LOST`, `REMEMBERED`.
 
     Args:
         patience: How long an answer is waited for.
         end_ns: The end of its recording on its monotonic clock.
         silent_ns: For how long others were recorded since then.
+        ended: Whether that recording says that it is over.
     """
     is_orphan = F.col("request_seq").isNull()
     linger = F.col("last_linger_ns")
@@ -244,7 +245,7 @@ def part_of(patience: Patience, end_ns: Column, silent_ns: Column) -> Column:
     settled = is_orphan | (F.col("answers") > 0) | _waited(end_ns)
     given_up = forgotten & (settled | (silent_ns > linger + SILENT_NS))
     over = ~F.col("newest") | F.coalesce(end_ns - F.col("last_mono_ns") > linger, F.lit(False))
-    over |= F.coalesce(given_up, F.lit(False))
+    over |= F.coalesce(ended | given_up, F.lit(False))
     return F.when(is_orphan, F.when(over, LOST).otherwise(REMEMBERED)).when(over, FINAL).otherwise(OPEN)
 
 

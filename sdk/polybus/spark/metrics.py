@@ -78,6 +78,7 @@ def measure(spark: SparkSession, output: Output) -> dict[str, Any]:
         "end_ns": end,
         "window_ns": width,
         "counts": attrs.asdict(output.counts),
+        "provisional": output.provisional,
         "totals": _totals(kinds, tables["outcomes"]),
         **tables,
         "gaps": [gap for manifest in output.manifests for gap in manifest.gaps][:FEW],

@@ -59,13 +59,16 @@ def _totals(metrics: Metrics) -> str:
         f'<div class="tile"><b data-metric="{escape(name)}">{value:,}</b><span>{escape(name)}</span></div>'
         for name, value in tiles
     )
-    doubt = {name: n for name, n in totals["match_quality"].items() if name != "unique"}
-    note = ", ".join(f"{n:,} {_QUALITIES[name]}" for name, n in doubt.items())
-    balance = (
+    notes = [
         f"{counts['frames']:,} frames in = {counts['rowed']:,} with messages + {counts['quarantined']:,} quarantined + "
         f"{counts['empty']:,} empty."
-    )
-    return f'<div class="tiles">{html}</div><p>{balance}{" Of the pairs " + note + "." if note else ""}</p>' + _table(
+    ]
+    doubt = {name: n for name, n in totals["match_quality"].items() if name != "unique"}
+    if doubt:
+        notes.append("Of the pairs " + ", ".join(f"{n:,} {_QUALITIES[name]}" for name, n in doubt.items()) + ".")
+    if metrics["provisional"]:
+        notes.append(f"{metrics['provisional']:,} exchanges are provisional: what is recorded later may still change them.")
+    return f'<div class="tiles">{html}</div><p>{" ".join(notes)}</p>' + _table(
         metrics["kinds"], [("protocol", _text), ("kind", _text), ("direction", _way), ("n", _number), ("nbytes", _number)]
     )
 

@@ -15,7 +15,7 @@ from pyspark.sql import functions as F
 from polybus.capture.errors import CaptureError
 from polybus.capture.reading import Capture
 
-from .clocks import Clocks
+from .clocks import CLOCKS, Clocks
 from .correlation import CARRIED, FINAL, OPEN, ORPHANS, exchanges_of, fold, orphans_of, part_of, turns_of
 from .manifest import STAGING, STATE, Counts, Manifest, Output, run_prefix
 from .patience import Patience
@@ -188,7 +188,7 @@ class Step:
             turns = turns.unionByName(self._spark.read.schema(turns.schema).parquet(self.storage.to_read(before)))
         folder = f"{staging}/folded"
         folded = fold(turns, self._patience).join(F.broadcast(clocks), "capture_id", "left")
-        folded = folded.withColumn("part", part_of(self._patience, F.col("end_ns"), F.col("silent_ns")))
+        folded = folded.withColumn("part", part_of(self._patience, *map(F.col, CLOCKS)))
         folded.write.partitionBy("part").parquet(self.storage.for_spark(folder))
         return folder
 
