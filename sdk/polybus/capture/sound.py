@@ -13,7 +13,6 @@ import numpy as np
 import pyarrow as pa
 
 from ..body import check_json
-from ..errors import EncodeError
 
 __all__ = ["sound_json"]
 
@@ -43,8 +42,8 @@ def sound_json(documents: pa.Array, depth: int, strange: Sequence[bytes] = ()) -
     texts = documents.to_pylist()
     sound = np.diff(edges) > 0
     sound[sound] = ~_has_blanks_around(data, edges[:-1][sound], edges[1:][sound])
-    sound[list(_broken(texts))] = False
-    for place in (*_doubtful(data, edges, strange), *_perhaps_deep(texts, edges, depth)):
+    sound[[*_broken(texts), *_too_deep(texts, edges, depth)]] = False
+    for place in _doubtful(data, edges, strange):
         sound[place] &= _is_sound(texts[place], depth, strange)
     return sound
 
@@ -66,10 +65,12 @@ def _broken(texts: Sequence[bytes]) -> Iterator[int]:
             return
 
 
-def _perhaps_deep(texts: Sequence[bytes], edges: Any, depth: int) -> Iterator[int]:
-    """The places of those with so many lists and objects that they may be too deep."""
+def _too_deep(texts: Sequence[bytes], edges: Any, depth: int) -> Iterator[int]:
+    """The places of those that the codecs refuse before they parse them, among those in which so many levels have room."""
     for place in np.flatnonzero(np.diff(edges) > 2 * depth).tolist():
-        if texts[place].count(b"[") + texts[place].count(b"{") > depth:
+        try:
+            check_json(texts[place], depth)
+        except ValueError:
             yield place
 
 
@@ -116,6 +117,6 @@ def _is_sound(text: bytes, depth: int, strange: Sequence[bytes]) -> bool:
     try:
         check_json(text, depth)
         _decode(text)
-    except (ValueError, RecursionError, EncodeError):
+    except (ValueError, RecursionError):
         return False
     return True
