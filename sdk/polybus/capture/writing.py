@@ -9,6 +9,7 @@ import errno
 import logging
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final, Literal
 
@@ -164,10 +165,8 @@ class Writer:
         self._not_before = 0.0
         self.turn()
         if over and self.counts.seq:
-            try:
+            with suppress(OSError):  # then nobody is told that it is over, and nothing else is lost
                 self._write(NOTHING)
-            except OSError as error:
-                self._failed(error)
         self._seal()
 
     # -- a batch ---------------------------------------------------------------------------------------------------------
