@@ -241,10 +241,9 @@ Caused by: java.io.IOException: No space left on device"""
 def test_a_user_who_interrupts_is_not_told_how_py4j_has_taken_it() -> None:
     class Interrupted:
         def run(self, *_: object) -> None:
-            try:
-                raise KeyboardInterrupt
-            except KeyboardInterrupt:
-                raise Py4JError("Gateway must be connected to send cancel cmd.")  # noqa: B904
+            error = Py4JError("Gateway must be connected to send cancel cmd.")
+            error.__context__ = KeyboardInterrupt()
+            raise error
 
     with pytest.raises(KeyboardInterrupt):
         _run(Interrupted(), "capture", "out", {})
