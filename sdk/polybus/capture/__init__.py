@@ -9,6 +9,12 @@ if TYPE_CHECKING:
     from .decoding import Decoded as Decoded
     from .decoding import decode as decode
     from .errors import CaptureError as CaptureError
+    from .exporting import compact as compact
+    from .exporting import export as export
+    from .inspecting import Info as Info
+    from .inspecting import Verdict as Verdict
+    from .inspecting import info as info
+    from .inspecting import verify as verify
     from .reading import Batch as Batch
     from .reading import Capture as Capture
     from .reading import Position as Position
@@ -16,18 +22,12 @@ if TYPE_CHECKING:
     from .recorder import RecorderStats as RecorderStats
     from .recording import Recording as Recording
     from .recording import make_recorder as make_recorder
+    from .recovering import Recovered as Recovered
+    from .recovering import recover as recover
     from .redaction import redact_default as redact_default
     from .replaying import Replayed as Replayed
     from .replaying import Selection as Selection
     from .replaying import replay as replay
-    from .tools import Info as Info
-    from .tools import Recovered as Recovered
-    from .tools import Verdict as Verdict
-    from .tools import compact as compact
-    from .tools import export as export
-    from .tools import info as info
-    from .tools import recover as recover
-    from .tools import verify as verify
 
 __all__ = [
     "Batch",
@@ -69,14 +69,14 @@ _HOMES = {
     "Replayed": "replaying",
     "Selection": "replaying",
     "replay": "replaying",
-    "Info": "tools",
-    "Recovered": "tools",
-    "Verdict": "tools",
-    "compact": "tools",
-    "export": "tools",
-    "info": "tools",
-    "recover": "tools",
-    "verify": "tools",
+    "Info": "inspecting",
+    "Recovered": "recovering",
+    "Verdict": "inspecting",
+    "compact": "exporting",
+    "export": "exporting",
+    "info": "inspecting",
+    "recover": "recovering",
+    "verify": "inspecting",
 }
 
 

@@ -1,4 +1,4 @@
-"""The folder of a recorder: numbers of segments, what killed recorders left behind, and what must go."""
+"""Folders that are written: numbers of segments, what killed recorders left behind, and what must go."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .messages import END_OF_STREAM
 from .segments import SegmentReader, SegmentWriter, lock, segment_name, segment_number
 from .taps import Gap
 
-__all__ = ["Folder", "seal_left_open"]
+__all__ = ["Folder", "new_folder", "seal_left_open"]
 
 logger: logging.Logger = logging.getLogger("polybus.capture")
 _ATTEMPTS: Final = 1000
@@ -164,3 +164,16 @@ def seal_left_open(path: Path) -> int | None:
         return len(data) - size
     finally:
         os.close(file)
+
+
+def new_folder(out: str | os.PathLike[str]) -> Path:
+    """A folder to write into, made where there is none.
+
+    Raises:
+        CaptureError: Something is there already.
+    """
+    folder = Path(out)
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise CaptureError(f"{folder} is not empty: choose another folder, or remove what is in it")
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    return folder

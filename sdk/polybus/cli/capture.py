@@ -96,7 +96,7 @@ def verify(folder: Folder, as_json: Json = False) -> None:
 
 @commands.command()
 def recover(folder: Folder, out: Out) -> None:
-    """Make a whole capture of a damaged one, and say what is lost."""
+    """Make a whole capture of a damaged one, or of one whose recorder was killed, and say what is lost."""
     capture = captures()
     with _progress("recovering") as progress:
         found = capture.recover(folder, out, progress)

@@ -1,0 +1,137 @@
+"""A capture as files for other programs: Parquet, and JSON in lines."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+from collections.abc import Callable, Iterator
+from datetime import datetime
+from pathlib import Path
+from typing import Any, Final, Literal
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from .folders import new_folder
+from .joining import decoded
+from .reading import Capture
+from .schema import EVENTS, FRAMES, QUARANTINE
+
+__all__ = ["compact", "export"]
+
+Progress = Callable[[int], None]
+"""Told how many rows have been done, now and then."""
+_ROWS_OF_FILE: Final = 4_000_000
+_ROWS_OF_GROUP: Final = 131_072
+
+
+def compact(capture: Capture, out: str | os.PathLike[str], progress: Progress | None = None) -> list[Path]:
+    """Write the frames as Parquet, in few large files. Gives their paths.
+
+    Raises:
+        CaptureError: `out` is not empty; a segment is missing.
+        OSError: They cannot be written.
+    """
+    return _write_parquet(new_folder(out), "frames", FRAMES, (batch.rows for batch in capture.batches()), progress)
+
+
+def _write_parquet(
+    folder: Path, name: str, schema: pa.Schema, batches: Iterator[pa.RecordBatch], progress: Progress | None
+) -> list[Path]:
+    paths: list[Path] = []
+    writer: pq.ParquetWriter | None = None
+    done = in_file = 0
+    waiting: list[pa.RecordBatch] = []
+
+    def flush() -> None:
+        if writer is not None and waiting:
+            writer.write_table(pa.Table.from_batches(waiting, schema))
+            waiting.clear()
+
+    try:
+        for batch in batches:
+            if writer is None:
+                paths.append(folder / f"{name}-{len(paths):05d}.parquet")
+                writer = pq.ParquetWriter(paths[-1], schema, compression="zstd")
+            waiting.append(batch)
+            done += batch.num_rows
+            in_file += batch.num_rows
+            if sum(part.num_rows for part in waiting) >= _ROWS_OF_GROUP:
+                flush()
+            if in_file >= _ROWS_OF_FILE:
+                flush()
+                writer.close()
+                writer, in_file = None, 0
+            if progress is not None:
+                progress(done)
+        flush()
+    finally:
+        if writer is not None:
+            writer.close()
+    return paths
+
+
+def export(
+    capture: Capture,
+    out: str | os.PathLike[str],
+    *,
+    format: Literal["parquet", "jsonl"] = "parquet",
+    table: Literal["frames", "events", "quarantine"] = "events",
+    progress: Progress | None = None,
+) -> list[Path]:
+    """Write a table of a capture for other programs. Gives the paths of the files.
+
+    Args:
+        capture: What is exported.
+        out: A folder, empty or not there yet.
+        format: ``parquet``, or ``jsonl``: an object a line, bytes as text where they are UTF-8, else as base64 under
+            ``<name>_base64``.
+        table: ``frames`` as they were recorded, ``events`` (what they say) or ``quarantine`` (those that say nothing).
+        progress: Told the number of rows.
+
+    Raises:
+        CaptureError: `out` is not empty; a segment is missing.
+        ValueError: An unknown format or table.
+        OSError: They cannot be written.
+    """
+    schemas = {"frames": FRAMES, "events": EVENTS, "quarantine": QUARANTINE}
+    if table not in schemas:
+        raise ValueError(f"table={table!r}: one of {', '.join(schemas)}")
+    if format not in ("parquet", "jsonl"):
+        raise ValueError(f"format={format!r}: parquet or jsonl")
+    folder = new_folder(out)
+    batches = _rows_of(capture, table)
+    if format == "parquet":
+        return _write_parquet(folder, table, schemas[table], batches, progress)
+    path, done = folder / f"{table}.jsonl", 0
+    with path.open("w", encoding="utf-8") as file:
+        for batch in batches:
+            for row in batch.to_pylist():
+                file.write(json.dumps(_plain(row), ensure_ascii=False, separators=(",", ":")))
+                file.write("\n")
+            done += batch.num_rows
+            if progress is not None:
+                progress(done)
+    return [path]
+
+
+def _rows_of(capture: Capture, table: str) -> Iterator[pa.RecordBatch]:
+    frames = (batch.rows for batch in capture.batches())
+    return frames if table == "frames" else (getattr(made, table) for made in decoded(frames))
+
+
+def _plain(row: dict[str, Any]) -> dict[str, Any]:
+    """A row with values that JSON has."""
+    found: dict[str, Any] = {}
+    for name, value in row.items():
+        if isinstance(value, bytes):
+            try:
+                found[name] = value.decode("utf-8")
+            except UnicodeDecodeError:
+                found[f"{name}_base64"] = base64.b64encode(value).decode()
+        elif isinstance(value, datetime):
+            found[name] = value.isoformat()
+        else:
+            found[name] = value
+    return found

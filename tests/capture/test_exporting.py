@@ -1,0 +1,58 @@
+"""Captures as files for other programs."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+
+from polybus.capture import Capture, CaptureError, compact, export, recover
+from polybus.capture.schema import EVENTS, FRAMES
+
+from .generator import Traffic
+
+
+def test_compact_writes_all_frames_as_parquet(folder: Path, made: Traffic, tmp_path: Path) -> None:
+    (path,) = compact(Capture(folder), tmp_path / "out")
+    table = pq.read_table(path)
+    assert table.schema.names == FRAMES.names
+    assert table.to_pylist() == made.table.to_pylist()
+
+
+def test_events_are_exported_as_parquet(folder: Path, made: Traffic, tmp_path: Path) -> None:
+    (path,) = export(Capture(folder), tmp_path / "out")
+    table = pq.read_table(path)
+    assert table.schema.names == EVENTS.names
+    assert table.num_rows == sum(made.events.values())
+
+
+@pytest.mark.parametrize("table", ["frames", "events", "quarantine"])
+def test_tables_are_exported_as_lines_of_json(folder: Path, made: Traffic, tmp_path: Path, table: str) -> None:
+    (path,) = export(Capture(folder), tmp_path / "out", format="jsonl", table=table)  # type: ignore[arg-type]
+    rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    expected = {
+        "frames": made.table.num_rows,
+        "events": sum(made.events.values()),
+        "quarantine": len(made.quarantine),
+    }
+    assert len(rows) == expected[table]
+    if table == "quarantine":
+        assert {row["seq"]: row["reason"] for row in rows} == made.quarantine
+        assert any("raw_base64" in row for row in rows)
+
+
+def test_unknown_formats_are_told(folder: Path, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="parquet or jsonl"):
+        export(Capture(folder), tmp_path / "out", format="csv")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="frames, events, quarantine"):
+        export(Capture(folder), tmp_path / "out", table="all")  # type: ignore[arg-type]
+
+
+def test_a_capture_that_is_not_empty_is_not_overwritten(folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "mine").write_text("precious")
+    for write in (lambda: recover(folder, tmp_path / "out"), lambda: compact(Capture(folder), tmp_path / "out")):
+        with pytest.raises(CaptureError, match="is not empty"):
+            write()
