@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from .correlation import Correlated as Correlated
     from .correlation import correlate as correlate
+    from .options import nanoseconds as nanoseconds
     from .pipeline import Done as Done
     from .pipeline import Pipeline as Pipeline
     from .pipeline import check as check
@@ -16,7 +17,6 @@ if TYPE_CHECKING:
     from .session import check_java as check_java
     from .session import start_session as start_session
     from .source import BusDataSource as BusDataSource
-    from .source import nanoseconds as nanoseconds
 
 __all__ = [
     "BusDataSource",
@@ -42,7 +42,7 @@ _HOMES = {
     "check_java": "session",
     "correlate": "correlation",
     "load": "results",
-    "nanoseconds": "source",
+    "nanoseconds": "options",
     "start_session": "session",
 }
 _NEEDED = ("pyspark", "pyarrow", "pandas", "matplotlib", "numpy")

@@ -1,0 +1,136 @@
+"""What a user says to ``spark.read.format("polybus")``, checked."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Final
+
+import attrs
+from pyspark.sql.types import StructType
+
+from .patience import LONGEST_MS
+from .ranges import ROWS_PER_RANGE, Window
+from .tables import arrow_schema, spark_schema
+
+__all__ = ["PLACES", "READABLE", "STREAMED", "Options", "nanoseconds"]
+
+READABLE: Final = ("events", "exchanges", "quarantine", "raw")
+STREAMED: Final = ("events", "raw")
+PLACES: Final = "places"
+"""What `Pipeline.stream` reads: how far each batch of the stream goes, in one row."""
+KNOWN: Final = ("path", "table", "columns", "start", "end", "connection", "rowsperpartition", "maxrowspertrigger", "timeout")
+LAST_NS: Final = 2**63 - 1
+
+
+@attrs.frozen
+class Options:
+    """What was said to ``spark.read``."""
+
+    path: str
+    table: str = "events"
+    columns: tuple[str, ...] | None = None
+    window: Window = attrs.Factory(Window)
+    rows_per_partition: int = ROWS_PER_RANGE
+    max_rows: int | None = None
+    timeout: float = 30.0
+
+    @classmethod
+    def of(cls, given: Mapping[str, str]) -> Options:
+        """From the options of a reader.
+
+        Raises:
+            ValueError: One of them is unknown or not understood.
+        """
+        given = {name.lower(): value for name, value in given.items()}
+        # Spark's own, where a table is made of the source, have dots in their names.
+        unknown = [name for name in given if name not in KNOWN and "." not in name]
+        if unknown:
+            raise ValueError(f"there is no option {unknown[0]!r}; there are {', '.join(KNOWN)}")
+        path = given.get("path")
+        if not path:
+            raise ValueError("where is the capture? .load(path), of one path")
+        table = given.get("table", "events")
+        if table not in (*READABLE, PLACES):
+            raise ValueError(f"table={table!r}: one of {', '.join(READABLE)}")
+        columns = given.get("columns")
+        names = tuple(name.strip() for name in columns.split(",")) if columns else None
+        arrow_schema(table, list(names) if names else None)
+        if names and len(set(names)) < len(names):
+            raise ValueError(f"columns={columns!r}: one of them is there twice")
+        return cls(
+            path,
+            table,
+            names,
+            Window(_nanoseconds(given, "start"), _nanoseconds(given, "end"), given.get("connection")),
+            _count(given, "rowsPerPartition") or ROWS_PER_RANGE,
+            _count(given, "maxRowsPerTrigger"),
+            _seconds(given, "timeout", 30.0),
+        )
+
+    def as_asked(self, schema: StructType) -> Options:
+        """With the columns of ``spark.read.schema(...)``.
+
+        Raises:
+            ValueError: There is no such column, or it is of another type.
+        """
+        if schema.names == spark_schema(self.table, self.names).names:
+            return self
+        for wanted, there in zip(schema, spark_schema(self.table, schema.names), strict=True):
+            if wanted.dataType != there.dataType:
+                have, asked = there.dataType.simpleString(), wanted.dataType.simpleString()
+                raise ValueError(f"{wanted.name} is {have}, not {asked}: cast it after reading")
+        return attrs.evolve(self, columns=tuple(schema.names))
+
+    @property
+    def names(self) -> list[str] | None:
+        """The columns that are wanted, None for all."""
+        return list(self.columns) if self.columns is not None else None
+
+
+def _seconds(given: Mapping[str, str], name: str, usual: float) -> float:
+    text = given.get(name)
+    if text is None:
+        return usual
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = 0.0
+    if not 0 < seconds < LONGEST_MS / 1000:
+        raise ValueError(f"{name}={text!r}: seconds, more than 0")
+    return seconds
+
+
+def _count(given: Mapping[str, str], name: str) -> int | None:
+    text = given.get(name.lower())
+    if text is None:
+        return None
+    if not text.isdecimal() or int(text) < 1:
+        raise ValueError(f"{name}={text!r}: a whole number, 1 or more")
+    return int(text)
+
+
+def _nanoseconds(given: Mapping[str, str], name: str) -> int | None:
+    text = given.get(name)
+    return None if text is None else nanoseconds(text, name)
+
+
+def nanoseconds(text: str, name: str = "time") -> int:
+    """A time as text, ISO 8601 (UTC where it names no zone), or nanoseconds since 1970 as they are.
+
+    Returns:
+        Nanoseconds since 1970; what is too early or too late for 64 bits (the year 2262) becomes the first or last of them.
+
+    Raises:
+        ValueError: It is neither.
+    """
+    if text.isdecimal():
+        return min(int(text), LAST_NS)
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        raise ValueError(f"{name}={text!r}: a time as 2026-11-21T08:00:00Z, or nanoseconds since 1970") from None
+    if moment.tzinfo is None:
+        moment = moment.replace(tzinfo=UTC)
+    whole = moment.replace(microsecond=0)
+    return max(-LAST_NS, min(int(whole.timestamp()) * 1_000_000_000 + moment.microsecond * 1000, LAST_NS))

@@ -1,0 +1,201 @@
+"""How tasks read a capture: at once, and as a stream.
+
+What a task reads it also decodes, so frames never go through the JVM; whole Arrow batches are handed over, never rows
+(measured: 2 to 3 times the speed of rows).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import attrs
+import pyarrow as pa
+from pyspark.sql.datasource import (
+    DataSourceReader,
+    DataSourceStreamReader,
+    EqualTo,
+    Filter,
+    GreaterThan,
+    GreaterThanOrEqual,
+    InputPartition,
+    LessThan,
+    LessThanOrEqual,
+)
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
+
+from polybus.capture.errors import CaptureError
+from polybus.capture.event_columns import frame_columns
+from polybus.capture.joining import decoded
+from polybus.capture.reading import Capture
+from polybus.capture.schema import EVENTS, FRAMES, QUARANTINE
+
+from .matching import exchanges
+from .options import PLACES, Options
+from .ranges import Place, Range, RangeReader, plan, reach
+from .tables import arrow_schema
+from .workers import settle
+
+__all__ = ["CaptureReader", "CaptureStreamReader", "FilteringReader"]
+
+
+class Piece(InputPartition):
+    """What one task reads; None for the whole capture."""
+
+    def __init__(self, piece: Range | None) -> None:
+        super().__init__(None)
+        self.piece = piece
+
+
+def read_piece(options: Options, piece: Range) -> Iterator[pa.RecordBatch]:
+    """The rows of a table that a range of the capture holds."""
+    settle()
+    found = (options.window.of(rows) for rows in RangeReader(options.path, piece, _needed(options)).batches())
+    if options.table == "raw":
+        tables = (rows for rows in found if rows.num_rows)
+    elif options.table == "events":
+        tables = (made.events for made in decoded(found, options.names))
+    else:
+        tables = (made.quarantine for made in decoded(found, ("seq",)))
+    for rows in tables:
+        yield rows.select(options.names) if options.names is not None else rows
+
+
+def _needed(options: Options) -> list[str]:
+    """The columns of frames that the table and its columns are made of; the others need not be decompressed."""
+    if options.table == "events":
+        needed = set(frame_columns(options.names or EVENTS.names))
+    elif options.table == "raw":
+        needed = set(options.names or FRAMES.names)
+    else:
+        needed = set(frame_columns(QUARANTINE.names))
+    needed |= options.window.columns
+    return [name for name in FRAMES.names if name in needed]
+
+
+class CaptureReader(DataSourceReader):
+    """Reads a capture as it is now, a task for each range of its batches."""
+
+    def __init__(self, options: Options) -> None:
+        self.options: Options = options
+
+    def partitions(self) -> Sequence[InputPartition]:
+        """The ranges; a single one for exchanges, whose answers may be anywhere.
+
+        Raises:
+            CaptureError: It is no capture, or a segment is missing.
+        """
+        capture = Capture(self.options.path)
+        if self.options.table == "exchanges":
+            return [Piece(None)]
+        return [Piece(piece) for piece in plan(capture, Place(), reach(capture, Place()), self.options.rows_per_partition)]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """The rows of a range.
+
+        Raises:
+            CaptureError: A segment is gone.
+        """
+        assert isinstance(partition, Piece)
+        if partition.piece is not None:
+            yield from read_piece(self.options, partition.piece)
+            return
+        for batch in exchanges(Capture(self.options.path), self.options.window, self.options.timeout):
+            yield batch.select(self.options.names) if self.options.names is not None else batch
+
+
+class FilteringReader(CaptureReader):
+    """The same where Spark hands filters down: those on time and connection leave frames undecoded.
+
+    Spark applies every filter once more to what comes out, so narrowing to whole microseconds loses nothing.
+    """
+
+    def pushFilters(self, filters: list[Filter]) -> Iterator[Filter]:
+        """Takes what narrows the window; all are handed back, since `time` is coarser than `ts_ns`."""
+        for given in filters:
+            if self.options.table in ("events", "raw"):
+                self._narrow(given)
+            yield given
+
+    def _narrow(self, given: Filter) -> None:
+        window = self.options.window
+        column, value = getattr(given, "attribute", ()), getattr(given, "value", None)
+        if column == ("conn_id",) and isinstance(given, EqualTo):
+            if window.connection is None and isinstance(value, str):
+                window = attrs.evolve(window, connection=value)
+        elif column in (("time_ns",), ("ts_ns",)) and isinstance(value, int):
+            if isinstance(given, (GreaterThan, GreaterThanOrEqual)):
+                window = attrs.evolve(window, start_ns=max(value, window.start_ns or 0))
+            elif isinstance(given, (LessThan, LessThanOrEqual)):
+                end = value + 1
+                window = attrs.evolve(window, end_ns=end if window.end_ns is None else min(end, window.end_ns))
+        options: Options = attrs.evolve(self.options, window=window)
+        self.options = options
+
+
+class CaptureStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Follows a capture. Offsets name a segment, a batch in it and its byte, never the time of a file."""
+
+    def __init__(self, options: Options) -> None:
+        self.options = options
+        self._until: Place | None = None
+
+    def initialOffset(self) -> dict[str, int]:
+        """The begin of what is there: retention may have removed the first segments.
+
+        Raises:
+            CaptureError: It is no capture.
+        """
+        return attrs.asdict(Place(Capture(self.options.path).segments()[0].number))
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        """As `maxRowsPerTrigger` says."""
+        return ReadAllAvailable() if self.options.max_rows is None else ReadMaxRows(self.options.max_rows)
+
+    def latestOffset(self, start: dict[str, int], limit: ReadLimit) -> dict[str, int]:
+        """How far it can be read now, within the limit but for one batch.
+
+        Raises:
+            CaptureError: A segment is missing.
+        """
+        rows = limit.max_rows if isinstance(limit, ReadMaxRows) else None
+        found = reach(Capture(self.options.path), Place(**start), rows)
+        return attrs.asdict(found if self._until is None else min(found, self._until))
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        """Notes where it ends: what is recorded from now on is for the next time."""
+        capture = Capture(self.options.path)
+        self._until = reach(capture, Place(capture.segments()[0].number))
+
+    def partitions(self, start: dict[str, int], end: dict[str, int]) -> Sequence[InputPartition]:
+        """The ranges between two offsets.
+
+        Raises:
+            CaptureError: A segment is missing, perhaps because retention has removed it.
+        """
+        capture, begin = Capture(self.options.path), Place(**start)
+        _check_there(capture, begin)
+        if self.options.table == PLACES:
+            return [Piece(Range(Place(**end), None))] if Place(**end) > begin else []
+        return [Piece(piece) for piece in plan(capture, begin, Place(**end), self.options.rows_per_partition)]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """The rows of a range.
+
+        Raises:
+            CaptureError: A segment is gone.
+        """
+        assert isinstance(partition, Piece) and partition.piece is not None
+        if self.options.table == PLACES:
+            place = attrs.asdict(partition.piece.start)
+            yield pa.RecordBatch.from_pylist([place], schema=arrow_schema(PLACES))
+            return
+        yield from read_piece(self.options, partition.piece)
+
+
+def _check_there(capture: Capture, begin: Place) -> None:
+    first = capture.segments()[0].number
+    if begin.segment < first:
+        raise CaptureError(
+            f"{capture.path}: the stream was to go on in segment {begin.segment}, and retention has removed all before "
+            f"{first}: begin anew with another checkpoint, or record with a larger max_bytes and max_age"
+        )
