@@ -8,9 +8,11 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from polybus.capture import Capture, CaptureError, compact, export, recover
-from polybus.capture.schema import EVENTS, FRAMES
+from polybus.capture import Capture, CaptureError, compact, export, exporting, recover, verify
+from polybus.capture.schema import EVENTS, FRAMES, QUARANTINE
+from polybus.capture.segments import SegmentWriter
 
+from . import rows
 from .generator import Traffic
 
 
@@ -31,16 +33,36 @@ def test_events_are_exported_as_parquet(folder: Path, made: Traffic, tmp_path: P
 @pytest.mark.parametrize("table", ["frames", "events", "quarantine"])
 def test_tables_are_exported_as_lines_of_json(folder: Path, made: Traffic, tmp_path: Path, table: str) -> None:
     (path,) = export(Capture(folder), tmp_path / "out", format="jsonl", table=table)  # type: ignore[arg-type]
-    rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
     expected = {
         "frames": made.table.num_rows,
         "events": sum(made.events.values()),
         "quarantine": len(made.quarantine),
     }
-    assert len(rows) == expected[table]
+    assert len(lines) == expected[table]
     if table == "quarantine":
-        assert {row["seq"]: row["reason"] for row in rows} == made.quarantine
-        assert any("raw_base64" in row for row in rows)
+        assert {row["seq"]: row["reason"] for row in lines} == made.quarantine
+        assert any("raw_base64" in row for row in lines)
+
+
+def test_large_rows_do_not_wait_until_they_are_many(
+    folder: Path, made: Traffic, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(exporting, "_BYTES_OF_GROUP", 1)
+    (path,) = compact(Capture(folder), tmp_path / "out")
+    file = pq.ParquetFile(path)
+    assert file.num_row_groups == verify(Capture(folder)).batches
+    assert file.metadata.num_rows == made.table.num_rows
+
+
+def test_a_table_without_rows_is_a_file_with_its_columns(tmp_path: Path) -> None:
+    (tmp_path / "c").mkdir()
+    writer = SegmentWriter(tmp_path / "c", 0)
+    writer.write(rows.run(0, 3), 0)
+    writer.seal()
+    (path,) = export(Capture(tmp_path / "c"), tmp_path / "out", table="quarantine")
+    table = pq.read_table(path)
+    assert (table.num_rows, table.schema.names) == (0, QUARANTINE.names)
 
 
 def test_unknown_formats_are_told(folder: Path, tmp_path: Path) -> None:

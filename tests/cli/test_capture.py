@@ -106,9 +106,25 @@ def test_damage_is_status_1_and_recover_says_what_is_lost(tmp_path: Path, capsys
     assert "segment 0:" in both.out
     assert "100 rows" in both.out
     assert "polybus capture recover" in both.err
+    assert run(["capture", "export", str(folder), str(tmp_path / "lines"), "--format", "jsonl"]) == 1
+    both = capsys.readouterr()
+    assert Path(both.out.strip()).stat().st_size, "the rest is there"
+    assert "1 stretches are not in these files, of 100 frames" in both.err
+    assert run(["capture", "compact", str(folder), str(tmp_path / "parquet")]) == 1
+    assert "polybus capture verify" in capsys.readouterr().err
     assert run(["capture", "recover", str(folder), str(tmp_path / "whole")]) == 0
     assert "lost: 100 rows" in capsys.readouterr().out
     assert run(["capture", "verify", str(tmp_path / "whole")]) == 0
+
+
+def test_files_are_not_exported_to_elsewhere(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = str(_made(tmp_path / "c"))
+    monkeypatch.chdir(tmp_path)
+    status, text = one_line(capsys, "capture", "export", folder, "s3://bucket/lines")
+    assert (status, "s3://bucket/lines: this is written into a folder on this machine only" in text) == (1, True), text
+    assert [path.name for path in tmp_path.iterdir()] == ["c"]
 
 
 def test_compact_and_export_print_their_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -18,18 +18,19 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql.types import StringType, StructField, StructType
 
-from polybus.capture import Capture, CaptureError
-from polybus.capture.schema import EVENTS, EXCHANGES, FRAMES, QUARANTINE
-from polybus.capture.segments import SegmentWriter
-from polybus.spark import Done, Pipeline, load, nanoseconds
+from polybus.capture import Capture, CaptureError, joining
+from polybus.capture.schema import EVENTS, EXCHANGES, FLAG_GAP_BEFORE, FRAMES, QUARANTINE
+from polybus.capture.segments import SegmentWriter, segment_name
+from polybus.spark import Done, Pipeline, load, nanoseconds, taking
 from polybus.spark.manifest import Counts, Output
 from polybus.spark.matching import exchanges as matched
 from polybus.spark.metric_tables import METRICS
 from polybus.spark.pipeline import _metrics_of
-from polybus.spark.ranges import Window
+from polybus.spark.ranges import Place, Range, Window
 from polybus.spark.source import BusDataSource
 from polybus.spark.storage import Storage
 from polybus.spark.tables import spark_schema
+from polybus.spark.taking import take
 
 from ..capture import rows as frames
 from ..capture.generator import EXCHANGES as TRUTH
@@ -374,6 +375,68 @@ def test_what_cannot_be_read_is_counted_or_with_strict_refused(spark: SparkSessi
     assert {path.name for path in tmp_path.iterdir()} == {"capture", "strict", "out"}
 
 
+def test_what_retention_removes_between_two_runs_is_counted_as_lost(spark: SparkSession, tmp_path: Path) -> None:
+    capture, out = tmp_path / "capture", tmp_path / "out"
+    _write_segments(capture, "c", range(2))
+    assert Pipeline(spark).run(capture, out, report=False).total.frames == 4
+    _write_segments(capture, "c", range(2, 6))
+    for number in range(4):  # two of them have been read
+        (capture / segment_name(number, sealed=True)).unlink()
+    with pytest.raises(CaptureError, match="2 stretches cannot be read, the first in segment 2"):
+        Pipeline(spark, strict=True).run(capture, out, report=False)
+    done = Pipeline(spark).run(capture, out, report=False)
+    assert (done.added.frames, done.added.lost) == (4, 2)
+    last = Output(Storage(out)).last
+    assert last is not None
+    assert [loss["segment"] for loss in last.losses] == [2, 3]
+
+
+def test_another_capture_in_the_place_of_the_first_is_not_taken_for_it(spark: SparkSession, tmp_path: Path) -> None:
+    capture, out = tmp_path / "capture", tmp_path / "out"
+    _write_segments(capture, "c", range(3))
+    Pipeline(spark).run(capture, out, report=False)
+    shutil.rmtree(capture)
+    _write_segments(capture, "d", range(2))
+    with pytest.raises(CaptureError, match="ends with segment 1, and was read up to 2: it is not the same"):
+        Pipeline(spark).run(capture, out, report=False)
+    _write_segments(capture, "d", range(2, 5))
+    with pytest.raises(CaptureError, match="its segment 2 is of the recording d, and was of c; analyse into a new folder"):
+        Pipeline(spark).run(capture, out, report=False)
+
+
+def test_that_frames_are_missing_is_said_also_of_a_single_connection(tmp_path: Path) -> None:
+    capture = tmp_path / "capture"
+    capture.mkdir()
+    gap = frames.row(1, frame=None, conn_id="", flags=FLAG_GAP_BEFORE, options='{"gap":"slow","frames":3}')
+    writer = SegmentWriter(capture, 0)
+    writer.write(frames.batch(frames.row(0, conn_id="c-2"), gap, frames.row(2)), 0)
+    writer.seal()
+    done = take(str(capture), Storage(tmp_path / "out"), "staging", Range(Place(), None), Window(connection="c-1"))
+    assert (done.frames, done.gaps) == (1, 1)
+
+
+def test_large_rows_do_not_wait_until_they_are_many(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    capture = tmp_path / "capture"
+    capture.mkdir()
+    writer = SegmentWriter(capture, 0)
+    for number in range(4):
+        writer.write(frames.batch(frames.row(number, frame=b'{"publish":"news","body":"%s"}' % (b"x" * 5000))), number)
+    writer.seal()
+    monkeypatch.setattr(joining, "BYTES_AT_ONCE", 1)
+    monkeypatch.setattr(taking, "BYTES_AT_ONCE", 8000)
+    done = take(str(capture), Storage(tmp_path / "out"), "staging", Range(Place(), None), Window())
+    assert [pq.ParquetFile(tmp_path / "out" / name).num_row_groups for _, name in done.files] == [2]
+
+
+def _write_segments(capture: Path, recording: str, numbers: range) -> None:
+    """Segments of two frames."""
+    capture.mkdir(exist_ok=True)
+    for number in numbers:
+        writer = SegmentWriter(capture, number, {"capture_id": recording})
+        writer.write(frames.run(2 * number, 2, capture_id=recording), 2 * number)
+        writer.seal()
+
+
 def _write_strange(capture: Path, number: int) -> None:
     """A segment with a ttl that in nanoseconds does not fit 64 bits, and a protocol whose name is a path."""
     asks = frames.row(0, frame=b'{"request":"plant.wait","id":"1","ttl":%d}' % 2**53)
@@ -402,6 +465,9 @@ def test_a_folder_of_other_things_is_not_written_into(spark: SparkSession, recor
         ({"table": "nothing"}, "one of events, exchanges, quarantine, raw"),
         ({"columns": "kind, colour"}, "has no column 'colour'"),
         ({"start": "yesterday"}, "a time as 2026"),
+        ({"start": "20261121"}, "nanoseconds since 1970 have 19 digits"),
+        ({"end": "1763711999"}, "end='1763711999': nanoseconds since 1970 have 19 digits"),
+        ({"start": "2026-11-21", "end": "2026-11-21T00:00Z"}, "end has to be later"),
         ({"rowsPerPartition": "0"}, "a whole number, 1 or more"),
         ({"maxRowsPerTrigger": "many"}, "maxRowsPerTrigger='many': a whole number"),
         ({"timeout": "soon"}, "timeout='soon': seconds, more than 0"),

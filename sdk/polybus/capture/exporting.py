@@ -24,10 +24,12 @@ Progress = Callable[[int], None]
 """Told how many rows have been done, now and then."""
 _ROWS_OF_FILE: Final = 4_000_000
 _ROWS_OF_GROUP: Final = 131_072
+_BYTES_OF_GROUP: Final = 64 << 20
+"""What waits to be written is not more, but for one batch: a row may have megabytes."""
 
 
 def compact(capture: Capture, out: str | os.PathLike[str], progress: Progress | None = None) -> list[Path]:
-    """Write the frames as Parquet, in few large files. Gives their paths.
+    """Write the frames as Parquet, in few large files. Gives their paths; `Capture.losses` tells what is not in them.
 
     Raises:
         CaptureError: `out` is not empty; a segment is missing.
@@ -41,23 +43,28 @@ def _write_parquet(
 ) -> list[Path]:
     paths: list[Path] = []
     writer: pq.ParquetWriter | None = None
-    done = in_file = 0
+    done = in_file = rows = size = 0
     waiting: list[pa.RecordBatch] = []
 
+    def begin() -> pq.ParquetWriter:
+        paths.append(folder / f"{name}-{len(paths):05d}.parquet")
+        return pq.ParquetWriter(paths[-1], schema, compression="zstd")
+
     def flush() -> None:
+        nonlocal rows, size
         if writer is not None and waiting:
             writer.write_table(pa.Table.from_batches(waiting, schema))
             waiting.clear()
+            rows = size = 0
 
     try:
         for batch in batches:
-            if writer is None:
-                paths.append(folder / f"{name}-{len(paths):05d}.parquet")
-                writer = pq.ParquetWriter(paths[-1], schema, compression="zstd")
+            writer = writer or begin()
             waiting.append(batch)
             done += batch.num_rows
             in_file += batch.num_rows
-            if sum(part.num_rows for part in waiting) >= _ROWS_OF_GROUP:
+            rows, size = rows + batch.num_rows, size + batch.nbytes
+            if rows >= _ROWS_OF_GROUP or size >= _BYTES_OF_GROUP:
                 flush()
             if in_file >= _ROWS_OF_FILE:
                 flush()
@@ -65,6 +72,8 @@ def _write_parquet(
                 writer, in_file = None, 0
             if progress is not None:
                 progress(done)
+        if not paths:  # whoever reads them finds the columns also where there are no rows
+            writer = begin()
         flush()
     finally:
         if writer is not None:
@@ -80,7 +89,7 @@ def export(
     table: Literal["frames", "events", "quarantine"] = "events",
     progress: Progress | None = None,
 ) -> list[Path]:
-    """Write a table of a capture for other programs. Gives the paths of the files.
+    """Write a table of a capture for other programs. Gives their paths; `Capture.losses` tells what is not in them.
 
     Args:
         capture: What is exported.

@@ -170,8 +170,10 @@ def new_folder(out: str | os.PathLike[str]) -> Path:
     """A folder to write into, made where there is none.
 
     Raises:
-        CaptureError: Something is there already.
+        CaptureError: Something is there already; it is no folder on this machine.
     """
+    if "://" in os.fspath(out):
+        raise CaptureError(f"{os.fspath(out)}: this is written into a folder on this machine only; copy it from there")
     folder = Path(out)
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise CaptureError(f"{folder} is not empty: choose another folder, or remove what is in it")

@@ -59,7 +59,7 @@ def analyse(
         "connection": connection or None,
     }
     # Before the ten seconds that Spark takes to start.
-    spark.check(capture, out)
+    spark.check(capture, out, **window)
     with ExitStack() as stack:
         shown = stack.enter_context(_Shown(as_json))
         stack.enter_context(_quiet())

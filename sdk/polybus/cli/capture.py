@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from datetime import UTC, datetime
 from enum import StrEnum
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -26,7 +25,7 @@ commands: typer.Typer = typer.Typer(
 )
 
 Folder = Annotated[str, typer.Argument(metavar="DIR", help="The capture: a folder, or a URI such as s3://...")]
-Out = Annotated[Path, typer.Argument(metavar="OUT", help="A folder, empty or not there yet.")]
+Out = Annotated[str, typer.Argument(metavar="OUT", help="A folder, empty or not there yet.")]
 
 
 class Format(StrEnum):
@@ -109,12 +108,11 @@ def recover(folder: Folder, out: Out) -> None:
 
 @commands.command()
 def compact(folder: Folder, out: Out) -> None:
-    """Write the frames as Parquet, in few large files."""
+    """Write the frames as Parquet, in few large files. Status 1 if something is damaged."""
     capture = captures()
+    source = capture.Capture(folder)
     with _progress("writing") as progress:
-        paths = capture.compact(capture.Capture(folder), out, progress)
-    for path in paths:
-        print(path)
+        _written(source, capture.compact(source, out, progress))
 
 
 @commands.command()
@@ -124,12 +122,26 @@ def export(
     format: Annotated[Format, typer.Option(help="Of the files.")] = Format.PARQUET,
     table: Annotated[Table, typer.Option(help="Frames as recorded, what they say, or those that say nothing.")] = Table.EVENTS,
 ) -> None:
-    """Write a table as Parquet or JSONL."""
+    """Write a table as Parquet or JSONL. Status 1 if something is damaged."""
     capture = captures()
+    source = capture.Capture(folder)
     with _progress("writing") as progress:
-        paths = capture.export(capture.Capture(folder), out, format=format.value, table=table.value, progress=progress)
+        _written(source, capture.export(source, out, format=format.value, table=table.value, progress=progress))
+
+
+def _written(source: Any, paths: list[Any]) -> None:
+    """
+    Raises:
+        PeerError: Not all of the capture is in these files.
+    """
     for path in paths:
         print(path)
+    if source.losses:
+        frames = sum(loss.stretch.frames or 0 for loss in source.losses)
+        raise PeerError(
+            f"{source.path} is damaged: {len(source.losses)} stretches are not in these files, of {frames} frames as far as "
+            "that can be told; polybus capture verify names them"
+        )
 
 
 class _progress:

@@ -78,6 +78,7 @@ class Manifest:
         gaps: The first of its gap rows.
         losses: The first of the stretches that it could not read.
         seen: The same moments as `ends` on the wall clock, ns since 1970 UTC.
+        recording: Whose segment the one at `end` is, None where nobody can tell: another capture may come in the place of this.
     """
 
     run: int
@@ -94,6 +95,7 @@ class Manifest:
     gaps: list[dict[str, Any]]
     losses: list[dict[str, Any]]
     seen: dict[str, int] = attrs.Factory(dict)
+    recording: str | None = None
 
     def to_json(self) -> bytes:
         """As it stands in its file."""

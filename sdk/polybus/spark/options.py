@@ -21,6 +21,8 @@ PLACES: Final = "places"
 """What `Pipeline.stream` reads: how far each batch of the stream goes, in one row."""
 KNOWN: Final = ("path", "table", "columns", "start", "end", "connection", "rowsperpartition", "maxrowspertrigger", "timeout")
 LAST_NS: Final = 2**63 - 1
+FIRST_NS: Final = 10**17
+"""In 1973: a smaller number is one of seconds, of milliseconds or of microseconds, or a date without its dashes."""
 
 
 @attrs.frozen
@@ -58,11 +60,13 @@ class Options:
         arrow_schema(table, list(names) if names else None)
         if names and len(set(names)) < len(names):
             raise ValueError(f"columns={columns!r}: one of them is there twice")
+        window = Window(_nanoseconds(given, "start"), _nanoseconds(given, "end"), given.get("connection"))
+        window.check()
         return cls(
             path,
             table,
             names,
-            Window(_nanoseconds(given, "start"), _nanoseconds(given, "end"), given.get("connection")),
+            window,
             _count(given, "rowsPerPartition") or ROWS_PER_RANGE,
             _count(given, "maxRowsPerTrigger"),
             _seconds(given, "timeout", 30.0),
@@ -125,6 +129,8 @@ def nanoseconds(text: str, name: str = "time") -> int:
         ValueError: It is neither.
     """
     if text.isdecimal():
+        if 0 < int(text) < FIRST_NS:
+            raise ValueError(f"{name}={text!r}: nanoseconds since 1970 have 19 digits; or say a time as 2026-11-21T08:00:00Z")
         return min(int(text), LAST_NS)
     try:
         moment = datetime.fromisoformat(text)

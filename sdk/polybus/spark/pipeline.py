@@ -105,11 +105,14 @@ class Pipeline:
             report: False leaves metrics and report as they are, for runs that follow each other closely.
 
         Raises:
-            CaptureError: It is no capture, or a segment is missing; `out` holds something else; with `strict`, a part of the
-                capture cannot be read.
+            CaptureError: It is no capture, or a segment is missing, or it is not the one any more that `out` holds the results
+                of; `out` holds something else; with `strict`, a part of the capture cannot be read.
+            ValueError: `end_ns` is not after `start_ns`.
             OSError: Files cannot be written.
         """
-        step = self._step(capture, out, Window(start_ns, end_ns, connection))
+        window = Window(start_ns, end_ns, connection)
+        window.check()
+        step = self._step(capture, out, window)
         with step.alone():
             added = step.advance()
             if not report:
@@ -204,11 +207,20 @@ def _metrics_of(output: Output) -> dict[str, Any] | None:
     return metrics if metrics.get("runs") == len(output.manifests) else None
 
 
-def check(capture: str | os.PathLike[str], out: str | os.PathLike[str]) -> None:
+def check(
+    capture: str | os.PathLike[str],
+    out: str | os.PathLike[str],
+    *,
+    start_ns: int | None = None,
+    end_ns: int | None = None,
+    connection: str | None = None,
+) -> None:
     """Whether `Pipeline.run` could begin, asked before Spark is started.
 
     Raises:
         CaptureError: It is no capture, or a segment is missing; `out` holds something else.
+        ValueError: `end_ns` is not after `start_ns`.
     """
+    Window(start_ns, end_ns, connection).check()
     Capture(capture).segments()
     Output(Storage(out))

@@ -67,6 +67,16 @@ class Window:
     end_ns: int | None = None
     connection: str | None = None
 
+    def check(self) -> None:
+        """
+        Raises:
+            ValueError: No frame can be within it.
+        """
+        if self.start_ns is not None and self.end_ns is not None and self.start_ns >= self.end_ns:
+            raise ValueError(
+                f"nothing lies from start {self.start_ns} to end {self.end_ns} (ns since 1970): end has to be later"
+            )
+
     @property
     def columns(self) -> set[str]:
         """Those that it is known by."""
@@ -98,10 +108,16 @@ def reach(capture: Capture, start: Place, rows: int | None = None) -> Place:
         rows: At most so many rows lie in between, but one batch at least; None: as far as there is something.
 
     Raises:
-        CaptureError: A segment is missing.
+        CaptureError: A segment is missing; the capture ends before `start`.
     """
     place, seen = start, 0
-    segments = [segment for segment in capture.segments() if segment.number >= start.segment]
+    everything = capture.segments()
+    if everything[-1].number < start.segment:
+        raise CaptureError(
+            f"{capture.path} ends with segment {everything[-1].number}, and was read up to {start.segment}: it is not the same "
+            "capture any more; begin anew, with another folder of results or another checkpoint"
+        )
+    segments = [segment for segment in everything if segment.number >= start.segment]
     for segment in segments:
         if segment.number > place.segment:
             place = Place(segment.number)

@@ -14,6 +14,7 @@ from pyspark.sql import functions as F
 
 from polybus.capture.errors import CaptureError
 from polybus.capture.reading import Capture
+from polybus.capture.segments import Stretch
 
 from .clocks import CLOCKS, Clocks
 from .correlation import CARRIED, FINAL, OPEN, ORPHANS, exchanges_of, fold, orphans_of, part_of, turns_of
@@ -76,7 +77,7 @@ class Step:
     def advance(self, until: Place | None = None) -> Counts:
         """Take what lies between the last run and a place, or the end of what is there; nothing where that was done before."""
         last = self.output.last
-        start = last.end if last is not None else Place(self._capture.segments()[0].number)
+        start = self._begin(last)
         end = reach(self._capture, start) if until is None else until
         if end <= start:
             return Counts()
@@ -85,7 +86,8 @@ class Step:
         # Where nobody can be kept waiting, a run that comes too late must not write over the files of another one.
         prefix, staging = f"{run_prefix(run)}{token}-", f"{STAGING}/{token}"
         self._progress("decode")
-        taken = self._decode(start, end, staging)
+        taken = [self._gone(start), *self._decode(start, end, staging)]
+        self._check(taken)
         moved = self._move_in(prefix, taken)
         before = Clocks(last.ends, last.seen) if last is not None else Clocks()
         clocks = before.later(Clocks(done.ends, done.seen) for done in taken)
@@ -116,10 +118,40 @@ class Step:
                 gaps=[row for done in taken for row in done.gap_rows][:SAMPLES],
                 losses=[row for done in taken for row in done.losses][:SAMPLES],
                 seen=clocks.seen,
+                recording=self._recording(end),
             )
         )
         self._forget(last, staging)
         return counts
+
+    def _begin(self, last: Manifest | None) -> Place:
+        """Where the last run has stopped.
+
+        Raises:
+            CaptureError: There is another capture now in the place of that one.
+        """
+        if last is None:
+            return Place(self._capture.segments()[0].number)
+        now = self._recording(last.end)
+        if now != last.recording and None not in (now, last.recording):
+            raise CaptureError(
+                f"{self._path} is not the capture any more that was analysed into {self.storage.inside('')}: its segment "
+                f"{last.end.segment} is of the recording {now}, and was of {last.recording}; analyse into a new folder"
+            )
+        return last.end
+
+    def _recording(self, place: Place) -> str | None:
+        """Whose the segment of a place is; None where it is gone, or does not say."""
+        for segment in self._capture.segments(complete=False):
+            if segment.number == place.segment:
+                return self._capture.reader(segment).schema_metadata().get("capture_id")
+        return None
+
+    def _gone(self, start: Place) -> Taken:
+        """What retention has removed since the last run, and before it could be read: nobody knows how many frames."""
+        numbers = range(start.segment + 1, self._capture.segments()[0].number)
+        losses = [{"segment": number, **attrs.asdict(Stretch(0, 0, 0))} for number in numbers[:SAMPLES]]
+        return Taken(lost=len(numbers), losses=losses)
 
     def _is_all(self, end: Place) -> bool:
         """Whether a place is the end of all that is there, also of what others write."""
@@ -159,6 +191,13 @@ class Step:
                     f"{self._path}: {done.frames} frames went in, and {done.rowed} with rows + {done.quarantined} quarantined "
                     f"+ {done.empty} empty came out: this is a defect of polybus, please report it"
                 )
+        return taken
+
+    def _check(self, taken: list[Taken]) -> None:
+        """
+        Raises:
+            CaptureError: Not all could be read, and all is wanted.
+        """
         if self._strict and any(done.lost for done in taken):
             lost = [loss for done in taken for loss in done.losses]
             raise CaptureError(
@@ -166,7 +205,6 @@ class Step:
                 f"{lost[0]['segment']} at byte {lost[0]['offset']}: `polybus capture verify` names them all; without --strict "
                 "they are counted and passed by"
             )
-        return taken
 
     def _move_in(self, prefix: str, taken: list[Taken]) -> dict[str, list[str]]:
         """The files of the tasks that Spark has accepted, into the tables."""

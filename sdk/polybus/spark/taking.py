@@ -28,7 +28,9 @@ from .workers import settle
 __all__ = ["Taken", "take", "taker"]
 
 ROWS_AT_ONCE: Final = 50_000
-"""Of a row group; so many are held in memory for each date and protocol of a task."""
+"""Of a row group; so many at most are held in memory for each date and protocol of a task."""
+BYTES_AT_ONCE: Final = 64 << 20
+"""A row group is not larger, but for one batch: a row may have megabytes."""
 SAMPLES: Final = 100
 """Gap rows and losses that a task reports one by one; all are counted."""
 
@@ -78,7 +80,8 @@ def take(capture: str, storage: Storage, staging: str, piece: Range, window: Win
     done = Taken()
     tables = _Tables(storage, staging)
     reader = RangeReader(capture, piece)
-    for made in decoded(_noting_gaps(done, window.of(rows)) for rows in reader.batches()):
+    moments = attrs.evolve(window, connection=None)  # whose frames are missing nobody knows
+    for made in decoded(window.of(_noting_gaps(done, moments.of(rows))) for rows in reader.batches()):
         events, quarantine = made.events, made.quarantine
         done.frames += made.frames
         done.quarantined += quarantine.num_rows
@@ -130,6 +133,7 @@ class _Tables:
         self._staging = staging
         self._waiting: dict[str, list[pa.RecordBatch]] = {}
         self._rows: dict[str, int] = {}
+        self._bytes: dict[str, int] = {}
         self._writers: dict[str, Any] = {}
 
     def add(self, table: str, rows: pa.RecordBatch, time: str) -> None:
@@ -137,12 +141,13 @@ class _Tables:
             place = f"{table}/{folder}"
             self._waiting.setdefault(place, []).append(part)
             self._rows[place] = self._rows.get(place, 0) + part.num_rows
-            if self._rows[place] >= ROWS_AT_ONCE:
+            self._bytes[place] = self._bytes.get(place, 0) + part.nbytes
+            if self._rows[place] >= ROWS_AT_ONCE or self._bytes[place] >= BYTES_AT_ONCE:
                 self._flush(place)
 
     def _flush(self, place: str) -> None:
         table = pa.Table.from_batches(self._waiting.pop(place))
-        del self._rows[place]
+        del self._rows[place], self._bytes[place]
         writer = self._writers.get(place)
         if writer is None:
             name = f"{self._staging}/{place}/part.parquet"
