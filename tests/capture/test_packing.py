@@ -8,10 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from polybus.capture.batches import Batches, frames_of
+from polybus.capture.gaps import Gap
 from polybus.capture.marks import FLAG_GAP_BEFORE
 from polybus.capture.packing import HEAD, Packed, Packer, joined, size_of_body, unpacked
 from polybus.capture.schema import FRAMES
-from polybus.capture.taps import End, Gap, Ttl
+from polybus.capture.taps import End, Ttl
 
 
 def _connection(number: int) -> list[End]:

@@ -21,7 +21,7 @@ class Counts:
     done: int = 0
     """Rows that it was given, and that are written or lost."""
     frames: int = 0
-    """Rows written."""
+    """Frames written, with the rows that say what became of connections."""
     bytes: int = 0
     """Bytes written."""
     refused: int = 0

@@ -11,10 +11,12 @@ from typing import Final
 
 import pyarrow as pa
 
+from .compute import pc
 from .errors import CaptureError
+from .gaps import RETENTION, Gap, Missing
+from .marks import FLAG_GAP_BEFORE
 from .messages import END_OF_STREAM
 from .segments import SegmentReader, SegmentWriter, lock, segment_name, segment_number
-from .taps import Gap
 
 __all__ = ["Folder", "new_folder", "seal_left_open"]
 
@@ -96,20 +98,20 @@ class Folder:
         segments = [(number, sealed, path, _stat(path)) for number, sealed, path in self._segments()]
         total = sum(size for _, _, _, (size, _) in segments)
         removed: list[int] = []
-        frames = 0
+        frames = 0  # with those of which only a row in there knows
         for number, sealed, path, (size, changed) in segments:
             if not sealed or (total <= self._max_bytes and now - changed <= self._max_age):
                 break  # in order, so that no number is missing in between
             try:
-                rows = _rows_of(path)
+                first, gone = _what_goes_with(path, number)
                 path.unlink()
             except OSError as error:
                 logger.error("polybus: %s is to be removed, and cannot be: %s", path, error)
                 break
-            removed.append(number)
-            frames += rows
+            removed += (first, number)
+            frames += gone
             total -= size
-        return [Gap("retention", frames, segments=[removed[0], removed[-1]])] if removed else []
+        return [Gap(RETENTION, frames, segments=[min(removed), max(removed)])] if removed else []
 
     def _segments(self) -> list[tuple[int, bool, Path]]:
         found = []
@@ -129,12 +131,21 @@ def _stat(path: Path) -> tuple[int, float]:
     return found.st_size, found.st_mtime
 
 
-def _rows_of(path: Path) -> int:
-    """How many rows a segment holds."""
+def _what_goes_with(path: Path, number: int) -> tuple[int, int]:
+    """Of a segment and those that were removed before, as its rows say: the number of the first one, and all their frames."""
+    first, frames = number, 0
     try:
-        return sum(message.rows for message in SegmentReader(pa.memory_map(str(path)).read_buffer(), path.name).messages())
-    except (CaptureError, pa.ArrowInvalid):
-        return 0
+        reader = SegmentReader(pa.memory_map(str(path)).read_buffer(), path.name)
+        for message in reader.messages():
+            rows = reader.rows(message, ["options", "flags"])
+            gaps = rows.filter(pc.greater(pc.bit_wise_and(rows.column("flags"), FLAG_GAP_BEFORE), 0))
+            frames += rows.num_rows - gaps.num_rows
+            for said in map(Missing.of, gaps.column("options").to_pylist()):
+                if said.what == RETENTION:
+                    first, frames = min(first, *said.segments), frames + said.frames
+    except (CaptureError, pa.ArrowException):
+        pass  # it can be removed all the same
+    return first, frames
 
 
 def seal_left_open(path: Path) -> int | None:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 
 import pyarrow as pa
 from attrs import define, field, frozen
 
 from .compute import pc
+from .gaps import Missing
 from .reading import Capture, Loss, lost
 from .schema import FLAG_GAP_BEFORE
 
@@ -90,24 +90,12 @@ def _count(found: Info, rows: pa.RecordBatch, conns: set[str]) -> None:
             found.captures.append(name)
     for part in pc.value_counts(frames.column("protocol")).to_pylist():
         found.protocols[part["values"]] = found.protocols.get(part["values"], 0) + part["counts"]
-    for options in rows.filter(is_gap).column("options").to_pylist():
-        what, count = _gap_of(options)
-        found.gaps[what] = found.gaps.get(what, 0) + count
+    for missing in map(Missing.of, rows.filter(is_gap).column("options").to_pylist()):
+        found.gaps[missing.what] = found.gaps.get(missing.what, 0) + missing.frames
     times = pc.min_max(frames.column("ts_ns")).as_py()
     if times["min"] is not None:
         found.first_ns = times["min"] if found.first_ns is None else min(found.first_ns, times["min"])
         found.last_ns = times["max"] if found.last_ns is None else max(found.last_ns, times["max"])
-
-
-def _gap_of(options: str | None) -> tuple[str, int]:
-    """What a row says that is missing, and how many frames; "unknown" where it says nothing that can be read."""
-    try:
-        said = json.loads(options or "")
-        if isinstance(said["gap"], str) and isinstance(said["frames"], int):
-            return said["gap"], said["frames"]
-    except (ValueError, KeyError, TypeError, RecursionError):
-        pass
-    return "unknown", 0
 
 
 @frozen

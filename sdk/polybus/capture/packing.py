@@ -13,7 +13,8 @@ from typing import Any, Final, TypeAlias
 
 from attrs import frozen
 
-from .taps import FIELDS, End, Gap, Ttl
+from .gaps import Gap
+from .taps import FIELDS, End, Ttl
 
 __all__ = ["END", "HEAD", "Packed", "Packer", "joined", "size_of_body", "unpacked"]
 

@@ -11,10 +11,10 @@ import pyarrow as pa
 from attrs import define, field, frozen
 
 from .folders import new_folder
+from .gaps import Gap
 from .reading import Capture, Segment
 from .schema import FRAMES
 from .segments import SegmentReader, SegmentWriter, Stretch
-from .taps import Gap
 
 __all__ = ["Recovered", "recover"]
 

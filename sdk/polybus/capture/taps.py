@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
 
 from ..errors import RemoteProtocolError
 from ..message import Kind, Message
-from .marks import DIRECTION_IN, DIRECTION_OUT, FLAG_GAP_BEFORE
+from .marks import DIRECTION_IN, DIRECTION_OUT
 
 if TYPE_CHECKING:
     from ..plugins import Closed, Receiver
@@ -24,7 +24,6 @@ __all__ = [
     "MOST",
     "SMALL",
     "End",
-    "Gap",
     "RecordedReceiver",
     "RecordedSession",
     "RecordedTransport",
@@ -84,21 +83,6 @@ MOST: Final = 16_384 * FIELDS
 """Entries that may wait."""
 SMALL: Final = 4096
 """Bytes: what is smaller is bounded by its number alone."""
-
-
-class Gap(End):
-    """The end of a row that says that frames are missing before it, how many, and why."""
-
-    __slots__ = ("frames", "what")
-
-    def __init__(self, what: str, frames: int, **facts: Any) -> None:
-        super().__init__(DIRECTION_OUT, options=json.dumps({"gap": what, "frames": frames, **facts}), flags=FLAG_GAP_BEFORE)
-        self.what: str = what
-        self.frames: int = frames
-
-    def facts(self) -> list[Any]:
-        """The same, of a gap."""
-        return [[self.what, self.frames], *super().facts()[1:]]
 
 
 def options_of(adapter: Any) -> dict[str, Any]:

@@ -7,8 +7,9 @@ import threading
 import time
 from typing import Any, Final
 
+from .gaps import Gap
 from .packing import Packed, Packer
-from .taps import FIELDS, MOST, SMALL, Gap, Row
+from .taps import FIELDS, MOST, SMALL, Row
 
 __all__ = ["Waiting"]
 

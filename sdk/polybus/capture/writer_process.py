@@ -17,9 +17,9 @@ from attrs import astuple, evolve
 
 from .counts import FLUSH_SECONDS, Counts
 from .errors import CaptureError
+from .gaps import Gap
 from .helper import Helper
 from .packing import Packed, Packer
-from .taps import Gap
 from .waiting import Waiting
 
 __all__ = ["WriterProcess", "possible"]

@@ -20,11 +20,12 @@ from .batches import Batches, frames_of
 from .counts import Counts
 from .errors import CaptureError
 from .folders import Folder
+from .gaps import Gap
 from .packing import Packed, Packer, joined
 from .redaction import Redact, Redaction
 from .schema import FRAMES
 from .segments import NOTHING, SegmentWriter, encode_batch
-from .taps import End, Gap
+from .taps import End
 
 __all__ = ["Writer"]
 
@@ -81,6 +82,8 @@ class Writer:
         self._metadata = {"capture_id": capture_id, **metadata}
         self._notes: list[Gap] = []  # of what is missing: rows of their own, before the next ones
         self._segment: SegmentWriter | None = None
+        self._in_segment = 0  # frames
+        self._said = 0  # and those that its gap rows are about
         self._since = 0.0
         self._lost = 0  # not written since the last gap row that was
         self._lost_to = "disk"
@@ -177,7 +180,10 @@ class Writer:
         segment = self._write(batches.make(packed, frames, flags, self.counts.seq, offset))
         self.counts.redacted += blanked
         self.counts.seq += len(packed)
-        self.counts.frames += len(packed)
+        gaps = [end.frames for number in set(packed.ends) if isinstance(end := ends[number], Gap)]  # one row each
+        self.counts.frames += len(packed) - len(gaps)
+        self._in_segment += len(packed) - len(gaps)
+        self._said += sum(gaps)
         self._failing = False
         self._not_before = 0.0
         if segment.size >= self._segment_bytes:
@@ -197,6 +203,7 @@ class Writer:
 
     def _new_segment(self) -> SegmentWriter:
         self._segment = self._folder.new_segment(self._metadata)
+        self._in_segment = self._said = 0
         self._since = time.monotonic()
         return self._segment
 
@@ -208,12 +215,12 @@ class Writer:
             segment.seal()
             self._notes += self._folder.trim(time.time())
         except FileNotFoundError:
-            logger.error("polybus: %s was removed while it was written: %d frames are lost", segment.path, segment.rows)
+            logger.error("polybus: %s was removed while it was written: %d frames are lost", segment.path, self._in_segment)
             segment.close()
-            self._lost += segment.rows
+            self._lost += self._in_segment + self._said
             self._lost_to, self._lost_because = "disk", "the file was removed while it was written"
-            self.counts.refused += segment.rows
-            self.counts.frames -= segment.rows
+            self.counts.refused += self._in_segment
+            self.counts.frames -= self._in_segment
         except OSError as error:
             logger.error("polybus: %s could not be sealed: %s", segment.path, error.strerror or error)
             segment.close()
