@@ -80,8 +80,9 @@ class Process:
 
     def log(self) -> str:
         """What it has written to its standard error."""
-        self._log.seek(0)
-        return self._log.read().decode("utf-8", "replace")
+        # Its place in the file is ours too: to seek in order to read would have it write over its own first lines.
+        descriptor = self._log.fileno()
+        return os.pread(descriptor, os.fstat(descriptor).st_size, 0).decode("utf-8", "replace")
 
     def memory(self) -> int:
         """Bytes that are its own: what would be free if it ended."""
