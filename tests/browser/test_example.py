@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -13,7 +12,7 @@ import httpx
 import pytest
 
 from tests.browser.site import MODULES, ROOT
-from tests.support import eventually
+from tests.support import eventually, free_port
 from tests.web.browser import Browser
 
 pytestmark = [pytest.mark.anyio, pytest.mark.browser]
@@ -48,8 +47,7 @@ async def answers(site: str) -> None:
 
 async def test_widgets_reach_the_server_through_the_page_and_survive_a_reload(chromium: Browser) -> None:
     chromium.problems.clear()
-    with socket.create_server(("127.0.0.1", 0)) as sock:
-        port: int = sock.getsockname()[1]
+    port = free_port()
     with example(port):
         await answers(f"http://127.0.0.1:{port}")
         tab = await chromium.tab(f"http://127.0.0.1:{port}")

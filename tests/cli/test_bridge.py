@@ -116,7 +116,7 @@ def test_it_ends_when_a_side_will_have_it_no_more(tmp_path: Path) -> None:
 
     async def use() -> None:
         nonlocal welcome
-        with anyio.fail_after(30):
+        with anyio.fail_after(BOUND):
             async with server.serve("csb+ws://127.0.0.1:0/bus") as listener:
                 command = [sys.executable, "-m", "polybus.cli", "bridge", "ubre+tcp://127.0.0.1:0", listener.url]
                 process = subprocess.Popen(  # noqa: ASYNC220  # it does not wait

@@ -21,9 +21,7 @@ from polybus.errors import LocalProtocolError
 from polybus.transports.postmessage import PipePort, PortTransport, StdioPort
 from polybus.transports.postmessage._stream_port import _Lengths, _Lines
 from tests.postmessage import pipe_child
-from tests.support import eventually
-
-BOUND = 20.0
+from tests.support import BOUND, eventually
 
 # A child that prints, too, and runs on the backend that it is told.
 CHILD = """
@@ -87,7 +85,7 @@ async def test_a_bus_in_a_child_process_over_its_standard_streams(framing: Any, 
     with anyio.fail_after(BOUND):
         async with child(CHILD, anyio_backend_name, framing) as process:
             port = StdioPort(process, framing=framing)
-            async with connect(PortTransport(port), protocol="ubre", limits=Limits(handshake_timeout=15)) as bus:
+            async with connect(PortTransport(port), protocol="ubre", limits=Limits(handshake_timeout=BOUND)) as bus:
                 replies = [bus.request("double", number) for number in range(50)]
                 assert [await reply for reply in replies] == [2 * number for number in range(50)]
                 large = "x\u00fc\U0001f600" * 60_000
@@ -101,7 +99,7 @@ async def test_a_child_that_dies_fails_what_is_pending(anyio_backend_name: str) 
     with anyio.fail_after(BOUND):
         async with child(CHILD, anyio_backend_name, "length") as process:
             port = StdioPort(process)
-            async with connect(PortTransport(port), protocol="ubre", limits=Limits(handshake_timeout=15)) as bus:
+            async with connect(PortTransport(port), protocol="ubre", limits=Limits(handshake_timeout=BOUND)) as bus:
                 with pytest.raises(Disconnected) as caught:
                     await bus.request("die")
                 assert caught.value.reason == "the other end has closed its side"
@@ -124,7 +122,7 @@ async def test_a_child_that_does_not_start_is_connect_failed() -> None:
     with anyio.fail_after(BOUND):
         async with child("raise SystemExit(3)") as process:
             with pytest.raises(ConnectFailed, match="closed its side"):
-                async with connect(PortTransport(StdioPort(process)), protocol="ubre"):
+                async with connect(PortTransport(StdioPort(process)), protocol="ubre", limits=Limits(handshake_timeout=BOUND)):
                     raise AssertionError("connected")
 
 
@@ -279,7 +277,7 @@ async def test_a_bus_in_another_process_over_a_pipe() -> None:
     with anyio.fail_after(BOUND):
         async with other_process(pipe_child.serve) as (process, ours):
             port = PipePort(ours)
-            async with connect(PortTransport(port), protocol="ubre", limits=Limits(handshake_timeout=15)) as bus:
+            async with connect(PortTransport(port), protocol="ubre", limits=Limits(handshake_timeout=BOUND)) as bus:
                 replies = [bus.request("double", number) for number in range(50)]
                 assert [await reply for reply in replies] == [2 * number for number in range(50)]
                 large = "x" * 900_000
@@ -294,7 +292,7 @@ async def test_a_bus_in_another_process_over_a_pipe() -> None:
 async def test_a_process_that_dies_fails_what_is_pending_on_its_pipe() -> None:
     with anyio.fail_after(BOUND):
         async with other_process(pipe_child.serve) as (_, ours):
-            async with connect(PortTransport(PipePort(ours)), protocol="ubre", limits=Limits(handshake_timeout=15)) as bus:
+            async with connect(PortTransport(PipePort(ours)), protocol="ubre", limits=Limits(handshake_timeout=BOUND)) as bus:
                 with pytest.raises(Disconnected) as caught:
                     await bus.request("die")
                 assert caught.value.reason.startswith(("the other end has closed", "the pipe is broken"))

@@ -63,7 +63,8 @@ async def test_a_stalled_subscriber_costs_little_and_the_others_get_everything(a
     count = 20_000
     heard: list[int] = []
     async with (
-        running(when_full=when_full, **loop_of(anyio_backend)) as server,
+        # On a slow machine this takes longer than a peer is waited for by default.
+        running(when_full=when_full, limits={"write_timeout": 10 * BOUND}, **loop_of(anyio_backend)) as server,
         connect(server.url) as bus,
         connect(server.url) as healthy,
         healthy.subscribe("big") as news,
@@ -81,11 +82,11 @@ async def test_a_stalled_subscriber_costs_little_and_the_others_get_everything(a
             growth = Growth(server)
             await publish(bus, growth, count, 10_000, SERIES, lambda number: len(heard) >= number)
             assert heard == list(range(count))
+            if when_full == "disconnect":
+                await eventually(lambda: _peers(bus, 2))
             seen = await control(bus)
             assert seen["counted"]["event.PeerSlow"] >= 1
-            if when_full == "disconnect":
-                assert seen["stats"]["peers"] == 2
-            else:
+            if when_full != "disconnect":
                 assert seen["stats"]["peers"] == 3
                 # All but what the system's buffers and the outbox hold.
                 assert seen["stats"]["dropped"] > count / 2
@@ -130,7 +131,7 @@ async def test_many_stalled_subscribers_stay_within_total_bytes_and_the_others_g
 ) -> None:
     # On a Unix socket, because the kernel's buffers for one are small: over TCP it takes gigabytes to fill them.
     count, size, all_of_them, stuck, total = 60, 10_000, 2_000, 500, 32
-    limits = {"total_bytes": total * MIB, "handshakes": all_of_them}
+    limits = {"total_bytes": total * MIB, "handshakes": all_of_them, "write_timeout": 10 * BOUND}
     async with (
         running(urls=[f"ubre+unix://{tmp_path}/bus"], limits=limits, **loop_of(anyio_backend)) as server,
         connect(server.url) as bus,
@@ -140,7 +141,7 @@ async def test_many_stalled_subscribers_stay_within_total_bytes_and_the_others_g
             await eventually(lambda: _peers(bus, all_of_them + 1))
             growth = Growth(server)
             await publish(bus, growth, count, size, 10, lambda number: min(got) > number * size)
-            assert max(got) == min(got)
+            await eventually(lambda: max(got) == min(got))  # those who have all but the last bytes get these too
             seen = await control(bus)
             assert seen["stats"]["peers"] == all_of_them + 1
             assert seen["stats"]["dropped"] > stuck * count / 4
@@ -196,11 +197,16 @@ async def test_a_flood_of_slow_requests_runs_64_keeps_some_and_refuses_the_rest(
                     assert (answer["code"], answer["reason"]) == (8, "too_many_requests")
                     if number % 200 == 0:
                         growth.look()
-        seen = await control(bus)
-        stats = seen["stats"]
-        assert seen["counted"]["started"] == 64
-        assert stats["waiting"] == pytest.approx(kept, rel=0.02)
-        assert stats["running"] - 1 + stats["waiting"] + stats["refused"] == count
+
+        async def all_have_come() -> bool:
+            seen = await control(bus)
+            stats = seen["stats"]
+            assert seen["counted"]["started"] == 64
+            assert stats["waiting"] == pytest.approx(kept, rel=0.02)
+            assert stats["running"] - 1 + stats["waiting"] + stats["refused"] == count
+            return True
+
+        await eventually(all_have_come)
         assert growth.look() < (64 + kept) * (size + 3_000) + 8 * MIB
         await flooder.close()
 
@@ -232,7 +238,7 @@ async def test_answers_larger_than_the_outbox_reach_a_peer_that_reads(
 @LOOPS
 async def test_a_peer_that_asks_and_never_reads_the_answers_loses_its_link(anyio_backend: Any) -> None:
     async with (
-        running(limits={"write_timeout": 0.4}, **loop_of(anyio_backend)) as server,
+        running(limits={"write_timeout": 2.0}, **loop_of(anyio_backend)) as server,
         connect(server.url) as bus,
     ):
         await bus.request("echo", "x" * 500_000)
@@ -254,4 +260,8 @@ async def test_a_stuck_write_ends_the_link(anyio_backend: Any) -> None:
             await eventually(lambda: _peers(bus, 2))
             await bus.request("publish", {"subject": "big", "count": 1000, "size": 10_000})
             await eventually(lambda: _peers(bus, 1))
-        assert (await control(bus))["counted"]["event.LinkDown"] == 1
+
+        async def told() -> bool:
+            return bool((await control(bus))["counted"]["event.LinkDown"] == 1)
+
+        await eventually(told)

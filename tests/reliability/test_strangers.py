@@ -145,7 +145,11 @@ async def test_a_guessed_id_is_counted_and_has_no_effect(anyio_backend: Any) -> 
         await victim.send({"success": id, "body": "true"}, {"success": id, "body": "twice"})
         await eventually(lambda: outcome)
         assert outcome == [{"answer": "true"}]
-        assert await _useless_answers(bus) == before + len(guesses) + 1
+
+        async def second_is_counted() -> bool:
+            return await _useless_answers(bus) == before + len(guesses) + 1
+
+        await eventually(second_is_counted)
 
 
 async def test_an_answer_after_its_time_is_counted_and_has_no_effect(anyio_backend: Any) -> None:
@@ -156,7 +160,7 @@ async def test_an_answer_after_its_time_is_counted_and_has_no_effect(anyio_backe
         raw_peer(server) as victim,
         anyio.create_task_group() as group,
     ):
-        id = await _asked(bus, victim, group, outcome, timeout=0.1)
+        id = await _asked(bus, victim, group, outcome, timeout=1.0)
         await eventually(lambda: outcome)
         assert outcome[0]["error"] == "DeadlineExceeded"
         before = (await control(bus))["stats"]["late"]

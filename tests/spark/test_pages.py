@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -52,7 +53,9 @@ def test_the_programs_about_spark_run(
             printed.append(capsys.readouterr().out)
     by_outcome, slow, errors, counted = printed
     assert by_outcome.count("tank.get") == 2
-    assert slow.count("|tank.get|2") == 3, "those that took 200 ms"
+    latencies = [float(found) for found in re.findall(r"\|tank\.get\|\s*([0-9.]+)", slow)]
+    assert sum(latency >= 200 for latency in latencies) == 3, "those that waited for 200 ms; a busy machine adds to them"
+    assert latencies == sorted(latencies, reverse=True)
     assert errors.count("NOT_FOUND") == 2
     assert "32 frames, 0 late" in counted
 

@@ -214,7 +214,7 @@ def test_a_stream_of_events_goes_where_its_reader_wants(spark: SparkSession, rec
         stream = spark.readStream.format("polybus").option("maxRowsPerTrigger", 5000).load(str(recorded.path))
         writer = stream.where("kind = 'request'").writeStream.format("parquet").partitionBy("protocol")
         query = writer.option("checkpointLocation", str(tmp_path / "seen")).trigger(availableNow=True).start(str(out))
-        query.awaitTermination(100)
+        assert query.awaitTermination(200)
         assert query.exception() is None
         return sum(bool(progress["numInputRows"]) for progress in query.recentProgress)
 

@@ -63,7 +63,7 @@ def test_a_stream_is_published_with_the_number_of_its_batch_in_the_ids(spark: Sp
             .trigger(availableNow=True)
             .start()
         )
-        query.awaitTermination(60)
+        assert query.awaitTermination(200)
         assert query.exception() is None
 
     found = _collecting(6, send)
