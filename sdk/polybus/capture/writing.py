@@ -180,7 +180,7 @@ class Writer:
         segment = self._write(batches.make(packed, frames, flags, self.counts.seq, offset))
         self.counts.redacted += blanked
         self.counts.seq += len(packed)
-        gaps = [end.frames for number in set(packed.ends) if isinstance(end := ends[number], Gap)]  # one row each
+        gaps = [end.frames for end in packed.new if isinstance(end, Gap)]  # each in one row
         self.counts.frames += len(packed) - len(gaps)
         self._in_segment += len(packed) - len(gaps)
         self._said += sum(gaps)
