@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -13,10 +14,15 @@ import pytest
 
 from polybus import Bus, ConnectFailed, Context, NotFound, connect
 from polybus.capture import Capture, CaptureError, Selection, decode, info, make_recorder, replay
-from polybus.capture.schema import DIRECTION_OUT
+from polybus.capture.said import said_by_clients
+from polybus.capture.schema import DIRECTION_OUT, FLAG_GAP_BEFORE
+from polybus.capture.segments import SegmentWriter
 from polybus.capture.taps import End
+from polybus.message import Kind
 from polybus.protocols import Csb
 from tests.support import bounded, eventually
+
+from . import rows as frames
 
 pytestmark = pytest.mark.anyio
 PROTOCOLS = ("ubre", "ubre?format=binary", "csb", "jrep", "uprotocol", "uprotocol?format=protobuf")
@@ -119,6 +125,126 @@ def _write_requests(folder: Path, apart: float) -> None:
     recorder.close()
 
 
+def _write(folder: Path, number: int, *rows: dict[str, Any], recording: str = "c") -> None:
+    """A segment of one batch."""
+    folder.mkdir(exist_ok=True)
+    writer = SegmentWriter(folder, number, {"capture_id": recording})
+    writer.write(frames.batch(*rows), 0)
+    writer.seal()
+
+
+_DAY = 1_700_000_000_000_000_000
+
+
+def _asks(seq: int, n: int, wall_s: float, own_s: float, **given: Any) -> dict[str, Any]:
+    """A request, recorded at these seconds of the wall clock and of the recording's own."""
+    frame = b'{"request":"user.get","id":"%d","body":{"n":%d}}' % (seq, n)
+    return frames.row(seq, frame=frame, ts_ns=_DAY + round(wall_s * 1e9), mono_ns=round(own_s * 1e9)) | given
+
+
+def _said(folder: Path, selection: Selection | None = None) -> list[tuple[float, str, Any]]:
+    """When what is said of which kind, with the number in it; seconds after the first."""
+    found = list(said_by_clients(Capture(folder), selection or Selection(), Counter()))
+    return [
+        (
+            round((said.at - found[0].at) / 1e9, 3),
+            "end" if said.message is None else said.message.kind.value,
+            said.message.body["n"] if said.message is not None and said.message.kind is Kind.REQUEST else said.conn[0],
+        )
+        for said in found
+    ]
+
+
+def test_a_replay_begins_where_it_is_to_begin(tmp_path: Path) -> None:
+    listens = _asks(0, 0, 0, 7000, frame=b'{"subscribe":"orders"}')
+    _write(tmp_path / "one", 0, listens, _asks(1, 1, 10, 7010), _asks(2, 2, 100, 7100), _asks(3, 3, 101, 7101))
+    selection = Selection(start=99.5)
+    assert _said(tmp_path / "one", selection) == [(0, "subscribe", "c-1"), (0.5, "request", 2), (1.5, "request", 3)]
+
+
+def test_recordings_of_the_same_time_are_said_side_by_side(tmp_path: Path) -> None:
+    folder = tmp_path / "one"
+    # Two of them take turns, and a third is begun after the machine was: its clock begins anew.
+    _write(folder, 0, _asks(0, 1, 0, 9000), _asks(1, 3, 2, 9002))
+    _write(folder, 1, _asks(0, 2, 1, 50, conn_id="c-2"), _asks(1, 5, 4, 53, conn_id="c-2"), recording="d")
+    _write(folder, 2, _asks(2, 4, 3, 9003))
+    gap = frames.row(0, frame=None, ts_ns=0, mono_ns=0, flags=FLAG_GAP_BEFORE)
+    _write(folder, 3, gap, _asks(1, 6, 6, 1, conn_id="c-3"), recording="e")
+    assert _said(folder) == [(n - 1 if n < 6 else 6, "request", n) for n in range(1, 7)]
+    assert [n for _, _, n in _said(folder, Selection(start=2, end=4.0))] == [3, 4]
+
+
+@bounded
+async def test_a_connection_ends_where_it_has_ended(tmp_path: Path) -> None:
+    over = '{"link":{"state":"close","code":1000,"reason":""}}'
+    rows = []
+    for number in range(5):
+        says = _asks(2 * number, 0, 0, 0, conn_id=f"c-{number}", frame=b'{"publish":"news.today","body":%d}' % number)
+        rows += [says, says | {"seq": 2 * number + 1, "frame": None, "options": over}]
+    _write(tmp_path / "one", 0, *rows)
+    async with _served("ubre") as (url, heard, _server):
+        report = await replay(Capture(tmp_path / "one"), url, record=str(tmp_path / "two"))
+        await eventually(lambda: len(heard) == 5)
+    assert report.connections == 5
+    assert [kind for _, kind, _ in _said(tmp_path / "two")] == ["publish", "end"] * 5
+
+
+@bounded
+async def test_a_client_that_is_refused_costs_what_it_would_have_said(tmp_path: Path) -> None:
+    _write(tmp_path / "one", 0, *(_asks(n, n, 0, 0, conn_id=f"c-{n}") for n in range(3)))
+    came = iter(("joe", None, "ann"))
+    server = Bus(authenticate=lambda handshake: next(came))
+
+    @server.handle("user.get")
+    async def get(body: Any) -> Any:
+        return body
+
+    async with server.serve("ubre+ws://127.0.0.1:0") as listener:
+        report = await replay(Capture(tmp_path / "one"), listener.url, speed=math.inf)
+    assert (report.connections, report.answered, report.skipped) == (2, 2, {"request": 1})
+
+
+@bounded
+async def test_what_is_unsubscribed_is_unsubscribed_again(tmp_path: Path) -> None:
+    async with _served("ubre") as (url, _, _server), connect(url, record=tmp_path / "one") as bus:
+        async with bus.subscribe("orders.*"):
+            await bus.request("user.get", {"n": 1})
+        await bus.request("user.get", {"n": 2})
+    async with _served("ubre") as (url, _, _server):
+        report = await replay(Capture(tmp_path / "one"), url, speed=math.inf, record=str(tmp_path / "two"))
+    assert report.said == {"subscribe": 1, "request": 2, "unsubscribe": 1}
+    assert not report.skipped
+    said = [one.message.kind for one in said_by_clients(Capture(tmp_path / "two"), Selection(), Counter()) if one.message]
+    assert said == [Kind.SUBSCRIBE, Kind.REQUEST, Kind.UNSUBSCRIBE, Kind.REQUEST]
+
+
+@bounded
+async def test_a_replay_is_not_recorded_into_what_is_replayed(tmp_path: Path) -> None:
+    _write_requests(tmp_path / "one", apart=0.1)
+    (tmp_path / "same").symlink_to(tmp_path / "one")
+    before = [path.read_bytes() for path in sorted((tmp_path / "one").iterdir())]
+    with pytest.raises(CaptureError, match="record the replay in a folder of its own"):
+        await replay(Capture(tmp_path / "one"), "ubre+tcp://127.0.0.1:1", record=str(tmp_path / "same"))
+    assert [path.read_bytes() for path in sorted((tmp_path / "one").iterdir())] == before
+
+
+@bounded
+async def test_what_of_the_capture_is_lost_is_told(tmp_path: Path) -> None:
+    folder = tmp_path / "one"
+    folder.mkdir()
+    writer = SegmentWriter(folder, 0)
+    for number in range(3):
+        writer.write(frames.batch(*(_asks(10 * number + n, n, 0, 0) for n in range(10))), 10 * number)
+    path = writer.seal()
+    (segment,) = Capture(folder).segments()
+    second = list(Capture(folder).messages(segment))[1]
+    data = bytearray(path.read_bytes())
+    data[second.offset + second.size // 2] ^= 1
+    path.write_bytes(data)
+    report = await replay(Capture(folder), "ubre+tcp://127.0.0.1:1", dry_run=True)
+    assert (report.said, report.skipped) == ({"request": 20}, {"damaged": 10})
+
+
 @bounded
 async def test_numbered_actions_stay_numbers(tmp_path: Path) -> None:
     table = Csb(actions={"user.get": 0x10001})
@@ -150,7 +276,7 @@ async def test_subscriptions_are_made_again_though_they_are_older_than_what_is_w
         report = await replay(
             capture, url, speed=math.inf, selection=Selection(start=start / 1e9), record=str(tmp_path / "two")
         )
-    assert dict(report.said) == {"subscribe": 1, "request": 1}
+    assert dict(report.said) == {"subscribe": 1, "request": 1, "unsubscribe": 1}
     said = _exchanges(tmp_path / "two")
     assert said[0][:2] == ("subscribe", "orders.*")
     assert json.loads(said[1][2]) == {"n": 2}

@@ -6,67 +6,38 @@ today, and what the servers said is what the new server says. Subscriptions come
 
 from __future__ import annotations
 
-import json
 import logging
 import math
+import os
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import AsyncExitStack
-from datetime import datetime
-from typing import Any, Final
+from types import TracebackType
+from typing import Any, Final, Self
 
 import anyio
-from attrs import define, field, frozen
+from attrs import define, field
 
 from .._connect import connect
 from ..bus import Bus
-from ..errors import BusError, Disconnected, RemoteProtocolError, Unsupported
+from ..errors import BusError, Disconnected, Unsupported
 from ..link import Link
 from ..message import Kind, Message
 from ..reply import Reply
-from ..subjects import matches
+from ..subscription import Subscription
+from .errors import CaptureError
 from .reading import Capture
 from .recording import make_recorder
-from .schema import DIRECTION_IN, DIRECTION_OUT
-from .wires import wire_of
+from .said import Said, Selection, said_by_clients
 
 __all__ = ["Replayed", "Selection", "replay"]
 
 logger: logging.Logger = logging.getLogger("polybus.capture")
-_SAID: Final = frozenset({Kind.REQUEST, Kind.PUBLISH, Kind.NOTIFY, Kind.SUBSCRIBE, Kind.UNSUBSCRIBE, Kind.CANCEL})
-_OWN: Final = "_polybus."
 _PATIENCE: Final = 30.0
-
-
-@frozen
-class Selection:
-    """What of a recording is replayed; everything where nothing is said.
-
-    Attributes:
-        start, end: Seconds after the first frame, or points in time (aware datetimes).
-        subjects: Patterns, such as ``orders.>``; subscriptions are always made.
-        connections: Their ids.
-    """
-
-    start: float | datetime | None = None
-    end: float | datetime | None = None
-    subjects: tuple[str, ...] = ()
-    connections: tuple[str, ...] = ()
-
-    def window(self, first_ns: int) -> tuple[float, float]:
-        """In ns since 1970."""
-
-        def point(value: float | datetime | None, default: float) -> float:
-            if value is None:
-                return default
-            return value.timestamp() * 1e9 if isinstance(value, datetime) else first_ns + value * 1e9
-
-        return point(self.start, -math.inf), point(self.end, math.inf)
-
-    def wants(self, subject: str | int) -> bool:
-        """Whether a subject is among those wanted."""
-        name = f"0x{subject:08X}" if isinstance(subject, int) else subject
-        return not self.subjects or any(pattern in (name, subject) or matches(pattern, subject) for pattern in self.subjects)
+_HASTY: Final = 1000
+"""Requests that are waited for at the same time where nothing else sets the pace: an outbox takes four times as many."""
+_PACED: Final = 50_000
+"""The same where the recording sets it, and should not be held up."""
 
 
 @define
@@ -80,81 +51,9 @@ class Replayed:
     failed: int = 0
     """Requests that the new server has refused, or not answered in time."""
     skipped: Counter[str] = field(factory=Counter)
-    """What was not said again, by kind or reason."""
+    """What was not said again, by kind or reason; ``damaged`` are frames that the capture has lost, as far as that is known."""
     seconds: float = 0.0
     """How long the recording is that was replayed."""
-
-
-class _Said:
-    """One message of a client."""
-
-    __slots__ = ("at", "conn", "message", "options", "protocol")
-
-    def __init__(self, at: int, conn: tuple[str, str], protocol: str, options: str, message: Message) -> None:
-        self.at = at
-        self.conn = conn
-        self.protocol = protocol
-        self.options = options
-        self.message = message
-
-    def subject_for(self, protocol: str) -> str | int:
-        """Its subject on a connection of a protocol: a number where it was one, and only the recording knows its name."""
-        subject = self.message.subject
-        if protocol != self.protocol or '"actions"' not in self.options:
-            return subject
-        number: str | int = json.loads(self.options)["actions"].get(subject, subject)
-        return number
-
-
-def _from_client(row: dict[str, Any], options: str) -> bool:
-    """Whether a client has said it: somebody who dialled, or who is behind a broker."""
-    if '"broker-server"' in options:
-        return bool(row["direction"] == DIRECTION_IN)
-    return bool(row["direction"] == (DIRECTION_OUT if row["role"] == 0 else DIRECTION_IN))
-
-
-def said_by_clients(capture: Capture, selection: Selection, report: Replayed) -> Iterator[_Said]:
-    """All that is to be said again, in its order, a batch of the capture at a time.
-
-    Raises:
-        CaptureError: A segment is missing, or of an unknown version.
-    """
-    window: tuple[float, float] | None = None
-    for batch in capture.batches():
-        for row in batch.rows.to_pylist():
-            if None in (row["ts_ns"], row["mono_ns"]):
-                report.skipped["unreadable"] += 1
-                continue
-            if window is None:
-                window = selection.window(row["ts_ns"])
-            frame, options = row["frame"], row["options"] or ""
-            if frame is None or not _from_client(row, options):
-                continue
-            if selection.connections and row["conn_id"] not in selection.connections:
-                continue
-            inside = window[0] <= row["ts_ns"] < window[1]
-            for message in _messages(row["protocol"], options, frame, report):
-                if message.kind is Kind.SUBSCRIBE and row["ts_ns"] < window[1]:
-                    pass  # also of before: what is said later may need it
-                elif not inside or (message.kind is not Kind.CANCEL and not selection.wants(message.subject)):
-                    continue
-                client = "" if message.peer is None else str(message.peer)
-                yield _Said(row["mono_ns"], (row["conn_id"], client), row["protocol"], options, message)
-
-
-def _messages(protocol: str, options: str, frame: bytes, report: Replayed) -> Iterator[Message]:
-    try:
-        messages: Sequence[Any] = wire_of(protocol, options).decode(frame)
-    except RemoteProtocolError:
-        report.skipped["unreadable"] += 1
-        return
-    for message in messages:
-        if isinstance(message, RemoteProtocolError):
-            report.skipped["unreadable"] += 1
-        elif message.kind not in _SAID:
-            report.skipped[message.kind.value] += message.kind is not Kind.CONTROL
-        elif not (isinstance(message.subject, str) and message.subject.startswith(_OWN)):
-            yield message
 
 
 async def replay(
@@ -180,20 +79,21 @@ async def replay(
 
     Raises:
         ValueError: `speed` is not above 0.
-        CaptureError: A segment is missing; the capture of the replay cannot be written.
-        ConnectFailed, Unauthorized, Forbidden: The server is not there, or refuses us.
+        CaptureError: A segment is missing; the capture of the replay cannot be written, or is to be the one that is replayed.
+        ConnectFailed, Unauthorized, Forbidden: The server is not there, or refuses the first connection; what was said over
+            others that it refuses is counted in `skipped`.
     """
     if not speed > 0:
         raise ValueError(f"speed={speed!r}: a number above 0")
     report = Replayed()
     player = _Player(url, speed, report, options)
-    plan = said_by_clients(capture, selection or Selection(), report)
+    plan = said_by_clients(capture, selection or Selection(), report.skipped)
     if dry_run:
         _tell(plan, report)
         return report
     recorder = None
     if record is not None:
-        source = f"{capture.path}"
+        source = _another(capture, record)
         recorder = player.recorder = make_recorder(record, source=source)
     try:
         if recorder is not None:
@@ -206,15 +106,77 @@ async def replay(
     return report
 
 
-def _tell(plan: Iterator[_Said], report: Replayed) -> None:
+def _another(capture: Capture, record: str) -> str:
+    """The name of a capture for that of its replay.
+
+    Raises:
+        CaptureError: That is to be written into the same folder: it would be replayed the next time, and retention would remove
+            the first one for it.
+    """
+    if "://" in capture.path:
+        return capture.path
+    if os.path.realpath(record) == os.path.realpath(capture.path):
+        raise CaptureError(f"{record} is the capture that is replayed: record the replay in a folder of its own")
+    return os.path.abspath(capture.path)
+
+
+def _tell(plan: Iterator[Said], report: Replayed) -> None:
     conns = set()
-    first: int | None = None
+    first: float | None = None
     for said in plan:
+        if said.message is None:
+            continue
         first = said.at if first is None else first
         report.seconds = (said.at - first) / 1e9
         report.said[said.message.kind.value] += 1
         conns.add(said.conn)
     report.connections = len(conns)
+
+
+class _Client:
+    """A connection of a client of the recording, made anew; an async context manager that may be left before its time."""
+
+    def __init__(self, url: str, recorder: Any, options: dict[str, Any]) -> None:
+        self.bus = Bus()
+        if recorder is not None:
+            self.bus._recorders.append(recorder)
+        self._connecting: Any = connect(url, bus=self.bus, **options)
+        self.asked: dict[Any, Reply[Any]] = {}
+        self.subscriptions: dict[str | int, Subscription] = {}
+
+    async def __aenter__(self) -> Self:
+        await self._connecting.__aenter__()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        connecting, self._connecting = self._connecting, None
+        if connecting is not None:
+            for subject in list(self.subscriptions):
+                await self.unsubscribe(subject)
+            await connecting.__aexit__(kind, error, trace)
+
+    async def subscribe(self, subject: str | int) -> None:
+        if subject not in self.subscriptions:
+            subscription = self.bus.subscribe(subject, when_full="drop_oldest", local=False)
+            await subscription.__aenter__()
+            self.subscriptions[subject] = subscription
+
+    async def unsubscribe(self, subject: str | int) -> None:
+        subscription = self.subscriptions.pop(subject, None)
+        if subscription is not None:
+            await subscription.__aexit__(None, None, None)
+
+    @property
+    def link(self) -> Link:
+        """
+        Raises:
+            Disconnected: The server has ended it, for good.
+        """
+        for link in self.bus._opened:
+            return link
+        raise Disconnected("the server has ended the connection", "", False)
 
 
 class _Player:
@@ -225,71 +187,100 @@ class _Player:
         self._speed = speed
         self._report = report
         self._options = options
-        self._buses: dict[tuple[str, str], Bus] = {}
-        self._asked: dict[tuple[tuple[str, str], Any], Reply[Any]] = {}
+        self._clients: dict[str, dict[str, _Client | None]] = {}
+        """By connection and client behind it; None for those that the server has refused."""
+        self._leaving: list[_Client] = []
+        """Their connection had ended by now; answers are still waited for."""
+        self._asked = 0
         self.recorder: Any = None
 
-    async def play(self, plan: Iterator[_Said]) -> None:
+    async def play(self, plan: Iterator[Said]) -> None:
         """All of it."""
         async with AsyncExitStack() as stack:
-            first: int | None = None
+            first: float | None = None
             began = anyio.current_time()
             # Arrow reads in the event loop's own thread: a batch is read in about a millisecond.
             for said in plan:
+                if said.message is None:
+                    await self._end(said.conn[0])
+                    continue
                 if first is None:
-                    await self._connected(stack, said.conn)
+                    await self._client(stack, said.conn)
                     first, began = said.at, anyio.current_time()
                 self._report.seconds = (said.at - first) / 1e9
                 due = began + (said.at - first) / 1e9 / self._speed
                 if due > anyio.current_time():
                     await anyio.sleep_until(due)
-                bus = self._buses.get(said.conn)
-                if bus is None:
-                    bus = await self._connected(stack, said.conn)
-                await self._say(bus, said, stack)
+                await self._say(await self._client(stack, said.conn), said, said.message)
                 if self._speed == math.inf:
                     await anyio.lowlevel.checkpoint()
-            await self._answers()
+            await self._answers(all_of_them=True)
 
-    async def _connected(self, stack: AsyncExitStack, conn: tuple[str, str]) -> Bus:
-        bus = Bus()
-        if self.recorder is not None:
-            bus._recorders.append(self.recorder)
-        await stack.enter_async_context(connect(self._url, bus=bus, **self._options))
-        self._buses[conn] = bus
-        self._report.connections += 1
-        return bus
-
-    async def _say(self, bus: Bus, said: _Said, stack: AsyncExitStack) -> None:
-        message = said.message
-        kind = message.kind
+    async def _client(self, stack: AsyncExitStack, conn: tuple[str, str]) -> _Client | None:
+        """
+        Raises:
+            ConnectFailed, Unauthorized, Forbidden: It is the first, and the server is not there or refuses it.
+        """
+        there = self._clients.setdefault(conn[0], {})
+        if conn[1] in there:
+            return there[conn[1]]
+        client = None
         try:
-            link = _link_of(bus)
-            subject = said.subject_for(link.adapter.name)
+            client = await stack.enter_async_context(_Client(self._url, self.recorder, self._options))
+            self._report.connections += 1
+        except BusError as error:
+            if not self._report.connections:
+                raise
+            logger.warning("polybus: what was said over %s cannot be said again: %s", conn[0], error)
+        there[conn[1]] = client
+        return client
+
+    async def _end(self, conn_id: str) -> None:
+        """A connection had ended, with all clients behind it."""
+        self._leaving += [client for client in self._clients.pop(conn_id, {}).values() if client is not None]
+        await self._leave()
+
+    async def _leave(self) -> None:
+        """Those connections whose answers are there."""
+        waiting = []
+        for client in self._leaving:
+            await self._answers_of(client)
+            if client.asked:
+                waiting.append(client)
+            else:
+                await client.__aexit__(None, None, None)
+        self._leaving = waiting
+
+    async def _say(self, client: _Client | None, said: Said, message: Message) -> None:
+        kind = message.kind
+        if client is None:
+            self._report.skipped[kind.value] += 1
+            return
+        try:
+            link = client.link
+            subject = said.subject_for(message.subject, link.adapter.name)
             if kind is Kind.REQUEST:
-                await self._ask(link, subject, said)
+                await self._ask(client, link, subject, said, message)
             elif kind is Kind.PUBLISH:
-                await bus.publish(subject, message.body, headers=message.headers)
+                await client.bus.publish(subject, message.body, headers=message.headers)
             elif kind is Kind.NOTIFY:
-                await bus.notify(subject, message.body, headers=message.headers)
+                await client.bus.notify(subject, message.body, headers=message.headers)
             elif kind is Kind.SUBSCRIBE:
-                subscription = bus.subscribe(subject, when_full="drop_oldest", local=False)
-                await stack.enter_async_context(subscription)
-            elif kind is Kind.CANCEL:
-                reply = self._asked.get((said.conn, message.id))
+                await client.subscribe(subject)
+            elif kind is Kind.UNSUBSCRIBE:
+                await client.unsubscribe(subject)
+            else:
+                reply = client.asked.get(message.id)
                 if reply is not None:
                     reply.cancel()
-            else:
-                self._report.skipped[kind.value] += 1
-                return
-        except (Unsupported, BusError) as error:
+        except BusError as error:
             logger.warning("polybus: %s of %r cannot be said again: %s", kind.value, message.subject, error)
             self._report.skipped[kind.value] += 1
             return
         self._report.said[kind.value] += 1
 
-    async def _ask(self, link: Link, subject: str | int, said: _Said) -> None:
-        message, peer = said.message, link.peer
+    async def _ask(self, client: _Client, link: Link, subject: str | int, said: Said, message: Message) -> None:
+        peer = link.peer
         if peer is None:
             raise Unsupported("a server behind a broker asks nobody")
         again = Message(Kind.REQUEST, subject, None, headers=message.headers)
@@ -297,26 +288,33 @@ class _Player:
             again.raw, again.format = message.raw, message.format
         elif message.has_body:
             again._value = message.body
-        self._asked[said.conn, message.id] = peer._pass_on(again, message.ttl if message.ttl else _PATIENCE)
-        if len(self._asked) > 1000:
+        earlier = client.asked.pop(message.id, None)
+        if earlier is not None:  # an id of 16 bits comes again
+            client.asked[object()] = earlier
+        client.asked[message.id] = peer._pass_on(again, message.ttl if message.ttl else _PATIENCE)
+        self._asked += 1
+        if self._asked > (_HASTY if self._speed == math.inf else _PACED):
             await self._answers()
+            if self._asked > _HASTY // 2:
+                await self._answers(all_of_them=True)
 
-    async def _answers(self) -> None:
-        """Wait for all that was asked."""
-        asked, self._asked = self._asked, {}
-        for reply in asked.values():
-            try:
-                await reply
-                self._report.answered += 1
-            except BusError:
-                self._report.failed += 1
+    async def _answers(self, *, all_of_them: bool = False) -> None:
+        """Count those that are there, or wait for all."""
+        for client in [client for behind in self._clients.values() for client in behind.values()] + self._leaving:
+            if client is not None:
+                await self._answers_of(client, all_of_them=all_of_them)
+        await self._leave()
 
+    async def _answers_of(self, client: _Client, *, all_of_them: bool = False) -> None:
+        for key, reply in list(client.asked.items()):
+            if all_of_them or reply.done():
+                del client.asked[key]
+                await self._answer(reply)
 
-def _link_of(bus: Bus) -> Link:
-    """
-    Raises:
-        Disconnected: The server has ended it, for good.
-    """
-    for link in bus._opened:
-        return link
-    raise Disconnected("the server has ended the connection", "", False)
+    async def _answer(self, reply: Reply[Any]) -> None:
+        self._asked -= 1
+        try:
+            await reply
+            self._report.answered += 1
+        except BusError:
+            self._report.failed += 1

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import logging
 import math
+import os
 import signal
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -13,6 +14,7 @@ import anyio
 import typer
 
 from ..errors import LocalProtocolError
+from ..targets import resolve_target
 from ..urls import split_url
 from .options import Ca, Header, Json, Url, Wait, headers_of, json_line, trust_of
 from .problems import PeerError, UsageError
@@ -115,7 +117,9 @@ def replay(
     folder: Annotated[str, typer.Argument(metavar="DIR", help="The capture: a folder, or a URI such as s3://...")],
     url: Url,
     speed: Annotated[float, typer.Option(metavar="X", help="2 is twice as fast; 0 as fast as can be.")] = 1.0,
-    start: Annotated[str | None, typer.Option(metavar="T", help="From here on: seconds after its begin, or a time.")] = None,
+    start: Annotated[
+        str | None, typer.Option(metavar="T", help="From here on: seconds after its begin, or a time (UTC).")
+    ] = None,
     end: Annotated[str | None, typer.Option(metavar="T", help="Up to here.")] = None,
     subject: Annotated[list[str] | None, typer.Option(metavar="PATTERN", help="Only these subjects; several times.")] = None,
     connection: Annotated[list[str] | None, typer.Option(metavar="ID", help="Only these connections; several times.")] = None,
@@ -138,6 +142,8 @@ def replay(
         raise UsageError(f"where is the replay of {folder} to be recorded? --record DIR, a folder on this machine")
     selection = capture.Selection(_point(start, "--start"), _point(end, "--end"), tuple(subject or ()), tuple(connection or ()))
     source = capture.Capture(folder)
+    resolve_target(url, None)  # also of a dry run
+    where = record or f"{os.path.abspath(folder)}-replay"
 
     async def run() -> Any:
         return await capture.replay(
@@ -145,7 +151,7 @@ def replay(
             url,
             speed=speed or math.inf,
             selection=selection,
-            record=record or f"{folder.rstrip('/')}-replay",
+            record=where,
             dry_run=dry_run,
             headers=headers_of(header),
             tls=trust_of(ca),
@@ -172,11 +178,13 @@ def _point(text: str | None, option: str) -> float | datetime | None:
     if text is None:
         return None
     try:
-        return float(text)
+        seconds = float(text)
     except ValueError:
-        pass
+        seconds = math.nan
+    if math.isfinite(seconds):
+        return seconds
     try:
         point = datetime.fromisoformat(text)
     except ValueError:
         raise UsageError(f"{option} {text!r}: seconds after the begin, or a time as 2026-01-31T12:00:00Z") from None
-    return point if point.tzinfo is not None else point.astimezone()
+    return point if point.tzinfo is not None else point.replace(tzinfo=UTC)
