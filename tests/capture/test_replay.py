@@ -378,6 +378,26 @@ async def test_a_proxy_lets_in_whom_the_server_lets_in(tmp_path: Path) -> None:
     )
 
 
+@bounded
+async def test_a_proxy_hands_on_what_the_client_has_put_behind_the_question_mark(tmp_path: Path) -> None:
+    from polybus import Handshake
+    from polybus.capture.proxy import RecordingProxy
+
+    seen = []
+
+    def authenticate(handshake: Handshake) -> str:
+        seen.append(dict(handshake.query))
+        return "joe"
+
+    async with Bus(authenticate=authenticate).serve("ubre+ws://127.0.0.1:0/bus") as listener:
+        target = f"{listener.url}?room=1&floor=2"
+        async with RecordingProxy(target, make_recorder(tmp_path), "ubre+ws://127.0.0.1:0/bus") as proxy:
+            for query in ("", "?room=7&token=a%26b%20%C3%BC"):
+                async with connect(proxy.url + query):
+                    pass
+    assert seen == [{"room": "1", "floor": "2"}, {"room": "7", "floor": "2", "token": "a&b ü"}]
+
+
 async def test_captures_that_are_none_are_told(tmp_path: Path) -> None:
     with pytest.raises(CaptureError):
         await replay(Capture(tmp_path), "ubre+tcp://127.0.0.1:1")

@@ -9,14 +9,14 @@ import logging
 from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Any, Final, Self
+from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
 import anyio
 
 from ..errors import BusError, ConnectFailed, LocalProtocolError, TooManyRequests, Unsupported
 from ..limits import Limits
-from ..plugins import Admission, Closed, DialOptions, Handshake, Identity, ListenOptions, Transport
+from ..plugins import Admission, Closed, Connector, DialOptions, Handshake, Identity, ListenOptions, Transport
 from ..runtime import Runtime
-from ..targets import resolve_target
 from ..urls import join_url, resolve_url
 from .recorder import Recorder
 
@@ -81,7 +81,8 @@ class RecordingProxy:
 
     def __init__(self, url: str, recorder: Recorder, listen: str, *, insecure: bool = False) -> None:
         self.recorder: Recorder = recorder
-        self._adapter, self._connector = resolve_target(url, None)
+        self._adapter, self._there, self._target = resolve_url(url)
+        self._connector = self._there.connector(self._target)
         self._own, self._transport, self._address = resolve_url(listen)
         if self._own.name != self._adapter.name:
             raise ValueError(f"{listen}: the server speaks {self._adapter.name}, and a proxy does not translate")
@@ -186,7 +187,7 @@ class RecordingProxy:
             headers=headers,
         )
         try:
-            transport = await self._connector.connect(options)
+            transport = await self._connector_for(handshake).connect(options)
         except BusError as error:
             logger.warning("polybus: %s", error)
             decided(error if not isinstance(error, ConnectFailed) else TooManyRequests(f"the server is not there: {error}"))
@@ -196,6 +197,14 @@ class RecordingProxy:
         if self._dialled.pop(id(handshake), None) is not None:  # the client has gone meanwhile
             transport.start(_Side(transport))
             transport.abort(Closed(1000, "the client has gone"))
+
+    def _connector_for(self, handshake: Handshake) -> Connector:
+        """With what the client has put behind the question mark: a server may go by that, as by its headers."""
+        if not handshake.query:
+            return self._connector
+        parts = urlsplit(self._target)
+        query = urlencode(dict(parse_qsl(parts.query, keep_blank_values=True)) | dict(handshake.query))
+        return self._there.connector(urlunsplit(parts._replace(query=query)))
 
     def opened(self, transport: Transport, admission: Admission) -> None:
         """A newcomer is in: join it to its connection to the server."""
