@@ -84,6 +84,8 @@ class TcpTransport(StreamTransport):
         if framer.ended is not None:
             self._peer_left(framer.ended)
         elif framer.broken is not None:
+            if self._state is not State.OPEN:  # it has been told, and may go on for as long as it is given to read that
+                return
             logger.warning("%s: %s", self.address, framer.broken.reason)
             self._fail(framer.broken.code, framer.broken.reason)
         elif framer.keep_alives > self._host.limits.empty_frames:
