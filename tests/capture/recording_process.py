@@ -21,6 +21,8 @@ from polybus.capture.segments import SegmentWriter
 from polybus.testing import pair
 
 HELD_BACK = 4096 - 100
+HANDED_OVER = 2048 - 100
+"""Rows that may wait for being handed over to a process: it is done when there are 1024."""
 
 
 def end_after(last: int) -> None:
@@ -43,6 +45,11 @@ def done(stats: RecorderStats) -> int:
     return stats.frames + stats.dropped
 
 
+def ahead(recording: Any, frames: int, apart: bool) -> bool:
+    """Whether the writer has to do something first."""
+    return frames - done(recording.stats()) > HELD_BACK or (apart and frames - recording.recorder._writer.given > HANDED_OVER)
+
+
 async def main(folder: str, shared: mmap.mmap, limit: int, apart: bool) -> None:
     if limit:
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
@@ -62,7 +69,7 @@ async def main(folder: str, shared: mmap.mmap, limit: int, apart: bool) -> None:
             assert await client.request("echo", number) == number
             # Two frames for each request, and both are in the recorder's hands by now.
             shared[:8] = struct.pack("<q", number)
-            while 2 * number - done(recording.stats()) > HELD_BACK:  # noqa: ASYNC110
+            while ahead(recording, 2 * number, apart):  # noqa: ASYNC110
                 await anyio.sleep(0.0005)  # the writer gets its turn, also on a busy machine
 
 

@@ -314,9 +314,10 @@ async def test_the_pace_is_that_of_the_recording_by_a_factor(tmp_path: Path) -> 
     _write_requests(tmp_path / "one", apart=0.2)
     async with _served("ubre") as (url, _, _server):
         await replay(Capture(tmp_path / "one"), url, speed=2.0, record=str(tmp_path / "two"))
-    rows = [row for batch in Capture(tmp_path / "two").batches() for row in batch.rows.to_pylist() if row["frame"]]
-    asked = [row["mono_ns"] for row in rows if row["direction"] == 0]
-    assert asked[1] - asked[0] >= 95_000_000
+    rows = [row for batch in Capture(tmp_path / "two").batches() for row in batch.rows.to_pylist()]
+    asked = [row["mono_ns"] for row in rows if row["frame"] and row["direction"] == 0]
+    # The first may be late on a busy machine, and the second is not for that: both are due from when there was a connection.
+    assert asked[1] - rows[0]["mono_ns"] >= 95_000_000
     with pytest.raises(ValueError, match="above 0"):
         await replay(Capture(tmp_path / "one"), url, speed=0)
 

@@ -23,4 +23,4 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """A JVM on a busy machine takes its time."""
     for item in items:
         if item.path.parent == Path(__file__).parent and item.get_closest_marker("timeout") is None:
-            item.add_marker(pytest.mark.timeout(300))
+            item.add_marker(pytest.mark.timeout(900))

@@ -108,10 +108,10 @@ def disturbed(capture: Path, out: Path, kills: int, rows: int, sink: str, seed: 
             )
             try:
                 if len(seen) < kills:
-                    # Only after a batch of its own; then anywhere in the next ones.
+                    # Only after a batch of its own; then anywhere in the next one.
                     while committed(out, sink) == before and process.poll() is None:
                         time.sleep(0.02)
-                    time.sleep(chance.uniform(0, 2))
+                    time.sleep(chance.uniform(0, 1))
                     if process.poll() is None:
                         end_group(process)
                         seen.append(committed(out, sink))

@@ -56,7 +56,7 @@ def test_a_command_reaches_its_workers_by_sockets_that_only_this_user_may_use(tm
     (tmp_path / "spark-defaults.conf").write_text("spark.driver.defaultJavaOptions -Dmine=2\n")
     environment = {**os.environ, "SPARK_CONF_DIR": str(tmp_path), "SPARK_SUBMIT_OPTS": "-Dmine=1"}
     ran = subprocess.run(
-        [sys.executable, "-c", _LOOKING, *command], env=environment, capture_output=True, text=True, timeout=250, check=False
+        [sys.executable, "-c", _LOOKING, *command], env=environment, capture_output=True, text=True, timeout=800, check=False
     )
     assert (ran.stderr, ran.returncode) == ("", -signal.SIGKILL)
     options, seen, told, done = ran.stdout.splitlines()

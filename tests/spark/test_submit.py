@@ -13,7 +13,7 @@ from polybus.spark.storage import Storage
 from ..capture.generator import traffic
 from .support import QUICK
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
 
 ROOT = Path(__file__).parents[2]
 
@@ -42,7 +42,7 @@ def test_a_job_runs_through_spark_submit_on_two_workers(tmp_path: Path) -> None:
         env=environment,
         capture_output=True,
         text=True,
-        timeout=360,
+        timeout=800,
         check=False,
     )
     assert done.returncode == 0, done.stderr[-3000:]

@@ -57,7 +57,7 @@ class Crowd:
             async def join(name: str) -> None:
                 async with limit:
                     headers = {"Cookie": f"user={name}"}
-                    peer = await stack.enter_async_context(self.bus.connect(self._url, headers=headers, wait=10))
+                    peer = await stack.enter_async_context(self.bus.connect(self._url, headers=headers, wait=60))
                     self.names[peer] = name
 
             async with anyio.create_task_group() as group:

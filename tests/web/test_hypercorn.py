@@ -51,7 +51,7 @@ async def test_requests_publications_and_ends_of_a_mounted_application(anyio_bac
     attach(inner, bus)
     outer.mount("/sub", inner)
     async with running(outer, anyio_backend[0]) as port:
-        async with connect(f"ubre+ws://127.0.0.1:{port}/sub/bus", wait=5) as client:
+        async with connect(f"ubre+ws://127.0.0.1:{port}/sub/bus", wait=30) as client:
             body = "x" * 100_000
             replies = [client.request("echo", body) for _ in range(20)]
             assert [await reply for reply in replies] == [body] * 20

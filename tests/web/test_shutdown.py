@@ -42,7 +42,7 @@ async def stopped_with_a_hundred_running(server: Process) -> Counter[str]:
 
     stats = f"{server.url.removeprefix('ubre+ws').removesuffix('/bus')}/stats"
     async with AsyncExitStack() as stack, httpx.AsyncClient() as http:
-        clients = [await stack.enter_async_context(connect(server.url, headers=HEADERS, wait=10)) for _ in range(4)]
+        clients = [await stack.enter_async_context(connect(server.url, headers=HEADERS, wait=30)) for _ in range(4)]
         async with anyio.create_task_group() as group:
             for number in range(100):
                 group.start_soon(ask, clients[number % 4], number)
@@ -72,7 +72,7 @@ async def test_under_plain_uvicorn_all_of_them_are_lost_and_the_askers_are_told(
 async def test_clients_are_told_to_go_elsewhere_and_new_ones_find_nobody() -> None:
     async with running("tests.web.server", **{"with": "polybus"}) as server:
         url = server.url.removeprefix("ubre+")
-        async with connect(server.url, headers=HEADERS, wait=10) as client:
+        async with connect(server.url, headers=HEADERS, wait=30) as client:
             async with websockets.connect(url, additional_headers=HEADERS, proxy=None) as socket:
                 reply = client.request("until.drain", 1)
                 while not await client.request("whoami"):
@@ -92,7 +92,7 @@ async def test_clients_are_told_to_go_elsewhere_and_new_ones_find_nobody() -> No
 async def test_handlers_that_do_not_end_and_peers_that_do_not_read_hold_nobody_up_for_longer_than_the_drain() -> None:
     options = {"with": "polybus", "run": {"drain": 0.3}, "limits": {"close_timeout": 0.2}}
     async with running("tests.web.server", **options) as server, AsyncExitStack() as stack:
-        client = await stack.enter_async_context(connect(server.url, headers=HEADERS, wait=10))
+        client = await stack.enter_async_context(connect(server.url, headers=HEADERS, wait=30))
         http = await stack.enter_async_context(httpx.AsyncClient(base_url=f"http://127.0.0.1:{server.port}"))
         for _ in range(3):
             socket = await websockets.connect(
@@ -112,7 +112,7 @@ async def test_handlers_that_do_not_end_and_peers_that_do_not_read_hold_nobody_u
 
 async def test_a_second_signal_ends_at_once() -> None:
     async with running("tests.web.server", **{"with": "polybus", "run": {"drain": 1000}}) as server:
-        async with connect(server.url, headers=HEADERS, wait=10) as client:
+        async with connect(server.url, headers=HEADERS, wait=30) as client:
             async with websockets.connect(server.url.removeprefix("ubre+"), additional_headers=HEADERS, proxy=None) as socket:
                 reply = client.request("never", timeout=100)
                 assert await client.request("whoami") == "ann"
