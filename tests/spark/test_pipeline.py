@@ -25,6 +25,7 @@ from polybus.spark import Done, Pipeline, load, nanoseconds, taking
 from polybus.spark.manifest import Counts, Output
 from polybus.spark.matching import exchanges as matched
 from polybus.spark.metric_tables import METRICS
+from polybus.spark.metrics import _dead_letters
 from polybus.spark.pipeline import _metrics_of
 from polybus.spark.ranges import Place, Range, Window
 from polybus.spark.source import BusDataSource
@@ -338,6 +339,15 @@ def test_the_metrics_are_those_of_the_truth(recorded: Recorded) -> None:
     assert sum(row["n"] for row in metrics["latency_histogram"]) == sum(row["answered"] for row in metrics["latency"])
     assert sum(row["n"] for row in metrics["throughput"]) == metrics["totals"]["events"]
     assert len(metrics["gaps"]) == recorded.made.gaps
+
+
+def test_the_first_requests_without_an_answer_are_the_first_by_the_clock(spark: SparkSession) -> None:
+    none = dict.fromkeys(EXCHANGES.names)
+    asked = [
+        none | {"capture_id": name, "request_seq": seq, "request_time_ns": at} for name, seq, at in (("d", 1, 9), ("c", 7, 5))
+    ]
+    exchanges = spark.createDataFrame(pa.Table.from_pylist([*asked, asked[0] | {"latency_ns": 1}], EXCHANGES))
+    assert [row["request_time_ns"] for row in _dead_letters(exchanges).collect()] == [5, 9]
 
 
 def test_the_metrics_have_the_columns_of_their_reference(recorded: Recorded) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +48,16 @@ def test_a_data_frame_is_published_with_ids_that_stay_the_same(spark: SparkSessi
     assert ids == {_id(message): message.subject for message in again}
 
 
+def test_what_is_published_another_time_has_other_ids_if_nobody_names_the_run() -> None:
+    def prefixes() -> set[str]:
+        writers = [BusDataSource({"path": "ubre+tcp://127.0.0.1:1"}).writer(_schema("subject string, data string"), False)]
+        return {pickle.loads(pickle.dumps(writer))._target.run for writer in writers * 2}
+
+    first, second = prefixes(), prefixes()
+    assert len(first) == len(second) == 1, "each task of one has the same"
+    assert first != second
+
+
 def test_a_stream_is_published_with_the_number_of_its_batch_in_the_ids(spark: SparkSession, tmp_path: Path) -> None:
     spark.dataSource.register(BusDataSource)
     frame = spark.range(0, 6, 1, 1).select(
@@ -74,6 +85,12 @@ def test_a_stream_is_published_with_the_number_of_its_batch_in_the_ids(spark: Sp
 def test_what_a_publication_needs_is_said() -> None:
     with pytest.raises(ValueError, match="where to"):
         BusDataSource({}).writer(_schema("subject string, body string"), overwrite=False)
+    for options, problem in (
+        ({"runn": "monday"}, "there is no option 'runn' to publish with; there are path, url, idHeader, run, timeout"),
+        ({"timeout": "soon"}, "timeout='soon': seconds, more than 0"),
+    ):
+        with pytest.raises(ValueError, match=problem):
+            BusDataSource({"path": "ubre+tcp://127.0.0.1:1", **options}).writer(_schema("subject string, data string"), False)
     with pytest.raises(ValueError, match="needs the columns subject, and body or data; there are subject, colour"):
         BusDataSource({"path": "ubre+tcp://127.0.0.1:1"}).writer(_schema("subject string, colour string"), overwrite=False)
 

@@ -13,7 +13,7 @@ from .patience import LONGEST_MS
 from .ranges import ROWS_PER_RANGE, Window
 from .tables import arrow_schema, spark_schema
 
-__all__ = ["PLACES", "READABLE", "STREAMED", "Options", "nanoseconds"]
+__all__ = ["PLACES", "READABLE", "STREAMED", "Options", "nanoseconds", "seconds"]
 
 READABLE: Final = ("events", "exchanges", "quarantine", "raw")
 STREAMED: Final = ("events", "raw")
@@ -69,7 +69,7 @@ class Options:
             window,
             _count(given, "rowsPerPartition") or ROWS_PER_RANGE,
             _count(given, "maxRowsPerTrigger"),
-            _seconds(given, "timeout", 30.0),
+            seconds(given, "timeout", 30.0),
         )
 
     def as_asked(self, schema: StructType) -> Options:
@@ -92,7 +92,7 @@ class Options:
         return list(self.columns) if self.columns is not None else None
 
 
-def _seconds(given: Mapping[str, str], name: str, usual: float) -> float:
+def seconds(given: Mapping[str, str], name: str, usual: float) -> float:
     text = given.get(name)
     if text is None:
         return usual

@@ -8,6 +8,7 @@ where there is none the run, the partition and the row.
 from __future__ import annotations
 
 import json
+import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
@@ -18,9 +19,12 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 
 from polybus import sync
 
+from .options import seconds
+
 __all__ = ["BusStreamWriter", "BusWriter", "Sent"]
 
 ID_HEADER: Final = "idempotency-key"
+KNOWN: Final = ("path", "url", "idHeader", "run", "timeout")
 
 
 @attrs.define
@@ -38,7 +42,8 @@ class _Target:
     timeout: float
 
     @classmethod
-    def of(cls, options: Mapping[str, str], columns: Sequence[str]) -> _Target:
+    def of(cls, given: Mapping[str, str], columns: Sequence[str], run: str) -> _Target:
+        options = {name.lower(): value for name, value in given.items()}
         url = options.get("path") or options.get("url")
         if not url:
             raise ValueError("where to? .save('ubre+tcp://host:port')")
@@ -46,9 +51,9 @@ class _Target:
             raise ValueError(f"a publication needs the columns subject, and body or data; there are {', '.join(columns)}")
         return cls(
             url,
-            options.get("idHeader", options.get("idheader", ID_HEADER)),
-            options.get("run", "run"),
-            float(options.get("timeout", "30")),
+            options.get("idheader", ID_HEADER),
+            options.get("run", run),
+            seconds(options, "timeout", 30.0),
         )
 
     def publish(self, batches: Iterator[pa.RecordBatch]) -> Sent:
@@ -84,7 +89,12 @@ class BusWriter(DataSourceArrowWriter):
     """
 
     def __init__(self, options: Mapping[str, str], columns: Sequence[str]) -> None:
-        self._target = _Target.of(options, columns)
+        known = [name.lower() for name in KNOWN]
+        unknown = [name for name in options if name.lower() not in known and "." not in name]
+        if unknown:
+            raise ValueError(f"there is no option {unknown[0]!r} to publish with; there are {', '.join(KNOWN)}")
+        # Tasks get this very object, so one that is repeated has the same run; what is published another time has another one.
+        self._target = _Target.of(options, columns, uuid.uuid4().hex[:12])
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Sent:
         """Publish a partition.
@@ -103,7 +113,7 @@ class BusStreamWriter(DataSourceStreamArrowWriter):
     """
 
     def __init__(self, options: Mapping[str, str], columns: Sequence[str]) -> None:
-        self._target = _Target.of(options, columns)
+        self._target = _Target.of(options, columns, "run")
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Sent:
         """Publish a partition of a batch.
