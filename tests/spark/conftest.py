@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
+from polybus.spark import BusDataSource
 from polybus.spark.session import start_session
 
 from .support import QUICK
@@ -15,6 +16,7 @@ from .support import QUICK
 def spark() -> Iterator[SparkSession]:
     session = start_session("local[2]", settings={**QUICK, "spark.driver.memory": "2g"})
     session.sparkContext.setLogLevel("ERROR")
+    session.dataSource.register(BusDataSource)
     yield session
     session.stop()
 

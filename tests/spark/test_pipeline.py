@@ -208,7 +208,6 @@ def test_a_stream_and_runs_in_between_give_the_tables_of_a_single_run(
 
 
 def test_a_stream_of_events_goes_where_its_reader_wants(spark: SparkSession, recorded: Recorded, tmp_path: Path) -> None:
-    spark.dataSource.register(BusDataSource)
     out = tmp_path / "events"
 
     def follow() -> int:
@@ -228,7 +227,6 @@ def test_a_stream_of_events_goes_where_its_reader_wants(spark: SparkSession, rec
 
 
 def test_the_data_source_reads_every_table(spark: SparkSession, recorded: Recorded) -> None:
-    spark.dataSource.register(BusDataSource)
 
     def read(table: str, **options: Any) -> pa.Table:
         return spark.read.format("polybus").options(table=table, **options).load(str(recorded.path)).toArrow()
@@ -275,6 +273,26 @@ def test_one_event_after_the_other_gives_the_same_pairs(spark: SparkSession, rec
     narrow = pa.Table.from_batches(list(matched(Capture(recorded.path), Window(begin, end, "cafe-2"), 30.0)))
     asked = [row for row in made.to_pylist() if row["conn_id"] == "cafe-2" and begin <= row["request_time_ns"] < end]
     assert sorted(narrow["request_seq"].to_pylist()) == sorted(row["request_seq"] for row in asked) != []
+
+
+def test_an_exchange_is_whole_if_it_was_asked_within_the_window(tmp_path: Path) -> None:
+    capture = tmp_path / "capture"
+    capture.mkdir()
+    begin = frames.row(0)["ts_ns"]
+
+    def said(seq: int, after_s: int, frame: bytes) -> dict[str, Any]:
+        after = after_s * 10**9
+        return frames.row(seq, frame=frame, ts_ns=begin + after, mono_ns=after, direction=int(frame.startswith(b'{"success')))
+
+    asks, answers = b'{"request":"plant.wait","id":"1"}', b'{"success":"1"}'
+    writer = SegmentWriter(capture, 0)
+    writer.write(frames.batch(said(0, 0, asks), said(1, 3, answers), said(2, 4, asks), said(3, 5, answers)), 0)
+    writer.seal()
+    for end in (begin + 2 * 10**9, begin + 4 * 10**9):
+        (found,) = [row for batch in matched(Capture(capture), Window(begin, end), 30.0) for row in batch.to_pylist()]
+        assert (found["request_seq"], found["outcome"], found["latency_ms"]) == (0, "ok", 3000)
+    everything = matched(Capture(capture), Window(begin, 2**63 - 1), 30.0)
+    assert sum(batch.num_rows for batch in everything) == 2
 
 
 class _Sources(HTMLParser):

@@ -31,7 +31,6 @@ def _id(message: polybus.Message) -> str:
 
 
 def test_a_data_frame_is_published_with_ids_that_stay_the_same(spark: SparkSession) -> None:
-    spark.dataSource.register(BusDataSource)
     frame = spark.range(0, 10, 1, 2).select(
         F.concat(F.lit("rows."), F.col("id")).alias("subject"), F.struct("id", (F.col("id") * 2).alias("twice")).alias("body")
     )
@@ -59,7 +58,6 @@ def test_what_is_published_another_time_has_other_ids_if_nobody_names_the_run() 
 
 
 def test_a_stream_is_published_with_the_number_of_its_batch_in_the_ids(spark: SparkSession, tmp_path: Path) -> None:
-    spark.dataSource.register(BusDataSource)
     frame = spark.range(0, 6, 1, 1).select(
         F.lit("rows.x").alias("subject"), F.to_json(F.struct("id")).cast("binary").alias("data")
     )

@@ -19,7 +19,7 @@ from polybus.capture.schema import EXCHANGES
 
 from ..capture.compute import pc
 from .patience import LONGEST_MS, Patience
-from .ranges import Window
+from .ranges import LAST_NS, Window
 
 __all__ = ["Matcher", "exchanges"]
 
@@ -57,9 +57,15 @@ class _Orphan:
 
 
 class Matcher:
-    """Takes events in their order and gives exchanges."""
+    """Takes events in their order and gives exchanges.
 
-    def __init__(self, patience: Patience) -> None:
+    Args:
+        patience: How long an answer is waited for.
+        end_ns: Who asks from here on is not given out, ns since 1970 UTC.
+    """
+
+    def __init__(self, patience: Patience, end_ns: int | None = None) -> None:
+        self._end_ns = end_ns
         self._timeout_ns, self._horizon_ns = patience.timeout_ns, patience.horizon_ns
         self._open: dict[tuple[Any, ...], _Exchange | _Orphan] = {}
         """By key: the newest exchange, or orphan."""
@@ -101,7 +107,8 @@ class Matcher:
                     self._done.append(found)
         done, self._done = self._done, []
         for exchange in done:
-            yield self._finished(exchange)
+            if self._end_ns is None or exchange.row["request_time_ns"] < self._end_ns:
+                yield self._finished(exchange)
 
     def _ask(self, key: tuple[Any, ...], event: dict[str, Any]) -> None:
         mono = event["mono_ns"]
@@ -169,13 +176,16 @@ class Matcher:
 
 
 def exchanges(capture: Capture, window: Window, timeout: float) -> Iterator[pa.RecordBatch]:
-    """The exchanges of a capture, in no order.
+    """The exchanges of a capture that were asked within a window, in no order.
 
     Raises:
         CaptureError: A segment is missing.
         ValueError: The timeout is not above zero.
     """
-    matcher = Matcher(Patience(timeout))
+    patience = Patience(timeout)
+    matcher = Matcher(patience, window.end_ns)
+    if window.end_ns is not None:  # an answer may come later, or the id again
+        window = attrs.evolve(window, end_ns=min(window.end_ns + patience.horizon_ns, LAST_NS))
     # What a window is known by is among them.
     batches = capture.batches(columns=frame_columns(_NEEDED))
     for made in decoded((window.of(batch.rows) for batch in batches), _NEEDED):

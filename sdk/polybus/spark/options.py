@@ -10,7 +10,7 @@ import attrs
 from pyspark.sql.types import StructType
 
 from .patience import LONGEST_MS
-from .ranges import ROWS_PER_RANGE, Window
+from .ranges import LAST_NS, ROWS_PER_RANGE, Window
 from .tables import arrow_schema, spark_schema
 
 __all__ = ["PLACES", "READABLE", "STREAMED", "Options", "nanoseconds", "seconds"]
@@ -20,7 +20,6 @@ STREAMED: Final = ("events", "raw")
 PLACES: Final = "places"
 """What `Pipeline.stream` reads: how far each batch of the stream goes, in one row."""
 KNOWN: Final = ("path", "table", "columns", "start", "end", "connection", "rowsperpartition", "maxrowspertrigger", "timeout")
-LAST_NS: Final = 2**63 - 1
 FIRST_NS: Final = 10**17
 """In 1973: a smaller number is one of seconds, of milliseconds or of microseconds, or a date without its dashes."""
 

@@ -19,6 +19,8 @@ from ..capture.compute import pc
 
 __all__ = ["Place", "Range", "RangeReader", "Window", "plan", "reach"]
 
+LAST_NS: Final = 2**63 - 1
+"""The last moment there is, in the year 2262."""
 ROWS_PER_RANGE: Final = 250_000
 """About how many rows a task reads: less than a second of work, of which 15 ms are for the task itself."""
 SCAN: Final = 4 << 20
