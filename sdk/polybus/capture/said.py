@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from datetime import datetime
 from typing import Any, Final
 
-from attrs import field, frozen
+from attrs import define, field, frozen
 
 from ..errors import RemoteProtocolError
 from ..message import Kind, Message
@@ -63,17 +63,23 @@ class Selection:
         return not self.subjects or any(pattern in (name, subject) or matches(pattern, subject) for pattern in self.subjects)
 
 
+@define
 class Said:
-    """One message of a client; None where its connection has ended."""
+    """One message of a client; None where its connection has ended.
 
-    __slots__ = ("at", "conn", "message", "options", "protocol")
+    Attributes:
+        at: When, ns since 1970 UTC.
+        conn: Its connection, and which client behind it; the latter is empty but for those of a broker.
+        protocol: Of the connection.
+        options: As in the capture.
+        message: What was said.
+    """
 
-    def __init__(self, at: float, conn: tuple[str, str], protocol: str, options: str, message: Message | None) -> None:
-        self.at = at
-        self.conn = conn
-        self.protocol = protocol
-        self.options = options
-        self.message = message
+    at: float
+    conn: tuple[str, str]
+    protocol: str
+    options: str
+    message: Message | None
 
     def subject_for(self, subject: str | int, protocol: str) -> str | int:
         """A subject on a connection of a protocol: a number where it was one, and only the recording knows its name."""
