@@ -219,6 +219,23 @@ async def test_what_is_unsubscribed_is_unsubscribed_again(tmp_path: Path) -> Non
 
 
 @bounded
+async def test_what_another_protocol_cannot_say_is_counted_as_not_said(tmp_path: Path) -> None:
+    server = Bus()
+
+    @server.handle(0x10001)
+    async def get(body: Any) -> Any:
+        return body
+
+    async with server.serve("csb+tcp://127.0.0.1:0") as listener, connect(listener.url, record=tmp_path / "one") as bus:
+        async with bus.subscribe(0x10002):
+            await bus.request(0x10001, b"x")
+    async with _served("ubre") as (url, _, _server):
+        report = await replay(Capture(tmp_path / "one"), url, speed=math.inf)
+    assert not report.said
+    assert report.skipped == {"open": 1, "subscribe": 1, "request": 1, "unsubscribe": 1}
+
+
+@bounded
 async def test_a_replay_is_not_recorded_into_what_is_replayed(tmp_path: Path) -> None:
     _write_requests(tmp_path / "one", apart=0.1)
     (tmp_path / "same").symlink_to(tmp_path / "one")

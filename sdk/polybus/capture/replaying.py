@@ -268,6 +268,9 @@ class _Player:
             elif kind is Kind.SUBSCRIBE:
                 await client.subscribe(subject)
             elif kind is Kind.UNSUBSCRIBE:
+                if subject not in client.subscriptions:  # that could not be made
+                    self._report.skipped[kind.value] += 1
+                    return
                 await client.unsubscribe(subject)
             else:
                 reply = client.asked.get(message.id)

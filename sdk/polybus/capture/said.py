@@ -230,6 +230,7 @@ def _messages(protocol: str, options: str, frame: bytes, skipped: Counter[str]) 
         if isinstance(message, RemoteProtocolError):
             skipped["unreadable"] += 1
         elif message.kind not in _SAID:
-            skipped[message.kind.value] += message.kind is not Kind.CONTROL
+            if message.kind is not Kind.CONTROL:
+                skipped[message.kind.value] += 1
         elif not (isinstance(message.subject, str) and message.subject.startswith(_OWN)):
             yield message
