@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from polybus.capture import CaptureError
+from polybus.spark.manifest import Manifest
 from polybus.spark.storage import Storage
 
 pytestmark = pytest.mark.spark
@@ -32,6 +33,7 @@ def test_who_comes_second_waits_until_the_first_is_done(tmp_path: Path) -> None:
 def test_whoever_died_keeps_nobody_out(tmp_path: Path) -> None:
     died = f"""
 import os
+from polybus.spark.manifest import Manifest
 from polybus.spark.storage import Storage
 with Storage({str(tmp_path / "out")!r}).alone(lambda: None):
     os._exit(7)
@@ -57,3 +59,11 @@ def test_a_place_that_is_none_is_said_in_a_line() -> None:
         with pytest.raises(CaptureError, match=said) as caught:
             Storage(place)
         assert len(str(caught.value)) < 400
+
+
+@pytest.mark.parametrize(
+    "text", [b'{"version": 1, "run"', b"[]", b'{"version": 1, "start": {}, "colour": 1}', b'{"version": 0}', b"\xff"]
+)
+def test_a_manifest_that_cannot_be_read_is_told(text: bytes) -> None:
+    with pytest.raises(CaptureError, match="of another version of polybus.*: analyse into a new folder"):
+        Manifest.from_json(text)

@@ -106,14 +106,19 @@ class Manifest:
         """From its file.
 
         Raises:
-            CaptureError: It is of another version.
+            CaptureError: It is of another version, or damaged.
         """
-        given = json.loads(text)
-        if given.pop("version") != _VERSION:
-            raise CaptureError("the output was written by another version of polybus: analyse into a new folder")
-        given["start"], given["end"] = Place(**given["start"]), Place(**given["end"])
-        given["counts"] = Counts(**given["counts"])
-        return cls(**given)
+        try:
+            given = json.loads(text)
+            if given.pop("version") != _VERSION:
+                raise CaptureError("the output was written by another version of polybus: analyse into a new folder")
+            given["start"], given["end"] = Place(**given["start"]), Place(**given["end"])
+            given["counts"] = Counts(**given["counts"])
+            return cls(**given)
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise CaptureError(
+                f"a manifest of the output is damaged, or of another version of polybus ({error}): analyse into a new folder"
+            ) from error
 
 
 class Output:
