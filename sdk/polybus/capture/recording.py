@@ -43,6 +43,8 @@ def make_recorder(
     """
     if not isinstance(path, (str, os.PathLike)):
         raise TypeError(f"record={path!r:.80}: the path of a folder, not {type(path).__name__}")
+    if "://" in os.fspath(path):
+        raise ValueError(f"record={os.fspath(path)!r}: into a folder on this machine only; copy its sealed segments from there")
     seconds = max_age.total_seconds() if isinstance(max_age, timedelta) else float(max_age)
     if type(max_bytes) is not int or max_bytes < 1 << 18:
         raise ValueError(f"max_bytes={max_bytes!r}: a number of bytes, not below {1 << 18}")

@@ -7,7 +7,6 @@ import math
 import os
 import signal
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Annotated, Any
 
 import anyio
@@ -42,7 +41,7 @@ def captures() -> Any:
 
 def record(
     url: Url,
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Where the capture is written; made where it is not there.")],
+    folder: Annotated[str, typer.Argument(metavar="DIR", help="Where the capture is written; made where it is not there.")],
     listen: Annotated[
         str | None, typer.Option(metavar="URL", help="Where clients connect; a free port on this machine by default.")
     ] = None,
