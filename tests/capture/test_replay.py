@@ -235,6 +235,14 @@ async def test_what_another_protocol_cannot_say_is_counted_as_not_said(tmp_path:
     assert report.skipped == {"subscribe": 1, "request": 1, "unsubscribe": 1}
 
 
+def test_what_was_said_through_a_tunnel_is_not_said_to_the_server_itself(tmp_path: Path) -> None:
+    _write(tmp_path / "one", 0, _asks(0, 1, 0, 0), _asks(1, 2, 1, 1, conn_id="c-2", tunnel=["plant.7"]))
+    skipped = Counter[str]()
+    said = list(said_by_clients(Capture(tmp_path / "one"), Selection(), skipped))
+    assert [one.conn for one in said] == [("c-1", "")]
+    assert skipped == {"tunnel": 1}
+
+
 @bounded
 async def test_a_replay_is_not_recorded_into_what_is_replayed(tmp_path: Path) -> None:
     _write_requests(tmp_path / "one", apart=0.1)

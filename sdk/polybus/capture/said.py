@@ -117,6 +117,10 @@ def said_by_clients(capture: Capture, selection: Selection, skipped: Counter[str
         if row["ts_ns"] >= end or not _from_client(row, options):
             continue
         inside = begin <= row["ts_ns"]
+        if row["tunnel"]:  # it was meant for who is behind the tunnel, and not for the server that is there now
+            if inside:
+                skipped["tunnel"] += 1
+            continue
         for message in _messages(row["protocol"], options, frame, skipped if inside else Counter()):
             if not inside and message.kind not in (Kind.SUBSCRIBE, Kind.UNSUBSCRIBE):
                 continue
