@@ -15,6 +15,7 @@ import websockets.sync.client as raw
 from polybus import (
     Bus,
     Channel,
+    DeadlineExceeded,
     Forbidden,
     Identity,
     LocalProtocolError,
@@ -248,13 +249,46 @@ async def test_a_handler_whose_task_is_cancelled_from_outside_is_answered() -> N
 
     with anyio.fail_after(BOUND):
         async with pair(bus) as client:
-            for _ in range(2):
+            for wait in (False, True, False):
                 reply = client.request("waits")
-                while not jobs:
-                    await anyio.lowlevel.checkpoint()
-                jobs.pop().cancel()
+                await eventually(lambda: jobs)
+                job = jobs.pop()
+                job.cancel()
                 with pytest.raises(RemoteError):
                     await reply
+                if wait:  # until what was cancelled has come to its end
+                    await eventually(job.done)
+            with pytest.raises(DeadlineExceeded):  # there is a clock, too
+                await client.request("waits", timeout=0.05)
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+async def test_a_handler_of_publications_that_cancels_its_own_task_costs_that_publication_alone() -> None:
+    bus, heard, jobs = Bus(), list[int](), list[Any]()
+
+    @bus.on("news")
+    async def news(body: int) -> None:
+        heard.append(body)
+        if body == 1:
+            jobs.append(asyncio.current_task())
+            jobs[0].cancel()
+            await anyio.lowlevel.checkpoint()
+
+    @bus.handle("waits")
+    async def waits() -> None:
+        await anyio.sleep_forever()
+
+    with anyio.fail_after(BOUND):
+        async with pair(bus) as client:
+            for number in (1, 2):
+                await client.publish("news", number)
+            await eventually(lambda: heard == [1, 2])
+            await client.publish("news", 3)
+            await eventually(lambda: heard == [1, 2, 3])
+            assert bus.stats().failed == 1
+            with pytest.raises(DeadlineExceeded):
+                await client.request("waits", timeout=0.05)
+            await eventually(lambda: bus.stats().running == 0)
 
 
 async def test_a_bus_whose_entering_is_cancelled_can_be_entered_afterwards() -> None:

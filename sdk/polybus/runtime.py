@@ -190,10 +190,25 @@ class Runtime:
             # Whatever it is, the other tasks must not end with it; but for our own end.
             if isinstance(error, KeyboardInterrupt) and not self._stop.is_set() and self.loop.interrupt(error):
                 return
+            if self._was_cancelled_alone(error):
+                return
             if self._stop.is_set() or not (isinstance(error, Exception) or is_stray(error)):
                 raise
             name = getattr(function, "__qualname__", function)
             logger.exception("polybus: a background task failed (%s); the bus goes on", name)
+
+    def _was_cancelled_alone(self, error: BaseException) -> bool:
+        """Whether somebody has cancelled this task of asyncio's, and no other: a handler its own, or another task that of a
+        handler. A task group would end all its tasks for that.
+
+        Where an event loop goes down, all are cancelled, with the one that owns them.
+        """
+        return (
+            isinstance(error, asyncio.CancelledError)
+            and not self._group.cancel_scope.cancel_called
+            and self._owner is not None
+            and not (self._owner.done() or self._owner.cancelling())
+        )
 
     # -- deadlines -------------------------------------------------------------------------------------------------------
 
