@@ -18,7 +18,7 @@ from ...backoff import Backoff
 from ...bus import Bus
 from ...plugins import Capabilities, ProtocolAdapter
 from ...serving import Listener
-from .._waiting import eventually, let_expire
+from .._waiting import PATIENCE, eventually, let_expire
 
 __all__ = ["BOUND", "Contract", "Dial", "Ground", "eventually", "let_expire", "needs", "suite"]
 
@@ -45,7 +45,9 @@ def needs(*capabilities: str) -> Callable[[Test], Test]:
 def _bounded(test: Callable[..., Awaitable[None]]) -> Callable[..., Awaitable[None]]:
     @functools.wraps(test)
     async def within(*args: Any, **kwargs: Any) -> None:
-        with anyio.fail_after(BOUND):
+        with pytest.MonkeyPatch.context() as patch, anyio.fail_after(BOUND):
+            # Every peer here says who it is when it is asked, but not within a second where the machine stands still.
+            patch.setattr("polybus.hello.HELLO_TIMEOUT", PATIENCE)
             await test(*args, **kwargs)
 
     return within
