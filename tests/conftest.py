@@ -7,17 +7,12 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 
-from polybus import hello
-
 # A machine with other work to do is no failure: hypothesis would else take 200 ms for one example as one. Where a change is
 # judged (.ci/run) it tries the same examples each time, so that the verdict is about the change; on our machines, others.
 _USUAL = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize="POLYBUS_CI" in os.environ)
 settings.register_profile("polybus", _USUAL)
 settings.register_profile("long", _USUAL, max_examples=3000, derandomize=False)
 settings.load_profile("polybus")
-
-_HELLO = 30.0
-"""Seconds. The contract has a polybus at both ends: each says who it is, on a busy machine later than a verb waits for it."""
 
 _without_uvloop = pytest.mark.skipif(find_spec("uvloop") is None, reason="uvloop is not installed")
 
@@ -34,11 +29,3 @@ def anyio_backend(request: pytest.FixtureRequest) -> tuple[str, dict[str, Any]]:
     """Runs a test that is marked `anyio` once on each event loop."""
     backend: tuple[str, dict[str, Any]] = request.param
     return backend
-
-
-@pytest.fixture(autouse=True)
-def _nobody_is_silent_in_the_contract(request: pytest.FixtureRequest) -> None:
-    from polybus.testing.contract._base import Contract  # not before pytest rewrites its assertions
-
-    if request.cls is not None and issubclass(request.cls, Contract):
-        request.getfixturevalue("monkeypatch").setattr(hello, "HELLO_TIMEOUT", _HELLO)
