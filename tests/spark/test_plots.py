@@ -1,11 +1,12 @@
-"""What the plots of the report say, without Spark."""
+"""What the plots and tables of the report say, without Spark."""
 
 import re
 from html import unescape
 
 import pytest
 
-from polybus.spark import plots
+from polybus.spark import plots, report
+from polybus.spark.metrics import FIRST
 
 pytestmark = pytest.mark.spark
 
@@ -39,3 +40,13 @@ def test_names_from_peers_are_shown_as_they_are_or_shortened_where_they_are_alik
     assert {"costs $5 & $6", "<script>", "a\N{REPLACEMENT CHARACTER}b"} <= set(said)
     assert "<script" not in svg
     assert len({word for word in said if "…" in word}) == 2
+
+
+@pytest.mark.parametrize(
+    ("rows", "said"),
+    [(25, None), (26, "<p>1 more in metrics.json.</p>"), (100, "<p>75 more in metrics.json, which lists 100 at most.</p>")],
+)
+def test_a_table_says_where_the_rest_of_it_is(rows: int, said: str | None) -> None:
+    html = report._table([{"n": number} for number in range(rows)], [("n", report._number)], FIRST)
+    assert html.count("<tr>") == 26
+    assert html.endswith(said) if said is not None else "more" not in html

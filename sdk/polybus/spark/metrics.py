@@ -18,12 +18,14 @@ from .manifest import Output
 from .metric_tables import METRICS
 from .results import load_files
 
-__all__ = ["FEW", "measure"]
+__all__ = ["FEW", "FIRST", "MANY", "measure"]
 
 FEW: Final = 100
 """Below so many samples there is no p99."""
 MANY: Final = 1000
 """Subjects, errors, peers, sessions and reasons beyond so many are left out of the numbers, the rarest first."""
+FIRST: Final = 100
+"""Gaps and losses beyond so many are counted only."""
 SAMPLES: Final = 20
 AT_ONCE: Final = 4
 """Questions that Spark is asked at the same time: a job on few rows is mostly waiting."""
@@ -81,8 +83,8 @@ def measure(spark: SparkSession, output: Output) -> dict[str, Any]:
         "provisional": output.provisional,
         "totals": _totals(kinds, tables["outcomes"]),
         **tables,
-        "gaps": [gap for manifest in output.manifests for gap in manifest.gaps][:FEW],
-        "losses": [loss for manifest in output.manifests for loss in manifest.losses][:FEW],
+        "gaps": [gap for manifest in output.manifests for gap in manifest.gaps][:FIRST],
+        "losses": [loss for manifest in output.manifests for loss in manifest.losses][:FIRST],
     }
 
 

@@ -8,6 +8,7 @@ from html import escape
 from typing import Any, Final
 
 from . import plots
+from .metrics import FIRST, MANY
 
 __all__ = ["render"]
 
@@ -156,9 +157,9 @@ def _quarantine(metrics: Metrics) -> str:
 def _gaps(metrics: Metrics) -> str:
     if not metrics["counts"]["gaps"] and not metrics["counts"]["lost"]:
         return "<p>None: the recorder dropped nothing, and everything could be read.</p>"
-    gaps = _table(metrics["gaps"], [("ts_ns", _time), ("capture_id", _text), ("seq", _number), ("detail", _text)])
+    gaps = _table(metrics["gaps"], [("ts_ns", _time), ("capture_id", _text), ("seq", _number), ("detail", _text)], FIRST)
     losses = [("segment", _number), ("offset", _number), ("size", _number), ("batch", _number), ("frames", _number)]
-    return "<h3>Dropped by the recorder</h3>" + gaps + "<h3>Unreadable</h3>" + _table(metrics["losses"], losses)
+    return "<h3>Dropped by the recorder</h3>" + gaps + "<h3>Unreadable</h3>" + _table(metrics["losses"], losses, FIRST)
 
 
 # -- parts -------------------------------------------------------------------------------------------------------------------
@@ -167,7 +168,13 @@ Column = tuple[str, Callable[[Any], str]]
 _NOTHING: Final = "<p>Nothing.</p>"
 
 
-def _table(rows: Rows, columns: Iterable[Column]) -> str:
+def _table(rows: Rows, columns: Iterable[Column], most: int = MANY) -> str:
+    """
+    Args:
+        rows: What ``metrics.json`` has of it.
+        columns: Their names, and how their values are written.
+        most: How many rows it has at most.
+    """
     if not rows:
         return _NOTHING
     columns = list(columns)
@@ -176,7 +183,8 @@ def _table(rows: Rows, columns: Iterable[Column]) -> str:
     for row in rows[:SHOWN]:
         cells = ((form, "" if row.get(name) is None else form(row[name])) for name, form in columns)
         lines.append("<tr>" + "".join(f'<td class="{form.__name__[1:]}">{cell}</td>' for form, cell in cells) + "</tr>")
-    more = f"<p>{len(rows) - SHOWN:,} more in metrics.json.</p>" if len(rows) > SHOWN else ""
+    limit = f", which lists {most:,} at most" if len(rows) >= most else ""
+    more = f"<p>{len(rows) - SHOWN:,} more in metrics.json{limit}.</p>" if len(rows) > SHOWN else ""
     return f'<div class="scroll"><table><thead><tr>{head}</tr></thead><tbody>{"".join(lines)}</tbody></table></div>{more}'
 
 
