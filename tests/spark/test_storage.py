@@ -62,8 +62,15 @@ def test_a_place_that_is_none_is_said_in_a_line() -> None:
 
 
 @pytest.mark.parametrize(
-    "text", [b'{"version": 1, "run"', b"[]", b'{"version": 1, "start": {}, "colour": 1}', b'{"version": 0}', b"\xff"]
+    ("text", "said"),
+    [
+        (b'{"version": 1, "run"', "is damaged"),
+        (b"[]", "is damaged"),
+        (b'{"version": 1, "start": {}, "colour": 1}', "is damaged"),
+        (b"\xff", "is damaged"),
+        (b'{"version": 0}', "have version 0, and this polybus makes version 1"),
+    ],
 )
-def test_a_manifest_that_cannot_be_read_is_told(text: bytes) -> None:
-    with pytest.raises(CaptureError, match="of another version of polybus.*: analyse into a new folder"):
+def test_a_manifest_that_cannot_be_read_is_told(text: bytes, said: str) -> None:
+    with pytest.raises(CaptureError, match=f"the results .*{said}.*: analyse into a new folder"):
         Manifest.from_json(text)

@@ -110,15 +110,16 @@ class Manifest:
         """
         try:
             given = json.loads(text)
-            if given.pop("version") != _VERSION:
-                raise CaptureError("the output was written by another version of polybus: analyse into a new folder")
-            given["start"], given["end"] = Place(**given["start"]), Place(**given["end"])
-            given["counts"] = Counts(**given["counts"])
-            return cls(**given)
+            version = given.pop("version")
+            if version == _VERSION:
+                given["start"], given["end"] = Place(**given["start"]), Place(**given["end"])
+                given["counts"] = Counts(**given["counts"])
+                return cls(**given)
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise CaptureError(
-                f"a manifest of the output is damaged, or of another version of polybus ({error}): analyse into a new folder"
-            ) from error
+            raise CaptureError(f"a manifest of the results is damaged ({error!r}): analyse into a new folder") from error
+        raise CaptureError(
+            f"the results have version {version!r:.40}, and this polybus makes version {_VERSION}: analyse into a new folder"
+        )
 
 
 class Output:
