@@ -102,6 +102,7 @@ async def test_a_replay_gives_the_same_exchanges(protocol: str, side: str, tmp_p
         else:
             async with server.record(original), connect(url) as bus:
                 await _talk(bus, protocol)
+                await eventually(lambda: heard)  # and so it is recorded
     async with _served(protocol) as (url, heard_again, _):
         report = await replay(Capture(original), url, speed=math.inf, record=str(tmp_path / "again"))
         await eventually(lambda: heard_again == heard)
