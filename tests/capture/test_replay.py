@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import math
+import weakref
 from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -135,6 +137,7 @@ def _write(folder: Path, number: int, *rows: dict[str, Any], recording: str = "c
 
 
 _DAY = 1_700_000_000_000_000_000
+_OVER = '{"link":{"state":"close","code":1000,"reason":""}}'
 
 
 def _asks(seq: int, n: int, wall_s: float, own_s: float, **given: Any) -> dict[str, Any]:
@@ -163,6 +166,18 @@ def test_a_replay_begins_where_it_is_to_begin(tmp_path: Path) -> None:
     assert _said(tmp_path / "one", selection) == [(0, "subscribe", "c-1"), (0.5, "request", 2), (1.5, "request", 3)]
 
 
+def test_nothing_is_subscribed_to_for_who_had_left_before_the_begin(tmp_path: Path) -> None:
+    rows = []
+    for number in range(4):
+        rows.append(_asks(2 * number, 0, number, number, conn_id=f"c-{number}", frame=b'{"subscribe":"orders"}'))
+        over = {"frame": b'{"unsubscribe":"orders"}'} if number == 1 else {"frame": None, "options": _OVER}
+        if number != 2:
+            rows.append(_asks(2 * number + 1, 0, number, number, conn_id=f"c-{number}") | over)
+    _write(tmp_path / "one", 0, *rows, _asks(8, 1, 10, 10, conn_id="c-1"))
+    assert _said(tmp_path / "one", Selection(start=9.0)) == [(0, "subscribe", "c-2"), (1, "request", 1)]
+    assert _said(tmp_path / "one", Selection(start=11.0)) == []
+
+
 def test_recordings_of_the_same_time_are_said_side_by_side(tmp_path: Path) -> None:
     folder = tmp_path / "one"
     # Two of them take turns, and a third is begun after the machine was: its clock begins anew.
@@ -177,17 +192,45 @@ def test_recordings_of_the_same_time_are_said_side_by_side(tmp_path: Path) -> No
 
 @bounded
 async def test_a_connection_ends_where_it_has_ended(tmp_path: Path) -> None:
-    over = '{"link":{"state":"close","code":1000,"reason":""}}'
     rows = []
     for number in range(5):
         says = _asks(2 * number, 0, 0, 0, conn_id=f"c-{number}", frame=b'{"publish":"news.today","body":%d}' % number)
-        rows += [says, says | {"seq": 2 * number + 1, "frame": None, "options": over}]
+        rows += [says, says | {"seq": 2 * number + 1, "frame": None, "options": _OVER}]
     _write(tmp_path / "one", 0, *rows)
     async with _served("ubre") as (url, heard, _server):
         report = await replay(Capture(tmp_path / "one"), url, record=str(tmp_path / "two"))
         await eventually(lambda: len(heard) == 5)
     assert report.connections == 5
     assert [kind for _, kind, _ in _said(tmp_path / "two")] == ["publish", "end"] * 5
+
+
+@bounded
+async def test_nothing_is_kept_of_a_connection_that_has_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    there = weakref.WeakSet[Bus]()
+
+    def bus() -> Bus:
+        there.add(made := Bus())
+        return made
+
+    def left() -> int:
+        gc.collect()
+        return len(there)
+
+    monkeypatch.setattr("polybus.capture.replaying.Bus", bus)
+    rows = []
+    for number in range(5):
+        says = _asks(2 * number, 0, 0, 0, conn_id=f"c-{number}", frame=b'{"publish":"news.today","body":%d}' % number)
+        rows += [says, says | {"seq": 2 * number + 1, "frame": None, "options": _OVER}]
+    _write(tmp_path / "one", 0, *rows, _asks(10, 1, 1, 1, conn_id="c-5"))
+    server = Bus()
+
+    @server.handle("user.get")
+    async def get(body: Any) -> None:
+        await eventually(lambda: left() == 1)
+
+    async with server.serve("ubre+tcp://127.0.0.1:0") as listener:
+        report = await replay(Capture(tmp_path / "one"), listener.url, speed=math.inf)
+    assert (report.connections, report.answered, report.failed) == (6, 1, 0)
 
 
 @bounded

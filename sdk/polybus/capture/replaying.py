@@ -187,6 +187,7 @@ class _Player:
         self._speed = speed
         self._report = report
         self._options = options
+        self._open: dict[_Client, None] = {}
         self._clients: dict[str, dict[str, _Client | None]] = {}
         """By connection and client behind it; None for those that the server has refused."""
         self._leaving: list[_Client] = []
@@ -197,6 +198,7 @@ class _Player:
     async def play(self, plan: Iterator[Said]) -> None:
         """All of it."""
         async with AsyncExitStack() as stack:
+            stack.push_async_exit(self._close)
             first: float | None = None
             began = anyio.current_time()
             # Arrow reads in the event loop's own thread: a batch is read in about a millisecond.
@@ -205,18 +207,25 @@ class _Player:
                     await self._end(said.conn[0])
                     continue
                 if first is None:
-                    await self._client(stack, said.conn)
+                    await self._client(said.conn)
                     first, began = said.at, anyio.current_time()
                 self._report.seconds = (said.at - first) / 1e9
                 due = began + (said.at - first) / 1e9 / self._speed
                 if due > anyio.current_time():
                     await anyio.sleep_until(due)
-                await self._say(await self._client(stack, said.conn), said, said.message)
+                await self._say(await self._client(said.conn), said, said.message)
                 if self._speed == math.inf:
                     await anyio.lowlevel.checkpoint()
             await self._answers(all_of_them=True)
 
-    async def _client(self, stack: AsyncExitStack, conn: tuple[str, str]) -> _Client | None:
+    async def _close(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        """All connections that are still there, also where one of them fails."""
+        stack = AsyncExitStack()
+        for client in self._open:
+            stack.push_async_exit(client)
+        await stack.__aexit__(kind, error, trace)
+
+    async def _client(self, conn: tuple[str, str]) -> _Client | None:
         """
         Raises:
             ConnectFailed, Unauthorized, Forbidden: It is the first, and the server is not there or refuses it.
@@ -226,7 +235,8 @@ class _Player:
             return there[conn[1]]
         client = None
         try:
-            client = await stack.enter_async_context(_Client(self._url, self.recorder, self._options))
+            client = await _Client(self._url, self.recorder, self._options).__aenter__()
+            self._open[client] = None
             self._report.connections += 1
         except BusError as error:
             if not self._report.connections:
@@ -249,6 +259,7 @@ class _Player:
                 waiting.append(client)
             else:
                 await client.__aexit__(None, None, None)
+                del self._open[client]
         self._leaving = waiting
 
     async def _say(self, client: _Client | None, said: Said, message: Message) -> None:

@@ -103,31 +103,67 @@ def said_by_clients(capture: Capture, selection: Selection, skipped: Counter[str
         CaptureError: A segment is missing, or of an unknown version.
     """
     window: tuple[float, float] | None = None
+    standing: _Standing | None = _Standing()
     for at, row in _in_order(capture, skipped):
         if window is None:
             window = selection.window(row["ts_ns"])
-        if selection.connections and row["conn_id"] not in selection.connections:
-            continue
         begin, end = window
-        frame, options = row["frame"], row["options"] or ""
-        if frame is None:
-            if row["ts_ns"] < end and _is_end(options):
-                yield Said(max(at, begin), (row["conn_id"], ""), row["protocol"], options, None)
-            continue
-        if row["ts_ns"] >= end or not _from_client(row, options):
+        if row["ts_ns"] >= end or (selection.connections and row["conn_id"] not in selection.connections):
             continue
         inside = begin <= row["ts_ns"]
-        if row["tunnel"]:  # it was meant for who is behind the tunnel, and not for the server that is there now
-            if inside:
-                skipped["tunnel"] += 1
+        if inside and standing is not None:
+            yield from standing.at(begin)
+            standing = None
+        for said in _of_row(row, max(at, begin), selection, inside, skipped if inside else Counter()):
+            if standing is not None:
+                standing.take(said)
+            else:
+                yield said
+
+
+def _of_row(row: dict[str, Any], at: float, selection: Selection, inside: bool, skipped: Counter[str]) -> Iterator[Said]:
+    """What a row says: of those before the window, what is subscribed to and who leaves."""
+    frame, options = row["frame"], row["options"] or ""
+    if frame is None:
+        if _is_end(options):
+            yield Said(at, (row["conn_id"], ""), row["protocol"], options, None)
+        return
+    if not _from_client(row, options):
+        return
+    if row["tunnel"]:  # it was meant for who is behind the tunnel, and not for the server that is there now
+        skipped["tunnel"] += 1
+        return
+    for message in _messages(row["protocol"], options, frame, skipped):
+        if not inside and message.kind not in (Kind.SUBSCRIBE, Kind.UNSUBSCRIBE):
             continue
-        for message in _messages(row["protocol"], options, frame, skipped if inside else Counter()):
-            if not inside and message.kind not in (Kind.SUBSCRIBE, Kind.UNSUBSCRIBE):
-                continue
-            if message.kind in (Kind.REQUEST, Kind.PUBLISH, Kind.NOTIFY) and not selection.wants(message.subject):
-                continue
-            client = "" if message.peer is None else str(message.peer)
-            yield Said(max(at, begin), (row["conn_id"], client), row["protocol"], options, message)
+        if message.kind in (Kind.REQUEST, Kind.PUBLISH, Kind.NOTIFY) and not selection.wants(message.subject):
+            continue
+        client = "" if message.peer is None else str(message.peer)
+        yield Said(at, (row["conn_id"], client), row["protocol"], options, message)
+
+
+class _Standing:
+    """What is subscribed to when the window begins: nothing is said of who has left, or does not listen any more."""
+
+    def __init__(self) -> None:
+        self._of: dict[str, dict[tuple[str, str | int], Said]] = {}
+        """By connection; by the client behind it and the subject."""
+
+    def take(self, said: Said) -> None:
+        conn_id, client = said.conn
+        if said.message is None:
+            self._of.pop(conn_id, None)
+        elif said.message.kind is Kind.SUBSCRIBE:
+            self._of.setdefault(conn_id, {}).setdefault((client, said.message.subject), said)
+        else:
+            self._of.get(conn_id, {}).pop((client, said.message.subject), None)
+
+    def at(self, begin: float) -> Iterator[Said]:
+        """All of it, to be said then."""
+        for wanted in self._of.values():
+            for said in wanted.values():
+                said.at = begin
+                yield said
 
 
 # -- rows --------------------------------------------------------------------------------------------------------------------
