@@ -52,6 +52,30 @@ def test_damage_is_found_counted_and_left_out(folder: Path, made: Traffic, tmp_p
     assert [gap["gap"] for gap in gaps] == ["damaged", "damaged"]
 
 
+def test_what_a_copy_loses_later_is_no_less_than_nothing(made: Traffic, tmp_path: Path) -> None:
+    folder, rows = tmp_path / "capture", made.table.combine_chunks().to_batches()[0]
+    folder.mkdir()
+    writer = SegmentWriter(folder, 0, {"capture_id": "a"})
+    for number in range(6):
+        writer.write(rows.slice(100 * number, 100), 100 * number)
+    writer.end(600)
+    writer.seal()
+
+    def damage(capture: Path, *numbers: int) -> None:
+        (segment,) = Capture(capture).segments()
+        messages = list(Capture(capture).messages(segment))
+        path = next(capture.iterdir())
+        data = bytearray(path.read_bytes())
+        for number in numbers:
+            data[messages[number].offset + messages[number].size // 2] ^= 1
+        path.write_bytes(data)
+
+    damage(folder, 1, 3)
+    assert recover(folder, tmp_path / "whole").lost_frames == 200
+    damage(tmp_path / "whole", 3, 5)  # the last rows, and the second of those that say what is missing
+    assert [loss.stretch.frames for loss in verify(Capture(tmp_path / "whole")).losses] == [100, 1]
+
+
 def test_that_a_recording_is_over_stays_known_where_nothing_else_of_a_segment_does(made: Traffic, tmp_path: Path) -> None:
     folder = tmp_path / "capture"
     folder.mkdir()

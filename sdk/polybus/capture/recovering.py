@@ -102,7 +102,8 @@ class _Recovery:
             self._count(rows.num_rows)
         for stretch in reader.damage:
             writer = writer or self._follower(reader.metadata)
-            self._mark(writer, segment, stretch)
+            self._mark(writer, segment, stretch, seq)
+            seq += 1
         if reader.ended:
             writer = writer or self._follower(reader.metadata)
             writer.end(seq)
@@ -128,8 +129,9 @@ class _Recovery:
         if self.progress is not None:
             self.progress(self.frames)
 
-    def _mark(self, writer: SegmentWriter, segment: Segment, stretch: Stretch) -> None:
-        writer.write(_gap_row(stretch.frames or 0, segment.number, stretch.size), 0)
+    def _mark(self, writer: SegmentWriter, segment: Segment, stretch: Stretch, seq: int) -> None:
+        """A row that says so; it counts as one, or what is lost of this copy later could be less than nothing."""
+        writer.write(_gap_row(stretch.frames or 0, segment.number, stretch.size), seq)
         self.stretches += 1
         self.lost_bytes += stretch.size
         self.lost_frames += stretch.frames or 0
