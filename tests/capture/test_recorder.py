@@ -44,6 +44,8 @@ from polybus.testing import pair
 from tests.capture.recording_process import HELD_BACK
 from tests.support import bounded, eventually, until
 
+from . import rows as frames
+
 PROTOCOLS = ("ubre", "csb", "jrep", "uprotocol")
 ROOT = Path(__file__).parents[2]
 WAKE_ROWS, MOST_ROWS = WriterThread.enough, MOST // FIELDS
@@ -512,6 +514,16 @@ def test_what_is_too_old_is_removed(tmp_path: Path) -> None:
     rows = _rows(tmp_path)
     assert _numbers(rows) == [1, "gap", 2]
     assert _gaps(rows) == [{"gap": "retention", "frames": 1, "segments": [0, 0]}]
+
+
+def test_what_is_removed_may_say_anything_of_what_was_removed_before(tmp_path: Path) -> None:
+    writer = SegmentWriter(tmp_path, 7, {"capture_id": "c"})
+    strange = frames.row(0, frame=None, flags=FLAG_GAP_BEFORE, options='{"gap":"retention","frames":5}')
+    writer.write(frames.batch(strange, frames.row(1)), 0)
+    os.utime(writer.seal(), (0, 0))
+    with _opened(tmp_path, max_age=timedelta(seconds=500)) as recorder:
+        recorder.take((_end(), 0, _frame(2), None))
+    assert _gaps(_rows(tmp_path)) == [{"gap": "retention", "frames": 6, "segments": [7, 7]}]
 
 
 @BOTH

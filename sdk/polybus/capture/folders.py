@@ -142,7 +142,7 @@ def _what_goes_with(path: Path, number: int) -> tuple[int, int]:
             frames += rows.num_rows - gaps.num_rows
             for said in map(Missing.of, gaps.column("options").to_pylist()):
                 if said.what == RETENTION:
-                    first, frames = min(first, *said.segments), frames + said.frames
+                    first, frames = min((first, *said.segments)), frames + said.frames
     except (CaptureError, pa.ArrowException):
         pass  # it can be removed all the same
     return first, frames
