@@ -205,6 +205,21 @@ async def test_a_connection_ends_where_it_has_ended(tmp_path: Path) -> None:
 
 
 @bounded
+async def test_a_connection_ends_when_it_has_ended_and_the_last_one_is_not_waited_for(tmp_path: Path) -> None:
+    def ends(seq: int, after: float, conn: str) -> dict[str, Any]:
+        return _asks(seq, 0, after, after, conn_id=conn, frame=None, options=_OVER)
+
+    says = _asks(0, 1, 0, 0, frame=b'{"publish":"news.today","body":1}')
+    rows = says, ends(1, 0.2, "c-1"), _asks(2, 2, 0.25, 0.25, conn_id="c-2"), ends(3, 1e6, "c-2")
+    _write(tmp_path / "one", 0, *rows)
+    async with _served("ubre") as (url, _heard, _server):
+        await replay(Capture(tmp_path / "one"), url, record=str(tmp_path / "two"))
+    marks = [row for batch in Capture(tmp_path / "two").batches() for row in batch.rows.to_pylist() if row["frame"] is None]
+    begin, end = (row["mono_ns"] for row in marks if row["conn_id"] == marks[0]["conn_id"])
+    assert end - begin >= 200_000_000
+
+
+@bounded
 async def test_nothing_is_kept_of_a_connection_that_has_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     there = weakref.WeakSet[Bus]()
 

@@ -193,30 +193,41 @@ class _Player:
         self._leaving: list[_Client] = []
         """Their connection had ended by now; answers are still waited for."""
         self._asked = 0
+        self._first: float | None = None
+        """When the first one was said, ns since 1970, and `_began` when that was said again, by the clock of the event loop."""
+        self._began = 0.0
         self.recorder: Any = None
 
     async def play(self, plan: Iterator[Said]) -> None:
         """All of it."""
         async with AsyncExitStack() as stack:
             stack.push_async_exit(self._close)
-            first: float | None = None
-            began = anyio.current_time()
+            ended: list[Said] = []
             # Arrow reads in the event loop's own thread: a batch is read in about a millisecond.
             for said in plan:
                 if said.message is None:
-                    await self._end(said.conn[0])
+                    if said.conn[0] in self._clients:
+                        ended.append(said)
                     continue
-                if first is None:
+                if self._first is None:
                     await self._client(said.conn)
-                    first, began = said.at, anyio.current_time()
-                self._report.seconds = (said.at - first) / 1e9
-                due = began + (said.at - first) / 1e9 / self._speed
-                if due > anyio.current_time():
-                    await anyio.sleep_until(due)
+                    self._first, self._began = said.at, anyio.current_time()
+                for one in ended:  # where somebody says something afterwards: else there is nothing to wait for
+                    await self._wait_for(one)
+                    await self._end(one.conn[0])
+                ended.clear()
+                self._report.seconds = (said.at - self._first) / 1e9
+                await self._wait_for(said)
                 await self._say(await self._client(said.conn), said, said.message)
                 if self._speed == math.inf:
                     await anyio.lowlevel.checkpoint()
             await self._answers(all_of_them=True)
+
+    async def _wait_for(self, said: Said) -> None:
+        """Until it is its time."""
+        due = self._began + (said.at - (self._first or 0.0)) / 1e9 / self._speed
+        if due > anyio.current_time():
+            await anyio.sleep_until(due)
 
     async def _close(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         """All connections that are still there, also where one of them fails."""
