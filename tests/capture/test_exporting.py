@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any, Literal
 
 import pyarrow.parquet as pq
 import pytest
@@ -31,8 +32,10 @@ def test_events_are_exported_as_parquet(folder: Path, made: Traffic, tmp_path: P
 
 
 @pytest.mark.parametrize("table", ["frames", "events", "quarantine"])
-def test_tables_are_exported_as_lines_of_json(folder: Path, made: Traffic, tmp_path: Path, table: str) -> None:
-    (path,) = export(Capture(folder), tmp_path / "out", format="jsonl", table=table)  # type: ignore[arg-type]
+def test_tables_are_exported_as_lines_of_json(
+    folder: Path, made: Traffic, tmp_path: Path, table: Literal["frames", "events", "quarantine"]
+) -> None:
+    (path,) = export(Capture(folder), tmp_path / "out", format="jsonl", table=table)
     lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
     expected = {
         "frames": made.table.num_rows,
@@ -66,10 +69,11 @@ def test_a_table_without_rows_is_a_file_with_its_columns(tmp_path: Path) -> None
 
 
 def test_unknown_formats_are_told(folder: Path, tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="parquet or jsonl"):
-        export(Capture(folder), tmp_path / "out", format="csv")  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="frames, events, quarantine"):
-        export(Capture(folder), tmp_path / "out", table="all")  # type: ignore[arg-type]
+    unknown: Any = "csv"
+    with pytest.raises(ValueError, match="'csv': parquet or jsonl"):
+        export(Capture(folder), tmp_path / "out", format=unknown)
+    with pytest.raises(ValueError, match="'csv': one of frames, events, quarantine"):
+        export(Capture(folder), tmp_path / "out", table=unknown)
 
 
 def test_a_capture_that_is_not_empty_is_not_overwritten(folder: Path, tmp_path: Path) -> None:

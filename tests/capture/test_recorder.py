@@ -603,7 +603,7 @@ def test_a_killed_process_loses_at_most_one_batch(where: str, moment: int, tmp_p
     assert capture.ended == ([rows[0]["capture_id"]] if where == "beside a writer" else [])
     assert [row["seq"] for row in rows] == list(range(len(rows)))
     frames = sum(row["frame"] is not None for row in rows)
-    assert 2 * requests - (2048 if where == "beside a writer" else 4096) <= frames <= 2 * requests + 2
+    assert 2 * requests - (WriterProcess.enough if where == "beside a writer" else 4096) <= frames <= 2 * requests + 2
     # The next recorder seals what was left, and all is there as before.
     assert where != "beside a writer" or all(segment.sealed for segment in capture.segments())
     with _opened(folder) as recorder:

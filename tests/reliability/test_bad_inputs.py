@@ -404,7 +404,7 @@ async def _frame_badly(server: Process, witness: Witness, id: str) -> None:
     async with await anyio.connect_tcp("127.0.0.1", server.port) as stream:
         receive = await tcp_receiver(stream)
         if id == "tcp-008":
-            # Slow but steady: 68 bytes one by one, faster than in the list.
+            # Slow but steady: the pauses are the input, shorter than in the list, and nothing is to come of them.
             slow = frame(good_request(binary=False).ljust(64))
             assert len(slow) == case["input"]["count"]
             for byte in slow:

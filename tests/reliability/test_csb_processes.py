@@ -6,6 +6,7 @@ import os
 from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
 from typing import Any
 
 import anyio
@@ -146,7 +147,7 @@ async def test_whoever_is_killed_takes_nobody_along() -> None:
             probe = await stack.enter_async_context(connect(made.url, backoff=BACKOFF))
             while await probe.request("who", timeout=BOUND) != server:  # each one more goes to whoever has fewer
                 probe = await stack.enter_async_context(connect(made.url, backoff=BACKOFF))
-            await eventually(lambda probe=probe: _nothing_waits(made, probe))  # type: ignore[misc]  # each its own
+            await eventually(partial(_nothing_waits, made, probe))
         for name, process in made.running.items():
             assert process.running(), process.log()
             assert "Traceback" not in process.log()

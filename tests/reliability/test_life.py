@@ -103,7 +103,7 @@ async def test_a_blocked_event_loop_does_not_cost_the_peer_its_link(anyio_backen
         group.start_soon(watch)
         async with connect(server.url, limits=scaled) as bystander, bystander.subscribe("news") as news:
             for round in range(2):
-                blocked = bus.request("block", 2.0, timeout=BOUND)
+                blocked = bus.request("block", 3.4, timeout=BOUND)
                 waiting = [bystander.request("echo", "x" * 10_000, timeout=BOUND) for _ in range(50)]
                 assert await blocked == "blocked"
                 for reply in waiting:

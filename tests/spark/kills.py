@@ -108,7 +108,7 @@ def disturbed(capture: Path, out: Path, kills: int, rows: int, sink: str, seed: 
             )
             try:
                 if len(seen) < kills:
-                    # Only after a batch of its own; then anywhere in the next one.
+                    # Only after a batch of its own; then anywhere in the next one: the moment of the kill is what is tried.
                     while committed(out, sink) == before and process.poll() is None:
                         time.sleep(0.02)
                     time.sleep(chance.uniform(0, 1))

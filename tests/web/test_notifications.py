@@ -82,7 +82,7 @@ def test_a_stranger_is_unauthorized(site: Site) -> None:
 @pytest.mark.parametrize("site", [2.0], indirect=True)
 def test_a_program_goes_on_with_a_new_token_when_the_old_one_has_expired_and_misses_nothing(site: Site, client: Any) -> None:
     told = 0
-    while sum("/login/ann" in line for line in site.lines) < 3:  # so often a token has ended and a new one has been fetched
+    while sum("/login/ann" in line for line in site.lines) < 4:  # so often a token has ended and a new one has been fetched
         site.notify("ann", "news")
         told += 1
         assert client.stdout.readline() == f"{told}: news\n"
