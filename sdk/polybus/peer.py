@@ -283,6 +283,7 @@ class Peer(ChannelledPeer):
             self._unanswered(reply)
             return
         link.session.forget(reply.key, link.runtime.time())
+        link.flush()  # a session may have something to say of it
         if self._extended is None and not self._silent and link.session.capabilities.extensions:
             link.runtime.spawn(self._cancel_when_known, reply.key, reply.subject)
         elif self._extended:

@@ -10,7 +10,7 @@ import msgspec
 
 from ...errors import BadRequest, EncodeError, RemoteProtocolError, ReservedSubject
 from .._rules import MAX_INT, fault_in_headers, fault_in_subject, unfit_subject
-from .names import LOCAL_PREFIX, is_reserved, names_an_answer
+from .names import LOCAL_PREFIX, OWN, is_reserved, names_an_answer
 
 __all__ = [
     "check_local_subject",
@@ -21,11 +21,13 @@ __all__ = [
     "read_headers",
     "read_ttl",
     "refuse",
+    "services_in",
     "subjects_of",
     "text_of",
 ]
 
 
+_NAMING: Final = ("Subject", "SubjectsList", "RemoteServices")
 _whole_number: Final = re.compile(r"\s*[+-]?[0-9]{1,16}\s*").fullmatch
 
 
@@ -107,24 +109,44 @@ def check_priority(value: Any, answer_id: Any = None) -> None:
 
 
 def subjects_of(parts: Mapping[str, Any], limit: int, many: int) -> list[str]:
-    """What a RemoteSubscribe or RemoteUnsubscribe names: exactly one of Subject and SubjectsList.
+    """What a RemoteSubscribe or RemoteUnsubscribe names: exactly one of Subject, SubjectsList and RemoteServices.
+
+    The last is how an Errai client tells, while it associates, of all that it has: with commas, and with its own bus among it
+    (notes of the second round, B2). Its own bus is left out.
 
     Raises:
         RemoteProtocolError: ``ambiguous``, ``missing_part``, ``invalid_part``, ``invalid_subject``, ``too_large``.
     """
-    one, several = parts.get("Subject"), parts.get("SubjectsList")
-    if one is not None and several is not None:
-        raise refuse("both Subject and SubjectsList", "ambiguous")
-    if one is None and several is None:
-        raise refuse("Subject or SubjectsList is required", "missing_part")
-    if several is not None and not isinstance(several, (list, set)):
-        raise refuse(f"SubjectsList is a list of texts, not {type(several).__name__}", "invalid_part")
-    subjects: list[Any] = [one] if several is None else list(several)
+    given = [(name, parts[name]) for name in _NAMING if parts.get(name) is not None]
+    if len(given) > 1:
+        raise refuse(f"both {given[0][0]} and {given[1][0]}", "ambiguous")
+    if not given:
+        raise refuse("Subject, SubjectsList or RemoteServices is required", "missing_part")
+    ((name, value),) = given
+    if name == "RemoteServices":
+        subjects: list[Any] = [one for one in services_in(value) if one not in OWN["client"]]
+    elif name == "Subject":
+        subjects = [value]
+    elif isinstance(value, (list, set)):
+        subjects = list(value)
+    else:
+        raise refuse(f"SubjectsList is a list of texts, not {type(value).__name__}", "invalid_part")
     if len(subjects) > many:
         raise refuse(f"{len(subjects)} subjects at once: the limit is {many} (limit: subscriptions)", "too_large")
     for subject in subjects:
         check_subject(subject, limit)
     return subjects
+
+
+def services_in(value: Any) -> list[str]:
+    """The names of a RemoteServices, which stand with commas between them.
+
+    Raises:
+        RemoteProtocolError: ``invalid_part``.
+    """
+    if type(value) is not str:
+        raise refuse(f"RemoteServices is text, not {type(value).__name__}", "invalid_part")
+    return [name for part in value.split(",") if (name := part.strip())]
 
 
 def read_headers(text: Any, limit: int, answer_id: Any = None) -> dict[str, str] | None:

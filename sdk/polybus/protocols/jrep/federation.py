@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from ...errors import Forbidden, RemoteProtocolError, Unauthorized
-from ...message import Message
+from ...errors import Code, Forbidden, RemoteProtocolError, Unauthorized
+from ...message import Kind, Message
 from ...plugins import CloseWanted
 from .checks import count_of, refuse
-from .greetings import OWN, Greetings, verb_of
+from .greetings import Greetings, verb_of
 from .handshake import VERBS, State, step_of
-from .names import CLIENT_BUS, CLIENT_BUS_ERRORS, SERVER_BUS
+from .names import CLIENT_BUS, OWN, SERVER_BUS
 
 __all__ = ["Federation"]
 
@@ -90,8 +90,13 @@ class Federation(Greetings):
     def _complain(self, error: RemoteProtocolError) -> None:
         """Tell a client's bus what was wrong with a command; commands have no ErrorTo."""
         if self.role == "server" and error.close_code is None and error.reason != "session_expired":
-            parts = {"ErrorMessage": error.text, "AdditionalDetails": error.reason}
-            self._documents.append(self._writer.command(CLIENT_BUS_ERRORS, parts))
+            self._tell_error(error, None)
+
+    def _tell_error(self, error: RemoteProtocolError, goal: tuple[str, str | None] | None) -> None:
+        """Tell who asked, under (ReplyTo, ErrorTo); or a client's bus, which looks for a Throwable in it (notes 2, M11)."""
+        facts = {"text": error.text, "reason": error.reason}
+        told = Message(Kind.ERROR, "", goal or ("", None), code=Code.INVALID_ARGUMENT, attributes=facts)
+        self._documents.append(self._writer.write(told, told.id))
 
     # -- actions: what is not expected -----------------------------------------------------------------------------------
 

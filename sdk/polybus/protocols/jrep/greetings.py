@@ -10,13 +10,13 @@ from typing import Final
 from ...limits import Limits
 from ...message import Kind, Message
 from ...plugins import Capabilities, Ready, Role
-from .checks import check_subject, refuse, text_of
+from .checks import check_subject, refuse, services_in, text_of
 from .handshake import FIRST, Dialect, State
 from .message_writer import MessageWriter
-from .names import CLIENT_BUS, CLIENT_BUS_ERRORS, ECHO_SERVICE, MAX_MESSAGES, SERVER_BUS
+from .names import MAX_MESSAGES, OWN
 from .tables import Tables
 
-__all__ = ["CAPABILITIES", "OWN", "Greetings", "verb_of"]
+__all__ = ["CAPABILITIES", "Greetings", "verb_of"]
 
 _ALPHABET: Final = string.ascii_letters + string.digits
 _TOKEN_LENGTH: Final = 12  # 62^12: 71 bits, so that nobody guesses where an answer goes
@@ -24,10 +24,6 @@ CAPABILITIES: Final = Capabilities(shared_publish=True, announce="client")
 """Towards a bus of ours, and before it is known who is there."""
 _TO_BARE: Final = Capabilities(shared_publish=True, announce="both", handlers=True, extensions=False)
 """An Errai client sends only to subjects that it was told of, and to handlers as to any other."""
-OWN: Final[Mapping[Role, tuple[str, ...]]] = {
-    "server": (SERVER_BUS, ECHO_SERVICE),
-    "client": (CLIENT_BUS, CLIENT_BUS_ERRORS),
-}
 _FLAGS: Final = "LongPolling,SSE"
 _LEGACY_FLAGS: Final = "NoLongPollAvailable"
 """Where there is no HTTP these say nothing, but Errai's clients look for them."""
@@ -40,6 +36,7 @@ class Greetings(Tables):
     __slots__ = (
         "_due",
         "_flags",
+        "_foretells",
         "_heard",
         "_heartbeat",
         "_max_frame",
@@ -76,6 +73,8 @@ class Greetings(Tables):
         self._silence: float | None = None
         """Seconds without a word that the peer's own heartbeat allows."""
         self._heard = 0.0
+        self._foretells = False
+        """Whether the peer answers only on subjects that it was told of: Errai's clients, and its servers until 2.3."""
         self._due: float | None = None
         """When to fall back, or to beat."""
         self._offers: Mapping[str, str] | None = None
@@ -95,7 +94,7 @@ class Greetings(Tables):
         services = text_of(message.attributes, "RemoteServices", self._limits.message)
         if services is None:
             raise refuse("RemoteServices is required: what the client can receive, separated by commas", "missing_part")
-        subjects = [name for name in (part.strip() for part in services.split(",")) if name]
+        subjects = services_in(services)
         for subject in subjects:
             check_subject(subject, self._limits.subject)
         for subject in list(self._wants):
@@ -147,9 +146,10 @@ class Greetings(Tables):
         if message.attributes.get("Polybus") is not None:
             self.ours = True
 
-    def _ready(self, now: float) -> None:
+    def _ready(self, now: float, legacy: bool = False) -> None:
         self._met = True
         self.capabilities = CAPABILITIES if self.ours else _TO_BARE
+        self._foretells = not self.ours and (self.role == "server" or legacy)
         self._events.append(Ready(bare=not self.ours))
         self._events.extend(Message(Kind.SUBSCRIBE, subject) for subject in self._wants)
         self._due = now + self._heartbeat if self._heartbeat else None
@@ -164,15 +164,14 @@ class Greetings(Tables):
         self.note(message, now)
         self._ready(now)
         services = text_of(message.attributes, "RemoteServices", self._limits.message)
-        for name in (services or "").split(","):
-            if name.strip():
-                self._want(name.strip())
+        for name in services_in(services or ""):
+            self._want(name)
 
     def finish_client(self, message: Message | None, now: float) -> None:
         """The server's FinishStateSync; ours follows, behind what this side can receive."""
         self._say("RemoteSubscribe", SubjectsList=[*OWN["client"], *self._told])
         self._say("FinishStateSync")
-        self._ready(now)
+        self._ready(now, legacy=True)
 
     def fall_back(self, message: Message | None, now: float) -> None:
         """Associate was not understood: the older dialect."""

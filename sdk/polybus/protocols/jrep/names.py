@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import unicodedata
+from collections.abc import Mapping
 from functools import lru_cache
-from typing import Final
+from typing import Final, Literal
 
 __all__ = [
     "CLIENT_BUS",
@@ -15,6 +16,7 @@ __all__ = [
     "LOCAL_PREFIX",
     "MAX_MESSAGES",
     "MAX_PARTS",
+    "OWN",
     "PROTOCOL_PARTS",
     "REPLY_SUFFIX",
     "RESERVED",
@@ -31,6 +33,12 @@ CLIENT_BUS: Final = "ClientBus"
 CLIENT_BUS_ERRORS: Final = "ClientBusErrors"
 ECHO_SERVICE: Final = "ServerEchoService"
 CONTROL_SUBJECTS: Final = frozenset((SERVER_BUS, CLIENT_BUS))
+
+OWN: Final[Mapping[Literal["client", "server"], tuple[str, ...]]] = {
+    "server": (SERVER_BUS, ECHO_SERVICE),
+    "client": (CLIENT_BUS, CLIENT_BUS_ERRORS),
+}
+"""What each side announces of itself."""
 
 RESERVED: Final = frozenset(
     (SERVER_BUS, CLIENT_BUS, CLIENT_BUS_ERRORS, ECHO_SERVICE, "AuthorizationService", "AuthenticationService")

@@ -10,8 +10,7 @@ import random
 from collections.abc import Callable
 from typing import Any, Final
 
-from ...body import JSON
-from ...errors import Code, RemoteProtocolError, TooLarge
+from ...errors import RemoteProtocolError, TooLarge
 from ...limits import Limits
 from ...message import Kind, Message
 from ...plugins import CloseWanted, Refused, Role
@@ -35,7 +34,7 @@ class JrepSession(Federation):
     Ids of ours are ``<token>-<n>``; they stand in ReplyTo and ErrorTo. An answer to one that was never given out is refused.
     """
 
-    __slots__ = ("_count", "_deliver", "_read", "_serial", "_write", "codec")
+    __slots__ = ("_count", "_deliver", "_foretold", "_read", "_serial", "_write", "codec")
 
     state: State  # declared in `Tables`; again here for type checkers, because this half sets it too
 
@@ -48,6 +47,8 @@ class JrepSession(Federation):
         self._write = codec.writer.write
         self._count = 0
         self._serial = 0
+        self._foretold: dict[str, str] = {}
+        """Requests to a peer that has been told where it may answer, with their subjects; it is told when that is over."""
         self._deliver: dict[Kind, Callable[[Message], None]] = {
             _REQUEST: self._request,
             _PUBLISH: self._publication,
@@ -171,6 +172,8 @@ class JrepSession(Federation):
         digits = id[len(prefix) :]
         if not (digits.isascii() and digits.isdigit() and len(digits) < 20 and 0 < int(digits) <= self._count):
             raise refuse("an answer to an id that was never sent", "unknown_id")
+        if self._foretold:
+            self._take_back(id)
         self._events.append(message)
 
     def _opening(self, message: Message) -> None:
@@ -197,9 +200,7 @@ class JrepSession(Federation):
                 if self.role == "client":
                     return  # as in `send`: only a client's bus hears errors that nobody asked for
                 error_to = None
-            goal, facts = (reply_to, error_to), {"text": error.text, "reason": error.reason}
-            answer = Message(_ERROR, "", goal, None, JSON, None, None, Code.INVALID_ARGUMENT, None, facts)
-            self._documents.append(self._write(answer, goal))
+            self._tell_error(error, (reply_to, error_to))
 
     # -- out -------------------------------------------------------------------------------------------------------------
 
@@ -228,9 +229,21 @@ class JrepSession(Federation):
             document = self._write(message, message.id, self.other_bus, self.ours)
         if len(document) + 2 > self._max_frame:
             raise TooLarge(f"a payload of {len(document) + 2} bytes is larger than {self._max_frame} (limit: message)")
+        if key is not None and self._foretells and kind is _REQUEST:
+            self._foretold[key] = str(message.subject)
+            self._tell_of_answers("RemoteSubscribe", str(message.subject), key)
         if document:
             self._documents.append(document)
         return key
+
+    def _tell_of_answers(self, verb: str, subject: str, key: str) -> None:
+        for suffix in (REPLY_SUFFIX, ERRORS_SUFFIX):
+            self._tell(verb, f"{subject}:{key}{suffix}")
+
+    def _take_back(self, key: str) -> None:
+        subject = self._foretold.pop(key, None)
+        if subject is not None:
+            self._tell_of_answers("RemoteUnsubscribe", subject, key)
 
     def frames_to_send(self) -> list[bytes]:
         """All that waits, in as few payloads as the limit allows."""
@@ -245,7 +258,9 @@ class JrepSession(Federation):
         return payloads_of(documents, self._max_frame, self._most)
 
     def forget(self, key: Any, now: float) -> None:
-        """Ids are never used again, so there is nothing to set aside."""
+        """Ids are never used again, so there is nothing to set aside; but an Errai client may forget where to answer."""
+        if self._foretold:
+            self._take_back(key)
 
     def connection_lost(self, reason: str) -> None:
         """What was not taken yet is dropped."""

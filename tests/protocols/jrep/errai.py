@@ -1,0 +1,76 @@
+"""Stand-ins for Errai's own client, each from the facts of the notes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from polybus.protocols.jrep.names import CLIENT_BUS
+
+from .raw import SERVICES, Peer
+
+__all__ = ["ClientMessageBusImpl", "marked"]
+
+
+def marked(java: str, value: Any) -> dict[str, Any]:
+    """A scalar as Errai writes it."""
+    return {"^EncodedType": java, "^ObjectID": "-1", "^NumVal": value}
+
+
+class ClientMessageBusImpl:
+    """Errai's client bus over a raw peer: it sends only to subjects that it was told of (notes of the second round, S2).
+
+    What is subscribed between Associate and FinishAssociation it tells in one RemoteSubscribe afterwards, with all that it has
+    in RemoteServices, its own bus included (B2).
+    """
+
+    def __init__(self, peer: Peer) -> None:
+        self.peer = peer
+        self.remote: set[str] = set()
+        """Subjects that it may send to."""
+        self.services: dict[str, Any] = {}
+        """Its own services, with what they answer: a function of the message."""
+        self.heard: list[dict[str, Any]] = []
+        self.told: list[tuple[str, str]] = []
+        """What the server has said about its subjects."""
+
+    async def start(self, *while_connecting: str) -> None:
+        """Associate; what is subscribed meanwhile is told as one list."""
+        finish = await self.peer.associate(SERVICES)
+        self.remote.update(finish["RemoteServices"].split(","))
+        if while_connecting:
+            names = ",".join(("ClientBusErrors", "ClientBus", "SSEAgent", *while_connecting))
+            await self.command("RemoteSubscribe", PriorityProcessing="1", RemoteServices=names)
+
+    async def command(self, verb: str, **parts: Any) -> None:
+        await self.peer.say({"ToSubject": "ServerBus", "CommandType": verb, **parts})
+
+    async def send(self, message: dict[str, Any]) -> None:
+        """As `ClientMessageBusImpl.send`: what nobody has announced goes nowhere."""
+        if message["ToSubject"] in self.remote:
+            await self.peer.say(message)
+
+    async def listen(self) -> None:
+        """Read, learn, answer; until cancelled."""
+        while True:
+            await self.take(await self.peer.hear())
+
+    async def take(self, message: dict[str, Any]) -> None:
+        subject = message["ToSubject"]
+        if subject == CLIENT_BUS:
+            self._learn(message)
+            return
+        self.heard.append(message)
+        service = self.services.get(subject)
+        if service is None or "ReplyTo" not in message:
+            return
+        answer = service(message)
+        goal = message["ErrorTo"] if "ErrorMessage" in answer else message["ReplyTo"]
+        await self.send({"ToSubject": goal, **answer})
+
+    def _learn(self, message: dict[str, Any]) -> None:
+        verb, subject = message["CommandType"], message.get("Subject", "")
+        self.told.append((verb, subject))
+        if verb == "RemoteSubscribe":
+            self.remote.add(subject)
+        elif verb == "RemoteUnsubscribe":
+            self.remote.discard(subject)
