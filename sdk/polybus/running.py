@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 import anyio
 
+from ._util.http_status import HttpStatus
 from .arguments import seconds, shown
 from .errors import LocalProtocolError
-from .health import Health
 from .life import Life
 from .urls import resolve_url
 
@@ -76,7 +76,7 @@ def run(
             "run() waits for signals, which come to the main thread only: here use polybus.sync.Bus(bus), and close() to drain"
         )
     drain, delay = seconds(drain, "drain"), seconds(delay, "delay")
-    running = _Run(bus, drain, delay, Health(bus, health) if health is not None else None)
+    running = _Run(bus, drain, delay, health)
     backend_options = {"use_uvloop": True} if uvloop and backend == "asyncio" else {}
     anyio.run(running.main, urls, options, backend=backend, backend_options=backend_options)
     running.over()
@@ -85,11 +85,12 @@ def run(
 class _Run:
     """One bus, from its start to the last signal."""
 
-    def __init__(self, bus: Bus, drain: float, delay: float, health: Health | None) -> None:
+    def __init__(self, bus: Bus, drain: float, delay: float, health: str | None) -> None:
         self._bus = bus
         self._drain = drain
         self._delay = delay
-        self._health = health
+        pages = {"/livez": lambda: (200, "OK\n"), "/readyz": self._ready}
+        self._health = None if health is None else HttpStatus("health", health, pages)
         self._serving = False
         self._signalled: anyio.Event
         self._scope: anyio.CancelScope
@@ -104,7 +105,8 @@ class _Run:
                 group.start_soon(self._heed, signals)
                 try:
                     if self._health is not None:
-                        await group.start(self._health.serve)
+                        await self._health.listen()
+                        group.start_soon(self._health.serve)
                     with self._scope:
                         await self._serve(urls, options)
                 except anyio.get_cancelled_exc_class():
@@ -116,7 +118,7 @@ class _Run:
             raise failure
 
     async def _serve(self, urls: tuple[str, ...], options: dict[str, Any]) -> None:
-        bus, health = self._bus, self._health
+        bus = self._bus
         async with bus, AsyncExitStack() as stack:
             for url in urls:
                 if getattr(resolve_url(url)[0], "dials", False):  # the clients come through somebody else, who may start later
@@ -127,8 +129,6 @@ class _Run:
                 logger.info("polybus: serving %s", served)
                 print(f"serving {served}", flush=True)
             self._serving = True
-            if health is not None:
-                health.ready = True
             await self._signalled.wait()
             await anyio.sleep(self._delay)
             await bus.drain(self._drain)
@@ -138,14 +138,17 @@ class _Run:
             if self._serving and not self._signalled.is_set():
                 logger.info("polybus: %s, draining", number.name)
                 self._signalled.set()
-                if self._health is not None:
-                    self._health.ready = False
             elif self._force is None:
                 logger.warning("polybus: %s, ending at once", number.name)
                 self._scope.cancel()
                 self._force = threading.Timer(_AT_ONCE, os._exit, (128 + number,))
                 self._force.daemon = True
                 self._force.start()
+
+    def _ready(self) -> tuple[int, str]:
+        """Whether others should send requests here."""
+        takes = self._serving and not self._signalled.is_set() and self._bus.ready
+        return (200, "OK\n") if takes else (503, "it does not take requests\n")
 
     def over(self) -> None:
         """All has ended; but threads that do not return keep the interpreter from ending, and are left to the timer."""

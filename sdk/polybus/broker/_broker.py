@@ -10,17 +10,18 @@ from typing import TYPE_CHECKING, Any, Self
 
 import anyio
 
+from .._util.http_status import HttpStatus
 from ..authority import Authenticate, Authority
 from ..errors import LocalProtocolError
 from ..event_stream import EventHub
 from ..limits import Limits
 from ..plugins import Closed, Listening, ListenOptions, Receiver, Transport
 from ..runtime import Runtime
+from ..transports._sockets import is_loopback
 from ..urls import resolve_url
 from .ends import ClientEnd, Door, ServerEnd
 from .events import BrokerEvent
 from .exchange import Exchange
-from .metrics import MetricsPort
 from .stats import BrokerStats, prometheus_text
 
 if TYPE_CHECKING:
@@ -102,7 +103,7 @@ class Broker:
         transports = [transport.name for targets in self._targets for _, transport, _ in targets.values()]
         if tls is not None and not set(transports) & _SECURE:
             raise LocalProtocolError("tls= given, but none of the addresses is tls:// or wss://")
-        self._metrics = None if metrics is None else MetricsPort(metrics, lambda: prometheus_text(self.stats()))
+        self._metrics = None if metrics is None else self._metrics_server(metrics)
         self._record = record
         self._recorder = self._new_recorder()
         self._events: EventHub[BrokerEvent] = EventHub(self)
@@ -154,7 +155,8 @@ class Broker:
             self.server_urls = await self._listen(1, "?side=broker-server", (), ())
             self.client_urls = await self._listen(0, "", self._origins, self._hosts)
             if self._metrics is not None:
-                await self._metrics.listen(runtime)
+                await self._metrics.listen()
+                runtime.spawn(self._metrics.serve)
             runtime.spawn(self._keep_house, runtime, exchange)
         except BaseException:
             with anyio.CancelScope(shield=True):
@@ -169,6 +171,14 @@ class Broker:
             if error is None:
                 await self.drain(self.limits.close_timeout)
             await self._shut()
+
+    def _metrics_server(self, url: str) -> HttpStatus:
+        server = HttpStatus("metrics", url, {"/metrics": lambda: (200, prometheus_text(self.stats()))})
+        if not is_loopback(server.host):
+            raise LocalProtocolError(
+                f"metrics={url!r} can be reached from other machines: bind it to 127.0.0.1 and put a proxy in front"
+            )
+        return server
 
     def _new_recorder(self) -> Recorder | None:
         # Floors above; loaded when asked for.
@@ -292,7 +302,7 @@ class Broker:
     @property
     def metrics_url(self) -> str | None:
         """Where Prometheus finds it, or None."""
-        return None if self._metrics is None else self._metrics.url
+        return None if self._metrics is None else f"{self._metrics.url}/metrics"
 
     def stats(self) -> BrokerStats:
         """A snapshot of its connections and counters.

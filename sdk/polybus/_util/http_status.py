@@ -1,0 +1,134 @@
+"""Serves a few short texts over HTTP on a port of its own: health checks, metrics."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
+from http import HTTPStatus
+from typing import Any, Final, TypeAlias
+from urllib.parse import urlsplit
+
+import anyio
+
+from ..arguments import shown
+
+__all__ = ["HttpStatus", "Page"]
+
+logger: logging.Logger = logging.getLogger("polybus")
+
+Page: TypeAlias = "Callable[[], tuple[int, str]]"
+"""Gives the status and the text of a page at the moment it is asked for."""
+
+_SECONDS: Final = 5.0
+"""For one question and its answer."""
+_LARGEST: Final = 4096
+"""Bytes of a request's head."""
+_FIELDS: Final = (("content-type", "text/plain; version=0.0.4; charset=utf-8"), ("connection", "close"))
+"""The version is Prometheus's, of its text format; other readers of plain text ignore it."""
+
+
+class HttpStatus:
+    """A server of pages that are made when they are asked for. Each connection carries one question.
+
+    Args:
+        option: The name of the argument that the URL comes from, for the texts of errors.
+        url: ``http://host:port``; port 0 is any free one.
+        pages: By path.
+
+    Raises:
+        TypeError: The URL is no text.
+        ValueError: It is not of that form.
+    """
+
+    def __init__(self, option: str, url: str, pages: Mapping[str, Page]) -> None:
+        if not isinstance(url, str):
+            raise TypeError(f"{option}={shown(url)}: a URL such as 'http://127.0.0.1:8081', not {type(url).__name__}")
+        parts = urlsplit(url)
+        try:
+            port = parts.port
+        except ValueError:  # out of range
+            port = None
+        if parts.scheme != "http" or not parts.hostname or port is None:
+            raise ValueError(f"{option}={url!r}: of the form http://127.0.0.1:8081")
+        self.host: str = parts.hostname
+        self._wanted = port
+        self.port: int = port
+        """The real one once it listens."""
+        self._pages = dict(pages)
+        self._listener: Any = None
+        # Made when it listens: an address may be checked before there is an event loop.
+        self._scope: anyio.CancelScope
+        self._ended: anyio.Event
+
+    @property
+    def url(self) -> str:
+        """Its address, with the real port once it listens."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"http://{host}:{self.port}"
+
+    async def listen(self) -> None:
+        """Bind the address.
+
+        Raises:
+            OSError: It cannot be bound.
+        """
+        try:
+            self._listener = await anyio.create_tcp_listener(local_host=self.host, local_port=self._wanted)
+        except OSError as error:
+            raise OSError(error.errno, f"cannot listen on {self.url}: {error.strerror or error}") from error
+        self.port = self._listener.extra(anyio.abc.SocketAttribute.local_port)
+        self._scope, self._ended = anyio.CancelScope(), anyio.Event()
+
+    async def serve(self) -> None:
+        """Answer until it is closed or cancelled."""
+        try:
+            with self._scope:
+                while True:
+                    try:
+                        await self._listener.serve(self._answer)
+                    except OSError as error:  # such as no file descriptors left: no reason to end what is being served
+                        logger.warning("polybus: %s pauses for a second: %s", self.url, error)
+                        await anyio.sleep(1)
+        finally:
+            with anyio.CancelScope(shield=True):
+                await self._listener.aclose()
+            self._ended.set()
+
+    async def aclose(self) -> None:
+        """Stop answering; what was not bound is closed already."""
+        if self._listener is not None:
+            self._scope.cancel()
+            await self._ended.wait()
+            self._listener = None
+
+    async def _answer(self, stream: Any) -> None:
+        # Whoever only knocks, or goes in the middle, is no reason to stop answering others.
+        with suppress(anyio.EndOfStream, anyio.BrokenResourceError, anyio.ClosedResourceError):
+            async with stream:
+                with anyio.move_on_after(_SECONDS):
+                    await stream.send(await self._exchange(stream.receive))
+
+    async def _exchange(self, receive: Callable[[], Awaitable[bytes]]) -> bytes:
+        """The response, as soon as the head of a request has come."""
+        import h11  # where nobody listens, in browsers, it is not installed
+
+        connection = h11.Connection(h11.SERVER, max_incomplete_event_size=_LARGEST)
+        try:
+            while not isinstance(request := connection.next_event(), h11.Request):
+                connection.receive_data(await receive())
+            status, text = self._page(request.method, request.target)
+        except h11.RemoteProtocolError as error:
+            request, status, text = None, error.error_status_hint, f"{error}\n"
+        body = text.encode()
+        fields = [*_FIELDS, ("content-length", str(len(body)))]
+        head = connection.send(h11.Response(status_code=status, reason=HTTPStatus(status).phrase, headers=fields)) or b""
+        return head if request is not None and request.method == b"HEAD" else head + body
+
+    def _page(self, method: bytes, target: bytes) -> tuple[int, str]:
+        page = self._pages.get(target.partition(b"?")[0].decode("ascii", "replace"))
+        if page is None:
+            return HTTPStatus.NOT_FOUND, f"see {' and '.join(self._pages)}\n"
+        if method not in (b"GET", b"HEAD"):
+            return HTTPStatus.METHOD_NOT_ALLOWED, "ask with GET\n"
+        return page()

@@ -1,0 +1,85 @@
+"""The pages that a bus or a broker shows over HTTP on a port of its own."""
+
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import anyio
+import pytest
+
+from polybus._util.http_status import HttpStatus
+
+pytestmark = [pytest.mark.anyio, pytest.mark.native]
+
+
+@asynccontextmanager
+async def pages() -> AsyncIterator[HttpStatus]:
+    server = HttpStatus("health", "http://127.0.0.1:0", {"/livez": lambda: (200, "OK\n"), "/readyz": lambda: (503, "no\n")})
+    await server.listen()
+    async with anyio.create_task_group() as group:
+        group.start_soon(server.serve)
+        yield server
+        await server.aclose()
+
+
+async def asked(server: HttpStatus, *pieces: bytes) -> bytes:
+    """All that comes back for a request sent in pieces."""
+    answer = b""
+    with anyio.fail_after(60):
+        async with await anyio.connect_tcp("127.0.0.1", server.port) as stream:
+            for piece in pieces:
+                await stream.send(piece)
+                await anyio.lowlevel.checkpoint()
+            try:
+                while True:
+                    answer += await stream.receive()
+            except (anyio.EndOfStream, anyio.BrokenResourceError):  # reset, where something was left unread
+                return answer
+
+
+@pytest.mark.parametrize(
+    ("pieces", "status", "body"),
+    [
+        pytest.param((b"GET /livez HTTP/1.1\r\nHost: a\r\n\r\n",), b"200 OK", b"OK\n", id="a page"),
+        pytest.param((b"GET /li", b"vez HTTP/1.1\r\nHo", b"st: a\r\n\r\n"), b"200 OK", b"OK\n", id="in pieces"),
+        pytest.param((b"GET /livez?verbose HTTP/1.0\r\n\r\n",), b"200 OK", b"OK\n", id="with a query, of an old client"),
+        pytest.param((b"HEAD /livez HTTP/1.1\r\nHost: a\r\n\r\n",), b"200 OK", b"", id="its head"),
+        pytest.param((b"GET /readyz HTTP/1.1\r\nHost: a\r\n\r\n",), b"503 Service Unavailable", b"no\n", id="not now"),
+        pytest.param((b"GET /x HTTP/1.1\r\nHost: a\r\n\r\n",), b"404 Not Found", b"see /livez and /readyz\n", id="unknown"),
+        pytest.param((b"PUT /livez HTTP/1.1\r\nHost: a\r\n\r\n",), b"405 Method Not Allowed", b"ask with GET\n", id="a verb"),
+        pytest.param((b"\x16\x03\x01\x00\r\n\r\n",), b"400 Bad Request", None, id="TLS"),
+        pytest.param((b"GET /" + b"a" * 5000,), b"431 Request Header Fields Too Large", None, id="too long"),
+    ],
+)
+async def test_each_request_gets_one_answer(pieces: tuple[bytes, ...], status: bytes, body: bytes | None) -> None:
+    async with pages() as server:
+        head, _, text = (await asked(server, *pieces)).partition(b"\r\n\r\n")
+        assert head.splitlines()[0] == b"HTTP/1.1 " + status
+        assert body is None or text == body
+
+
+async def test_who_only_knocks_holds_up_nobody() -> None:
+    async with pages() as server:
+        async with await anyio.connect_tcp("127.0.0.1", server.port):
+            assert b"200 OK" in await asked(server, b"GET /livez HTTP/1.1\r\nHost: a\r\n\r\n")
+
+
+async def test_it_may_listen_again_and_port_0_is_any_free_one_each_time() -> None:
+    server = HttpStatus("health", "http://127.0.0.1:0", {"/livez": lambda: (200, "OK\n")})
+    with socket.socket() as taken:
+        for _ in range(2):
+            await server.listen()
+            async with anyio.create_task_group() as group:
+                group.start_soon(server.serve)
+                assert b"200 OK" in await asked(server, b"GET /livez HTTP/1.0\r\n\r\n")
+                await server.aclose()
+            if taken.getsockname()[1] == 0:
+                taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # what is left of the connection holds the port
+                taken.bind(("127.0.0.1", server.port))
+                taken.listen()
+
+
+@pytest.mark.parametrize("url", ["127.0.0.1:8081", "https://127.0.0.1:8081", "http://127.0.0.1", "http://127.0.0.1:99999"])
+def test_an_address_of_another_form_is_an_error_that_names_the_option(url: str) -> None:
+    with pytest.raises(ValueError, match=f"health='{url}': of the form"):
+        HttpStatus("health", url, {})
