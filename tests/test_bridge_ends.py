@@ -124,10 +124,10 @@ async def test_what_lasts_ends_at_the_hops_also_in_a_ring_of_one_process() -> No
             routes = [Route("x", "x", LASTING | {"tunnel"})]
             await stack.enter_async_context(bridge(one, two, routes=routes))
         asker = await stack.enter_async_context(pair(buses[0]))
-        with pytest.raises(RequestError, match=r"has come through 4 bridges and tunnels: the limit is 4 \(Limits\.hops\)"):
+        with pytest.raises(RequestError, match=r"has come through 8 bridges and tunnels: the limit is 8 \(Limits\.hops\)"):
             async with asker.stream("x") as items:
                 await anext(items)
-        with pytest.raises(ConnectFailed, match=r"the limit is 4 \(Limits\.hops\)"):
+        with pytest.raises(ConnectFailed, match=r"the limit is 8 \(Limits\.hops\)"):
             async with connect(asker.tunnel("x"), protocol="csb"):
                 pass
         await eventually(lambda: not any(peer.channels or peer.calls for bus in (asker, *buses) for peer in bus.peers))

@@ -233,10 +233,10 @@ async def test_a_bus_that_leads_to_itself_is_entered_as_often_as_there_are_hops_
     bus.handle_tunnels("again", bus, protocol="ubre")
     async with AsyncExitStack() as stack:
         level = await stack.enter_async_context(pair(bus))
-        for _ in range(4):
+        for _ in range(8):
             level = await stack.enter_async_context(connect(level.tunnel("again"), protocol="ubre"))
             assert await level.request("echo", "deep") == "deep"
-        with pytest.raises(ConnectFailed, match=r"tunnel number 5 .* limit is 4 \(Limits\.hops\)"):
+        with pytest.raises(ConnectFailed, match=r"tunnel number 9 .* limit is 8 \(Limits\.hops\)"):
             await stack.enter_async_context(connect(level.tunnel("again"), protocol="ubre"))
         assert await level.request("echo", "still") == "still"
 

@@ -225,7 +225,7 @@ class Asking(Passages):
         timeout: float | None,
         receives: Any,
         to: Peer | None,
-        hops: int | None = None,
+        hops: int = 0,
     ) -> Channel[Any, Any]:
         self._running.check_here()
         if to is None and (own := self._handler(subject)) is not None:

@@ -25,17 +25,15 @@ class ChannelledPeer(AcquaintedPeer):
 
     channels: dict[Any, Channel[Any, Any]] | None  # declared in `KnownPeer`; again here for type checkers
 
-    async def _open(
-        self, subject: str | int, body: Any, mode: str, timeout: float | None, hops: int | None = None
-    ) -> Channel[Any, Any]:
+    async def _open(self, subject: str | int, body: Any, mode: str, timeout: float | None, hops: int = 0) -> Channel[Any, Any]:
         channel: Channel[Any, Any] = Channel(self._link.runtime.loop, self, subject, 0)
         await self._open_channel(channel, body, mode, timeout, CREDIT, hops)
         return channel
 
     async def _open_channel(
-        self, channel: Channel[Any, Any], body: Any, mode: str, timeout: float | None, credit: int, hops: int | None
+        self, channel: Channel[Any, Any], body: Any, mode: str, timeout: float | None, credit: int, hops: int = 0
     ) -> None:
-        """Write an open. `hops` are the tunnels that it has come through, where that is not what the link itself says."""
+        """Write an open. `hops` are the bridges and tunnels that it has come through before this link."""
         link, subject = self._link, channel.subject
         if link.session is not None and not link.session.capabilities.extensions:
             raise Unsupported(f"{self.protocol} cannot carry a {mode}")
@@ -46,8 +44,6 @@ class ChannelledPeer(AcquaintedPeer):
         now = link.runtime.time()
         if len(self.channels or ()) >= 2 * link.runtime.limits.channels:
             raise TooManyRequests(f"{len(self.channels or ())} channels are open on this peer (Limits.channels)")
-        if hops is None:
-            hops = link.transport.hops if link.transport is not None else 0
         facts = {"mode": mode, "credit": credit, "hops": hops}
         message = Message(
             Kind.OPEN, subject, None, None, link.format, None, link.runtime.ttl(now, now + timeout if timeout else math.inf)

@@ -6,9 +6,10 @@ import logging
 from typing import TYPE_CHECKING, Any
 
 from .errors import BusError, Code
-from .fanout import ROUTES, FanOut, split
+from .fanout import ROUTES, FanOut
 from .headers import VIA
 from .message import Kind, Message
+from .relaying import Via, depth_of, hide, too_far, vouched
 
 if TYPE_CHECKING:
     from .peer import Peer
@@ -30,11 +31,8 @@ class Distribution(FanOut):
 
     def deliver(self, message: Message, peer: Peer) -> None:
         """A publication has come in: to this bus's own subscriptions, and on to others only where a relay says so."""
-        via: str | None = None
-        if message.headers is not None and (via := message.headers.get(VIA)) is not None:
-            if not self.journeys.arrived(message, via):
-                return
-            message.shared[VIA] = via.encode()
+        if message.headers is not None and VIA in message.headers and not self._arrived(message, peer):
+            return
         subject = message.subject
         link = peer._link
         inboxes = self._inbound.get(subject)
@@ -46,7 +44,7 @@ class Distribution(FanOut):
         for inbox in inboxes:
             inbox.offer(message, link)
         if self.relays.size and self.relays.match(subject):
-            self._relay(message, peer, via)
+            self._relay(message, peer)
         elif self.remote.size and subject not in self._hinted:
             self._hint(subject, peer)
         elif len(self._inbound) < ROUTES:
@@ -54,43 +52,47 @@ class Distribution(FanOut):
         else:
             self._inbound.clear()
 
-    def via_of(self, message: Message) -> str:
-        """Where a publication has been, for all bridges alike that it is about to cross."""
-        via = message.shared.get(VIA)
-        if via is None:
-            via = message.shared[VIA] = self.journeys.first().encode()
-        return via.decode()
+    def _arrived(self, message: Message, peer: Peer) -> bool:
+        """Whether a publication that has been on other buses is news here; takes the header off it."""
+        via = Via.read((message.headers or {})[VIA])
+        hide(message)
+        via = via._replace(origin=vouched(via.origin, peer)).over(depth_of(peer))
+        message.shared[VIA] = str(via).encode()
+        return self.is_news(via, message.subject)
 
-    async def publish_crossed(self, message: Message, deadline: float) -> None:
+    def is_news(self, via: Via, subject: str | int) -> bool:
+        """Whether a publication comes for the first time, and in order."""
+        news = self.journeys.arrived(via, subject)
+        if news is None:
+            self._bus._counters.dropped += 1
+        return bool(news)
+
+    def stopped(self, message: Message, crossed: int) -> None:
+        """A publication has come too far: it is counted and told, and in the log once for each subject."""
+        subject = message.subject
+        text = too_far(subject, crossed, self._bus.limits.hops)
+        self._bus._counters.dropped += 1
+        self._bus._dead_letter(message.peer, message, Code.FAILED_PRECONDITION, text)
+        if subject not in self._stopped and len(self._stopped) < _HINTS:
+            self._stopped.add(subject)
+            logger.warning("polybus: %.200s", text)
+
+    async def publish_crossed(self, message: Message, via: Via, deadline: float) -> None:
         """A publication that came over a bridge: to all that one of this very bus would go to.
 
         Raises:
             QueueFull, EncodeError, Unsupported, TooLarge: As `publish`.
         """
-        route = self.routes.get(message.subject) or self.route(message.subject)
-        headers = message.headers or {}
-        via = headers[VIA]
-        here = Message(Kind.PUBLISH, message.subject, None, message.raw, message.format)
-        here.headers = {name: value for name, value in headers.items() if name != VIA} or None
-        here._value, here.expires, here.ttl = message._value, message.expires, message.ttl
-        here.shared[VIA] = via.encode()
-        carry, others = split(route.peers)
-        message.headers = {**headers, VIA: f"{via},{self._bus._id}"}
-        failed: BusError | None = None
-        for on, peers, inboxes in ((here, others, route.inboxes), (message, carry, ())):
-            try:
-                await self.publish(on, peers, inboxes, deadline)
-            except BusError as error:  # each for itself
-                failed = error
-        if failed is not None:
-            raise failed
+        message.shared[VIA] = str(via).encode()
+        await self.publish_two_ways(message, self.routes.get(message.subject) or self.route(message.subject), deadline)
 
-    def _relay(self, message: Message, source: Peer, via: str | None) -> None:
-        via = self.journeys.onward(via, source._link.runtime.limits.hops)
-        if via is None:
+    def _relay(self, message: Message, source: Peer) -> None:
+        via = self.via_of(message)
+        if via.crossed > self._bus.limits.hops:
+            self.stopped(message, via.crossed)
             return
         on = Message(Kind.PUBLISH, message.subject, None, message.raw, message.format)
-        on.headers = {**(message.headers or {}), VIA: via}
+        on.headers = {**(message.headers or {}), VIA: str(via.left(self._bus._id))}
         if message.raw is None and message.has_body:
             on._value = message.body
         alike = on

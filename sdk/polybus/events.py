@@ -83,7 +83,9 @@ class HandlerFailed(BusEvent):
 
 @frozen(kw_only=True)
 class DeadLettered(BusEvent):
-    """A notification came for which there is no handler here, or a relayed publication could not be passed on to `peer`."""
+    """A notification came for which there is no handler here, or a publication could not be passed on: to `peer`, over a
+    bridge, or any further (`Limits.hops`).
+    """
 
     subject: str | int = ""
     code: Code = Code.UNKNOWN

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import inspect
+from collections import deque
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+import anyio
 import anyio.lowlevel
 
 from .deliveries import Deliveries
 from .errors import BusError, QueueFull
+from .headers import VIA
 from .interest import Interest, bare_peer, has_numbers
 from .message import Kind, Message
-from .relaying import Journeys
+from .relaying import Journeys, Via, depth_of
 from .subject_index import SubjectIndex
 
 if TYPE_CHECKING:
@@ -68,6 +71,11 @@ class FanOut(Interest):
         self.relays: SubjectIndex[str | int] = SubjectIndex()
         self._interest: dict[str | int, int] = {}
         self._hinted: set[str | int] = set()
+        self._numbering: bool = False
+        """Whether a publication is on its two ways, and may wait there."""
+        self._turns: deque[Any] = deque()
+        self._stopped: set[str | int] = set()
+        """Subjects of which the log says that some came too far."""
         self.journeys: Journeys = Journeys(bus._id)
         self._upstream: tuple[Peer, ...] = ()
         self._bare: dict[Peer, int] = {}
@@ -113,7 +121,8 @@ class FanOut(Interest):
             self.routes.clear()
         peers = self.targets(subject)
         route = Route(subject, self.local.match(subject), peers, self._unasked.keys().isdisjoint(peers))
-        route.two_ways = len(peers) > 1 and (self.relays.size > 0 or len(self._upstream) > 1)
+        several = len(peers) > 1 and (self.relays.size > 0 or len(self._upstream) > 1)
+        route.two_ways = several or (len(peers) > 0 and any(inbox.leads_on for inbox in route.inboxes))
         if not route.inboxes and not route.peers:
             self._bus._check_gone()
         self.routes[subject] = route
@@ -164,21 +173,77 @@ class FanOut(Interest):
         message.raw = body_format.encode(body)
         link.publish_alone(message, route.peers[0])
 
+    def via_of(self, message: Message) -> Via:
+        """Where a publication has been: one answer for all the ways on which it is about to leave."""
+        known = message.shared.get(VIA)
+        if known is not None:
+            return Via.read(known.decode())
+        sort = None if message._attributes is None else message._attributes.get("priority")
+        if message.peer is not None:
+            sort = f"{sort} relayed"  # what this bus itself publishes may wait for room meanwhile
+        via = self.journeys.first(message.subject, sort).over(depth_of(message.peer))
+        message.shared[VIA] = str(via).encode()
+        return via
+
+    def onward(self, message: Message) -> Message:
+        """A publication as it goes to other buses, with where it has been."""
+        headers = {**(message.headers or {}), VIA: str(self.via_of(message).left(self._bus._id))}
+        on = Message(message.kind, message.subject, None, message.raw, message.format, headers, attributes=message._attributes)
+        on._value, on.expires, on.ttl = message._value, message.expires, message.ttl
+        return on
+
     async def publish_two_ways(self, message: Message, route: Route, deadline: float) -> None:
         """`publish` of what may reach another bus on two ways: that one takes it once.
+
+        One after the other: what waits for room on one way must not be overtaken there by what has a higher number.
 
         Raises:
             QueueFull, EncodeError, Unsupported, TooLarge: As `publish`.
         """
-        carry, others = split(route.peers)
-        failed: BusError | None = None
+        await self._turn(deadline)
+        self._numbering = True
         try:
-            await self.publish(self.journeys.begin(message), carry, (), deadline)
-        except BusError as error:  # each for itself
-            failed = error
-        await self.publish(message, others, route.inboxes, deadline)
-        if failed is not None:
-            raise failed
+            carry, others = split(route.peers)
+            failed: BusError | None = None
+            on = self.onward(message)  # before anything of the message is forgotten
+            for one, peers, inboxes in ((message, others, route.inboxes), (on, carry, ())):
+                try:
+                    await self.publish(one, peers, inboxes, deadline)
+                except BusError as error:  # each for itself
+                    failed = failed or error
+            if failed is not None:
+                raise failed
+        finally:
+            self._numbering = False
+            self._next_turn()
+
+    async def _turn(self, deadline: float) -> None:
+        """Wait until no other publication is on its two ways.
+
+        Raises:
+            QueueFull: Not until the deadline.
+        """
+        while self._numbering:
+            waiter = self._bus._waiter()
+            self._turns.append(waiter)
+            try:
+                with anyio.move_on_at(deadline) as scope:
+                    await waiter
+            except BaseException:
+                if waiter not in self._turns:
+                    self._next_turn()
+                raise
+            finally:
+                if waiter in self._turns:
+                    self._turns.remove(waiter)
+            if scope.cancelled_caught:
+                if not self._numbering:
+                    self._next_turn()
+                raise QueueFull("no room in time: an earlier publication still waits for it")
+
+    def _next_turn(self) -> None:
+        if self._turns and not self._numbering:
+            self._bus._wake(self._turns.popleft())
 
     def publish_two_ways_nowait(self, message: Message, route: Route, deadline: float) -> None:
         """The same without waiting.
@@ -188,8 +253,10 @@ class FanOut(Interest):
         """
         carry, others = split(route.peers)
         failed: BusError | None = None
+        if self._numbering:  # another waits for room on some way, and has a lower number: this one goes without
+            message.shared[VIA] = str(self.via_of(message)._replace(origin="")).encode()
         try:
-            self.publish_nowait(self.journeys.begin(message), carry, (), deadline)
+            self.publish_nowait(self.onward(message), carry, (), deadline)
         except BusError as error:
             failed = error
         self.publish_nowait(message, others, route.inboxes, deadline)

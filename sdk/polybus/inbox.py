@@ -50,6 +50,9 @@ class Inbox:
         "when_full",
     )
 
+    leads_on = False
+    """Whether it is the way to another bus."""
+
     def __init__(self, bus: Bus, pattern: str | int, queue: int, when_full: WhenFull, local: bool) -> None:
         self._bus = bus
         self.pattern: str | int = pattern

@@ -60,8 +60,8 @@ class Limits:
     """Patterns that one peer may subscribe to."""
     channels: int = field(default=256, validator=[instance_of(int), gt(0)])
     """Streams, channels and tunnels that may be open on one peer, per direction."""
-    hops: int = field(default=4, validator=[instance_of(int), ge(0)])
-    """How deep tunnels may nest and how many buses a relayed message may pass."""
+    hops: int = field(default=8, validator=[instance_of(int), ge(0)])
+    """Bridges and tunnels that a message may cross, and how deep tunnels may nest."""
     bad_messages: int = field(default=200, validator=[instance_of(int), ge(0)])
     """Malformed messages a minute before a link is ended."""
     empty_frames: int = field(default=1000, validator=[instance_of(int), ge(0)])

@@ -1,27 +1,89 @@
-"""Publications that are relayed: where they have been, so that each bus takes each once, also in a ring or over a double link.
+"""What is said of the way of a message from bus to bus: each bus takes each publication once, in order, and no way is endless.
 
-A header tells it, ``polybus-via: <id>,<bus>,<bus>``: an id that the first one chose who may have sent it on two ways, and the
-buses that it has left since. A bus drops what names itself, or has an id that it knows already of that subject. Handlers never
-see the header.
+The header ``polybus-via: <id>.<crossed>.<origin>.<number>,<bus>,<bus>`` tells it:
 
-Whoever gets a publication knows its id, and may say it elsewhere before the publication is there. So an id counts under its
-subject alone: only who may publish to that very subject can take the place of what is published to it.
+* ``id``: random text, the same on all ways of one publication; ``-`` of a request, which has one way.
+* ``crossed``: bridges and tunnels on the way; `Limits.hops` is the most.
+* ``origin``, ``number``: a stream of publications and the place in it. The first bus that sends one on several ways numbers
+  what it sends, so that a copy that comes after a later publication of its stream is known to be late.
+* The buses that it has left since, of which the last `_BUSES` are kept. A bus drops what names itself.
+
+Handlers never see the header. Bad text harms only what carries it: it has crossed nothing, and is nobody's copy.
+
+Whoever gets a publication knows its header, and may say it elsewhere before the publication is there, or a higher number. So
+both count under the subject alone: only who may publish to that very subject can take the place of what is published to it.
+Numbers count, moreover, among peers of one identity alone: see `vouched`.
 """
 
 from __future__ import annotations
 
+import hashlib
 import secrets
-from typing import Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from zlib import crc32
 
 from .headers import VIA
 from .message import Message
 from .subjects import canonical
 
-__all__ = ["Journeys", "hide"]
+if TYPE_CHECKING:
+    from .peer import Peer
+
+__all__ = ["Journeys", "Via", "depth_of", "hide", "too_far", "via_of", "vouched"]
 
 _REMEMBERED: Final = 8192
-"""Ids of one generation; two are kept. A copy that comes later than so many others is taken for another publication."""
+"""Ids, and streams, of one generation; two are kept."""
 _LONGEST: Final = 64
+_BUSES: Final = 32
+"""Names on the way that are kept. A longer ring ends where a bus finds an id or a number that it knows."""
+_NUMBER: Final = 18
+"""Digits."""
+
+
+class Via(NamedTuple):
+    """Where a message has been."""
+
+    id: str = "-"
+    crossed: int = 0
+    origin: str = ""
+    number: int = 0
+    buses: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        return ",".join((f"{self.id}.{self.crossed}.{self.origin}.{self.number}", *self.buses))
+
+    def left(self, bus: str) -> Via:
+        """After one bus more."""
+        return self._replace(buses=(*self.buses[1 - _BUSES :], bus))
+
+    def over(self, more: int) -> Via:
+        """After so many bridges and tunnels more."""
+        return self._replace(crossed=self.crossed + more) if more else self
+
+    @classmethod
+    def read(cls, text: str) -> Via:
+        """What a header says; a peer may have written anything."""
+        head, *buses = text.split(",")
+        id, _, rest = head.partition(".")
+        crossed, _, rest = rest.partition(".")
+        origin, _, number = rest.rpartition(".")
+        counted = _count(number) if origin else 0
+        return cls(
+            id[:_LONGEST] or "-",
+            _count(crossed),
+            origin[:_LONGEST] if counted else "",
+            counted,
+            tuple(bus[:_LONGEST] for bus in buses[-_BUSES:]),
+        )
+
+
+def _count(text: str) -> int:
+    return int(text) if len(text) <= _NUMBER and text.isascii() and text.isdigit() else 0
+
+
+def via_of(message: Message) -> Via:
+    """Where a message that came over a wire says that it has been."""
+    return Via.read((message.headers or {}).get(VIA, "-"))
 
 
 def hide(message: Message) -> None:
@@ -29,25 +91,85 @@ def hide(message: Message) -> None:
     message.headers = {name: value for name, value in (message.headers or {}).items() if name != VIA} or None
 
 
+def depth_of(peer: Peer | None) -> int:
+    """Tunnels that the link of a peer leads through."""
+    transport = None if peer is None else peer._link.transport
+    return 0 if transport is None else transport.hops
+
+
+def too_far(subject: str | int, crossed: int, limit: int) -> str:
+    """Why a message goes no further."""
+    return f"{subject!r} has come through {crossed} bridges and tunnels: the limit is {limit} (Limits.hops)"
+
+
+def vouched(origin: str, peer: Peer | None) -> str:
+    """The name here of a stream that a peer speaks for.
+
+    What strangers say of the streams of others shall not count against those. So a stream has another name from each identity
+    that `authenticate` of this bus gave, the same wherever it has come in so. Without `authenticate`, and over links that this
+    bus opened, names stay.
+    """
+    voice = None if peer is None or not origin else _voice(peer)
+    if voice is None:
+        return origin
+    base, _, before = origin.partition("~")
+    if before and before != voice:
+        base = _short(origin)
+    return f"{base}~{voice}"
+
+
+def _short(text: str) -> str:
+    return hashlib.blake2s(text.encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
+
+
+def _voice(peer: Peer) -> str | None:
+    """The mark of streams from an identity: of its key, or of itself where it is text or a number, or of this peer alone."""
+    identity, key = peer.identity, peer.identity_key
+    if identity is None and key is None:
+        return None
+    if key is not None:
+        return _short(key)
+    return _short(str(identity) if isinstance(identity, (str, int)) else peer.id)
+
+
 class Journeys:
     """What one bus knows of publications that went through other buses."""
 
-    __slots__ = ("_before", "_bus", "_recent")
+    __slots__ = ("_before", "_bus", "_last", "_lately", "_number", "_recent")
 
     def __init__(self, bus: str) -> None:
         self._bus = bus
+        self._number = 0
         self._recent: set[tuple[str, int]] = set()
         self._before: set[tuple[str, int]] = set()
+        self._lately: dict[tuple[str, int], int] = {}
+        """The last number of each stream under each subject."""
+        self._last: dict[tuple[str, int], int] = {}
+        """The same, of which nothing has come for longer."""
 
-    def arrived(self, message: Message, via: str) -> bool:
-        """Whether a publication comes for the first time; takes the header off it."""
-        hide(message)
-        id, *buses = via.split(",")
-        return self._bus not in buses and self._is_new(id, message.subject)
+    def first(self, subject: str | int, sort: Any = None) -> Via:
+        """The way of a publication that has been nowhere yet, and leaves after all that had theirs before.
 
-    def _is_new(self, id: str, subject: str | int) -> bool:
+        Args:
+            subject: Its name here. Bridges give several the same one, so those are streams of their own.
+            sort: What may let one publication overtake another on a wire: those are streams of their own, too.
+        """
+        self._number += 1
+        stream = crc32(f"{subject} {sort}".encode("utf-8", "surrogatepass"))
+        # Nobody guesses the id, and takes the place of what is to come.
+        return Via(secrets.token_hex(8), 0, f"{self._bus}-{stream:x}", self._number)
+
+    def arrived(self, via: Via, subject: str | int) -> bool | None:
+        """Whether a publication comes for the first time; None for one that comes too late to be in order."""
+        if self._bus in via.buses:
+            return False
         # Python's hash of text has a key of this process: nobody outside finds a subject with the hash of another.
-        known = id[:_LONGEST], hash(canonical(subject) if isinstance(subject, str) else subject)
+        name = hash(canonical(subject) if isinstance(subject, str) else subject)
+        if not self._is_new((via.id, name)):
+            return False
+        return self._is_next((via.origin, name), via.number) if via.origin else True
+
+    def _is_new(self, known: tuple[str, int]) -> bool:
         if known in self._recent or known in self._before:
             return False
         if len(self._recent) >= _REMEMBERED:
@@ -55,26 +177,15 @@ class Journeys:
         self._recent.add(known)
         return True
 
-    def crossed(self, via: str, bus: str, subject: str | int, hops: int) -> str | None:
-        """The header of a publication that comes over a bridge from another bus of this process; None where it is no news."""
-        id, *buses = via.split(",")
-        if self._bus in buses or len(buses) >= hops:
+    def _is_next(self, stream: tuple[str, int], number: int) -> bool | None:
+        lately = self._lately
+        last = lately.get(stream)
+        if last is None:
+            if len(lately) >= _REMEMBERED:
+                self._last, self._lately = lately, {}
+                lately = self._lately
+            last = lately[stream] = self._last.pop(stream, 0)
+        if number <= last:
             return None
-        return ",".join((id[:_LONGEST], *buses, bus)) if self._is_new(id, subject) else None
-
-    def first(self) -> str:
-        """The header of a publication that has been nowhere yet."""
-        return secrets.token_hex(8)
-
-    def onward(self, via: str | None, hops: int) -> str | None:
-        """The header with which a publication leaves this bus; None where it has been on as many as `hops` already."""
-        if via is None:
-            via = secrets.token_hex(8)  # nobody guesses it, and takes the place of what is to come
-        return f"{via},{self._bus}" if via.count(",") < hops else None
-
-    def begin(self, message: Message) -> Message:
-        """A publication of this very bus that may reach another on two ways, as it goes over the wire."""
-        headers = {**(message.headers or {}), VIA: f"{secrets.token_hex(8)},{self._bus}"}
-        on = Message(message.kind, message.subject, None, message.raw, message.format, headers, attributes=message._attributes)
-        on._value = message._value
-        return on
+        lately[stream] = number
+        return True

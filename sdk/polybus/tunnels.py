@@ -13,6 +13,7 @@ from attrs import frozen
 from .calls import Call, failure
 from .errors import BadRequest, BusError, Code, RequestError
 from .plugins import Admission, Handshake
+from .relaying import depth_of
 from .serving import BusGate, Listener
 from .subjects import captures, matches
 from .tunnel import FrameChannel, TunnelTransport, limits_of, too_deep
@@ -212,10 +213,9 @@ class Entrance:
 
 
 def hops_of(peer: Peer | None, message: Message) -> int:
-    """How many tunnels and bridges an open has come through: what it says, and at least what is known here."""
+    """How many tunnels and bridges an open has come through: what it says, and those of the link that brought it."""
     said = message.attributes.get("hops")
-    transport = None if peer is None else peer._link.transport
-    return max(said if isinstance(said, int) else 0, 0 if transport is None else transport.hops)
+    return (said if isinstance(said, int) else 0) + depth_of(peer)
 
 
 def _cookies(text: str) -> dict[str, str]:

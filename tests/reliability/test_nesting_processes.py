@@ -162,14 +162,14 @@ async def test_a_tunnel_that_leads_back_to_its_server_ends_at_the_limit_of_hops(
         async with connect(server.url) as out:
             bus, levels = out, 0
             stack = []
-            with pytest.raises(ConnectFailed, match=r"the limit is 4 \(Limits\.hops\)"):
+            with pytest.raises(ConnectFailed, match=r"the limit is 8 \(Limits\.hops\)"):
                 while True:
                     joined = connect(bus.tunnel("deeper"), protocol=inside)
                     bus = await joined.__aenter__()
                     stack.append(joined)
                     levels += 1
                     assert await bus.request("echo", levels) == levels
-            assert levels == 4
+            assert levels == 8
             while stack:
                 await stack.pop().__aexit__(None, None, None)
             await eventually(lambda: _alone(out))

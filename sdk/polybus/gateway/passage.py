@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 from ..errors import BusError, Code, RequestError
 from ..headers import VIA
 from ..message import Message
+from ..relaying import Via, too_far
 from ..subjects import matches
 from .conversations import Conversations, PassingChannelCall
 from .publications import Publications
@@ -99,9 +100,9 @@ class Passage:
             self._known[subject] = found
         return found
 
-    def headers(self, message: Message, via: str | None) -> dict[str, str] | None:
+    def headers(self, message: Message, via: Via | None) -> dict[str, str] | None:
         """What crosses of the headers."""
-        kept = {} if via is None else {VIA: via}
+        kept = {} if via is None else {VIA: str(via)}
         named = {*self.route.headers, TRACE}
         kept.update((name, value) for name, value in (message.headers or {}).items() if name.lower() in named)
         return kept or None
@@ -117,15 +118,14 @@ class Passage:
         return on
 
     def hop(self, subject: str | int, hops: int) -> int:
-        """One bridge more, for what lasts: a stream, channel or tunnel.
+        """One bridge more.
 
         Raises:
             RequestError: It is one too many.
         """
         limit = self.here.limits.hops
         if hops >= limit:
-            text = f"{subject!r} has come through {hops} bridges and tunnels: the limit is {limit} (Limits.hops)"
-            raise RequestError(Code.FAILED_PRECONDITION, text)
+            raise RequestError(Code.FAILED_PRECONDITION, too_far(subject, hops, limit))
         return hops + 1
 
     # -- what does not cross ---------------------------------------------------------------------------------------------

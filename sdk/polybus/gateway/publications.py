@@ -61,16 +61,19 @@ class Publications:
         here, there = passage.here, passage.there
         try:
             target = passage.target(message.subject)
-            been = (message.headers or {}).get(VIA, "")
-            via = there._distribution.journeys.crossed(been, here._id, target, here.limits.hops)
-            if via is None:
+            via = here._distribution.via_of(message)
+            if via.crossed >= here.limits.hops:
+                here._distribution.stopped(message, via.crossed)
                 return
-            on = Message(Kind.PUBLISH, target, headers=passage.headers(message, via))
+            via = via.left(here._id).over(1)
+            if not there._distribution.is_news(via, target):
+                return
+            on = Message(Kind.PUBLISH, target, headers=passage.headers(message, None))
             await passage.converted(passage.route.request, message, on)
             now = there._running.time()
             if message.expires is not None:
                 on.expires, on.ttl = message.expires, message.expires - now
-            await there._distribution.publish_crossed(on, now + USUAL)
+            await there._distribution.publish_crossed(on, via, now + USUAL)
         except BusError as error:  # of some peer or its wire; the others have got it
             passage.lost(message, error)
         else:
@@ -80,9 +83,12 @@ class Publications:
 class Crossing(HandlerInbox):
     """The queue of a passage's publications, each with where it has been."""
 
+    leads_on = True
+
     def offer(self, message: Message, link: Link | None) -> None:
         via = self._bus._distribution.via_of(message)
-        on = Message(Kind.PUBLISH, message.subject, None, message.raw, message.format, {**(message.headers or {}), VIA: via})
+        on = Message(Kind.PUBLISH, message.subject, None, message.raw, message.format, message.headers)
+        on.shared[VIA] = str(via).encode()
         if message.raw is None and message.has_body:
             on._value = message.body
         on.expires, on.peer = message.expires, message.peer

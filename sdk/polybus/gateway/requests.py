@@ -9,7 +9,7 @@ from ..calls import Answer, Call
 from ..errors import BusError, Code, RequestError
 from ..headers import VIA
 from ..message import Kind, Message
-from ..relaying import hide
+from ..relaying import Via, depth_of, hide, via_of
 from .translation import TRACE, USUAL, translated
 
 if TYPE_CHECKING:
@@ -72,23 +72,19 @@ class Requests:
         on = Message(kind, passage.target(message.subject), headers=passage.headers(message, self._via(message)))
         return await passage.converted(passage.route.request, message, on)
 
-    def _via(self, message: Message) -> str:
+    def _via(self, message: Message) -> Via:
         """Where a request has been, and that it leaves this bus.
 
         Raises:
-            RequestError: It has been here or on the other side already, or on too many.
+            RequestError: It has been here or on the other side already, or has come too far.
         """
         here, there = self._passage.here, self._passage.there
-        via = (message.headers or {}).get(VIA) or "-"
-        buses = via.split(",")[1:]
-        limit = here.limits.hops
-        if there._id in buses or here._id in buses:
+        via = via_of(message)
+        if there._id in via.buses or here._id in via.buses:
             text = f"nobody handles {message.subject!r}: the bridges lead back to where it has been"
             raise RequestError(Code.UNIMPLEMENTED, text)
-        if len(buses) >= limit:
-            text = f"{message.subject!r} has crossed {len(buses)} bridges: the limit is {limit} (Limits.hops)"
-            raise RequestError(Code.FAILED_PRECONDITION, text)
-        return f"{via},{here._id}"
+        crossed = self._passage.hop(message.subject, via.crossed + depth_of(message.peer))
+        return via._replace(crossed=crossed).left(here._id)
 
     async def _answer(self, on: Message, deadline: float) -> Message:
         there = self._passage.there
