@@ -237,8 +237,7 @@ class FanOut(Interest):
                 if waiter in self._turns:
                     self._turns.remove(waiter)
             if scope.cancelled_caught:
-                if not self._numbering:
-                    self._next_turn()
+                self._next_turn()  # it may have been woken in the same moment
                 raise QueueFull("no room in time: an earlier publication still waits for it")
 
     def _next_turn(self) -> None:
