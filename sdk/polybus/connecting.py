@@ -240,7 +240,11 @@ class Connecting:
             raise self._failure(link, outcome[0])
         if not ready.is_set():
             seconds = runtime.limits.handshake_timeout
-            raise ConnectFailed(link.url, f"the {self._adapter.name} handshake did not complete in {seconds:g} s")
+            raise ConnectFailed(
+                link.url,
+                f"the {self._adapter.name} handshake did not complete in {seconds:g} s (Limits.handshake_timeout): the server "
+                "has taken the connection and does not answer, it may still be starting; connect(..., wait=30) tries that long",
+            )
 
     @staticmethod
     def _failure(link: Link, why: Closed) -> Exception:

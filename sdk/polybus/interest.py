@@ -108,6 +108,7 @@ class Interest:
         if pattern not in self._allowed(peer, [("publish", pattern)]):
             return
         link.answer(Message(Kind.SUBSCRIBE, pattern), peer)
+        await link.written()
         if peer._extended is not False and not peer._silent and link.upstream and pattern in await peer.hello([pattern]):
             if peer._answers_only:
                 raise Unsupported(f"{peer!r} only answers on this connection: it sends no publications")

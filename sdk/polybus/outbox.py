@@ -56,7 +56,7 @@ class Outbox:
     Of a link with many peers all are in one queue, in order; when it is full, room is made at the cost of who has most in it.
     """
 
-    __slots__ = ("_account", "_count", "_earliest", "_entries", "_kept", "_kept_bytes", "_limits", "_shares")
+    __slots__ = ("_account", "_count", "_earliest", "_entries", "_kept", "_kept_bytes", "_limits", "_shares", "last")
 
     def __init__(self, limits: Limits, runtime: Runtime) -> None:
         self._limits = limits
@@ -68,6 +68,8 @@ class Outbox:
         # What must not be dropped: requests, answers, items, control.
         self._kept = 0
         self._kept_bytes = 0
+        self.last: Waiting | None = None
+        """What was added last; perhaps it waits no more."""
 
     def __len__(self) -> int:
         return self._count
@@ -95,6 +97,7 @@ class Outbox:
         if share is None:
             share = self._shares[entry.peer] = _Share()
         self._entries.append(entry, entry.level)
+        self.last = entry
         if entry.droppable:
             share.droppable.append(entry)
             self._earliest = min(self._earliest, entry.deadline)

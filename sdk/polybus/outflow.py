@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any
 
 from .backlog import Backlog, State
@@ -179,6 +180,18 @@ class Outflow(Backlog):
             self.write(message, peer)
         elif self.state is State.UP and self._closing is None and not self._wait(message, peer, None, 0.0, droppable=False):
             self.too_slow(peer, "its outbox is full of answers")
+
+    async def written(self) -> None:
+        """Wait until all that was said so far has left, or the connection is gone. Only where writing takes a while (HTTP):
+        elsewhere what the connection takes has left.
+        """
+        written = getattr(self.transport, "written", None)
+        if written is None:
+            return
+        last = self.outbox.last if self.outbox is not None else None
+        while last is not None and last.waits and self.state is State.UP:
+            await self.room(0, math.inf)
+        await written()
 
     def _disconnected(self, *, sent: bool) -> BusError:
         why = self._closing

@@ -67,6 +67,8 @@ class Transport(Protocol):
     A transport may offer ``pause_reading()`` and ``resume_reading()``, by which a broker holds back a peer whose other end is
     slow; where it does not, what comes in is kept up to a limit, and then the connection ends.
 
+    Where writing takes a while, it may offer ``await written()``, which returns when all that was sent so far has left.
+
     One over a queue of the system's may offer ``keep_short()``, called on wires with priorities before ``start``: from then on
     as little as possible waits where no urgent message can overtake it.
 

@@ -7,13 +7,13 @@ which carries both directions; a stream of events; long polls; short ones.
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING
+from collections.abc import Awaitable, Callable, Mapping
+from typing import TYPE_CHECKING, Final
 
 import anyio
 
 from ..plugins import Closed
-from ._errai_payloads import NOTHING, next_payload
+from ._errai_payloads import NOTHING, Echo, next_payload, readable, word
 from ._errai_requests import HEADERS, POLL, Requests
 from ._errai_upgrade import PATIENCE, Offer, Upgrade, offer_in
 from ._http_client import HttpClient, Lost
@@ -25,35 +25,61 @@ if TYPE_CHECKING:
     from ..plugins import DialOptions
     from ._ws_transport import WebSocketTransport
 
-__all__ = ["ErraiClient"]
+__all__ = ["FRAME", "ErraiClient"]
 
+FRAME: Final = 8000
+"""Bytes of a WebSocket frame that every server of Errai's takes: Tomcat's endpoint ends the connection at 8,192 characters."""
 _LULL = 0.1
 """Seconds until the next question to a server that has answered nothing, and that at once."""
 _PAUSES = 30.0
 """The longest pause between two streams of events that a server may ask for."""
+_MOMENT = 0.25
+"""Seconds for a stream of events to show by itself that it carries."""
 logger: logging.Logger = logging.getLogger("polybus.transports")
 
 
 class ErraiClient(HttpClient):
     """A `plugins.Transport` that posts what it is given, in order, and fetches the rest.
 
+    While something is posted the link keeps what comes: it then knows what was never sent.
+
     Args:
-        ways: Of ``websocket``, ``events`` and ``poll`` those that may be tried. One that turns out to swallow what is sent to
-            us is taken out, for the connections that come after this one.
+        ways: Of ``websocket``, ``events`` and ``poll`` those that may be tried. Where there are several, one that turns out to
+            swallow what is sent to us is taken out, for the connections that come after this one.
+        frame: Bytes: what is larger is posted also where there is a WebSocket; 0 is nothing. None: as the server needs it.
     """
 
-    def __init__(self, url: str, tls: ssl.SSLContext | None, options: DialOptions, ways: set[str]) -> None:
+    def __init__(
+        self, url: str, tls: ssl.SSLContext | None, options: DialOptions, ways: set[str], frame: int | None = None
+    ) -> None:
         super().__init__(url, tls, options, HEADERS)
-        self._requests = Requests(self, url, tls, options)
+        self._requests = Requests(self, self._http, url, tls, options)
         self._options = options
         self._ways = ways
+        self._frame = frame
         self._posting = anyio.Lock()
         """Held by whoever posts: an answer that has not been delivered may not be overtaken by what comes on another way."""
+        self._busy = False
+        """Something is being posted."""
+        self._given = 0
+        """Frames that were to be posted."""
+        self._gone = 0
+        """Of these, those that the server has answered."""
+        self._progress = anyio.Event()
         self._offer = Offer()
         self._opened = anyio.Event()
-        """The first answer has come: there is a session to fetch from."""
+        """The server has let us in: there is a session to fetch from."""
+        self._echo: Echo | None = None
+        self._carries = anyio.Event()
+        """Something has come on the stream of events, or it is known that there is none."""
+        self._leaving = False
+        self._stream_over = anyio.Event()
         self._upgrade: Upgrade | None = None
         self._socket: WebSocketTransport | None = None
+        self._unread = False
+        """Whether something was said over the WebSocket of which it is not known that it was read."""
+        self._slow = False
+        """Whether the WebSocket takes nothing at the moment."""
 
     # -- plugins.Transport
 
@@ -63,25 +89,32 @@ class ErraiClient(HttpClient):
         Raises:
             TooLarge: The frame is over `Limits.message`.
         """
-        if self._socket is None:
-            super().send(frame)
-        elif self._state is State.OPEN:
-            self._socket.send(frame)
+        if self._socket is not None and self._state is State.OPEN and not self._queue and not self._busy and self._fits(frame):
+            self._say(self._socket, frame)
+            return
+        waiting = len(self._queue)
+        super().send(frame)
+        self._given += len(self._queue) - waiting
+
+    async def written(self) -> None:
+        """Wait until the server has answered the posts with all that was sent so far, or the connection is over."""
+        goal = self._given
+        while self._gone < goal and self._state is not State.LOST:
+            await self._progress.wait()
 
     def write_backlog(self) -> int:
         """Bytes that have not left yet."""
-        return self._size if self._socket is None else self._socket.write_backlog()
-
-    def close(self, code: int = 1000, reason: str = "") -> None:
-        """Send what waits, tell the server; after `Limits.close_timeout` cut. `Receiver.closed` follows."""
-        super().close(code, reason)
-        if self._socket is not None:
-            self._socket.close(code, reason)
+        return self._size + (self._socket.write_backlog() if self._socket is not None else 0)
 
     def tick(self, now: float) -> None:
         """Requests have their own deadlines."""
         if self._upgrade is not None and self._upgrade.socket is not None:
             self._upgrade.socket.tick(now)
+
+    def resume(self) -> None:
+        """There is room again, if so."""
+        if not self._busy and not self._slow:
+            super().resume()
 
     # -- the tasks
 
@@ -93,30 +126,40 @@ class ErraiClient(HttpClient):
         try:
             await super()._run()
         finally:
+            self._progress.set()
             if self._upgrade is not None and self._upgrade.socket is not None:
                 self._upgrade.socket.abort(self._why or Closed(1006, "the connection was given up"))
 
     # -- out
 
     async def _post_all(self) -> None:
-        """What waits, one request at a time, so that it arrives in order. The first one opens the session."""
-        phase = {"phase": "connection", "wait": "1"}
+        """What waits, one request at a time, so that it arrives in order. The first ones open the session."""
         while await self.something():
             async with self._posting:
-                if not self._queue:
-                    continue  # the WebSocket has taken it
-                payload = next_payload(self._queue, self.max_frame)
-                if self._state is State.CLOSING and not self._queue:
-                    phase = {"phase": "disconnect"}
-                answer = await self._requests.post("out", payload, phase)
-                if not self._opened.is_set():
-                    self._offer = offer_in(answer)
-                self._deliver(answer)
-            phase = {}
-            self._opened.set()
-            self.taken(self._size - sum(map(len, self._queue)))
+                if self._socket is not None:
+                    await self._pass_by(self._socket)
+                if self._queue:
+                    await self._post_waiting()
         if self._socket is None:
             self._scope.cancel()
+        elif self._why is not None:
+            self._socket.close(self._why.code, self._why.reason)
+
+    async def _post_waiting(self) -> None:
+        """
+        Raises:
+            Lost: It does not get through.
+        """
+        waiting = len(self._queue)
+        payload = next_payload(self._queue, self.max_frame)
+        posted = waiting - len(self._queue)
+        query = {} if self._opened.is_set() else {"phase": "connection", "wait": "1"}
+        if self._state is State.CLOSING and not self._queue:
+            query = {"phase": "disconnect"}
+        await self._ask("out", payload, query)
+        if self._offer.flags or not self._queue:  # else the session tries its other handshake
+            self._opened.set()
+        self._left(posted)
 
     async def post(self, payload: bytes) -> bytes:
         """Post between other posts.
@@ -125,9 +168,62 @@ class ErraiClient(HttpClient):
             Lost: It does not get through.
         """
         async with self._posting:
-            answer = await self._requests.post("out", payload, {})
-            self._deliver(answer)
+            return await self._ask("out", payload, {})
+
+    async def _ask(self, name: str, payload: bytes, query: Mapping[str, str]) -> bytes:
+        """Post, for whoever holds the lock, and deliver the answer.
+
+        Raises:
+            Lost: It does not get through.
+        """
+        self._busy = True
+        self.pause()
+        answer = await self._requests.post(name, payload, query)
+        if not self._opened.is_set():
+            self._offer = offer_in(answer)
+        self._deliver(answer)
+        self._busy = False
+        self.resume()
         return answer
+
+    def _left(self, frames: int) -> None:
+        """So many frames of the queue wait no more."""
+        self._gone += frames
+        progress, self._progress = self._progress, anyio.Event()
+        progress.set()
+        self.taken(self._size - sum(map(len, self._queue)))
+
+    # -- out, where there is a WebSocket
+
+    def _fits(self, frame: bytes) -> bool:
+        """Whether the server takes a frame over the WebSocket."""
+        most = self._frame if self._frame is not None else 0 if self._offer.ours else FRAME
+        return not most or len(frame) <= most
+
+    def _say(self, socket: WebSocketTransport, frame: bytes) -> None:
+        self._unread = True
+        socket.send(frame)
+
+    async def _pass_by(self, socket: WebSocketTransport) -> None:
+        """Say what fits, up to what does not; that is posted when the server has read all that was said before it.
+
+        Raises:
+            Lost: The server does not say that it has.
+        """
+        said = 0
+        while self._queue and self._fits(self._queue[0]):
+            self._say(socket, self._queue.popleft())
+            said += 1
+        self._left(said)
+        if self._queue and self._unread:
+            self.pause()
+            echo = self._echo = Echo()
+            socket.send(echo.question)
+            with anyio.move_on_after(POLL):
+                await echo.heard.wait()
+            if not echo.heard.is_set():
+                raise Lost(Closed(1006, f"{self.address} does not read what is said over the WebSocket"))
+            self._unread = False
 
     # -- in
 
@@ -140,6 +236,7 @@ class ErraiClient(HttpClient):
         flags = self._offer.flags
         if "WebSockets" in flags and "websocket" in self._ways and await self._upgraded():
             return
+        await self._take_over()
         if "SSE" in flags and "events" in self._ways and not await self._events_end():
             return
         if "poll" not in self._ways:
@@ -148,21 +245,14 @@ class ErraiClient(HttpClient):
         await self._poll_all()
 
     async def _upgraded(self) -> bool:
-        """Whether a WebSocket carries everything from now on."""
+        """Whether a WebSocket carries everything from now on, but what is too large for it."""
         self._upgrade = upgrade = Upgrade(self, self._offer, self._requests, self._options)
         if not await upgrade.negotiate():
             logger.info("polybus: %s: no WebSocket: %s", self.address, upgrade.reason)
             return False
         async with self._posting:  # all answers have been delivered
-            self._socket = socket = upgrade.open()
-            if socket is None:
-                return False
-            while self._queue:
-                socket.send(self._queue.popleft())
-        self.taken(self._size)
-        if self._state is State.CLOSING and self._why is not None:
-            socket.close(self._why.code, self._why.reason)
-        return True
+            self._socket = upgrade.open()
+        return self._socket is not None
 
     async def _events_end(self) -> bool:
         """Read events for as long as there are some; whether there are none here.
@@ -170,54 +260,89 @@ class ErraiClient(HttpClient):
         Raises:
             Lost: They broke off, or are held up on the way.
         """
-        while self._state is State.OPEN:
-            pause, held_up = await self._one_stream()
-            if held_up:
-                self._ways.discard("events")
-                raise Lost(Closed(1006, f"events of {self.address} are held up on the way: the next connection does without"))
-            if pause is None:
-                return True
-            await anyio.sleep(min(max(pause, _LULL), _PAUSES))
+        self.begin(self._try_events)
+        try:
+            while self._state is State.OPEN and not self._leaving:
+                pause = await self._requests.listen(self._deliver, self._carries.set)
+                if pause is None:
+                    return True
+                await anyio.sleep(min(max(pause, _LULL), _PAUSES))
+        except Lost:
+            if not self._leaving:
+                raise
+        finally:
+            self._carries.set()
+            self._stream_over.set()
         return False
 
-    async def _one_stream(self) -> tuple[float | None, bool]:
-        """Until it ends in order; the pause before the next one, and whether nothing came in time."""
-        await self._posting.acquire()
-        holding = True  # until its first bytes: an answer under way could be overtaken
+    async def _take_over(self) -> None:
+        """Fetch without waiting: from then on no post takes along what comes another way, so that nothing is overtaken."""
+        async with self._posting:
+            await self._ask("in", NOTHING, {})
 
-        def release() -> None:
-            nonlocal holding
-            if holding:
-                holding = False
-                self._posting.release()
+    async def _try_events(self) -> None:
+        """Find out whether events get through, while everything goes on. A real server sends not even the head of its answer
+        before it has something to say, so it is asked for something, as Errai's own client does.
 
-        def began() -> None:
-            patience.deadline = float("inf")
-            release()
+        Raises:
+            Lost: What was asked for has gone into the stream, and nothing comes out of it.
+        """
+        pause = _MOMENT
+        while not await self._carries_within(pause):
+            echo = self._echo = Echo()
+            await self.post(echo.question)
+            # An answer that comes with a post says nothing: at a real server the two race for it.
+            if not echo.heard.is_set() and not await self._carries_within(PATIENCE):
+                await self.post(NOTHING)
+                if not echo.heard.is_set():
+                    await self._leave()
+            pause = min(2 * pause, PATIENCE)
 
-        try:
-            with anyio.move_on_after(PATIENCE) as patience:
-                return await self._requests.listen(self._deliver, began), False
-        finally:
-            release()
-        return None, True
+    async def _carries_within(self, seconds: float) -> bool:
+        with anyio.move_on_after(seconds):
+            await self._carries.wait()
+        return self._carries.is_set()
+
+    async def _leave(self) -> None:
+        """End the session, for then the server ends the stream, and what is held up in it comes out.
+
+        Raises:
+            Lost: Always.
+        """
+        hint = "the next connection does without" if len(self._ways) > 1 else "is there a proxy that collects? Use channel=poll"
+        why = Closed(1006, f"events of {self.address} are held up on the way: {hint}")
+        if len(self._ways) > 1:
+            self._ways.discard("events")
+        self._leaving = True
+        goodbye = word(ToSubject="ServerBus", CommandType="Disconnect", Reason="events are held up on the way")
+        async with self._posting:
+            self._busy = True
+            self.pause()
+            self._deliver(await self._requests.post("out", goodbye, {"phase": "disconnect"}))
+            with anyio.move_on_after(PATIENCE):
+                await self._stream_over.wait()
+        raise Lost(why)
 
     async def _poll_all(self) -> None:
-        """Ask, wait, ask again. The first one does not wait: from then on no post takes along what a poll would bring."""
-        async with self._posting:
-            self._deliver(await self._requests.post("in", NOTHING, {}))
-        short = "ShortPolling" in self._offer.flags and "LongPolling" not in self._offer.flags
+        """Ask, wait, ask again."""
+        flags, legacy = self._offer.flags, self._offer.legacy
+        short = not flags.isdisjoint(("ShortPolling", "NoLongPollAvailable")) and "LongPolling" not in flags
         while self._state is State.OPEN:
             if short:
                 await anyio.sleep(self._offer.frequency)
+                await self._take_over()
+                continue
             asked = self._host.time()
-            answer = await self._requests.post("in", NOTHING, {} if short else {"wait": "1"}, POLL)
+            answer = await self._requests.poll(legacy)
             self._deliver(answer)
-            if not short and _is_nothing(answer) and self._host.time() - asked < _LULL:
+            if readable(answer) == NOTHING and self._host.time() - asked < _LULL:
                 await anyio.sleep(_LULL)
 
     def _deliver(self, payload: bytes) -> None:
-        if not _is_nothing(payload):
+        payload = readable(payload)
+        if self._echo is not None:
+            payload = self._echo.taken_from(payload)
+        if payload != NOTHING or not self._opened.is_set():  # that nothing answers its first word says something to a session
             self.deliver([payload])
 
     # -- what the WebSocket calls
@@ -235,14 +360,10 @@ class ErraiClient(HttpClient):
 
     def pause_writing(self) -> None:
         """The server is slow."""
-        if not self._paused and self._receiver is not None:
-            self._paused = True
-            self._receiver.pause_writing()
+        self._slow = True
+        self.pause()
 
     def resume_writing(self) -> None:
         """There is room again."""
-        self.taken(0)
-
-
-def _is_nothing(payload: bytes) -> bool:
-    return payload.strip() in (b"", NOTHING)
+        self._slow = False
+        self.resume()

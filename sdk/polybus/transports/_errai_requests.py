@@ -12,6 +12,7 @@ import httpx
 
 from ..plugins import Closed
 from ._errai_events import EventReader, EventTooLarge
+from ._errai_payloads import NOTHING
 from ._http_client import Lost, lost, turned_away
 
 if TYPE_CHECKING:
@@ -22,6 +23,8 @@ __all__ = ["HEADERS", "POLL", "Requests"]
 
 POLL: Final = 60.0
 """Seconds of patience with a poll, and between two signs of life in a stream of events; a real server gives one after 45."""
+_QUEUE: Final = "RemoteQueueID"
+"""Where servers of Errai until 2.3 look for the client's id, and in ``phase`` for what later ones find in the query."""
 _CSRF: Final = "errai-csrf-token"
 _JSON: Final = "application/json"
 _EVENTS: Final = "text/event-stream"
@@ -31,16 +34,19 @@ HEADERS: Final = {"content-type": f"{_JSON}; charset=utf-8", "accept": _JSON}
 class Requests:
     """The requests of one client id."""
 
-    def __init__(self, client: HttpClient, url: str, tls: ssl.SSLContext | None, options: DialOptions) -> None:
+    def __init__(
+        self, client: HttpClient, http: httpx.AsyncClient, url: str, tls: ssl.SSLContext | None, options: DialOptions
+    ) -> None:
         root, _, self._query = url.partition("?")
         parts = urlsplit(root)
         self.secure: bool = parts.scheme == "https"
         self.host: str = parts.hostname or ""
         self._client = client
-        self._http = client._http
+        self._http = http
         self._tls = tls
         self._given = dict(options.headers)
         self._id = f"{secrets.randbelow(2**31)}-{secrets.randbelow(2**31)}"
+        http.headers[_QUEUE] = self._id
         self._root = root.rstrip("/")
         self._count = 0
 
@@ -50,12 +56,22 @@ class Requests:
         Raises:
             Lost: No answer, or one that ends the connection.
         """
-        status, headers, body = await self._exchange(name, payload, query, patience)
+        status, headers, body = await self._exchange("POST", name, payload, query, patience)
         token = headers.get(_CSRF)
         if status == 403 and token:  # "repeat with this header" (notes, section 2.1)
             self._http.headers[_CSRF] = token
-            status, headers, body = await self._exchange(name, payload, query, patience)
+            status, headers, body = await self._exchange("POST", name, payload, query, patience)
         return _judged(status, headers, body)
+
+    async def poll(self, legacy: bool) -> bytes:
+        """Wait at the server for what it has to say; servers of Errai until 2.3 let nobody wait but who says GET.
+
+        Raises:
+            Lost: No answer, or one that ends the connection.
+        """
+        if legacy:
+            return _judged(*await self._exchange("GET", "in", b"", {}, POLL))
+        return await self.post("in", NOTHING, {"wait": "1"}, POLL)
 
     async def listen(self, deliver: Callable[[bytes], None], began: Callable[[], None]) -> float | None:
         """Read a stream of events until it ends in order. `began` is called with its first bytes.
@@ -118,14 +134,17 @@ class Requests:
         return httpx.QueryParams(self._query).merge({"z": str(self._count), "clientId": self._id, **query})
 
     async def _exchange(
-        self, name: str, payload: bytes, query: Mapping[str, str], patience: float | None
+        self, method: str, name: str, payload: bytes, query: Mapping[str, str], patience: float | None
     ) -> tuple[int, httpx.Headers, bytes]:
         """
         Raises:
             Lost: No answer.
         """
         timeout = self._http.timeout if patience is None else httpx.Timeout(self._http.timeout.write, read=patience)
-        return await self._client.ask("POST", self._url(name), params=self._params(query), content=payload, timeout=timeout)
+        headers = {"phase": query["phase"]} if "phase" in query else {}
+        return await self._client.ask(
+            method, self._url(name), params=self._params(query), headers=headers, content=payload, timeout=timeout
+        )
 
 
 def _judged(status: int, headers: httpx.Headers, body: bytes) -> bytes:

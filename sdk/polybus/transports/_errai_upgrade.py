@@ -37,6 +37,10 @@ class Offer:
     token: str = field(default="", repr=False)
     frequency: float = 0.5
     """Seconds between two short polls."""
+    legacy: bool = False
+    """Whether it is a server of Errai until 2.3."""
+    ours: bool = False
+    """Whether it is a polybus."""
 
 
 def offer_in(payload: bytes) -> Offer:
@@ -50,7 +54,9 @@ def offer_in(payload: bytes) -> Offer:
         return value if isinstance(value, str) else ""
 
     flags = frozenset(flag.strip() for flag in text("CapabilitiesFlags").split(","))
-    return Offer(flags, text("ConnectionSessionKey"), text("WebSocketURL"), text("WebSocketToken"), _frequency(message))
+    legacy, ours = message["CommandType"] == "CapabilitiesNotice", "Polybus" in message
+    key, url, token = text("ConnectionSessionKey"), text("WebSocketURL"), text("WebSocketToken")
+    return Offer(flags, key, url, token, _frequency(message), legacy, ours)
 
 
 def _frequency(message: Mapping[str, Any]) -> float:

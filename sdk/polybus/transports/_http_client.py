@@ -18,6 +18,8 @@ from ._wire import HIGH_WATER, LOW_WATER, call_later, plain_reason
 if TYPE_CHECKING:
     import ssl
 
+    from anyio.abc import TaskGroup
+
     from ..plugins import DialOptions, Receiver
 
 __all__ = ["HttpClient", "Lost", "lost", "turned_away"]
@@ -62,6 +64,7 @@ class HttpClient:
         self._paused = False
         self._changed = anyio.Event()
         self._scope = anyio.CancelScope()
+        self._group: TaskGroup | None = None
         self._why: Closed | None = None
         self._cancel_timer: Callable[[], None] | None = None
 
@@ -85,9 +88,8 @@ class HttpClient:
         self._queue.append(frame)
         self._size += len(frame)
         self._changed.set()
-        if self._size > HIGH_WATER and not self._paused and self._receiver is not None:
-            self._paused = True
-            self._receiver.pause_writing()
+        if self._size > HIGH_WATER:
+            self.pause()
 
     def write_backlog(self) -> int:
         """Bytes that have not been posted yet."""
@@ -127,9 +129,24 @@ class HttpClient:
     def taken(self, size: int) -> None:
         """So many bytes wait no more."""
         self._size -= size
+        self.resume()
+
+    def pause(self) -> None:
+        """Let the bus keep what comes now."""
+        if not self._paused and self._receiver is not None:
+            self._paused = True
+            self._receiver.pause_writing()
+
+    def resume(self) -> None:
+        """There is room again, if so."""
         if self._paused and self._size <= LOW_WATER and self._state is State.OPEN and self._receiver is not None:
             self._paused = False
             self._receiver.resume_writing()
+
+    def begin(self, work: Callable[[], Awaitable[None]]) -> None:
+        """Work besides `works`, until its end or that of the connection. A task group of one's own would wrap what it loses."""
+        assert self._group is not None
+        self._group.start_soon(self.guarded, work)
 
     def deliver(self, frames: list[bytes]) -> None:
         """What the server has said."""
@@ -167,9 +184,9 @@ class HttpClient:
     async def _run(self) -> None:
         try:
             with self._scope:
-                async with anyio.create_task_group() as group:
+                async with anyio.create_task_group() as self._group:
                     for work in self.works():
-                        group.start_soon(self.guarded, work)
+                        self.begin(work)
         finally:
             self._state = State.LOST
             if self._cancel_timer is not None:

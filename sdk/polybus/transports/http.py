@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Http", "SecureHttp"]
 
+_OPTIONS = ("channel", "frame")
 _CHANNELS = {"auto": ("websocket", "events", "poll"), "websocket": ("websocket",), "events": ("events",), "poll": ("poll",)}
 
 
@@ -31,6 +32,8 @@ class HttpConnector:
     url: str
     ways: set[str]
     """How messages may come to us."""
+    frame: int | None = None
+    """Bytes: what is larger is posted, although there is a WebSocket; 0 is nothing. None: as the server needs it."""
     reconnects: bool = field(default=True, init=False)
 
     async def connect(self, options: DialOptions) -> Transport:
@@ -53,11 +56,12 @@ class HttpConnector:
         from ._errai_client import ErraiClient
 
         # Nothing is sent yet: the first request is the protocol's handshake.
-        return ErraiClient(self.url, options.tls, options, self.ways)
+        return ErraiClient(self.url, options.tls, options, self.ways, self.frame)
 
 
 class Http:
-    """``http://host:port/path``; ``?channel=poll``, ``events`` or ``websocket`` chooses how messages come to a client."""
+    """``http://host:port/path``; ``?channel=poll``, ``events`` or ``websocket`` chooses how messages come to a client, and
+    ``?frame=`` is the largest frame in bytes that it gives to a WebSocket."""
 
     name = "http"
     _port = 80
@@ -66,17 +70,19 @@ class Http:
         """For an address without the protocol.
 
         Raises:
-            ValueError: The host is missing, or the channel is not known.
+            ValueError: The host is missing, or an option has no value that it may have.
         """
         self._address(url)
         root, _, query = url.partition("?")
         fields = parse_qsl(query, keep_blank_values=True)
-        chosen = [value for name, value in fields if name == "channel"] or ["auto"]
-        if chosen[-1] not in _CHANNELS:
-            raise ValueError(f"http: channel={chosen[-1]!r} is not known; it is one of {', '.join(_CHANNELS)}")
-        return HttpConnector(
-            _joined(root, ((name, value) for name, value in fields if name != "channel")), set(_CHANNELS[chosen[-1]])
-        )
+        options = {name: value for name, value in fields if name in _OPTIONS}
+        channel, frame = options.get("channel", "auto"), options.get("frame")
+        if channel not in _CHANNELS:
+            raise ValueError(f"http: channel={channel!r} is not known; it is one of {', '.join(_CHANNELS)}")
+        if frame is not None and not (frame.isascii() and frame.isdigit()):
+            raise ValueError(f"http: frame={frame!r} is no number of bytes; 0 is no limit")
+        others = _joined(root, ((name, value) for name, value in fields if name not in _OPTIONS))
+        return HttpConnector(others, set(_CHANNELS[channel]), None if frame is None else int(frame))
 
     def is_private(self, url: str) -> bool:
         """Whether only this machine can reach that address."""

@@ -165,6 +165,7 @@ _CLIENT: Final[Mapping[State, Mapping[str, Step]]] = {
         "CapabilitiesNotice": Step(Action.NOTE, _T),
         "FinishStateSync": Step(Action.FINISH_CLIENT, _C),
         "Heartbeat": Step(Action.BEAT, _T),
+        "SessionExpired": Step(Action.FALL_BACK, _Q),  # what a server until 2.3 says of Associate over HTTP
         "nothing": Step(Action.FALL_BACK, _Q),
         "silence": Step(Action.FALL_BACK, _Q),
         "unknown": Step(Action.FALL_BACK, _Q),
