@@ -1,7 +1,7 @@
 """Stand-ins for what Errai's servers are, as a client over HTTP sees them, each from what was seen of the real one.
 
-They run in a thread, so that the client under test may run in any event loop. What is between a servlet and its client (a proxy)
-is here too.
+They run in a thread, so that the client under test may run in any event loop. What is between a servlet and its client
+(a proxy) is here too.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import json
 import threading
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
+from functools import partial
 from typing import Any
 from urllib.parse import parse_qs
 
@@ -42,6 +43,7 @@ class Queue:
         self.subjects: set[str] = set()
         self.waiting: list[bytes] = []
         self.changed = asyncio.Event()
+        self.taken = asyncio.Event()
         self.listening = 0
         """Streams that wait for something."""
         self.stopped = False
@@ -68,11 +70,12 @@ class Queue:
                     self.changed.clear()
                     await self.changed.wait()
         waiting, self.waiting = self.waiting, []
+        self.taken.set()
         return b"[%b]" % b",".join(waiting)
 
 
 class Servlet:
-    """What all have in common: sessions known by cookie and client id, the bus behind them, requests in order of their coming."""
+    """What all have in common: sessions known by the client's id, and the bus behind them."""
 
     flags = "LongPolling"
     json = JSON
@@ -83,16 +86,13 @@ class Servlet:
         """All messages with the way that they came: ``POST`` or ``socket``."""
         self.requests: list[tuple[str, dict[str, str]]] = []
         """Method and query of all requests."""
-        self.loading = threading.Event()
-        """Set when the marshallers are there: before that, nothing is answered."""
-        self.loading.set()
-        self.stuck = threading.Event()
-        """While it is set, posts are read and neither done nor answered."""
+        self.held: tuple[str, ...] = ()
+        """Methods of requests that are read, and neither done nor answered."""
+        self.released = asyncio.Event()
         self.status = 200
         self.loop: asyncio.AbstractEventLoop | None = None
-        self.over = False
 
-    # -- for tests
+    # -- for tests, from any thread
 
     @property
     def streams(self) -> int:
@@ -102,18 +102,21 @@ class Servlet:
         return [message.get("Value") for _, message in self.log if message.get("ToSubject") == subject]
 
     def publish(self, subject: str, value: Any) -> None:
-        """From any thread."""
         assert self.loop is not None
         self.loop.call_soon_threadsafe(self.deliver, {"ToSubject": subject, "Value": value})
+
+    def release(self) -> None:
+        """Do what was held, and hold nothing more."""
+        self.held = ()
+        if self.loop is not None:
+            self.loop.call_soon_threadsafe(self.released.set)
 
     def subscribed(self, subject: str) -> bool:
         return any(subject in queue.subjects for queue in self.queues.values())
 
     def end(self) -> None:
         """Whoever waits, waits no more."""
-        self.over = True
-        self.loading.set()
-        self.stuck.clear()
+        self.release()
         for queue in self.queues.values():
             queue.stop()
 
@@ -144,7 +147,7 @@ class Servlet:
             elif subject == "EchoService":
                 self.answer(queue, message["ReplyTo"], Value=message.get("Value"))
             elif subject == "LateService" and self.loop is not None:
-                self.loop.call_later(0.05, lambda: self.answer(queue, message["ReplyTo"], Value="late"))
+                self.loop.call_later(0.05, partial(self.answer, queue, message["ReplyTo"], Value="late"))
             self.deliver(message)
 
     def command(self, key: tuple[str, str], message: dict[str, Any]) -> None:
@@ -152,7 +155,10 @@ class Servlet:
             case "Associate":
                 queue = self.queues[key] = Queue()
                 queue.subjects.update(message["RemoteServices"].split(","))
-                parts = {"RemoteServices": "ServerBus,ServerEchoService,EchoService,LateService", "ConnectionSessionKey": key[1]}
+                parts = {
+                    "RemoteServices": "ServerBus,ServerEchoService,EchoService,LateService",
+                    "ConnectionSessionKey": key[1],
+                }
                 queue.offer(
                     {"ToSubject": "ClientBus", "CommandType": "FinishAssociation", **parts, "CapabilitiesFlags": self.flags}
                     | self.offers()
@@ -184,8 +190,9 @@ class Servlet:
             body += event.get("body", b"")
             if not event.get("more_body"):
                 break
-        while not self.loading.is_set() or (self.stuck.is_set() and scope["method"] == "POST"):
-            await asyncio.sleep(0.001)
+        while scope["method"] in self.held:
+            self.released.clear()
+            await self.released.wait()
         if self.status != 200:
             await self.respond(send, b"<html>not now</html>", status=self.status, headers=[(b"content-type", b"text/html")])
             return
@@ -219,8 +226,9 @@ class Servlet:
 
 
 class DefaultBlockingServlet(Servlet):
-    """Errai 4's usual one: of its events it sends nothing, not even the head, before it has something to say, or after 45 s. While a
-    stream waits, a post may take along what it has caused, or leave it to the stream: the two race.
+    """Errai 4's usual one: of its events it sends nothing, not even the head, before it has something to say, or after 45 s.
+
+    While a stream waits, a post may take along what it has caused, or leave it to the stream: the two race.
 
     Args:
         post_wins: Who of them gets it.
@@ -235,8 +243,9 @@ class DefaultBlockingServlet(Servlet):
     async def fetch(self, key: tuple[str, str], query: dict[str, str], send: Any) -> None:
         queue = self.queues.get(key)
         if queue is None or query.get("sse") != "1":
-            while queue is not None and not self.post_wins and queue.listening and queue.waiting:
-                await asyncio.sleep(0)
+            if queue is not None and not self.post_wins and queue.listening and queue.waiting:
+                queue.taken.clear()
+                await queue.taken.wait()
             await super().fetch(key, query, send)
             return
         begun = False
@@ -302,9 +311,7 @@ class Jsr356Servlet(DefaultBlockingServlet):
     def command(self, key: tuple[str, str], message: dict[str, Any]) -> None:
         if message["CommandType"] == "WebsocketChannelVerify":
             self.verified = True
-            self.queues[key].offer(
-                {"ToSubject": "ClientBus", "CommandType": "WebsocketChannelOpen", "WebSocketToken": "next"}
-            )
+            self.queues[key].offer({"ToSubject": "ClientBus", "CommandType": "WebsocketChannelOpen", "WebSocketToken": "next"})
         else:
             super().command(key, message)
 

@@ -67,8 +67,8 @@ def word(**parts: str) -> bytes:
 def readable(payload: bytes) -> bytes:
     """One payload of what Errai's servlets write where that is not quite one.
 
-    A queue that is stopped gets a byte 0xFF, so that who waits wakes up, and that byte ends up in the last answer. The servlet with
-    Jetty's continuations begins the answer twice when it had to wait.
+    A queue that is stopped gets a byte 0xFF, so that who waits wakes up, and that byte ends up in the last answer. The servlet
+    with Jetty's continuations begins the answer twice when it had to wait.
     """
     payload = payload.strip()
     if payload.endswith(_KNOCK):
