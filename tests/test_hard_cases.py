@@ -157,7 +157,7 @@ async def test_authenticate_that_says_false_refuses() -> None:
 async def test_a_publisher_that_gave_up_leaves_its_place_to_the_next() -> None:
     bus = Bus()
     with anyio.fail_after(BOUND):
-        async with bus, bus.subscribe("news", queue=1) as news, anyio.create_task_group() as group:
+        async with bus, bus.subscribe("news", queue=1, when_full="block") as news, anyio.create_task_group() as group:
             await bus.publish("news", 1)
             with pytest.raises(QueueFull):
                 await bus.publish("news", 2, timeout=0.01)

@@ -55,7 +55,6 @@ class Backlog:
         "flowing",
         "format",
         "format_for",
-        "held",
         "initiates",
         "opened",
         "outbox",
@@ -94,8 +93,6 @@ class Backlog:
         self.paused: bool = False
         self.flowing: bool = False
         """Up, not paused, and nothing waits: messages go straight to the session."""
-        self.held: Account = Account(runtime, runtime.limits.queue_bytes)
-        """Publications from this link that full `block` subscriptions hold back."""
         self.slow: int = 0
         """Publications dropped since the peer was last keeping up."""
         self.unwritten: Account = Account(runtime)

@@ -208,7 +208,7 @@ class BlockingBus:
         *,
         returns: Any = Any,
         queue: int = 1000,
-        when_full: WhenFull = "block",
+        when_full: WhenFull = "drop_oldest",
         local: bool = True,
     ) -> BlockingSubscription:
         """Receive publications: ``with bus.subscribe("news.*") as news: for message in news: ...``

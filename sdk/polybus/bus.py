@@ -153,6 +153,7 @@ class Bus(Publishing):
             running=(runtime.running if runtime is not None else 0) + self._loopback.running,
             waiting=sum(len(peer.waiting or ()) for peer in peers),
             queued=sum(len(link.outbox) for link in links if link.outbox is not None),
+            unread=sum(map(len, self._inboxes)) + sum(map(len, self._subscriptions)),
             sent=counters.sent,
             received=counters.received,
             dropped=counters.dropped,

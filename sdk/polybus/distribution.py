@@ -34,23 +34,19 @@ class Distribution(FanOut):
         if message.headers is not None and VIA in message.headers and not self._arrived(message, peer):
             return
         subject = message.subject
-        link = peer._link
         inboxes = self._inbound.get(subject)
-        if inboxes is not None:
-            for inbox in inboxes:
-                inbox.offer(message, link)
-            return
-        inboxes = self.local.match(subject)
-        for inbox in inboxes:
-            inbox.offer(message, link)
-        if self.relays.size and self.relays.match(subject):
-            self._relay(message, peer)
-        elif self.remote.size and subject not in self._hinted:
-            self._hint(subject, peer)
-        elif len(self._inbound) < ROUTES:
-            self._inbound[subject] = inboxes
-        else:
-            self._inbound.clear()
+        if inboxes is None:
+            inboxes = self.local.match(subject)
+            if self.relays.size and self.relays.match(subject):
+                self._relay(message, peer)
+            elif self.remote.size and subject not in self._hinted:
+                self._hint(subject, peer)
+            elif len(self._inbound) < ROUTES:
+                self._inbound[subject] = inboxes
+            else:
+                self._inbound.clear()
+        for inbox in inboxes:  # after it is remembered: one that ends with this publication is to be forgotten
+            inbox.offer(message)
 
     def _arrived(self, message: Message, peer: Peer) -> bool:
         """Whether a publication that has been on other buses is news here; takes the header off it."""

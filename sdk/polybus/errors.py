@@ -432,7 +432,7 @@ class QueueFull(BusError):
 
 
 class SlowConsumer(BusError):
-    """A subscription was read too slowly: its link was ended to protect the process."""
+    """A ``block`` subscription was read too slowly, and has ended. Its link and all others go on."""
 
 
 class Unsupported(BusError):

@@ -21,6 +21,7 @@ __all__ = [
     "LinkRetrying",
     "LinkUp",
     "PeerSlow",
+    "SubscriptionSlow",
 ]
 
 
@@ -70,6 +71,21 @@ class PeerSlow(BusEvent):
 
     policy: str = ""
     dropped: int = 0
+
+
+@frozen(kw_only=True)
+class SubscriptionSlow(BusEvent):
+    """A subscription or `on` handler of this bus does not keep up: its queue is half full, or full.
+
+    Told before anything is lost, when the queue is half full (again only after it was empty), and then as long as it drops or
+    holds back, once a second at most. `peer` is who published what came last; None where that was this bus, or several.
+    """
+
+    pattern: str | int = ""
+    unread: int = 0
+    """Publications that wait."""
+    dropped: int = 0
+    """Those that its queue did not take, since it began."""
 
 
 @frozen(kw_only=True)

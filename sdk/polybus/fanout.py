@@ -279,7 +279,7 @@ class FanOut(Interest):
                 if inbox.full and not await inbox.room(deadline):
                     full.append(f"the queue of {inbox.pattern!r} ({inbox.queue})")
                 else:
-                    inbox.offer(message, None)
+                    inbox.offer(message)
         slow = False
         catching_up: list[Link] = []
         free = self._bus._authorize is None
@@ -354,7 +354,7 @@ class FanOut(Interest):
                 if inbox.full:
                     full.append(f"the queue of {inbox.pattern!r} ({inbox.queue})")
                 else:
-                    inbox.offer(message, None)
+                    inbox.offer(message)
         for peer in peers:
             try:
                 if peer in self._unasked:

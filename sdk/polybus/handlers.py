@@ -16,11 +16,20 @@ from .subjects import captures
 if TYPE_CHECKING:
     from .bus import Bus
 
-__all__ = ["Handler", "plan"]
+__all__ = ["Handler", "Misfit", "plan"]
 
 Bind: TypeAlias = "Callable[[Bus, Message, float | None, Any], dict[str, Any]]"
 
 _NO_DEFAULT = inspect.Parameter.empty
+
+
+class Misfit(BadRequest):
+    """An argument that does not fit: told apart from a `BadRequest` that the function raises."""
+
+    @classmethod
+    def of(cls, error: BadRequest) -> Misfit:
+        """The same error, as one of an argument."""
+        return cls(error.text, reason=error.reason, detail=error.detail)
 
 
 class Handler:
@@ -51,19 +60,26 @@ class Handler:
         """The keyword arguments for one message.
 
         Raises:
-            BadRequest: The body or a captured name does not fit its annotation.
+            Misfit: The body or a captured name does not fit its annotation.
         """
-        return {name: make(bus, message, deadline, channel) for name, make in self._makers}
+        try:
+            return {name: make(bus, message, deadline, channel) for name, make in self._makers}
+        except BadRequest as error:
+            raise Misfit.of(error) from error.__cause__
 
     def invoke(self, bus: Bus, message: Message, deadline: float | None, channel: Any = None) -> Any:
         """Call the function: the coroutine, the async iterator or, of a plain function, the result.
 
         Raises:
-            BadRequest: An argument does not fit.
+            Misfit: An argument does not fit.
         """
-        if self.only_body is not None:
-            return self.function(self.only_body(message))
-        return self.function(**self.arguments(bus, message, deadline, channel))
+        if self.only_body is None:
+            return self.function(**self.arguments(bus, message, deadline, channel))
+        try:
+            body = self.only_body(message)
+        except BadRequest as error:
+            raise Misfit.of(error) from error.__cause__
+        return self.function(body)
 
 
 def plan(subject: str | int, function: Callable[..., Any], *, inline: bool = False, publication: bool = False) -> Handler:

@@ -2,47 +2,62 @@
 
 from __future__ import annotations
 
+import logging
+import math
 from collections import deque
 from typing import TYPE_CHECKING
 
 import anyio
 
 from .account import OVERHEAD, Account
-from .errors import Code, SlowConsumer
-from .plugins import Closed
+from .errors import Code
+from .events import SubscriptionSlow
+from .offences import Offences
 
 if TYPE_CHECKING:
     from typing import Any
 
     from .bus import Bus
-    from .link import Link
     from .message import Message
     from .router import WhenFull
+    from .runtime import Runtime
 
 __all__ = ["Inbox"]
 
+logger: logging.Logger = logging.getLogger("polybus")
+
 _STEP = 16 * 1024
 """Bytes by which a queue may be larger than what is charged for it: a queue that is read costs no book-keeping."""
+_PAUSE = 1.0
+"""Seconds between two events that tell of one queue."""
 
 
 class Inbox:
     """A queue of publications, bounded in messages (`queue`) and in bytes (`Limits.queue_bytes`), with a policy for one more.
 
-    It is full at either bound, so that the last message may be of any size. Of a full ``block`` queue, publishers in this
-    process are held back; what arrives over a link is kept beyond the size and charged to that link, which ends when it holds
-    back more than `Limits.queue_bytes`.
+    It is full at either bound, so that the last message may be of any size. Beyond it, `Limits.queue_bytes` of what arrives
+    over links are held back where the policy is ``block``, and, whatever the policy, of what comes before the reader that was
+    woken has its turn: one read of a connection brings thousands of small messages, and to lose these would be the fault of
+    nobody who reads. What such a reader does not take in its turn goes by the policy.
     """
 
     __slots__ = (
         "_account",
         "_bus",
         "_bytes",
+        "_coming",
+        "_half",
+        "_held",
         "_least_kept",
+        "_lines",
+        "_mark",
         "_most",
         "_most_free",
         "_overflow",
         "_queue",
         "_room",
+        "_tells_at",
+        "_told",
         "dropped",
         "local",
         "pattern",
@@ -62,8 +77,19 @@ class Inbox:
         """Whether the bus's own publications are taken too."""
         self.dropped: int = 0
         self._queue: deque[Message] = deque()
-        self._overflow: deque[tuple[Link, int]] | None = None
-        """Who pays for the last messages of the queue, which are not counted in `_bytes`, and how much."""
+        self._coming: bool = False
+        """Whether a reader has been woken and has not had its turn."""
+        self._half: int = (queue + 1) // 2
+        self._mark: int = self._half
+        """Messages at which something is to be told or decided: the half first, then the whole, until the queue was empty."""
+        self._overflow: deque[int] | None = None
+        """What the last messages of the queue cost, which are held back and not counted in `_bytes`."""
+        self._held: Account | None = None
+        self._tells_at: float = math.inf
+        """When something may be told again; infinite while nothing has been told of late."""
+        self._told: int = 0
+        """How many had been dropped when that was told last."""
+        self._lines: Offences = Offences()
         self._room: list[Any] | None = None
         self._most: int = bus.limits.queue_bytes
         self._bytes: int = 0
@@ -75,19 +101,13 @@ class Inbox:
     def __len__(self) -> int:
         return len(self._queue)
 
-    def offer(self, message: Message, link: Link | None) -> None:
-        """Take a publication; `link` is None when this process published it (and has waited for room)."""
-        if len(self._queue) >= self.queue or (self._bytes >= self._most_free and not self._charge()):
-            if self.when_full == "block":
-                if link is not None:
-                    self._hold(message, link)
-                    return
-            elif not self._displace(message):
-                return
-        self._queue.append(message)
-        if (raw := message.raw) is not None:
-            self._bytes += len(raw)
-        self._arrived()
+    def offer(self, message: Message) -> None:
+        """Take a publication; one of this process (without a `Message.peer`) has waited for room."""
+        if (len(self._queue) < self._mark and self._bytes < self._most_free) or self._admits(message):
+            self._queue.append(message)
+            if (raw := message.raw) is not None:
+                self._bytes += len(raw)
+            self._arrived()
 
     def _arrived(self) -> None:
         raise NotImplementedError
@@ -100,6 +120,7 @@ class Inbox:
             self._bytes -= len(raw)
         if not queue:
             self._bytes = 0
+            self._mark = self._half
             if self._account is not None:
                 self._settle()
         elif self._bytes < self._least_kept:
@@ -112,11 +133,15 @@ class Inbox:
 
     def expired(self, message: Message) -> bool:
         """Whether a publication with an end was taken too late; then it is counted and told."""
-        if message.expires is None or message.expires >= self._bus._running.time():
+        if message.expires is None or message.expires >= self._host.time():
             return False
-        self._count_dropped()
+        self._count_dropped(1)
         self._bus._dead_letter(message.peer, message, Code.DEADLINE_EXCEEDED, "expired before it was read")
         return True
+
+    @property
+    def _host(self) -> Runtime:
+        return self._bus._running
 
     # -- what is charged -------------------------------------------------------------------------------------------------
 
@@ -125,7 +150,7 @@ class Inbox:
         if self._bytes >= self._most:
             return False
         if self._account is None:
-            self._account = Account(self._bus._running)
+            self._account = Account(self._host)
         if not self._account.hold(self._bytes - self._account.held):
             return False
         self._set_bounds(self._account.held)
@@ -135,7 +160,7 @@ class Inbox:
         """Pay for exactly what waits."""
         account = self._account
         if account is None:
-            account = self._account = Account(self._bus._running)
+            account = self._account = Account(self._host)
         account.charge(max(self._bytes, 0) - account.held)
         self._set_bounds(account.held)
 
@@ -145,63 +170,141 @@ class Inbox:
 
     # -- what happens to one more ----------------------------------------------------------------------------------------
 
-    def _displace(self, message: Message) -> bool:
-        if self.when_full == "drop_newest":
-            self._count_dropped()
-            return False
-        if self.when_full != "latest" or not self._replace(message.subject):
-            self._drop_oldest()
-        while self._queue and self._bytes >= self._most:
-            self._drop_oldest()
-        return True
+    def _admits(self, message: Message) -> bool:
+        """Whether one more is to be added, now that the queue is half full, or full, or its bytes are to be paid for."""
+        if len(self._queue) < self.queue and (self._bytes < self._most_free or self._charge()):
+            half = len(self._queue) >= self._half or 2 * self._bytes >= self._most
+            if half and self._mark < self.queue and not self._coming:
+                self._mark = self.queue
+                self._tell(message.peer, len(self._queue) + 1)
+            return True
+        block = self.when_full == "block"
+        if block and message.peer is None:
+            return True
+        if block or self._coming:
+            if not self._coming:
+                self._tell(message.peer, len(self._queue) + 1)
+            if self._hold(message):
+                return False
+            if block:
+                self._overrun(message)
+                return False
+        self._let_go()
+        return self._displaces(message)
+
+    def _displaces(self, message: Message) -> bool:
+        """Let the policy choose who goes. Whether the new one stays."""
+        stays = self.when_full != "drop_newest"
+        if not stays:
+            self._count_dropped(1)
+        else:
+            if self.when_full != "latest" or not self._replace(message.subject):
+                self._drop_oldest()
+            while self._queue and self._bytes >= self._most:
+                self._drop_oldest()
+        self._tell(message.peer, len(self._queue) + stays)
+        return stays
 
     def _replace(self, subject: str | int) -> bool:
         for old in self._queue:
             if old.subject == subject:
                 self._queue.remove(old)
                 self._bytes -= len(old.raw or b"")
-                self._count_dropped()
+                self._count_dropped(1)
                 return True
         return False
 
     def _drop_oldest(self) -> None:
         self._bytes -= len(self._queue.popleft().raw or b"")
-        self._count_dropped()
+        self._count_dropped(1)
+        if self._overflow:
+            self._take_in()
 
-    def _count_dropped(self) -> None:
-        self.dropped += 1
-        self._bus._counters.dropped += 1
+    def _count_dropped(self, count: int) -> None:
+        self.dropped += count
+        self._bus._counters.dropped += count
 
-    def _hold(self, message: Message, link: Link) -> None:
+    # -- what is held back -----------------------------------------------------------------------------------------------
+
+    def _hold(self, message: Message) -> bool:
+        """Keep one more beyond the size of the queue. False where that is too much."""
+        if self._held is None:
+            self._held = Account(self._host, self._most)
         size = OVERHEAD + (len(message.raw) if message.raw is not None else 0)
-        if not link.held.hold(size):
-            text = (
-                f"{self.pattern!r} is read too slowly: {len(self._queue)} publications wait (queue={self.queue}) and "
-                f"{link.held.held} bytes of {link.address} are held back (Limits.queue_bytes); "
-                "read faster, or choose when_full="
-            )
-            self._overrun(SlowConsumer(text))
-            link.abort(Closed(1013, "a subscription of this side is read too slowly"), comes_back=True)
-            return
+        if not self._held.hold(size):
+            return False
         message.forget_value()
         if self._overflow is None:
             self._overflow = deque()
-        self._overflow.append((link, size))
+        self._overflow.append(size)
         self._queue.append(message)
         self._arrived()
+        return True
 
-    def _overrun(self, error: SlowConsumer) -> None:
+    def _overrun(self, message: Message) -> None:
+        """More has come to a ``block`` queue than may be held back."""
         raise NotImplementedError
+
+    def _has_come(self) -> None:
+        """A reader has its turn: what it leaves beyond the size of the queue, goes by the policy."""
+        if self.when_full != "block":
+            self._host.call_soon(self._turn_is_over)
+
+    def _turn_is_over(self) -> None:
+        if not self._coming:
+            self._let_go()
+
+    def _let_go(self) -> None:
+        """Hold nothing back any more: what is held goes by the policy, as if it had come just now."""
+        overflow = self._overflow
+        if not overflow or self._held is None or self.when_full == "block":
+            return
+        late = [self._queue.pop() for _ in overflow]
+        overflow.clear()
+        self._held.release(self._held.held)
+        for message in reversed(late):
+            has_room = len(self._queue) < self.queue and (self._bytes < self._most_free or self._charge())
+            if has_room or self._displaces(message):
+                self._queue.append(message)
+                self._bytes += len(message.raw or b"")
 
     def _take_in(self) -> None:
         """There is room in the queue for what was held back: it is charged to the queue from now on."""
-        overflow = self._overflow
+        overflow, held = self._overflow, self._held
+        assert held is not None
         while overflow and len(self._queue) - len(overflow) < self.queue and self._bytes < self._most:
-            link, size = overflow.popleft()
-            link.held.release(size)
+            size = overflow.popleft()
+            held.release(size)
             self._bytes += size - OVERHEAD
         if not self._least_kept <= self._bytes <= self._most_free:
             self._settle()
+
+    # -- what is told ----------------------------------------------------------------------------------------------------
+
+    def _tell(self, peer: Any, unread: int) -> None:
+        """Tell that it is read too slowly; what follows within a second is told at the end of that."""
+        if self._tells_at != math.inf:
+            return
+        runtime = self._host
+        now = runtime.time()
+        self._tells_at = now + _PAUSE
+        self._told = self.dropped
+        runtime.watch(self, self._tells_at)
+        self._bus._emit(SubscriptionSlow(peer=peer, pattern=self.pattern, unread=unread, dropped=self.dropped))
+        text = "polybus: %.200r is read too slowly: %d publications wait (queue=%d, when_full=%r), %d were dropped"
+        level = logging.INFO
+        if (self.dropped or self._overflow) and self._lines.add(now) == 1:
+            level = logging.WARNING
+        logger.log(level, text, self.pattern, unread, self.queue, self.when_full, self.dropped)
+
+    def _expire(self, now: float) -> float:
+        """Its part of `Runtime._sweep`."""
+        if now < self._tells_at:
+            return self._tells_at
+        self._tells_at = math.inf
+        if self.dropped != self._told:
+            self._tell(None, len(self._queue))
+        return self._tells_at
 
     # -- publishers of this process --------------------------------------------------------------------------------------
 
@@ -239,8 +342,11 @@ class Inbox:
         if self._account is not None:
             self._settle()
             self._account = None  # a subscription may be entered again, while the bus runs anew
-        while self._overflow:
-            link, size = self._overflow.popleft()
-            link.held.release(size)
+        if self._held is not None:
+            self._held.release(self._held.held)
+            self._held = self._overflow = None
+        self._coming = False
+        self._mark = self._half
+        self._tells_at = math.inf
         while self._room:
             self._bus._wake(self._room.pop())

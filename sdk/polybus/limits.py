@@ -37,7 +37,8 @@ class Limits:
     outbox_bytes: int = field(default=4 * _MIB, validator=[instance_of(int), gt(0)])
     """The same in bytes."""
     queue_bytes: int = field(default=4 * _MIB, validator=[instance_of(int), gt(0)])
-    """What full ``block`` subscriptions may hold back for one link before it ends with `SlowConsumer`."""
+    """Bodies that wait in the queue of one subscription or `on` handler. As much again may be held back beyond that of what
+    comes over links: for a full ``block`` queue, and for a reader that has been woken and has not had its turn."""
     running: int = field(default=64, validator=[instance_of(int), gt(0)])
     """Requests of one peer that run at the same time."""
     waiting: int = field(default=4096, validator=[instance_of(int), ge(0)])

@@ -130,7 +130,7 @@ class Publishing(Asking):
         *,
         returns: Any = Any,
         queue: int = 1000,
-        when_full: WhenFull = "block",
+        when_full: WhenFull = "drop_oldest",
         local: bool = True,
     ) -> Subscription:
         """Receive publications: ``async with bus.subscribe("news.*") as news: async for message in news: ...``

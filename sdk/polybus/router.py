@@ -15,7 +15,12 @@ __all__ = ["Listen", "Router", "WhenFull"]
 
 F = TypeVar("F", bound=Callable[..., Any])
 WhenFull: TypeAlias = Literal["block", "drop_oldest", "drop_newest", "latest"]
-"""What a full queue does with one more publication."""
+"""What becomes of one more publication for a full queue.
+
+``drop_oldest`` and ``drop_newest`` drop one; ``latest`` drops an older one of the same subject, where there is one. ``block``
+holds publishers in this process back; of what comes over links as much as `Limits.queue_bytes` waits beyond the queue, then a
+subscription ends with `SlowConsumer`, and an `on` handler loses its oldest. Neither costs a link, or anybody else.
+"""
 
 POLICIES = ("block", "drop_oldest", "drop_newest", "latest")
 
@@ -69,7 +74,7 @@ class Router:
         pattern: str | int | Subject[Any, Any],
         *,
         queue: int = 1000,
-        when_full: WhenFull = "block",
+        when_full: WhenFull = "drop_oldest",
         concurrency: int = 1,
         inline: bool = False,
     ) -> Callable[[F], F]:
@@ -78,7 +83,7 @@ class Router:
         Args:
             pattern: ``*`` one token, ``>`` the rest, ``{name}`` one token handed over by that name.
             queue: Publications that wait for the function.
-            when_full: What happens to one more.
+            when_full: What happens to one more; see `WhenFull`.
             concurrency: Above 1: that many at the same time, and no order.
             inline: Call a plain function on the event loop.
 

@@ -32,6 +32,7 @@ class Stats:
         running: Requests of others whose handlers run.
         waiting: Requests of others that wait for a place.
         queued: Messages in all outboxes.
+        unread: Publications that wait in the queues of subscriptions and `on` handlers.
         sent: Messages given to a connection.
         received: Messages that came in.
         dropped: Publications dropped by a policy, or skipped because they did not fit.
@@ -48,6 +49,7 @@ class Stats:
     running: int
     waiting: int
     queued: int
+    unread: int
     sent: int
     received: int
     dropped: int

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextvars
 import copy
+import logging
 import math
 from collections import deque
 from collections.abc import Coroutine
@@ -13,19 +14,21 @@ from typing import TYPE_CHECKING, Any, Self
 import anyio
 
 from .conversion import typed_body
-from .errors import BusError, LocalProtocolError, SlowConsumer
-from .events import HandlerFailed
+from .errors import BadRequest, BusError, LocalProtocolError, SlowConsumer
+from .handlers import Misfit
 from .inbox import Inbox
+from .offences import Offences
 from .workers import context_changed
 
 if TYPE_CHECKING:
     from .bus import Bus
-    from .link import Link
     from .message import Message
     from .router import Listen, WhenFull
     from .runtime import Runtime
 
 __all__ = ["HandlerInbox", "Subscription"]
+
+logger: logging.Logger = logging.getLogger("polybus")
 
 
 class Subscription(Inbox):
@@ -35,7 +38,7 @@ class Subscription(Inbox):
     counted in `skipped`.
 
     Raises:
-        SlowConsumer: (by iterating) It was read too slowly and its link was ended.
+        SlowConsumer: (by iterating) It is a ``block`` subscription, and was read too slowly.
         Disconnected, Unauthorized, Forbidden: (by iterating) The bus's only link is gone for good.
     """
 
@@ -92,9 +95,14 @@ class Subscription(Inbox):
                 except BaseException:
                     if waiter in self._readers:
                         self._readers.remove(waiter)
-                    elif self._queue:  # woken and cancelled in one turn: the message is another reader's
-                        self._arrived()
+                    else:
+                        self._coming = False
+                        if self._queue:  # woken and cancelled in one turn: the message is another reader's
+                            self._arrived()
                     raise
+                self._coming = False
+                if self._overflow:
+                    self._has_come()
             message = self.take()
             if message.expires is not None and self.expired(message):
                 continue
@@ -112,13 +120,22 @@ class Subscription(Inbox):
 
     def _arrived(self) -> None:
         if self._readers:
+            self._coming = True
             self._bus._wake(self._readers.popleft())
 
-    def _overrun(self, error: SlowConsumer) -> None:
-        self.fail(error)
+    def _overrun(self, message: Message) -> None:
+        self._count_dropped(1)
+        self.fail(
+            SlowConsumer(
+                f"{self.pattern!r} is read too slowly: {len(self._queue)} publications wait (queue={self.queue}), and those "
+                f"beyond the queue cost {self._most} bytes (Limits.queue_bytes); read faster, or choose another when_full="
+            )
+        )
 
     def fail(self, error: BusError | None) -> None:
-        """End the subscription; with None orderly."""
+        """End the subscription; with None orderly. What nobody has read is lost, and counted where that is an error."""
+        if error is not None:
+            self._count_dropped(len(self._queue))
         self._error = self._error or error
         self._leave()
 
@@ -130,7 +147,7 @@ class Subscription(Inbox):
 class HandlerInbox(Inbox):
     """The queue of one `on` handler while the bus is entered."""
 
-    __slots__ = ("_concurrency", "_handler", "_pumps", "_runtime")
+    __slots__ = ("_concurrency", "_handler", "_misfits", "_pumps", "_runtime")
 
     def __init__(self, bus: Bus, runtime: Runtime, listen: Listen) -> None:
         super().__init__(bus, listen.handler.subject, listen.queue, listen.when_full, True)
@@ -138,21 +155,23 @@ class HandlerInbox(Inbox):
         self._handler = listen.handler
         self._concurrency = listen.concurrency
         self._pumps = 0
+        self._misfits = Offences()
 
-    def offer(self, message: Message, link: Link | None) -> None:
+    def offer(self, message: Message) -> None:
         queue = self._queue
-        if len(queue) < self.queue and self._bytes < self._most_free:  # the usual case
+        if len(queue) < self._mark and self._bytes < self._most_free:  # the usual case
             queue.append(message)
             if (raw := message.raw) is not None:
                 self._bytes += len(raw)
             if self._pumps < self._concurrency:
                 self._arrived()
         else:
-            super().offer(message, link)
+            super().offer(message)
 
     def _arrived(self) -> None:
         if self._pumps < self._concurrency:
             self._pumps += 1
+            self._coming = True
             self._runtime.workers.submit(_Pump(self))
 
     @property
@@ -160,8 +179,21 @@ class HandlerInbox(Inbox):
         """Whether publications wait or are being handled."""
         return self._pumps > 0 or len(self._queue) > 0
 
-    def _overrun(self, error: SlowConsumer) -> None:
-        self._bus._execution.failed(HandlerFailed(subject=self.pattern, error=error))
+    def _overrun(self, message: Message) -> None:
+        while self._queue:
+            self._drop_oldest()
+            if self._hold(message):
+                break
+        else:
+            self._count_dropped(1)
+        self._tell(message.peer, len(self._queue))
+
+    def skip(self, message: Message, why: BadRequest) -> None:
+        """Leave out a publication that does not fit the handler: whoever sends it must not be able to fill the log."""
+        self._count_dropped(1)
+        if self._misfits.add(self._runtime.time()) == 1:
+            text = "polybus: a publication of %.200r from %s does not fit %s and is skipped, as are others like it: %.300r"
+            logger.warning(text, message.subject, message.peer or "this bus", self._handler.name, why.text)
 
 
 class _Pump:
@@ -180,26 +212,36 @@ class _Pump:
     async def _run(self) -> None:
         inbox = self._inbox
         bus, handler, queue = inbox._bus, inbox._handler, inbox._queue
+        execution = bus._execution
         function, only_body = handler.function, handler.only_body
-        if handler.style != "async" or bus._execution.middleware:
+        if handler.style != "async" or execution.middleware:
             only_body = None
         baseline = contextvars.copy_context()
+        inbox._coming = False
+        if inbox._overflow:
+            inbox._has_come()
         try:
             while queue:
                 message = inbox.take()
                 if message.expires is not None and inbox.expired(message):
                     continue
                 try:
-                    if only_body is not None:  # the usual case, without the layers between
-                        await function(only_body(message))
-                    else:
-                        await bus._execution.run(handler, message, None)
+                    if only_body is None:
+                        await execution.run(handler, message, None)
+                    else:  # the usual case, without the layers between
+                        try:
+                            body = only_body(message)
+                        except BadRequest as error:
+                            raise Misfit.of(error) from error.__cause__
+                        await function(body)
+                except Misfit as error:
+                    inbox.skip(message, error)
                 except Exception as error:
-                    bus._execution.publication_failed(message, error)
+                    execution.publication_failed(message, error)
                 except BaseException as error:
-                    if not bus._execution.ours(error, self.scope):
-                        bus._execution.publication_failed(message, error)
-                    if bus._execution.must_pass(error, self.scope):
+                    if not execution.ours(error, self.scope):
+                        execution.publication_failed(message, error)
+                    if execution.must_pass(error, self.scope):
                         raise
                 if context_changed(baseline):
                     break  # the handler changed context variables: the next message gets a fresh worker

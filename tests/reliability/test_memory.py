@@ -150,7 +150,7 @@ async def test_many_stalled_subscribers_stay_within_total_bytes_and_the_others_g
 
 
 async def test_a_subscriber_of_one_place_may_make_requests_in_its_own_loop(server: Process) -> None:
-    async with connect(server.url) as bus, bus.subscribe("tick", queue=1) as ticks:
+    async with connect(server.url) as bus, bus.subscribe("tick", queue=1, when_full="block") as ticks:
         await bus.request("publish", {"subject": "tick", "count": 200})
         answers = []
         with anyio.fail_after(BOUND):
@@ -165,7 +165,7 @@ async def test_a_handler_of_publications_of_one_place_may_make_requests_too(serv
     answers: list[Any] = []
     bus = Bus()
 
-    @bus.on("tick", queue=1)
+    @bus.on("tick", queue=1, when_full="block")
     async def on_tick(message: Message) -> None:
         answers.append(await bus.request("echo", message.body))
 

@@ -13,7 +13,6 @@ from ..subscription import HandlerInbox
 from .translation import USUAL
 
 if TYPE_CHECKING:
-    from ..link import Link
     from .passage import Passage
 
 __all__ = ["Publications"]
@@ -85,11 +84,11 @@ class Crossing(HandlerInbox):
 
     leads_on = True
 
-    def offer(self, message: Message, link: Link | None) -> None:
+    def offer(self, message: Message) -> None:
         via = self._bus._distribution.via_of(message)
         on = Message(Kind.PUBLISH, message.subject, None, message.raw, message.format, message.headers)
         on.shared[VIA] = str(via).encode()
         if message.raw is None and message.has_body:
             on._value = message.body
         on.expires, on.peer = message.expires, message.peer
-        super().offer(on, link)
+        super().offer(on)
