@@ -51,6 +51,7 @@ BOUNDS: dict[str, str] = {
     "transports._http_listener._endings": "the routes of an endpoint",
     "transports._http_listener._exact": "the routes of an endpoint",
     "transports._errai_connection._queue": "HIGH_WATER and one frame: then the link keeps what follows in its outbox",
+    "transports._errai_intake._unread": "Limits.payload: ErraiConnection.room; a client reads all before it asks again",
     "transports._errai_server._sessions": "Limits.peers and handshakes: the gate of the listener; one that is silent ends",
     "transports._events_client._waiting": "64 requests that are posted at the same time",
     "transports._events_connection._posted": "Limits.running + waiting: more are answered at once",

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from attrs import field, frozen
+from attrs import Factory, field, frozen
 from attrs.validators import ge, gt, instance_of
 
 __all__ = ["Limits"]
 
 _KIB = 1024
 _MIB = 1024 * 1024
+
+
+def _holds_a_message(limits: Limits, attribute: object, value: int) -> None:
+    if value < limits.message:
+        raise ValueError(f"payload={value} is less than message={limits.message}: a payload holds at least one message")
 
 
 @frozen(kw_only=True)
@@ -24,6 +29,12 @@ class Limits:
 
     message: int = field(default=_MIB, validator=[instance_of(int), gt(0)])
     """Largest frame, in and out."""
+    payload: int = field(
+        default=Factory(lambda given: min(8 * given.message, max(8 * _MIB, given.message)), takes_self=True),
+        validator=[instance_of(int), gt(0), _holds_a_message],
+    )
+    """Largest payload of many messages, where a wire fetches or posts all that waits at once (J.REP over HTTP). It is read in
+    pieces; each of its messages is bounded by `message`. If not given, eight times `message`, or of a larger one 8 MiB."""
     depth: int = field(default=128, validator=[instance_of(int), gt(0)])
     """Nesting of a JSON body."""
     subject: int = field(default=1024, validator=[instance_of(int), gt(0)])

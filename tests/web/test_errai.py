@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any
 
 import anyio
@@ -36,10 +37,11 @@ class Client:
         self.count = 0
         self.heard: list[dict[str, Any]] = []
 
-    async def post(self, *messages: dict[str, Any], **query: str) -> httpx.Response:
+    async def post(self, *messages: dict[str, Any], text: str | None = None, **query: str) -> httpx.Response:
         self.count += 1
         asked = {"z": str(self.count), "clientId": self.id, **query}
-        answer = await self.http.post(f"/out.{self.id}.erraiBus", params=asked, content=json.dumps(messages), headers=JSON)
+        content = json.dumps(messages) if text is None else text
+        answer = await self.http.post(f"/out.{self.id}.erraiBus", params=asked, content=content, headers=JSON)
         if answer.status_code == 200:
             assert answer.headers["content-type"] == "application/json; charset=utf-8"
             self.heard.extend(answer.json())
@@ -49,6 +51,10 @@ class Client:
         words = {"ToSubject": "ServerBus", "CommandType": "Associate", "PriorityProcessing": "1", "RemoteServices": services}
         await self.post(words, phase="connection", wait="1")
         return self.heard.pop(0)
+
+    async def poll_nothing(self) -> None:
+        """Show that this client polls, and do not wait."""
+        await self.http.post(f"/in.{self.id}.erraiBus", params={"clientId": self.id}, content="[]", headers=JSON)
 
     async def poll(self) -> list[dict[str, Any]]:
         await self.post(wait="1")
@@ -386,3 +392,145 @@ class _Application:
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         await self.app(scope, receive, send)
+
+
+# -- payloads of many messages (notes of the second round, S1)
+
+
+def asks(count: int, more: str = "") -> list[dict[str, Any]]:
+    """As `HttpPollingHandler` posts what it has held back for 175 ms: all in one."""
+    return [
+        {"ToSubject": "echo", "Value": f"{n}{more}", "ReplyTo": f"echo:{n}:RespondTo:RPC", "ErrorTo": f"echo:{n}:Errors:RPC"}
+        for n in range(count)
+    ]
+
+
+@pytest.mark.parametrize("query", [{}, {"wait": "1"}], ids=["beside a poll", "in a poll"])
+async def test_three_thousand_requests_in_one_post_are_answered(query: dict[str, str]) -> None:
+    bus = make_bus()
+    async with serving(bus) as client:
+        await client.associate()
+        await client.poll_nothing()
+        await client.post(*asks(3000), **query)
+        answers = [await client.next() for _ in range(3000)]
+        assert [answer["Value"] for answer in answers] == [str(n) for n in range(3000)]
+        assert (bus.stats().malformed, bus.stats().refused) == (0, 0)
+
+
+async def test_more_requests_than_may_wait_cost_the_excess_and_not_the_session() -> None:
+    bus = make_bus(limits=Limits(running=8, waiting=100, close_timeout=0.05))
+    gate = anyio.Event()
+
+    @bus.handle("slow")
+    async def slow(body: Any) -> Any:
+        await gate.wait()
+        return body
+
+    async with serving(bus) as client:
+        await client.associate()
+        await client.poll_nothing()
+        await client.post(*({**one, "ToSubject": "slow"} for one in asks(20_000)))
+        answers = list[dict[str, Any]]()
+        while len(answers) < 20_000:
+            if len(answers) == 20_000 - 108:
+                gate.set()
+            answers.append(await client.next())
+        assert sum("Value" in answer for answer in answers) == 108
+        assert all("Limits.running" in answer["ErrorMessage"] for answer in answers if "Value" not in answer)
+        await client.post(*asks(1))
+        assert (await client.next())["Value"] == "0"
+
+
+async def test_others_are_answered_while_a_long_payload_is_read() -> None:
+    bus, order = make_bus(), list[str]()
+
+    @bus.on("news")
+    async def on_news(ctx: Context) -> None:
+        order.append("news")
+
+    @bus.handle("quick")
+    async def quick() -> None:
+        order.append("quick")
+
+    async with serving(bus) as client, another(client, "7-7") as other:
+        await client.associate()
+        await other.associate()
+        await other.poll_nothing()
+        async with anyio.create_task_group() as group:
+            group.start_soon(partial(client.post, *({"ToSubject": "news", "Value": n} for n in range(30_000))))
+            await eventually(lambda: bool(order))
+            await other.post({"ToSubject": "quick", "ReplyTo": "q:1:RespondTo:RPC"})
+        await eventually(lambda: order.count("news") == 30_000)
+        assert order.index("quick") < 30_000
+
+
+async def test_one_bad_message_of_five_thousand_costs_only_itself() -> None:
+    bus, heard = make_bus(), list[Any]()
+
+    @bus.on("news", queue=10_000)
+    async def on_news(body: Any) -> None:
+        heard.append(body)
+
+    async with serving(bus) as client:
+        await client.associate()
+        texts = [json.dumps({"ToSubject": "news", "Value": n}) for n in range(5000)]
+        texts[2500] = '{"ToSubject":"news","Value":NaN}'
+        await client.post(text="[" + ",".join(texts) + "]")
+        await eventually(lambda: len(heard) == 4999)
+        assert heard == [n for n in range(5000) if n != 2500]
+        assert bus.stats().malformed == 1
+
+
+async def test_a_message_that_is_too_large_is_refused_to_who_asked_and_the_rest_of_its_post_is_read() -> None:
+    async with serving(make_bus(limits=Limits(message=1000, close_timeout=0.05))) as client:
+        await client.associate()
+        await client.poll_nothing()
+        small, large, last = asks(3)
+        await client.post(small, {**large, "Value": "x" * 1100}, last)
+        answers = {(answer := await client.next())["ToSubject"]: answer for _ in range(3)}
+        assert answers["echo:0:RespondTo:RPC"]["Value"] == "0"
+        assert answers["echo:2:RespondTo:RPC"]["Value"] == "2"
+        assert "the limit is 1000" in answers["echo:1:Errors:RPC"]["ErrorMessage"]
+
+
+async def test_a_post_over_the_limit_is_answered_so_that_an_errai_client_goes_on() -> None:
+    """After a 413 it stays interrupted (M7)."""
+    async with serving(make_bus(limits=Limits(message=1000, payload=2000, close_timeout=0.05))) as client:
+        await client.associate()
+        await client.poll_nothing()
+        answer = await client.post({"ToSubject": "echo", "Value": "x" * 200_000})
+        assert answer.status_code == 200
+        (told,) = answer.json()
+        assert told["ToSubject"] == "ClientBusErrors"
+        assert told["Throwable"]["message"] == told["ErrorMessage"]
+        assert "2000 bytes (Limits.payload)" in told["ErrorMessage"]
+        client.heard.clear()
+        await client.post(*asks(1))
+        assert (await client.next())["Value"] == "0"
+
+
+async def test_a_stranger_cannot_post_more_than_one_message() -> None:
+    async with serving(make_bus(limits=Limits(message=1000, close_timeout=0.05))) as client:
+        assert (await client.post(*asks(100))).status_code == 413
+
+
+async def test_an_errai_client_answers_a_question_of_the_server_over_long_polls() -> None:
+    """It sends only to subjects that it was told of (S2)."""
+    bus = make_bus()
+    async with serving(bus) as client, anyio.create_task_group() as group:
+        await client.associate()
+        remote = set[str]()
+
+        async def listen() -> None:
+            while True:
+                message = await client.next()
+                if message["ToSubject"] == "ClientBus":
+                    act = remote.add if message["CommandType"] == "RemoteSubscribe" else remote.discard
+                    act(message["Subject"])
+                elif message["ReplyTo"] in remote:
+                    await client.post({"ToSubject": message["ReplyTo"], "Value": "java says " + message["Value"]})
+
+        group.start_soon(listen)
+        assert await bus.peers[0].request("ClientService", "q1") == "java says q1"
+        await eventually(lambda: not any(name.startswith("ClientService") for name in remote))
+        group.cancel_scope.cancel()

@@ -119,7 +119,7 @@ async def test_a_csrf_token_is_sent_back_and_kept() -> None:
         (Response("not you", 403), Forbidden, "not you"),
         (Response("<html>", 500, media_type="text/html"), ConnectFailed, "answered 500"),
         (Response("<html>", 200, media_type="text/html"), ConnectFailed, "text/html"),
-        (Response("x" * 3_000_000, 200, media_type=JSON), ConnectFailed, "more than"),
+        (Response("x" * 9_000_000, 200, media_type=JSON), ConnectFailed, "more than"),
     ],
     ids=["401", "403", "500", "html", "endless"],
 )

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 import anyio
 
 from ..plugins import Closed
+from ._errai_intake import Intake
 from ._errai_payloads import NOTHING, Echo, next_payload, readable, word
 from ._errai_requests import HEADERS, POLL, Requests
 from ._errai_upgrade import PATIENCE, Offer, Upgrade, offer_in
@@ -57,6 +58,9 @@ class ErraiClient(HttpClient):
         self._options = options
         self._ways = ways
         self._frame = frame
+        # A real server puts all that waits into one answer.
+        self.max_answer = max(self.max_answer, options.host.limits.payload)
+        self._intake = Intake(options.host, lambda payload: self.deliver([payload]))
         self._posting = anyio.Lock()
         """Held by whoever posts: an answer that has not been delivered may not be overtaken by what comes on another way."""
         self._busy = False
@@ -127,6 +131,7 @@ class ErraiClient(HttpClient):
             await super()._run()
         finally:
             self._progress.set()
+            self._intake.drop()
             if self._upgrade is not None and self._upgrade.socket is not None:
                 self._upgrade.socket.abort(self._why or Closed(1006, "the connection was given up"))
 
@@ -335,6 +340,7 @@ class ErraiClient(HttpClient):
             asked = self._host.time()
             answer = await self._requests.poll(legacy)
             self._deliver(answer)
+            await self._intake.settled()
             if readable(answer) == NOTHING and self._host.time() - asked < _LULL:
                 await anyio.sleep(_LULL)
 
@@ -343,7 +349,7 @@ class ErraiClient(HttpClient):
         if self._echo is not None:
             payload = self._echo.taken_from(payload)
         if payload != NOTHING or not self._opened.is_set():  # that nothing answers its first word says something to a session
-            self.deliver([payload])
+            self._intake.take(payload)
 
     # -- what the WebSocket calls
 

@@ -16,6 +16,7 @@ import anyio
 
 from ..errors import TooLarge
 from ..plugins import Closed
+from ._errai_intake import Intake
 from ._errai_payloads import NOTHING, Offering, next_payload
 from ._errai_tokens import Tokens
 from ._stream import State
@@ -45,6 +46,10 @@ class ErraiConnection:
         self.key: str = secrets.token_urlsafe(12)
         """``ConnectionSessionKey``: names the session to a WebSocket, together with a token."""
         self.tokens: Tokens = Tokens()
+        self.large: anyio.Lock = anyio.Lock()
+        """Held by who posts more than one message may have: one at a time, so that few are in memory."""
+        self.ours: bool = False
+        """Whether one of our own buses is there."""
         self.polls: bool = False
         """Whether messages are fetched by requests that do nothing else."""
         self.negotiating: Channel | None = None
@@ -64,6 +69,7 @@ class ErraiConnection:
         """Requests that wait for something; only the last one gets it."""
         self._turn = 0
         self._changed = anyio.Event()
+        self._intake = Intake(host, self._give)
         self._why: Closed | None = None
         self._cancel_timer: Callable[[], None] | None = None
 
@@ -134,6 +140,17 @@ class ErraiConnection:
     def receive(self, payload: bytes) -> None:
         """The body of a request, or a frame of the WebSocket."""
         self._seen, self._silence = self._host.time(), None
+        self._intake.take(payload)
+
+    async def read(self) -> None:
+        """Wait until what has come has been read; or as much as has given answers that must be fetched first."""
+        await self._intake.settled()
+
+    async def room(self, size: int) -> bool:
+        """Whether there is room for a payload beside what has not been read yet; waits for it a while."""
+        return await self._intake.room(size)
+
+    def _give(self, payload: bytes) -> None:
         if self._state is State.OPEN and self._receiver is not None:
             self._receiver.frames_received([payload])
 
@@ -211,12 +228,14 @@ class ErraiConnection:
         """The peer is slow."""
         if not self._paused and self._receiver is not None:
             self._paused = True
+            self._intake.pause()
             self._receiver.pause_writing()
 
     def resume(self) -> None:
         """There is room again."""
         if self._paused and self._state is State.OPEN and self._receiver is not None:
             self._paused = False
+            self._intake.resume()
             self._receiver.resume_writing()
 
     def _wake(self) -> None:
@@ -231,6 +250,7 @@ class ErraiConnection:
             self._cancel_timer()
         self._queue.clear()
         self._size = 0
+        self._intake.drop()
         self._wake()
         why = self._why or Closed(1001, "the server ended the session")
         for channel in (self.negotiating, self._channel):

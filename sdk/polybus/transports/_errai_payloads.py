@@ -11,7 +11,7 @@ from typing import Any, Final
 import anyio
 import msgspec
 
-__all__ = ["MAX_WORD", "NOTHING", "Echo", "Offering", "command_in", "next_payload", "readable", "said", "word"]
+__all__ = ["MAX_WORD", "NOTHING", "Echo", "Offering", "command_in", "complaint", "next_payload", "readable", "said", "word"]
 
 NOTHING: Final = b"[]"
 MAX_WORD: Final = 4096
@@ -21,7 +21,7 @@ _each_message: Final = msgspec.json.Decoder(list[msgspec.Raw]).decode
 _EACH: Final = b'"ToSubject"'
 """Stands in each message, and perhaps in texts besides."""
 _MESSAGES: Final = 1024
-"""Of one payload: more are refused by those who read it."""
+"""Of one payload: more are refused by earlier versions of polybus."""
 
 
 class Offering(bytes):
@@ -57,6 +57,19 @@ def command_in(payload: bytes, *commands: str) -> Mapping[str, Any] | None:
     if not any(command.encode() in payload for command in commands):
         return None
     return next((message for message in said(payload) if message.get("CommandType") in commands), None)
+
+
+def complaint(text: str, reason: str) -> bytes:
+    """A payload that tells an Errai client what was wrong, with the Throwable that it looks for."""
+    thrown = {
+        "^EncodedType": "java.lang.RuntimeException",
+        "^ObjectID": "1",
+        "stackTrace": {"^EncodedType": "[Ljava.lang.StackTraceElement;", "^ObjectID": "2", "^Value": []},
+        "message": text,
+        "cause": None,
+    }
+    parts = {"ToSubject": "ClientBusErrors", "ErrorMessage": text, "AdditionalDetails": reason, "Throwable": thrown}
+    return json.dumps([parts], separators=(",", ":")).encode()
 
 
 def word(**parts: str) -> bytes:

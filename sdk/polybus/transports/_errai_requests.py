@@ -82,7 +82,7 @@ class Requests:
         Raises:
             Lost: It broke off, or is none of ours: what was under way in it is lost.
         """
-        reader = EventReader(2 * self._client.max_frame)
+        reader = EventReader(self._client.max_answer)
         timeout = httpx.Timeout(self._http.timeout.write, read=POLL)
         params, headers = self._params({"sse": "1"}), {"accept": _EVENTS}
         try:
@@ -94,7 +94,7 @@ class Requests:
                     for event in reader.feed(chunk):
                         deliver(event)
         except EventTooLarge as error:
-            raise Lost(Closed(1009, f"{self._client.address} sent {error} (Limits.message)")) from error
+            raise Lost(Closed(1009, f"{self._client.address} sent {error} (Limits.payload)")) from error
         except httpx.HTTPError as error:
             raise lost(self._client.address, error) from error
         return reader.retry

@@ -17,7 +17,7 @@ from ..plugins import WebRoute
 from ._asgi import Send
 from ._errai_channel import Channels, confirm
 from ._errai_connection import ErraiConnection
-from ._errai_payloads import NOTHING, command_in
+from ._errai_payloads import NOTHING, command_in, complaint
 from ._http_server import HttpEndpoint, Request, respond
 from ._ws_policy import Turned, cookies_of, query_of
 
@@ -71,8 +71,17 @@ class ErraiEndpoint(HttpEndpoint):
         client = query.get("clientId") or request.head.only("remotequeueid") or ""  # the latter of Errai until 2.3
         if not 0 < len(client) <= _MAX_ID:
             raise Turned(HTTPStatus.BAD_REQUEST, f"the query has no clientId, or one of more than {_MAX_ID} characters")
-        body = await request.body() or b""
         cookie = _cookie_of(request)
+        session = self._sessions.get(cookie, {}).get(client)
+        try:
+            body = await _body_of(request, session)
+        except Turned as turned:
+            if turned.status is not HTTPStatus.REQUEST_ENTITY_TOO_LARGE or session is None or session.ours:
+                raise
+            # After another status than 200 an Errai client stays interrupted (notes of the second round, M7).
+            await request.rest()
+            await respond(send, HTTPStatus.OK, complaint(turned.text, "too_large"), [_JSON])
+            return
         begins = any(word in body for word in _BEGINNINGS)
         connection = self._sessions.get(cookie, {}).get(client)
         headers: list[tuple[bytes, bytes]] = [_JSON]
@@ -85,7 +94,10 @@ class ErraiEndpoint(HttpEndpoint):
             kept = f"{_COOKIE}={cookie}; Path=/; HttpOnly; SameSite=Strict{secure}"
             headers.append((b"set-cookie", kept.encode()))
         if body:
+            if begins:
+                connection.ours = connection.ours or b'"Polybus"' in body
             connection.receive(connection.offer(body, _channel_url(request)) if begins else body)
+            await connection.read()
             verify = command_in(body, "WebsocketChannelVerify")
             if verify is not None:
                 confirm(connection, verify)
@@ -133,6 +145,28 @@ class ErraiEndpoint(HttpEndpoint):
     def _sessions_of(self, request: Request) -> list[ErraiConnection]:
         """The sessions of a browser, which its cookie names."""
         return list(self._sessions.get(_cookie_of(request), {}).values())
+
+
+async def _body_of(request: Request, session: ErraiConnection | None) -> bytes:
+    """The body: of who is known up to `Limits.payload`, a stranger's up to `Limits.message`.
+
+    Raises:
+        Turned: 413, 408; 503, what came before it has not been read yet.
+    """
+    limits = request.options.host.limits
+    if session is None:
+        return await request.body() or b""
+    if request.length <= limits.message:
+        body = await request.body() or b""
+        there = await session.room(len(body))
+    else:
+        async with session.large:
+            there = await session.room(min(request.length, limits.payload))
+            body = (await request.body(limits.payload) or b"") if there else b""
+    if not there:
+        text = f"{limits.payload} bytes of this session wait to be read (Limits.payload): fetch what waits, and try again"
+        raise Turned(HTTPStatus.SERVICE_UNAVAILABLE, text)
+    return body
 
 
 def _cookie_of(request: Request) -> str:

@@ -47,6 +47,8 @@ class HttpClient:
         self.name: str = parts.scheme
         self.address: str = parts.netloc.rpartition("@")[2]  # never with a password
         self.max_frame: int = options.host.limits.message
+        self.max_answer: int = 2 * self.max_frame
+        """Bytes of an answer: perhaps one of ours that was spelled in another way."""
         self._host = options.host
         limits = options.host.limits
         self._http = httpx.AsyncClient(
@@ -175,8 +177,8 @@ class HttpClient:
         async for chunk in response.aiter_bytes():
             parts.append(chunk)
             size += len(chunk)
-            if size > 2 * self.max_frame:
-                raise Lost(Closed(1009, f"an answer of more than {2 * self.max_frame} bytes (Limits.message)"))
+            if size > self.max_answer:
+                raise Lost(Closed(1009, f"an answer of more than {self.max_answer} bytes (Limits.message, payload)"))
         return b"".join(parts)
 
     # -- the tasks

@@ -48,13 +48,23 @@ class Request:
         """The content type, without parameters."""
         return (self.head.only("content-type") or "").partition(";")[0].strip().lower()
 
-    async def body(self) -> bytes | None:
+    @property
+    def length(self) -> int:
+        """Bytes of the body, as far as whoever sends it has said so."""
+        given = self.head.only("content-length") or ""
+        return int(given) if given.isascii() and given.isdigit() and len(given) < 20 else 0
+
+    async def body(self, limit: int | None = None) -> bytes | None:
         """All of it; None where whoever has sent it is gone.
+
+        Args:
+            limit: Bytes; `Limits.message`, if not given.
 
         Raises:
             Turned: 413; 408, it is not there within `Limits.frame_timeout`, as for a frame over TCP.
         """
         limits = self.options.host.limits
+        most, name = (limits.message, "message") if limit is None else (limit, "payload")
         parts, size = list[bytes](), 0
         with anyio.move_on_after(limits.frame_timeout):
             while True:
@@ -63,13 +73,19 @@ class Request:
                     return None
                 parts.append(message.get("body", b""))
                 size += len(parts[-1])
-                if size > limits.message:
-                    text = f"a payload of more than {limits.message} bytes (Limits.message)"
+                if size > most:
+                    text = f"a payload of more than {most} bytes (Limits.{name})"
                     raise Turned(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, text)
                 if not message.get("more_body"):
                     return b"".join(parts)
         text = f"the body was not complete within {limits.frame_timeout:g} s (Limits.frame_timeout)"
         raise Turned(HTTPStatus.REQUEST_TIMEOUT, text)
+
+    async def rest(self) -> None:
+        """Read on and keep nothing, for `Limits.frame_timeout`: who is answered while it sends may not see the answer."""
+        with anyio.move_on_after(self.options.host.limits.frame_timeout):
+            while (message := await self.receive())["type"] == "http.request" and message.get("more_body"):
+                pass
 
     async def gone(self) -> None:
         """Wait until whoever asks has gone away."""

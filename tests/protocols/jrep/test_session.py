@@ -76,6 +76,12 @@ def test_an_answer_that_nobody_asked_for_is_refused(id: str) -> None:
     assert reasons(client) == ["unknown_id", "unknown_id"]
 
 
+def test_who_sends_thousands_of_bad_messages_at_once_has_few_of_them_read() -> None:
+    _, server = pair()
+    server.receive(b"[" + b",".join([b"{}"] * 300_000) + b"]", 0.0)
+    assert Limits().bad_messages < len(reasons(server)) < 1000
+
+
 def test_a_peer_cannot_open_a_channel_under_a_name_of_ours() -> None:
     client, server = pair()
     key = client.send(Message(Kind.OPEN, "a", attributes={"mode": "stream", "credit": 1, "hops": 0}), 0.0)

@@ -95,7 +95,8 @@ class Federation(Greetings):
     def _tell_error(self, error: RemoteProtocolError, goal: tuple[str, str | None] | None) -> None:
         """Tell who asked, under (ReplyTo, ErrorTo); or a client's bus, which looks for a Throwable in it (notes 2, M11)."""
         facts = {"text": error.text, "reason": error.reason}
-        told = Message(Kind.ERROR, "", goal or ("", None), code=Code.INVALID_ARGUMENT, attributes=facts)
+        code = Code.RESOURCE_EXHAUSTED if error.reason == "too_large" else Code.INVALID_ARGUMENT
+        told = Message(Kind.ERROR, "", goal or ("", None), code=code, attributes=facts)
         self._documents.append(self._writer.write(told, told.id))
 
     # -- actions: what is not expected -----------------------------------------------------------------------------------

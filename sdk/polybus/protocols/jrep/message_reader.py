@@ -14,12 +14,13 @@ from msgspec import Raw, Struct
 
 from ...body import check_json
 from ...errors import RemoteProtocolError
+from ...json_arrays import LONG, cut, joined
 from ...limits import Limits
 from ...message import Kind, Message
 from .checks import foul, read_ttl, refuse
 from .formats import ErraiFormat
-from .names import CONTROL_SUBJECTS, ERRORS_SUFFIX, LOCAL_PREFIX, MAX_MESSAGES, REPLY_SUFFIX
-from .part_reader import PartReader, tunnelled
+from .names import CONTROL_SUBJECTS, ERRORS_SUFFIX, LOCAL_PREFIX, REPLY_SUFFIX
+from .part_reader import PartReader, too_large, tunnelled
 from .payloads import told_apart
 
 __all__ = ["MessageReader"]
@@ -56,6 +57,7 @@ class MessageReader(PartReader):
         super().__init__(limits, values)
         # Around a body are the array and the message; a marker is one more level for each of the body's.
         self._depth = 2 * limits.depth + 2
+        self._long = min(LONG, limits.message)
         self._short_frame = min(limits.message, 2 * self._depth)
         # Shorter than this, text is within its limit however many bytes its characters have.
         self._short = limits.subject // 4
@@ -66,14 +68,14 @@ class MessageReader(PartReader):
         Raises:
             RemoteProtocolError: It is no payload, or too much.
         """
+        if len(frame) > self._long and len(parts := self.cut(frame)) > 1:
+            return [message for part in parts for message in self._read_part(part)]
         try:
             if len(frame) > self._short_frame or not frame.isascii():
                 self._check(frame)
             if not self._values.strict:
                 try:
-                    usual = _usual(frame)
-                    if len(usual) <= MAX_MESSAGES:
-                        return [self._message(parts) for parts in usual]
+                    return [self._message(parts) for parts in _usual(frame)]
                 except (ValueError, RemoteProtocolError):
                     pass  # other parts, or a mistake
             return self.read_each(frame)
@@ -88,10 +90,37 @@ class MessageReader(PartReader):
             refused.frame = frame[:200]
             raise refused from error
 
-    def _check(self, frame: bytes) -> None:
-        if len(frame) > self._limits.message:
-            text = f"a payload of {len(frame)} bytes is larger than {self._limits.message} (limit: message)"
+    def cut(self, frame: bytes) -> list[bytes]:
+        """A long payload as several, so that nobody need read all of it at once; one of a single message as it is.
+
+        What is no JSON is cut too, where its messages can be told apart.
+
+        Raises:
+            RemoteProtocolError: It is too much.
+        """
+        if len(frame) > self._limits.payload:
+            text = f"a payload of {len(frame)} bytes is larger than {self._limits.payload} (limit: payload)"
             raise refuse(text, "too_large", close_code=1009)
+        if len(frame) <= self._long:
+            return [frame]
+        try:
+            return cut(frame, self._long)
+        except (ValueError, RecursionError):
+            apart = told_apart(frame)
+            return [frame] if apart is None else joined(apart, self._long)
+
+    def _read_part(self, part: bytes) -> Sequence[Message | RemoteProtocolError]:
+        try:
+            return self.read(part)
+        except RemoteProtocolError as error:
+            return [error]
+
+    def _check(self, frame: bytes) -> None:
+        if len(frame) > self._limits.message:  # of one message, or it would have been cut
+            text = frame.strip()
+            message = text if text[:1] == b"{" else text[1:-1]
+            if len(message) > self._limits.message:
+                raise too_large(message, self._limits.message, self._longest)
         check_json(frame, self._depth)
 
     # -- the usual -------------------------------------------------------------------------------------------------------

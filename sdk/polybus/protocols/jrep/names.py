@@ -53,7 +53,7 @@ RPC_MARK: Final = ":RPC."
 """Between interface and method in the subject of a remote procedure; on the wire the method is the CommandType."""
 
 MAX_MESSAGES: Final = 1024
-"""Messages in one payload."""
+"""Messages in one payload that leaves; earlier versions of polybus refuse more."""
 MAX_PARTS: Final = 256
 """Parts of one message."""
 

@@ -16,10 +16,10 @@ from ...message import Kind, Message
 from .._rules import fault_in_subject
 from .checks import check_priority, check_subject, count_of, foul, read_headers, read_ttl, refuse, text_of
 from .formats import ErraiFormat
-from .names import CONTROL_SUBJECTS, ERRORS_SUFFIX, MAX_MESSAGES, MAX_PARTS, REPLY_SUFFIX, RPC_MARK
+from .names import CONTROL_SUBJECTS, ERRORS_SUFFIX, MAX_PARTS, REPLY_SUFFIX, RPC_MARK
 from .problems import failure_of
 
-__all__ = ["PartReader", "tunnelled"]
+__all__ = ["PartReader", "too_large", "tunnelled"]
 
 _REQUEST, _RESPONSE, _PUBLISH, _ITEM = Kind.REQUEST, Kind.RESPONSE, Kind.PUBLISH, Kind.ITEM
 _decode: Final = msgspec.json.Decoder().decode
@@ -43,23 +43,16 @@ class PartReader:
         """The messages of a payload whose size and depth have been checked, with an error in the place of each that is bad.
 
         Raises:
-            RemoteProtocolError: ``too_many_messages``.
             ValueError, RecursionError: It is no array.
         """
         text = frame.strip()
         if not text:
             return []  # as the real server takes it: activity (notes section 1.1)
         elements = [Raw(text)] if text[:1] == b"{" else _elements(text)
-        _check_number(len(elements))
         return [self._read_safely(bytes(element), index) for index, element in enumerate(elements)]
 
     def read_apart(self, elements: list[bytes], depth: int) -> list[Message | RemoteProtocolError]:
-        """The same of a payload with something in it that is not JSON, or too deep; the others are read all the same.
-
-        Raises:
-            RemoteProtocolError: ``too_many_messages``.
-        """
-        _check_number(len(elements))
+        """The same of a payload with something in it that is not JSON, or too deep; the others are read all the same."""
         return [self._read_safely(element, index, depth) for index, element in enumerate(elements)]
 
     def _read_safely(self, raw: bytes, index: int, depth: int | None = None) -> Message | RemoteProtocolError:
@@ -77,6 +70,8 @@ class PartReader:
     def _read_one(self, raw: bytes, index: int) -> Message:
         if raw[:1] != b"{":
             raise refuse(f"element {index} of the payload is no object")
+        if len(raw) > self._limits.message:
+            raise too_large(raw, self._limits.message, self._longest)
         if self._values.strict:
             _refuse_doubles(raw)
         try:
@@ -224,15 +219,6 @@ class PartReader:
             raise foul(error, message.id if message.kind is _REQUEST else None) from error
 
 
-def _check_number(messages: int) -> None:
-    """
-    Raises:
-        RemoteProtocolError: ``too_many_messages``.
-    """
-    if messages > MAX_MESSAGES:
-        raise refuse(f"{messages} messages in one payload: at most {MAX_MESSAGES}", "too_many_messages", None, 1009)
-
-
 def _asker_of(raw: bytes, limit: int) -> tuple[str, str | None] | None:
     """(ReplyTo, ErrorTo) of a message that is no JSON to us and is some to Python: NaN, half a pair of surrogates."""
     try:
@@ -242,6 +228,12 @@ def _asker_of(raw: bytes, limit: int) -> tuple[str, str | None] | None:
     reply, error = parts.get("ReplyTo"), parts.get("ErrorTo")
     fit = [name for name in (reply, error) if type(name) is str and name and fault_in_subject(name, limit) is None]
     return (reply, error) if fit == [reply, error] else (reply, None) if fit == [reply] and error is None else None
+
+
+def too_large(message: bytes, limit: int, longest: int) -> RemoteProtocolError:
+    """The error for one message that is larger than a message may be; the others of its payload are read."""
+    text = f"a message of {len(message)} bytes: the limit is {limit} (limit: message)"
+    return refuse(text, "too_large", _asker_of(message, longest))
 
 
 def _refuse_doubles(raw: bytes) -> None:

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from ...errors import RemoteProtocolError, TooLarge
+from ...json_arrays import LONG
 from ...limits import Limits
 from ...message import Kind, Message
 from ...plugins import CloseWanted, Refused, Role
@@ -34,7 +35,7 @@ class JrepSession(Federation):
     Ids of ours are ``<token>-<n>``; they stand in ReplyTo and ErrorTo. An answer to one that was never given out is refused.
     """
 
-    __slots__ = ("_count", "_deliver", "_foretold", "_read", "_serial", "_write", "codec")
+    __slots__ = ("_bad", "_count", "_deliver", "_foretold", "_read", "_serial", "_write", "codec")
 
     state: State  # declared in `Tables`; again here for type checkers, because this half sets it too
 
@@ -45,6 +46,8 @@ class JrepSession(Federation):
         self.codec: Final = codec
         self._read = codec.reader.read
         self._write = codec.writer.write
+        self._bad = 0
+        """Messages that were refused."""
         self._count = 0
         self._serial = 0
         self._foretold: dict[str, str] = {}
@@ -65,6 +68,11 @@ class JrepSession(Federation):
         self._heard = now
         if type(frame) is not bytes:
             self._offers = getattr(frame, "offers", None)
+        if len(frame) > LONG:
+            parts = self._cut(frame)
+            if len(parts) != 1:
+                self._receive_parts(parts, now)
+                return
         try:
             messages = self._read(frame)
         except RemoteProtocolError as error:
@@ -87,6 +95,22 @@ class JrepSession(Federation):
                     self._moved("message", message, now)
             except RemoteProtocolError as error:
                 self._refused(error)
+
+    def _cut(self, frame: bytes) -> list[bytes]:
+        """A long payload as several; none of one that is too long."""
+        try:
+            return self.codec.reader.cut(frame)
+        except RemoteProtocolError as error:
+            self._refused(error)
+            return []
+
+    def _receive_parts(self, parts: list[bytes], now: float) -> None:
+        """Parts of a payload, until the peer has said so much that is wrong that its link ends."""
+        most = self._bad + self._limits.bad_messages
+        for part in parts:
+            self.receive(part, now)
+            if self._bad > most:
+                return
 
     def _message(self, message: Message) -> None:
         deliver = self._deliver.get(message.kind)
@@ -190,6 +214,7 @@ class JrepSession(Federation):
 
     def _refused(self, error: RemoteProtocolError) -> None:
         """Report something bad, and tell the peer where one can: the asker under ErrorTo, else a client's bus."""
+        self._bad += 1
         self._events.append(Refused(error))
         if error.close_code is not None:
             self.state = State.CLOSED
