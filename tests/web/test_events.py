@@ -43,7 +43,7 @@ from polybus import (
     connect,
 )
 from polybus.cli.app import run
-from polybus.events import LinkDown
+from polybus.events import LinkDown, LinkUp
 from polybus.fastapi import attach
 from polybus.message import Kind
 from polybus.plugins import Identity
@@ -634,6 +634,96 @@ async def test_a_status_that_is_no_answer_becomes_its_error(response: Response, 
             await client.request("echo", 1)
         if isinstance(caught.value, RequestError) and error not in (Unauthorized,):
             assert type(caught.value) is error or error is RequestError
+
+
+async def tell(client: Bus, verb: str) -> None:
+    await (client.notify("told", 1) if verb == "notify" else client.publish("news", 1))
+
+
+@pytest.mark.parametrize("content", ["structured", "binary", "batch"])
+@pytest.mark.parametrize("verb", ["publish", "notify"])
+async def test_what_the_server_cannot_take_ends_the_link_with_its_reason_and_the_link_comes_back(
+    verb: str, content: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    answers = [Response("the store is full", 503)]
+
+    async def answer(request: Request) -> Response:
+        return answers.pop() if answers else Response(status_code=202)
+
+    backoff = Backoff(initial=0.001)
+    async with foreign(answer) as url, connect(url, protocol=UProtocol(content=content, peer=VCU), backoff=backoff) as client:
+        events = client.events()
+        await tell(client, verb)
+        down = [seen async for seen in until(events, LinkUp) if isinstance(seen, LinkDown)]
+        assert [(seen.code, seen.reason) for seen in down] == [(1006, "the server answered 503: the store is full")]
+        await tell(client, verb)
+        await client.drain(BOUND)
+        assert client.stats().reconnects == 1
+    assert caplog.records == []
+
+
+@pytest.mark.parametrize(("status", "error"), [(401, Unauthorized), (403, Forbidden)])
+@pytest.mark.parametrize("verb", ["publish", "notify"])
+async def test_who_may_not_tell_a_server_is_told_so_and_does_not_try_again(
+    verb: str, status: int, error: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    posted = 0
+
+    async def answer(request: Request) -> Response:
+        nonlocal posted
+        posted += 1
+        return Response("who are you", status)
+
+    async with foreign(answer) as url, connect(url, backoff=Backoff(initial=0.001)) as client:
+        events = client.events()
+        await tell(client, verb)
+        down = [seen async for seen in until(events, LinkDown)][-1]
+        assert isinstance(down, LinkDown)
+        assert (down.code, down.reason) == (4000 + status, "who are you")
+        for _ in range(2):
+            with pytest.raises(error, match="who are you"):
+                await client.request("echo", 1)
+            with pytest.raises(error, match="who are you"):
+                await client.notify("told", 1)
+        assert (posted, client.stats().reconnects) == (1, 0)
+    assert caplog.records == []
+
+
+@pytest.mark.parametrize("verb", ["publish", "notify"])
+async def test_a_server_that_goes_away_while_it_is_told_is_named_in_the_reason(
+    verb: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    began = anyio.Event()
+
+    async def answer(request: Request) -> Response:
+        began.set()
+        await anyio.sleep_forever()
+        raise AssertionError
+
+    app = Starlette(routes=[Route("/events", answer, methods=["POST"])])
+    with anyio.fail_after(BOUND):
+        async with running(app) as server:
+            async with connect(url_of(server), backoff=Backoff(initial=0.001)) as client:
+                events = client.events()
+                waiting = client.request("echo", 1)
+                await tell(client, verb)
+                await began.wait()
+                for connection in list(server.server_state.connections):
+                    connection.transport.abort()
+                down = [seen async for seen in until(events, LinkDown)][-1]
+                assert isinstance(down, LinkDown)
+                assert down.reason.startswith(f"127.0.0.1:{server.port}: ")
+                with pytest.raises(Disconnected, match="127.0.0.1") as lost:
+                    await waiting
+                assert lost.value.sent
+    assert [record for record in caplog.records if record.name.startswith("polybus")] == []
+
+
+async def until(events: AsyncIterator[Any], kind: type) -> AsyncIterator[Any]:
+    async for seen in events:
+        yield seen
+        if isinstance(seen, kind):
+            return
 
 
 async def test_a_foreign_server_answers_in_binary_mode() -> None:

@@ -125,16 +125,23 @@ class EventsClient(HttpClient):
 
     async def _post_all(self) -> None:
         async with anyio.create_task_group() as group:
-            while await self.something():
-                frame = self._queue.popleft()
-                attributes, _, _ = self._codec.reader.parts(frame)
-                if attributes["type"] == "req.v1":
-                    await self._begin(group, frame, attributes)
-                elif not self._cancelled(frame):
-                    await self._tell([frame, *self._more()])
-                self.taken(self._size - sum(map(len, self._queue)))
+            await self.guarded(partial(self._post_each, group))  # within: the group would wrap what is lost in a group of errors
             group.cancel_scope.cancel()  # whoever still wanted an answer has been told: a bus that is left drains before
         self._scope.cancel()
+
+    async def _post_each(self, group: TaskGroup) -> None:
+        """
+        Raises:
+            Lost: What has no answer did not arrive.
+        """
+        while await self.something():
+            frame = self._queue.popleft()
+            attributes, _, _ = self._codec.reader.parts(frame)
+            if attributes["type"] == "req.v1":
+                await self._begin(group, frame, attributes)
+            elif not self._cancelled(frame):
+                await self._tell([frame, *self._more()])
+            self.taken(self._size - sum(map(len, self._queue)))
 
     def _more(self) -> list[bytes]:
         """What waits behind an event and may go into one batch with it."""
