@@ -125,7 +125,9 @@ class EventsClient(HttpClient):
 
     async def _post_all(self) -> None:
         async with anyio.create_task_group() as group:
-            await self.guarded(partial(self._post_each, group))  # within: the group would wrap what is lost in a group of errors
+            await self.guarded(
+                partial(self._post_each, group)
+            )  # within: the group would wrap what is lost in a group of errors
             group.cancel_scope.cancel()  # whoever still wanted an answer has been told: a bus that is left drains before
         self._scope.cancel()
 

@@ -1,5 +1,6 @@
 """uProtocol on a bus: who is addressed, what is in time, who goes first, who may."""
 
+import json
 import logging
 import time
 from collections.abc import AsyncIterator
@@ -15,8 +16,10 @@ from polybus import Bus, Code, Context, DeadlineExceeded, Forbidden, Limits, Mes
 from polybus.events import DeadLettered, LinkDown
 from polybus.message import Kind
 from polybus.protocols import UProtocol
+from polybus.protocols.uprotocol import IdFactory
 from polybus.testing import pair
-from tests.support import BOUND
+from tests.protocols.uprotocol.support import REQUEST
+from tests.support import BOUND, eventually
 
 pytestmark = pytest.mark.anyio
 VCU = "//VCU.VIN/body.access/1"
@@ -213,6 +216,61 @@ async def test_clocks_that_differ_by_half_a_minute_work_with_an_allowance(offset
         async with server.serve("uprotocol+memory://offset", protocol=adapter):
             async with connect("uprotocol+memory://offset", protocol=UProtocol()) as client:
                 assert await client.request("work") == "done"
+
+
+async def test_a_request_whose_answer_has_expired_waits_on_to_its_own_end_and_the_answer_is_a_dead_letter() -> None:
+    server, client = Bus(), Bus()
+
+    @server.handle("work")
+    async def work() -> str:
+        return "done"
+
+    @server.handle("count")
+    async def count() -> AsyncIterator[int]:
+        yield 1
+
+    def behind() -> int:
+        return time.time_ns() - 20_000_000_000
+
+    with anyio.fail_after(BOUND):
+        async with server.serve("uprotocol+memory://behind", protocol=UProtocol(clock=behind)):
+            async with client.connect("uprotocol+memory://behind", protocol=UProtocol()):
+                events = client.events()
+                with pytest.raises(DeadlineExceeded) as caught:
+                    await client.request("work", timeout=0.2)
+                assert caught.value.where == "local"
+                letter = [event async for event in take_until(events, DeadLettered)][-1]
+                assert isinstance(letter, DeadLettered)
+                assert (letter.code, letter.subject, letter.reason.split(":")[0]) == (Code.DEADLINE_EXCEEDED, "work", "expired")
+                assert (client.stats().dropped, client.stats().late) == (1, 0)
+                assert await client.request("work", timeout=60) == "done"
+                async with client.stream("count") as items:  # the other bus is known as ours, whatever its clock says
+                    assert [item async for item in items] == [1]
+
+
+async def test_a_request_that_lives_for_weeks_is_answered_and_leaves_nothing_behind() -> None:
+    """A ttl of 2^32-1 is 49 days: more than a timer of 31 bits of milliseconds holds."""
+    server = Bus()
+    began, left = anyio.Event(), list[float]()
+
+    @server.handle("work")
+    async def work(ctx: Context) -> str:
+        left.append(ctx.message.ttl or 0.0)
+        began.set()
+        await anyio.sleep_forever()
+        raise AssertionError
+
+    adapter, event = UProtocol(entity=VCU), {**REQUEST, "id": IdFactory().next(), "sink": f"{VCU}/rpc.work"}
+    with anyio.fail_after(BOUND):
+        async with server.serve("uprotocol+tcp://127.0.0.1:0", protocol=adapter) as listener:
+            port = int(listener.url.partition("?")[0].rpartition(":")[2])
+            async with await anyio.connect_tcp("127.0.0.1", port) as peer:
+                frame = json.dumps({**event, "ttl": 2**32 - 1}).encode()
+                await peer.send(len(frame).to_bytes(4, "big") + frame)
+                await began.wait()
+                assert 2**31 / 1000 < left[0] <= (2**32 - 1) / 1000
+                assert server.stats().running == 1
+            await eventually(lambda: server.stats().running == 0)
 
 
 async def test_a_publication_that_ends_in_a_queue_is_not_read() -> None:

@@ -402,15 +402,94 @@ def test_a_further_attribute_that_is_a_number_has_32_bits_with_its_sign(value: i
     [
         ("2026-11-21T10:00:00Z", "2026-11-21T10:00:00Z"),
         ("2026-11-21T12:00:00.000000001+02:00", "2026-11-21T10:00:00.000000001Z"),
-        ("yesterday", "yesterday"),
-        ("9999999-01-01T00:00:00Z", "9999999-01-01T00:00:00Z"),
+        ("2016-12-31T23:59:60Z", "2016-12-31T23:59:60Z"),  # a leap second, for which Timestamp has no place
     ],
 )
 def test_time_is_a_timestamp_in_protobuf(time: str, read: str) -> None:
     frame = PROTO.encode([decode({**PUBLISH, "time": time})])
     value = cloudevents_pb2.CloudEvent.FromString(frame).attributes["time"]
-    assert value.WhichOneof("attr") == ("ce_string" if time == read and not time.startswith("2026") else "ce_timestamp")
+    assert value.WhichOneof("attr") == ("ce_string" if time.startswith("2016") else "ce_timestamp")
     assert PROTO.read(frame).attributes["time"] == read
+
+
+@pytest.mark.parametrize(
+    "time", ["yesterday", "2026-11-21", "2026-02-30T10:00:00Z", "2026-11-21T10:00:00", "9999999-01-01T00:00:00Z", 5]
+)
+@pytest.mark.parametrize("format", ["json", "protobuf"])
+def test_a_time_that_is_no_timestamp_is_refused_strictly_and_kept_leniently(time: Any, format: Any) -> None:
+    event = {**PUBLISH, "time": time}
+    frame = json.dumps(event).encode() if format == "json" else to_protobuf(event).SerializeToString()
+    with pytest.raises(Violation) as caught:
+        UProtocol(format=format).codec().read(frame)
+    assert (caught.value.rule.name, caught.value.reason) == ("time.timestamp", "invalid_attribute")
+    assert UProtocol(format=format, mode="lenient").codec().read(frame).attributes["time"] == time
+
+
+@pytest.mark.parametrize("ttl", [2**31 - 1, 2**31, 2**32 - 1])
+def test_a_ttl_has_32_bits_in_json_as_the_document_says_and_31_in_protobuf(ttl: int) -> None:
+    for event in (REQUEST, PUBLISH, RESPONSE):
+        message = decode({**event, "ttl": ttl})
+        assert message.attributes["ttl"] == ttl
+        assert decode(JSON.encode([message])).attributes["ttl"] == ttl
+        assert PROTO.read(PROTO.encode([message])).attributes["ttl"] == 2**31 - 1
+        (read,) = UProtocol(format="json").codec().decode(json.dumps({**event, "ttl": str(ttl)}).encode())
+        assert isinstance(read, Message)
+        assert read.attributes["ttl"] == ttl
+    for wrong in (2**32, -1):
+        with pytest.raises(RemoteProtocolError, match=r"ttl\.range"):
+            decode({**PUBLISH, "ttl": wrong})
+
+
+HASHES = [("somehash!", b"somehash!"), ("gr\u00fcn", "gr\u00fcn".encode()), ("c29tZWhhc2g=", b"somehash")]
+
+
+@pytest.mark.parametrize(("text", "data"), HASHES)
+def test_a_hash_that_is_text_is_read_leniently_and_refused_strictly(text: str, data: bytes) -> None:
+    frame, proto = json.dumps({**PUBLISH, "hash": text}).encode(), to_protobuf(PUBLISH)
+    proto.attributes["hash"].ce_string = text
+    assert LENIENT.read(frame).attributes["hash"] == data
+    protobuf = UProtocol(format="protobuf", mode="lenient").codec()
+    message = protobuf.read(proto.SerializeToString())
+    assert message.attributes["hash"] == text.encode()
+    assert protobuf.read(protobuf.encode([message])).attributes["hash"] == text.encode()  # and written as the document says
+    if not text.endswith("="):
+        with pytest.raises(RemoteProtocolError, match="hash is no base64"):
+            JSON.read(frame)
+    with pytest.raises(Violation, match=r"hash\.type"):
+        PROTO.read(proto.SerializeToString())
+
+
+@pytest.mark.parametrize("format", ["json", "protobuf"])
+@pytest.mark.parametrize("url", ["type.googleapis.com/uprotocol.v1.UStatus", "/uprotocol.v1.UStatus"])
+def test_a_status_of_the_sdks_is_an_error_as_that_of_the_document(url: str, format: Any) -> None:
+    detail = any_pb2.Any()
+    detail.Pack(wrappers_pb2.StringValue(value="the third door"))
+    inner = b"\x08\x07\x12\x06no key" + b"\x1a" + bytes((detail.ByteSize(),)) + detail.SerializeToString()
+    data = any_pb2.Any(type_url=url, value=inner).SerializeToString()
+    event = {**RESPONSE, "data_base64": base64.b64encode(data).decode()}
+    frame = json.dumps(event).encode() if format == "json" else to_protobuf(event).SerializeToString()
+    message = UProtocol(format=format).codec().read(frame)
+    assert (message.kind, message.code, message.id) == (Kind.ERROR, Code.PERMISSION_DENIED, RESPONSE["reqid"])
+    assert (message.attributes["text"], message.attributes["detail"]) == ("no key", "the third door")
+    fine = any_pb2.Any(type_url=url, value=b"\x12\x02ok").SerializeToString()
+    answer = decode({**RESPONSE, "data_base64": base64.b64encode(fine).decode()})
+    assert (answer.kind, answer.body.type_url) == (Kind.RESPONSE, url)
+
+
+@pytest.mark.parametrize("format", ["json", "protobuf"])
+def test_an_any_with_nothing_in_it_is_none(format: Any) -> None:
+    event = {**RESPONSE, "data_base64": ""}
+    frame = json.dumps(event).encode() if format == "json" else to_protobuf(event).SerializeToString()
+    message = UProtocol(format=format).codec().read(frame)
+    assert (message.kind, message.body) == (Kind.RESPONSE, None)
+
+
+def test_nothing_is_an_empty_field_to_an_older_up_python_and_no_field_to_others() -> None:
+    old = UProtocol(format="protobuf", profile="up-python-1.5").codec()
+    message = Message(Kind.RESPONSE, id=RESPONSE["reqid"], attributes={k: v for k, v in RESPONSE.items() if k != "data_base64"})
+    written = [cloudevents_pb2.CloudEvent.FromString(codec.encode([message])) for codec in (old, PROTO)]
+    assert [event.WhichOneof("data") for event in written] == ["binary_data", None]
+    assert [codec.read(codec.encode([message])).body for codec in (old, PROTO)] == [None, None]
 
 
 def test_no_attribute_is_named_data() -> None:

@@ -313,6 +313,34 @@ def test_a_publication_expires_silently_and_without_ttl_never() -> None:
         assert old.expires is None
 
 
+@pytest.mark.parametrize("code", [None, Code.UNAVAILABLE])
+def test_an_answer_that_has_expired_is_not_taken_and_a_later_one_is(code: Code | None) -> None:
+    clock = Clock()
+    ours = session(clock)
+    answer = {**asked(ours), "id": RESPONSE["id"], "ttl": 5000, **({} if code is None else {"commstatus": int(code)})}
+    clock.ms = NOW + 5001
+    (dead,) = receive(ours, answer)
+    assert isinstance(dead, Undelivered)
+    assert (dead.code, dead.reason, dead.message.kind) == (
+        Code.DEADLINE_EXCEEDED, "expired", Kind.RESPONSE if code is None else Kind.ERROR
+    )  # fmt: skip
+    assert str(dead.message.subject) == RESPONSE["source"].removeprefix("up:")
+    clock.ms = NOW + 5000  # strictly after
+    (message,) = receive(ours, answer)
+    assert (message.kind, message.ttl) == (dead.message.kind, None)
+
+
+def test_an_answer_lives_for_ever_without_ttl_and_with_an_allowance_as_much_longer() -> None:
+    clock = Clock(NOW + 31_536_000_000)
+    for ttl in (None, 0):
+        ours = session(clock)
+        assert receive(ours, {**asked(ours), "ttl": ttl})[0].kind is Kind.RESPONSE
+    ours = session(Clock(NOW + 34_999), allowance=30)
+    assert receive(ours, asked(ours))[0].kind is Kind.RESPONSE
+    ours = session(Clock(NOW - 86_400_000))  # of a clock that is far ahead: a timer of this side runs
+    assert receive(ours, asked(ours))[0].kind is Kind.RESPONSE
+
+
 def test_publications_live_as_long_as_the_application_says() -> None:
     ours = session(ttl=10)
     ours.send(Message(Kind.PUBLISH, "news", body=1), 0.0)

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from polybus.protocols.uprotocol.micro import MicroUri
-from polybus.protocols.uprotocol.uris import UriError, parse_uri
+from polybus.protocols.uprotocol.uris import UriError, parse_uri, read_uri
 
 VECTORS = json.loads((Path(__file__).parents[2] / "vectors" / "uprotocol_vectors.json").read_text())["vectors"]
 URIS = [vector for vector in VECTORS if vector["kind"] in ("uri.long", "uri.short")]
@@ -135,6 +135,31 @@ def test_a_version_has_major_perhaps_minor_and_no_patch(version: str, good: bool
 def test_what_breaks_the_grammar_is_refused_with_the_text_in_view(text: str) -> None:
     with pytest.raises(UriError, match=r"'"):
         parse_uri(text)
+
+
+STRANGE = [
+    ("up://2001:cb0:fc::abc/0/", "[2001:cb0:fc::abc]", "without brackets"),
+    ("//2001:DB8::1/4/1/3", "[2001:db8::1]", "without brackets"),
+    ("//2001:db8::1/body.access/1/door#Door", "[2001:db8::1]", "without brackets"),
+    ("//1G1YZ23J9P5800001/0/3/32768", "1g1yz23j9p5800001", "is an IP address"),
+    ("//mypc/1/1/1", "mypc", "is an IP address"),
+]
+
+
+@pytest.mark.parametrize(("text", "authority", "says"), STRANGE)
+def test_what_the_document_and_up_python_write_against_the_grammar_is_read_and_marked(
+    text: str, authority: str, says: str
+) -> None:
+    uri = read_uri(text)
+    assert (uri.authority, uri.port, says in uri.strange) == (authority, None, True)
+    with pytest.raises(UriError, match=says):
+        parse_uri(text)
+
+
+def test_an_address_without_brackets_is_the_one_with_them() -> None:
+    strange, usual = read_uri("UP://2001:DB8::1/4/1/3"), parse_uri("//[2001:db8::1]/4/1/3")
+    assert (strange.key, strange.entity, strange.text) == (usual.key, usual.entity, "UP://[2001:DB8::1]/4/1/3")
+    assert not usual.strange
 
 
 def test_wildcards_make_a_pattern() -> None:

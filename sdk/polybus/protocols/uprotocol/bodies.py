@@ -146,6 +146,8 @@ class AnyFormat:
         Raises:
             BadRequest: The bytes do not decode.
         """
+        if not data:
+            return None  # an ``Any()``: nothing is in it
         try:
             size = data[_VALUE_END] if data.startswith(_VALUE_HEAD) else 128
             if size < 128 and _VALUE_END + 1 + size == len(data):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import re
 from collections.abc import Callable, Mapping
 from typing import Any, Final
@@ -9,17 +10,19 @@ from typing import Any, Final
 from attrs import define
 
 from .ids import id_version
-from .uris import Uri, UriError, parse_uri
+from .uris import Uri, UriError, read_uri
 
 __all__ = [
-    "MAX_INTEGER", "NOTIFICATION", "PRIORITIES", "PUBLISH", "REQUEST", "RESPONSE", "TYPES", "Facts", "alive",
+    "MAX_INTEGER", "MAX_TTL", "NOTIFICATION", "PRIORITIES", "PUBLISH", "REQUEST", "RESPONSE", "TYPES", "Facts", "alive",
     "has_authority", "has_schema", "in_role", "is_a", "is_address", "is_uprotocol_uuid", "is_uri_reference", "is_uuid",
     "known_priority", "known_type", "media_type", "named", "old_name", "only_responses", "required", "schema_uri",
-    "specversion", "urgent", "valued", "versioned", "within",
+    "specversion", "timestamp", "urgent", "usual_authority", "valued", "versioned", "within",
 ]  # fmt: skip
 
 MAX_INTEGER: Final = 2**31 - 1
-"""An Integer of CloudEvents 1.0.2 is signed and has 32 bits; the document's Uint32 does not fit."""
+"""An Integer of CloudEvents 1.0.2 is signed and has 32 bits."""
+MAX_TTL: Final = 2**32 - 1
+"""The document's Uint32 does not fit in one: JSON carries it all the same."""
 PRIORITIES: Final = tuple(f"CS{level}" for level in range(7))
 PUBLISH, NOTIFICATION, REQUEST, RESPONSE = "publish", "notification", "request", "response"
 TYPES: Final[Mapping[str, str]] = {
@@ -34,6 +37,9 @@ TYPES: Final[Mapping[str, str]] = {
 _URI_TEXT: Final = re.compile(r"(?:[A-Za-z0-9\-._~!$&'()*+,;=:@/?#\[\]]|%[0-9A-Fa-f]{2})+")
 _MEDIA_TYPE: Final = re.compile(r"[A-Za-z0-9!#$&^_.+\-]+/[A-Za-z0-9!#$&^_.+\-]+(?:\s*;.*)?")
 _NAME: Final = re.compile(r"[a-z0-9]+")
+_TIME: Final = re.compile(
+    r"(\d{4}-\d\d-\d\d)[Tt ](?:[01]\d|2[0-3]):[0-5]\d:(?:[0-5]\d|60)(?:\.\d+)?(?:[Zz]|[+-](?:[01]\d|2[0-3]):[0-5]\d)", re.ASCII
+)
 
 
 @define
@@ -64,7 +70,7 @@ class Facts:
         """The address of an attribute, or None where it is none."""
         text = self.attributes.get(name)
         try:
-            return parse_uri(text) if isinstance(text, str) and len(text) <= self.subject_limit else None
+            return read_uri(text) if isinstance(text, str) and len(text) <= self.subject_limit else None
         except UriError:
             return None
 
@@ -91,11 +97,11 @@ def is_a(name: str, kind: type, says: str) -> Callable[[Facts], str | None]:
     return broken
 
 
-def within(name: str, low: int) -> Callable[[Facts], str | None]:
+def within(name: str, low: int, high: int = MAX_INTEGER) -> Callable[[Facts], str | None]:
     def broken(facts: Facts) -> str | None:
         value = facts.get(name)
-        bad = type(value) is int and not low <= value <= MAX_INTEGER
-        return f"{name} {value} is not within {low} and {MAX_INTEGER}" if bad else None
+        bad = type(value) is int and not low <= value <= high
+        return f"{name} {value} is not within {low} and {high}" if bad else None
 
     return broken
 
@@ -139,10 +145,18 @@ def is_address(name: str) -> Callable[[Facts], str | None]:
         if len(text) > facts.subject_limit:
             return f"{name}, percent-encoded, has {len(text)} characters: more than {facts.subject_limit} (limit: subject)"
         try:
-            uri = parse_uri(text)
+            uri = read_uri(text)
         except UriError as error:
             return f"{name}: {error}"
         return f"{name} {_shown(text)} has wildcards, which only subscriptions may" if uri.is_pattern else None
+
+    return broken
+
+
+def usual_authority(name: str) -> Callable[[Facts], str | None]:
+    def broken(facts: Facts) -> str | None:
+        uri = facts.uri(name)
+        return f"{name}: {uri.strange}" if uri is not None and uri.strange else None
 
     return broken
 
@@ -221,6 +235,19 @@ def urgent(facts: Facts) -> str | None:
     return f"priority of a request is {value if value is not None else 'missing, which means CS0'}: CS4 or greater is needed"
 
 
+def timestamp(facts: Facts) -> str | None:
+    value = facts.get("time")
+    if value is None:
+        return None
+    found = _TIME.fullmatch(value) if isinstance(value, str) else None
+    try:
+        if found is not None and datetime.date.fromisoformat(found[1]):
+            return None
+    except ValueError:
+        pass
+    return f"time {_shown(value)} is no timestamp, as 2026-11-21T10:00:00Z (RFC 3339)"
+
+
 def alive(facts: Facts) -> str | None:
     return "ttl of a request is 0, which never ends" if facts.kind == REQUEST and facts.get("ttl") == 0 else None
 
@@ -243,7 +270,7 @@ def named(facts: Facts) -> str | None:
 
 def valued(facts: Facts) -> str | None:
     for name, value in facts.attributes.items():
-        if type(value) is int and not -MAX_INTEGER - 1 <= value <= MAX_INTEGER:
+        if type(value) is int and not -MAX_INTEGER - 1 <= value <= MAX_INTEGER and name != "ttl":
             return f"{name} has more than 32 bits"
         if not isinstance(value, (str, int, bool, bytes)):
             return f"{name} is text, a whole number or true or false, not {type(value).__name__}"

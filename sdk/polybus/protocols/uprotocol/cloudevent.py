@@ -24,7 +24,7 @@ from .codec import UProtocolCodec
 from .envelope import Envelope, refuse
 from .ids import IdFactory, id_time_ms
 from .names import Names
-from .payloads import OCTET_STREAM, PROTOBUF, format_of, from_base64, from_text
+from .payloads import OCTET_STREAM, PROTOBUF, format_of, from_text, hash_of
 
 if TYPE_CHECKING:
     from cloudevents.core.base import BaseCloudEvent
@@ -126,7 +126,8 @@ def from_cloudevent(event: BaseCloudEvent, *, mode: str = "strict") -> Message:
     if mode not in ("strict", "lenient"):
         raise LocalProtocolError(f"mode={mode!r}: strict or lenient", protocol="uprotocol")
     data = event.get_data()
-    attributes = {name: _plain(name, value) for name, value in event.get_attributes().items()}
+    lenient = mode == "lenient"
+    attributes = {name: _plain(name, value, lenient) for name, value in event.get_attributes().items()}
     raw: bytes | None
     try:
         if data is None or isinstance(data, bytes):
@@ -135,7 +136,7 @@ def from_cloudevent(event: BaseCloudEvent, *, mode: str = "strict") -> Message:
             raw = data.encode() if isinstance(data, str) else msgspec.json.encode(data)
     except (TypeError, ValueError, RecursionError) as error:
         raise refuse(f"the data of the event cannot be written: {error}") from error
-    return message_of(attributes, raw, lenient=mode == "lenient")
+    return message_of(attributes, raw, lenient=lenient)
 
 
 def message_of(attributes: Mapping[str, Any], raw: bytes | None, *, lenient: bool = False) -> Message:
@@ -154,13 +155,13 @@ def message_of(attributes: Mapping[str, Any], raw: bytes | None, *, lenient: boo
         raise RemoteProtocolError(f"not an event: {error}", protocol="uprotocol") from error
 
 
-def _plain(name: str, value: Any) -> Any:
+def _plain(name: str, value: Any, lenient: bool) -> Any:
     if isinstance(value, datetime.datetime):
         return value.isoformat().replace("+00:00", "Z")
-    return typed(name, value) if isinstance(value, str) else value
+    return typed(name, value, lenient) if isinstance(value, str) else value
 
 
-def typed(name: str, text: str) -> Any:
+def typed(name: str, text: str, lenient: bool) -> Any:
     """An attribute that stood somewhere as text: what the document types otherwise gets its type back.
 
     Raises:
@@ -168,4 +169,4 @@ def typed(name: str, text: str) -> Any:
     """
     if name in _NUMBERS and text.isascii() and text.isdigit() and int(text[:11]) <= MAX_INTEGER:
         return int(text)
-    return from_base64(text, name) if name == "hash" else text
+    return hash_of(text, lenient) if name == "hash" else text

@@ -22,7 +22,7 @@ from .headers import read_headers
 from .ids import id_version
 from .rules import RULES, Violation, violations
 from .status import code_of, read_status
-from .uris import UriError, parse_uri
+from .uris import UriError, read_uri
 
 __all__ = [
     "USUAL_ID",
@@ -197,7 +197,7 @@ class Envelope:
             return None
         id, source, sink = map(str, found)
         try:
-            if not self._can_answer(id) or not parse_uri(source).is_response or not parse_uri(sink).is_method:
+            if not self._can_answer(id) or not read_uri(source).is_response or not read_uri(sink).is_method:
                 return None
         except UriError:
             return None
@@ -230,6 +230,8 @@ def normalise(attributes: dict[str, Any], lenient: bool) -> None:
         attributes["priority"] = priority.removeprefix(_UPRIORITY)  # up-python 1.5 writes it
     if lenient and "permission_level" in attributes:
         attributes.setdefault("plevel", attributes.pop("permission_level"))
+    if lenient and isinstance(hashed := attributes.get("hash"), str):
+        attributes["hash"] = hashed.encode()  # in protobuf: the SDKs of that time have text where the document has bytes
 
 
 def _response(attributes: dict[str, Any], raw: bytes | None, format: BodyFormat) -> Message:

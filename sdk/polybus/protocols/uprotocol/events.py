@@ -24,6 +24,7 @@ class Head(Protocol):
 
 
 Integer: TypeAlias = Annotated[int, Meta(ge=0, le=2**31 - 1)]
+Milliseconds: TypeAlias = Annotated[int, Meta(ge=0, le=2**32 - 1)]
 
 
 class Event(Struct, gc=False, forbid_unknown_fields=True, omit_defaults=True):
@@ -35,7 +36,7 @@ class Event(Struct, gc=False, forbid_unknown_fields=True, omit_defaults=True):
     type: Literal["pub.v1", "notif.v1", "not.v1", "up-not.v1", "req.v1", "res.v1"]
     sink: str | None = None
     priority: Literal["CS0", "CS1", "CS2", "CS3", "CS4", "CS5", "CS6"] | None = None
-    ttl: Integer | None = None
+    ttl: Milliseconds | None = None
     reqid: str | None = None
     datacontenttype: Literal["application/protobuf", "application/x-protobuf", "application/octet-stream"] | None = None
     dataschema: str | None = None

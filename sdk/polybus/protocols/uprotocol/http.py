@@ -95,10 +95,10 @@ def from_http(headers: Mapping[str, str], body: bytes, *, mode: str = "strict") 
         RemoteProtocolError: There is no event, or a bad one.
     """
     lower = {name.lower(): value for name, value in headers.items()}
-    form = form_of(lower)
+    form, lenient = form_of(lower), mode == "lenient"
     if form.mode == "binary":
-        return [message_of(*_from_binary(lower, body), lenient=mode == "lenient")]
-    codec = UProtocol(format=form.format, mode="lenient" if mode == "lenient" else "strict").codec()
+        return [message_of(*_from_binary(lower, body, lenient), lenient=lenient)]
+    codec = UProtocol(format=form.format, mode="lenient" if lenient else "strict").codec()
     return codec.reader.read_batch(body) if form.mode == "batch" else [codec.read(body)]
 
 
@@ -132,8 +132,8 @@ def frames_of(headers: Mapping[str, str], body: bytes, adapter: UProtocol, limit
     """
     form = form_of(headers)
     if form.mode == "binary":
-        attributes, raw = _from_binary(headers, body)
         lenient = adapter.mode == "lenient"
+        attributes, raw = _from_binary(headers, body, lenient)
         message = message_of(attributes, raw, lenient=lenient)
         return [_written(message, attributes, raw, lenient, adapter.codec(limits))]
     theirs = adapter if form.format == adapter.format else evolve(adapter, format=form.format)
@@ -207,12 +207,12 @@ def _text(value: Any) -> str:
     return str(value)
 
 
-def _from_binary(headers: Mapping[str, str], body: bytes) -> tuple[dict[str, Any], bytes | None]:
+def _from_binary(headers: Mapping[str, str], body: bytes, lenient: bool) -> tuple[dict[str, Any], bytes | None]:
     attributes: dict[str, Any] = {}
     for header, value in headers.items():
         if header.startswith(_PREFIX):
             name = header[len(_PREFIX) :]
-            attributes[name] = typed(name, unquote(value.strip('"')))
+            attributes[name] = typed(name, unquote(value.strip('"')), lenient)
     if body and "content-type" in headers:
         attributes["datacontenttype"] = headers["content-type"]
     return attributes, body or None

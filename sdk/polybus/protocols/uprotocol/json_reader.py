@@ -19,7 +19,7 @@ from .bodies import ANY, check_any
 from .envelope import BATCH, Envelope, is_id, known_schema, read_each, refuse, shown
 from .events import Event, EventMessage
 from .items import read_json_item
-from .payloads import OCTET_STREAM, format_of, from_base64, from_json, from_text
+from .payloads import OCTET_STREAM, format_of, from_base64, from_json, from_text, hash_of
 from .status import STATUS_URLS
 
 __all__ = ["JsonReader"]
@@ -161,7 +161,7 @@ class JsonReader:
             raw = from_json(data, format, self._envelope.lenient)
         hashed = value.get("hash")
         if isinstance(hashed, str):
-            value["hash"] = from_base64(hashed, "hash")
+            value["hash"] = hash_of(hashed, self._envelope.lenient)
         return value, raw, format
 
 

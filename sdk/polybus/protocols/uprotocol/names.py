@@ -11,7 +11,7 @@ from urllib.parse import quote, unquote
 
 from ...errors import LocalProtocolError, ReservedSubject, Unsupported
 from ...subjects import canonical
-from .uris import Uri, UriError, parse_uri
+from .uris import Uri, UriError, parse_uri, read_uri
 
 __all__ = ["MESSAGE", "Names", "decode_name", "encode_name", "entity_key", "entity_of", "subject_text"]
 
@@ -63,7 +63,7 @@ class Names:
     def learn(self, uri: str) -> None:
         """The peer has shown its own address."""
         self.peer = entity_of(uri) or None
-        self._peer = parse_uri(uri).entity
+        self._peer = read_uri(uri).entity
         self.subjects.clear()
 
     def method(self, subject: str | int) -> str:
@@ -117,14 +117,12 @@ class Names:
         return found
 
     def _find(self, text: str) -> str:
-        uri = parse_uri(text)
-        if uri.short or uri.entity not in (self._own, self._peer):
-            return canonical(text)
-        if uri.is_method:
-            return decode_name(uri.instance) or canonical(text)
-        if uri.message == MESSAGE:
-            return decode_name(uri.name) or canonical(text)
-        return canonical(text)
+        uri = read_uri(text)
+        if not uri.short and uri.entity in (self._own, self._peer):
+            name = uri.instance if uri.is_method else uri.name if uri.message == MESSAGE else ""
+            if name and (subject := decode_name(name)):
+                return subject
+        return canonical(uri.text)
 
 
 def entity_of(uri: str) -> str:

@@ -9,11 +9,11 @@ from typing import Any, Final
 import msgspec
 
 from ...body import JSON, OCTETS, TEXT, BodyFormat, check_json
-from ...errors import BusError
+from ...errors import BusError, RemoteProtocolError
 from .bodies import ANY
 from .envelope import refuse
 
-__all__ = ["OCTET_STREAM", "PROTOBUF", "format_of", "from_base64", "from_json", "from_text"]
+__all__ = ["OCTET_STREAM", "PROTOBUF", "format_of", "from_base64", "from_json", "from_text", "hash_of"]
 
 PROTOBUF: Final = "application/protobuf"
 OCTET_STREAM: Final = "application/octet-stream"
@@ -43,6 +43,24 @@ def from_base64(text: Any, name: str = "data_base64") -> bytes:
         return binascii.a2b_base64(text.encode("ascii"), strict_mode=True)
     except ValueError as error:  # UnicodeEncodeError and binascii.Error are ValueErrors
         raise refuse(f"{name} is no base64: {error} (document, 3 Formats, Table 6)") from error
+
+
+def hash_of(text: str, lenient: bool) -> bytes:
+    """The bytes of a ``hash`` that stands as text, as in JSON and in headers.
+
+    Args:
+        text: Base64; up-python and up-java write any text, of which that which happens to be base64 cannot be told apart.
+        lenient: Whether text that is no base64 stands for itself.
+
+    Raises:
+        RemoteProtocolError: It is no base64.
+    """
+    try:
+        return from_base64(text, "hash")
+    except RemoteProtocolError:
+        if lenient:
+            return text.encode()
+        raise
 
 
 def from_json(value: Any, format: BodyFormat, lenient: bool) -> bytes:

@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from ...body import BodyFormat
 from .bodies import ANY
+from .checks import MAX_INTEGER
 from .events import Attributes, Head
 from .items import write_proto_item
 from .payloads import OCTET_STREAM
@@ -21,6 +22,8 @@ __all__ = ["ProtoWriter"]
 # Fields of CloudEvent and of CloudEventAttributeValue.
 _ID, _SOURCE, _VERSION, _TYPE, _ATTRIBUTE, _BINARY, _PROTO = b"\n", b"\x12", b"\x1a", b'"', b"*", b"2", b"B"
 _CE_BOOLEAN, _CE_INTEGER, _CE_STRING, _CE_BYTES, _CE_URI_REF, _CE_TIMESTAMP = b"\x08", b"\x10", b"\x1a", b'"', b"2", b":"
+_NO_DATA: Final = _BINARY + length(b"")
+"""Without any field of data, `UCloudEvent.get_payload` of up-python raises."""
 _REFERENCES: Final = frozenset({"sink", "dataschema"})
 
 
@@ -29,7 +32,7 @@ class ProtoWriter:
 
     Args:
         schema: ``dataschema`` of bytes.
-        old: As up-python 1.5 reads them: data in ``binary_data`` always, addresses as ``ce_string``.
+        old: As up-python 1.5 reads them: data in ``binary_data`` always, even where there are none; addresses as ``ce_string``.
     """
 
     def __init__(self, schema: str, old: bool) -> None:
@@ -37,7 +40,8 @@ class ProtoWriter:
         self._data = _BINARY if old else _PROTO
         self._octets = self._attribute("datacontenttype", OCTET_STREAM)
         self._octets_and_schema = self._octets + self._attribute("dataschema", schema)
-        self._ttl = lru_cache(1024)(lambda ttl: self._attribute("ttl", ttl))
+        # ``ce_integer`` has 31 bits and a sign, the document's ttl 32 bits and none.
+        self._ttl = lru_cache(1024)(lambda ttl: self._attribute("ttl", min(ttl, MAX_INTEGER)))
         self.head: Head = lru_cache(1024)(self._head)
         """``head(type, source, sink, priority, more)``: what is the same in many events."""
 
@@ -66,6 +70,8 @@ class ProtoWriter:
             parts += (self._attribute(name, value) for name, value in extra.items())
         if raw is not None:
             parts += (self._data if format is ANY else _BINARY, length(raw), raw)
+        elif self._old:
+            parts.append(_NO_DATA)
         return b"".join(parts)
 
     @staticmethod

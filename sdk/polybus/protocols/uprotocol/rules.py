@@ -13,6 +13,7 @@ from attrs import frozen
 
 from ...errors import RemoteProtocolError
 from .checks import (
+    MAX_TTL,
     NOTIFICATION,
     REQUEST,
     RESPONSE,
@@ -34,7 +35,9 @@ from .checks import (
     required,
     schema_uri,
     specversion,
+    timestamp,
     urgent,
+    usual_authority,
     valued,
     versioned,
     within,
@@ -112,11 +115,13 @@ RULES: Final[tuple[Rule, ...]] = (
     Rule("id.version", "1.1 Table 3, id (a uProtocol UUID)", is_uprotocol_uuid("id"), tolerated=True),
     Rule("source.required", _SOURCE, required("source"), "missing_attribute"),
     Rule("source.grammar", _SOURCE, is_address("source"), "invalid_uri"),
+    Rule("source.form", _SOURCE, usual_authority("source"), "invalid_uri", tolerated=True),
     Rule("source.authority", _SOURCE, has_authority("source"), "invalid_uri", tolerated=True),
     Rule("source.version", _SOURCE, versioned("source"), "invalid_uri"),
     Rule("source.role", "1.1 Table 1", in_role("source"), "invalid_uri"),
     Rule("sink.required", _SINK, required("sink", NOTIFICATION, REQUEST, RESPONSE), "missing_attribute"),
     Rule("sink.grammar", _SINK, is_address("sink"), "invalid_uri"),
+    Rule("sink.form", _SINK, usual_authority("sink"), "invalid_uri", tolerated=True),
     Rule("sink.authority", _SINK, has_authority("sink"), "invalid_uri", tolerated=True),
     Rule("sink.version", _SINK, versioned("sink"), "invalid_uri"),
     Rule("sink.role", _SINK, in_role("sink"), "invalid_uri"),
@@ -125,7 +130,7 @@ RULES: Final[tuple[Rule, ...]] = (
     Rule("dataschema.uri", "1.1 Table 3, dataschema", schema_uri),
     Rule("priority.value", "1.1 Table 3, priority", known_priority),
     Rule("priority.request", "1.1 Table 3, priority", urgent),
-    Rule("ttl.range", "1.1 Table 3, ttl", within("ttl", 0)),
+    Rule("ttl.range", "1.1 Table 3, ttl", within("ttl", 0, MAX_TTL)),
     Rule("ttl.required", "1.1 Table 3, ttl", required("ttl", REQUEST), "missing_attribute"),
     Rule("ttl.request", "1.1 Table 3, ttl", alive),
     Rule("plevel.name", "1.2.1 Table 4, permission_level", old_name, tolerated=True),
@@ -135,6 +140,7 @@ RULES: Final[tuple[Rule, ...]] = (
     Rule("reqid.version", "1.2.2 Table 5, reqid", is_uprotocol_uuid("reqid"), tolerated=True),
     Rule("commstatus.range", "1.2.2 Table 5, commstatus", within("commstatus", 0)),
     Rule("commstatus.response", "1.2.2 Table 5, commstatus", only_responses),
+    Rule("time.timestamp", "CloudEvents 1.0.2, time", timestamp, tolerated=True),
     Rule("attributes.names", "CloudEvents 1.0.2, naming conventions", named),
     Rule("attributes.values", "CloudEvents 1.0.2, type system", valued),
 )

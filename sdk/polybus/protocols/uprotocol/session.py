@@ -15,7 +15,7 @@ from .events import EventMessage
 from .ids import id_time_ms
 from .names import MESSAGE
 from .outgoing import Outgoing
-from .uris import parse_uri
+from .uris import read_uri
 
 if TYPE_CHECKING:
     from .adapter import UProtocol
@@ -29,6 +29,8 @@ _OPEN: Final = Kind.OPEN
 _LAST_MOMENT: Final = 0.001
 """What is left in the very millisecond in which the time is up: it has expired only after it."""
 _PLAIN: Final = f"#{MESSAGE}"
+_HELLO: Final = "/rpc._polybus.hello"
+"""Its answer is measured by no clock: those of two buses of ours that differ by its one second would make them strangers."""
 # What a refused request is told, where it is not that its header is malformed (up-l2 dispatchers).
 _CODES: Final = {"clock_skew": Code.DEADLINE_EXCEEDED, "invalid_hash": Code.UNAUTHENTICATED}
 
@@ -93,7 +95,8 @@ class UProtocolSession(Outgoing):
             message.subject = self._subjects.get(sink) or names.subject(sink)
             self._in_time(message, event.id, (event.ttl or 0) / 1000)
         elif kind is _RESPONSE or kind is _ERROR:
-            self._check_answer(message)
+            if not self._check_answer(message):
+                return
         elif kind is _PUBLISH or kind is _NOTIFY:
             source = str(message.subject)
             if self._names.peer is None and (kind is _NOTIFY or source.endswith(_PLAIN)):
@@ -110,24 +113,29 @@ class UProtocolSession(Outgoing):
         self._events.append(message)
 
     def _learn(self, source: str) -> None:
-        if not parse_uri(source).short:
+        if not read_uri(source).short:
             self._names.learn(source)
             self._methods.clear()
 
-    def _check_answer(self, message: EventMessage) -> None:
-        key = message.id
+    def _check_answer(self, message: EventMessage) -> bool:
+        """Whether an answer is taken. For one that has expired the request goes on waiting, to its own deadline."""
+        key, event = message.id, message.event
         sink = self._asked.get(key)
         if sink is None:
             if not key.endswith(self._ids.suffix):
                 raise refuse("an answer to an id that is not of this side", "unknown_id")
-            return  # late: the bus counts it
-        source = message.event.source
-        if source != sink and parse_uri(source).key != parse_uri(sink).key:
+            return True  # late: the bus counts it
+        source = event.source
+        if source != sink and read_uri(source).key != read_uri(sink).key:
             raise refuse(f"an answer from {source[:80]!r} to a request for {sink[:80]!r}", "wrong_peer")
+        if event.ttl and not sink.endswith(_HELLO) and not self._in_time(message, event.id, event.ttl / 1000):
+            return False
         del self._asked[key]
+        return True
 
     def _in_time(self, message: Message, id: str, ttl: float) -> bool:
-        """Whether a message still lives; sets what is left of its time (document, 1.1 ttl: expired strictly after)."""
+        """Whether a message still lives (document, 1.1 ttl: expired strictly after); sets what is left of its time, but of an
+        answer, for which a timer of this side runs."""
         if id[:15] == self._seen:  # ids of one sender and one millisecond have the same beginning
             made = self._seen_ms
         else:
@@ -138,12 +146,17 @@ class UProtocolSession(Outgoing):
             self._seen, self._seen_ms = id[:15], made
         age = (self._clock() // 1_000_000 - made) / 1000
         if age > ttl + self._allowance:
-            if message.kind is _REQUEST:
+            kind = message.kind
+            if kind is _REQUEST:
                 message.ttl = 0.0  # the bus answers it, and holds what the peer does not read within bounds
             else:
+                if kind is _RESPONSE or kind is _ERROR:
+                    message.subject = self._names.subject(message.attributes["source"])
                 text = f"made {age:.3f} s ago with a ttl of {ttl:.3f} s"
                 self._events.append(Undelivered(message, Code.DEADLINE_EXCEEDED, "expired", text))
             return False
+        if message.kind is _RESPONSE or message.kind is _ERROR:
+            return True
         if -age > self._skew:
             text = f"made {-age:.3f} s in the future: at most {self._skew:g} s (max_clock_skew)"
             raise refuse(text, "clock_skew", message.id if message.kind is _REQUEST else None)

@@ -16,7 +16,9 @@ __all__ = ["STATUS_URLS", "code_of", "read_status", "write_status"]
 _STATUS: Final = "google.rpc.Status"
 _ERROR_INFO: Final = "google.rpc.ErrorInfo"
 _DOMAIN: Final = field(b"\x12", b"polybus")
-STATUS_URLS: Final = (b"type.googleapis.com/google.rpc.Status", b"/google.rpc.Status")
+_STATUSES: Final = (_STATUS, "uprotocol.v1.UStatus")
+"""The document's, and the one that the SDKs answer with, whose fields are the same."""
+STATUS_URLS: Final = tuple(f"{where}/{name}".encode() for where in ("type.googleapis.com", "") for name in _STATUSES)
 """How the type of a Status begins in an ``Any``."""
 
 
@@ -43,7 +45,7 @@ def read_status(data: bytes | None) -> tuple[int, dict[str, Any]] | None:
     if data is None or not data[2:].startswith(STATUS_URLS):
         return None
     url, inner = unpack(data)
-    if type_name(url) != _STATUS:
+    if type_name(url) not in _STATUSES:
         return None
     code, facts = 0, {"text": "", "reason": None, "detail": None}
     for number, part in read_fields(inner):

@@ -6,6 +6,9 @@
     [up:]/UE/[UE_VERSION]/...                                              without authority: on this device
     [up:][//IP]/UE_ID/UE_VERSION/METHOD_ID or TOPIC_ID                     short: numbers only
 
+Besides the document prints an IPv6 address without brackets, and up-python 1.5 writes an id or a name as the authority of the
+short form: `read_uri` takes those, too.
+
 Scheme and authority are the same in upper and lower case, all else is not. A ``*`` anywhere makes a pattern.
 """
 
@@ -18,7 +21,7 @@ from typing import Final
 
 from attrs import frozen
 
-__all__ = ["RESPONSE", "Uri", "UriError", "parse_uri"]
+__all__ = ["RESPONSE", "Uri", "UriError", "parse_uri", "read_uri"]
 
 RESPONSE: Final = "rpc.response"
 """The resource to which answers go (document, 1.2 RPC Attributes)."""
@@ -27,6 +30,7 @@ _FORM: Final = re.compile(
     r"(?:(?P<scheme>[^:/?#]*):)?(?P<remote>//(?P<authority>[^/?#]*))?(?P<path>[^?#]*)(?:#(?P<message>.*))?"
 )
 _AUTHORITY: Final = re.compile(r"(?:(?P<user>[^@]*)@)?(?P<host>\[[0-9a-f:.]+\]|[^:\[\]@]+)(?::(?P<port>[0-9]{1,5}))?")
+_BARE_IPV6: Final = re.compile(r"[0-9a-f:.]+")
 _TEXT: Final = re.compile(r"(?:[A-Za-z0-9\-._~!$&'()*+,;=:@]|%[0-9A-Fa-f]{2})*")  # pchar of RFC 3986, section 3.3
 _FRAGMENT: Final = re.compile(r"(?:[A-Za-z0-9\-._~!$&'()*+,;=:@/?]|%[0-9A-Fa-f]{2})*")
 _VERSION: Final = re.compile(r"[0-9]+(?:\.[0-9]+)?")
@@ -45,7 +49,7 @@ class Uri:
     """An address in its parts. Parts that are missing are empty.
 
     Attributes:
-        text: As it was given.
+        text: As it was given, an IPv6 address in brackets.
         authority: In lower case, whole; empty for a local address.
         device: First label of the host, or all of it where that is an IP address.
         domain: The other labels.
@@ -55,6 +59,7 @@ class Uri:
         instance: What follows that dot. Of a method its name.
         message: Behind the ``#``.
         short: Whether this is the short form, made of numbers.
+        strange: What about it is not of the grammar; empty where nothing is.
     """
 
     text: str
@@ -69,6 +74,7 @@ class Uri:
     instance: str
     message: str
     short: bool
+    strange: str = ""
 
     @property
     def local(self) -> bool:
@@ -126,12 +132,24 @@ class Uri:
         return bool(self.resource and self.message) and self.resource != "rpc"
 
 
-@lru_cache(maxsize=1024)
 def parse_uri(text: str) -> Uri:
     """Take an address apart.
 
     Raises:
         UriError: It has not the form above; the text says where.
+    """
+    uri = read_uri(text)
+    if uri.strange:
+        raise UriError(uri.strange)
+    return uri
+
+
+@lru_cache(maxsize=1024)
+def read_uri(text: str) -> Uri:
+    """Take an address apart, also one that the document or an SDK of its time writes against the grammar.
+
+    Raises:
+        UriError: It has no form at all; the text says where.
     """
     form = _FORM.fullmatch(text)
     if not text or form is None:
@@ -154,13 +172,19 @@ def parse_uri(text: str) -> Uri:
     ue, version, name = (*segments, "", "")[:3]
     if not ue:
         raise UriError(f"{_shown(text)} names no entity")
-    authority = _authority(text, form["authority"] or "") if form["remote"] else ("", "", "", "", None)
+    given, strange = form["authority"] or "", ""
+    if _BARE_IPV6.fullmatch(given.lower()) and ":" in given and _is_ip(given):
+        strange = f"{given[:60]!r} in {_shown(text)} is an IPv6 address without brackets"
+        text, given = text.replace(given, f"[{given}]", 1), f"[{given}]"
+    authority = _authority(text, given) if form["remote"] else ("", "", "", "", None)
     short = ue.isdigit()
     resource, _, instance = name.partition(".")
     if short:
-        _check_short(text, authority[2], ue, version, name, message)
+        _check_short(text, ue, version, name, message)
         resource, instance = name, ""
-    return Uri(text, *authority, ue, version, resource, instance, message, short)
+        if authority[2] and not _is_ip(authority[2]):
+            strange = f"the authority of {_shown(text)}, in the short form, is an IP address"
+    return Uri(text, *authority, ue, version, resource, instance, message, short, strange)
 
 
 def _authority(text: str, authority: str) -> tuple[str, str, str, str, int | None]:
@@ -177,13 +201,11 @@ def _authority(text: str, authority: str) -> tuple[str, str, str, str, int | Non
     return lower, parts["user"] or "", device, domain, None if port is None else int(port)
 
 
-def _check_short(text: str, device: str, ue: str, version: str, name: str, message: str) -> None:
+def _check_short(text: str, ue: str, version: str, name: str, message: str) -> None:
     if message or any(part and not (part.isascii() and part.isdigit()) for part in (ue, version.replace(".", "", 1), name)):
         raise UriError(f"{_shown(text)} begins as the short form, in which entity, version and resource are numbers")
     if max(int(ue or 0), int(name or 0)) >= 2**_NUMBER_BITS:
         raise UriError(f"numbers in {_shown(text)} have {_NUMBER_BITS} bits: at most {2**_NUMBER_BITS - 1}")
-    if device and not _is_ip(device):
-        raise UriError(f"the authority of {_shown(text)}, in the short form, is an IP address")
 
 
 def _is_ip(host: str) -> bool:
