@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-from collections.abc import Iterator
-from contextlib import suppress
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ import pytest
 from anyio.abc import SocketStream
 from google.protobuf.wrappers_pb2 import StringValue
 
-from polybus import Bus, Code, Message, Unavailable, connect
+from polybus import Bus, Code, Forbidden, Message, RemoteProtocolError, Unavailable, connect
 from polybus.message import Kind
 from polybus.protocols import UProtocol
 from polybus.protocols.uprotocol import id_time_ms
@@ -142,10 +142,9 @@ async def test_up_python_asks_a_bus_over_tcp_and_reads_its_answers(theirs: UpPyt
                 assert refused["attributes"]["commstatus"] == Code.UNIMPLEMENTED
 
 
-@pytest.mark.anyio
-@pytest.mark.parametrize("format", FORMATS)
-async def test_a_bus_asks_a_service_of_up_python_over_tcp(theirs: UpPython, format: Any) -> None:
-    tokens: list[str] = []
+@asynccontextmanager
+async def joined(theirs: UpPython, format: Any, answers: Callable[[bytes], str], **options: Any) -> AsyncIterator[Bus]:
+    """A bus that is connected to a service of up-python."""
 
     async def serve(stream: SocketStream) -> None:
         async with stream:
@@ -156,8 +155,7 @@ async def test_a_bus_asks_a_service_of_up_python_over_tcp(theirs: UpPython, form
                         data += await stream.receive()
                     end = 4 + int.from_bytes(data[:4], "big")
                     frame, data = data[4:end], data[end:]
-                    answer = theirs("reply", format=format, hex=frame.hex(), fail=b"SetHeat" not in frame)
-                    tokens.append(answer["token"])
+                    answer = theirs("reply", format=format, hex=frame.hex(), answers=answers(frame))
                     made = bytes.fromhex(answer["hex"])
                     await stream.send(len(made).to_bytes(4, "big") + made)
 
@@ -166,16 +164,57 @@ async def test_a_bus_asks_a_service_of_up_python_over_tcp(theirs: UpPython, form
         peer="//cgw.veh7/climate.seat/1",
         format=format,
         profile="up-python-1.5",
-        token="secret",
+        **options,
     )
     async with await anyio.create_tcp_listener(local_host="127.0.0.1") as listener, anyio.create_task_group() as group:
         group.start_soon(listener.serve, serve)
         port = listener.extra(anyio.abc.SocketAttribute.local_port)
         with anyio.fail_after(BOUND):
             async with connect(f"uprotocol+tcp://127.0.0.1:{port}", protocol=adapter) as bus:
-                asked = StringValue(value="warm")
-                assert [await bus.request("SetHeat", asked) for _ in range(3)] == ["WARM"] * 3
-                with pytest.raises(Unavailable):
-                    await bus.request("SetCold", asked)
+                yield bus
         group.cancel_scope.cancel()
-    assert tokens == ["secret"] * 4
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("format", FORMATS)
+async def test_a_bus_asks_a_service_of_up_python_over_tcp(theirs: UpPython, format: Any) -> None:
+    tokens = 0
+
+    def answers(frame: bytes) -> str:
+        nonlocal tokens
+        tokens += b"secret" in frame
+        return "capitals" if b"SetHeat" in frame else "failure"
+
+    async with joined(theirs, format, answers, token="secret") as bus:
+        asked = StringValue(value="warm")
+        assert [await bus.request("SetHeat", asked) for _ in range(3)] == ["WARM"] * 3
+        with pytest.raises(Unavailable):
+            await bus.request("SetCold", asked)
+    assert tokens == 4
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("format", FORMATS)
+async def test_what_a_service_of_up_python_refuses_is_an_error_and_its_nothing_is_none(theirs: UpPython, format: Any) -> None:
+    async with joined(theirs, format, lambda frame: "nothing" if b"Warm" in frame else "status") as bus:
+        with pytest.raises(Forbidden, match="no key"):
+            await bus.request("SetHeat", StringValue(value="warm"))
+        assert await bus.request("Warm", StringValue(value="warm")) is None
+        assert await bus.request("Warm") is None
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_a_hash_of_up_python_is_read_leniently(theirs: UpPython, format: Any) -> None:
+    frame = bytes.fromhex(theirs("make", kind="publish", format=format, hash="some hash")["hex"])
+    with pytest.raises(RemoteProtocolError, match="hash"):
+        UProtocol(format=format).codec().read(frame)
+    message = UProtocol(format=format, mode="lenient").codec().read(frame)
+    assert (message.attributes["hash"], message.body) == (b"some hash", "hi")
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_nothing_is_a_payload_to_up_python(theirs: UpPython, format: Any) -> None:
+    message = ours(Kind.RESPONSE, reqid="018bcfe5-687b-8001-8000-000000000007")
+    message.raw = None
+    read = theirs("read", format=format, hex=codec(format).encode([message]).hex())  # without the field, get_payload raises
+    assert (read["valid"], read["payload"]) == (True, "")

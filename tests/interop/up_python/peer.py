@@ -10,6 +10,7 @@ from uprotocol.cloudevent.factory.ucloudevent import UCloudEvent
 from uprotocol.cloudevent.serialize.cloudeventserializers import CloudEventSerializers
 from uprotocol.cloudevent.validate.cloudeventvalidator import CloudEventValidator
 from uprotocol.proto.uattributes_pb2 import UPriority
+from uprotocol.proto.ustatus_pb2 import UCode, UStatus
 
 ASKER, METHOD = "up://hu.veh7/hmi.app/1/rpc.response", "up://cgw.veh7/climate.seat/1/rpc.SetHeat"
 TOPIC, LISTENER = "up://cgw.veh7/climate.seat/1/heater.rear_left#Heater", "up://hu.veh7/hmi.app/1"
@@ -19,10 +20,11 @@ def serializer(format):
     return CloudEventSerializers[format.upper()].serializer()
 
 
-def make(kind, format, reqid=None, text="hi"):
+def make(kind, format, reqid=None, text="hi", hash=None):
     payload = any_pb2.Any()
     payload.Pack(wrappers_pb2.StringValue(value=text))
-    attributes = UCloudEventAttributesBuilder().with_priority(UPriority.UPRIORITY_CS4).with_ttl(5000).build()
+    builder = UCloudEventAttributesBuilder().with_priority(UPriority.UPRIORITY_CS4).with_ttl(5000)
+    attributes = builder.with_hash(hash).build() if hash is not None else builder.build()
     if kind == "request":
         event = CloudEventFactory.request(ASKER, METHOD, CloudEventFactory.generate_cloud_event_id(), payload, attributes)
     elif kind == "response":
@@ -47,21 +49,28 @@ def read(format, hex):
         "why": result.get_message(),
         "expired": UCloudEvent.is_expired(event),
         "failed": UCloudEvent.has_communication_status_problem(event),
+        "payload": UCloudEvent.get_payload(event).SerializeToString().hex(),
     }
 
 
-def reply(format, hex, fail=False):
-    """What a service made with up-python does: check a request, and answer it with its text in capitals."""
+def reply(format, hex, answers="capitals"):
+    """What a service made with up-python does: check a request, and answer it with its text in capitals; or "nothing", a
+    "status" that says no, a "failure" of the delivery, or all that came back again ("echo")."""
     asked = serializer(format).deserialize(bytes.fromhex(hex))
     result = CloudEventValidator.get_validator(asked).validate(asked)
     if not result.is_success():
         raise ValueError(result.get_message())
     value, payload = wrappers_pb2.StringValue(), any_pb2.Any()
-    UCloudEvent.get_payload(asked).Unpack(value)
-    payload.Pack(wrappers_pb2.StringValue(value=value.value.upper()))
+    if answers == "capitals":
+        UCloudEvent.get_payload(asked).Unpack(value)
+        payload.Pack(wrappers_pb2.StringValue(value=value.value.upper()))
+    elif answers == "status":
+        payload.Pack(UStatus(code=UCode.PERMISSION_DENIED, message="no key"))
+    elif answers == "echo":
+        payload = UCloudEvent.get_payload(asked)
     attributes = UCloudEventAttributesBuilder().with_priority(UPriority.UPRIORITY_CS4).with_ttl(5000).build()
     asker, method = UCloudEvent.get_source(asked), UCloudEvent.get_sink(asked)
-    if fail:
+    if answers == "failure":
         event = CloudEventFactory.failed_response(asker, method, asked["id"], 14, attributes)
     else:
         event = CloudEventFactory.response(asker, method, asked["id"], payload, attributes)
