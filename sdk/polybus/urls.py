@@ -15,7 +15,7 @@ from .arguments import without_password
 if TYPE_CHECKING:
     from .plugins import ProtocolAdapter, TransportAdapter
 
-__all__ = ["SplitUrl", "find_protocol", "find_transport", "join_url", "resolve_url", "split_url"]
+__all__ = ["SplitUrl", "find_protocol", "find_reader", "find_transport", "join_url", "resolve_url", "split_url"]
 
 # Ours are known without a look at the installed distributions.
 _PROTOCOLS = {
@@ -135,6 +135,16 @@ def find_protocol(protocol: str | ProtocolAdapter, options: Mapping[str, str]) -
             raise TypeError(f"protocol={protocol!r:.80}: a name, for example 'ubre', or a protocol object")
         return protocol
     return cast("ProtocolAdapter", _load("protocols", protocol).from_options(options))
+
+
+def find_reader(protocol: str, options: Mapping[str, str]) -> ProtocolAdapter:
+    """The protocol with its options, and of the others those that read the most: for frames that are only looked at.
+
+    Raises:
+        ValueError: As `find_protocol`.
+    """
+    most: Mapping[str, str] = getattr(find_protocol(protocol, options), "inspect_options", {})
+    return find_protocol(protocol, {**most, **options})
 
 
 def find_transport(name: str) -> TransportAdapter:

@@ -12,16 +12,17 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import anyio
 import pytest
 
-from polybus import Bus, ConnectFailed, Context, NotFound, connect
+from polybus import Bus, ConnectFailed, Context, Message, NotFound, connect
 from polybus.capture import Capture, CaptureError, Selection, decode, info, make_recorder, replay
 from polybus.capture.said import said_by_clients
 from polybus.capture.schema import DIRECTION_OUT, FLAG_GAP_BEFORE
 from polybus.capture.segments import SegmentWriter
 from polybus.capture.taps import End
 from polybus.message import Kind
-from polybus.protocols import Csb
+from polybus.protocols import Csb, UProtocol
 from tests.support import bounded, eventually
 
 from . import rows as frames
@@ -435,6 +436,28 @@ async def test_a_proxy_records_what_passes_and_changes_nothing(tmp_path: Path) -
         assert len([one for one in _exchanges(folder) if one[0] == "request"]) == 2
         rows = [row for batch in Capture(folder).batches() for row in batch.rows.to_pylist()]
         assert {row["role"] for row in rows} == {1}
+
+
+@pytest.mark.parametrize("format", ["json", "protobuf"])
+@bounded
+async def test_a_proxy_records_what_strangers_write_so_that_it_can_be_read(format: str, tmp_path: Path) -> None:
+    """A hash that is text, as up-python and up-java write it: strict buses refuse it, a proxy refuses nothing."""
+    from polybus.capture.proxy import RecordingProxy
+
+    codec = UProtocol(format=format, mode="lenient").codec()  # type: ignore[arg-type]
+    attributes = {"id": "018bcfe5-687b-8000-8000-000000000007", "source": "//v/body/1/door.front#Door", "note": "some hash"}
+    frame = codec.encode([Message(Kind.PUBLISH, body="hi", attributes=attributes)]).replace(b"note", b"hash")
+    url = f"uprotocol+tcp://127.0.0.1:0?format={format}"
+    bus = Bus()
+    async with bus.serve(url) as listener, RecordingProxy(listener.url, make_recorder(tmp_path), url) as proxy:
+        port = int(proxy.url.partition("?")[0].rpartition(":")[2])
+        async with await anyio.connect_tcp("127.0.0.1", port) as stream:
+            await stream.send(len(frame).to_bytes(4, "big") + frame)
+            await eventually(lambda: bus.stats().malformed == 1)
+    found = [decode(batch.rows) for batch in Capture(tmp_path).batches()]
+    events = [event for one in found for event in one.events.to_pylist() if event["kind"] == "publish"]
+    assert [(event["subject"], event["id"]) for event in events] == [(attributes["source"], attributes["id"])]
+    assert sum(one.quarantine.num_rows for one in found) == 0
 
 
 @bounded

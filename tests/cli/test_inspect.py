@@ -58,6 +58,17 @@ def test_the_token_of_an_event_is_not_shown(format: Any, capsys: pytest.CaptureF
     assert "s3cret" not in json.dumps(found)
 
 
+@pytest.mark.parametrize("options", ["", "?format=json", "?format=protobuf"])
+def test_what_strangers_write_is_shown_whatever_options_are_named(options: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """A hash that is text, as up-python and up-java write it: only a lenient reader takes it."""
+    codec = UProtocol(format="protobuf" if "protobuf" in options else "json").codec()
+    attributes = {"id": "018bcfe5-687b-8000-8000-000000000007", "source": "//v/body/1/door.front#Door", "note": "some hash"}
+    frame = codec.encode([Message(Kind.PUBLISH, body="hi", attributes=attributes)]).replace(b"note", b"hash")
+    (found,) = inspected(capsys, frame.hex(), "--protocol", f"uprotocol{options}")
+    assert (found["errors"], found["messages"][0]["body"]) == ([], "hi")
+    assert run(["inspect", frame.hex(), "--protocol", f"uprotocol{options or '?'}{'&' if options else ''}mode=strict"]) == 1
+
+
 def test_a_file_of_lines_and_one_with_lengths(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     lines = tmp_path / "frames.jsonl"
     lines.write_text(f'{NAMED}\n\n{{"publish":"a.b","body":1}}\n')

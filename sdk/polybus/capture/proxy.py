@@ -17,7 +17,7 @@ from ..errors import BusError, ConnectFailed, LocalProtocolError, TooManyRequest
 from ..limits import Limits
 from ..plugins import Admission, Closed, Connector, DialOptions, Handshake, Identity, ListenOptions, Transport
 from ..runtime import Runtime
-from ..urls import join_url, resolve_url
+from ..urls import find_reader, join_url, resolve_url
 from .recorder import Recorder
 
 __all__ = ["RecordingProxy"]
@@ -83,6 +83,7 @@ class RecordingProxy:
         self.recorder: Recorder = recorder
         self._adapter, self._there, self._target = resolve_url(url)
         self._connector = self._there.connector(self._target)
+        self._reads = find_reader(self._adapter.name, self._adapter.url_options)  # a proxy refuses nothing
         self._own, self._transport, self._address = resolve_url(listen)
         if self._own.name != self._adapter.name:
             raise ValueError(f"{listen}: the server speaks {self._adapter.name}, and a proxy does not translate")
@@ -210,7 +211,7 @@ class RecordingProxy:
         """A newcomer is in: join it to its connection to the server."""
         self._knocking -= 1
         client, server = _Side(transport), _Side(self._dialled.pop(id(admission.handshake)))
-        tap = self.recorder.tap(self._adapter, transport, opened=False)
+        tap = self.recorder.tap(self._reads, transport, opened=False)
         came_in = tap.came_in(lambda frame, now: server.transport.send(frame))
         server.hand_on = lambda frame: came_in(frame, 0.0)
         client.hand_on = tap.goes_out(transport.send)

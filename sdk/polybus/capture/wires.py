@@ -14,7 +14,7 @@ from ..errors import RemoteProtocolError
 from ..limits import Limits
 from ..message import Message
 from ..plugins import Codec
-from ..urls import find_protocol
+from ..urls import find_protocol, find_reader
 from .alike import Alike
 from .buffers import Bytes
 from .cuts import Cut
@@ -66,9 +66,8 @@ def wire_of(protocol: str, options: str, limits: Limits = LIMITS) -> Wire:
         chosen = dict(given or {})
         chosen.pop(MARK, None)
         actions = chosen.pop("actions", None)
-        adapter = find_protocol(protocol, {name: str(value) for name, value in chosen.items()})
-        if given is None:
-            adapter = find_protocol(protocol, dict(getattr(adapter, "inspect_options", {})))
+        find = find_reader if given is None else find_protocol
+        adapter = find(protocol, {name: str(value) for name, value in chosen.items()})
         if actions:
             from attrs import evolve
 

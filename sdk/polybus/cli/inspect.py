@@ -15,7 +15,7 @@ from ..errors import BusError, RemoteProtocolError
 from ..limits import Limits
 from ..message import Message
 from ..plugins import FrameField, ProtocolAdapter
-from ..urls import find_protocol
+from ..urls import find_reader
 from .options import json_line
 from .problems import PeerError, UsageError
 from .show import Printer
@@ -74,12 +74,7 @@ def _adapter(protocol: str) -> ProtocolAdapter:
     name, _, query = protocol.partition("?")
     from urllib.parse import parse_qsl
 
-    options = dict(parse_qsl(query, keep_blank_values=True))
-    adapter = find_protocol(name, options)
-    if not options:
-        most = getattr(adapter, "inspect_options", None)
-        adapter = type(adapter).from_options(most) if most else adapter
-    return adapter
+    return find_reader(name, dict(parse_qsl(query, keep_blank_values=True)))
 
 
 def _bytes(source: str) -> bytes:

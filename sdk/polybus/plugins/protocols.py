@@ -341,5 +341,5 @@ class Dissector(Protocol):
 
     @property
     def inspect_options(self) -> Mapping[str, str]:
-        """Options with which recorded frames are read where nobody names any: those that accept the most."""
+        """Options with which frames that are only looked at are read, where nobody names others: those that accept the most."""
         ...
