@@ -1,15 +1,22 @@
 """Who is at the other end: a late answer counts, silence is no answer, and those who ask do not disturb each other."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager, suppress
 from typing import Any
+from urllib.parse import parse_qsl
 
 import anyio
 import pytest
+from anyio.abc import SocketStream
+from anyio.streams.buffered import BufferedByteReceiveStream
 
-from polybus import Bus, Disconnected, Limits, RequestCancelled, Unsupported
+from polybus import Bus, Disconnected, Limits, Message, RequestCancelled, Unsupported, connect
+from polybus.greeting import HELLO
+from polybus.message import Kind
 from polybus.testing import Faults, pair
+from polybus.urls import find_protocol
 
-from .support import bounded, eventually
+from .support import BOUND, bounded, eventually
 
 pytestmark = pytest.mark.anyio
 
@@ -168,6 +175,149 @@ async def test_all_who_wait_for_the_question_learn_that_the_link_broke() -> None
             await anyio.wait_all_tasks_blocked()
             await busy.bus.peers[0].aclose()
     assert [type(error) for error in failed] == [Disconnected] * 3
+
+
+# -- peers that answer everything with what they were asked ------------------------------------------------------------------
+
+BARE = ["ubre", "ubre?format=binary", "csb", "jrep", "uprotocol", "uprotocol?format=protobuf"]
+
+
+class Echo:
+    """A bare program of a protocol that answers each request with its body; or, of `frames`, that sends back what it gets."""
+
+    def __init__(self, protocol: str, *, frames: bool = False) -> None:
+        name, _, query = protocol.partition("?")
+        self._adapter = find_protocol(name, dict(parse_qsl(query)))
+        self._frames = frames
+        self.heard: list[Any] = []
+        """Kinds and subjects."""
+        self.answers = anyio.Event()
+        """Until this is set, it answers nothing but what it was asked by a test."""
+        self.answers.set()
+
+    async def serve(self, stream: SocketStream) -> None:
+        reader, session = BufferedByteReceiveStream(stream), self._adapter.session("server", Limits())
+        session.start(0.0)
+        async with stream:
+            with suppress(anyio.IncompleteRead, anyio.EndOfStream, anyio.BrokenResourceError):
+                while True:
+                    await self._write(stream, session.frames_to_send())
+                    size = int.from_bytes(await reader.receive_exactly(4), "big")
+                    if size >> 24 == 0xFF:
+                        return  # the client says goodbye
+                    frame = await reader.receive_exactly(size) if size else b""
+                    if frame and self._frames:
+                        await self._write(stream, [frame])
+                    elif frame:
+                        await self._received(session, frame)
+
+    async def _received(self, session: Any, frame: bytes) -> None:
+        session.receive(frame, 0.0)
+        for message in session.events():
+            if isinstance(message, Message):
+                self.heard.append((message.kind, message.subject))
+                if message.kind is Kind.REQUEST:
+                    if message.subject == HELLO:
+                        await self.answers.wait()
+                    answer = Message(Kind.RESPONSE, message.subject, message.id, message.raw, message.format)
+                    answer.reply_to = message.reply_to
+                    session.send(answer, 0.0)
+
+    @staticmethod
+    async def _write(stream: SocketStream, frames: Sequence[bytes]) -> None:
+        for frame in frames:
+            await stream.send(len(frame).to_bytes(4, "big") + frame)
+
+
+@asynccontextmanager
+async def echoing(echo: Echo, protocol: str, **options: Any) -> AsyncIterator[Bus]:
+    name, _, query = protocol.partition("?")
+    async with await anyio.create_tcp_listener(local_host="127.0.0.1") as listener, anyio.create_task_group() as group:
+        group.start_soon(listener.serve, echo.serve)
+        port = listener.extra(anyio.abc.SocketAttribute.local_port)
+        url = f"{name}+tcp://127.0.0.1:{port}?{query}".rstrip("?")
+        async with connect(url, **options) as client:
+            yield client
+        group.cancel_scope.cancel()
+
+
+@pytest.mark.parametrize("protocol", BARE)
+@bounded
+async def test_who_answers_everything_with_what_it_was_asked_is_no_polybus(protocol: str) -> None:
+    echo = Echo(protocol)
+    async with echoing(echo, protocol) as client:
+        for _ in range(2):
+            with pytest.raises(Unsupported, match="is not a polybus peer"):
+                await read(client)
+        if protocol.startswith(("ubre", "jrep")):
+            async with client.subscribe("news"):  # in the protocol's own words, and asked whether that was refused
+                assert await client.peers[0].extended() is False
+            with pytest.raises(Unsupported, match="is not a polybus peer"):
+                async with client.subscribe("a.*"):
+                    pass
+        assert await client.request("echo", {"a": 1}) == {"a": 1}
+        assert await client.peers[0].extended() is False
+        assert client.stats().malformed == 0
+    assert {kind for kind, _ in echo.heard} <= {Kind.REQUEST, Kind.SUBSCRIBE, Kind.UNSUBSCRIBE}
+    assert {subject for kind, subject in echo.heard if kind is not Kind.REQUEST} <= {"news"}
+    assert echo.heard.count((Kind.REQUEST, HELLO)) >= 1
+
+
+@pytest.mark.usefixtures("impatient")
+@pytest.mark.parametrize("protocol", BARE)
+@bounded
+async def test_nor_does_it_become_one_when_it_answers_late(protocol: str) -> None:
+    echo = Echo(protocol)
+    echo.answers = anyio.Event()
+    async with echoing(echo, protocol) as client:
+        with pytest.raises(Unsupported, match="has not answered"):
+            await read(client)
+        echo.answers.set()
+        await eventually(lambda: client.peers[0]._extended is False)
+        with pytest.raises(Unsupported, match="is not a polybus peer"):
+            await read(client)
+        assert await client.request("echo", [1]) == [1]
+
+
+@pytest.mark.parametrize("protocol", ["ubre", "ubre?format=binary", "csb", "uprotocol", "uprotocol?format=protobuf"])
+@bounded
+async def test_nor_is_the_mirror_that_sends_back_every_frame(protocol: str) -> None:
+    async with echoing(Echo(protocol, frames=True), protocol) as client:
+        with pytest.raises(Unsupported, match="is not a polybus peer"):
+            await read(client)
+        assert client.peers[0]._extended is False
+
+
+class Old(Echo):
+    """A bus of before: it asks with a version alone, and answers so whatever stands beside that in a question."""
+
+    def __init__(self, protocol: str) -> None:
+        super().__init__(protocol)
+        self.told = anyio.Event()
+        self.answer: Any = None
+
+    async def _received(self, session: Any, frame: bytes) -> None:
+        session.receive(frame, 0.0)
+        for message in session.events():
+            if isinstance(message, Message) and message.kind is Kind.REQUEST:
+                body = message.body if message.subject != HELLO else {"v": 1}
+                answer = Message(Kind.RESPONSE, message.subject, message.id, body=body)
+                answer.reply_to = message.reply_to
+                session.send(answer, 0.0)
+                session.send(Message(Kind.REQUEST, HELLO, body={"v": 1}, ttl=BOUND), 0.0)
+            elif isinstance(message, Message) and message.kind is Kind.RESPONSE:
+                self.answer = message.body
+                self.told.set()
+
+
+@pytest.mark.parametrize("protocol", BARE)
+@bounded
+async def test_a_bus_of_before_is_known_by_its_answer_and_knows_us_by_ours(protocol: str) -> None:
+    old = Old(protocol)
+    async with echoing(old, protocol) as client:
+        assert await client.peers[0].extended() is True
+        await old.told.wait()
+        assert old.answer == {"v": 1}
 
 
 @bounded

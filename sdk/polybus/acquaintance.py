@@ -6,7 +6,8 @@ from typing import Any
 
 from .answering import AnsweredPeer
 from .errors import BusError, Disconnected, RequestCancelled, Unsupported
-from .hello import HELLO, HELLO_TIMEOUT, LATE, Question
+from .greeting import HELLO, is_answer, question_of
+from .hello import HELLO_TIMEOUT, LATE, Question
 from .message import Kind, Message
 
 __all__ = ["AcquaintedPeer"]
@@ -51,7 +52,7 @@ class AcquaintedPeer(AnsweredPeer):
         asking = self._asking
         if asking is None or asking.done():
             to_tell = self._link.bus._distribution.to_tell(self)  # type: ignore[arg-type]  # every one is a Peer
-            asking = self._asking = self._ask({"v": 1, "subscribes": to_tell} if to_tell else {"v": 1})
+            asking = self._asking = self._ask({"subscribes": to_tell} if to_tell else {})
         return asking
 
     async def hello(self, confirm: list[str | int] | None = None) -> list[str | int]:
@@ -63,7 +64,7 @@ class AcquaintedPeer(AnsweredPeer):
         Returns:
             Those of `confirm` that the peer refused.
         """
-        answer = await self._told(self._ask({"v": 1, "confirm": confirm} if confirm else {"v": 1}))
+        answer = await self._told(self._ask({"confirm": confirm} if confirm else {}))
         refused = answer.get("refused", []) if isinstance(answer, dict) else []
         return refused if isinstance(refused, list) else []
 
@@ -81,8 +82,8 @@ class AcquaintedPeer(AnsweredPeer):
         except (BusError, ConnectionError):
             return None
 
-    def _ask(self, body: dict[str, Any]) -> Question:
-        link = self._link
+    def _ask(self, facts: dict[str, Any]) -> Question:
+        link, body = self._link, question_of(self.id, **facts)
         runtime = link.runtime
         now = runtime.time()
         question = Question(self, now)  # type: ignore[arg-type]  # every one is a Peer
@@ -100,7 +101,7 @@ class AcquaintedPeer(AnsweredPeer):
 
     def _answered(self, answer: Any) -> None:
         """It has said who it is."""
-        if isinstance(answer, dict) and answer.get("v") == 1:
+        if is_answer(answer):
             self._answers_only = answer.get("answers_only") is True
             self.is_ours(answer.get("subscribes"))
         else:

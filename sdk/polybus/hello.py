@@ -5,15 +5,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from .errors import BusError, DeadlineExceeded, Disconnected, QueueFull, RequestCancelled
+from .greeting import HELLO
 from .reply import Reply, error_of
 
 if TYPE_CHECKING:
     from .message import Message
     from .peer import Peer
 
-__all__ = ["HELLO", "HELLO_TIMEOUT", "Question"]
+__all__ = ["HELLO_TIMEOUT", "LATE", "Question"]
 
-HELLO: Final = "_polybus.hello"
 HELLO_TIMEOUT: Final = 1.0
 """Seconds for which a verb waits to learn who the peer is. An answer that comes later counts all the same."""
 LATE: Final = 30

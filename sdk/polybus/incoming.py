@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from .calls import Call, RefusedCall
 from .errors import BusError, Code
+from .greeting import HELLO, answer_of
 from .headers import VIA
 from .message import Kind, Message
 from .openings import credited, ended, item, opened, spelled
@@ -122,7 +123,7 @@ def _unhandled(peer: Peer, message: Message, handler: Handler | None, deadline: 
 
 def _hello(peer: Peer, message: Message) -> None:
     """The peer is one of ours (or pretends to be, which harms only itself)."""
-    if message.subject != "_polybus.hello":
+    if message.subject != HELLO:
         peer.send_error(message, Code.UNIMPLEMENTED, f"{message.subject!r} is not known to this version of polybus")
     elif peer.undecided is not None:
         _queue_undecided(peer, message)  # it is a barrier: what was written before it is decided first
@@ -133,7 +134,12 @@ def _hello(peer: Peer, message: Message) -> None:
 def _answer_hello(peer: Peer, message: Message) -> None:
     body = message.body if isinstance(message.body, dict) else {}
     confirm = body.get("confirm")
-    answer: dict[str, Any] = {"v": 1} if peer._link.initiates else {"v": 1, "answers_only": True}
+    answer = answer_of(body, peer.id)
+    if answer is None:
+        peer.send_error(message, Code.UNIMPLEMENTED, "this question has come back to the bus that asked it")
+        return
+    if not peer._link.initiates:
+        answer["answers_only"] = True
     if to_tell := peer._link.bus._distribution.to_tell(peer):
         answer["subscribes"] = to_tell
     peer.is_ours(body.get("subscribes"))

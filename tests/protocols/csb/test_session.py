@@ -194,7 +194,7 @@ def test_after_the_first_name_the_peer_is_asked_once_who_it_is() -> None:
     session = started()
     session.send(Message(Kind.REQUEST, "a", ttl=30.0), 0.0)
     session.send(Message(Kind.REQUEST, "a", ttl=30.0), 0.0)
-    hello = "12000002ffff0000" + b'{"v":1}'.hex()
+    hello = "12000002ffff0000" + b'{"v":1,"asks":""}'.hex()
     first = ["10000001ffff000c" + "ffff0004" + "00007530", "10000001ffff0004" + "000161"]
     second = ["10000003ffff000c" + "ffff0004" + "00007530", "10000003ffff0004" + "000161"]
     assert sent(session) == [*first, hello, *second]
@@ -208,8 +208,10 @@ def test_after_the_first_name_the_peer_is_asked_once_who_it_is() -> None:
     ]
 
 
-@pytest.mark.parametrize("said", [{"result": 0xC9}, {"payload": b'{"v":2}'}, {"payload": b"[1]"}])
-def test_a_peer_that_says_no_is_bare(said: dict[str, Any]) -> None:
+@pytest.mark.parametrize(
+    "said", [{"result": 0xC9}, {"payload": b'{"v":2}'}, {"payload": b"[1]"}, {"payload": b'{"v":1,"asks":"me"}'}]
+)
+def test_a_peer_that_says_no_or_what_it_was_asked_is_bare(said: dict[str, Any]) -> None:
     session = started()
     key = session.send(Message(Kind.REQUEST, "_polybus.hello", body={"v": 1}), 0.0)
     [message] = answer(session, 1, 0xFFFF0000, **said)

@@ -21,7 +21,7 @@ answered. The rest, and what says "ours", passes only between polybus peers: aft
 ========== ============== =========================================== =====================================================
 action     verb           payload                                     note
 ========== ============== =========================================== =====================================================
-0xFFFF0000 hello          ``{"v": 1}``                                answered in kind by a polybus
+0xFFFF0000 hello          ``{"v": 1, "asks": text}``                  a polybus answers ``{"v": 1}``, an echo does not
 0xFFFF0001 subscribe      length, pattern
 0xFFFF0002 unsubscribe    length, pattern
 0xFFFF0003 publish        length, subject, body                       ours: message id 0, and not answered after a hello

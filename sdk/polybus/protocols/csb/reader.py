@@ -10,6 +10,7 @@ import msgspec
 
 from ...body import OCTETS
 from ...errors import RemoteProtocolError
+from ...greeting import HELLO
 from ...limits import Limits
 from ...message import Kind, Message
 from .._rules import fault_in_headers, fault_in_subject
@@ -17,12 +18,11 @@ from . import wire
 from .bodies import Payloads, refuse
 from .results import fill_error
 
-__all__ = ["DEADLINE_WORD", "HELLO_SUBJECT", "NO_TTL", "NUMBERED", "Extras", "Reader"]
+__all__ = ["DEADLINE_WORD", "NO_TTL", "NUMBERED", "Extras", "Reader"]
 
 NUMBERED: Final = 0xFFFF
 """In place of the length of a subject: it is an action's number, four bytes."""
 NO_TTL: Final = 0xFFFFFFFF
-HELLO_SUBJECT: Final = "_polybus.hello"
 DEADLINE_WORD: Final = "deadline"
 """The subject of a control message that carries the deadline of the request after it."""
 
@@ -173,7 +173,7 @@ class Reader:
 
     def _hello(self, encoding: int, number: int, frame: bytes) -> Message:
         id = wire.HELLO << 16 | number
-        return self._filled(Message(_REQUEST, HELLO_SUBJECT, id), encoding, frame[8:], id)
+        return self._filled(Message(_REQUEST, HELLO, id), encoding, frame[8:], id)
 
     def _pattern(self, kind: Kind, action: int) -> Callable[[int, int, bytes], Message]:
         def read(encoding: int, number: int, frame: bytes) -> Message:

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from ...body import JSON
 from ...errors import Code, RemoteProtocolError, TooLarge
+from ...greeting import HELLO, is_answer, question_of
 from ...limits import Limits
 from ...message import Kind, Message
 from ...plugins import Capabilities, CloseWanted, Ready, Refused, SessionEvent
@@ -17,7 +19,7 @@ from . import wire
 from .bodies import refuse
 from .codec import CsbCodec
 from .ids import Party
-from .reader import DEADLINE_WORD, HELLO_SUBJECT
+from .reader import DEADLINE_WORD
 
 __all__ = ["CsbSession"]
 
@@ -37,7 +39,7 @@ _OF_CHANNEL: Final = frozenset(wire.CHANNEL_KINDS.values())
 _SILENT: Final = frozenset((wire.SUBSCRIBE, wire.UNSUBSCRIBE, wire.PUBLISH, wire.PUBLISH_MORE, wire.CANCEL, wire.DEADLINE))
 """Actions of ours whose answers say nothing."""
 _ACTION: Final = 0xFFFFFFFF
-_HELLO_BODY: Final = b'{"v":1}'
+_HELLO_BODY: Final = JSON.encode(question_of())
 
 
 class CsbSession:
@@ -100,7 +102,7 @@ class CsbSession:
                 return
             message.id = key
         elif kind is _REQUEST:
-            if message.subject is HELLO_SUBJECT:
+            if message.subject is HELLO:
                 party.ours = True
             if party.notice is not None:
                 (announced, ttl), party.notice = party.notice, None
@@ -128,7 +130,7 @@ class CsbSession:
             body = message.body if message.kind is _RESPONSE else None
         except Exception:  # what does not decode is no answer of ours
             body = None
-        party.ours = isinstance(body, dict) and body.get("v") == 1
+        party.ours = is_answer(body)
         return key == party.asked
 
     def _refuse(self, error: RemoteProtocolError, party: Party) -> None:

@@ -11,12 +11,13 @@ import msgspec
 from ...body import JSON as JSON_FORMAT
 from ...body import OCTETS, BodyFormat
 from ...errors import LocalProtocolError, Unsupported
+from ...greeting import HELLO
 from ...limits import Limits
 from ...message import Kind, Message
 from .._rules import fault_in_headers, fault_in_subject, milliseconds
 from . import wire
 from .bodies import FORMATS, number_of
-from .reader import DEADLINE_WORD, HELLO_SUBJECT, NO_TTL, NUMBERED
+from .reader import DEADLINE_WORD, NO_TTL, NUMBERED
 from .results import error_payload
 
 __all__ = ["Writer"]
@@ -71,7 +72,7 @@ class Writer:
         first = _REQUEST_FIRST.get(message.format) if raw else None
         if first is None or raw is None:
             first, raw = self._body(message, _AS_REQUEST)
-        if (ours or headers) and subject != HELLO_SUBJECT:
+        if (ours or headers) and subject != HELLO:
             if headers and ours is False:
                 raise Unsupported("this peer is not a polybus: CSB has no place for headers")
             ttl = message.ttl
@@ -85,7 +86,7 @@ class Writer:
         if action is not None:
             self._check_action(action)
             return _pack(first, 0, number, action) + raw, action
-        if subject == HELLO_SUBJECT:
+        if subject == HELLO:
             return _pack(first, 0, number, wire.HELLO) + raw, wire.HELLO
         size, name = self._names.get(subject) or self._name(subject)
         return _pack_named(first, 0, number, wire.REQUEST_NAMED, size) + name + raw, wire.REQUEST_NAMED

@@ -6,6 +6,7 @@ import random
 from typing import TYPE_CHECKING, Any, Final
 
 from ...errors import Code, RemoteProtocolError
+from ...greeting import HELLO
 from ...limits import Limits
 from ...message import Kind, Message
 from ...plugins import Capabilities, CloseWanted, Ready, Refused, SessionEvent, Undelivered
@@ -29,7 +30,7 @@ _OPEN: Final = Kind.OPEN
 _LAST_MOMENT: Final = 0.001
 """What is left in the very millisecond in which the time is up: it has expired only after it."""
 _PLAIN: Final = f"#{MESSAGE}"
-_HELLO: Final = "/rpc._polybus.hello"
+_HELLO: Final = f"/rpc.{HELLO}"
 """Its answer is measured by no clock: those of two buses of ours that differ by its one second would make them strangers."""
 # What a refused request is told, where it is not that its header is malformed (up-l2 dispatchers).
 _CODES: Final = {"clock_skew": Code.DEADLINE_EXCEEDED, "invalid_hash": Code.UNAUTHENTICATED}
