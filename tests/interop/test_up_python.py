@@ -15,7 +15,7 @@ import pytest
 from anyio.abc import SocketStream
 from google.protobuf.wrappers_pb2 import StringValue
 
-from polybus import Bus, Code, Forbidden, Message, RemoteProtocolError, Unavailable, connect
+from polybus import Bus, Code, Forbidden, Message, RemoteProtocolError, Unavailable, Unsupported, connect
 from polybus.message import Kind
 from polybus.protocols import UProtocol
 from polybus.protocols.uprotocol import id_time_ms
@@ -201,6 +201,24 @@ async def test_what_a_service_of_up_python_refuses_is_an_error_and_its_nothing_i
             await bus.request("SetHeat", StringValue(value="warm"))
         assert await bus.request("Warm", StringValue(value="warm")) is None
         assert await bus.request("Warm") is None
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("format", FORMATS)
+async def test_an_echo_service_of_up_python_is_no_polybus(theirs: UpPython, format: Any) -> None:
+    heard: list[bytes] = []
+
+    def answers(frame: bytes) -> str:
+        heard.append(frame)
+        return "echo"
+
+    async with joined(theirs, format, answers) as bus:
+        with pytest.raises(Unsupported, match="is not a polybus peer"):
+            async with bus.stream("lines"):
+                pass
+        async with bus.subscribe("news"):  # it sends everything, so it is told nothing
+            assert await bus.request("Echo", {"v": 1}) == {"v": 1}
+    assert all(b"req.v1" in frame for frame in heard)
 
 
 @pytest.mark.parametrize("format", FORMATS)

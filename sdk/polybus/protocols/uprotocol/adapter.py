@@ -98,7 +98,8 @@ class UProtocol:
         entity: Who this side is: ``//VCU.VIN/body.access/1``.
         peer: Who the other side is, for requests to plain subjects, where it does not say so first. None: as it shows itself.
         format: ``json`` (text) or ``protobuf`` (binary).
-        mode: ``strict`` refuses what the document forbids; ``lenient`` reads what its examples and the SDKs of its time wrote.
+        mode: ``strict`` refuses what the document forbids; ``lenient`` reads what its examples and the SDKs of its time wrote:
+            other ids, text as hash, addresses against the grammar, any time.
         profile: How protobuf is written: ``strict`` as the document says, or as ``up-python-1.5`` can read it.
         content: How events are posted over HTTP: ``structured``, ``binary``, or ``batch`` for what waits and has no answer.
         notification: How notifications are written: ``pub.v1`` with a sink, as all SDKs did, or ``notif.v1``.
