@@ -130,6 +130,11 @@ ROWS: tuple[tuple[str, Cell, Cell], ...] = (
         _when(lambda wire: wire.patterns and not wire.asks_before_publishing),
         _when(lambda wire: wire.patterns or wire.extensions),
     ),
+    (
+        "subscribe to one peer, also one that dialled in",
+        lambda wire: "–" if wire.asks_before_publishing else "exact subjects" if wire.subscribe else "it sends all",
+        _when(lambda wire: True),
+    ),
     ("stream, channel", _when(lambda wire: False), _when(lambda wire: wire.extensions)),
     ("a cancel stops the handler", _when(lambda wire: False), _when(lambda wire: wire.extensions)),
     ("a deadline travels with the request", lambda wire: "sent" if wire.deadlines else "–", _when(lambda wire: wire.deadlines)),

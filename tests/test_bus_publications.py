@@ -125,7 +125,7 @@ async def test_what_cannot_be_published_is_said_by_the_call() -> None:
         with pytest.raises(ValueError, match="queue=0"):
             bus.subscribe("x", queue=0)
         with pytest.raises(ValueError, match="when_full"):
-            bus.subscribe("x", when_full="sometimes")  # type: ignore[arg-type]  # on purpose
+            bus.subscribe("x", when_full="sometimes")  # type: ignore[call-overload]  # on purpose
 
 
 @bounded

@@ -36,7 +36,7 @@ from polybus import (
     sync,
 )
 from polybus.events import BusEvent, LinkDown
-from polybus.sync import BlockingBus, BlockingChannel, BlockingItems, BlockingPeer
+from polybus.sync import BlockingBus, BlockingChannel, BlockingItems, BlockingPeer, BlockingSubscription
 from polybus.testing import pair
 from tests.support import BOUND, eventually, free_port
 
@@ -122,6 +122,8 @@ def test_what_the_type_checkers_know(bus: sync.Bus) -> None:
     assert_type(bus.stream("count", 1, returns=int), BlockingChannel[int, Any])
     assert_type(bus.channel("add", sends=int, receives=int), BlockingChannel[int, Any])
     assert_type(bus.peers[0].request(GET_USER, GetUser(7)), User)
+    assert_type(bus.subscribe("news", returns=int), BlockingSubscription[int])
+    assert_type(bus.peers[0].subscribe(GET_USER), BlockingSubscription[GetUser])
     assert_type(bus.events(), BlockingItems[BusEvent])
     for number in bus.peers[:0]:
         assert_type(number, BlockingPeer)
@@ -203,6 +205,11 @@ def test_a_server_for_threads_asks_tells_and_sends_away_who_is_there() -> None:
             assert peer.request("ping") == server.request("ping", to=peer) == "pong"
             server.publish("news.today", 5)
             assert told.wait(WAIT) and heard == [5]
+            with peer.subscribe("alarm.*", returns=int) as alarms:
+                server.publish("alarm.own", 1)
+                client.publish("alarm.pump", 3)
+                message = alarms.receive(WAIT)
+                assert (message.subject, message.body) == ("alarm.pump", 3)
             peer.close("enough")
             assert isinstance(events.receive(WAIT), LinkDown)
             with pytest.raises(Disconnected, match="enough"):
@@ -228,7 +235,7 @@ def test_the_twin_has_the_verbs_of_the_original_with_the_same_parameters(blockin
         for name, member in inspect.getmembers(asynchronous, inspect.isfunction)
         if not name.startswith("_") and name not in left_out
     } & {*VERBS, *others}
-    assert {"request", "publish", "notify", "stream", "channel"} <= verbs
+    assert {"request", "publish", "notify", "subscribe", "stream", "channel"} <= verbs
     for name in verbs:
         twin = inspect.signature(getattr(blocking, others.get(name, name)))
         original = inspect.signature(getattr(asynchronous, name))

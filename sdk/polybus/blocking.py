@@ -202,6 +202,18 @@ class BlockingBus:
             lambda: self._bus.publish_nowait(subject, body, headers=headers, to=asynchronous(to), timeout=timeout),
         )
 
+    @overload
+    def subscribe(
+        self, pattern: Subject[In, Any], *, queue: int = ..., when_full: WhenFull = ..., local: bool = ...
+    ) -> BlockingSubscription[In]: ...
+    @overload
+    def subscribe(
+        self, pattern: str | int, *, returns: type[T], queue: int = ..., when_full: WhenFull = ..., local: bool = ...
+    ) -> BlockingSubscription[T]: ...
+    @overload
+    def subscribe(
+        self, pattern: AnySubject, *, returns: Any = ..., queue: int = ..., when_full: WhenFull = ..., local: bool = ...
+    ) -> BlockingSubscription[Any]: ...
     def subscribe(
         self,
         pattern: AnySubject,
@@ -210,7 +222,7 @@ class BlockingBus:
         queue: int = 1000,
         when_full: WhenFull = "drop_oldest",
         local: bool = True,
-    ) -> BlockingSubscription:
+    ) -> BlockingSubscription[Any]:
         """Receive publications: ``with bus.subscribe("news.*") as news: for message in news: ...``
 
         Raises:

@@ -85,16 +85,16 @@ class BlockingItems(Generic[T]):
         return item
 
 
-class BlockingSubscription(BlockingItems[Message]):
+class BlockingSubscription(BlockingItems[Message[T]]):
     """A subscription for threads: ``with bus.subscribe("news.*") as news: for message in news: ...``
 
     Raises:
         BusError: (by entering, by iterating) As `Subscription`.
     """
 
-    _items: Subscription
+    _items: Subscription[T]
 
-    def __init__(self, subscription: Subscription, run: Run) -> None:
+    def __init__(self, subscription: Subscription[T], run: Run) -> None:
         super().__init__(subscription, run)
 
     def __enter__(self) -> Self:

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, overload
 
-from .blocking_items import BlockingChannel, BlockingTunnel, Run
+from .blocking_items import BlockingChannel, BlockingSubscription, BlockingTunnel, Run
 from .subjects import AnySubject, Subject
 
 if TYPE_CHECKING:
     from datetime import datetime
 
     from .peer import Peer
+    from .router import WhenFull
     from .serving import Listener
 
 __all__ = ["AnyPeer", "BlockingListener", "BlockingPeer", "asynchronous", "called"]
@@ -144,6 +145,29 @@ class BlockingPeer:
             BusError: As `Peer.publish`.
         """
         self._run(lambda: self._peer.publish(subject, body, headers=headers, timeout=timeout))
+
+    @overload
+    def subscribe(
+        self, pattern: Subject[In, Any], *, queue: int = ..., when_full: WhenFull = ...
+    ) -> BlockingSubscription[In]: ...
+    @overload
+    def subscribe(
+        self, pattern: str | int, *, returns: type[T], queue: int = ..., when_full: WhenFull = ...
+    ) -> BlockingSubscription[T]: ...
+    @overload
+    def subscribe(
+        self, pattern: AnySubject, *, returns: Any = ..., queue: int = ..., when_full: WhenFull = ...
+    ) -> BlockingSubscription[Any]: ...
+    def subscribe(
+        self, pattern: AnySubject, *, returns: Any = Any, queue: int = 1000, when_full: WhenFull = "drop_oldest"
+    ) -> BlockingSubscription[Any]:
+        """Receive what this peer publishes: ``with peer.subscribe("news.*") as news: for message in news: ...``
+
+        Raises:
+            BusError, ValueError: As `Peer.subscribe`.
+        """
+        made = self._peer.subscribe(pattern, returns=returns, queue=queue, when_full=when_full)
+        return BlockingSubscription(made, self._run)
 
     def notify(self, subject: AnySubject, body: Any = None, *, headers: Mapping[str, str] | None = None) -> None:
         """Tell this peer's handler, without an answer.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Any
 
-from .errors import BusError, Code
+from .errors import BusError, Code, another
 from .fanout import ROUTES, FanOut
 from .headers import VIA
 from .message import Kind, Message
@@ -41,10 +41,14 @@ class Distribution(FanOut):
                 self._relay(message, peer)
             elif self.remote.size and subject not in self._hinted:
                 self._hint(subject, peer)
+            elif self.asked.indices:
+                pass  # the answer depends on the peer
             elif len(self._inbound) < ROUTES:
                 self._inbound[subject] = inboxes
             else:
                 self._inbound.clear()
+            if self.asked.indices:
+                inboxes = (*inboxes, *self.asked.match(peer, subject))
         for inbox in inboxes:  # after it is remembered: one that ends with this publication is to be forgotten
             inbox.offer(message)
 
@@ -54,7 +58,20 @@ class Distribution(FanOut):
         hide(message)
         via = via._replace(origin=vouched(via.origin, peer)).over(depth_of(peer))
         message.shared[VIA] = str(via).encode()
-        return self.is_news(via, message.subject)
+        news = self.is_news(via, message.subject)
+        if not news and self.asked.indices and not self.journeys.is_own(via):
+            for subscription in self.asked.match(peer, message.subject):  # it is their peer that has sent this copy
+                subscription.offer(message)
+        return news
+
+    def departed(self, peer: Peer, error: BusError) -> None:
+        """A peer has gone for good: the subscriptions that asked it have come to their end.
+
+        Args:
+            error: Why, to be raised there.
+        """
+        for subscription in self.asked.forget(peer):
+            subscription.end(None if self._bus.leaving else another(error))
 
     def is_news(self, via: Via, subject: str | int) -> bool:
         """Whether a publication comes for the first time, and in order."""

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import anyio
 import anyio.lowlevel
 
+from .asked import Asked
 from .deliveries import Deliveries
 from .errors import BusError, QueueFull
 from .headers import VIA
@@ -69,6 +70,7 @@ class FanOut(Interest):
         self.local: SubjectIndex[Inbox] = SubjectIndex()
         self.remote: SubjectIndex[Peer] = SubjectIndex()
         self.relays: SubjectIndex[str | int] = SubjectIndex()
+        self.asked: Asked = Asked()
         self._interest: dict[str | int, int] = {}
         self._hinted: set[str | int] = set()
         self._numbering: bool = False
@@ -90,7 +92,7 @@ class FanOut(Interest):
         self.unbroken: int = 0
         """Publications, and copies of them, since the last `breathe`."""
         self._inbound: dict[str | int, tuple[Inbox, ...]] = {}
-        """Who gets what peers publish, of subjects that end here."""
+        """Who gets what peers publish, of subjects that end here. Empty while peers are asked each for itself."""
         for index in (self.local, self.remote, self.relays):
             index.changed = self._forget_routes
 

@@ -14,9 +14,11 @@ from .message import Kind, Message
 from .subjects import is_pattern, wire_pattern
 
 if TYPE_CHECKING:
+    from .asked import Asked
     from .bus import Bus
     from .link import Link
     from .peer import Peer
+    from .subscription import Subscription
 
 __all__ = ["Interest", "bare_peer", "has_numbers"]
 
@@ -31,6 +33,8 @@ class Interest:
     _bare: dict[Peer, int]
     _unasked: dict[Peer, None]
     _restoring: dict[Peer, anyio.Event]
+    _inbound: dict[str | int, Any]
+    asked: Asked
     routes: dict[str | int, Any]
 
     def want(self, pattern: str | int) -> None:
@@ -47,8 +51,48 @@ class Interest:
             return
         self._interest.pop(pattern, None)
         for peer in self._told():
-            if self._understands(peer, pattern) and not (_tells_handlers(peer._link) and pattern in self._bus._handlers):
-                _say(Message(Kind.UNSUBSCRIBE, pattern), peer)
+            self._take_back(peer, pattern)
+
+    def _take_back(self, peer: Peer, pattern: str | int) -> None:
+        """Tell a peer that nobody here wants a pattern any more, unless something else does."""
+        link = peer._link
+        wanted = (pattern in self._interest and _announces(link)) or pattern in self.asked.patterns(peer)
+        if (
+            not wanted
+            and link.initiates
+            and self._understands(peer, pattern)
+            and not (_tells_handlers(link) and pattern in self._bus._handlers)
+        ):
+            _say(Message(Kind.UNSUBSCRIBE, pattern), peer)
+
+    async def ask(self, peer: Peer, subscription: Subscription) -> None:
+        """Tell one peer alone of a subscription, and wait until it knows. One whose link is down is told when it is back.
+
+        Raises:
+            Unsupported: Its wire cannot carry it, or the peer cannot.
+            Forbidden: It refused.
+            Disconnected: It has gone.
+        """
+        pattern = wire_pattern(subscription.pattern)
+        if peer.gone:
+            raise peer.departed()
+        self.asked.add(peer, pattern, subscription)
+        self._inbound.clear()  # from now on it depends on the peer who gets a publication
+        if not peer.connected:
+            return
+        try:
+            await self._announce_to(peer, pattern, alone=True)
+        except Disconnected:
+            if peer.gone:
+                raise
+        except LocalProtocolError as error:
+            raise Unsupported(f"{peer!r} cannot be asked for {pattern!r}: {error}") from error
+
+    def unask(self, peer: Peer, subscription: Subscription) -> None:
+        """Take such a subscription back; the last one of its pattern is told."""
+        pattern = wire_pattern(subscription.pattern)
+        if self.asked.remove(peer, pattern, subscription) and peer.connected:
+            self._take_back(peer, pattern)
 
     def handled(self, subject: str | int) -> None:
         """A handler was registered while links are up: tell those who want to know."""
@@ -95,21 +139,30 @@ class Interest:
         except BusError as error:
             logger.warning("polybus: not everybody hears of %r: %s", pattern, error)
 
-    async def _announce_to(self, peer: Peer, pattern: str | int) -> None:
+    async def _announce_to(self, peer: Peer, pattern: str | int, *, alone: bool = False) -> None:
+        """Tell one peer, and wait until it knows.
+
+        Args:
+            alone: The subscription is to this peer and no other: one that dialled in must carry it too.
+        """
         link = peer._link
+        if alone:
+            link.check_initiates(peer)
         if not self._understands(peer, pattern) and not await peer.extended():
             if link.session is not None and not link.session.capabilities.subscribe:
                 return  # it sends everything
-            if not link.upstream:
+            if not link.upstream and not alone:
                 return  # it has dialled in: what it may send is no condition of a subscription here
             if peer in self._unasked:
                 raise bare_peer(peer)
             raise peer.not_extended(f"it matches exact subjects only: subscribe to those instead of {pattern!r}")
-        if pattern not in self._allowed(peer, [("publish", pattern)]):
+        if not alone and pattern not in self._allowed(peer, [("publish", pattern)]):
             return
         link.answer(Message(Kind.SUBSCRIBE, pattern), peer)
         await link.written()
-        if peer._extended is not False and not peer._silent and link.upstream and pattern in await peer.hello([pattern]):
+        if not link.upstream and not alone:
+            return
+        if peer._extended is not False and not peer._silent and pattern in await peer.hello([pattern]):
             if peer._answers_only:
                 raise Unsupported(f"{peer!r} only answers on this connection: it sends no publications")
             raise Forbidden(f"{peer!r} does not let us subscribe to {pattern!r}")
@@ -142,7 +195,7 @@ class Interest:
         if not _announces(link):
             return
         later = []
-        for pattern in self._allowed(peer, self._names(link)):
+        for pattern in self._allowed(peer, self._names(peer, link)):
             if self._understands(peer, pattern):
                 self._tell(peer, pattern)
             else:
@@ -152,9 +205,9 @@ class Interest:
             done = self._restoring[peer] = anyio.Event()
             link.runtime.spawn(self._restore_patterns, peer, later, done)
 
-    def _names(self, link: Link) -> list[tuple[str, str | int]]:
-        """Verbs and names that a link is to be told of."""
-        names = [("publish", pattern) for pattern in self._interest]
+    def _names(self, peer: Peer, link: Link) -> list[tuple[str, str | int]]:
+        """Verbs and names that a peer is to be told of."""
+        names = [("publish", pattern) for pattern in dict.fromkeys((*self._interest, *self.asked.patterns(peer)))]
         if _tells_handlers(link):
             names += [("request", subject) for subject in self._bus._answered()]
         return names
@@ -203,7 +256,7 @@ class Interest:
         session = link.session
         if session is None or session.capabilities.subscribe or not _announces(link):
             return 0
-        return len(self._interest) if not peer._extended or peer in self._restoring else 0
+        return len(self._names(peer, link)) if not peer._extended or peer in self._restoring else 0
 
     def known(self, peer: Peer, subscribes: Any) -> None:
         """A peer has shown to be ours.
@@ -238,7 +291,7 @@ class Interest:
         if session is None or not peer.connected or not _announces(link):
             return
         asked = session.capabilities.asks_before_publishing or not session.capabilities.subscribe
-        names = [(verb, name) for verb, name in self._names(link) if asked or is_pattern(name)]
+        names = [(verb, name) for verb, name in self._names(peer, link) if asked or is_pattern(name)]
         for pattern in self._allowed(peer, names):
             _say(Message(Kind.SUBSCRIBE, pattern), peer)
 

@@ -373,6 +373,11 @@ class Life(Router):
         """Whether this is a task of the bus itself, its lifespan among them: it cannot wait for the bus's drain or end."""
         return self._runtime in inside.get()
 
+    @property
+    def leaving(self) -> bool:
+        """Whether this bus itself is at its end: from the beginning of a drain."""
+        return self._phase in (Phase.DRAINING, Phase.DRAINED, Phase.CLOSING)
+
     def _ring(self) -> None:
         """Something that a drain may wait for has ended."""
         if self._runtime is not None:

@@ -277,7 +277,7 @@ class Link(Inflow):
         if self.outbox is not None:
             for entry in self.outbox.clear():
                 if entry.reply is not None:
-                    entry.reply._fail(self._disconnected(sent=False))
+                    entry.reply._fail(self.disconnected(sent=False))
             self.outbox = None
         self._wake_room()
         self.runtime.timed.pop(self, None)

@@ -131,9 +131,10 @@ class Links(Life):
             self._opened.remove(link)
             self._distribution.upstream = tuple(p for p in self._distribution.upstream if p._link is not link)
             if not self._opened and not self._listeners and why.code != 1000:
-                gone = link.runtime.gone = link._disconnected(sent=False)
+                gone = link.runtime.gone = link.disconnected(sent=False)
                 for subscription in list(self._subscriptions):
-                    subscription.fail(another(gone))
+                    if subscription.peer is None:  # the others have heard of the end of theirs
+                        subscription.fail(another(gone))
         for listener in self._listeners:
             listener._gate.gone(link)
         self._own_links.discard(link)
@@ -174,12 +175,19 @@ class Links(Life):
     def _peer_unsubscribed(self, peer: Peer, pattern: str | int) -> None:
         self._distribution.remote.remove(pattern, peer)
 
-    def _forget_patterns(self, peer: Peer) -> None:
+    def lost(self, peer: Peer, gone: BusError | None) -> None:
+        """The connection to a peer is gone: what it has subscribed to is forgotten.
+
+        Args:
+            gone: Why it does not come back, where it does not.
+        """
         for pattern, size in (peer.patterns or {}).items():
             peer.account.release(size)
             self._distribution.remote.remove(pattern, peer)
         peer.patterns = None
         self._distribution.not_bare(peer)
+        if gone is not None:
+            self._distribution.departed(peer, gone)
 
     def _too_many_subscriptions(self, peer: Peer, pattern: str | int) -> None:
         if not peer.warned:  # once: it may want thousands

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Generic
 
 from attrs import define, field
 
@@ -13,8 +13,15 @@ from .errors import Code
 
 if TYPE_CHECKING:
     from cloudevents.core.base import BaseCloudEvent
+    from typing_extensions import TypeVar
 
     from .peer import Peer
+
+    T_co = TypeVar("T_co", default=Any, covariant=True)  # a plain `Message` is one of anything
+else:
+    from typing import TypeVar
+
+    T_co = TypeVar("T_co", covariant=True)
 
 __all__ = ["Kind", "Message"]
 
@@ -50,8 +57,8 @@ MISSING: Final = _Missing.MISSING
 
 # eq=False: messages are compared by identity, and stay hashable. Not frozen: frozen triples the cost of creation.
 @define(eq=False, slots=True, repr=False)
-class Message:
-    """One message, whichever wire it came from or goes to.
+class Message(Generic[T_co]):
+    """One message, whichever wire it came from or goes to. Of a typed subscription it is a ``Message[T]``, with such a `body`.
 
     Attributes:
         kind: What it is for.
@@ -93,7 +100,7 @@ class Message:
         return self._attributes
 
     @property
-    def body(self) -> Any:
+    def body(self) -> T_co:
         """The body as plain values, decoded when first read; None where the message has none.
 
         Raises:
@@ -103,9 +110,9 @@ class Message:
         if value is MISSING:
             raw = self.raw
             if raw is None:
-                return None  # not kept: a body of null is another thing than no body
+                return None  # type: ignore[return-value]  # not kept: a body of null is another thing than no body
             value = self._value = self.format.decode(raw)
-        return value
+        return value  # type: ignore[no-any-return]  # whoever says which type it is has had it converted
 
     @property
     def has_body(self) -> bool:

@@ -147,7 +147,7 @@ class Outflow(Backlog):
         if not self.flowing:
             self.check_initiates(peer)
             if self.state is State.CLOSED or self._closing is not None:
-                reply._fail(self._disconnected(sent=False))
+                reply._fail(self.disconnected(sent=False))
             elif self._wait(message, peer, reply, reply.deadline, droppable=False):
                 peer._unsent_reply(reply)
             else:
@@ -193,7 +193,8 @@ class Outflow(Backlog):
             await self.room(0, math.inf)
         await written()
 
-    def _disconnected(self, *, sent: bool) -> BusError:
+    def disconnected(self, *, sent: bool) -> BusError:
+        """Why nothing can be sent any more."""
         why = self._closing
         if why is not None and why.error is not None:
             return another(why.error)

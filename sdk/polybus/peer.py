@@ -20,7 +20,7 @@ from .errors import (
 from .hello import Question
 from .message import Kind, Message
 from .reply import Reply
-from .subjects import Subject, resolve
+from .subjects import AnySubject, Subject, resolve
 
 if TYPE_CHECKING:
     from collections import deque
@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
     from .calls import Call
     from .channel import Channel
+    from .router import WhenFull
+    from .subscription import Subscription
     from .tunnel import TunnelConnector
     from .urgency import UrgentQueue
 
@@ -74,6 +76,11 @@ class Peer(ChannelledPeer):
             link.close(1000, reason)
         elif link.crowd is not None:
             link.crowd.send_away(self, 1000, reason)
+
+    def departed(self) -> BusError:
+        """Why one that has gone is not there."""
+        link = self._link
+        return link.disconnected(sent=False) if self.key is None else Disconnected("the peer has gone", self.address, False)
 
     # -- the verbs -------------------------------------------------------------------------------------------------------
 
@@ -192,6 +199,40 @@ class Peer(ChannelledPeer):
             Disconnected: The peer has gone.
         """
         await self._link.bus.publish(subject, body, headers=headers, to=self, timeout=timeout)
+
+    @overload
+    def subscribe(self, pattern: Subject[In, Any], *, queue: int = ..., when_full: WhenFull = ...) -> Subscription[In]: ...
+    @overload
+    def subscribe(
+        self, pattern: str | int, *, returns: type[T], queue: int = ..., when_full: WhenFull = ...
+    ) -> Subscription[T]: ...
+    @overload
+    def subscribe(
+        self, pattern: AnySubject, *, returns: Any = ..., queue: int = ..., when_full: WhenFull = ...
+    ) -> Subscription[Any]: ...
+    def subscribe(
+        self, pattern: AnySubject, *, returns: Any = Any, queue: int = 1000, when_full: WhenFull = "drop_oldest"
+    ) -> Subscription[Any]:
+        """Receive what this peer publishes: ``async with peer.subscribe("news.*") as news: async for message in news: ...``
+
+        This peer alone is asked, also one that dialled in. Entering returns when it knows. On a link that this bus opened the
+        subscription is restored when the link comes back; otherwise iterating raises `Disconnected` when the peer has gone.
+
+        Args:
+            pattern: ``*`` one token, ``>`` the rest.
+            returns: The type that bodies are converted to; those that do not fit are skipped and counted.
+            queue: Publications that wait to be read.
+            when_full: What happens to one more; see `WhenFull`.
+
+        Raises:
+            LocalProtocolError: The pattern is not valid; (on entering) the bus runs in another event loop.
+            ReservedSubject: It begins with ``_polybus.``.
+            ValueError: The queue or the policy is not possible.
+            Unsupported: (on entering) The wire or a bare peer cannot carry it.
+            Forbidden: (on entering) The peer refused.
+            Disconnected: (on entering, by iterating) The peer has gone.
+        """
+        return self._link.bus._subscription(pattern, returns, queue, when_full, peer=self)
 
     async def notify(
         self, subject: str | int | Subject[Any, Any], body: Any = None, *, headers: Mapping[str, str] | None = None
@@ -334,7 +375,7 @@ class Peer(ChannelledPeer):
         scopes, self.scopes = self.scopes, None
         for scope in list(scopes or ()):
             scope.cancel()
-        self._link.bus._forget_patterns(self)
+        self._link.bus.lost(self, None if going_on else error or Disconnected(reason, self.address, False))
         self._asking = self._late = None
         self._silent = False
         if self._extended is False:

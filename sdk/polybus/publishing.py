@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from threading import get_ident
-from typing import Any
+from typing import Any, TypeVar, overload
 
 from ._loop import elsewhere
 from .arguments import seconds
@@ -20,6 +20,9 @@ from .subjects import AnySubject, Subject, check_pattern
 from .subscription import Subscription
 
 __all__ = ["Publishing"]
+
+In = TypeVar("In")
+T = TypeVar("T")
 
 
 class Publishing(Asking):
@@ -124,6 +127,18 @@ class Publishing(Asking):
 
     # -- subscriptions ---------------------------------------------------------------------------------------------------
 
+    @overload
+    def subscribe(
+        self, pattern: Subject[In, Any], *, queue: int = ..., when_full: WhenFull = ..., local: bool = ...
+    ) -> Subscription[In]: ...
+    @overload
+    def subscribe(
+        self, pattern: str | int, *, returns: type[T], queue: int = ..., when_full: WhenFull = ..., local: bool = ...
+    ) -> Subscription[T]: ...
+    @overload
+    def subscribe(
+        self, pattern: AnySubject, *, returns: Any = ..., queue: int = ..., when_full: WhenFull = ..., local: bool = ...
+    ) -> Subscription[Any]: ...
     def subscribe(
         self,
         pattern: AnySubject,
@@ -132,7 +147,7 @@ class Publishing(Asking):
         queue: int = 1000,
         when_full: WhenFull = "drop_oldest",
         local: bool = True,
-    ) -> Subscription:
+    ) -> Subscription[Any]:
         """Receive publications: ``async with bus.subscribe("news.*") as news: async for message in news: ...``
 
         Entering returns when the links that are up know of it.
@@ -151,12 +166,24 @@ class Publishing(Asking):
             Unsupported: (on entering) A bare peer matches exact subjects only, or no link carries such a subject (a number).
             Forbidden: (on entering) The peer refused.
         """
+        return self._subscription(pattern, returns, queue, when_full, local=local)
+
+    def _subscription(
+        self,
+        pattern: AnySubject,
+        returns: Any,
+        queue: int,
+        when_full: WhenFull,
+        *,
+        local: bool = False,
+        peer: Peer | None = None,
+    ) -> Subscription[Any]:
         name = pattern.name if isinstance(pattern, Subject) else pattern
         if isinstance(pattern, Subject) and returns is Any:
             returns = pattern.takes
         check_pattern(name, self.limits.subject)
         check_queue(queue, when_full)
-        return Subscription(self._bus, name, returns, queue, when_full, local)
+        return Subscription(self._bus, name, returns, queue, when_full, local, peer)
 
     def relay(self, pattern: str | int) -> None:
         """Pass matching publications of peers on to the other peers that subscribed. Off by default: sessions are isolated.
@@ -173,6 +200,9 @@ class Publishing(Asking):
         self._running.check_here()
         self._check_gone()
         self._subscriptions[subscription] = None
+        if subscription.peer is not None:
+            await self._distribution.ask(subscription.peer, subscription)
+            return
         self._distribution.local.add(subscription.pattern, subscription)
         self._distribution.want(subscription.pattern)
         await self._distribution.announce(subscription.pattern)
@@ -180,6 +210,9 @@ class Publishing(Asking):
     def _unsubscribe(self, subscription: Subscription) -> None:
         if subscription in self._subscriptions:
             del self._subscriptions[subscription]
+            if subscription.peer is not None:
+                self._distribution.unask(subscription.peer, subscription)
+                return
             self._distribution.local.remove(subscription.pattern, subscription)
             self._distribution.unwant(subscription.pattern)
 

@@ -161,13 +161,17 @@ class Journeys:
 
     def arrived(self, via: Via, subject: str | int) -> bool | None:
         """Whether a publication comes for the first time; None for one that comes too late to be in order."""
-        if self._bus in via.buses:
+        if self.is_own(via):
             return False
         # Python's hash of text has a key of this process: nobody outside finds a subject with the hash of another.
         name = hash(canonical(subject) if isinstance(subject, str) else subject)
         if not self._is_new((via.id, name)):
             return False
         return self._is_next((via.origin, name), via.number) if via.origin else True
+
+    def is_own(self, via: Via) -> bool:
+        """Whether a publication has left this very bus before."""
+        return self._bus in via.buses
 
     def _is_new(self, known: tuple[str, int]) -> bool:
         if known in self._recent or known in self._before:

@@ -9,7 +9,6 @@ from .arguments import seconds, shown
 from .errors import AmbiguousRoute, Code, Disconnected, NoHandler
 from .events import BusEvent, DeadLettered
 from .headers import check_headers
-from .life import Phase
 from .links import Links
 from .peer import Peer
 from .subjects import canonical, check_subject, matches
@@ -38,7 +37,7 @@ class Routing(Links):
         self._check_gone()  # the better errors: of this, and where the bus is not entered
         opened = [link for link in opened if link.crowd is None]  # at the end of the others are clients, behind a broker
         if not opened:
-            if self._phase in (Phase.DRAINING, Phase.DRAINED, Phase.CLOSING):
+            if self.leaving:
                 raise Disconnected("this bus is being left")
             raise NoHandler(f"nobody to ask for {subject!r}: no handler here, and no link opened by this bus (to= asks a peer)")
         links = [link for link in opened if any(matches(pattern, subject) for pattern in link.serves)]

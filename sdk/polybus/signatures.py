@@ -80,6 +80,8 @@ def injected(hint: Any) -> Any:
         if given and len(choices) > 1:
             raise TypeError(f"{hint} is neither the body nor something to inject: annotate with one of them")
         return given[0] if given else None
+    if get_origin(hint) is Message:
+        raise TypeError(f"{hint}: a handler is given a plain Message; the body, converted, is a parameter of its own")
     if isinstance(hint, type) and issubclass(hint, Context):  # that of threads too
         return hint
     return hint if hint in _GIVEN or get_origin(hint) is Channel else None

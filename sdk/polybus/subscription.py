@@ -9,7 +9,7 @@ import math
 from collections import deque
 from collections.abc import Coroutine
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Generic, Self
 
 import anyio
 
@@ -21,31 +21,51 @@ from .offences import Offences
 from .workers import context_changed
 
 if TYPE_CHECKING:
+    from typing_extensions import TypeVar
+
     from .bus import Bus
     from .message import Message
+    from .peer import Peer
     from .router import Listen, WhenFull
     from .runtime import Runtime
+
+    T_co = TypeVar("T_co", default=Any, covariant=True)
+else:
+    from typing import TypeVar
+
+    T_co = TypeVar("T_co", covariant=True)
 
 __all__ = ["HandlerInbox", "Subscription"]
 
 logger: logging.Logger = logging.getLogger("polybus")
 
 
-class Subscription(Inbox):
-    """What `Bus.subscribe` returns: ``async with`` it, then iterate over it.
+class Subscription(Inbox, Generic[T_co]):
+    """What `Bus.subscribe` and `Peer.subscribe` return: ``async with`` it, then iterate over it.
 
     Iteration gives a `Message` each; with ``returns=`` its body is of that type, and one that does not fit is skipped and
     counted in `skipped`.
 
     Raises:
         SlowConsumer: (by iterating) It is a ``block`` subscription, and was read too slowly.
-        Disconnected, Unauthorized, Forbidden: (by iterating) The bus's only link is gone for good.
+        Disconnected, Unauthorized, Forbidden: (by iterating) The bus's only link, or the peer that was asked, is gone for good.
     """
 
-    __slots__ = ("_active", "_entered", "_error", "_readers", "_returns", "skipped")
+    __slots__ = ("_active", "_entered", "_error", "_readers", "_returns", "peer", "skipped")
 
-    def __init__(self, bus: Bus, pattern: str | int, returns: Any, queue: int, when_full: WhenFull, local: bool) -> None:
+    def __init__(
+        self,
+        bus: Bus,
+        pattern: str | int,
+        returns: Any,
+        queue: int,
+        when_full: WhenFull,
+        local: bool,
+        peer: Peer | None = None,
+    ) -> None:
         super().__init__(bus, pattern, queue, when_full, local)
+        self.peer: Peer | None = peer
+        """The one that is asked; None where all are."""
         self._returns = returns
         self._readers: deque[Any] = deque()
         self._active = False
@@ -70,16 +90,15 @@ class Subscription(Inbox):
         self._leave()
 
     def _leave(self) -> None:
-        if self._active:
-            self._active = False
-            self._bus._unsubscribe(self)
-            self.clear()
-            self._wake_all()
+        self._active = False
+        self._bus._unsubscribe(self)
+        self.clear()
+        self._wake_all()
 
     def __aiter__(self) -> Self:
         return self
 
-    async def __anext__(self) -> Message:
+    async def __anext__(self) -> Message[T_co]:
         while True:
             while not self._queue:
                 if self._error is not None:
@@ -138,6 +157,12 @@ class Subscription(Inbox):
             self._count_dropped(len(self._queue))
         self._error = self._error or error
         self._leave()
+
+    def end(self, error: BusError | None) -> None:
+        """Nothing more comes: iterating gives what has come, and then raises, or with None stops."""
+        self._error = self._error or error
+        self._active = False
+        self._wake_all()
 
     def _wake_all(self) -> None:
         while self._readers:

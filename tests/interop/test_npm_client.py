@@ -10,7 +10,7 @@ import anyio
 import pytest
 from attrs import frozen
 
-from polybus import Bus, Limits, NoHandler, Peer, RemoteError, RequestError
+from polybus import Bus, Disconnected, Limits, NoHandler, Peer, RemoteError, RequestError, Unsupported
 from polybus.errors import Code
 from tests.interop.node_peer import BODIES, NodePeer, Rejected, node_client
 from tests.support import BOUND
@@ -208,6 +208,40 @@ async def test_an_on_handler_of_the_server_hears_the_client(ws: str) -> None:
         with anyio.fail_after(BOUND):
             await done.wait()
     assert heard == [("pump", 4), ("door", 4)]
+
+
+async def test_the_server_subscribes_to_one_client_which_then_sends_what_it_publishes(ws: str) -> None:
+    bus = plant()
+    async with met(bus, ws) as (node, peer), bus.subscribe("alarm.pump") as everybodys:
+        await node.tell("publish", topic="alarm.pump", body="nobody has asked, so the package drops it")
+        async with peer.subscribe("alarm.pump") as alarms:
+            assert (await node.event("subscribed"))["topic"] == "alarm.pump"
+            await node.tell("publish", topic="alarm.door", body="not asked for")
+            for n in range(3):
+                await node.tell("publish", topic="alarm.pump", body={"level": n})
+            with anyio.fail_after(BOUND):
+                messages = [await anext(alarms) for _ in range(3)]
+                assert [(await anext(everybodys)).body for _ in range(3)] == [{"level": n} for n in range(3)]
+            assert [(m.subject, m.body, m.peer) for m in messages] == [("alarm.pump", {"level": n}, peer) for n in range(3)]
+            with pytest.raises(Unsupported, match="exact subjects only"):
+                async with peer.subscribe("alarm.*"):
+                    raise AssertionError("entered")
+        assert (await node.event("unsubscribed"))["topic"] == "alarm.pump"
+        received = bus.stats().received
+        await node.tell("publish", topic="alarm.pump", body="nobody asks any more")
+        await node.tell("request", subject="echo")
+        assert bus.stats().received == received + 1  # the request
+
+
+async def test_a_subscription_to_a_client_ends_when_the_client_is_gone(ws: str) -> None:
+    async with met(plant(), ws) as (node, peer), peer.subscribe("alarm") as alarms:
+        await node.tell("publish", topic="alarm", body="last words")
+        await node.tell("request", subject="echo")
+        await node.kill()
+        with anyio.fail_after(BOUND):
+            assert (await anext(alarms)).body == "last words"
+            with pytest.raises(Disconnected):
+                await anext(alarms)
 
 
 # -- the server asks -----------------------------------------------------------------------------------------------------

@@ -121,6 +121,46 @@ async def test_a_subscription_gets_what_the_server_publishes_until_it_is_left(ws
         assert bus.stats().received == received + 1
 
 
+async def test_one_server_of_two_is_subscribed_to_and_the_other_is_not_asked(ws: str) -> None:
+    async with Bus() as bus, met(ws, bus) as (node, _), node_server(ws) as other, bus.connect(other.url):
+        peer = next(peer for peer in bus.peers if f":{node.port}" in peer.address)
+        async with bus.subscribe("news") as everybodys:
+            async with peer.subscribe("news") as news, peer.subscribe("more") as more:
+                for topic in ("news", "news", "more"):
+                    assert (await node.event("subscribed"))["topic"] == topic
+                await other.tell("publish", topic="more", body="it was not asked for this")
+                await other.tell("publish", topic="news", body="of the other")
+                with anyio.fail_after(BOUND):
+                    assert (await anext(everybodys)).body == "of the other"
+                    await node.tell("publish", topic="news", body=1)
+                    await node.tell("publish", topic="more", body=2)
+                    first, second = await anext(news), await anext(more)
+                    assert [(m.body, m.peer) for m in (first, second)] == [(1, peer), (2, peer)]
+                    assert (await anext(everybodys)).body == 1
+            assert (await node.event("unsubscribed"))["topic"] == "more"
+            await node.tell("publish", topic="news", body="the bus still wants it")
+            with anyio.fail_after(BOUND):
+                assert (await anext(everybodys)).body == "the bus still wants it"
+        assert (await node.event("unsubscribed"))["topic"] == "news"
+        assert [frame for frame in await other.tell("frames") if "subscribe" in frame] == [
+            '{"subscribe":"news"}',
+            '{"unsubscribe":"news"}',
+        ]
+
+
+async def test_a_server_that_comes_back_is_asked_again_by_who_subscribed_to_it(ws: str) -> None:
+    async with met(ws) as (node, bus), bus.peers[0].subscribe("news") as news:
+        events = bus.events()
+        await node.kill()
+        async with node_server(ws, node.port) as again:
+            with anyio.fail_after(BOUND):
+                while not isinstance(await anext(events), LinkUp):
+                    pass
+                assert await bus.request("echo", 1) == 1
+                await again.tell("publish", topic="news", body="we are back")
+                assert (await anext(news)).body == "we are back"
+
+
 async def test_publications_of_the_server_keep_their_order(ws: str) -> None:
     async with met(ws) as (node, bus), bus.subscribe("count") as numbers:
         for n in range(100):

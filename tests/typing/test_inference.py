@@ -6,7 +6,7 @@ from typing import Any, assert_type
 import pytest
 from attrs import frozen
 
-from polybus import Bus, Channel, Code, Reply, RequestError, Subject, connect
+from polybus import Bus, Channel, Code, Message, Peer, Reply, RequestError, Subject, Subscription, connect
 from polybus.plugins import ProtocolAdapter
 from polybus.protocols import Csb, Jrep, Ubre, UProtocol
 
@@ -52,6 +52,26 @@ async def typed_calls(bus: Bus) -> None:
         asked = peer.request(GET_USER, GetUser(7))
         await assert_type(asked, Reply[User])
         await asked
+
+
+async def typed_subscriptions(bus: Bus, peer: Peer) -> None:
+    async with bus.subscribe("user.new", returns=User) as by_type, bus.subscribe(GET_USER) as by_subject:
+        assert_type(by_type, Subscription[User])
+        async for message in by_type:
+            assert_type(message, Message[User])
+            assert_type(message.body, User)
+        assert_type((await anext(by_subject)).body, GetUser)
+    async with peer.subscribe("user.new", returns=User) as of_one, peer.subscribe("user.>") as untyped:
+        assert_type((await anext(of_one)).body, User)
+        assert_type((await anext(untyped)).body, Any)
+        wider: Subscription[User | None] = of_one
+        await anext(wider)
+        narrower: Subscription[Admin] = of_one  # type: ignore[assignment]
+        await anext(narrower)
+
+
+def a_plain_message_is_one_of_anything(message: Message) -> None:
+    assert_type(message.body, Any)
 
 
 def protocols_are_adapters() -> list[ProtocolAdapter]:

@@ -7,6 +7,7 @@ from typing import Any
 
 from ...plugins import ProtocolAdapter
 from ._base import Ground, ground_of, suite
+from .asked import AskedContract
 from .authority import AuthorityContract
 from .channels import ChannelContract
 from .deadlines import DeadlineContract
@@ -22,6 +23,7 @@ _PARTS = (
     FailureContract,
     DeadlineContract,
     PublicationContract,
+    AskedContract,
     ChannelContract,
     AuthorityContract,
     LinkContract,
