@@ -236,6 +236,25 @@ async def test_what_a_server_relays_comes_from_that_server() -> None:
 
 
 @bounded
+async def test_what_a_bus_has_published_and_a_relay_brings_back_is_not_of_the_peer() -> None:
+    left, right = Bus(), Bus()
+    right.relay("chat.>")
+
+    @right.handle("barrier")
+    async def barrier() -> None:
+        pass
+
+    async with pair(right, client=left), pair(right, client=left):
+        first, second = left.peers
+        async with first.subscribe("chat.room") as one, second.subscribe("chat.room") as two:
+            await left.publish("chat.room", "of this bus")
+            for peer in (first, second):
+                await peer.request("barrier")
+            await right.publish("chat.room", "of the other")
+            assert await bodies(one, 1) == await bodies(two, 1) == ["of the other"]
+
+
+@bounded
 async def test_what_crosses_a_bridge_comes_from_the_bus_at_its_near_end() -> None:
     plant, office = Bus(), Bus()
     async with bridge(plant, office, routes=[Route("plant.>", "site.{rest}")]):
