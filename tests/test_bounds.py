@@ -91,6 +91,8 @@ BOUNDS: dict[str, str] = {
     "gateway.underpass._through": "Limits.channels of each peer",
     "incoming.calls": "Limits.running + waiting",
     "openings.calls": "Limits.running + waiting",
+    "backlog.stuck": "one for each peer",
+    "turns.expected": "Limits.running",
     "turns.large": "Limits.running; charged",
     "openings.channels": "Limits.channels of each direction",
     "channelled.channels": "Limits.channels of each direction",

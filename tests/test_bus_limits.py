@@ -332,14 +332,21 @@ def buffered(bus: Bus) -> int:
 async def test_results_that_wait_for_a_peer_that_does_not_read_are_charged() -> None:
     bus = Bus(limits=Limits(outbox_bytes=20_000))
 
+    inside, go = 0, anyio.Event()
+
     @bus.handle("page")
     async def page(body: int) -> str:
+        nonlocal inside
+        inside += 1
+        await go.wait()
         return f"{body:08000}"
 
     async with pair(bus) as client:
         link = bus.peers[0]._link
-        link.pause_writing()
         replies = [client.request("page", number) for number in range(20)]
+        await eventually(lambda: inside == 20)
+        link.pause_writing()
+        go.set()
         await eventually(lambda: buffered(bus) >= 20 * 8000)
         assert bus.stats().queued < 10
         assert not any(reply.done() for reply in replies)
@@ -352,15 +359,22 @@ async def test_results_that_wait_for_a_peer_that_does_not_read_are_charged() -> 
 async def test_a_peer_whose_results_do_not_fit_into_the_total_loses_its_link_and_others_do_not() -> None:
     bus = Bus(limits=Limits(outbox_bytes=20_000, total_bytes=60_000))
 
+    inside, go = 0, anyio.Event()
+
     @bus.handle("page")
     async def page() -> str:
+        nonlocal inside
+        inside += 1
+        await go.wait()
         return "x" * 8000
 
     async with pair(bus) as slow, pair(bus) as quick:
         events = bus.events()
         stalled = bus.peers[0]._link
-        stalled.pause_writing()
         replies = [slow.request("page") for _ in range(20)]
+        await eventually(lambda: inside == 20)
+        stalled.pause_writing()
+        go.set()
         for reply in replies:
             with pytest.raises(Disconnected):
                 await reply

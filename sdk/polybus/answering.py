@@ -10,6 +10,7 @@ import anyio
 from . import turns
 from .account import Account, cost
 from .errors import BusError, Code
+from .foresight import LARGE
 from .known_peer import KnownPeer
 from .message import Kind, Message
 
@@ -29,17 +30,21 @@ class AnsweredPeer(KnownPeer):
     stopping: int
 
     def answer(self, call: Call, value: Any) -> None:
-        response = self._response(call, value)
+        response = self._outcome(call, value)
         if response is not None:
             self._link.answer(response, self)  # type: ignore[arg-type]  # every one is a Peer
 
+    def respond(self, message: Message, value: Any) -> None:
+        """Answer what needs no handler."""
+        self._link.answer(self._response(message, value), self)  # type: ignore[arg-type]  # every one is a Peer
+
     async def answer_later(self, call: Call, value: Any) -> None:
-        """`answer`, when less waits for the peer. It keeps its handler's place until then, and is charged.
+        """`answer`, when less waits for the peer. Until then it is charged, and keeps its place among those of this peer.
 
         Raises:
             EncodeError: It cannot be written.
         """
-        response = self._response(call, value)
+        response = self._outcome(call, value)
         del value
         if response is None or call.ended:
             return
@@ -48,21 +53,36 @@ class AnsweredPeer(KnownPeer):
         if not held.hold(size):
             link.too_slow(self, "answers wait for it, and the bus keeps too much already (Limits.total_bytes)")  # type: ignore[arg-type]  # every one is a Peer
             return
+        runtime = link.runtime
+        runtime.running -= 1  # the handler is over, and its place among all is another's: many peers may stop reading
+        runtime.answering += 1
         try:
+            if runtime.crowded:
+                turns.next_call(self)  # type: ignore[arg-type]  # every one is a Peer
             await link.room_for_answer()
         finally:
+            runtime.running += 1
+            runtime.answering -= 1
             held.release(size)
         if not call.ended:
             link.answer(response, self)  # type: ignore[arg-type]  # every one is a Peer
 
-    def _response(self, call: Call, value: Any) -> Message | None:
+    def _outcome(self, call: Call, value: Any) -> Message | None:
+        """What is written of a handler's result, if anything is."""
         message = call.message
         if message.kind is not Kind.REQUEST:
             return None
+        response = self._response(message, value, call.away)
+        answers, raw = call.handler.answers, response.raw
+        if answers.weight or (raw is not None and len(raw) > LARGE):
+            answers.learn(len(raw or b""), self._link.runtime.time())
+        return response
+
+    def _response(self, message: Message, value: Any, away: bool = False) -> Message:
         link = self._link
         response = Message(Kind.RESPONSE, message.subject, message.id, None, link.format)
         response.reply_to = message.reply_to
-        if call.away and isinstance(value, Message):  # over a bridge: as it came, where this wire can carry that
+        if away and isinstance(value, Message):  # over a bridge: as it came, where this wire can carry that
             response.raw, response.format, response._value = value.raw, value.format, value._value
             if value.raw is None and value.has_body:
                 response.format = chosen = link.format_for(value.body, message.subject)
@@ -140,11 +160,18 @@ class AnsweredPeer(KnownPeer):
         self._link.runtime.stopping -= 1
         self._place_free(call)
 
+    def turn_again(self) -> None:
+        """Let requests begin that had to wait, where it is their turn."""
+        if self.waiting:
+            turns.next_call(self)  # type: ignore[arg-type]  # every one is a Peer
+
+    def put_off(self, call: Call) -> bool:
+        """Let a call wait again, that has a place and has not begun, if this peer reads no answers."""
+        return turns.put_off(self, call)  # type: ignore[arg-type]  # every one is a Peer
+
     def _place_free(self, call: Call) -> None:
         runtime = self._link.runtime
-        runtime.running -= 1
-        if self.large and (size := self.large.pop(call, 0)):
-            runtime.large.release(size)
+        turns.give_back(self, call)  # type: ignore[arg-type]  # every one is a Peer
         if self.waiting or runtime.crowded:
             turns.next_call(self)  # type: ignore[arg-type]  # every one is a Peer
         runtime.bell.ring()

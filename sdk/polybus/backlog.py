@@ -65,6 +65,7 @@ class Backlog:
         "shared",
         "slow",
         "state",
+        "stuck",
         "transport",
         "unwritten",
         "urgency",
@@ -97,6 +98,8 @@ class Backlog:
         """Publications dropped since the peer was last keeping up."""
         self.unwritten: Account = Account(runtime)
         """What the connection held when it last asked for a pause."""
+        self.stuck: dict[Peer, None] = {}
+        """Peers whose requests wait until this connection takes answers again."""
         self.crowd: Crowd | None = None
         """The peers of a connection that carries many."""
         self.initiates: bool = True
@@ -120,6 +123,16 @@ class Backlog:
     def address(self) -> str:
         """Of the other end."""
         return self.transport.address if self.transport is not None else self.url
+
+    @property
+    def takes_answers(self) -> bool:
+        """Whether requests of its peers may begin: there is no more than a little that they have not read."""
+        return self.outbox is None or self.outbox.takes_answers
+
+    @property
+    def unread(self) -> int:
+        """Bytes of answers and the like that have not been taken, as far as that is known."""
+        return self.unwritten.held + (0 if self.outbox is None else self.outbox.kept_bytes)
 
     # -- what the classes above do ---------------------------------------------------------------------------------------
 
@@ -231,12 +244,21 @@ class Backlog:
                 self.outbox = None
                 self.runtime.bell.ring()
         self._update_flow()
+        self._let_begin()
 
     def _wake_room(self) -> None:
         if self._room:
             waiting, self._room = self._room, None
             for waiter in waiting:
                 self.runtime.loop.wake(waiter)
+        self._let_begin()
+
+    def _let_begin(self) -> None:
+        """Somebody has read: requests that waited for that may begin."""
+        if self.stuck:
+            stuck, self.stuck = self.stuck, {}
+            for peer in stuck:
+                peer.turn_again()
 
     def _expire(self, now: float) -> float:
         """The outbox's part of `Runtime._sweep`: what has expired makes room for who waits."""

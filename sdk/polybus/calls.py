@@ -19,6 +19,7 @@ from .message import Kind, Message
 
 if TYPE_CHECKING:
     from .bus import Bus
+    from .foresight import Foresight
     from .handlers import Handler
     from .peer import Peer
 
@@ -57,10 +58,12 @@ class Answer:
 class Call:
     """A request on its way through a handler. A `workers.Job`."""
 
-    __slots__ = ("bus", "deadline", "delivered", "ended", "handler", "message", "origin", "peer", "scope", "started")
+    __slots__ = ("bus", "deadline", "delivered", "ended", "handler", "message", "origin", "peer", "put_off", "scope", "started")
 
     away = False
     """Whether somebody elsewhere answers: `outcome` gives it."""
+    weighed = True
+    """Whether there is a handler, or what is in its place, that knows how large its answers are."""
 
     def __init__(
         self, bus: Bus, origin: Answer, peer: Peer | None, handler: Handler, message: Message, deadline: float
@@ -74,11 +77,15 @@ class Call:
         self.scope: anyio.CancelScope | None = None
         self.started: bool = False
         self.ended: bool = False
+        self.put_off: bool = False
+        """Whether it waits although it had a place: its peer had stopped reading answers before it began."""
         self.delivered: bool = False
         """Whether it has come to its handler: before that, and when its time is over, the bus answers by itself."""
 
     def run(self) -> Coroutine[Any, Any, None] | None:
         if self.ended:
+            return None
+        if (peer := self.peer) is not None and peer._link.outbox is not None and peer.put_off(self):
             return None
         self.started = True
         return self._run()
@@ -131,7 +138,7 @@ class Call:
         try:
             result = self.handler.invoke(self.bus, self.message, self.deadline if timed else None)
             if inspect.isawaitable(result):
-                self.handler = Given(result, self.handler.name)  # type: ignore[assignment]  # `run` asks no more of it
+                self.handler = Given(result, self.handler.name, self.handler.answers)  # type: ignore[assignment]  # `run` asks no more of it
                 self.started = self.delivered = False
                 return False
             if not self.ended:
@@ -211,6 +218,7 @@ class Given:
 
     outcome: Awaitable[Any]
     name: str
+    answers: Foresight
     style: str = "async"
 
     def invoke(self, *_: Any) -> Awaitable[Any]:
@@ -221,6 +229,7 @@ class RefusedCall(Call):
     """A request that nobody here can answer. `authorize` is asked first, so that its refusal tells nothing of what there is."""
 
     __slots__ = ("_outcome",)
+    weighed = False
 
     def __init__(self, bus: Bus, peer: Peer, message: Message, deadline: float, code: Code, text: str) -> None:
         super().__init__(bus, peer, peer, None, message, deadline)  # type: ignore[arg-type]  # there is no handler

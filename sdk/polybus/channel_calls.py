@@ -27,6 +27,7 @@ class ChannelCall(Call):
     """A stream or channel while its handler runs."""
 
     __slots__ = ("channel",)
+    weighed = False
 
     def __init__(
         self, bus: Bus, origin: Answer, peer: Peer | None, handler: Handler, message: Message, deadline: float, channel: Any

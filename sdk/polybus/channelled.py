@@ -69,8 +69,7 @@ class ChannelledPeer(AcquaintedPeer):
     @property
     def takes_items(self) -> bool:
         """Whether an item written now would not add to what waits for too long already."""
-        outbox = self._link.outbox
-        return outbox is None or outbox.takes_answers
+        return self._link.takes_answers
 
     def channel_frame(self, channel: Channel[Any, Any], frame: bytes, body_format: BodyFormat | None) -> int:
         """Write a frame of a tunnel as an item. What it costs the other side until it is read.

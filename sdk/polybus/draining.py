@@ -56,7 +56,7 @@ async def close_links(bus: Bus, runtime: Runtime, reason: str, *, all_of_them: b
 
 def _runs(bus: Bus, runtime: Runtime) -> bool:
     """Whether somebody waits for a handler."""
-    if runtime.running > runtime.stopping or bus._loopback.calls:
+    if runtime.running + runtime.answering > runtime.stopping or bus._loopback.calls:
         return True
     return any(peer.waiting for link in runtime.links for peer in link.peers)
 

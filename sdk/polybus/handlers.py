@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, get_args
 from .context import Context
 from .conversion import convert_text, misfit, typed_body, unreadable
 from .errors import BadRequest
+from .foresight import Foresight
 from .message import Message
 from .signatures import Style, injected, name_of, read
 from .subjects import captures
@@ -40,12 +41,13 @@ class Handler:
         style: How it runs: awaited, called in place, called in a thread, iterated (stream), or given a channel.
     """
 
-    __slots__ = ("_makers", "body_name", "function", "only_body", "style", "subject")
+    __slots__ = ("_makers", "answers", "body_name", "function", "only_body", "style", "subject")
 
     def __init__(self, subject: str | int, function: Callable[..., Any], style: Style) -> None:
         self.subject: str | int = subject
         self.function: Callable[..., Any] = function
         self.style: Style = style
+        self.answers: Foresight = Foresight()
         self.body_name: str | None = None
         self._makers: list[tuple[str, Callable[..., Any]]] = []
         self.only_body: Callable[[Message], Any] | None = None

@@ -145,7 +145,7 @@ def _answer_hello(peer: Peer, message: Message) -> None:
     peer.is_ours(body.get("subscribes"))
     if isinstance(confirm, list):
         answer["refused"] = [p for p in confirm[:1024] if isinstance(p, (str, int)) and _wanted(p) not in (peer.patterns or ())]
-    peer.answer(Call(peer._link.bus, peer, peer, None, message, math.inf), answer)  # type: ignore[arg-type]  # no handler
+    peer.respond(message, answer)
 
 
 def _notify(peer: Peer, message: Message, now: float) -> None:

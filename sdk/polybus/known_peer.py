@@ -47,6 +47,7 @@ class KnownPeer(Answer):
         "calls",
         "channels",
         "connected_at",
+        "expected",
         "key",
         "large",
         "patterns",
@@ -75,6 +76,8 @@ class KnownPeer(Answer):
         """Requests whose turn has not come: in order, and by urgency where the wire has priorities."""
         self.large: dict[Call, int] | None = None
         """Requests that run and have large bodies, and what those cost."""
+        self.expected: dict[Call, int] | None = None
+        """Requests that run and will have large answers, as far as that can be foreseen, and what is set aside for those."""
         self.scopes: set[anyio.CancelScope] | None = None
         """Of tasks that end when it is gone."""
         self.stopping: int = 0

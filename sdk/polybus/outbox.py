@@ -84,6 +84,11 @@ class Outbox:
         return self._count == 0 or (self._count < self._limits.outbox and self._account.has_room(size))
 
     @property
+    def kept_bytes(self) -> int:
+        """Bytes of those that must not be dropped."""
+        return self._kept_bytes
+
+    @property
     def takes_answers(self) -> bool:
         """Whether an answer should be added now, or had better wait: half is left to what cannot wait."""
         if self._count == 0:

@@ -274,7 +274,8 @@ class Peer(ChannelledPeer):
 
     def _expire(self, now: float) -> float:
         """End what is past its deadline. The earliest deadline that remains."""
-        due = math.inf
+        self._due = due = math.inf
+        self.turn_again()
         for reply in [*self.pending.values(), *(self._unsent or ())]:
             if reply.deadline <= now:
                 self._timed_out(reply, now)
@@ -290,7 +291,7 @@ class Peer(ChannelledPeer):
                 channel.expire(now)
             else:
                 due = min(due, channel.deadline)
-        self._due = due
+        due = self._due = min(due, self._due)  # what has ended may have brought a new deadline
         return due
 
     def _timed_out(self, reply: Reply[Any], now: float) -> None:
@@ -363,6 +364,7 @@ class Peer(ChannelledPeer):
             call.ended = True  # never started, so no place is to be given back
             call.discard()
         self._link.runtime.crowded.pop(self, None)
+        self._link.stuck.pop(self, None)
         self._link.runtime.bell.ring()
         for call in list(self.calls.values()) if self.calls else ():
             call.stop()

@@ -86,8 +86,10 @@ class Runtime:
         """Why the last link that this bus opened is gone for good."""
         self.running: int = 0
         """Requests whose handlers run."""
+        self.answering: int = 0
+        """Those that are over, but for an answer that waits until its peer reads."""
         self.stopping: int = 0
-        """Those among them that nobody waits for any more."""
+        """Those among `running` that nobody waits for any more."""
         self._turn = 0
         self._turn_ends = False
         self._armed = math.inf

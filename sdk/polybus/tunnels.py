@@ -229,6 +229,7 @@ class TunnelCall(Call):
     """An open on its way to the inner bus. The tunnel itself is no call: it takes nobody's place while it lasts."""
 
     __slots__ = ("_entrance", "channel")
+    weighed = False
 
     def __init__(self, entrance: Any, peer: Peer, message: Message, deadline: float, channel: FrameChannel) -> None:
         super().__init__(peer._link.bus, peer, peer, None, message, deadline)  # type: ignore[arg-type]  # there is no handler

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections import deque
+from itertools import takewhile
 from typing import TYPE_CHECKING, cast
 
 from .account import cost
 from .errors import Code
+from .foresight import LARGE
 from .message import Kind, Message
 from .urgency import UrgentQueue
 
@@ -14,28 +16,35 @@ if TYPE_CHECKING:
     from .calls import Call
     from .peer import Peer
 
-__all__ = ["DRAINING", "admit", "duplicate", "next_call"]
+__all__ = ["DRAINING", "admit", "duplicate", "give_back", "next_call", "put_off"]
 
 DRAINING = "this bus takes no requests now, it is draining or has not started yet: ask another, or later"
 
-_LARGE = 16 * 1024
-"""Bytes: smaller bodies of requests that run are not charged, `Limits.total_running` bounds them."""
+_FIRST = 1_000
+"""The level of those that had a place already: above all that a wire has, as is the one below it."""
 
 
 def admit(peer: Peer, call: Call) -> None:
     """Start a call, or let it wait for its turn, or refuse it."""
-    runtime = peer._link.runtime
+    link = peer._link
+    runtime = link.runtime
     limits = runtime.limits
     waiting = peer.waiting
-    if not waiting and len(peer.calls or ()) + peer.stopping <= limits.running and runtime.running < limits.total_running:
+    if (
+        not waiting
+        and len(peer.calls or ()) + peer.stopping <= limits.running
+        and runtime.running < limits.total_running
+        and (link.outbox is None or _is_read(peer))
+        and (not call.weighed or not call.handler.answers.weight or _set_aside(peer, call))
+    ):
         raw = call.message.raw
-        if raw is not None and len(raw) > _LARGE and not _keep(peer, call):
+        if raw is not None and len(raw) > LARGE and not _keep(peer, call):
             _turn_away(peer, call, f"{runtime.buffered} bytes wait here (Limits.total_bytes)")
             return
         runtime.running += 1
         runtime.workers.submit(call)
         return
-    urgency = peer._link.urgency
+    urgency = link.urgency
     if waiting is None:
         waiting = peer.waiting = deque() if urgency is None else UrgentQueue()
     if len(waiting) >= limits.waiting or not peer.hold(call.message):
@@ -51,6 +60,8 @@ def admit(peer: Peer, call: Call) -> None:
 def _turn_away(peer: Peer, call: Call, why: str) -> None:
     if peer.calls is not None:
         peer.calls.pop(call.message.id, None)
+    if peer.expected:
+        peer.expected.pop(call, None)
     call.ended = True
     peer._link.bus._counters.refused += 1
     call.origin.refuse(call, Code.RESOURCE_EXHAUSTED, f"{why}: try again later", "too_many_requests", None)
@@ -81,15 +92,87 @@ def next_call(peer: Peer) -> None:
         waiting = first.waiting
         if not waiting or first.calls is None or len(first.calls) - len(waiting) + first.stopping >= runtime.limits.running:
             continue
+        if not _is_read(first):
+            continue
         call = waiting.popleft()
+        if call.weighed and call.handler.answers.weight and not _set_aside(first, call):
+            if isinstance(waiting, UrgentQueue):
+                waiting.appendleft(call, _FIRST if call.put_off else _FIRST - 1)
+            else:
+                waiting.appendleft(call)
+            continue
         size = cost(call.message)
         first.account.release(size)
-        if size > _LARGE:
+        if size > LARGE:
             _ = _keep(first, call)  # it has room: it was kept until now
+        call.put_off = False
         runtime.running += 1
         runtime.workers.submit(call)
         if waiting:
             crowded[first] = None
+
+
+def give_back(peer: Peer, call: Call) -> None:
+    """A call does not run any more."""
+    runtime = peer._link.runtime
+    runtime.running -= 1
+    if peer.expected:
+        peer.expected.pop(call, None)
+    if peer.large and (size := peer.large.pop(call, 0)):
+        runtime.large.release(size)
+
+
+def put_off(peer: Peer, call: Call) -> bool:
+    """Let a call wait again that has a place and has not begun, where its peer has stopped reading. Whether it does."""
+    if peer.calls is None or _is_read(peer):
+        return False
+    give_back(peer, call)
+    peer.account.charge(cost(call.message))
+    call.message.forget_value()
+    call.put_off = True
+    waiting = peer.waiting
+    if waiting is None:
+        waiting = peer.waiting = deque() if peer._link.urgency is None else UrgentQueue()
+    if isinstance(waiting, UrgentQueue):
+        waiting.append(call, _FIRST)
+    else:  # before those that had no place yet, and behind those that came before it
+        waiting.insert(sum(1 for _ in takewhile(lambda other: other.put_off, waiting)), call)
+    if peer._link.runtime.crowded:  # its place is for another
+        next_call(peer)
+    return True
+
+
+def _is_read(peer: Peer) -> bool:
+    """Whether a peer's requests may begin. If not, they do as soon as its connection takes answers again."""
+    link = peer._link
+    if link.takes_answers:
+        return True
+    link.stuck[peer] = None
+    return False
+
+
+def _set_aside(peer: Peer, call: Call) -> bool:
+    """Set aside for the answer that a call is expected to have. False where the peer has too much to read already.
+
+    It is not charged: it may be much less in the end.
+    """
+    if call.message.kind is not Kind.REQUEST:
+        return True
+    link = peer._link
+    runtime = link.runtime
+    most = 2 * runtime.limits.outbox_bytes
+    size, until = call.handler.answers.expect(most, runtime.time())
+    if not size:
+        return True
+    expected = peer.expected = peer.expected if peer.expected is not None else {}
+    held = link.unread + sum(expected.values())
+    if held and held + size > most:
+        link.stuck[peer] = None
+        if until < peer._due:
+            peer._watch(until)
+        return False
+    expected[call] = size
+    return True
 
 
 def duplicate(peer: Peer, message: Message, now: float) -> None:

@@ -48,6 +48,11 @@ class UrgentQueue(Generic[T]):
         self._count += 1
         queue[item] = self._turn
 
+    def appendleft(self, item: T, level: int = 0) -> None:
+        """Add one before those of its level."""
+        self.append(item, level)
+        self._levels[level].move_to_end(item, last=False)
+
     def popleft(self) -> T:
         """Take the next one.
 

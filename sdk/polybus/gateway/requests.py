@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ..calls import Answer, Call
 from ..errors import BusError, Code, RequestError
+from ..foresight import Foresight
 from ..headers import VIA
 from ..message import Kind, Message
 from ..relaying import Via, depth_of, hide, via_of
@@ -27,6 +28,7 @@ class Requests:
 
     def __init__(self, passage: Passage) -> None:
         self._passage = passage
+        self.answers: Foresight = Foresight()
 
     def call(self, origin: Answer, peer: Peer | None, message: Message, deadline: float) -> Call:
         """A request or notification on its way to the other side."""
@@ -119,7 +121,7 @@ class PassingCall(Call):
     away = True
 
     def __init__(self, passage: Passage, origin: Answer, peer: Peer | None, message: Message, deadline: float) -> None:
-        super().__init__(passage.here, origin, peer, None, message, deadline)  # type: ignore[arg-type]  # no handler
+        super().__init__(passage.here, origin, peer, passage.requests, message, deadline)  # type: ignore[arg-type]  # in its place
         self._passage = passage
         passage.calls[self] = None
 

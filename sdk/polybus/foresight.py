@@ -1,0 +1,45 @@
+"""How large an answer will be, before its handler has run: what is made for a peer that does not read must stay small."""
+
+from __future__ import annotations
+
+import math
+from typing import Final
+
+__all__ = ["LARGE", "Foresight"]
+
+LARGE: Final = 16 * 1024
+"""Bytes: whatever is smaller is not foreseen and not charged while its request runs, `Limits.total_running` bounds it."""
+
+_MEMORY: Final = 60.0
+"""Seconds for which a large answer is remembered."""
+_AT_FIRST: Final = 0.05
+"""Seconds for a handler to give its very first answer, in which few of its requests run: one that takes longer may wait for
+anything, also for another of its requests."""
+_FEW: Final = 8
+
+
+class Foresight:
+    """What is known of the answers of one handler."""
+
+    __slots__ = ("_until", "weight")
+
+    def __init__(self) -> None:
+        self.weight: int = -1
+        """Bytes that its answers lately had at most, if they were large; 0 if not; -1 as long as there was none."""
+        self._until = math.inf
+
+    def expect(self, most: int, now: float) -> tuple[int, float]:
+        """Bytes to set aside for the next answer, where a peer may have so many in all, and until when that is right."""
+        if self.weight < 0 and self._until == math.inf:
+            self._until = now + _AT_FIRST
+        if now >= self._until:
+            self.weight = 0
+        return (most // _FEW if self.weight < 0 else self.weight), self._until
+
+    def learn(self, size: int, now: float) -> None:
+        """There is an answer. To be called where it is large, or `weight` is not 0."""
+        if size <= LARGE:
+            self.weight = max(self.weight, 0)
+        elif 2 * size >= self.weight:
+            self.weight = max(size, self.weight)
+            self._until = now + _MEMORY
