@@ -30,9 +30,8 @@ class AnsweredPeer(KnownPeer):
     stopping: int
 
     def answer(self, call: Call, value: Any) -> None:
-        response = self._outcome(call, value)
-        if response is not None:
-            self._link.answer(response, self)  # type: ignore[arg-type]  # every one is a Peer
+        if call.message.kind is Kind.REQUEST:
+            self._link.answer(self._response(call.message, value, call), self)  # type: ignore[arg-type]  # every one is a Peer
 
     def respond(self, message: Message, value: Any) -> None:
         """Answer what needs no handler."""
@@ -44,10 +43,10 @@ class AnsweredPeer(KnownPeer):
         Raises:
             EncodeError: It cannot be written.
         """
-        response = self._outcome(call, value)
-        del value
-        if response is None or call.ended:
+        if call.ended or call.message.kind is not Kind.REQUEST:
             return
+        response = self._response(call.message, value, call)
+        del value
         link = self._link
         held, size = Account(link.runtime), cost(response)
         if not held.hold(size):
@@ -67,22 +66,13 @@ class AnsweredPeer(KnownPeer):
         if not call.ended:
             link.answer(response, self)  # type: ignore[arg-type]  # every one is a Peer
 
-    def _outcome(self, call: Call, value: Any) -> Message | None:
-        """What is written of a handler's result, if anything is."""
-        message = call.message
-        if message.kind is not Kind.REQUEST:
-            return None
-        response = self._response(message, value, call.away)
-        answers, raw = call.handler.answers, response.raw
-        if answers.weight or (raw is not None and len(raw) > LARGE):
-            answers.learn(len(raw or b""), self._link.runtime.time())
-        return response
-
-    def _response(self, message: Message, value: Any, away: bool = False) -> Message:
+    def _response(self, message: Message, value: Any, call: Call | None = None) -> Message:
         link = self._link
         response = Message(Kind.RESPONSE, message.subject, message.id, None, link.format)
         response.reply_to = message.reply_to
-        if away and isinstance(value, Message):  # over a bridge: as it came, where this wire can carry that
+        if (
+            call is not None and call.away and isinstance(value, Message)
+        ):  # over a bridge: as it came, where this wire can carry that
             response.raw, response.format, response._value = value.raw, value.format, value._value
             if value.raw is None and value.has_body:
                 response.format = chosen = link.format_for(value.body, message.subject)
@@ -90,6 +80,10 @@ class AnsweredPeer(KnownPeer):
         elif value is not None:
             response.format = chosen = link.format_for(value, message.subject)
             response.raw = chosen.encode(value)
+        if call is not None:
+            answers, raw = call.handler.answers, response.raw
+            if answers.weight or (raw is not None and len(raw) > LARGE):
+                answers.learn(len(raw or b""), link.runtime.time())
         return response
 
     def refuse(self, call: Call, code: Code, text: str, reason: str | None, detail: Any) -> None:
@@ -171,7 +165,11 @@ class AnsweredPeer(KnownPeer):
 
     def _place_free(self, call: Call) -> None:
         runtime = self._link.runtime
-        turns.give_back(self, call)  # type: ignore[arg-type]  # every one is a Peer
+        runtime.running -= 1
+        if self.expected:
+            self.expected.pop(call, None)
+        if self.large and (size := self.large.pop(call, 0)):
+            runtime.large.release(size)
         if self.waiting or runtime.crowded:
             turns.next_call(self)  # type: ignore[arg-type]  # every one is a Peer
         runtime.bell.ring()

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from .calls import Call
     from .peer import Peer
 
-__all__ = ["DRAINING", "admit", "duplicate", "give_back", "next_call", "put_off"]
+__all__ = ["DRAINING", "admit", "duplicate", "next_call", "put_off"]
 
 DRAINING = "this bus takes no requests now, it is draining or has not started yet: ask another, or later"
 
@@ -112,21 +112,10 @@ def next_call(peer: Peer) -> None:
             crowded[first] = None
 
 
-def give_back(peer: Peer, call: Call) -> None:
-    """A call does not run any more."""
-    runtime = peer._link.runtime
-    runtime.running -= 1
-    if peer.expected:
-        peer.expected.pop(call, None)
-    if peer.large and (size := peer.large.pop(call, 0)):
-        runtime.large.release(size)
-
-
 def put_off(peer: Peer, call: Call) -> bool:
     """Let a call wait again that has a place and has not begun, where its peer has stopped reading. Whether it does."""
     if peer.calls is None or _is_read(peer):
         return False
-    give_back(peer, call)
     peer.account.charge(cost(call.message))
     call.message.forget_value()
     call.put_off = True
@@ -137,8 +126,7 @@ def put_off(peer: Peer, call: Call) -> bool:
         waiting.append(call, _FIRST)
     else:  # before those that had no place yet, and behind those that came before it
         waiting.insert(sum(1 for _ in takewhile(lambda other: other.put_off, waiting)), call)
-    if peer._link.runtime.crowded:  # its place is for another
-        next_call(peer)
+    peer._place_free(call)  # for another
     return True
 
 
