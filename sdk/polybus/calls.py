@@ -82,6 +82,14 @@ class Call:
         self.delivered: bool = False
         """Whether it has come to its handler: before that, and when its time is over, the bus answers by itself."""
 
+    @property
+    def function(self) -> str:
+        return f"the handler {self.handler.name}"
+
+    @property
+    def subject(self) -> str | int:
+        return self.message.subject
+
     def run(self) -> Coroutine[Any, Any, None] | None:
         if self.ended:
             return None
@@ -234,6 +242,10 @@ class RefusedCall(Call):
     def __init__(self, bus: Bus, peer: Peer, message: Message, deadline: float, code: Code, text: str) -> None:
         super().__init__(bus, peer, peer, None, message, deadline)  # type: ignore[arg-type]  # there is no handler
         self._outcome = RequestError(code, text)
+
+    @property
+    def function(self) -> str:
+        return "authorize"
 
     async def _run(self) -> None:
         try:

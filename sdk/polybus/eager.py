@@ -8,6 +8,7 @@ import contextvars
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from .stalls import LONG
 from .workers import Workers
 
 if TYPE_CHECKING:
@@ -36,14 +37,17 @@ class EagerWorkers(Workers):
     def submit(self, job: Job) -> None:
         """Run it, or queue it."""
         run_plain = getattr(job, "run_plain", None)
-        if self._taken or run_plain is None or asyncio.current_task() is not None or not self._run(run_plain):
+        if self._taken or run_plain is None or asyncio.current_task() is not None or not self._run(job, run_plain):
             super().submit(job)
 
-    def _run(self, run_plain: Callable[[], bool]) -> bool:
+    def _run(self, job: Job, run_plain: Callable[[], bool]) -> bool:
         self._taken = True  # what the function itself submits waits
+        began = self.stalls.clock()
         try:
             return self._context.copy().run(run_plain)
         finally:
+            if self.stalls.clock() - began > LONG:
+                self.stalls.ended(job, began)
             self._taken = False
             if self._ready:
                 self._summon()

@@ -231,6 +231,14 @@ class _Pump:
         self._inbox = inbox
         self.scope: anyio.CancelScope | None = None
 
+    @property
+    def function(self) -> str:
+        return f"the handler {self._inbox._handler.name}"
+
+    @property
+    def subject(self) -> str | int:
+        return self._inbox.pattern
+
     def run(self) -> Coroutine[Any, Any, None]:
         return self._run()
 

@@ -236,6 +236,10 @@ class TunnelCall(Call):
         self._entrance = entrance
         self.channel: FrameChannel = channel
 
+    @property
+    def function(self) -> str:
+        return "authorize, or what asks who is there,"
+
     async def _run(self) -> None:
         try:
             if self.bus._authorize is not None:

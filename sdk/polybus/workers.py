@@ -8,11 +8,14 @@ task groups and `current_task` work (started by hand from a callback they do not
 from __future__ import annotations
 
 import contextvars
+import math
 from collections import deque
 from collections.abc import Callable, Coroutine, Generator
 from typing import TYPE_CHECKING, Any, Protocol
 
 import anyio
+
+from .stalls import LONG, Stalls
 
 if TYPE_CHECKING:
     from ._loop import Loop
@@ -31,6 +34,16 @@ class Job(Protocol):
     ended: bool
     """Whether it was stopped."""
 
+    @property
+    def function(self) -> str:
+        """What runs in it, for the log."""
+        ...
+
+    @property
+    def subject(self) -> str | int:
+        """What it is about."""
+        ...
+
     def run(self) -> Coroutine[Any, Any, None] | None:
         """The coroutine to run, or None if there is nothing to do any more."""
         ...
@@ -42,6 +55,7 @@ class Workers:
     def __init__(self, loop: Loop, spawn: Callable[..., None]) -> None:
         self._loop = loop
         self._spawn = spawn
+        self.stalls: Stalls = Stalls()
         self._ready: deque[Job] = deque()
         self._idle: list[Any] = []
         self._taken = False
@@ -85,13 +99,15 @@ class Workers:
 
     async def _drain(self, scope: anyio.CancelScope, baseline: contextvars.Context) -> bool:
         """Take jobs until there are none or another worker has taken over. Whether this worker may go on."""
-        ready = self._ready
+        ready, clock = self._ready, self.stalls.clock
+        began = clock()
         while ready:
             job = ready.popleft()
             coroutine = job.run()
             if coroutine is None:
                 continue
             suspended = False
+            yielded = None
             try:
                 yielded = coroutine.send(None)
             except StopIteration:
@@ -101,14 +117,19 @@ class Workers:
                 raise
             else:
                 suspended = True
+            since, began = began, clock()
+            if began - since > LONG:
+                self.stalls.ended(job, since)
+            if suspended:
                 job.scope = scope
                 if job.ended:  # stopped by what it has just called
                     scope.cancel()
                 self._hand_over()
                 try:
-                    await _Rest(coroutine, yielded)
+                    await _Rest(coroutine, yielded, job, self.stalls)
                 finally:
                     job.scope = None
+                began = clock()
             if scope.cancel_called or context_changed(baseline):
                 if not suspended:
                     self._taken = False
@@ -138,27 +159,35 @@ def context_changed(baseline: contextvars.Context) -> bool:
 class _Rest:
     """Awaits a coroutine that has begun and suspended: passes on what it yields and what it is sent."""
 
-    __slots__ = ("_coroutine", "_yielded")
+    __slots__ = ("_coroutine", "_job", "_stalls", "_yielded")
 
-    def __init__(self, coroutine: Coroutine[Any, Any, None], yielded: Any) -> None:
+    def __init__(self, coroutine: Coroutine[Any, Any, None], yielded: Any, job: Job, stalls: Stalls) -> None:
         self._coroutine = coroutine
         self._yielded = yielded
+        self._job = job
+        self._stalls = stalls
 
     def __await__(self) -> Generator[Any, Any, None]:
-        coroutine, yielded = self._coroutine, self._yielded
-        while True:
-            try:
-                value = yield yielded
-            except GeneratorExit:
-                coroutine.close()
-                raise
-            except BaseException as error:
+        coroutine, yielded, clock = self._coroutine, self._yielded, self._stalls.clock
+        began = math.inf
+        try:
+            while True:
+                if clock() - began > LONG:
+                    self._stalls.ended(self._job, began)
+                began = math.inf  # what passes now is not the job's
                 try:
+                    value = yield yielded
+                except GeneratorExit:
+                    coroutine.close()
+                    raise
+                except BaseException as error:
+                    began = clock()
                     yielded = coroutine.throw(error)
-                except StopIteration:
-                    return
-            else:
-                try:
+                else:
+                    began = clock()
                     yielded = coroutine.send(value)
-                except StopIteration:
-                    return
+        except StopIteration:
+            return
+        finally:
+            if clock() - began > LONG:
+                self._stalls.ended(self._job, began)

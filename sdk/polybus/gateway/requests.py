@@ -125,6 +125,10 @@ class PassingCall(Call):
         self._passage = passage
         passage.calls[self] = None
 
+    @property
+    def function(self) -> str:
+        return f"a function of the bridge of {self._passage.route.source!r}"
+
     def cut(self, code: Code, text: str) -> None:
         """Give up, and say why."""
         if not self.ended:

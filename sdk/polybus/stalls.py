@@ -1,0 +1,51 @@
+"""Handlers that block the event loop are named in the log."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from .workers import Job
+
+__all__ = ["LONG", "Stalls"]
+
+logger: logging.Logger = logging.getLogger("polybus.handlers")
+
+LONG: Final = 1.0
+"""Seconds without a wait, from which on a handler is named."""
+_SILENCE: Final = 60.0
+"""Seconds for which the same handler is not named again."""
+
+
+class Stalls:
+    """What is measured is measured afterwards, between two waits of a handler: until then nothing else could run anyway.
+
+    Args:
+        clock: Seconds, by a clock that is not set.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self.clock: Callable[[], float] = clock
+        self._told: dict[str, tuple[float, int]] = {}
+
+    def ended(self, job: Job, began: float) -> None:
+        """A job has run longer than `LONG` without a wait."""
+        now = self.clock()
+        function = job.function
+        last, unsaid = self._told.get(function, (0.0, -1))
+        if unsaid >= 0 and now - last < _SILENCE:
+            self._told[function] = last, unsaid + 1
+            return
+        self._told[function] = now, 0
+        logger.warning(
+            "polybus: %s, for %.200r, has blocked the event loop for %.1f s%s: in this time nobody else was answered, nothing "
+            "was sent, and deadlines passed unseen. Make it a plain def without inline=True, which runs in a thread, or give "
+            "what blocks to anyio.to_thread.run_sync",
+            function,
+            job.subject,
+            now - began,
+            f" (and {unsaid} times more since this was last said)" if unsaid > 0 else "",
+        )
