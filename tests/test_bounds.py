@@ -92,7 +92,7 @@ BOUNDS: dict[str, str] = {
     "incoming.calls": "Limits.running + waiting",
     "openings.calls": "Limits.running + waiting",
     "backlog.stuck": "one for each peer",
-    "turns.expected": "Limits.running",
+    "answering.expected": "Limits.running",
     "turns.large": "Limits.running; charged",
     "openings.channels": "Limits.channels of each direction",
     "channelled.channels": "Limits.channels of each direction",

@@ -140,7 +140,7 @@ class AnsweredPeer(KnownPeer):
             self.waiting.remove(call)
             self.release(call.message)
         else:
-            self._place_free(call)
+            self.place_free(call)
 
     def stopped(self, call: Call) -> None:
         if self.calls is not None and self.calls.get(call.message.id) is call:
@@ -152,18 +152,50 @@ class AnsweredPeer(KnownPeer):
     def returned(self, call: Call) -> None:
         self.stopping -= 1
         self._link.runtime.stopping -= 1
-        self._place_free(call)
+        self.place_free(call)
 
     def turn_again(self) -> None:
         """Let requests begin that had to wait, where it is their turn."""
         if self.waiting:
             turns.next_call(self)  # type: ignore[arg-type]  # every one is a Peer
 
+    def may_begin(self) -> bool:
+        """Whether its requests may begin. If not, they do as soon as its connection takes answers again."""
+        link = self._link
+        if link.takes_answers:
+            return True
+        link.stuck[self] = None  # type: ignore[index]  # every one is a Peer
+        return False
+
+    def set_aside(self, call: Call) -> bool:
+        """Set aside for the answer that a call is expected to have. False where the peer has too much to read already.
+
+        It is not charged: it may be much less in the end.
+        """
+        if call.message.kind is not Kind.REQUEST:
+            return True
+        link = self._link
+        runtime = link.runtime
+        most = 2 * runtime.limits.outbox_bytes
+        size, until = call.handler.answers.expect(most, runtime.time())
+        if not size:
+            return True
+        expected = self.expected = self.expected if self.expected is not None else {}
+        held = link.unread + sum(expected.values())
+        if held and held + size > most:
+            link.stuck[self] = None  # type: ignore[index]  # every one is a Peer
+            if until < self._due:
+                self._watch(until)
+            return False
+        expected[call] = size
+        return True
+
     def put_off(self, call: Call) -> bool:
         """Let a call wait again, that has a place and has not begun, if this peer reads no answers."""
-        return turns.put_off(self, call)  # type: ignore[arg-type]  # every one is a Peer
+        return turns.put_off(self, call, self._link.urgency)  # type: ignore[arg-type]  # every one is a Peer
 
-    def _place_free(self, call: Call) -> None:
+    def place_free(self, call: Call) -> None:
+        """A call does not run any more."""
         runtime = self._link.runtime
         runtime.running -= 1
         if self.expected:

@@ -171,7 +171,7 @@ class Call:
             and bus._authorize is None
             and not bus._execution.middleware
             and peer is not None
-            and peer._link.outbox is None
+            and peer.takes_items
         )
 
     async def outcome(self) -> Any:

@@ -34,8 +34,8 @@ def admit(peer: Peer, call: Call) -> None:
         not waiting
         and len(peer.calls or ()) + peer.stopping <= limits.running
         and runtime.running < limits.total_running
-        and (link.outbox is None or _is_read(peer))
-        and (not call.weighed or not call.handler.answers.weight or _set_aside(peer, call))
+        and (link.outbox is None or peer.may_begin())
+        and (not call.weighed or not call.handler.answers.weight or peer.set_aside(call))
     ):
         raw = call.message.raw
         if raw is not None and len(raw) > LARGE and not _keep(peer, call):
@@ -92,10 +92,10 @@ def next_call(peer: Peer) -> None:
         waiting = first.waiting
         if not waiting or first.calls is None or len(first.calls) - len(waiting) + first.stopping >= runtime.limits.running:
             continue
-        if not _is_read(first):
+        if not first.may_begin():
             continue
         call = waiting.popleft()
-        if call.weighed and call.handler.answers.weight and not _set_aside(first, call):
+        if call.weighed and call.handler.answers.weight and not first.set_aside(call):
             if isinstance(waiting, UrgentQueue):
                 waiting.appendleft(call, _FIRST if call.put_off else _FIRST - 1)
             else:
@@ -112,54 +112,21 @@ def next_call(peer: Peer) -> None:
             crowded[first] = None
 
 
-def put_off(peer: Peer, call: Call) -> bool:
+def put_off(peer: Peer, call: Call, urgency: object) -> bool:
     """Let a call wait again that has a place and has not begun, where its peer has stopped reading. Whether it does."""
-    if peer.calls is None or _is_read(peer):
+    if peer.calls is None or peer.may_begin():
         return False
     peer.account.charge(cost(call.message))
     call.message.forget_value()
     call.put_off = True
     waiting = peer.waiting
     if waiting is None:
-        waiting = peer.waiting = deque() if peer._link.urgency is None else UrgentQueue()
+        waiting = peer.waiting = deque() if urgency is None else UrgentQueue()
     if isinstance(waiting, UrgentQueue):
         waiting.append(call, _FIRST)
     else:  # before those that had no place yet, and behind those that came before it
         waiting.insert(sum(1 for _ in takewhile(lambda other: other.put_off, waiting)), call)
-    peer._place_free(call)  # for another
-    return True
-
-
-def _is_read(peer: Peer) -> bool:
-    """Whether a peer's requests may begin. If not, they do as soon as its connection takes answers again."""
-    link = peer._link
-    if link.takes_answers:
-        return True
-    link.stuck[peer] = None
-    return False
-
-
-def _set_aside(peer: Peer, call: Call) -> bool:
-    """Set aside for the answer that a call is expected to have. False where the peer has too much to read already.
-
-    It is not charged: it may be much less in the end.
-    """
-    if call.message.kind is not Kind.REQUEST:
-        return True
-    link = peer._link
-    runtime = link.runtime
-    most = 2 * runtime.limits.outbox_bytes
-    size, until = call.handler.answers.expect(most, runtime.time())
-    if not size:
-        return True
-    expected = peer.expected = peer.expected if peer.expected is not None else {}
-    held = link.unread + sum(expected.values())
-    if held and held + size > most:
-        link.stuck[peer] = None
-        if until < peer._due:
-            peer._watch(until)
-        return False
-    expected[call] = size
+    peer.place_free(call)  # for another
     return True
 
 
