@@ -83,9 +83,9 @@ class Limits:
     connect_timeout: float = field(default=10.0, validator=[instance_of((int, float)), gt(0)])
     """For one attempt to reach a server."""
     frame_timeout: float = field(default=10.0, validator=[instance_of((int, float)), gt(0)])
-    """For a frame that has begun to arrive."""
+    """Without enough progress of a frame that has begun to arrive the link is ended: 512 bytes for each second of it."""
     write_timeout: float = field(default=10.0, validator=[instance_of((int, float)), gt(0)])
-    """Without any progress in writing the link is ended."""
+    """Without any progress in writing the link is ended, however much waits."""
     ping_interval: float = field(default=15.0, validator=[instance_of((int, float)), gt(0)])
     """Silence after which the peer is asked for a sign of life."""
     ping_timeout: float = field(default=8.0, validator=[instance_of((int, float)), gt(0)])

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, cast
 
+from .account import Account
 from .crowd import Crowd, expiry
 from .errors import Forbidden, Unauthorized
 from .events import LinkDown, LinkUp
@@ -33,6 +34,7 @@ class Link(Inflow):
     """A connection that this bus opened (it may come back) or accepted (it ends once)."""
 
     __slots__ = (
+        "_arriving",
         "_attachment",
         "_bare",
         "_since",
@@ -85,6 +87,7 @@ class Link(Inflow):
         self.on_down: Callable[[Closed], None] | None = None
         self.recorder: Recorder | None = None
         """Records this link, besides those that record the whole bus."""
+        self._arriving: Account | None = None
         self._attachment: Attachment | None = None
         self._taps: list[Tap] = []
         self._bare: tuple[Session, Transport] | None = None  # what they are around
@@ -248,6 +251,8 @@ class Link(Inflow):
         self.state = State.DOWN if returns else State.CLOSED
         self.flowing = False
         self._charge(0)
+        if self._arriving is not None:
+            self._arriving.release(self._arriving.held)
         self._closing = None if returns else why
         session, self.session = self.session, None
         if session is not None:
@@ -284,6 +289,21 @@ class Link(Inflow):
         self.runtime.links.pop(self, None)
         self.bus._link_gone(self, why)
 
+    def _charge_arrival(self, transport: Transport) -> None:
+        """A frame that comes slowly is kept for long: what is there of it counts in `Limits.total_bytes`."""
+        slow_arrival = getattr(transport, "slow_arrival", None)
+        size: int = slow_arrival() if slow_arrival is not None else 0
+        account = self._arriving
+        if account is None:
+            if not size:
+                return
+            account = self._arriving = Account(self.runtime)
+        if size <= account.held:
+            account.release(account.held - size)
+        elif not account.hold(size - account.held):
+            text = f"Limits.total_bytes leaves no room for the {size} bytes that are there of a frame which comes slowly"
+            self.abort(Closed(1013, text), comes_back=True)
+
     def tick(self, now: float) -> None:
         """About once a second."""
         transport, session = self.transport, self.session
@@ -293,6 +313,7 @@ class Link(Inflow):
             self.close(4401, "the identity has expired: authenticate again")
         if transport is not None and self.state is not State.DOWN:
             transport.tick(now)
+            self._charge_arrival(transport)
         if self.crowd is not None:
             self.crowd.tick(now)
         limit = self.runtime.limits.handshake_timeout

@@ -93,7 +93,7 @@ class AsgiWebSocket:
             socket = socket_of(receive)
             if socket is not None:
                 # asyncio leaves Nagle's algorithm on where the server was given a socket that it did not make itself.
-                tune(socket.get_extra_info("socket"))
+                tune(socket.get_extra_info("socket"), options.host.limits)
             transport = AsgiTransport(
                 handshake.transport,
                 address,

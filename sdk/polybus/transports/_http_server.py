@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable, Sequence
 from http import HTTPStatus
+from typing import TYPE_CHECKING
 
 import anyio
 from attrs import evolve
@@ -12,8 +14,12 @@ from attrs import evolve
 from ..plugins import Admission, Handshake, Listening, ListenOptions, Transport, WebRoute
 from ._asgi import Receive, Scope, Send, socket_of
 from ._asgi_server import AsgiWebSocket, _address, _at, _decision, _is_open, _upgrade
+from ._pace import SLOWEST, Pace
 from ._sockets import is_loopback, tune
 from ._ws_policy import Door, Turned, Upgrade, answer, refused
+
+if TYPE_CHECKING:
+    from ..limits import Limits
 
 __all__ = ["HttpEndpoint", "Request", "respond", "turn_away"]
 
@@ -23,8 +29,9 @@ logger: logging.Logger = logging.getLogger("polybus.transports")
 class Request:
     """One request whose Host and Origin are in order."""
 
-    def __init__(self, options: ListenOptions, scope: Scope, receive: Receive) -> None:
+    def __init__(self, options: ListenOptions, scope: Scope, receive: Receive, slow: set[Request]) -> None:
         self.options: ListenOptions = options
+        self._slow = slow
         self.scope: Scope = scope
         self.receive: Receive = receive
         self.head: Upgrade = _upgrade(scope)
@@ -61,12 +68,19 @@ class Request:
             limit: Bytes; `Limits.message`, if not given.
 
         Raises:
-            Turned: 413; 408, it is not there within `Limits.frame_timeout`, as for a frame over TCP.
+            Turned: 413; 408, it stalls for `Limits.frame_timeout`, as for a frame over TCP; 503, it takes longer than that, and
+                `Limits.handshakes` others do so too.
         """
-        limits = self.options.host.limits
+        try:
+            return await self._body(self.options.host.limits, limit)
+        finally:
+            self._slow.discard(self)
+
+    async def _body(self, limits: Limits, limit: int | None) -> bytes | None:
         most, name = (limits.message, "message") if limit is None else (limit, "payload")
         parts, size = list[bytes](), 0
-        with anyio.move_on_after(limits.frame_timeout):
+        seconds, pace = limits.frame_timeout, Pace(anyio.current_time(), 0)
+        with anyio.move_on_after(seconds) as scope:
             while True:
                 message = await self.receive()
                 if message["type"] != "http.request":
@@ -78,7 +92,16 @@ class Request:
                     raise Turned(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, text)
                 if not message.get("more_body"):
                     return b"".join(parts)
-        text = f"the body was not complete within {limits.frame_timeout:g} s (Limits.frame_timeout)"
+                now = anyio.current_time()
+                scope.deadline = pace.deadline(now, size, seconds)
+                if now - pace.began >= seconds and self not in self._slow:
+                    # Nobody has been let in yet whom this could be charged to.
+                    if len(self._slow) >= limits.handshakes:
+                        text = f"the body comes slowly, and so do {len(self._slow)} others (Limits.handshakes)"
+                        raise Turned(HTTPStatus.SERVICE_UNAVAILABLE, text)
+                    self._slow.add(self)
+        text = f"the body stalled after {size} bytes: less than {math.ceil(SLOWEST * seconds)} came within {seconds:g} s"
+        text = f"{text} (Limits.frame_timeout)"
         raise Turned(HTTPStatus.REQUEST_TIMEOUT, text)
 
     async def rest(self) -> None:
@@ -171,6 +194,8 @@ class HttpEndpoint:
         self.path: str = path
         self._sockets = AsgiWebSocket(path)
         self._options: ListenOptions | None = None
+        # Those whose bodies take longer than `Limits.frame_timeout`.
+        self._slow: set[Request] = set()
 
     def routes(self) -> Sequence[WebRoute]:
         """WebSockets at the path itself."""
@@ -223,14 +248,14 @@ class HttpEndpoint:
         options = self._options
         if options is None:
             raise Turned(HTTPStatus.SERVICE_UNAVAILABLE, "this server is shutting down")
-        request = Request(options, scope, receive)
+        request = Request(options, scope, receive, self._slow)
         host = (scope.get("server") or ("", None))[0]
         if options.private and _is_open(host):
             self._sockets._turn_from_open(host)
         socket = socket_of(receive)
         if socket is not None:
             # Head and body are two writes; with Nagle's algorithm the second waits 40 ms for the client to confirm the first.
-            tune(socket.get_extra_info("socket"))
+            tune(socket.get_extra_info("socket"), options.host.limits)
         return request
 
 

@@ -66,6 +66,11 @@ class LengthFramer:
             return f"{self._size - self._missing} of {self._size} bytes"
         return f"{len(self._head)} of 4 bytes of a length" if self._head else ""
 
+    @property
+    def arrived(self) -> int:
+        """The same in bytes, with those of the length; 0 between two frames."""
+        return 4 + self._size - self._missing if self._missing else len(self._head)
+
     def feed(self, data: bytes) -> list[bytes]:
         """The frames that this chunk completes."""
         frames: list[bytes] = []

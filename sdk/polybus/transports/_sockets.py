@@ -1,23 +1,40 @@
-"""Sockets: their options, how their addresses are written, and binding."""
+"""Sockets: their options, what the kernel knows of the other end, how their addresses are written, and binding."""
 
 from __future__ import annotations
 
 import contextlib
 import errno
 import ipaddress
+import math
 import os
 import socket
 import stat
-from typing import Any, Final
+import struct
+import sys
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import anyio
 
-__all__ = ["BACKLOG", "address_of", "bind_tcp", "bind_unix", "is_loopback", "tune", "unlink_if_ours"]
+if TYPE_CHECKING:
+    from ..limits import Limits
+
+__all__ = [
+    "BACKLOG",
+    "Signs",
+    "address_of",
+    "bind_tcp",
+    "bind_unix",
+    "is_loopback",
+    "keep_short",
+    "signs_of",
+    "tune",
+    "unlink_if_ours",
+]
 
 BACKLOG: Final = 2048
 """Connections that the kernel holds until we accept them."""
-USER_TIMEOUT: Final = 20_000
-"""Milliseconds that the kernel waits for the peer to acknowledge data (RFC 5482). Linux alone would wait about 15 minutes."""
+_PROBES: Final = 4
+"""Of the kernel's keep-alive, within `Limits.ping_timeout`."""
 
 UNSENT = 128 * 1024
 """Bytes that the kernel takes, of a wire with priorities, beyond what the peer has room for. Linux alone takes 4 MiB: on a line
@@ -34,16 +51,73 @@ def keep_short(sock: Any) -> None:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, UNSENT)
 
 
-def tune(sock: Any) -> None:
-    """Set what every stream socket of ours has: no Nagle, keep-alive, and an end to waiting for acknowledgements."""
+def tune(sock: Any, limits: Limits) -> None:
+    """Set what every stream socket of ours has: no Nagle, keep-alive, and an end to waiting for acknowledgements.
+
+    The kernel's own keep-alive has the times of ours. BSD and macOS end a connection so long after the last sign of life. Linux
+    does not while anything is on its way: there ``TCP_USER_TIMEOUT`` (RFC 5482) does, which counts from the first byte that is
+    not acknowledged (without it: about 15 minutes). It counts against a peer that reads nothing, too, and must not be shorter
+    than the write deadline; so `TcpTransport` does not rely on it, but asks for `signs_of` life.
+    """
     if sock is None or sock.family not in (socket.AF_INET, socket.AF_INET6):
         return
+    pause = _whole(limits.ping_timeout / _PROBES)
+    options = {
+        # macOS has another name for it.
+        "TCP_KEEPIDLE" if hasattr(socket, "TCP_KEEPIDLE") else "TCP_KEEPALIVE": _whole(limits.ping_interval),
+        "TCP_KEEPINTVL": pause,
+        "TCP_KEEPCNT": max(1, min(_PROBES, int(limits.ping_timeout // pause))),
+        "TCP_USER_TIMEOUT": int(1000 * min(86_400, max(limits.write_timeout, limits.ping_interval + limits.ping_timeout))),
+    }
     # A connection that is already gone refuses options; its loss is reported by the event loop.
     with contextlib.suppress(OSError):
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        if hasattr(socket, "TCP_USER_TIMEOUT"):
-            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, USER_TIMEOUT)
+        for name, value in options.items():
+            if hasattr(socket, name):
+                sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+
+
+def _whole(seconds: float) -> int:
+    """As keep-alive takes them."""
+    return max(1, min(32_767, math.ceil(seconds)))
+
+
+class Signs(NamedTuple):
+    """What the kernel knows of the other end."""
+
+    silence: float
+    """Seconds since the other machine last sent anything, an acknowledgement at least."""
+    unanswered: int
+    """How often it has been asked in vain since: what was written again, and probes. A peer that is there and reads nothing
+    answers these."""
+    acknowledged: int
+    """Bytes of ours that have arrived there since the beginning."""
+    outstanding: int
+    """Bytes of ours that the kernel has taken, and that have not."""
+
+
+_INFO_SIZE: Final = 128
+# The beginning of Linux's `struct tcp_info`, which only ever grows at its end: tcpi_retransmits and tcpi_probes;
+# tcpi_last_data_recv and tcpi_last_ack_recv, in milliseconds; tcpi_bytes_acked.
+_info = struct.Struct("=2xBB48xII60xQ").unpack
+
+
+def signs_of(sock: Any) -> Signs | None:
+    """Signs of life, where the system tells them (Linux; of a Unix socket only `outstanding`)."""
+    if sys.platform != "linux" or sock is None:
+        return None
+    import fcntl
+    import termios
+
+    try:
+        (outstanding,) = struct.unpack("i", fcntl.ioctl(sock.fileno(), termios.TIOCOUTQ, bytes(4)))
+        if sock.family not in (socket.AF_INET, socket.AF_INET6):
+            return Signs(0.0, 0, 0, outstanding)
+        retransmits, probes, data, ack, acknowledged = _info(sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _INFO_SIZE))
+    except (OSError, ValueError, struct.error):  # it is gone, or the kernel is one that tells less
+        return None
+    return Signs(min(data, ack) / 1000, retransmits + probes, acknowledged, outstanding)
 
 
 def address_of(family: int, name: Any) -> str:

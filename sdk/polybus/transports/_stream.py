@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from ..errors import TooLarge
 from ..plugins import Closed
+from ._pace import SLOWEST, Pace
 from ._wire import Wire, call_later, closed_with, tell_closing
 
 if TYPE_CHECKING:
@@ -37,8 +38,8 @@ class StreamTransport:
     """
 
     __slots__ = (
-        "_cancel_timer", "_deaf", "_early", "_flood_since", "_frame_since", "_heard", "_heard_at", "_host", "_paused",
-        "_receiver", "_state", "_stuck_at", "_stuck_since", "_why", "_wire", "max_frame", "name",
+        "_cancel_timer", "_deaf", "_early", "_flood_since", "_heard", "_heard_at", "_host", "_pace", "_paused", "_receiver",
+        "_state", "_stuck_at", "_stuck_since", "_why", "_wire", "max_frame", "name",
     )  # fmt: skip
 
     hops = 0
@@ -60,10 +61,12 @@ class StreamTransport:
         # Liveness: whether something came in since the last tick, and when the last of it was noticed.
         self._heard = True
         self._heard_at = host.time()
-        self._frame_since: float | None = None
+        # Of the frame that has begun to arrive, once a tick has seen it.
+        self._pace: Pace | None = None
         self._flood_since = self._heard_at
-        # Writing: how much the system had taken when progress was last seen, and since when there has been none.
-        self._stuck_at = 0
+        # Writing: how much the system had taken when progress was last seen, what the peer's had not, and since when there has
+        # been none.
+        self._stuck_at = (0, 0)
         self._stuck_since: float | None = None
 
     @property
@@ -117,6 +120,13 @@ class StreamTransport:
         """Bytes handed over that the operating system has not taken yet."""
         return self._wire.backlog()
 
+    def slow_arrival(self) -> int:
+        """Bytes that are there of a frame which arrives for longer than `Limits.frame_timeout`."""
+        pace = self._pace
+        if pace is None or self._host.time() - pace.began < self._host.limits.frame_timeout:
+            return 0
+        return self._arrived()
+
     def close(self, code: int = 1000, reason: str = "") -> None:
         """Write what was sent, tell the peer, close; after `Limits.close_timeout` cut. `Receiver.closed` follows."""
         if self._state is State.OPEN:
@@ -168,6 +178,10 @@ class StreamTransport:
         """How much of the frame that has begun is there; empty between two frames."""
         raise NotImplementedError
 
+    def _arrived(self) -> int:
+        """The same in bytes, its header among them; 0 between two frames."""
+        raise NotImplementedError
+
     def _check_silence(self, now: float) -> None:
         raise NotImplementedError
 
@@ -186,7 +200,7 @@ class StreamTransport:
             raise TooLarge(f"a frame of {size} bytes, the limit is {self.max_frame}: raise Limits(message=...) on both sides")
 
     def _deliver(self, frames: list[bytes]) -> None:
-        self._frame_since = None
+        self._pace = None
         if self._state is not State.OPEN:
             return
         if self._early is not None:
@@ -218,23 +232,28 @@ class StreamTransport:
         self._calm()
 
     def _check_frame(self, now: float) -> None:
-        partial = self._partial()
-        if not partial or self._deaf:
-            self._frame_since = None
-        elif self._frame_since is None:
-            self._frame_since = now
-        elif now - self._frame_since >= self._host.limits.frame_timeout:
-            seconds = self._host.limits.frame_timeout
-            self._fail(1002, f"a frame did not complete within {seconds:g} s: {partial}")
+        arrived = self._arrived()
+        if not arrived or self._deaf:
+            self._pace = None
+            return
+        seconds = self._host.limits.frame_timeout
+        if self._pace is None:
+            self._pace = Pace(now, arrived)
+        elif now >= self._pace.deadline(now, arrived, seconds):
+            less = f"less than {math.ceil(SLOWEST * seconds)} bytes came within {seconds:g} s (Limits.frame_timeout)"
+            self._fail(1002, f"a frame stalled: {less}: {self._partial()}")
 
     def _check_writing(self, now: float) -> None:
         if not self._wire.backlog():
             self._stuck_since = None
             return
-        taken = self._wire.taken()
-        if self._stuck_since is None or taken != self._stuck_at:
+        # The kernel takes more only when much of its buffer is free (Linux: a third, of up to 4 MiB); on a slow line that is a
+        # minute, in which its peer's has taken some all the while.
+        signs = self._wire.signs()
+        progress = self._wire.taken(), signs.outstanding if signs is not None else 0
+        if self._stuck_since is None or progress != self._stuck_at:
             self._stuck_since = now
-            self._stuck_at = taken
+            self._stuck_at = progress
         elif now - self._stuck_since >= self._host.limits.write_timeout:
             seconds, backlog = self._host.limits.write_timeout, self._wire.backlog()
             self.abort(Closed(1006, f"write stalled: the peer took nothing for {seconds:g} s, {backlog} bytes wait"))

@@ -19,6 +19,7 @@ from ..plugins import Closed
 
 if TYPE_CHECKING:
     from ..plugins import Host, Receiver
+    from ._sockets import Signs
 
 __all__ = [
     "BURST",
@@ -103,6 +104,10 @@ class Wire(Protocol):
 
     def taken(self) -> int:
         """Bytes that it has taken since the beginning."""
+        ...
+
+    def signs(self) -> Signs | None:
+        """What the operating system knows of the other end, where it tells."""
         ...
 
     def keep_short(self) -> None:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 from anyio.lowlevel import RunVar
 
-from ._sockets import keep_short, tune
+from ._sockets import Signs, keep_short, signs_of, tune
 from ._wire import BURST, BURST_PARTS, HIGH_WATER, LOW_WATER
 
 if TYPE_CHECKING:
@@ -79,12 +79,21 @@ class AsyncioWire(asyncio.BufferedProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
         self._transport.set_write_buffer_limits(HIGH_WATER, LOW_WATER)
-        tune(transport.get_extra_info("socket"))
+
+    def _socket(self) -> Any:
+        return self._transport.get_extra_info("socket") if self._transport is not None else None
+
+    def tune(self, limits: Limits) -> None:
+        """Set the options of the socket."""
+        tune(self._socket(), limits)
 
     def keep_short(self) -> None:
         """Let the operating system take little beyond what the peer has room for."""
-        if self._transport is not None:
-            keep_short(self._transport.get_extra_info("socket"))
+        keep_short(self._socket())
+
+    def signs(self) -> Signs | None:
+        """What the operating system knows of the other end, where it tells."""
+        return signs_of(self._socket()) if self._lost is None else None
 
     def get_buffer(self, sizehint: int) -> memoryview:
         return self._buffer
@@ -273,6 +282,7 @@ async def accept_wire(sock: socket.socket, address: str, tls: ssl.SSLContext | N
         wire.abort()
         sock.close()
         raise
+    wire.tune(limits)
     wire.pause_reading()
     return wire
 
@@ -294,6 +304,7 @@ async def dial_wire(sock: socket.socket, address: str, host: str, tls: ssl.SSLCo
         wire.abort()
         sock.close()
         raise
+    wire.tune(limits)
     wire.pause_reading()
     return wire
 

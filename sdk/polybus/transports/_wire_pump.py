@@ -18,10 +18,11 @@ import anyio.lowlevel
 from anyio.abc import ByteStream, SocketAttribute, SocketStream, UNIXSocketStream
 from anyio.streams.tls import TLSAttribute, TLSStream
 
-from ._sockets import keep_short, tune
+from ._sockets import Signs, keep_short, signs_of, tune
 from ._wire import BURST, BURST_PARTS, HIGH_WATER, LOW_WATER
 
 if TYPE_CHECKING:
+    from ..limits import Limits
     from ..plugins import Host
     from ._wire import WireUser
 
@@ -282,6 +283,10 @@ class PumpWire:
     def taken(self) -> int:
         return self._taken
 
+    def signs(self) -> Signs | None:
+        """What the operating system knows of the other end, where it tells."""
+        return signs_of(self._stream.extra(SocketAttribute.raw_socket, None)) if not self._lost else None
+
     def keep_short(self) -> None:
         """Let the operating system take little beyond what the peer has room for."""
         keep_short(self._stream.extra(SocketAttribute.raw_socket, None))
@@ -339,7 +344,7 @@ async def accept_wire(sock: socket.socket, address: str, tls: ssl.SSLContext | N
     Raises:
         OSError: The connection broke or the TLS handshake failed.
     """
-    stream = await _with_tls(await _stream_on(sock), tls, server_side=True)
+    stream = await _with_tls(await _stream_on(sock, host.limits), tls, server_side=True)
     return PumpWire(stream, host, address, _direct(sock, tls, host))
 
 
@@ -349,7 +354,7 @@ async def dial_wire(sock: socket.socket, address: str, name: str, tls: ssl.SSLCo
     Raises:
         OSError: The connection broke or the TLS handshake failed.
     """
-    stream = await _with_tls(await _stream_on(sock), tls, hostname=name)
+    stream = await _with_tls(await _stream_on(sock, host.limits), tls, hostname=name)
     return PumpWire(stream, host, address, _direct(sock, tls, host))
 
 
@@ -358,8 +363,8 @@ def _direct(sock: socket.socket, tls: ssl.SSLContext | None, host: Host) -> sock
     return sock if tls is None and host.backend == "trio" else None
 
 
-async def _stream_on(sock: socket.socket) -> SocketStream | UNIXSocketStream:
-    tune(sock)
+async def _stream_on(sock: socket.socket, limits: Limits) -> SocketStream | UNIXSocketStream:
+    tune(sock, limits)
     try:
         if sock.family in (socket.AF_INET, socket.AF_INET6):
             return await SocketStream.from_socket(sock)

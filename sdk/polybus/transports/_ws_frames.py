@@ -98,6 +98,14 @@ class WebSocketFramer:
             return f"{len(self._fragments)} fragments without a last one"
         return f"{len(self._head)} bytes of a header" if self._head else ""
 
+    @property
+    def arrived(self) -> int:
+        """The same in bytes, with two at least for a header; 0 between two messages."""
+        if self._missing:
+            return 2 + self._size - self._missing
+        fragments = 2 + sum(map(len, self._fragments)) if self._fragments is not None else 0
+        return fragments + (self._size - self._owed if self._owed else len(self._head))
+
     # -- reading
 
     def feed(self, data: bytes) -> list[bytes]:
@@ -225,6 +233,7 @@ class WebSocketFramer:
             self._wrong_kind(first)
             return len(data)
         reached = min(end, len(data))
+        self._size = end - position
         self._owed = end - reached
         self._by_core(data[position:reached], frames)
         return reached
@@ -319,6 +328,10 @@ class WebSocketFramer:
     def ping(self) -> bytes:
         """A question for a sign of life (section 5.5.2)."""
         return bytes((0x89, 0)) if self._server else bytes((0x89, 0x80)) + os.urandom(4)
+
+    def pong(self) -> bytes:
+        """A sign of life that nobody has asked for (section 5.5.3)."""
+        return bytes((0x8A, 0)) if self._server else bytes((0x8A, 0x80)) + os.urandom(4)
 
     def close(self, code: int, reason: str) -> None:
         """Put our closing frame into `out` (section 5.5.1)."""

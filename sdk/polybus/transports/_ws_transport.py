@@ -25,15 +25,20 @@ class WebSocketTransport(StreamTransport):
     """One connection of WebSocket messages.
 
     After `Limits.ping_interval` of silence the peer is asked for a sign of life; without any for `Limits.ping_timeout` the
-    connection is cut. The clock runs even when the ping cannot leave because the peer reads nothing.
+    connection is cut. The clock runs even when the ping cannot leave because the peer reads nothing; it begins anew for as long
+    as what was written before the ping still arrives, where the kernel tells that. Who waits for the rest of a frame says about
+    once a second that it is there: over a slow line the sender's ping, behind the frame, may be answered too late.
     """
 
-    __slots__ = ("_framer", "_pinged_at")
+    __slots__ = ("_acknowledged", "_framer", "_ping_ends", "_pinged_at")
 
     def __init__(self, name: str, wire: Wire, host: Host, framer: WebSocketFramer) -> None:
         super().__init__(name, wire, host)
         self._framer = framer
         self._pinged_at: float | None = None
+        # How many bytes of ours the peer's kernel had when that was looked at, and how many it has once the ping is there.
+        self._acknowledged = 0
+        self._ping_ends = 0
 
     def send(self, frame: bytes) -> None:
         """Hand over a frame without waiting. Frames of one turn of the event loop leave in one write. After the end: ignored.
@@ -113,13 +118,36 @@ class WebSocketTransport(StreamTransport):
     def _partial(self) -> str:
         return self._framer.partial
 
+    def _arrived(self) -> int:
+        return self._framer.arrived
+
+    def _check_frame(self, now: float) -> None:
+        pace = self._pace
+        super()._check_frame(now)
+        if pace is not None and pace is self._pace and self._state is State.OPEN and not self._wire.backlog():
+            self._wire.write(self._framer.pong())
+
     def _check_silence(self, now: float) -> None:
         limits = self._host.limits
         if self._pinged_at is not None:
             if self._heard_at >= self._pinged_at:
                 self._pinged_at = None
+            elif self._comes_near():
+                self._pinged_at = now
             elif now - self._pinged_at >= limits.ping_timeout:
                 self.abort(Closed(1006, f"no answer to ping within {limits.ping_timeout:g} s"))
         elif now - self._heard_at >= limits.ping_interval:
             self._pinged_at = now
             self._wire.write(self._framer.ping())
+            self._ping_ends = 0
+            if (signs := self._wire.signs()) is not None:
+                self._acknowledged = signs.acknowledged
+                self._ping_ends = signs.acknowledged + signs.outstanding + self._wire.backlog()
+
+    def _comes_near(self) -> bool:
+        """Whether the ping has not arrived yet, and more of what was written before it has."""
+        signs = self._wire.signs() if self._acknowledged < self._ping_ends else None
+        if signs is None:
+            return False
+        before, self._acknowledged = self._acknowledged, signs.acknowledged
+        return before < signs.acknowledged < self._ping_ends

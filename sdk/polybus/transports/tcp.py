@@ -1,8 +1,9 @@
 """TCP, TLS and Unix sockets: frames with a length in front.
 
-Liveness: a bare peer does not answer our keep-alives, so silence alone is not death here. After `Limits.ping_interval` of
-silence one is written all the same: if the peer or the way to it is gone, nobody acknowledges it, and the kernel ends the
-connection after 20 s (``TCP_USER_TIMEOUT``, Linux). A peer that is there but reads nothing is found by the write deadline.
+Liveness: a bare peer does not answer our keep-alives, so silence alone is not death here; but its kernel acknowledges them.
+After `Limits.ping_interval` of silence one is written. If `Limits.ping_timeout` later nothing was acknowledged for so long,
+the peer's machine or the way to it is gone. Where the kernel does not tell that (it is no Linux), its own keep-alive has the
+same times. A peer that is there but reads nothing is found by the write deadline.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 from attrs import define, field
 
 from ..errors import BusError, LocalProtocolError
-from ..plugins import Admission, DialOptions, Handshake, Host, ListenOptions, Transport
+from ..plugins import Admission, Closed, DialOptions, Handshake, Host, ListenOptions, Transport
 from ._arrival import Arrival
 from ._codes import code_for, text_of
 from ._dial import dial_tcp, dial_unix
@@ -26,7 +27,7 @@ from ._urls import bare_address, unix_path
 from ._wire import Wire
 
 if TYPE_CHECKING:
-    from ..plugins import Closed, Connector, Listening
+    from ..plugins import Connector, Listening
 
 __all__ = ["Tcp", "Tls", "Unix"]
 
@@ -38,7 +39,7 @@ _LARGE: Final = 64 * 1024
 class TcpTransport(StreamTransport):
     """One connection of length-prefixed frames."""
 
-    __slots__ = ("_framer", "_kept_alive_at")
+    __slots__ = ("_asked_at", "_framer", "_kept_alive_at")
 
     admitted: Final = False
     """The kernel has accepted it; whether the server does, shows only when it does not."""
@@ -47,6 +48,8 @@ class TcpTransport(StreamTransport):
         super().__init__(name, wire, host)
         self._framer = LengthFramer(self.max_frame)
         self._kept_alive_at = self._heard_at
+        # Since when it has to be seen that a keep-alive has arrived.
+        self._asked_at: float | None = None
 
     def send(self, frame: bytes) -> None:
         """Hand over a frame without waiting. Frames of one turn of the event loop leave in one write. After the end: ignored.
@@ -106,10 +109,22 @@ class TcpTransport(StreamTransport):
     def _partial(self) -> str:
         return self._framer.partial
 
+    def _arrived(self) -> int:
+        return self._framer.arrived
+
     def _check_silence(self, now: float) -> None:
-        last = max(self._heard_at, self._kept_alive_at)
-        if now - last >= self._host.limits.ping_interval:
+        limits = self._host.limits
+        if self._asked_at is not None and now - self._asked_at >= limits.ping_timeout:
+            signs = self._wire.signs() if self._heard_at <= self._asked_at else None
+            if signs is None or not signs.unanswered:
+                self._asked_at = None
+            elif signs.silence >= limits.ping_timeout:
+                self.abort(Closed(1006, f"no sign of life for {signs.silence:.0f} s: nothing that was sent was acknowledged"))
+                return
+        if now - max(self._heard_at, self._kept_alive_at) >= limits.ping_interval:
             self._kept_alive_at = now
+            if self._asked_at is None:
+                self._asked_at = now
             self._wire.write(KEEP_ALIVE)
 
 

@@ -1,0 +1,133 @@
+"""Slow lines: what makes progress arrives, however large it is; what only drips has a bound, and so have many together."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
+from typing import Any
+
+import anyio
+import anyio.abc
+import pytest
+
+from polybus import Bus, Limits, connect
+from polybus.events import LinkDown
+from polybus.link import State
+from polybus.plugins import Closed
+from tests.support import BOUND, bounded, eventually
+
+pytestmark = pytest.mark.anyio
+
+SLICE, PAUSE = 4_000, 0.05
+"""80 kB/s."""
+
+
+@asynccontextmanager
+async def slow_line(port: int) -> AsyncIterator[int]:
+    """A proxy before a port of this machine; gives its own."""
+
+    async def pump(source: anyio.abc.ByteReceiveStream, sink: anyio.abc.ByteSendStream) -> None:
+        async for data in source:
+            await sink.send(data)
+            await anyio.sleep(PAUSE * len(data) / SLICE)
+
+    async def serve(near: anyio.abc.SocketStream) -> None:
+        async with near, await anyio.connect_tcp("127.0.0.1", port) as far, anyio.create_task_group() as group:
+            group.start_soon(pump, Sliced(near), far)
+            await pump(Sliced(far), near)
+            group.cancel_scope.cancel()
+
+    listener = await anyio.create_tcp_listener(local_host="127.0.0.1")
+    async with listener, anyio.create_task_group() as group:
+        group.start_soon(listener.serve, serve)
+        yield listener.extra(anyio.abc.SocketAttribute.local_port)
+        group.cancel_scope.cancel()
+
+
+class Sliced(anyio.abc.ByteReceiveStream):
+    """Reads no more at a time than the line takes."""
+
+    def __init__(self, stream: anyio.abc.ByteReceiveStream) -> None:
+        self._stream = stream
+
+    async def receive(self, max_bytes: int = SLICE) -> bytes:
+        return await self._stream.receive(SLICE)
+
+    async def aclose(self) -> None:
+        await self._stream.aclose()
+
+
+@pytest.mark.parametrize("transport", ["tcp", "ws"])
+@bounded
+async def test_large_messages_pass_a_slow_line_in_both_directions(transport: str) -> None:
+    """Each takes twice as long as any of the deadlines is."""
+    limits = Limits(frame_timeout=2.0, write_timeout=2.0, ping_interval=2.0, ping_timeout=2.0)
+    bus = Bus(limits=limits)
+
+    @bus.handle("echo")
+    async def echo(body: str) -> str:
+        return body
+
+    async with bus.serve(f"ubre+{transport}://127.0.0.1:0") as server:
+        head, _, port = server.url.partition("/bus")[0].rpartition(":")
+        async with slow_line(int(port)) as line, connect(f"{head}:{line}", limits=limits) as client:
+            down: list[LinkDown] = []
+
+            async def watch() -> None:
+                async for event in client.events():
+                    if isinstance(event, LinkDown):
+                        down.append(event)  # noqa: PERF401  # it is looked at meanwhile
+
+            async with anyio.create_task_group() as group:
+                group.start_soon(watch)
+                large = "x" * 320_000
+                assert await client.request("echo", large, timeout=BOUND) == large
+                group.cancel_scope.cancel()
+            assert down == []
+            assert client.stats().reconnects == 0
+
+
+async def dripping(stack: AsyncExitStack, port: int, size: int) -> anyio.abc.SocketStream:
+    """A connection with that much of a frame of 1 MB."""
+    stream = await stack.enter_async_context(await anyio.connect_tcp("127.0.0.1", port))
+    await stream.send(struct.pack("!I", 1_000_000) + bytes(size))
+    return stream
+
+
+@bounded
+async def test_frames_that_come_slowly_count_in_total_bytes_and_find_a_bound_there() -> None:
+    bus = Bus(limits=Limits(total_bytes=1_000_000))
+    async with bus.serve("ubre+tcp://127.0.0.1:0") as server, AsyncExitStack() as stack:
+        port = int(server.url.rpartition(":")[2])
+        streams = [await dripping(stack, port, 300_000) for _ in range(5)]
+        running: Any = bus._running
+        now = running.time()
+        await eventually(lambda: sum(link.transport._arrived() for link in running.links) == 5 * 300_004)
+        links = list(running.links)
+
+        def has_come(before: dict[Any, int]) -> bool:
+            return all(link.state is State.CLOSED or link.transport._arrived() > was for link, was in before.items())
+
+        async def drip(seconds: range) -> None:
+            """Twice as much as the floor is, to all that are there."""
+            for second in seconds:
+                before = {link: link.transport._arrived() for link in running.links}
+                for stream, link in zip(streams, links, strict=True):
+                    if link in before:
+                        await stream.send(bytes(1024))
+                await eventually(partial(has_come, before))
+                running.time = lambda second=second: now + second
+                for link in list(running.links):
+                    link.tick(now + second)
+
+        await drip(range(1, 10))
+        assert running.buffered == 0, "the usual frame, which has arrived by then, costs no bookkeeping"
+        await drip(range(10, 13))
+        # Three of them have room.
+        await eventually(lambda: len(running.links) == 3)
+        assert 3 * 300_000 < running.buffered <= 1_000_000
+        for link in list(running.links):
+            link.abort(Closed(1006, "the test is over"))
+        await eventually(lambda: running.buffered == 0)
