@@ -134,6 +134,11 @@ class Tab:
             page = await self.run("document.body.innerText")
             raise BrowserError(f"never true: {condition}; the page says: {page}; {self._browser.problems}") from None
 
+    async def resize(self, width: int, height: int) -> None:
+        """Be as large as this, in pixels."""
+        size = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False}
+        await self._browser.tell("Emulation.setDeviceMetricsOverride", self._session, **size)
+
     async def fill(self, field: str, text: str) -> None:
         """Type into a field and press enter."""
         await self.run(f"document.querySelector({json.dumps(field)}).focus()")

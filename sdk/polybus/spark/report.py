@@ -17,6 +17,8 @@ Rows = Sequence[dict[str, Any]]
 SHOWN: Final = 25
 """Rows of a table; ``metrics.json`` has more."""
 _LONGEST: Final = 200
+_TILE: Final = 10
+"""Characters of a number that fit a tile; a longer one has the room of two."""
 
 
 def render(metrics: Metrics) -> str:
@@ -56,10 +58,7 @@ def _totals(metrics: Metrics) -> str:
         ("gaps", counts["gaps"]),
         ("unreadable", counts["lost"]),
     ]
-    html = "".join(
-        f'<div class="tile"><b data-metric="{escape(name)}">{value:,}</b><span>{escape(name)}</span></div>'
-        for name, value in tiles
-    )
+    html = "".join(_tile(name, value) for name, value in tiles)
     notes = [
         f"{counts['frames']:,} frames in = {counts['rowed']:,} with messages + {counts['quarantined']:,} quarantined + "
         f"{counts['empty']:,} empty."
@@ -72,6 +71,12 @@ def _totals(metrics: Metrics) -> str:
     return f'<div class="tiles">{html}</div><p>{" ".join(notes)}</p>' + _table(
         metrics["kinds"], [("protocol", _text), ("kind", _text), ("direction", _way), ("n", _number), ("nbytes", _number)]
     )
+
+
+def _tile(name: str, value: int) -> str:
+    number = f"{value:,}"
+    wide = " wide" if len(number) > _TILE else ""
+    return f'<div class="tile{wide}"><b data-metric="{escape(name)}">{number}</b><span>{escape(name)}</span></div>'
 
 
 _QUALITIES: Final = {
@@ -231,8 +236,9 @@ h3 { font-size: 1rem; }
 nav { position: sticky; top: 0; background: #fff; padding: .5rem 0; overflow-x: auto; white-space: nowrap;
   border-bottom: 1px solid #e4e4e8; }
 nav a { margin-right: .9rem; color: #2f6fb3; text-decoration: none; }
-.tiles { display: grid; grid-template-columns: repeat(auto-fill, minmax(7.2rem, 1fr)); gap: .5rem; }
-.tile { border: 1px solid #e4e4e8; border-radius: .4rem; padding: .45rem .6rem; }
+.tiles { display: grid; grid-template-columns: repeat(auto-fill, minmax(8.4rem, 1fr)); gap: .5rem; }
+.tile { border: 1px solid #e4e4e8; border-radius: .4rem; padding: .45rem .6rem; min-width: 0; overflow-wrap: anywhere; }
+.wide { grid-column: span 2; }
 .tile b { display: block; font-size: 1.15rem; }
 .tile span { color: #5b6270; font-size: .85rem; }
 .scroll { overflow-x: auto; } table { border-collapse: collapse; font-size: .85rem; width: 100%; }
