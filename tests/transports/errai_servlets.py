@@ -239,6 +239,8 @@ class DefaultBlockingServlet(Servlet):
     def __init__(self, post_wins: bool = True) -> None:
         super().__init__()
         self.post_wins = post_wins
+        self.begun = False
+        """Whether a stream has said something."""
 
     async def fetch(self, key: tuple[str, str], query: dict[str, str], send: Any) -> None:
         queue = self.queues.get(key)
@@ -257,7 +259,7 @@ class DefaultBlockingServlet(Servlet):
                 queue.listening -= 1
             if not begun:
                 await send({"type": "http.response.start", "status": 200, "headers": EVENTS})
-                begun = True
+                begun = self.begun = True
             block = b"retry: 500\nevent: bus-traffic\n\ndata: %b\n\n" % payload
             await send({"type": "http.response.body", "body": block, "more_body": True})
         if not begun:

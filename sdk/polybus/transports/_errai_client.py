@@ -266,6 +266,7 @@ class ErraiClient(HttpClient):
             Lost: They broke off, or are held up on the way.
         """
         self.begin(self._try_events)
+        began = self._host.time()
         try:
             while self._state is State.OPEN and not self._leaving:
                 pause = await self._requests.listen(self._deliver, self._carries.set)
@@ -273,6 +274,8 @@ class ErraiClient(HttpClient):
                     return True
                 await anyio.sleep(min(max(pause, _LULL), _PAUSES))
         except Lost:
+            if not self._carries.is_set() and self._host.time() - began >= POLL:  # a real server says something by then
+                self._do_without_events()
             if not self._leaving:
                 raise
         finally:
@@ -314,10 +317,8 @@ class ErraiClient(HttpClient):
         Raises:
             Lost: Always.
         """
-        hint = "the next connection does without" if len(self._ways) > 1 else "is there a proxy that collects? Use channel=poll"
+        hint = "the next connection does without" if self._do_without_events() else "behind a proxy that collects, channel=poll"
         why = Closed(1006, f"events of {self.address} are held up on the way: {hint}")
-        if len(self._ways) > 1:
-            self._ways.discard("events")
         self._leaving = True
         goodbye = word(ToSubject="ServerBus", CommandType="Disconnect", Reason="events are held up on the way")
         async with self._posting:
@@ -327,6 +328,13 @@ class ErraiClient(HttpClient):
             with anyio.move_on_after(PATIENCE):
                 await self._stream_over.wait()
         raise Lost(why)
+
+    def _do_without_events(self) -> bool:
+        """Take them out of the ways, for the connections that come after this one, where there is another. Whether there is."""
+        if self._ways == {"events"}:
+            return False
+        self._ways.discard("events")
+        return True
 
     async def _poll_all(self) -> None:
         """Ask, wait, ask again."""
