@@ -11,7 +11,7 @@ import anyio
 import pytest
 
 from polybus import Backoff, Bus, ConnectFailed, Disconnected, Limits, Unauthorized, connect
-from polybus.events import LinkDown
+from polybus.events import BusEvent, LinkDown
 from polybus.transports import _errai_client, _errai_requests
 from tests.support import BOUND, eventually
 
@@ -37,8 +37,8 @@ async def client(servlet: Servlet, query: str = "", application: Any = None, **o
             yield bus
 
 
-async def goes_down(bus: Bus) -> LinkDown:
-    async for event in bus.events():
+async def goes_down(events: AsyncIterator[BusEvent]) -> LinkDown:
+    async for event in events:
         if isinstance(event, LinkDown):
             return event
     raise AssertionError("the bus ended")
@@ -111,10 +111,7 @@ async def test_answers_that_a_proxy_collects_come_and_the_next_connection_polls(
         events = bus.events()
         await eventually(lambda: servlet.streams)
         assert await bus.request("EchoService", "into the stream") == "into the stream"
-        async for event in events:
-            if isinstance(event, LinkDown):
-                assert "held up on the way: the next connection does without" in event.reason
-                break
+        assert "held up on the way: the next connection does without" in (await goes_down(events)).reason
         assert await bus.request("EchoService", "by poll") == "by poll"
         await eventually(lambda: servlet.subscribed("news"))
         servlet.publish("news", 1)
@@ -128,8 +125,9 @@ async def test_who_wants_events_alone_is_told_each_time_and_tries_again(monkeypa
     monkeypatch.setattr(_errai_client, "_MOMENT", 0.001)
     servlet = DefaultBlockingServlet(post_wins=False)
     async with client(servlet, "?channel=events", CollectingProxy(servlet)) as bus:
+        events = bus.events()
         for _ in range(3):
-            assert "held up on the way: behind a proxy that collects, channel=poll" in (await goes_down(bus)).reason
+            assert "held up on the way: behind a proxy that collects, channel=poll" in (await goes_down(events)).reason
     assert servlet.streams >= 3
 
 
@@ -152,7 +150,8 @@ async def test_a_stream_that_never_begins_is_not_tried_again(monkeypatch: pytest
     servlet = DefaultBlockingServlet()
     servlet.held = ("GET",)
     async with client(servlet) as bus:
-        assert "did not answer in time" in (await goes_down(bus)).reason
+        events = bus.events()
+        assert "did not answer in time" in (await goes_down(events)).reason
         monkeypatch.undo()
         assert await bus.request("LateService") == "late"
         assert servlet.streams == 1
@@ -238,9 +237,7 @@ async def test_what_was_never_posted_is_asked_over_the_next_connection_and_nothi
         with pytest.raises(Disconnected) as caught:
             await posted
         assert caught.value.sent and "answered 500" in caught.value.reason
-        async for event in events:
-            if isinstance(event, LinkDown):
-                break
+        await goes_down(events)
         servlet.status = 200
         assert [await reply for reply in waiting] == list(range(5))
 
@@ -263,17 +260,19 @@ async def test_what_was_never_posted_when_the_bus_is_left_is_called_unsent() -> 
 async def test_a_publication_that_fails_ends_the_connection_with_the_server_s_words() -> None:
     servlet = DefaultBlockingServlet()
     async with client(servlet) as bus:
+        events = bus.events()
         servlet.status = 503
         await bus.publish("news", 1)
-        assert "the server answered 503: <html>not now</html>" in (await goes_down(bus)).reason
+        assert "the server answered 503: <html>not now</html>" in (await goes_down(events)).reason
 
 
 async def test_a_publication_that_is_answered_401_ends_the_link_for_good() -> None:
     servlet = DefaultBlockingServlet()
     async with client(servlet) as bus:
+        events = bus.events()
         servlet.status = 401
         await bus.publish("news", 1)
-        await goes_down(bus)
+        await goes_down(events)
         await eventually(lambda: not bus.peers)
         with pytest.raises(Unauthorized):
             await bus.request("EchoService", 1)
