@@ -1,6 +1,7 @@
-"""A Python service for a client that speaks J.REP as Errai's GWT client does.
+"""A Python service for a client that speaks J.REP as Errai's GWT client does, and a Python client of it.
 
-The service is all that a real program needs. The client below it is there to show what travels: it writes each JSON by hand.
+The service is all that a real program needs. The client by hand below it is there to show what travels: it writes each JSON.
+The last one is what a Python program needs that talks to an Errai application; here it talks to the service.
 """
 
 import json
@@ -9,7 +10,7 @@ import anyio
 import httpx
 from attrs import frozen
 
-from polybus import Bus, NotFound
+from polybus import Bus, NotFound, connect
 from polybus.protocols import Jrep
 from polybus.protocols.jrep import JavaTypes, RemoteInterface
 
@@ -93,8 +94,19 @@ async def use(client: GwtClient) -> None:
     await client.say({"ToSubject": "ServerBus", "CommandType": "Disconnect", "Reason": "done"}, phase="disconnect")
 
 
+# -- a client with polybus -----------------------------------------------------------------------------------------------
+
+
+async def ask(url: str) -> None:
+    # A real server answers its first client only when it has loaded its marshallers: wait= outlasts that. And to a subject
+    # that nobody serves it answers nothing at all: timeout= ends that.
+    async with connect(url, protocol=Jrep(java=types), wait=60) as application:
+        print("in Python:", await warehouse.call(application, "find", 7, returns=Article, timeout=10))
+
+
 async def main() -> None:
     async with bus.serve("jrep+http://127.0.0.1:0", protocol=Jrep(java=types)) as listener:
+        await ask(listener.url)
         async with httpx.AsyncClient(base_url=listener.url.removeprefix("jrep+")) as http:
             await use(GwtClient(http))
 

@@ -27,6 +27,7 @@ PRINTS["errai_service.py"] = {
     "Greeter: Hello, Ann",
     'find(7): {"^EncodedType": "com.acme.client.Article", "^ObjectID": "1", "number": 7, "name": "paint", "price": 12.5}',
     "find(8): there is no article 8",
+    "in Python: Article(number=7, name='paint', price=12.5)",
 }
 PRINTS["gateway.py"] = {
     "in the tunnel: plant 7 starts with full power",

@@ -323,6 +323,17 @@ async def test_a_subscription_behind_a_busy_post_is_entered_when_it_was_posted_t
             assert servlet.values("busy") == [str(number) for number in range(2000)]
 
 
+async def test_who_subscribes_what_it_publishes_gets_it_from_its_own_bus_and_from_the_server() -> None:
+    """As with Errai's own client (M6); the documentation says what to do about it."""
+    servlet = DefaultBlockingServlet()
+    async with client(servlet) as bus, bus.subscribe("news") as both, bus.subscribe("news", local=False) as remote:
+        await bus.publish("news", "mine")
+        assert await bus.request("EchoService", 1) == 1
+        servlet.publish("news", "last")
+        assert [(await anext(both)).body for _ in range(3)] == ["mine", "mine", "last"]
+        assert [(await anext(remote)).body for _ in range(2)] == ["mine", "last"]
+
+
 # -- legacy (S5)
 
 
