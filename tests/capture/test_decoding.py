@@ -88,6 +88,18 @@ def test_an_event_of_uprotocol_keeps_its_own_id_and_source() -> None:
     assert (event["reply_to"], event["priority"], event["ttl_ms"]) == ("//v/cabin/1/rpc.response", "CS4", 1000)
 
 
+@pytest.mark.parametrize("ttl", [2**31, 2**32 - 1])
+def test_a_ttl_of_32_bits_is_a_column_and_a_time(ttl: int) -> None:
+    frame = (
+        b'{"specversion":"1.0","id":"01890f5e-7b2c-8000-b18d-3c2ad1f2f4f5","source":"//v/body/1/door.front#Door",'
+        b'"type":"pub.v1","ttl":%d}' % ttl
+    )
+    for number in (1, 100):  # read one by one, and together
+        events = decode(batch(*(row(n, protocol="uprotocol", frame=frame) for n in range(number)))).events.to_pylist()
+        assert {event["ttl_ms"] for event in events} == {ttl}
+        assert {(event["expires_at"] - event["time"]).total_seconds() for event in events} == {ttl / 1000}
+
+
 @pytest.mark.parametrize(
     ("protocol", "options", "frame", "reason"),
     [
