@@ -116,7 +116,7 @@ def show(ratios: list[float]) -> str:
 
 SERVICE = """
 from polybus import Bus, connect
-from polybus.transports.postmessage import JSPort, PortTransport
+from polybus.transports.postmessage import PortTransport
 
 bus = Bus()
 
@@ -129,7 +129,7 @@ async def coroutine(body: str) -> str:
     return body
 
 async def main(port):
-    async with connect(PortTransport(JSPort(port)), protocol="ubre", bus=bus):
+    async with connect(PortTransport(port), protocol="ubre", bus=bus):
         await bus.wait_closed()
 """
 

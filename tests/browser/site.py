@@ -63,6 +63,7 @@ class Site:
     bus: Bus
     wheel: str = ""
     micropip: str = ""
+    wheel_folder: str = ""
 
     @property
     def here(self) -> str:
@@ -195,4 +196,4 @@ async def site() -> AsyncIterator[Site]:
     bus.handle_tunnels("plant.{id}", _inner(), protocol="csb")
     (micropip,) = WHEELS.glob("micropip-*.whl")
     async with running(app, access_log=False) as server:
-        yield Site(server.port, bus, wheel.name, micropip.name)
+        yield Site(server.port, bus, wheel.name, micropip.name, str(wheel.parent))

@@ -18,8 +18,10 @@ pytestmark = [pytest.mark.anyio, pytest.mark.browser, pytest.mark.timeout(200)]
 PATIENCE = 90
 """Seconds: Pyodide loads in four on a quiet machine and in twenty on a busy one."""
 
-PROGRAMS = re.findall(r"```python[^\n]*\n(.*?)```", (ROOT / "docs/how-to/browser-python.md").read_text(), re.S)
-"""Of the documentation: the one in a frame, and the one in a page."""
+PAGE = (ROOT / "docs/how-to/browser-python.md").read_text()
+IN_A_FRAME, BARE, OVER_RELOADS = re.findall(r"```python[^\n]*\n(.*?)```", PAGE, re.S)
+"""The programs of the documentation: in a frame, in a page that has only npm `ubre` around it, and in a page."""
+(ONLY_UBRE,) = (code for code in re.findall(r"```js\n(.*?)```", PAGE, re.S) if "new MessageChannel" in code)
 
 # What a page does to run Python that uses polybus. micropip asks an index for what our wheel needs; this one is the site's.
 PYTHON = """
@@ -42,7 +44,7 @@ SERVICE = """
 import sys
 from collections.abc import AsyncIterator
 from polybus import Bus, Context, RequestError, Code, connect
-from polybus.transports.postmessage import JSPort, PortTransport
+from polybus.transports.postmessage import PortTransport
 
 bus = Bus()
 heard = []
@@ -75,12 +77,12 @@ async def news(body: int, ctx: Context) -> None:
 
 async def main(port):
     # npm ubre publishes to those alone that have told it of their subscriptions: so this end connects.
-    async with connect(PortTransport(JSPort(port)), protocol="ubre", bus=bus):
+    async with connect(PortTransport(port), protocol="ubre", bus=bus):
         await bus.wait_closed()
 
 async def through(port):
     "As a client of a server beyond the page."
-    async with connect(PortTransport(JSPort(port)), protocol="ubre") as outer:
+    async with connect(PortTransport(port), protocol="ubre") as outer:
         said = [await outer.request("whoami"), await outer.request("double", 21)]
         said.append(await outer.request("large", "x" * 300_000))
         async with connect(outer.tunnel("plant.7"), protocol="csb") as inner:
@@ -116,7 +118,7 @@ addEventListener('message', async ({ data, source }) => {
 def facts(server: Site) -> str:
     """What every program of a frame knows."""
     known = {"base": server.here, "host": server.here, "wheel": server.wheel, "micropip": server.micropip}
-    known |= {"source": SERVICE, "documented": PROGRAMS[0]}
+    known |= {"source": SERVICE, "documented": IN_A_FRAME}
     return "".join(f"const {name} = {json.dumps(value)};" for name, value in known.items())
 
 
@@ -180,13 +182,48 @@ async def test_a_reload_in_mid_request_fails_it_and_the_next_python_answers(tab:
     assert told == ["lost", 8, [[1, 1001, "the page is gone"]]]
 
 
+AROUND_BARE = """
+const python = await startPython(source);
+addEventListener('message', ({ data, source, ports: [port] }) => {
+  if (source === parent && data === 'port') python.globals.get('main')(port);
+});
+parent.postMessage('ready', host);
+"""
+
+
+async def test_a_page_with_npm_ubre_alone_gives_python_a_port_of_its_own_making(tab: Tab, server: Site) -> None:
+    """Both programs are those of the documentation."""
+    page = ONLY_UBRE.replace("https://widgets.example", server.elsewhere).replace(
+        "document.title", "(heard.push('asked'), 'it')"
+    )
+    script = (
+        "{ const heard = [], console = { log: (value) => heard.push(value) }; const frame = document.createElement('iframe');"
+        "frame.src = `${at}/page?module&program=${encodeURIComponent(program)}`;"
+        + page
+        + "document.body.append(frame); await until(() => heard.length); ubre.publish('reading', 4);"
+        "await until(() => heard.length === 2); return heard }"
+    )
+    known = {"base": server.here, "host": server.here, "wheel": server.wheel, "micropip": server.micropip, "source": BARE}
+    program = "".join(f"const {name} = {json.dumps(value)};" for name, value in known.items()) + PYTHON + AROUND_BARE
+    assert await _told(tab, script, host="", program=program, at=server.elsewhere) == ["asked", 8]
+
+
 # Python in the page itself, npm `ubre` in the frame: the bus does by itself what the page above has to do by hand.
 IN_THE_PAGE = (
-    PROGRAMS[1]
+    OVER_RELOADS
     + """
+import gc
 from polybus import Backoff, Disconnected
 
 async def main(reload, remove):
+    told = await play(reload, remove)
+    with anyio.fail_after(20):
+        while sum(type(each).__name__ == "JSPort" for each in gc.get_objects()):  # of three ports JavaScript keeps nothing
+            gc.collect()
+            await anyio.sleep(0.01)
+    return told
+
+async def play(reload, remove):
     told = []
     backoff = Backoff(initial=0.01, maximum=0.05)
     async with connect(PortTransport(ports), protocol="ubre", wait=60, backoff=backoff) as bus:
@@ -232,7 +269,7 @@ async def test_python_in_a_page_keeps_its_link_over_reloads_and_removal_of_the_f
 IN_A_WORKER = """
 import js, sys
 from polybus import Bus, connect
-from polybus.transports.postmessage import JSPort, PortTransport
+from polybus.transports.postmessage import PortTransport
 
 bus = Bus()
 
@@ -245,7 +282,7 @@ async def news(body: int) -> None:
     await bus.publish("read", body)
 
 async def serve(port):
-    async with connect(PortTransport(JSPort(port), bare=True), protocol="ubre", bus=bus):
+    async with connect(PortTransport(port, bare=True), protocol="ubre", bus=bus):
         await bus.wait_closed()
 """
 

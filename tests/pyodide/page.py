@@ -6,14 +6,13 @@ import gc
 import importlib
 import importlib.util
 import sys
-import weakref
 from collections.abc import AsyncIterator
 from typing import Any
 
 import anyio
 
 import polybus
-from polybus import Bus, Channel, Code, Context, NoHandler, RequestError, connect
+from polybus import Bus, Channel, Code, ConnectFailed, Context, Limits, NoHandler, RequestError, connect
 from polybus.transports.postmessage import JSPort, PortTransport
 
 OUT_OF_PLACE = "websockets httpx cloudevents google.protobuf uvloop multiprocessing"
@@ -95,21 +94,113 @@ async def in_the_event() -> None:
 
 
 async def over_a_channel(server: Bus) -> None:
-    """Over ports of JavaScript; which keep nothing of Python when they are closed."""
-    js = importlib.import_module("js")
-    kept: list[weakref.ref[object]] = []
-    for _ in range(3):
+    """Over ports of JavaScript as they are: one, what a function gives, what comes from an iterator."""
+    js, run_js = importlib.import_module("js"), importlib.import_module("pyodide.code").run_js
+    promise = run_js("(port) => async () => port")
+    iterator = run_js("(async function* (...ports) { yield* ports })")
+    for make in (lambda port: port, JSPort, lambda port: lambda: port, promise, iterator):
         channel = js.MessageChannel.new()
-        here, there = JSPort(channel.port1), JSPort(channel.port2)
-        async with server.serve(PortTransport(there), protocol="ubre"), connect(PortTransport(here), protocol="ubre") as bus:
+        here, there = PortTransport(make(channel.port1)), PortTransport(make(channel.port2))
+        async with server.serve(there, protocol="ubre"), connect(here, protocol="ubre") as bus:
             assert await bus.request("plain", 1) == 2
             assert await bus.request("plain", 41, timeout=5) == 42
-        kept += [weakref.ref(here), weakref.ref(there)]
-        del here, there, bus
-    with anyio.fail_after(20):
-        while any(port() is not None for port in kept):  # the functions that JavaScript was given lead to them
-            gc.collect()
-            await anyio.sleep(0.005)
+            assert str(here.url).startswith("port://")
+
+
+async def what_is_no_port() -> None:
+    """Each is a `TypeError` that says what it is, and what is expected."""
+    js, run_js = importlib.import_module("js"), importlib.import_module("pyodide.code").run_js
+    window = run_js("(() => { const window = { postMessage() {} }; return (window.window = window) })()")
+    no_ports: tuple[tuple[Any, str], ...] = (
+        (js.Array.new(), "Array of JavaScript"),
+        (run_js("({ postMessage: 7 })"), "Object of JavaScript"),
+        (run_js("Object.create(null)"), "JsProxy"),
+        (window, "a window: `serveFrame` and `connectToHost` of polybus.js give its port"),
+        (7, "int"),
+        (None, "NoneType"),
+    )
+    for value, named in no_ports:
+        for make, expected in (
+            (PortTransport, "takes a message port, a function"),
+            (JSPort, "takes a MessagePort of JavaScript"),
+        ):
+            try:
+                make(value)
+            except TypeError as error:
+                assert expected in str(error) and str(error).endswith(f"not {named}"), error
+            else:
+                raise AssertionError(f"{value} was taken for a port")
+    try:
+        async with connect(PortTransport(lambda: js.Array.new()), protocol="ubre"):
+            raise AssertionError("entered")
+    except TypeError as error:
+        assert "gave Array of JavaScript, which is no message port" in str(error)
+
+
+def ports() -> int:
+    """Those that something still leads to: JavaScript does, by the functions that it was given."""
+    gc.collect()
+    return sum(type(kept) is JSPort for kept in gc.get_objects())
+
+
+MANAGED = """(port) => {
+  const release = () => {}
+  Object.defineProperty(port, 'polybus', { value: { origin: 'https://shop.example', epoch: 1, release } })
+  return port
+}"""
+"""What `connectToHost` and `serveFrame` make of a port."""
+TAKEN_OVER = "(port) => { const gone = new Event('close'); gone.reason = 'a newer page took over'; port.dispatchEvent(gone) }"
+
+
+async def nothing_is_kept(server: Bus) -> None:
+    """However a connection ends, JavaScript keeps nothing of Python."""
+    js, run_js = importlib.import_module("js"), importlib.import_module("pyodide.code").run_js
+
+    async def this_end(channel: Any) -> None:
+        there = PortTransport(channel.port2)
+        async with server.serve(there, protocol="ubre"), connect(PortTransport(channel.port1), protocol="ubre") as bus:
+            assert await bus.request("plain", 1) == 2
+
+    async def the_other_end(channel: Any) -> None:
+        served, here = PortTransport(channel.port2), PortTransport(channel.port1)
+        async with Bus() as other, other.serve(served, protocol="ubre"), connect(here, protocol="ubre") as bus:
+            events = bus.events()
+            await other.peers[0].aclose("enough")
+            async for event in events:
+                if type(event).__name__ == "LinkDown":
+                    break
+
+    async def the_page(channel: Any) -> None:
+        here = run_js(MANAGED)(channel.port1)
+        async with server.serve(PortTransport(channel.port2), protocol="ubre"):
+            async with connect(PortTransport(here), protocol="ubre") as bus:
+                events = bus.events()
+                assert bus.peers[0].address == "https://shop.example#1"
+                run_js(TAKEN_OVER)(here)
+                async for event in events:
+                    if type(event).__name__ == "LinkDown":
+                        break
+
+    async def nobody(channel: Any) -> None:
+        limits = Limits(handshake_timeout=0.05)
+        try:
+            async with connect(PortTransport(channel.port1), protocol="ubre", limits=limits):
+                raise AssertionError("entered")
+        except ConnectFailed as error:
+            assert "bare=True" in str(error)
+
+    async def never_used(channel: Any) -> None:
+        PortTransport(channel.port1)
+
+    for end in (this_end, the_other_end, the_page, nobody, never_used):
+        for _ in range(3):
+            channel = js.MessageChannel.new()
+            await end(channel)
+            channel.port1.close()
+            channel.port2.close()
+        with anyio.fail_after(20):
+            while ports():  # noqa: ASYNC110  # nothing tells when the collector has found it
+                await anyio.sleep(0.005)
 
 
 async def main() -> int:
@@ -163,6 +254,8 @@ async def main() -> int:
             replies = [bus.request("plain", number) for number in range(100)]
             assert [await reply for reply in replies] == list(range(1, 101))
     await over_a_channel(server)
+    await what_is_no_port()
+    await nothing_is_kept(server)
     await in_the_event()
     print(f"{len(polybus.__all__)} names of polybus in Pyodide")
     return 0

@@ -1,7 +1,8 @@
 """Buses over message ports: pages and frames, workers, child processes, pipes.
 
 `PortTransport` makes a connection of any `MessagePort`: ``connect(PortTransport(port), protocol="ubre")``. `MessageChannel`,
-`Window` and `Frame` are a browser's in one process; `script` is the JavaScript for a real one, and `JSPort` a port there.
+`Window` and `Frame` are a browser's in one process; `script` is the JavaScript for a real one. In Pyodide a port of
+JavaScript is taken as it is.
 """
 
 from __future__ import annotations

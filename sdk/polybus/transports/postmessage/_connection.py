@@ -318,6 +318,7 @@ class PortConnection:
 
     def _port_closed(self, reason: str) -> None:
         self._end(Closed(1006, reason))
+        self._port.close()  # it may hold on to what it was given
 
     def _end(self, why: Closed) -> None:
         if self._state is _State.OVER:

@@ -10,8 +10,9 @@ from typing import Any, Final
 from ...errors import LocalProtocolError
 from ._port import PortData, PortInfo
 
-__all__ = ["JSPort"]
+__all__ = ["JSPort", "can_post", "named"]
 
+_EXPECTED: Final = "a MessagePort of JavaScript, a worker, or the global scope of one"
 _DATA_ALONE: Final = "(callback) => (event) => callback(event.data)"
 """Only what was posted crosses into Python: one object less for each message."""
 _FAILED: Final = "(callback) => () => callback()"
@@ -19,17 +20,19 @@ _CLOSED: Final = "(callback) => (event) => callback(event.reason ?? 'the port wa
 
 
 class JSPort:
-    """A `MessagePort` of JavaScript, or the global scope of a worker, as a port for a bus; needs Pyodide.
+    """A `MessagePort` of JavaScript, a worker, or its global scope, as a port for a bus; needs Pyodide.
 
-    ``connect(PortTransport(JSPort(port)), protocol="ubre")``. The port that `connectToHost` or `serveFrame` of the JavaScript
-    module gives brings its origin and epoch along.
+    `PortTransport` makes one by itself: ``connect(PortTransport(port), protocol="ubre")``. By hand it is for a port of which
+    more is known than the object says. The port that `connectToHost` or `serveFrame` of the JavaScript module gives brings its
+    origin and epoch along.
 
     Args:
         port: The JavaScript object.
         info: What is known of the other end, where the object does not say it.
 
     Raises:
-        LocalProtocolError: This Python does not run in a browser, or the object cannot post messages.
+        LocalProtocolError: This Python does not run in a browser.
+        TypeError: The object is no port.
     """
 
     def __init__(self, port: Any, info: PortInfo | None = None) -> None:
@@ -38,8 +41,8 @@ class JSPort:
             self._ffi: Any = import_module("pyodide.ffi")
         except ImportError:
             raise LocalProtocolError("JSPort is for Python that runs in a browser, with Pyodide", protocol="port") from None
-        if not hasattr(port, "postMessage"):
-            raise LocalProtocolError(f"JSPort takes a JavaScript MessagePort, not {port!r:.80}", protocol="port")
+        if not can_post(port):
+            raise TypeError(f"JSPort() takes {_EXPECTED}, not {named(port)}")
         self._port = port
         self._managed = getattr(port, "polybus", None)
         self.info: PortInfo = info or _info_of(self._managed)
@@ -90,6 +93,19 @@ class JSPort:
             self._port.close()
         # Not at once: it may be one of them that calls us.
         asyncio.get_running_loop().call_soon(_destroy, proxies)
+
+
+def can_post(value: Any) -> bool:
+    """Whether an object of JavaScript is a port or like one. A window is not: what it is posted reaches whoever is in it."""
+    return callable(getattr(value, "postMessage", None)) and not hasattr(value, "window")
+
+
+def named(value: Any) -> str:
+    """What an object of JavaScript is, for errors."""
+    if hasattr(value, "window"):
+        return "a window: `serveFrame` and `connectToHost` of polybus.js give its port"
+    name = getattr(getattr(value, "constructor", None), "name", None)
+    return f"{name} of JavaScript" if isinstance(name, str) and name else type(value).__name__
 
 
 def _destroy(proxies: list[Any]) -> None:

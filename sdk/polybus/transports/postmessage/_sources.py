@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import inspect
+import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import Any, TypeAlias, cast
+from importlib import import_module
+from typing import Any, TypeAlias
 
 import anyio
 from attrs import frozen
@@ -16,7 +18,10 @@ from ._port import MessagePort
 __all__ = ["PortSource", "Single", "source_of"]
 
 PortSource: TypeAlias = MessagePort | Callable[[], "MessagePort | Awaitable[MessagePort]"] | AsyncIterator[MessagePort]
-"""Where ports come from: one port; a function, plain or async, that gives a port each time; or ports as they come."""
+"""Where ports come from: one port; a function, plain or async, that gives a port each time; or ports as they come. In a browser
+each port may be one of JavaScript, as it is; there it is `Any` for type checkers."""
+
+_EXPECTED = "a message port, a function that gives one, or an async iterator of ports"
 
 
 class Single:
@@ -60,7 +65,7 @@ class _Function:
                 port = await port
         except (BusError, OSError) as error:
             raise ConnectFailed(url, getattr(error, "reason", None) or str(error) or type(error).__name__) from error
-        return _checked(port, url)
+        return _given(port, url)
 
 
 class _Iterator:
@@ -79,7 +84,7 @@ class _Iterator:
 
     async def take(self, url: str, host: Host) -> MessagePort:
         try:
-            return _checked(await anext(self._ports), url)
+            return _given(await anext(self._ports), url)
         except StopAsyncIteration:
             self.lasting = False
             raise ConnectFailed(url, "there are no more ports") from None
@@ -125,29 +130,42 @@ def source_of(source: Any) -> _Source:
     Raises:
         TypeError: It is none.
     """
-    if _is_port(source):
-        return Single(source)
+    if (port := _port_of(source)) is not None:
+        return Single(port)
     if inspect.isasyncgen(source):
         return _Generator(source)
     if hasattr(source, "__anext__"):
         return _Iterator(source)
     if callable(source):
         return _Function(source)
-    raise TypeError(
-        "PortTransport() takes a message port, a function that gives one, or an async iterator of ports, "
-        f"not {type(source).__name__}"
-    )
+    raise TypeError(f"PortTransport() takes {_EXPECTED}, not {_named(source)}")
 
 
-def _is_port(value: Any) -> bool:
-    return callable(getattr(value, "post", None)) and callable(getattr(value, "on_message", None))
+def _port_of(value: Any) -> MessagePort | None:
+    """The value as a port, also one of JavaScript; None where it is none."""
+    if _is_of_javascript(value):
+        js = import_module("._js", __package__)
+        return js.JSPort(value) if js.can_post(value) else None
+    port: MessagePort = value
+    return port if callable(getattr(value, "post", None)) and callable(getattr(value, "on_message", None)) else None
 
 
-def _checked(port: Any, url: str) -> MessagePort:
+def _given(value: Any, url: str) -> MessagePort:
     """
     Raises:
         TypeError: It is no port.
     """
-    if not _is_port(port):
-        raise TypeError(f"{url} gave {type(port).__name__}, which is no message port")
-    return cast("MessagePort", port)
+    port = _port_of(value)
+    if port is None:
+        raise TypeError(f"{url} gave {_named(value)}, which is no message port")
+    return port
+
+
+def _is_of_javascript(value: Any) -> bool:
+    ffi = sys.modules.get("pyodide.ffi")  # always loaded where there is JavaScript
+    return ffi is not None and isinstance(value, ffi.JsProxy)
+
+
+def _named(value: Any) -> str:
+    """What a value is, for errors."""
+    return import_module("._js", __package__).named(value) if _is_of_javascript(value) else type(value).__name__

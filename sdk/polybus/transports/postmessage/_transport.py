@@ -38,9 +38,13 @@ class PortTransport:
     `connect` travel in that greeting, over the port alone.
 
     Args:
-        source: A port, a function that gives one, or an async iterator of ports.
+        source: A port, a function that gives one, or an async iterator of ports. In Pyodide each may be of JavaScript, as it
+            is.
         bare: The other end is none of ours and does not greet: it is sent frames alone. It gives no sign of life either, so
             that its end goes unnoticed, and it cannot hold back who sends. On the serving side that is found out by itself.
+
+    Raises:
+        TypeError: It is none of these.
     """
 
     def __init__(self, source: PortSource, *, bare: bool = False) -> None:

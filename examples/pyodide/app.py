@@ -1,0 +1,71 @@
+"""Python in a frame, npm `ubre` in the page around it: a plain message port between them, and nothing of polybus in the page.
+
+    make peers
+    .venv/bin/python -m hatchling build -t wheel -d examples/pyodide/wheels
+    .venv/bin/python examples/pyodide/app.py
+
+and open http://127.0.0.1:8000. `make peers` brings npm ubre, Pyodide, and the wheels that polybus needs there. This server has
+only files: page.html, frame.html, and frame.py, which is what runs in the frame. The page is of 127.0.0.1, the frame of
+localhost: for a browser these are two sites, so that Python runs in a process of its own, and never blocks the page.
+"""
+
+import os
+import sys
+from pathlib import Path
+
+from fastapi import FastAPI
+from fastapi.responses import FileResponse
+from fastapi.staticfiles import StaticFiles
+
+import polybus.fastapi
+
+HERE = Path(__file__).parent
+ROOT = HERE.parent.parent
+MODULES = Path(os.environ.get("MODULES", ROOT / "tests" / "interop" / "node" / "node_modules"))
+NEEDED = Path(os.environ.get("NEEDED", ROOT / "tests" / "pyodide" / "wheels"))
+WHEEL = Path(os.environ.get("WHEEL", HERE / "wheels"))
+
+wheels = {
+    path.name: path
+    for folder, names in ((NEEDED, ("anyio", "attrs", "idna", "msgspec", "typing_extensions")), (WHEEL, ("polybus",)))
+    for name in names
+    for path in sorted(folder.glob(f"{name}-*.whl"))
+}
+
+app = FastAPI()
+app.mount("/ubre", StaticFiles(directory=MODULES / "ubre" / "src", check_dir=False))
+app.mount("/pyodide", StaticFiles(directory=MODULES / "pyodide", check_dir=False))
+
+
+@app.get("/")
+async def page() -> FileResponse:
+    return FileResponse(HERE / "page.html")
+
+
+@app.get("/frame")
+async def frame() -> FileResponse:
+    return FileResponse(HERE / "frame.html")
+
+
+@app.get("/frame.py")
+async def program() -> FileResponse:
+    return FileResponse(HERE / "frame.py", media_type="text/x-python")
+
+
+@app.get("/wheels")
+async def listed() -> list[str]:
+    return [f"/wheels/{name}" for name in wheels]
+
+
+@app.get("/wheels/{name}")
+async def wheel(name: str) -> FileResponse:
+    return FileResponse(wheels[name])
+
+
+if __name__ == "__main__":
+    for needed in (MODULES / "ubre", MODULES / "pyodide", NEEDED):
+        if not needed.is_dir():
+            sys.exit(f"{needed} is missing: make peers")
+    if not any(name.startswith("polybus-") for name in wheels):
+        sys.exit(f"the wheel of polybus is missing: {sys.executable} -m hatchling build -t wheel -d {WHEEL}")
+    polybus.fastapi.run(app, port=int(os.environ.get("PORT", "8000")))
