@@ -99,6 +99,12 @@ class Distribution(FanOut):
         message.shared[VIA] = str(via).encode()
         await self.publish_two_ways(message, self.routes.get(message.subject) or self.route(message.subject), deadline)
 
+    def takes(self, subject: str | int) -> bool:
+        """Whether a publication of a peer to this subject is delivered to anybody, here or by a relay."""
+        if self._inbound.get(subject) or self.local.match(subject):
+            return True
+        return bool(self.relays.size and self.relays.match(subject))
+
     def _relay(self, message: Message, source: Peer) -> None:
         via = self.via_of(message)
         if via.crossed > self._bus.limits.hops:

@@ -152,8 +152,14 @@ def _notify(peer: Peer, message: Message, now: float) -> None:
     bus = peer._link.bus
     handler = bus._handler_of(message)
     passage = None
-    if handler is None and bus.ready and not _also_published(peer, message):
-        passage = bus._passage(message.subject, "request")
+    if handler is None and bus.ready:
+        session = peer._link.session
+        # To that peer a publication and a notification are one thing, which has come as the former just before.
+        published = session is not None and session.capabilities.handlers
+        if published and bus._distribution.takes(message.subject):
+            return
+        if not published or bus._passage(message.subject, "publish") is None:  # else it has crossed a bridge so
+            passage = bus._passage(message.subject, "request")
     if passage is None and (handler is None or not bus.ready or handler.style in ("stream", "channel")):
         # Nobody asked for an answer, so nobody is refused one; as for a publication that nobody hears, it is no offence.
         why = "no handler" if handler is None else f"a {handler.style} handler" if bus.ready else "draining"
@@ -176,13 +182,6 @@ def _notify(peer: Peer, message: Message, now: float) -> None:
     admit(peer, call)
     if call.deadline < peer._due:
         peer._watch(call.deadline)
-
-
-def _also_published(peer: Peer, message: Message) -> bool:
-    """Whether the same has come as a publication as well, because to that peer it is one thing, and has crossed a bridge so."""
-    session = peer._link.session
-    one_thing = session is not None and session.capabilities.handlers
-    return one_thing and peer._link.bus._passage(message.subject, "publish") is not None
 
 
 def _cancel(peer: Peer, message: Message, now: float) -> None:

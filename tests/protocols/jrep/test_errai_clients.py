@@ -10,8 +10,11 @@ from typing import Any
 import anyio
 import pytest
 
-from polybus import Bus, DeadlineExceeded, Kind, Message, Peer
-from polybus.errors import RequestError
+from polybus import Bus, Context, DeadlineExceeded, Kind, Limits, Message, Peer
+from polybus.errors import BadReply, Code, RemoteError, RequestError
+from polybus.events import DeadLettered
+from polybus.plugins import Refused
+from polybus.protocols import Jrep
 from tests.support import BOUND, eventually
 
 from .errai import ClientMessageBusImpl
@@ -94,3 +97,140 @@ def test_between_our_own_buses_nothing_is_said_of_where_answers_go(role: str) ->
     carry(answering, asking)
     asking.forget(key, 0.0)
     assert asking.frames_to_send() == []
+
+
+async def test_a_publication_that_somebody_here_takes_is_no_dead_letter_and_one_that_nobody_takes_is() -> None:
+    bus, heard, dead = make_bus(), list[Any](), list[Any]()
+    bus.relay("relayed")
+
+    @bus.on("news.>")
+    async def on_news(body: Any) -> None:
+        heard.append(body)
+
+    async def watch() -> None:
+        async for event in bus.events():
+            if isinstance(event, DeadLettered):
+                dead.append(event.subject)
+
+    async with served(bus) as (client, _), bus.subscribe("direct") as direct, anyio.create_task_group() as group:
+        group.start_soon(watch)
+        await anyio.wait_all_tasks_blocked()
+        for subject in ("news.today", "direct", "relayed", "nobody"):
+            await client.peer.say({"ToSubject": subject, "Value": subject})
+        assert (await anext(direct)).body == "direct"
+        await eventually(lambda: "nobody" in dead and bool(heard))
+        assert dead == ["nobody"]
+        group.cancel_scope.cancel()
+
+
+UNREADABLE = {
+    "half a surrogate pair": '"Value":"\\ud83d"',
+    "a Date after the year 9999": '"Value":{"^EncodedType":"java.util.Date","^ObjectID":"1","^Value":"9223372036854775807"}',
+    "not a number": '"Value":NaN',
+    "no JSON at all": '"Value":tru',
+    "a marker without its value": '"Value":{"^EncodedType":"java.lang.Integer","^ObjectID":"-1"}',
+    "an error that says nothing": '"ErrorMessage":"\\udc00"',
+}
+
+
+@pytest.mark.parametrize("part", UNREADABLE.values(), ids=UNREADABLE)
+async def test_an_answer_that_cannot_be_read_fails_its_request_at_once(part: str) -> None:
+    async with served(make_bus()) as (client, peer):
+        reply = peer.request("ClientService", "q", timeout=BOUND)
+        await eventually(lambda: bool(client.heard))
+        asked = client.heard[0]
+        goal = asked["ErrorTo" if "Error" in part else "ReplyTo"]
+        await client.peer.say(text=f'[{{"ToSubject":"{goal}",{part}}}]')
+        with pytest.raises(BadReply, match="the answer to 'ClientService' is malformed"):
+            await reply
+        await eventually(lambda: ("RemoteUnsubscribe", asked["ReplyTo"]) in client.told)
+
+
+def test_an_answer_that_is_too_large_fails_its_request_too() -> None:
+    client = Jrep().session("client", Limits(message=500))
+    client.start(0.0)
+    client.receive(b'[{"ToSubject":"ClientBus","CommandType":"FinishAssociation","RemoteServices":"ServerBus"}]', 0.0)
+    client.events()
+    key = client.send(Message(Kind.REQUEST, "far"), 0.0)
+    client.receive(json.dumps([{"ToSubject": f"far:{key}:RespondTo:RPC", "Value": "x" * 600}]).encode(), 0.0)
+    (event,) = client.events()
+    assert isinstance(event, Refused)
+    assert (event.error.reason, event.error.reply_id, event.error.close_code) == ("too_large", key, None)
+
+
+# -- why a Java service has failed (S4)
+
+
+def thrown(java: str, message: str | None, cause: Any = None, number: int = 1, **fields: Any) -> dict[str, Any]:
+    """As Errai's ThrowableDefinition writes it."""
+    stack = {"^EncodedType": "[Ljava.lang.StackTraceElement;", "^ObjectID": str(number + 1), "^Value": []}
+    start = {"^EncodedType": java, "^ObjectID": str(number), "stackTrace": stack, "message": message, "cause": cause}
+    return {**start, **fields}
+
+
+SAID = "Error calling remote service: ClientService"
+
+
+async def failed(client: ClientMessageBusImpl, peer: Peer, throwable: Any) -> RemoteError:
+    error = {"ErrorMessage": SAID, "AdditionalDetails": "<br/>at Service.java", "Throwable": throwable}
+    client.services["ClientService"] = lambda message: error
+    with pytest.raises(RemoteError) as caught:
+        await peer.request("ClientService", "q")
+    return caught.value
+
+
+async def test_an_error_says_which_exception_it_was_and_why() -> None:
+    async with served(make_bus()) as (client, peer):
+        cause = thrown("java.io.IOException", "disk", number=3)
+        error = await failed(client, peer, thrown("com.acme.OutOfStock", "broken: x", cause, article=7))
+        assert error.code is Code.UNKNOWN
+        assert (error.reason, error.text) == ("com.acme.OutOfStock", "broken: x")
+        assert str(error) == "UNKNOWN [com.acme.OutOfStock] ('ClientService'): broken: x"
+        assert error.detail == {
+            "message": "broken: x",
+            "cause": {"class": "java.io.IOException", "message": "disk", "cause": None, "fields": {}},
+            "fields": {"article": 7},
+            "ErrorMessage": SAID,
+            "AdditionalDetails": "<br/>at Service.java",
+        }
+
+
+async def test_an_exception_without_a_message_leaves_what_errai_says_of_every_failure() -> None:
+    async with served(make_bus()) as (client, peer):
+        error = await failed(client, peer, thrown("java.lang.NullPointerException", None))
+        assert (error.reason, error.text, error.detail["message"]) == ("java.lang.NullPointerException", SAID, None)
+        error = await failed(client, peer, None)
+        assert (error.reason, error.text) == (None, SAID)
+        assert error.detail == {"ErrorMessage": SAID, "AdditionalDetails": "<br/>at Service.java"}
+
+
+async def test_an_exception_that_is_its_own_cause_is_told_all_the_same_and_can_be_passed_on() -> None:
+    bus = make_bus()
+
+    @bus.handle("through")
+    async def through(ctx: Context) -> None:
+        try:
+            await bus.peers[0].request("ClientService", "q")
+        except RequestError as error:
+            raise error.relay() from None
+
+    async with served(bus) as (client, peer), anyio.create_task_group():
+        itself = {"^EncodedType": "x.Loop", "^ObjectID": "1"}
+        error = await failed(client, peer, thrown("x.Loop", "round", itself))
+        assert (error.reason, error.text) == ("x.Loop", "round")
+        await client.peer.say({"ToSubject": "through", "ReplyTo": "t:RespondTo:RPC", "ErrorTo": "t:1:Errors:RPC"})
+        await eventually(lambda: any(message["ToSubject"] == "t:1:Errors:RPC" for message in client.heard))
+        assert client.heard[-1]["ErrorMessage"] == "round"
+
+
+def test_empty_and_single_bytes_and_empty_tuples_are_no_shared_objects() -> None:
+    """In Python there is one of each, in Java each is its own array or list (M13)."""
+    values = Jrep().codec().formats[0]
+    shared = bytes(range(3))
+    pairs: list[list[Any]] = [[b"", b""], [b"a", b"a"], [(), ()], [frozenset(), frozenset()]]
+    for value in pairs:
+        written = json.loads(values.encode(value))["^Value"]
+        assert len({one["^ObjectID"] for one in written}) == 2
+        assert all("^Value" in one for one in written)
+    again = json.loads(values.encode([shared, shared]))["^Value"]
+    assert again[0]["^ObjectID"] == again[1]["^ObjectID"]

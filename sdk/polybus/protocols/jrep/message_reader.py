@@ -20,7 +20,7 @@ from ...message import Kind, Message
 from .checks import foul, read_ttl, refuse
 from .formats import ErraiFormat
 from .names import CONTROL_SUBJECTS, ERRORS_SUFFIX, LOCAL_PREFIX, REPLY_SUFFIX
-from .part_reader import PartReader, too_large, tunnelled
+from .part_reader import PartReader, answered_by, too_large, tunnelled
 from .payloads import told_apart
 
 __all__ = ["MessageReader"]
@@ -88,6 +88,7 @@ class MessageReader(PartReader):
                 return self.read_apart(apart, self._depth - 1)
             refused = foul(error)
             refused.frame = frame[:200]
+            refused.reply_id = answered_by(frame) if frame.lstrip()[:1] == b"{" else None
             raise refused from error
 
     def cut(self, frame: bytes) -> list[bytes]:

@@ -45,6 +45,12 @@ class Numbering:
         self.seen[id(value)] = given
         return given
 
+    def one(self) -> int:
+        """The id of an object that is not met again."""
+        given = self.next
+        self.next = given + 1
+        return given
+
 
 def throwable(text: str, ids: Numbering, of: object = None) -> bytes:
     """A RuntimeException, which every Errai client knows, without a stack."""

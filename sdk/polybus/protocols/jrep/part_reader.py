@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import binascii
 import json
+import re
 from typing import Any, Final
 
 import msgspec
@@ -19,13 +20,14 @@ from .formats import ErraiFormat
 from .names import CONTROL_SUBJECTS, ERRORS_SUFFIX, MAX_PARTS, REPLY_SUFFIX, RPC_MARK
 from .problems import failure_of
 
-__all__ = ["PartReader", "too_large", "tunnelled"]
+__all__ = ["PartReader", "answered_by", "too_large", "tunnelled"]
 
 _REQUEST, _RESPONSE, _PUBLISH, _ITEM = Kind.REQUEST, Kind.RESPONSE, Kind.PUBLISH, Kind.ITEM
 _decode: Final = msgspec.json.Decoder().decode
 _elements: Final = msgspec.json.Decoder(list[Raw]).decode
 _parts: Final = msgspec.json.Decoder(dict[str, Raw]).decode
 _MODES: Final = ("stream", "channel", "tunnel")
+_ANSWERED: Final = re.compile(rb'"ToSubject"\s*:\s*"([\x20\x21\x23-\x5b\x5d-\x7e]*):(?:RespondTo|Errors):RPC"')
 _REPLY_LENGTH: Final = len(REPLY_SUFFIX)
 _ERRORS_LENGTH: Final = len(ERRORS_SUFFIX)
 
@@ -65,6 +67,7 @@ class PartReader:
             return self._read_one(raw, index)
         except RemoteProtocolError as error:
             error.frame = raw[:200]
+            error.reply_id = answered_by(raw)
             return error
 
     def _read_one(self, raw: bytes, index: int) -> Message:
@@ -154,7 +157,7 @@ class PartReader:
             return Message(_RESPONSE, name, key)
         if subject.endswith(ERRORS_SUFFIX):
             name, _, key = subject[:-_ERRORS_LENGTH].rpartition(":")
-            return failure_of(Kind.ERROR, name, key, values)
+            return failure_of(Kind.ERROR, name, key, values, self._values.types)
         command = names["CommandType"]
         if command is not None and subject.endswith(":RPC"):
             subject = f"{subject}{RPC_MARK[4:]}{command}"
@@ -182,7 +185,7 @@ class PartReader:
             code = values.get("PolybusCode")
             if code is None or code == Code.OK:
                 return Message(Kind.END, subject, key)
-            return failure_of(Kind.END, subject, key, values)
+            return failure_of(Kind.END, subject, key, values, self._values.types)
         if verb == "open":
             return self._open(subject, key, values)
         raise refuse(f"the verb {verb[:40]!r} is not known", "unknown_verb")
@@ -219,6 +222,12 @@ class PartReader:
             raise foul(error, message.id if message.kind is _REQUEST else None) from error
 
 
+def answered_by(raw: bytes) -> str | None:
+    """The id of ours that a message answers which cannot be read; found without reading it."""
+    found = _ANSWERED.search(raw)
+    return None if found is None else found[1].decode().rpartition(":")[2]
+
+
 def _asker_of(raw: bytes, limit: int) -> tuple[str, str | None] | None:
     """(ReplyTo, ErrorTo) of a message that is no JSON to us and is some to Python: NaN, half a pair of surrogates."""
     try:
@@ -233,7 +242,9 @@ def _asker_of(raw: bytes, limit: int) -> tuple[str, str | None] | None:
 def too_large(message: bytes, limit: int, longest: int) -> RemoteProtocolError:
     """The error for one message that is larger than a message may be; the others of its payload are read."""
     text = f"a message of {len(message)} bytes: the limit is {limit} (limit: message)"
-    return refuse(text, "too_large", _asker_of(message, longest))
+    error = refuse(text, "too_large", _asker_of(message, longest))
+    error.reply_id = answered_by(message)
+    return error
 
 
 def _refuse_doubles(raw: bytes) -> None:

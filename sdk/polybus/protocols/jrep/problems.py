@@ -1,11 +1,12 @@
 """Errors on the wire: ErrorMessage, AdditionalDetails and Throwable for every peer, code, reason and detail for ours.
 
-A Throwable is data. What comes in gives a text; what goes out is a RuntimeException, which every Errai client knows, without a
-stack and without anything that the bus does not tell on other protocols either.
+A Throwable is data. What comes in says why something failed; what goes out is a RuntimeException, which every Errai client
+knows, without a stack and without anything that the bus does not tell on other protocols either.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Final
 
 import msgspec
@@ -13,30 +14,74 @@ import msgspec
 from ...body import JSON
 from ...errors import Code
 from ...message import Kind, Message
+from .java import JavaObject, JavaTypes, Portable
 from .numbering import Numbering, throwable
 from .text import json_text, quoted
 
 __all__ = ["failure_of", "failure_parts"]
 
 _EXPLAINED: Final = 1000
+_CAUSES: Final = 16
+"""How deep causes are followed: what came in may go in circles."""
 
 
-def failure_of(kind: Kind, subject: str, key: Any, values: dict[str, Any]) -> Message:
-    """The error, or the end, that parts tell of; without a code of ours it is UNKNOWN."""
+def failure_of(kind: Kind, subject: str, key: Any, values: dict[str, Any], types: JavaTypes) -> Message:
+    """The error, or the end, that parts tell of. One without a code of ours is UNKNOWN, and its Throwable says what it was."""
     number = values.get("PolybusCode")
-    code = Code(number) if type(number) is int and 1 <= number <= 16 else Code.UNKNOWN
-    text, reason = values.get("ErrorMessage"), values.get("PolybusReason")
-    facts = {
-        "text": text if type(text) is str else _message_of(values.get("Throwable")),
-        "reason": reason if type(reason) is str else None,
-        "detail": _detail(values.get("PolybusDetail")),
-    }
+    if type(number) is int and 1 <= number <= 16:
+        code, facts = Code(number), _told(values)
+    else:
+        code, facts = Code.UNKNOWN, _thrown(values, types)
     return Message(kind, subject, key, code=code, attributes=facts)
 
 
-def _message_of(throwable: Any) -> str:
-    found = throwable.get("message") if isinstance(throwable, dict) else None
-    return found[:_EXPLAINED] if isinstance(found, str) else ""
+def _told(values: dict[str, Any]) -> dict[str, Any]:
+    text, reason = values.get("ErrorMessage"), values.get("PolybusReason")
+    return {
+        "text": text if type(text) is str else _message_of(values.get("Throwable")) or "",
+        "reason": reason if type(reason) is str else None,
+        "detail": _detail(values.get("PolybusDetail")),
+    }
+
+
+def _thrown(values: dict[str, Any], types: JavaTypes) -> dict[str, Any]:
+    """What Errai's ErrorMessage says is the same of all failures: who it was that failed. The Throwable says why."""
+    said, throwable, explained = values.get("ErrorMessage"), values.get("Throwable"), values.get("AdditionalDetails")
+    said = said if type(said) is str else ""
+    found = _described(throwable, types, _CAUSES)
+    facts: dict[str, Any] = {"text": found.get("message") or said, "reason": found.pop("class", None), "detail": None}
+    detail = {**found, "ErrorMessage": said, "AdditionalDetails": explained if type(explained) is str else ""}
+    if found or explained:
+        facts["detail"] = {name: value for name, value in detail.items() if value != ""}
+    return facts
+
+
+def _described(throwable: Any, types: JavaTypes, causes: int) -> dict[str, Any]:
+    """Class, message, cause and the other fields of a Throwable; nothing of what is none."""
+    fields, name = _fields_of(throwable, types)
+    if fields is None:
+        return {}
+    cause = _described(fields.get("cause"), types, causes - 1) if causes else {}
+    own = {field: value for field, value in fields.items() if field not in ("message", "cause", "stackTrace")}
+    described: dict[str, Any] = {"message": _message_of(fields), "cause": cause or None, "fields": own}
+    return {"class": name, **described} if name is not None else described
+
+
+def _fields_of(throwable: Any, types: JavaTypes) -> tuple[Mapping[str, Any] | None, str | None]:
+    """The fields of an object, and its Java class."""
+    if isinstance(throwable, JavaObject):
+        return throwable, throwable.type
+    if isinstance(throwable, dict):
+        return throwable, None
+    known = types.of_class(type(throwable))
+    if not isinstance(known, Portable):
+        return None, None
+    return {java: getattr(throwable, ours) for ours, java, _ in known.fields}, known.java
+
+
+def _message_of(throwable: Any) -> str | None:
+    found = throwable.get("message") if isinstance(throwable, Mapping) else None
+    return found[:_EXPLAINED] if isinstance(found, str) else None
 
 
 def _detail(text: Any) -> Any:

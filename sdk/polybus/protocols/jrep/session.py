@@ -215,6 +215,8 @@ class JrepSession(Federation):
     def _refused(self, error: RemoteProtocolError) -> None:
         """Report something bad, and tell the peer where one can: the asker under ErrorTo, else a client's bus."""
         self._bad += 1
+        if self._foretold and error.reply_id is not None:
+            self._take_back(error.reply_id)
         self._events.append(Refused(error))
         if error.close_code is not None:
             self.state = State.CLOSED

@@ -48,9 +48,9 @@ class ValueWriter(ObjectWriter):
             float: write_double,
             dict: self._map,
             list: self._list,
-            tuple: self._list,
+            tuple: self._tuple,
             set: self._set,
-            frozenset: self._set,
+            frozenset: self._frozen_set,
             bytes: self._bytes,
             bytearray: self._bytes,
             memoryview: self._bytes,
@@ -90,6 +90,19 @@ class ValueWriter(ObjectWriter):
         items = b",".join([(find(type(item)) or other)(item, ids) for item in value])
         return b'{"^EncodedType":"java.util.ArrayList","^ObjectID":"%d","^Value":[%b]}' % (given, items)
 
+    def _tuple(self, value: Any, ids: Numbering) -> bytes:
+        """Python has one empty tuple and one empty frozenset, Java a list for each."""
+        return (
+            self._list(value, ids)
+            if value
+            else b'{"^EncodedType":"java.util.ArrayList","^ObjectID":"%d","^Value":[]}' % ids.one()
+        )
+
+    def _frozen_set(self, value: Any, ids: Numbering) -> bytes:
+        return (
+            self._set(value, ids) if value else b'{"^EncodedType":"java.util.HashSet","^ObjectID":"%d","^Value":[]}' % ids.one()
+        )
+
     def _set(self, value: Any, ids: Numbering) -> bytes:
         known = ids.seen.get(id(value))
         if known is not None:
@@ -123,7 +136,8 @@ class ValueWriter(ObjectWriter):
         return quoted(KEY_PREFIX + self._value(key, ids).decode())
 
     def _bytes(self, value: Any, ids: Numbering) -> bytes:
-        known = ids.seen.get(id(value))
+        # Empty bytes, and single ones, are the same object wherever they come from; an array in Java is not.
+        known = ids.seen.get(id(value)) if len(value) > 1 else None
         if known is not None:
             return b'{"^EncodedType":"[B","^ObjectID":"%d"}' % known
         given = ids.add(value)
