@@ -96,6 +96,7 @@ class Asking(Passages):
         name: str | int
         if isinstance(subject, Subject):
             name, returns = resolve(subject, returns)
+            body = subject.given(body)
         else:
             name = subject
         try:
@@ -135,6 +136,8 @@ class Asking(Passages):
             NoHandler, AmbiguousRoute, Unsupported, ReservedSubject, LocalProtocolError, TypeError, ValueError: As `request`.
         """
         name, _ = resolve(subject, Any)
+        if isinstance(subject, Subject):
+            body = subject.given(body)
         self._check_subject(name)
         self._running.check_here()
         checked = self._headers(headers)

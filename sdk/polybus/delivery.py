@@ -73,6 +73,8 @@ class Retry:
             BusError, TypeError, ValueError: As `Bus.request`.
         """
         name, returns = resolve(subject, returns)
+        if isinstance(subject, Subject):
+            body = subject.given(body)
         timeout = seconds(timeout)
         started = anyio.current_time()
         deadline = started + timeout

@@ -131,6 +131,8 @@ class Peer(ChannelledPeer):
             TypeError, ValueError: `timeout` or `headers` are of a wrong type, or cannot be.
         """
         name, returns = resolve(subject, returns)
+        if isinstance(subject, Subject):
+            body = subject.given(body)
         timeout = seconds(timeout)
         bus = self._link.bus
         bus._check_subject(name)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import attrs
 import msgspec
@@ -18,6 +18,10 @@ from .text import json_text, number, quoted
 
 __all__ = ["ObjectWriter", "Write"]
 
+_SCALARS: Final = frozenset(
+    f"java.lang.{name}" for name in ("Boolean", "Byte", "Character", "Double", "Float", "Integer", "Long", "Short")
+)
+"""Errai's server answers 500 where it does not find their ``^NumVal``."""
 Write: TypeAlias = "Callable[[Any, Numbering], bytes]"
 
 
@@ -72,6 +76,11 @@ class ObjectWriter:
         if value._node is not None:
             ids.copied = True
             return self._node(value._node, value._table or {}, ids)
+        if value.value is not None and value.type in _SCALARS:
+            raise EncodeError(
+                f"{value.type} keeps its content in no ^Value: declare the parameter as {value.type!r}, or write "
+                f"JavaObject({value.type!r}, {{'^NumVal': ...}}), of a Long as text"
+            )
         name, known = quoted(value.type), ids.seen.get(id(value))
         if known is not None:
             return b'{"^EncodedType":%b,"^ObjectID":"%d"}' % (name, known)

@@ -11,13 +11,15 @@ import datetime
 import decimal
 import inspect
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final, TypeVar, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Any, Final, ForwardRef, TypeVar, get_args, get_origin, get_type_hints
 
 import msgspec
+from attrs import field, frozen
 
 from ...conversion import convert
 from ...errors import BadRequest
 from ...subjects import Subject
+from .declared import Arguments, JavaType, java_type
 from .java import JavaEnum, JavaObject, JavaTypes, Portable
 from .names import RPC_MARK
 
@@ -29,9 +31,9 @@ __all__ = ["RemoteInterface"]
 F = TypeVar("F", bound=Callable[..., Any])
 
 _JAVA_NAMES: Final[dict[Any, str]] = {
-    int: "java.lang.Integer",
-    float: "java.lang.Double",
-    bool: "java.lang.Boolean",
+    int: "int",
+    float: "double",
+    bool: "boolean",
     str: "java.lang.String",
     list: "java.util.List",
     tuple: "java.util.List",
@@ -42,6 +44,19 @@ _JAVA_NAMES: Final[dict[Any, str]] = {
     datetime.datetime: "java.util.Date",
     decimal.Decimal: "java.math.BigDecimal",
 }
+_BOXED: Final = {"int": "java.lang.Integer", "double": "java.lang.Double", "boolean": "java.lang.Boolean"}
+"""What may be null in Java."""
+
+
+@frozen
+class Method(Subject[Any, Any]):
+    """The subject of a method, which knows the types of its parameters."""
+
+    parameters: tuple[JavaType, ...] = field(default=(), eq=False)
+
+    def given(self, body: Any) -> Any:
+        """The arguments, each to be written as its parameter's type."""
+        return Arguments(body, self.parameters) if isinstance(body, (list, tuple)) else body
 
 
 class RemoteInterface:
@@ -66,18 +81,23 @@ class RemoteInterface:
         self._java = java if java is not None else JavaTypes()
 
     def method(self, name: str, *parameters: Any, returns: Any = Any) -> Subject[Any, Any]:
-        """The subject of a method: ask it with the list of its arguments.
+        """The subject of a method: ask it with the list of its arguments, and each is written as the type of its parameter.
 
         Args:
             name: As in Java.
-            parameters: The types of its parameters: Python types, or Java names as text (``"java.lang.Long"``).
+            parameters: The types of its parameters: Python types, or Java's as text. ``int``, ``float`` and ``bool`` are
+                Java's ``int``, ``double`` and ``boolean``; ``int | None`` is ``java.lang.Integer``. Others are said as text:
+                ``"long"``, ``"java.lang.Long"``, ``"char"``, ``"int[]"``, ``"java.util.List<java.lang.Long>"``.
             returns: What the result is converted to.
 
         Raises:
             TypeError: A type has no Java name.
         """
-        signature = "".join(f"{self._java_name(parameter)}:" for parameter in parameters)
-        return Subject(f"{self.name}{RPC_MARK}{name}:{signature}", list, returns)
+        return self._method(name, tuple(self._java_type(parameter) for parameter in parameters), returns)
+
+    def _method(self, name: str, types: tuple[JavaType, ...], returns: Any) -> Method:
+        signature = "".join(f"{kind.name}:" for kind in types)
+        return Method(f"{self.name}{RPC_MARK}{name}:{signature}", list, returns, types)
 
     def call(self, bus: Any, method: str, *arguments: Any, returns: Any = Any, **options: Any) -> Any:
         """Call a method whose parameters have the types of these arguments; where they do not, `method` names them.
@@ -105,7 +125,7 @@ class RemoteInterface:
         Args:
             router: The bus.
             name: As in Java; else that of the function.
-            parameters: As `method`; else the annotations of the function.
+            parameters: As `method`; else the annotations of the function, which answers for ``int`` and for ``Integer`` then.
 
         Raises:
             TypeError: A parameter has no annotation that Java has a name for.
@@ -115,9 +135,13 @@ class RemoteInterface:
             hints = get_type_hints(function)
             given = [one for one in inspect.signature(function).parameters.values() if one.kind is not one.KEYWORD_ONLY]
             types = [hints.get(one.name, Any) for one in given]
-            java = parameters if parameters else tuple(types)
-            subject = self.method(name or function.__name__, *java)
-            router.handle(subject)(_with_list(function, types))
+            java = tuple(self._java_type(kind) for kind in (parameters or types))
+            handler = _with_list(function, types)
+            router.handle(self._method(name or function.__name__, java, Any))(handler)
+            if not parameters:
+                boxed = tuple(JavaType(_BOXED.get(kind.name, kind.name)) for kind in java)
+                if boxed != tuple(JavaType(kind.name) for kind in java):
+                    router.handle(self._method(name or function.__name__, boxed, Any))(handler)
             return function
 
         return register
@@ -125,27 +149,41 @@ class RemoteInterface:
     def _type_of(self, value: Any) -> Any:
         if isinstance(value, (JavaObject, JavaEnum)):
             return value.type
-        if type(value) is int and not -0x8000_0000 <= value <= 0x7FFF_FFFF:
-            return "java.lang.Long"
-        return type(value)
+        if type(value) is not int or -0x8000_0000 <= value <= 0x7FFF_FFFF:
+            return type(value)
+        return "long" if -0x8000_0000_0000_0000 <= value <= 0x7FFF_FFFF_FFFF_FFFF else "java.math.BigInteger"
 
-    def _java_name(self, kind: Any) -> str:
+    def _java_type(self, kind: Any) -> JavaType:
+        """
+        Raises:
+            TypeError: It has no Java name.
+        """
+        if isinstance(kind, ForwardRef):
+            kind = kind.__forward_arg__
         if isinstance(kind, str):
-            return kind
+            return java_type(kind)
         if kind is Any or kind is object or kind is type(None):
-            return "java.lang.Object"
-        kinds = [one for one in get_args(kind) if one is not type(None)]
-        if len(kinds) == 1 and type(None) in get_args(kind):
-            return self._java_name(kinds[0])  # in Java everything may be null
+            return JavaType("java.lang.Object")
+        arguments = get_args(kind)
+        kinds = [one for one in arguments if one is not type(None)]
+        if len(kinds) == 1 and type(None) in arguments:
+            made = self._java_type(kinds[0])
+            return JavaType(_BOXED.get(made.name, made.name), made.arguments)
         plain = get_origin(kind) or kind
         if isinstance(plain, type):
             registered = self._java.of_class(plain)
             if registered is not None:
-                return registered.java if isinstance(registered, Portable) else registered
+                return JavaType(registered.java if isinstance(registered, Portable) else registered)
             for known, name in _JAVA_NAMES.items():
                 if plain is known:
-                    return name
+                    return JavaType(name, self._elements(arguments))
         raise TypeError(f"{kind!r} has no Java name: say it as text, for example 'java.lang.Long', or register the type")
+
+    def _elements(self, arguments: tuple[Any, ...]) -> tuple[JavaType, ...]:
+        """What a Python type says of its elements, where it says it in Java's words: others Python chooses by value."""
+        if not any(isinstance(one, (str, ForwardRef)) for one in arguments):
+            return ()
+        return tuple(self._java_type(one) for one in arguments if one is not Ellipsis)
 
 
 def _with_list(function: Callable[..., Any], types: list[Any]) -> Callable[..., Any]:

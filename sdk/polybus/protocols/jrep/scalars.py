@@ -28,11 +28,13 @@ __all__ = [
     "read_float",
     "read_integer",
     "read_text",
+    "write_big_integer",
     "write_date",
     "write_decimal",
     "write_double",
     "write_integer",
     "write_java_enum",
+    "write_marked",
 ]
 
 BOOLEANS: Final = {
@@ -138,7 +140,16 @@ def write_integer(value: int, ids: object) -> bytes:
         return b'{"^EncodedType":"java.lang.Integer","^ObjectID":"-1","^NumVal":%d}' % value
     if -0x8000_0000_0000_0000 <= value <= 0x7FFF_FFFF_FFFF_FFFF:
         return b'{"^EncodedType":"java.lang.Long","^ObjectID":"-1","^NumVal":"%d"}' % value
+    return write_big_integer(value)
+
+
+def write_big_integer(value: int) -> bytes:
     return b'{"^EncodedType":"java.math.BigInteger","^ObjectID":"-1","^Value":"%b"}' % _digits(value)
+
+
+def write_marked(java: str, value: bytes) -> bytes:
+    """A number or a character of a type that Python has not chosen."""
+    return b'{"^EncodedType":"%b","^ObjectID":"-1","^NumVal":%b}' % (java.encode(), value)
 
 
 def _digits(value: int) -> bytes:

@@ -16,6 +16,7 @@ from typing import Any
 
 from ...body import items_of
 from ...errors import EncodeError
+from .declared import Arguments, write_arguments
 from .java import JavaEnum, JavaObject, JavaTypes, Portable
 from .numbering import KEY_PREFIX, NULL_KEY, Numbering
 from .object_writer import ObjectWriter, Write
@@ -58,6 +59,7 @@ class ValueWriter(ObjectWriter):
             decimal.Decimal: write_decimal,
             JavaObject: self._java_object,
             JavaEnum: write_java_enum,
+            Arguments: lambda value, ids: write_arguments(value, ids, self._value),
         }
 
     def write(self, value: Any, ids: Numbering) -> bytes:
@@ -70,6 +72,8 @@ class ValueWriter(ObjectWriter):
             write = self._by_type.get(type(value))
             return self._other(value, ids) if write is None else write(value, ids)
         except EncodeError as error:
+            if type(value) is Arguments:  # which knows where it stands
+                raise
             raise EncodeError(error.text, self._path(value)) from error
         except RecursionError as error:
             raise EncodeError("nested too deeply", "$") from error
