@@ -30,7 +30,7 @@ class Article:
 
 
 @warehouse.handle(bus)
-async def find(number: int) -> Article:  # in Java: Article find(Integer number)
+async def find(number: int) -> Article:  # in Java: Article find(int number), or find(Integer number)
     if number != 7:
         raise NotFound(f"there is no article {number}")
     return Article(number, "paint", 12.5)
@@ -49,7 +49,7 @@ def call(number: int, reply: str) -> dict[str, object]:
     marked = {"^EncodedType": "java.lang.Integer", "^ObjectID": "-1", "^NumVal": number}
     return {
         "ToSubject": "com.acme.client.Warehouse:RPC",
-        "CommandType": "find:java.lang.Integer:",
+        "CommandType": "find:int:",
         "MethodParms": {"^EncodedType": "java.util.ArrayList", "^ObjectID": "1", "^Value": [marked]},
         "ReplyTo": f"{reply}:RespondTo:RPC",
         "ErrorTo": f"{reply}:Errors:RPC",

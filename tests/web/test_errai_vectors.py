@@ -188,7 +188,8 @@ async def test_its_server_answers_calls_and_our_call_is_what_its_client_would_sa
         results: list[Any] = []
 
         async def call() -> None:
-            results.append(await service.call(bus, "add", 2, 3, returns=int))
+            add = service.method("add", "java.lang.Integer", "java.lang.Integer", returns=int)
+            results.append(await bus.request(add, [2, 3]))
             results.append(await bus.request(service.method("fire", returns=None), []))
 
         group.start_soon(call)

@@ -10,10 +10,10 @@ notify      the same, ``"PolybusVerb": "notify"``                   the verb onl
 request     and ``ReplyTo``, ``ErrorTo``, ``PolybusTtl``            ``<subject>:<id>:RespondTo:RPC``, ``...:Errors:RPC``
 response    ``ToSubject``: that of ReplyTo; ``Value``
 error       ``ToSubject``: that of ErrorTo; ``ErrorMessage``,       ``PolybusCode``, ``PolybusReason``,
-            ``AdditionalDetails``, ``Throwable``                    ``PolybusDetail`` (JSON as text)
+            ``AdditionalDetails``, ``Throwable``                    ``PolybusDetail`` (JSON as text); else Throwable says why
 call        ``CommandType``: the signature, ``MethodParms``         on the bus ``<interface>:RPC.<signature>``
 result      ``MethodReply``                                         none of a void method
-subscribe   to the other bus: ``RemoteSubscribe``, ``Subject``      or ``SubjectsList``; ``RemoteUnsubscribe``
+subscribe   to the other bus: ``RemoteSubscribe``, ``Subject``      or ``SubjectsList`` or ``RemoteServices``
 cancel      ``PolybusVerb``, ``ReplyTo``, ``ErrorTo``               from here on: extensions between polybus peers
 open        ``PolybusVerb``, ``PolybusId``, ``PolybusMode``,        ``PolybusN``: the opener's credit
             ``PolybusN``, ``PolybusHops``, ``Value``
