@@ -51,6 +51,7 @@ class Backlog:
         "adapter",
         "alike",
         "bus",
+        "carries_headers",
         "crowd",
         "flowing",
         "format",
@@ -84,6 +85,8 @@ class Backlog:
         self.state: State = State.CONNECTING
         self.session: Session | None = None
         self.transport: Transport | None = None
+        self.carries_headers: bool = True
+        """Whether its wire has headers: known since the first session, also while the link is down."""
         self.shared: Codec | None = None
         """The codec, where a publication has the same frame on all its sessions."""
         self.alike: tuple[Codec, type[Transport], str] | None = None

@@ -407,6 +407,5 @@ def split(peers: tuple[Peer, ...]) -> tuple[list[Peer], list[Peer]]:
     carry: list[Peer] = []
     others: list[Peer] = []
     for peer in peers:
-        session = peer._link.session
-        (carry if session is not None and session.capabilities.headers else others).append(peer)
+        (carry if peer._link.carries_headers else others).append(peer)
     return carry, others

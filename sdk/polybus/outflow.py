@@ -99,6 +99,7 @@ class Outflow(Backlog):
         session, transport = self.session, self.transport
         assert session is not None and transport is not None
         can = session.capabilities
+        self.carries_headers = can.headers
         # Where publications are an extension, what a stranger asked for has a form that strangers read: see the session.
         known = self.opened or not can.asks_before_publishing or (self._peer is not None and self._peer._extended)
         self.shared = session.codec if can.shared_publish and known else None
