@@ -82,7 +82,14 @@ class AcquaintedPeer(AnsweredPeer):
         except (BusError, ConnectionError):
             return None
 
-    def _ask(self, facts: dict[str, Any]) -> Question:
+    def greet(self) -> None:
+        """Ask on a connection that has just come back, before anything else is written there: whoever answers it does not know
+        yet who this is, and what strangers subscribe to is sent to them without headers.
+        """
+        if self._asking is None or self._asking.done():
+            self._asking = self._ask({}, first=True)
+
+    def _ask(self, facts: dict[str, Any], *, first: bool = False) -> Question:
         link, body = self._link, question_of(self.id, **facts)
         runtime = link.runtime
         now = runtime.time()
@@ -92,7 +99,7 @@ class AcquaintedPeer(AnsweredPeer):
         try:
             message.format = chosen = link.format_for(body, HELLO)
             message.raw = chosen.encode(body)
-            link.request(message, question, self)  # type: ignore[arg-type]  # every one is a Peer
+            (link.request_first if first else link.request)(message, question, self)  # type: ignore[arg-type]  # every one is a Peer
         except BusError as error:  # this wire cannot carry it, or not now
             question._fail(error)
         if question.deadline < self._due:
