@@ -5,13 +5,30 @@ from __future__ import annotations
 import logging
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
 from typing import Any
 
 import anyio
+import msgspec
 import pytest
 
-from polybus import Bus, ConnectFailed, Limits, NoHandler, RequestError, Route, bridge, connect
+from polybus import (
+    Bus,
+    ConnectFailed,
+    Identity,
+    Limits,
+    Message,
+    NoHandler,
+    Peer,
+    QueueFull,
+    RequestError,
+    Route,
+    bridge,
+    connect,
+)
 from polybus.events import DeadLettered
+from polybus.message import Kind
+from polybus.plugins import Closed
 from polybus.testing import pair
 
 from .support import bounded, eventually
@@ -272,3 +289,167 @@ async def test_a_bus_with_a_link_and_a_bridge_to_the_same_goal_is_heard_once_the
         await eventually(lambda: len(heard) >= 20)
         await anyio.wait_all_tasks_blocked()
         assert heard == list(range(20))
+
+
+# -- links that go down --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+@bounded
+async def test_what_waits_for_a_link_that_is_down_has_not_forgotten_where_it_has_been(protocol: str) -> None:
+    servers = [Bus(), Bus()]
+    heard = [hearing(server) for server in servers]
+    gates = [Bus(), Bus()]
+    async with AsyncExitStack() as stack:
+        enter = stack.enter_async_context
+        for which, (server, gate) in enumerate(zip(servers, gates, strict=True)):
+            await enter(pair(servers[1 - which], protocol=protocol, client=gate, reconnect=True))
+            await enter(bridge(server, gate, routes=CROSSING))
+        asker = await enter(pair(servers[0], protocol=protocol))
+        number = 0
+        for gate in gates:
+            (peer,) = gate.peers
+            peer._link.abort(Closed(1006, "cut"), comes_back=True)
+            for _ in range(10):
+                await asker.publish("x.news", number)
+                await servers[0].publish("x.news", number + 1)
+                number += 2
+        await eventually(lambda: all(len(got) >= number for got in heard))
+        await anyio.wait_all_tasks_blocked()
+        assert [sorted(got) for got in heard] == [list(range(number))] * 2
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+@bounded
+async def test_a_client_that_comes_back_is_known_before_it_subscribes(protocol: str) -> None:
+    """Else a server would send it the first publications as to a stranger: on CSB, without headers."""
+    known: list[bool | None] = []
+
+    def authorize(peer: Peer, verb: str, subject: str | int) -> bool:
+        if verb == "subscribe":
+            session = peer._link.session
+            assert session is not None
+            known.append(not session.capabilities.asks_before_publishing or peer._extended)
+        return True
+
+    server, gate = Bus(authorize=authorize), Bus()
+    hearing(gate)
+    async with pair(server, protocol=protocol, client=gate, reconnect=True):
+        for times in (1, 2, 3):
+            await eventually(partial(_has, known, times))
+            (peer,) = gate.peers
+            peer._link.abort(Closed(1006, "cut"), comes_back=True)
+        await eventually(lambda: len(known) == 4)
+    assert known == [True] * 4
+
+
+def _has(known: list[Any], count: int) -> bool:
+    return len(known) == count
+
+
+@bounded
+async def test_nothing_overtakes_what_waits_for_room_on_one_of_two_ways() -> None:
+    far, near = Bus(), Bus(limits=Limits(outbox=1))
+    heard = hearing(far)
+    async with pair(far, client=near), pair(far, client=near):
+        slow, _ = (peer._link for peer in near.peers)
+        slow.pause_writing()
+
+        async def say(first: int) -> None:
+            for number in range(first, first + 5):
+                await near.publish("x.news", number)
+
+        async with anyio.create_task_group() as group:
+            for first in (0, 100, 200):
+                group.start_soon(say, first)
+            await anyio.wait_all_tasks_blocked()
+            with pytest.raises(QueueFull):
+                near.publish_nowait("x.news", 300)  # the others get it
+            slow.resume_writing()
+        await eventually(lambda: len(heard) >= 16)
+        await anyio.wait_all_tasks_blocked()
+        assert sorted(heard) == [*range(5), *range(100, 105), *range(200, 205), 300]
+        for first in (0, 100, 200):
+            assert [one for one in heard if first <= one < first + 100 and one != 300] == list(range(first, first + 5))
+        assert far.stats().dropped == 0
+
+
+@bounded
+async def test_who_waits_for_the_turn_of_a_publication_gives_up_at_its_deadline() -> None:
+    far, near = Bus(), Bus(limits=Limits(outbox=1))
+    heard = hearing(far)
+    async with pair(far, client=near), pair(far, client=near):
+        slow, _ = (peer._link for peer in near.peers)
+        slow.pause_writing()
+        await near.publish("x.news", 0)  # fills the outbox
+        async with anyio.create_task_group() as group:
+            group.start_soon(near.publish, "x.news", 1)
+            await anyio.wait_all_tasks_blocked()
+            with pytest.raises(QueueFull, match="an earlier publication still waits"):
+                await near.publish("x.news", 2, timeout=0.01)
+            group.start_soon(near.publish, "x.news", 3)
+            await anyio.wait_all_tasks_blocked()
+            slow.resume_writing()
+        await eventually(lambda: len(heard) >= 3)
+        assert heard == [0, 1, 3]
+
+
+# -- order, and who may say something of it ------------------------------------------------------------------------------
+
+
+@bounded
+async def test_a_copy_that_comes_after_a_later_publication_of_its_stream_is_dropped_and_counted() -> None:
+    bus = Bus()
+    heard = hearing(bus)
+    async with pair(bus) as fast, pair(bus) as slow:
+        for number in (1, 2, 4):
+            say(fast, "x.news", f"id{number}.1.origin-1.{number},fast", number)
+        await eventually(lambda: heard == [1, 2, 4])
+        for number in (1, 2, 3, 4, 5):  # 3 was lost on the fast way
+            say(slow, "x.news", f"id{number}.1.origin-1.{number},slow", number)
+        say(slow, "x.other", "id6.1.origin-2.3,slow", 6)  # another stream
+        await eventually(lambda: len(heard) >= 5)
+        assert heard == [1, 2, 4, 5, 6]
+        assert bus.stats().dropped == 1
+
+
+@bounded
+async def test_who_has_another_identity_cannot_hold_back_what_others_pass_on() -> None:
+    """A stranger who may publish to the very subject, and knows all of the header but what has not been said yet."""
+    first, second = Bus(authenticate=lambda handshake: "asked"), Bus()
+    first.relay("x.>")
+    heard = [hearing(first), hearing(second)]
+    async with (
+        pair(first, client=second, identity="second"),
+        pair(first, identity="gateway") as honest,
+        pair(first, identity="gateway") as other_way,
+        pair(first, identity=Identity("stranger", key="7")) as forger,
+        second.subscribe("x.>") as beyond,
+    ):
+        await eventually(lambda: len(first.peers) == 4)
+        say(honest, "x.news", "id1.1.origin-1.1,gate", 1)
+        name = (await seen_by(second, beyond)).rpartition(".")[0].rpartition(".")[2]
+        for claimed in ("origin-1", name, f"{name}~", "origin-1~gateway"):
+            say(forger, "x.news", f"forged{claimed}.1.{claimed}.999999,gate", f"forged {claimed}")
+        await eventually(lambda: len(heard[1]) == 5)
+        for number in (2, 3):
+            say(honest, "x.news", f"id{number}.1.origin-1.{number},gate", number)
+            say(other_way, "x.news", f"id{number}.1.origin-1.{number},other", number)
+        await eventually(lambda: len(heard[1]) >= 7)
+        for got in heard:
+            assert [one for one in got if isinstance(one, int)] == [1, 2, 3]
+        say(other_way, "x.news", "late.1.origin-1.2,other", 2)  # of the same identity: late is late
+        await eventually(lambda: first.stats().dropped == 1)
+
+
+def say(client: Bus, subject: str, via: str, body: Any) -> None:
+    """Publish with a header of one's own choice."""
+    (peer,) = client.peers
+    raw = msgspec.json.encode(body)
+    peer._link.write(Message(Kind.PUBLISH, subject, None, raw, headers={"polybus-via": via}), peer)
+
+
+async def seen_by(bus: Bus, subscription: Any) -> str:
+    """The head of the header with which the next publication has come to a bus."""
+    message = await anext(subscription)
+    return str(message.shared["polybus-via"].decode().partition(",")[0])
