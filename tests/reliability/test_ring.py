@@ -16,7 +16,7 @@ from .ring import Ring, ring
 pytestmark = pytest.mark.anyio
 
 FAULTS = int(os.environ.get("POLYBUS_RING_FAULTS", "0"))
-"""Of each ring. POLYBUS_RING_FAULTS=50 is for those who have the time: all rings, with single and double links, on two loops."""
+"""Of each ring. POLYBUS_RING_FAULTS=50 is for those who have the time: all rings, single and double links, two loops."""
 SEEDS = (1, 2) if FAULTS else (1,)
 RINGS = {
     "ubre": ("ubre+tcp",) * 3,
