@@ -327,6 +327,7 @@ class ErraiClient(HttpClient):
             self._deliver(await self._requests.post("out", goodbye, {"phase": "disconnect"}))
             with anyio.move_on_after(PATIENCE):
                 await self._stream_over.wait()
+                await self._intake.settled()
         raise Lost(why)
 
     def _do_without_events(self) -> bool:
