@@ -30,6 +30,7 @@ from polybus import (
 )
 from polybus.events import LinkDown
 from polybus.testing import pair
+from polybus.transports.postmessage import MessageChannel, PortTransport
 from tests.broker.raw import raw_peer as csb_peer
 from tests.protocols.jrep.raw import raw as errai_peer
 from tests.reliability.raw import RawPeer
@@ -222,6 +223,18 @@ async def test_over_two_links_between_two_buses_each_link_has_its_own() -> None:
             first, second = await bodies(by_their_link, 3), await bodies(by_our_link, 3)
             assert first == second == [0, 1, 2]
             assert len(by_our_link) == len(by_their_link) == 0
+
+
+@bounded
+async def test_both_ends_of_a_message_port_can_be_asked() -> None:
+    channel, server = MessageChannel(), Bus()
+    async with server.serve(PortTransport(channel.port2), protocol="ubre"):
+        async with connect(PortTransport(channel.port1), protocol="ubre") as client:
+            await eventually(lambda: server.peers)
+            async with server.peers[0].subscribe("up.*") as up, client.peers[0].subscribe("down.*") as down:
+                await client.publish("up.a", 1)
+                await server.publish("down.b", 2)
+                assert (await bodies(up, 1), await bodies(down, 1)) == ([1], [2])
 
 
 @bounded

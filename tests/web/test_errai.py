@@ -122,6 +122,32 @@ async def test_a_client_associates_asks_and_calls_over_long_polls() -> None:
         assert await client.next() == {"ToSubject": "c:2:RespondTo:RPC", "MethodReply": {**marked, "^NumVal": 5}}
 
 
+async def test_one_client_is_asked_for_its_publications_over_long_polls() -> None:
+    bus = make_bus()
+    async with serving(bus) as client, another(client, "654-321") as other:
+        await client.associate()
+        await other.associate()
+        peer = bus.peers[0]
+        async with anyio.create_task_group() as group:
+            told = list[dict[str, Any]]()
+
+            async def send_when_asked() -> None:
+                told.append(await client.next())
+                await other.post({"ToSubject": "alarm", "Value": "nobody has asked this one"})
+                await client.post({"ToSubject": "alarm", "Value": "level 3"})
+
+            group.start_soon(send_when_asked)
+            async with peer.subscribe("alarm") as alarms:
+                message = await anext(alarms)
+                assert (message.body, message.peer) == ("level 3", peer)
+                assert len(alarms) == 0
+            told.append(await client.next())
+        assert [(each["CommandType"], each["Subject"]) for each in told] == [
+            ("RemoteSubscribe", "alarm"),
+            ("RemoteUnsubscribe", "alarm"),
+        ]
+
+
 async def test_a_thousand_messages_go_both_ways_in_order() -> None:
     bus, heard = make_bus(), list[Any]()
 

@@ -97,6 +97,19 @@ async def test_a_bus_talks_to_a_server_that_speaks_as_errai() -> None:
     assert server.queries[-1]["phase"] == "disconnect"
 
 
+async def test_one_server_of_errai_is_asked_alone_and_told_the_end() -> None:
+    async with errai() as (one, url), errai() as (other, elsewhere), Bus() as bus:
+        async with bus.connect(url) as peer, bus.connect(elsewhere):
+            async with peer.subscribe("news") as news:
+                other.say({"ToSubject": "news", "Value": "of the other"})
+                one.say({"ToSubject": "news", "Value": "from the poll"})
+                message = await anext(news)
+                assert (message.body, message.peer) == ("from the poll", peer)
+    told = [message["CommandType"] for message in one.seen if message.get("Subject") == "news"]
+    assert told == ["RemoteSubscribe", "RemoteUnsubscribe"]
+    assert all(message.get("Subject") != "news" for message in other.seen)
+
+
 async def test_an_answer_without_a_type_is_read_where_it_is_an_array() -> None:
     """As Errai's asynchronous servlets give it."""
     async with errai() as (server, url):
