@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Awaitable, Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
 import anyio
@@ -23,6 +23,17 @@ if TYPE_CHECKING:
     from ..plugins import DialOptions, Receiver
 
 __all__ = ["HttpClient", "Lost", "lost", "turned_away"]
+
+
+_PIECE: Final = 8 * 1024
+"""Bytes that have `Limits.write_timeout` to be taken."""
+_RATE: Final = 4 * 1024
+"""Bytes a second at which what waits in the kernel is expected to leave, before the server can answer."""
+
+
+async def _in_pieces(content: bytes) -> AsyncIterator[bytes]:
+    for start in range(0, len(content), _PIECE):
+        yield content[start : start + _PIECE]
 
 
 class Lost(Exception):
@@ -161,11 +172,22 @@ class HttpClient:
         Raises:
             Lost: No answer, or one without end.
         """
+        content = what.get("content")
+        if isinstance(content, bytes) and len(content) > _PIECE:
+            what = self._patiently(content, what)
         try:
             async with self._http.stream(method, url, **what) as response:
                 return response.status_code, response.headers, await self.read(response)
         except httpx.HTTPError as error:
             raise lost(self.address, error) from error
+
+    def _patiently(self, content: bytes, what: dict[str, Any]) -> dict[str, Any]:
+        """The same request over a line that may be slow: its timeouts are for each piece, not for the size."""
+        timeout = httpx.Timeout(what.get("timeout", self._http.timeout))
+        if timeout.read is not None:  # the kernel has taken what has not arrived yet
+            timeout.read += len(content) / _RATE
+        headers = {**what.get("headers", {}), "Content-Length": str(len(content))}
+        return {**what, "content": _in_pieces(content), "headers": headers, "timeout": timeout}
 
     async def read(self, response: httpx.Response) -> bytes:
         """The body of an answer.
