@@ -84,9 +84,10 @@ class AcquaintedPeer(AnsweredPeer):
 
     def greet(self) -> None:
         """Ask on a connection that has just come back, before anything else is written there: whoever answers it does not know
-        yet who this is, and what strangers subscribe to is sent to them without headers.
+        yet who this is, and what strangers subscribe to is sent to them without headers. One that was no bus of ours before is
+        asked as always.
         """
-        if self._asking is None or self._asking.done():
+        if self._extended and (self._asking is None or self._asking.done()):
             self._asking = self._ask({}, first=True)
 
     def _ask(self, facts: dict[str, Any], *, first: bool = False) -> Question:

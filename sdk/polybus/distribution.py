@@ -56,7 +56,7 @@ class Distribution(FanOut):
         """Whether a publication that has been on other buses is news here; takes the header off it."""
         via = Via.read((message.headers or {})[VIA])
         hide(message)
-        via = via._replace(origin=vouched(via.origin, peer)).over(depth_of(peer))
+        via = via.of(vouched(via.origin, peer)).over(depth_of(peer))
         message.shared[VIA] = str(via).encode()
         news = self.is_news(via, message.subject)
         if not news and self.asked.indices and not self.journeys.is_own(via):
@@ -111,7 +111,7 @@ class Distribution(FanOut):
             self.stopped(message, via.crossed)
             return
         on = Message(Kind.PUBLISH, message.subject, None, message.raw, message.format)
-        on.headers = {**(message.headers or {}), VIA: str(via.left(self._bus._id))}
+        on.headers = {**(message.headers or {}), VIA: str(self.journeys.leaving(via))}
         if message.raw is None and message.has_body:
             on._value = message.body
         alike = on

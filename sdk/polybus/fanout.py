@@ -75,7 +75,7 @@ class FanOut(Interest):
         self._hinted: set[str | int] = set()
         self._numbering: bool = False
         """Whether a publication is on its two ways, and may wait there."""
-        self._turns: deque[Any] = deque()
+        self._turns: deque[anyio.Event] = deque()
         self._stopped: set[str | int] = set()
         """Subjects of which the log says that some came too far."""
         self.journeys: Journeys = Journeys(bus._id)
@@ -180,7 +180,7 @@ class FanOut(Interest):
         known = message.shared.get(VIA)
         if known is not None:
             return Via.read(known.decode())
-        sort = None if message._attributes is None else message._attributes.get("priority")
+        sort = message.attributes.get("priority")
         if message.peer is not None:
             sort = f"{sort} relayed"  # what this bus itself publishes may wait for room meanwhile
         via = self.journeys.first(message.subject, sort).over(depth_of(message.peer))
@@ -189,10 +189,7 @@ class FanOut(Interest):
 
     def onward(self, message: Message) -> Message:
         """A publication as it goes to other buses, with where it has been."""
-        headers = {**(message.headers or {}), VIA: str(self.via_of(message).left(self._bus._id))}
-        on = Message(message.kind, message.subject, None, message.raw, message.format, headers, attributes=message._attributes)
-        on._value, on.expires, on.ttl = message._value, message.expires, message.ttl
-        return on
+        return message.with_headers({**(message.headers or {}), VIA: str(self.journeys.leaving(self.via_of(message)))})
 
     async def publish_two_ways(self, message: Message, route: Route, deadline: float) -> None:
         """`publish` of what may reach another bus on two ways: that one takes it once.
@@ -226,25 +223,23 @@ class FanOut(Interest):
             QueueFull: Not until the deadline.
         """
         while self._numbering:
-            waiter = self._bus._waiter()
-            self._turns.append(waiter)
-            try:
-                with anyio.move_on_at(deadline) as scope:
-                    await waiter
-            except BaseException:
-                if waiter not in self._turns:
-                    self._next_turn()
-                raise
-            finally:
-                if waiter in self._turns:
-                    self._turns.remove(waiter)
+            turn = anyio.Event()
+            self._turns.append(turn)
+            with anyio.move_on_at(deadline) as scope:
+                try:
+                    await turn.wait()
+                except BaseException:
+                    if turn.is_set():
+                        self._next_turn()
+                    else:
+                        self._turns.remove(turn)
+                    raise
             if scope.cancelled_caught:
-                self._next_turn()  # it may have been woken in the same moment
                 raise QueueFull("no room in time: an earlier publication still waits for it")
 
     def _next_turn(self) -> None:
         if self._turns and not self._numbering:
-            self._bus._wake(self._turns.popleft())
+            self._turns.popleft().set()
 
     def publish_two_ways_nowait(self, message: Message, route: Route, deadline: float) -> None:
         """The same without waiting.
@@ -255,7 +250,7 @@ class FanOut(Interest):
         carry, others = split(route.peers)
         failed: BusError | None = None
         if self._numbering:  # another waits for room on some way, and has a lower number: this one goes without
-            message.shared[VIA] = str(self.via_of(message)._replace(origin="")).encode()
+            message.shared[VIA] = str(self.via_of(message).of("")).encode()
         try:
             self.publish_nowait(self.onward(message), carry, (), deadline)
         except BusError as error:

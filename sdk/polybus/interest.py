@@ -194,7 +194,7 @@ class Interest:
             self.routes.clear()
         if not _announces(link):
             return
-        if link.upstream and link.session is not None and link.session.capabilities.asks_before_publishing and peer._extended:
+        if link.upstream and link.session is not None and link.session.capabilities.asks_before_publishing:
             peer.greet()
         later = []
         for pattern in self._allowed(peer, self._names(peer, link)):

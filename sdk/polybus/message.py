@@ -182,6 +182,12 @@ class Message(Generic[T_co]):
         message: Message = border.from_cloudevent(event, mode=mode)
         return message
 
+    def with_headers(self, headers: dict[str, str] | None) -> Message:
+        """The same with other headers, for another way."""
+        on = Message(self.kind, self.subject, None, self.raw, self.format, headers, attributes=self._attributes)
+        on._value, on.expires, on.ttl = self._value, self.expires, self.ttl
+        return on
+
     def forget_shared(self) -> None:
         """All have been served who could be at once: those who wait shall not hold the message twice."""
         self._shared = None

@@ -56,6 +56,10 @@ class Via(NamedTuple):
         """After one bus more."""
         return self._replace(buses=(*self.buses[1 - _BUSES :], bus))
 
+    def of(self, origin: str) -> Via:
+        """The same in a stream of another name; without one in none."""
+        return self._replace(origin=origin)
+
     def over(self, more: int) -> Via:
         """After so many bridges and tunnels more."""
         return self._replace(crossed=self.crossed + more) if more else self
@@ -158,6 +162,10 @@ class Journeys:
         stream = crc32(f"{subject} {sort}".encode("utf-8", "surrogatepass"))
         # Nobody guesses the id, and takes the place of what is to come.
         return Via(secrets.token_hex(8), 0, f"{self._bus}-{stream:x}", self._number)
+
+    def leaving(self, via: Via) -> Via:
+        """The way of what leaves this bus."""
+        return via.left(self._bus)
 
     def arrived(self, via: Via, subject: str | int) -> bool | None:
         """Whether a publication comes for the first time; None for one that comes too late to be in order."""

@@ -58,21 +58,22 @@ class Publications:
     async def _cross(self, message: Message) -> None:
         passage = self._passage
         here, there = passage.here, passage.there
+        mine, theirs = here._distribution, there._distribution
         try:
             target = passage.target(message.subject)
-            via = here._distribution.via_of(message)
+            via = mine.via_of(message)
             if via.crossed >= here.limits.hops:
-                here._distribution.stopped(message, via.crossed)
+                mine.stopped(message, via.crossed)
                 return
-            via = via.left(here._id).over(1)
-            if not there._distribution.is_news(via, target):
+            via = mine.journeys.leaving(via).over(1)
+            if not theirs.is_news(via, target):
                 return
             on = Message(Kind.PUBLISH, target, headers=passage.headers(message, None))
             await passage.converted(passage.route.request, message, on)
             now = there._running.time()
             if message.expires is not None:
                 on.expires, on.ttl = message.expires, message.expires - now
-            await there._distribution.publish_crossed(on, via, now + USUAL)
+            await theirs.publish_crossed(on, via, now + USUAL)
         except BusError as error:  # of some peer or its wire; the others have got it
             passage.lost(message, error)
         else:
@@ -86,9 +87,7 @@ class Crossing(HandlerInbox):
 
     def offer(self, message: Message) -> None:
         via = self._bus._distribution.via_of(message)
-        on = Message(Kind.PUBLISH, message.subject, None, message.raw, message.format, message.headers)
+        on = message.with_headers(message.headers)
         on.shared[VIA] = str(via).encode()
-        if message.raw is None and message.has_body:
-            on._value = message.body
-        on.expires, on.peer = message.expires, message.peer
+        on.peer = message.peer
         super().offer(on)

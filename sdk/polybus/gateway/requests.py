@@ -85,8 +85,9 @@ class Requests:
         if there._id in via.buses or here._id in via.buses:
             text = f"nobody handles {message.subject!r}: the bridges lead back to where it has been"
             raise RequestError(Code.UNIMPLEMENTED, text)
-        crossed = self._passage.hop(message.subject, via.crossed + depth_of(message.peer))
-        return via._replace(crossed=crossed).left(here._id)
+        via = via.over(depth_of(message.peer))
+        self._passage.hop(message.subject, via.crossed)
+        return via.over(1).left(here._id)
 
     async def _answer(self, on: Message, deadline: float) -> Message:
         there = self._passage.there
