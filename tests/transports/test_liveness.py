@@ -314,7 +314,10 @@ async def test_whoever_waits_for_the_rest_of_a_frame_says_that_it_is_there(anyio
         await slow.second(head(WS, 1_000_000))
         for _ in range(3):
             await slow.second(bytes(10_000))
+        for _ in range(3):
+            await slow.second(bytes(10_000))
             assert await raw.exactly(2) == b"\x8a\0"
+            assert raw.seen == b"", "none before the fourth second"
 
 
 # -- a peer that reads slowly

@@ -26,8 +26,8 @@ class WebSocketTransport(StreamTransport):
 
     After `Limits.ping_interval` of silence the peer is asked for a sign of life; without any for `Limits.ping_timeout` the
     connection is cut. The clock runs even when the ping cannot leave because the peer reads nothing; it begins anew for as long
-    as what was written before the ping still arrives, where the kernel tells that. Who waits for the rest of a frame says about
-    once a second that it is there: over a slow line the sender's ping, behind the frame, may be answered too late.
+    as what was written before the ping still arrives, where the kernel tells that. Who waits long for the rest of a frame says
+    about once a second that it is there: over a slow line the sender's ping, behind the frame, may be answered too late.
     """
 
     __slots__ = ("_acknowledged", "_framer", "_ping_ends", "_pinged_at")
@@ -122,9 +122,10 @@ class WebSocketTransport(StreamTransport):
         return self._framer.arrived
 
     def _check_frame(self, now: float) -> None:
-        pace = self._pace
         super()._check_frame(now)
-        if pace is not None and pace is self._pace and self._state is State.OPEN and not self._wire.backlog():
+        pace = self._pace
+        slow = pace is not None and now - pace.began >= self._host.limits.ping_timeout / 2
+        if slow and self._state is State.OPEN and not self._wire.backlog():
             self._wire.write(self._framer.pong())
 
     def _check_silence(self, now: float) -> None:
