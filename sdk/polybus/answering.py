@@ -28,6 +28,7 @@ class AnsweredPeer(KnownPeer):
     # Declared in `KnownPeer`; again here for type checkers.
     scopes: set[anyio.CancelScope] | None
     stopping: int
+    expected: dict[Call, int] | None
 
     def answer(self, call: Call, value: Any) -> None:
         if call.message.kind is Kind.REQUEST:

@@ -28,6 +28,7 @@ class Outflow(Backlog):
     shared: Codec | None
     alike: tuple[Codec, type[Transport], str] | None
     send_framed: Callable[[bytes, int], None] | None
+    carries_headers: bool
 
     def flush(self) -> None:
         """Hand what the session has queued to the transport."""
