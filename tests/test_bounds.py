@@ -12,7 +12,7 @@ import polybus
 PACKAGE = Path(polybus.__file__).parent
 MODULES = (
     "acquaintance answering asking authority backlog bus calls channel channel_calls channelled connecting crowd"
-    " deliveries distribution event_stream execution fanout inbox incoming interest known_peer inflow life link links"
+    " deliveries distribution ends event_stream execution fanout inbox incoming interest known_peer inflow life link links"
     " loopback openings outbox outflow passages peer publishing relaying reply router routing runtime serving"
     " subject_index subscription turns urgency workers"
 ).split()
@@ -69,6 +69,12 @@ BOUNDS: dict[str, str] = {
     "crowd.peers": "Limits.peers",
     "crowd.said": "Limits.running messages of a stranger, a sixteenth of Limits.queue_bytes; charged",
     "deliveries._publishers": OURS,
+    "ends._asked": "one for each peer",
+    "ends._names": "one for each peer",
+    "ends._proofs": "one for each peer",
+    "ends._told": "one for each peer",
+    "ends.held_out": "one for each peer",
+    "ends.pending": "one for each peer",
     "fanout._bare": "one for each peer",
     "fanout._hinted": "256 subjects",
     "fanout._stopped": "256 subjects",
@@ -80,8 +86,8 @@ BOUNDS: dict[str, str] = {
     "fanout.routes": "4,096 subjects, then it is emptied",
     "event_stream._waiters": OURS,
     "execution.middleware": OURS,
-    "inbox._overflow": "Limits.queue_bytes of each link; charged",
-    "inbox._queue": "`queue` messages and Limits.queue_bytes, and what is held back for links; charged",
+    "inbox._overflow": "Limits.queue_bytes; charged",
+    "inbox._queue": "`queue` messages and Limits.queue_bytes, and what is held back; charged",
     "inbox._room": OURS,
     "link._taps": "as bus._recorders, and one",
     "inflow.deferred": "one for each channel of the link, for the time of one chunk",

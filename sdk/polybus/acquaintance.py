@@ -97,6 +97,8 @@ class AcquaintedPeer(AnsweredPeer):
         question = Question(self, now)  # type: ignore[arg-type]  # every one is a Peer
         message = Message(Kind.REQUEST, HELLO, None, None, link.format, None, runtime.ttl(now, question.deadline))
         question._abandon = self._abandoned
+        if link.upstream:
+            body |= runtime.ends.introduction(self)  # type: ignore[arg-type]  # every one is a Peer
         try:
             message.format = chosen = link.format_for(body, HELLO)
             message.raw = chosen.encode(body)
@@ -111,9 +113,19 @@ class AcquaintedPeer(AnsweredPeer):
         """It has said who it is."""
         if is_answer(answer):
             self._answers_only = answer.get("answers_only") is True
+            self.is_at_an_end(answer.get("proof"))
             self.is_ours(answer.get("subscribes"))
         else:
             self._extended = False
+            self.is_at_an_end()
+
+    def is_at_an_end(self, proof: Any = None) -> None:
+        """A question who it is has come to its end.
+
+        Args:
+            proof: What it said of the bus that it is.
+        """
+        self._link.runtime.ends.answered(self, proof)  # type: ignore[arg-type]  # every one is a Peer
 
     def is_ours(self, subscribes: Any = None) -> None:
         """It has shown to be one of ours.

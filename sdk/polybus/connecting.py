@@ -130,6 +130,7 @@ class Connecting:
             link.recorder = self._recorder
             if within(runtime):
                 bus._own_links.add(link)
+            await bus._distribution.introduced()
             await self._first(link)
             await bus._announced(link)
             if (why := link.ends) is not None:  # refused while it was asked who it is
@@ -287,7 +288,7 @@ class Connecting:
         """The link's connection is gone."""
         if link.state is State.DOWN:
             if self._connector.reconnects:
-                self._bus._running.spawn(self._come_back, link, why)
+                link.runtime.spawn(self._come_back, link, why)
             else:  # a friendly goodbye of the peer is a loss all the same
                 link.abort(evolve(why, code=1006) if why.code == 1000 else why)
 
@@ -295,7 +296,7 @@ class Connecting:
         bus = self._bus
         reason = why.reason
         attempts = self._backoff.attempts
-        if bus._running.time() - self._up_since > self._backoff.bound(self._failures):
+        if link.runtime.time() - self._up_since > self._backoff.bound(self._failures):
             self._failures = 0  # a link that ends as soon as it is up counts as a failure, or the pauses would never grow
         while (attempts is None or self._failures < attempts) and self._connector.reconnects:
             delay = self._backoff.delay(self._failures)
@@ -322,7 +323,7 @@ class Connecting:
         link.abort(Closed(1006, f"given up after {self._failures} attempts: {reason}"))
 
     def _established(self, link: Link) -> None:
-        self._up_since = self._bus._running.time()
+        self._up_since = link.runtime.time()
         link.on_down = lambda why: self._down(link, why)
         if link.state is State.DOWN:  # lost again before we could look
             self._down(link, Closed(1006, "lost again"))

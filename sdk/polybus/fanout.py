@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import secrets
 from collections import deque
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -12,6 +13,7 @@ import anyio.lowlevel
 
 from .asked import Asked
 from .deliveries import Deliveries
+from .ends import Ends
 from .errors import BusError, QueueFull
 from .headers import VIA
 from .interest import Interest, bare_peer, has_numbers
@@ -47,7 +49,7 @@ def own_format(peers: tuple[Peer, ...]) -> Choose | None:
 class Route:
     """Where publications of one subject go, and in which form; remembered until anybody's interest changes."""
 
-    __slots__ = ("choose", "inboxes", "message", "peers", "sole", "two_ways")
+    __slots__ = ("choose", "inboxes", "message", "peers", "sole", "two_ways", "twice")
 
     def __init__(self, subject: str | int, inboxes: tuple[Inbox, ...], peers: tuple[Peer, ...], known: bool = True) -> None:
         self.inboxes: tuple[Inbox, ...] = inboxes
@@ -60,6 +62,8 @@ class Route:
         self.choose: Choose | None = own_format(peers)
         self.two_ways: bool = False
         """Whether some other bus might be reached twice."""
+        self.twice: tuple[tuple[Peer, ...], ...] = ()
+        """Peers that are known to be one bus, for each such bus."""
 
 
 class FanOut(Interest):
@@ -79,6 +83,7 @@ class FanOut(Interest):
         self._stopped: set[str | int] = set()
         """Subjects of which the log says that some came too far."""
         self.journeys: Journeys = Journeys(bus._id)
+        self.ends: Ends = Ends()
         self._upstream: tuple[Peer, ...] = ()
         self._bare: dict[Peer, int] = {}
         """Peers on wires without subscriptions that get every publication: they have not shown to be ours, or have as many
@@ -106,6 +111,11 @@ class FanOut(Interest):
         self._upstream = peers
         self.routes.clear()
 
+    def begin(self, ends: Ends) -> None:
+        """The bus runs, and will know who is at the other ends of its links."""
+        self.ends = ends
+        ends.changed = self._forget_routes
+
     def _forget_routes(self) -> None:
         self.routes.clear()
         self._inbound.clear()
@@ -125,6 +135,9 @@ class FanOut(Interest):
         route = Route(subject, self.local.match(subject), peers, self._unasked.keys().isdisjoint(peers))
         several = len(peers) > 1 and (self.relays.size > 0 or len(self._upstream) > 1)
         route.two_ways = several or (len(peers) > 0 and any(inbox.leads_on for inbox in route.inboxes))
+        if not route.two_ways:
+            route.twice = self.ends.same(peers)
+            route.two_ways = len(route.twice) > 0
         if not route.inboxes and not route.peers:
             self._bus._check_gone()
         self.routes[subject] = route
@@ -157,11 +170,12 @@ class FanOut(Interest):
         upstream = self.upstream
         if isinstance(subject, int) and len(upstream) > 1:  # the links that number their subjects, if there is any
             upstream = tuple(peer for peer in upstream if has_numbers(peer._link)) or upstream
-        if not matched:
-            return upstream
-        if not upstream:
-            return matched
-        return tuple(dict.fromkeys((*upstream, *matched)))
+        if matched and upstream:
+            matched = tuple(dict.fromkeys((*upstream, *matched)))
+        peers = matched or upstream
+        if held_out := self.ends.held_out:
+            peers = tuple(peer for peer in peers if peer not in held_out)
+        return peers
 
     @staticmethod
     def publish_alone(route: Route, link: Link, body: Any) -> None:
@@ -187,9 +201,9 @@ class FanOut(Interest):
         message.shared[VIA] = str(via).encode()
         return via
 
-    def onward(self, message: Message) -> Message:
+    def onward(self, message: Message, via: Via | None = None) -> Message:
         """A publication as it goes to other buses, with where it has been."""
-        return message.with_headers({**(message.headers or {}), VIA: str(self.journeys.leaving(self.via_of(message)))})
+        return message.with_headers({**(message.headers or {}), VIA: str(self.journeys.leaving(via or self.via_of(message)))})
 
     async def publish_two_ways(self, message: Message, route: Route, deadline: float) -> None:
         """`publish` of what may reach another bus on two ways: that one takes it once.
@@ -199,6 +213,9 @@ class FanOut(Interest):
         Raises:
             QueueFull, EncodeError, Unsupported, TooLarge: As `publish`.
         """
+        if route.twice and VIA not in message.shared:
+            await self._publish_twice(message, route, deadline)
+            return
         await self._turn(deadline)
         self._numbering = True
         try:
@@ -215,6 +232,29 @@ class FanOut(Interest):
         finally:
             self._numbering = False
             self._next_turn()
+
+    def _copies(self, message: Message, route: Route) -> list[tuple[Message, tuple[Peer, ...], tuple[Inbox, ...]]]:
+        """A publication as it goes to buses that are reached on one way, and to each that is reached on several.
+
+        It has an id there that nobody else is told, and no number: on each way all of them come in order, and what one way had
+        no room for comes on another, however late.
+        """
+        several = {peer for peers in route.twice for peer in peers}
+        others = tuple(peer for peer in route.peers if peer not in several)
+        return [
+            (message, others, route.inboxes),
+            *((self.onward(message, Via(secrets.token_hex(8))), peers, ()) for peers in route.twice),
+        ]
+
+    async def _publish_twice(self, message: Message, route: Route, deadline: float) -> None:
+        failed: BusError | None = None
+        for one, peers, inboxes in self._copies(message, route):
+            try:
+                await self.publish(one, peers, inboxes, deadline)
+            except BusError as error:  # each for itself
+                failed = failed or error
+        if failed is not None:
+            raise failed
 
     async def _turn(self, deadline: float) -> None:
         """Wait until no other publication is on its two ways.
@@ -247,17 +287,22 @@ class FanOut(Interest):
         Raises:
             QueueFull, EncodeError, Unsupported, TooLarge: As `publish`.
         """
-        carry, others = split(route.peers)
         failed: BusError | None = None
-        if self._numbering:  # another waits for room on some way, and has a lower number: this one goes without
-            message.shared[VIA] = str(self.via_of(message).of("")).encode()
-        try:
-            self.publish_nowait(self.onward(message), carry, (), deadline)
-        except BusError as error:
-            failed = error
-        self.publish_nowait(message, others, route.inboxes, deadline)
+        for one, peers, inboxes in self._copies_nowait(message, route):
+            try:
+                self.publish_nowait(one, peers, inboxes, deadline)
+            except BusError as error:  # each for itself
+                failed = failed or error
         if failed is not None:
             raise failed
+
+    def _copies_nowait(self, message: Message, route: Route) -> list[tuple[Message, Iterable[Peer], Iterable[Inbox]]]:
+        if route.twice:
+            return [*self._copies(message, route)]
+        carry, others = split(route.peers)
+        if self._numbering:  # another waits for room on some way, and has a lower number: this one goes without
+            message.shared[VIA] = str(self.via_of(message).of("")).encode()
+        return [(self.onward(message), carry, ()), (message, others, route.inboxes)]
 
     async def publish(self, message: Message, peers: Iterable[Peer], inboxes: Iterable[Inbox], deadline: float) -> None:
         """Deliver to all, waiting for room where that is the policy.

@@ -49,6 +49,7 @@ class Question(Reply[Any]):
 
     def _fail(self, error: BusError) -> None:
         peer = self._peer
+        peer.is_at_an_end()
         if peer._extended is None and self.sent:  # one that never left says nothing of the peer
             if isinstance(error, DeadlineExceeded):
                 peer._silent = True

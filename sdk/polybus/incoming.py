@@ -16,6 +16,7 @@ from .calls import Call, RefusedCall
 from .errors import BusError, Code
 from .greeting import HELLO, answer_of
 from .headers import VIA
+from .hello import HELLO_TIMEOUT
 from .message import Kind, Message
 from .openings import credited, ended, item, opened, spelled
 from .relaying import hide
@@ -25,6 +26,7 @@ from .turns import DRAINING, admit, duplicate
 
 if TYPE_CHECKING:
     from .handlers import Handler
+    from .link import Link
     from .peer import Peer
 
 __all__ = ["receive"]
@@ -133,14 +135,29 @@ def _hello(peer: Peer, message: Message) -> None:
 
 def _answer_hello(peer: Peer, message: Message) -> None:
     body = message.body if isinstance(message.body, dict) else {}
+    link = peer._link
+    if link.upstream or link.runtime.ends.said(peer, body.get("secret")):
+        _say_hello(peer, link, message, body)
+    else:
+        peer.spawn(_say_hello_later, peer, link, message, body)
+
+
+async def _say_hello_later(peer: Peer, link: Link, message: Message, body: dict[str, Any]) -> None:
+    await link.runtime.ends.settled(HELLO_TIMEOUT / 2)  # so that the peer hears of it in time
+    if peer.connected:
+        _say_hello(peer, link, message, body)
+
+
+def _say_hello(peer: Peer, link: Link, message: Message, body: dict[str, Any]) -> None:
     confirm = body.get("confirm")
     answer = answer_of(body, peer.id)
     if answer is None:
         peer.send_error(message, Code.UNIMPLEMENTED, "this question has come back to the bus that asked it")
         return
-    if not peer._link.initiates:
+    if not link.initiates:
         answer["answers_only"] = True
-    if to_tell := peer._link.bus._distribution.to_tell(peer):
+    answer |= link.runtime.ends.answer(body.get("nonce"))
+    if to_tell := link.bus._distribution.to_tell(peer):
         answer["subscribes"] = to_tell
     peer.is_ours(body.get("subscribes"))
     if isinstance(confirm, list):

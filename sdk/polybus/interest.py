@@ -5,17 +5,20 @@ from __future__ import annotations
 import inspect
 import logging
 from collections.abc import Iterable
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import anyio
 
 from .errors import BusError, Disconnected, Forbidden, LocalProtocolError, Unsupported
+from .hello import HELLO_TIMEOUT
 from .message import Kind, Message
 from .subjects import is_pattern, wire_pattern
 
 if TYPE_CHECKING:
     from .asked import Asked
     from .bus import Bus
+    from .ends import Ends
     from .link import Link
     from .peer import Peer
     from .subscription import Subscription
@@ -36,6 +39,12 @@ class Interest:
     _inbound: dict[str | int, Any]
     asked: Asked
     routes: dict[str | int, Any]
+    ends: Ends
+
+    @property
+    def upstream(self) -> tuple[Peer, ...]:
+        """Peers of point-to-point links that this bus opened: they get every publication."""
+        raise NotImplementedError
 
     def want(self, pattern: str | int) -> None:
         """Count one more interest of this bus."""
@@ -178,10 +187,38 @@ class Interest:
             return False
         return capabilities.subscribe and (capabilities.patterns or not is_pattern(pattern))
 
-    def restore(self, link: Link) -> None:
-        """A link is up: tell it of all interest, before any other traffic."""
+    def restore(self, link: Link, *, alone: bool) -> None:
+        """A link is up: tell it of all interest, before any other traffic.
+
+        Args:
+            alone: There is no other link, and nobody can come: no bus can be reached on two ways.
+        """
+        for peer in () if alone else self.strangers():
+            self.introduce(peer)
         for peer in link.peers:
             self.met(peer)
+
+    async def introduced(self) -> None:
+        """Before there is one link more: tell those who know of this bus's interest who it is."""
+        if self.upstream and self._interest:
+            for peer in self.strangers():
+                with suppress(BusError):
+                    await peer.hello()
+
+    def introduce(self, peer: Peer) -> None:
+        """Say who this bus is to a peer that it has dialled, where the same bus may be there on another link: that has dialled
+        this one, or was dialled twice."""
+        self.ends.introduces(peer)
+        _ = peer.question()
+
+    async def _let_speak(self, peer: Peer) -> None:
+        """One of ours says who it is at once."""
+        await anyio.sleep(HELLO_TIMEOUT)
+        self.ends.release(peer)
+
+    def strangers(self) -> list[Peer]:
+        """Peers that this bus has dialled, and has not told who it is."""
+        return [peer for peer in self.upstream if peer.may_be_ours and not self.ends.knows_us(peer)]
 
     def met(self, peer: Peer) -> None:
         """A peer is there: tell it of all interest, before any other traffic."""
@@ -189,6 +226,8 @@ class Interest:
         if not link.upstream and link.initiates and link.session is not None and not link.session.capabilities.subscribe:
             self._bare[peer] = 0
             self.routes.clear()
+            if self.ends.wait_for(peer):
+                peer.spawn(self._let_speak, peer)
         if link.session is not None and link.session.capabilities.asks_before_publishing and not peer._extended:
             self._unasked[peer] = None
             self.routes.clear()

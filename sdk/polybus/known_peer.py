@@ -143,6 +143,12 @@ class KnownPeer(Answer):
         return link.state.value == "up" and (self.key is None or link.crowd is None or link.crowd.peers.get(self.key) is self)
 
     @property
+    def may_be_ours(self) -> bool:
+        """Whether it is there, and can be asked who it is; it has not shown that it is none of ours."""
+        session = self._link.session
+        return self.connected and self._extended is not False and session is not None and session.capabilities.extensions
+
+    @property
     def gone(self) -> bool:
         """Whether it has left for good; one whose link is to come back has not."""
         link = self._link

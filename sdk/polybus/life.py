@@ -134,6 +134,7 @@ class Life(Router):
             try:
                 await runtime.open()
                 self._execution.start(runtime)
+                self._distribution.begin(runtime.ends)
                 for listen in self._listens:
                     self._start_listen(listen)
                 if self._lifespan is not None:

@@ -120,7 +120,7 @@ class Links(Life):
                 self._opened.append(link)
             if link.peer is not None:
                 self._distribution.upstream = tuple(dict.fromkeys((*self._distribution.upstream, link.peer)))
-        self._distribution.restore(link)
+        self._distribution.restore(link, alone=not self._listeners and len(link.runtime.links) < 2)
 
     def _peer_up(self, peer: Peer) -> None:
         """One of many peers on a link is there."""
@@ -135,6 +135,8 @@ class Links(Life):
                 for subscription in list(self._subscriptions):
                     if subscription.peer is None:  # the others have heard of the end of theirs
                         subscription.fail(another(gone))
+            if link.peer is not None:
+                self._distribution.ends.forget(link.peer)
         for listener in self._listeners:
             listener._gate.gone(link)
         self._own_links.discard(link)
@@ -149,8 +151,14 @@ class Links(Life):
             raise another(gone)
 
     async def _announced(self, link: Link) -> None:
-        """Wait until a new link knows of what this bus has subscribed to."""
-        if self._distribution._interest and (peer := link.peer) is not None:
+        """Wait until a new link knows who this bus is and what it has subscribed to, as far as it is told."""
+        peer = link.peer
+        if peer is not None and peer in self._distribution.ends.pending:
+            try:
+                await peer.extended()
+            except BusError:
+                return
+        if self._distribution._interest and peer is not None:
             await self._distribution.restored(peer)
             if peer._extended is False or peer._silent:
                 return

@@ -380,6 +380,10 @@ class Peer(ChannelledPeer):
         for scope in list(scopes or ()):
             scope.cancel()
         self._link.bus.lost(self, None if going_on else error or Disconnected(reason, self.address, False))
+        if self._link.upstream:
+            self._link.runtime.ends.lost(self)
+        else:
+            self._link.runtime.ends.forget(self)
         self._asking = self._late = None
         self._silent = False
         if self._extended is False:

@@ -20,6 +20,7 @@ from ._scopes import effective_deadline
 from .account import Account
 from .context import current_call
 from .eager import EagerWorkers
+from .ends import Ends
 from .workers import Workers
 
 if TYPE_CHECKING:
@@ -80,6 +81,8 @@ class Runtime:
         """Peers with requests that wait for a place."""
         self.buffered: int = 0
         """Bytes in all outboxes and held-back queues."""
+        self.ends: Ends = Ends()
+        """Which peers are one and the same bus."""
         self.large: Account = Account(self)
         """Large bodies of requests that run."""
         self.gone: BusError | None = None

@@ -1,0 +1,191 @@
+"""Which peers are one and the same bus: two buses may have dialled each other, or one the other twice.
+
+A publication that goes to a bus on several links carries an id there, and is taken once (see `relaying`). Who is the same bus,
+is found out by hellos:
+
+* To a bus that it dials, a bus says a secret of its own, the same on all its links, before it subscribes there.
+* With it goes a question. The answer is made of the secret of the one that answers: it can be compared with secrets that were
+  said, and tells nobody what that secret is.
+
+Who dials in learns no secret, so it can neither pass for another bus nor come to know the ids of what goes to one: each bus has
+ids of its own. Whatever a peer says of itself has effect on what it is sent alone: with an id or without. Only a server that a
+bus has dialled itself knows its secret.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import secrets
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any, Final
+
+import anyio
+
+if TYPE_CHECKING:
+    from .peer import Peer
+
+__all__ = ["Ends"]
+
+_SHORTEST: Final = 16
+_LONGEST: Final = 64
+
+
+class Ends:
+    """What one bus knows of who is at the other ends of its links, and tells of itself."""
+
+    __slots__ = ("_answered", "_asked", "_names", "_proofs", "_secret", "_told", "changed", "held_out", "pending")
+
+    def __init__(self) -> None:
+        self._secret = secrets.token_hex(16)
+        self.changed: Callable[[], None] = _nothing
+        """Called when another answer of `same` may be right, or somebody is held out."""
+        self._names: dict[Peer, str] = {}
+        """The secrets of peers: of those who dialled what they said, of those who were dialled what their answer shows."""
+        self._asked: dict[Peer, str] = {}
+        """The questions to those who were dialled."""
+        self._proofs: dict[Peer, str] = {}
+        """Their answers."""
+        self._told: set[Peer] = set()
+        """Those who have been asked on the connection that they have now."""
+        self.pending: dict[Peer, None] = {}
+        """Those who were dialled and have not answered yet, for the first time."""
+        self.held_out: dict[Peer, None] = {}
+        """Peers that are sent no publications until nothing is pending: they may be sent them on another link already."""
+        self._answered: anyio.Event | None = None
+
+    # -- what is said ----------------------------------------------------------------------------------------------------
+
+    def introduction(self, peer: Peer) -> dict[str, str]:
+        """What a hello says to a peer that this bus has dialled."""
+        nonce = self._asked.get(peer)
+        if nonce is None:
+            nonce = self._asked[peer] = secrets.token_hex(8)
+        self._told.add(peer)
+        return {"secret": self._secret, "nonce": nonce}
+
+    def introduces(self, peer: Peer) -> None:
+        """A hello is about to go to a peer whose link has come up."""
+        if peer not in self._asked:
+            self.pending[peer] = None
+            if self._names:
+                self.held_out[peer] = None
+                self.changed()
+
+    def knows_us(self, peer: Peer) -> bool:
+        """Whether a peer has been told who this bus is."""
+        return peer in self._told
+
+    def answer(self, nonce: Any) -> dict[str, str]:
+        """What the answer to a hello says."""
+        return {"proof": _proof(self._secret, nonce)} if _is_token(nonce) else {}
+
+    # -- what is heard ---------------------------------------------------------------------------------------------------
+
+    def said(self, peer: Peer, name: Any) -> bool:
+        """A peer that dialled this bus says who it is. Whether that can be compared with all others already."""
+        if not _is_token(name):
+            self.release(peer)
+        elif peer not in self._names:  # it is said once: who says something else every time makes nobody think
+            self._names[peer] = name
+            for other, proof in self._proofs.items():
+                if _is_proof(proof, name, self._asked[other]):
+                    self._names[other] = name
+            if self.pending:
+                self.held_out[peer] = None
+            else:
+                self.held_out.pop(peer, None)
+            self.changed()
+        return peer not in self.held_out
+
+    def answered(self, peer: Peer, proof: Any) -> None:
+        """A peer that this bus dialled has answered a hello; None where it did not, or is none of ours."""
+        nonce = self._asked.get(peer)
+        if _is_token(proof) and nonce is not None and self._proofs.get(peer) != proof:
+            self._proofs[peer] = proof
+            self._names.pop(peer, None)
+            for name in dict.fromkeys(self._names.values()):
+                if _is_proof(proof, name, nonce):
+                    self._names[peer] = name
+                    break
+            self.changed()
+        if peer in self.pending:
+            del self.pending[peer]
+            if not self.pending:
+                self.settle()
+
+    def wait_for(self, peer: Peer) -> bool:
+        """Hold out a peer that has dialled this bus and that would be sent everything at once, until it has said who it is.
+
+        Returns:
+            Whether it is: this bus has dialled one of ours, and it might be the same.
+        """
+        if self._proofs:
+            self.held_out[peer] = None
+            self.changed()
+        return bool(self._proofs)
+
+    def release(self, peer: Peer) -> None:
+        """Hold a peer out no longer."""
+        if peer in self.held_out:
+            del self.held_out[peer]
+            self.changed()
+
+    def settle(self) -> None:
+        """Hold nobody out any longer."""
+        if self.held_out:
+            self.held_out.clear()
+            self.changed()
+        if self._answered is not None:
+            self._answered.set()
+            self._answered = None
+
+    async def settled(self, patience: float) -> None:
+        """Wait until all have answered who were asked, but no longer than that."""
+        if self.pending:
+            if self._answered is None:
+                self._answered = anyio.Event()
+            with anyio.move_on_after(patience):
+                await self._answered.wait()
+        self.settle()
+
+    def lost(self, peer: Peer) -> None:
+        """The connection of a peer has ended; its link may come back, and with it the same bus."""
+        self._told.discard(peer)
+
+    def forget(self, peer: Peer) -> None:
+        """A peer has gone for good."""
+        self._told.discard(peer)
+        self._names.pop(peer, None)
+        self._asked.pop(peer, None)
+        self._proofs.pop(peer, None)
+        self.answered(peer, None)
+        self.held_out.pop(peer, None)
+
+    # -- who is the same -------------------------------------------------------------------------------------------------
+
+    def same(self, peers: Iterable[Peer]) -> tuple[tuple[Peer, ...], ...]:
+        """Those of the peers who are one bus, for each such bus."""
+        names = self._names
+        by_name: dict[str, list[Peer]] = {}
+        for peer in peers if len(names) > 1 else ():
+            if (name := names.get(peer)) is not None:
+                by_name.setdefault(name, []).append(peer)
+        return tuple(tuple(each) for each in by_name.values() if len(each) > 1)
+
+
+def _nothing() -> None:
+    pass
+
+
+def _is_token(text: Any) -> bool:
+    return isinstance(text, str) and _SHORTEST <= len(text) <= _LONGEST
+
+
+def _proof(name: str, nonce: str) -> str:
+    key, question = (text.encode("utf-8", "surrogatepass") for text in (name, nonce))
+    return hmac.new(key, question, hashlib.sha256).hexdigest()
+
+
+def _is_proof(proof: str, name: str, nonce: str) -> bool:
+    return hmac.compare_digest(proof.encode("utf-8", "surrogatepass"), _proof(name, nonce).encode())
