@@ -11,7 +11,7 @@ from typing import Any
 import anyio
 import pytest
 
-from polybus import Backoff, Bus, Kind, Message, Peer, connect
+from polybus import Backoff, Broker, Bus, Kind, Message, Peer, connect
 from polybus.ends import Ends
 from polybus.plugins import Closed
 from polybus.testing import pair
@@ -205,6 +205,19 @@ async def test_a_bus_that_has_dialled_another_twice_hears_each_publication_once(
             await group.start(hearing.read_all)
         await check_both_ways(at_a, at_b)
         group.cancel_scope.cancel()
+
+
+@bounded
+async def test_a_client_that_has_dialled_a_broker_twice_hears_each_publication_once() -> None:
+    server, client = barrier(Bus()), barrier(Bus())
+    at_server, at_client = Hearing(server), Hearing(client)
+    urls = place("csb"), place("csb")
+    async with Broker(clients=urls[0], servers=urls[1]) as broker, anyio.create_task_group() as group:
+        async with connect(broker.server_urls[0], bus=server), client.connect(urls[0]), client.connect(urls[0]):
+            for hearing in (at_server, at_client):
+                await group.start(hearing.read_all)
+            await check_both_ways(at_server, at_client)
+            group.cancel_scope.cancel()
 
 
 # -- links that break ----------------------------------------------------------------------------------------------------
