@@ -176,6 +176,28 @@ async def test_what_a_chain_is_too_long_for_is_refused_or_counted_told_and_logge
     assert [line.split("'")[1] for line in lines] == ["x.news", "x.other"]
 
 
+@bounded
+async def test_a_publication_at_the_end_of_its_way_is_not_told_as_lost_because_a_bridge_leads_back() -> None:
+    """Bridges that pass publications both ways: the last bus has one back to where the publication has come from."""
+    limits = Limits(hops=2)
+    buses = [Bus(limits=limits) for _ in range(4)]
+    heard = [hearing(bus) for bus in buses]
+    routes = [Route("x.>", "x.{rest}"), Route("x.>", "x.{rest}", reverse=True)]
+    async with AsyncExitStack() as stack:
+        for bus in buses:
+            await stack.enter_async_context(bus)
+        for left, right in zip(buses, buses[1:], strict=False):
+            await stack.enter_async_context(bridge(left, right, routes=routes))
+        await buses[1].publish("x.short", 1)  # two bridges to the last one: as far as it may
+        await eventually(lambda: [len(got) for got in heard] == [1, 1, 1, 1])
+        events = buses[2].events()
+        await buses[0].publish("x.long", 2)
+        told = [event async for event in first_of(events, DeadLettered, 1)]
+        assert [event.subject for event in told] == ["x.long"]
+    assert [got[-1] for got in heard] == [2, 2, 2, 1]
+    assert [bus.stats().dropped for bus in buses] == [0, 0, 1, 0]
+
+
 async def first_of(events: AsyncIterator[Any], kind: type[Any], count: int) -> AsyncIterator[Any]:
     """So many events of a kind."""
     while count:

@@ -20,7 +20,7 @@ class Asked:
 
     def __init__(self) -> None:
         self.indices: dict[Peer, SubjectIndex[Subscription]] = {}
-        """Who gets what each of the peers publishes. Looked at for every publication, so without a call."""
+        """Subscriptions to the publications of each peer. Looked at for every publication, so without a call."""
         self._patterns: dict[Peer, dict[str | int, dict[Subscription, None]]] = {}
 
     def add(self, peer: Peer, pattern: str | int, subscription: Subscription) -> None:
@@ -53,7 +53,7 @@ class Asked:
         return () if index is None else index.match(subject)
 
     def patterns(self, peer: Peer) -> tuple[str | int, ...]:
-        """What the peer is told of, besides what all are told."""
+        """Patterns that the peer is told of, besides those that all are told."""
         return tuple(self._patterns.get(peer, ()))
 
     def forget(self, peer: Peer) -> list[Subscription]:

@@ -7,11 +7,11 @@ from contextlib import AbstractAsyncContextManager, suppress
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, Protocol, Self, TypeVar
 
-import anyio
 from attrs import frozen
 
 from .errors import LocalProtocolError
 from .message import Message
+from .subscription import receive
 
 if TYPE_CHECKING:
     from .channel import Channel, Opening
@@ -34,14 +34,8 @@ class Run(Protocol):
 _END = object()
 
 
-async def _next(items: Any, timeout: float | None) -> Any:
-    try:
-        if timeout is None:
-            return await anext(items)
-        with anyio.fail_after(timeout):
-            return await anext(items)
-    except StopAsyncIteration:
-        return _END
+async def _next(items: Any) -> Any:
+    return await anext(items, _END)
 
 
 class BlockingItems(Generic[T]):
@@ -58,7 +52,7 @@ class BlockingItems(Generic[T]):
         return self
 
     def __next__(self) -> T:
-        item: T = self._run(_next, self._items, None)
+        item: T = self._run(_next, self._items)
         if item is _END:
             raise StopIteration
         return item
@@ -73,15 +67,9 @@ class BlockingItems(Generic[T]):
             TimeoutError: Nothing came in time.
             EOFError: There will be no more.
             BusError: As iterating does.
+            TypeError, ValueError: `timeout` is no number of seconds.
         """
-        try:
-            item: T = self._run(_next, self._items, timeout)
-        except TimeoutError as error:
-            if type(error) is TimeoutError:  # not DeadlineExceeded, which says more
-                raise TimeoutError(f"nothing came within {timeout:g} s") from None
-            raise
-        if item is _END:
-            raise EOFError("it has ended: there will be no more")
+        item: T = self._run(receive, self._items, timeout)
         return item
 
 

@@ -97,7 +97,7 @@ class FanOut(Interest):
         self.unbroken: int = 0
         """Publications, and copies of them, since the last `breathe`."""
         self._inbound: dict[str | int, tuple[Inbox, ...]] = {}
-        """Who gets what peers publish, of subjects that end here. Empty while peers are asked each for itself."""
+        """Queues for publications of peers, of subjects that end here. Empty while peers are asked each for itself."""
         for index in (self.local, self.remote, self.relays):
             index.changed = self._forget_routes
 

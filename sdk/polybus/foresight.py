@@ -19,7 +19,7 @@ _FEW: Final = 8
 
 
 class Foresight:
-    """What is known of the answers of one handler."""
+    """The sizes of the answers that one handler has given lately."""
 
     __slots__ = ("_until", "weight")
 

@@ -83,7 +83,7 @@ class Inbox:
         self._mark: int = self._half
         """Messages at which something is to be told or decided: the half first, then the whole, until the queue was empty."""
         self._overflow: deque[int] | None = None
-        """What the last messages of the queue cost, which are held back and not counted in `_bytes`."""
+        """Costs of the last messages of the queue, which are held back and not counted in `_bytes`."""
         self._held: Account | None = None
         self._tells_at: float = math.inf
         """When something may be told again; infinite while nothing has been told of late."""
@@ -291,11 +291,14 @@ class Inbox:
         self._told = self.dropped
         runtime.watch(self, self._tells_at)
         self._bus._emit(SubscriptionSlow(peer=peer, pattern=self.pattern, unread=unread, dropped=self.dropped))
-        text = "polybus: %.200r is read too slowly: %d publications wait (queue=%d, when_full=%r), %d were dropped"
+        text = (
+            "polybus: %.200r is read too slowly: %d publications wait (queue=%d, Limits.queue_bytes=%d, when_full=%r), %d were "
+            "dropped"
+        )
         level = logging.INFO
         if (self.dropped or self._overflow) and self._lines.add(now) == 1:
             level = logging.WARNING
-        logger.log(level, text, self.pattern, unread, self.queue, self.when_full, self.dropped)
+        logger.log(level, text, self.pattern, unread, self.queue, self._most, self.when_full, self.dropped)
 
     def _expire(self, now: float) -> float:
         """Its part of `Runtime._sweep`."""

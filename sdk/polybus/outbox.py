@@ -69,7 +69,7 @@ class Outbox:
         self._kept = 0
         self._kept_bytes = 0
         self.last: Waiting | None = None
-        """What was added last; perhaps it waits no more."""
+        """The last one that was added; perhaps it waits no more."""
 
     def __len__(self) -> int:
         return self._count

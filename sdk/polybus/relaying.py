@@ -1,4 +1,4 @@
-"""What is said of the way of a message from bus to bus: each bus takes each publication once, in order, and no way is endless.
+"""The way of a message from bus to bus: each bus takes each publication once, in order, and no way is endless.
 
 The header ``polybus-via: <id>.<crossed>.<origin>.<number>,<bus>,<bus>`` tells it:
 
@@ -66,7 +66,7 @@ class Via(NamedTuple):
 
     @classmethod
     def read(cls, text: str) -> Via:
-        """What a header says; a peer may have written anything."""
+        """Read a header; a peer may have written anything."""
         head, *buses = text.split(",")
         id, _, rest = head.partition(".")
         crossed, _, rest = rest.partition(".")

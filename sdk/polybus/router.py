@@ -15,7 +15,7 @@ __all__ = ["Listen", "Router", "WhenFull"]
 
 F = TypeVar("F", bound=Callable[..., Any])
 WhenFull: TypeAlias = Literal["block", "drop_oldest", "drop_newest", "latest"]
-"""What becomes of one more publication for a full queue.
+"""Policies for one more publication for a full queue.
 
 ``drop_oldest`` and ``drop_newest`` drop one; ``latest`` drops an older one of the same subject, where there is one. ``block``
 holds publishers in this process back; of what comes over links as much as `Limits.queue_bytes` waits beyond the queue, then a

@@ -21,7 +21,7 @@ _SILENCE: Final = 60.0
 
 
 class Stalls:
-    """What is measured is measured afterwards, between two waits of a handler: until then nothing else could run anyway.
+    """Measures handlers afterwards, between two of their waits: until then nothing else could run anyway.
 
     Args:
         clock: Seconds, by a clock that is not set.

@@ -7,12 +7,13 @@ import copy
 import logging
 import math
 from collections import deque
-from collections.abc import Coroutine
+from collections.abc import AsyncIterator, Coroutine
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, Self
 
 import anyio
 
+from .arguments import seconds
 from .conversion import typed_body
 from .errors import BadRequest, BusError, LocalProtocolError, SlowConsumer
 from .handlers import Misfit
@@ -35,13 +36,37 @@ else:
 
     T_co = TypeVar("T_co", covariant=True)
 
-__all__ = ["HandlerInbox", "Subscription"]
+__all__ = ["HandlerInbox", "Subscription", "receive"]
 
 logger: logging.Logger = logging.getLogger("polybus")
 
 
+async def receive(items: AsyncIterator[Any], timeout: float | None) -> Any:
+    """The next of some items.
+
+    Args:
+        timeout: Seconds to wait for it; None waits as long as it takes.
+
+    Raises:
+        TimeoutError: Nothing came in time.
+        EOFError: There will be no more.
+        BusError: As iterating does.
+        TypeError, ValueError: `timeout` is no number of seconds.
+    """
+    most = math.inf if timeout is None else seconds(timeout, endless=True)
+    try:
+        with anyio.fail_after(most):
+            return await anext(items)
+    except StopAsyncIteration:
+        raise EOFError("it has ended: there will be no more") from None
+    except TimeoutError as error:
+        if type(error) is TimeoutError:  # not DeadlineExceeded, which says more
+            raise TimeoutError(f"nothing came within {most:g} s") from None
+        raise
+
+
 class Subscription(Inbox, Generic[T_co]):
-    """What `Bus.subscribe` and `Peer.subscribe` return: ``async with`` it, then iterate over it.
+    """Publications to be read, from `Bus.subscribe` or `Peer.subscribe`: ``async with`` it, then iterate over it.
 
     Iteration gives a `Message` each; with ``returns=`` its body is of that type, and one that does not fit is skipped and
     counted in `skipped`.
@@ -136,6 +161,21 @@ class Subscription(Inbox, Generic[T_co]):
             typed = copy.copy(message)  # other subscriptions share the message
             typed._value = body
             return typed
+
+    async def receive(self, timeout: float | None = None) -> Message[T_co]:
+        """The next publication.
+
+        Args:
+            timeout: Seconds to wait for it; None waits as long as it takes.
+
+        Raises:
+            TimeoutError: Nothing came in time.
+            EOFError: There will be no more.
+            BusError: As iterating does.
+            TypeError, ValueError: `timeout` is no number of seconds.
+        """
+        message: Message[T_co] = await receive(self, timeout)
+        return message
 
     def _arrived(self) -> None:
         if self._readers:

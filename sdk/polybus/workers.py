@@ -36,12 +36,12 @@ class Job(Protocol):
 
     @property
     def function(self) -> str:
-        """What runs in it, for the log."""
+        """Name of the function that runs in it, for the log."""
         ...
 
     @property
     def subject(self) -> str | int:
-        """What it is about."""
+        """Subject of its message."""
         ...
 
     def run(self) -> Coroutine[Any, Any, None] | None:

@@ -62,6 +62,8 @@ class Publications:
         try:
             target = passage.target(message.subject)
             via = mine.via_of(message)
+            if theirs.journeys.is_own(via):
+                return  # it has been there: nothing is lost, also where it may go no further
             if via.crossed >= here.limits.hops:
                 mine.stopped(message, via.crossed)
                 return

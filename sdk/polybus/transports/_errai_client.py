@@ -138,7 +138,7 @@ class ErraiClient(HttpClient):
     # -- out
 
     async def _post_all(self) -> None:
-        """What waits, one request at a time, so that it arrives in order. The first ones open the session."""
+        """Post what waits, one request at a time, so that it arrives in order. The first ones open the session."""
         while await self.something():
             async with self._posting:
                 if self._socket is not None:

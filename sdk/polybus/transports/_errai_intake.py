@@ -18,7 +18,7 @@ __all__ = ["Intake"]
 
 
 class Intake:
-    """What has come and is still to be read, in order. A short payload is read at once, unless a long one is before it.
+    """Payloads that are still to be read, in order. A short payload is read at once, unless a long one is before it.
 
     Args:
         give: Takes a payload, or a piece of a long one.
@@ -48,7 +48,7 @@ class Intake:
             self._host.spawn(self._read)
 
     def pause(self) -> None:
-        """What is read makes too much that waits to be written."""
+        """Stop reading: it makes too much that waits to be written."""
         self._full = True
         self._change()
 
@@ -101,7 +101,7 @@ class Intake:
 
 
 def _pieces(payload: bytes) -> list[bytes]:
-    """What is no array is for the session to judge, which also tells the messages of a broken one apart."""
+    """Cut a payload. What is no array stays whole: the session judges it, and tells the messages of a broken one apart."""
     if type(payload) is not bytes:
         return [payload]  # an `Offering` has more to it than bytes
     try:

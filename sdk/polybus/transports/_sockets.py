@@ -84,7 +84,7 @@ def _whole(seconds: float) -> int:
 
 
 class Signs(NamedTuple):
-    """What the kernel knows of the other end."""
+    """Facts that the kernel knows of the other end."""
 
     silence: float
     """Seconds since the other machine last sent anything, an acknowledgement at least."""

@@ -107,7 +107,7 @@ class Wire(Protocol):
         ...
 
     def signs(self) -> Signs | None:
-        """What the operating system knows of the other end, where it tells."""
+        """Facts that the operating system knows of the other end, where it tells."""
         ...
 
     def keep_short(self) -> None:

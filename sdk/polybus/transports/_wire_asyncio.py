@@ -92,7 +92,7 @@ class AsyncioWire(asyncio.BufferedProtocol):
         keep_short(self._socket())
 
     def signs(self) -> Signs | None:
-        """What the operating system knows of the other end, where it tells."""
+        """Facts that the operating system knows of the other end, where it tells."""
         return signs_of(self._socket()) if self._lost is None else None
 
     def get_buffer(self, sizehint: int) -> memoryview:

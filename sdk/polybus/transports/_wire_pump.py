@@ -284,7 +284,7 @@ class PumpWire:
         return self._taken
 
     def signs(self) -> Signs | None:
-        """What the operating system knows of the other end, where it tells."""
+        """Facts that the operating system knows of the other end, where it tells."""
         return signs_of(self._stream.extra(SocketAttribute.raw_socket, None)) if not self._lost else None
 
     def keep_short(self) -> None:

@@ -51,6 +51,9 @@ def test_what_is_no_option_is_told_with_what_is(options: dict[str, str], text: s
         {"token": "\ud800"},
         {"schema": "not a uri"},
         {"allowance": -1},
+        {"allowance": "30"},
+        {"ttl": "30"},
+        {"permission_level": "1"},
         {"max_clock_skew": float("nan")},
     ],
 )

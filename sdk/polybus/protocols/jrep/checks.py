@@ -109,7 +109,7 @@ def check_priority(value: Any, answer_id: Any = None) -> None:
 
 
 def subjects_of(parts: Mapping[str, Any], limit: int, many: int) -> list[str]:
-    """What a RemoteSubscribe or RemoteUnsubscribe names: exactly one of Subject, SubjectsList and RemoteServices.
+    """Subjects that a RemoteSubscribe or RemoteUnsubscribe names: exactly one of Subject, SubjectsList and RemoteServices.
 
     The last is how an Errai client tells, while it associates, of all that it has: with commas, and with its own bus among it
     (notes of the second round, B2). Its own bus is left out.

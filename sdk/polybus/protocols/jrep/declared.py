@@ -40,6 +40,19 @@ _BARE: Final = frozenset(("byte", "short", "int", "double"))
 _LISTS: Final = frozenset(("java.util.List", "java.util.Collection", "java.lang.Iterable", "java.util.ArrayList"))
 _SETS: Final = frozenset(("java.util.Set", "java.util.HashSet"))
 _MAPS: Final = frozenset(("java.util.Map", "java.util.HashMap", "java.util.LinkedHashMap"))
+_SHORT: Final = {
+    name.rpartition(".")[2]: name
+    for name in (
+        "java.lang.Object",
+        "java.lang.String",
+        *(java for java, _ in _PRIMITIVES.values()),
+        "java.util.Collection",
+        "java.util.List",
+        "java.util.Map",
+        "java.util.Set",
+    )
+}
+"""Names as a Java source has them, with what they stand for there."""
 _TOKENS: Final = re.compile(r"\s*(\[*[\w.$]+;?(?:\[\])*|[<>,])")
 _AS_THEY_ARE: Final = (JavaObject, JavaEnum)
 
@@ -89,8 +102,8 @@ def _taken(tokens: list[str]) -> JavaType | None:
     if not tokens or tokens[0] in "<>,":
         return None
     name, arguments = tokens.pop(0), list[JavaType]()
-    if name == "String" or name.startswith("String["):
-        name = "java.lang." + name
+    simple, bracket, rest = name.partition("[")
+    name = _SHORT.get(simple, simple) + bracket + rest
     if tokens and tokens[0] == "<":
         while tokens and tokens[0] != ">":
             del tokens[0]

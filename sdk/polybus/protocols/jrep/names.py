@@ -38,7 +38,7 @@ OWN: Final[Mapping[Literal["client", "server"], tuple[str, ...]]] = {
     "server": (SERVER_BUS, ECHO_SERVICE),
     "client": (CLIENT_BUS, CLIENT_BUS_ERRORS),
 }
-"""What each side announces of itself."""
+"""Subjects that each side announces of itself."""
 
 RESERVED: Final = frozenset(
     (SERVER_BUS, CLIENT_BUS, CLIENT_BUS_ERRORS, ECHO_SERVICE, "AuthorizationService", "AuthenticationService")

@@ -45,7 +45,7 @@ def _told(values: dict[str, Any]) -> dict[str, Any]:
 
 
 def _thrown(values: dict[str, Any], types: JavaTypes) -> dict[str, Any]:
-    """What Errai's ErrorMessage says is the same of all failures: who it was that failed. The Throwable says why."""
+    """Read why a call failed: from the Throwable, for Errai's ErrorMessage is the same of all failures."""
     said, throwable, explained = values.get("ErrorMessage"), values.get("Throwable"), values.get("AdditionalDetails")
     said = said if type(said) is str else ""
     found = _described(throwable, types, _CAUSES)

@@ -45,7 +45,7 @@ _JAVA_NAMES: Final[dict[Any, str]] = {
     decimal.Decimal: "java.math.BigDecimal",
 }
 _BOXED: Final = {"int": "java.lang.Integer", "double": "java.lang.Double", "boolean": "java.lang.Boolean"}
-"""What may be null in Java."""
+"""Primitives with their classes, which may be null."""
 
 
 @frozen
@@ -180,7 +180,7 @@ class RemoteInterface:
         raise TypeError(f"{kind!r} has no Java name: say it as text, for example 'java.lang.Long', or register the type")
 
     def _elements(self, arguments: tuple[Any, ...]) -> tuple[JavaType, ...]:
-        """What a Python type says of its elements, where it says it in Java's words: others Python chooses by value."""
+        """Types of the elements, where a Python type names them in Java's words: others Python chooses by value."""
         if not any(isinstance(one, (str, ForwardRef)) for one in arguments):
             return ()
         return tuple(self._java_type(one) for one in arguments if one is not Ellipsis)

@@ -24,7 +24,7 @@ async def _take(subscription: Subscription, count: int) -> list[Any]:
 
 
 def _callers(bus: Bus, subject: Any) -> list[Peer]:
-    """Who has asked that subject, in order. A request to it returns when all that was written before has been handled."""
+    """Askers of that subject, in order. A request to it returns when all that was written before has been handled."""
     callers: list[Peer] = []
 
     @bus.handle(subject)

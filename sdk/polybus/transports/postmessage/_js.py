@@ -101,7 +101,7 @@ def can_post(value: Any) -> bool:
 
 
 def named(value: Any) -> str:
-    """What an object of JavaScript is, for errors."""
+    """An object of JavaScript in words, for errors."""
     if hasattr(value, "window"):
         return "a window: `serveFrame` and `connectToHost` of polybus.js give its port"
     name = getattr(getattr(value, "constructor", None), "name", None)

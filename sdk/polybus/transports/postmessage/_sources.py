@@ -167,5 +167,5 @@ def _is_of_javascript(value: Any) -> bool:
 
 
 def _named(value: Any) -> str:
-    """What a value is, for errors."""
+    """A value in words, for errors."""
     return import_module("._js", __package__).named(value) if _is_of_javascript(value) else type(value).__name__
