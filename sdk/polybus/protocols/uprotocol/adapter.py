@@ -67,17 +67,17 @@ def _is_text(value: str) -> bool:
     return True
 
 
-def _level(adapter: UProtocol, attribute: object, value: int | None) -> None:
+def _level(adapter: UProtocol, attribute: object, value: Any) -> None:
     if value is not None and not (isinstance(value, int) and 0 <= value <= MAX_INTEGER):
         raise ValueError(f"uprotocol: permission_level={value!r} is not within 0 and {MAX_INTEGER}")
 
 
-def _lifetime(adapter: UProtocol, attribute: object, value: float | None) -> None:
+def _lifetime(adapter: UProtocol, attribute: object, value: Any) -> None:
     if value is not None and not (isinstance(value, (int, float)) and 0.001 <= value <= MAX_INTEGER / 1000):
         raise ValueError(f"uprotocol: ttl={value!r} is not within 0.001 and {MAX_INTEGER // 1000} seconds")
 
 
-def _seconds(adapter: UProtocol, attribute: object, value: float) -> None:
+def _seconds(adapter: UProtocol, attribute: object, value: Any) -> None:
     if not isinstance(value, (int, float)) or not 0 <= value < 1e9:
         raise ValueError(f"uprotocol: {attribute.name}={value!r} is no number of seconds")  # type: ignore[attr-defined]
 
