@@ -301,6 +301,47 @@ async def test_a_bus_that_relays_and_has_a_bridge_to_the_same_goal_is_heard_once
             assert [one for one in heard if first <= one < first + 100] == list(range(first, first + 20))
 
 
+@pytest.mark.parametrize("before", [False, True], ids=["links first", "bridges first"])
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+@bounded
+async def test_a_bus_whose_gateways_lead_to_the_same_goal_is_heard_once_there(protocol: str, before: bool) -> None:
+    """It has no relay and has dialled nobody: its gateways have told it that they pass on."""
+    near, far = Bus(), Bus()
+    heard = hearing(far)
+    gates = [(Bus(), Bus()) for _ in range(2)]
+    async with AsyncExitStack() as stack:
+        enter = stack.enter_async_context
+        for left, right in gates:
+            if before:
+                await enter(bridge(left, right, routes=CROSSING))
+            await enter(pair(near, protocol=protocol, client=left, reconnect=True))
+            await enter(pair(far, protocol=protocol, client=right))
+            if not before:
+                await enter(bridge(left, right, routes=CROSSING))
+        number = 0
+        for left, _ in gates:
+            await eventually(lambda: sum(bool(peer.patterns) for peer in near.peers) == 2)
+            for _ in range(10):
+                await near.publish("x.news", number)
+                near.publish_nowait("x.news", number + 1)
+                number += 2
+            await eventually(partial(_at_least, heard, number))
+            await anyio.wait_all_tasks_blocked()
+            assert heard == list(range(number))
+            seen = {peer.id for peer in near.peers}
+            (peer,) = left.peers
+            peer._link.abort(Closed(1006, "cut"), comes_back=True)
+            await eventually(partial(_another_came, near, seen))
+
+
+def _at_least(heard: list[Any], count: int) -> bool:
+    return len(heard) >= count
+
+
+def _another_came(bus: Bus, seen: set[str]) -> bool:
+    return len(bus.peers) == 2 and {peer.id for peer in bus.peers} != seen
+
+
 @bounded
 async def test_a_bus_with_a_link_and_a_bridge_to_the_same_goal_is_heard_once_there() -> None:
     near, gate, far = Bus(), Bus(), Bus()

@@ -83,15 +83,23 @@ class AcquaintedPeer(AnsweredPeer):
             return None
 
     def greet(self) -> None:
-        """Ask on a connection that has just come back, before anything else is written there: whoever answers it does not know
-        yet who this is, and what strangers subscribe to is sent to them without headers. One that was no bus of ours before is
-        asked as always.
+        """Ask on a new connection before anything else is written there, where that tells whoever answers what it must know.
+
+        What strangers subscribe to is sent to them without headers, on some wires; and who passes publications on gets them
+        with where they have been.
         """
-        if self._extended and (self._asking is None or self._asking.done()):
-            self._asking = self._ask({}, first=True)
+        session, distribution = self._link.session, self._link.bus._distribution
+        if session is None or self._extended is False or not (self._asking is None or self._asking.done()):
+            return
+        if distribution.passes_on or (self._extended and session.capabilities.asks_before_publishing):
+            to_tell = distribution.to_tell(self, again=True)  # type: ignore[arg-type]  # every one is a Peer
+            self._asking = self._ask({"subscribes": to_tell} if to_tell else {}, first=True)
 
     def _ask(self, facts: dict[str, Any], *, first: bool = False) -> Question:
-        link, body = self._link, question_of(self.id, **facts)
+        link = self._link
+        if link.bus._distribution.passes_on:
+            facts["passes"] = True
+        body = question_of(self.id, **facts)
         runtime = link.runtime
         now = runtime.time()
         question = Question(self, now)  # type: ignore[arg-type]  # every one is a Peer
@@ -127,12 +135,16 @@ class AcquaintedPeer(AnsweredPeer):
         """
         self._link.runtime.ends.answered(self, proof)  # type: ignore[arg-type]  # every one is a Peer
 
-    def is_ours(self, subscribes: Any = None) -> None:
+    def is_ours(self, subscribes: Any = None, passes: Any = None) -> None:
         """It has shown to be one of ours.
 
         Args:
             subscribes: How many subscriptions it has still to tell.
+            passes: Whether it passes publications on to other buses.
         """
+        if passes is True and not self.passes_on:
+            self.passes_on = True
+            self._link.bus._distribution.routes.clear()
         late = self._silent
         self._extended, self._silent = True, False
         if self.key is None and self._link.session is not None:

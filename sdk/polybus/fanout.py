@@ -77,6 +77,8 @@ class FanOut(Interest):
         self.asked: Asked = Asked()
         self._interest: dict[str | int, int] = {}
         self._hinted: set[str | int] = set()
+        self.bridges: int = 0
+        """Routes of bridges on which publications leave this bus."""
         self._numbering: bool = False
         """Whether a publication is on its two ways, and may wait there."""
         self._turns: deque[anyio.Event] = deque()
@@ -116,6 +118,11 @@ class FanOut(Interest):
         self.ends = ends
         ends.changed = self._forget_routes
 
+    @property
+    def passes_on(self) -> bool:
+        """Whether this bus passes publications on to others."""
+        return self.bridges > 0 or self.relays.size > 0
+
     def _forget_routes(self) -> None:
         self.routes.clear()
         self._inbound.clear()
@@ -133,7 +140,8 @@ class FanOut(Interest):
             self.routes.clear()
         peers = self.targets(subject)
         route = Route(subject, self.local.match(subject), peers, self._unasked.keys().isdisjoint(peers))
-        several = len(peers) > 1 and (self.relays.size > 0 or len(self._upstream) > 1)
+        leading = len(self._upstream) + sum(peer.passes_on for peer in peers if peer not in self._upstream)
+        several = len(peers) > 1 and (self.relays.size > 0 or leading > 1)
         route.two_ways = several or (len(peers) > 0 and any(inbox.leads_on for inbox in route.inboxes))
         if not route.two_ways:
             route.twice = self.ends.same(peers)

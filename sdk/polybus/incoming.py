@@ -159,7 +159,7 @@ def _say_hello(peer: Peer, link: Link, message: Message, body: dict[str, Any]) -
     answer |= link.runtime.ends.answer(body.get("nonce"))
     if to_tell := link.bus._distribution.to_tell(peer):
         answer["subscribes"] = to_tell
-    peer.is_ours(body.get("subscribes"))
+    peer.is_ours(body.get("subscribes"), body.get("passes"))
     if isinstance(confirm, list):
         answer["refused"] = [p for p in confirm[:1024] if isinstance(p, (str, int)) and _wanted(p) not in (peer.patterns or ())]
     peer.respond(message, answer)

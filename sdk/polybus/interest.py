@@ -233,7 +233,7 @@ class Interest:
             self.routes.clear()
         if not _announces(link):
             return
-        if link.upstream and link.session is not None and link.session.capabilities.asks_before_publishing:
+        if link.upstream:
             peer.greet()
         later = []
         for pattern in self._allowed(peer, self._names(peer, link)):
@@ -291,13 +291,17 @@ class Interest:
         else:
             link.bus._counters.sent += 1
 
-    def to_tell(self, peer: Peer) -> int:
-        """How many subscriptions a peer hears of as soon as it has said who it is, on a wire where only our own read them."""
+    def to_tell(self, peer: Peer, *, again: bool = False) -> int:
+        """How many subscriptions a peer hears of as soon as it has said who it is, on a wire where only our own read them.
+
+        Args:
+            again: On a new connection, of which nobody there has heard them yet.
+        """
         link = peer._link
         session = link.session
         if session is None or session.capabilities.subscribe or not _announces(link):
             return 0
-        return len(self._names(peer, link)) if not peer._extended or peer in self._restoring else 0
+        return len(self._names(peer, link)) if again or not peer._extended or peer in self._restoring else 0
 
     def known(self, peer: Peer, subscribes: Any) -> None:
         """A peer has shown to be ours.

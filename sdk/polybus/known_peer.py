@@ -50,6 +50,7 @@ class KnownPeer(Answer):
         "expected",
         "key",
         "large",
+        "passes_on",
         "patterns",
         "pending",
         "scopes",
@@ -85,6 +86,8 @@ class KnownPeer(Answer):
         self.patterns: dict[str | int, int] | None = None
         """What the peer has subscribed to, and what that is charged with."""
         self.channels: dict[Any, Channel[Any, Any]] | None = None
+        self.passes_on: bool = False
+        """Whether it has said that it passes publications on to other buses."""
         self.warned: bool = False
         """Whether the log says already that it wants too many subscriptions."""
         self.account: Account = Account(link.runtime, link.runtime.limits.waiting_bytes)

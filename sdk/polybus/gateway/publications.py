@@ -31,17 +31,21 @@ class Publications:
         listen = Listen(plan(self._passage.route.source, self._cross, publication=True), 1000, "block", 1)
         inbox = self._inbox = Crossing(here, here._running, listen)
         here._inboxes.append(inbox)
-        here._distribution.local.add(inbox.pattern, inbox)
-        here._distribution.want(inbox.pattern)
-        await here._distribution.announce(inbox.pattern)
+        distribution = here._distribution
+        distribution.bridges += 1
+        distribution.local.add(inbox.pattern, inbox)
+        distribution.want(inbox.pattern)
+        await distribution.announce(inbox.pattern)
 
     def close(self) -> None:
         """Take no more; those that wait still cross."""
         here, inbox = self._passage.here, self._inbox
         if inbox is not None and inbox in here._inboxes:
             here._inboxes.remove(inbox)
-            here._distribution.local.remove(inbox.pattern, inbox)
-            here._distribution.unwant(inbox.pattern)
+            distribution = here._distribution
+            distribution.bridges -= 1
+            distribution.local.remove(inbox.pattern, inbox)
+            distribution.unwant(inbox.pattern)
 
     @property
     def busy(self) -> bool:
