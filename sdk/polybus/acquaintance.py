@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from .answering import AnsweredPeer
 from .errors import BusError, Disconnected, RequestCancelled, Unsupported
 from .greeting import HELLO, is_answer, question_of
 from .hello import HELLO_TIMEOUT, LATE, Question
 from .message import Kind, Message
+
+if TYPE_CHECKING:
+    from .distribution import Distribution
 
 __all__ = ["AcquaintedPeer"]
 
@@ -17,6 +20,10 @@ class AcquaintedPeer(AnsweredPeer):
     """The part of a `Peer` that knows the extensions."""
 
     __slots__ = ()
+
+    @property
+    def _distribution(self) -> Distribution:
+        return self._link.bus._distribution
 
     async def extended(self) -> bool:
         """Whether the peer is known to be one of ours and to speak the extensions. It is asked when that is first needed.
@@ -51,7 +58,7 @@ class AcquaintedPeer(AnsweredPeer):
         """The question who the peer is, asked unless it is out already: each waits for a second, so that is one a second."""
         asking = self._asking
         if asking is None or asking.done():
-            to_tell = self._link.bus._distribution.to_tell(self)  # type: ignore[arg-type]  # every one is a Peer
+            to_tell = self._distribution.to_tell(self)  # type: ignore[arg-type]  # every one is a Peer
             asking = self._asking = self._ask({"subscribes": to_tell} if to_tell else {})
         return asking
 
@@ -88,7 +95,7 @@ class AcquaintedPeer(AnsweredPeer):
         What strangers subscribe to is sent to them without headers, on some wires; and who passes publications on gets them
         with where they have been.
         """
-        session, distribution = self._link.session, self._link.bus._distribution
+        session, distribution = self._link.session, self._distribution
         if session is None or self._extended is False or not (self._asking is None or self._asking.done()):
             return
         if distribution.passes_on or (self._extended and session.capabilities.asks_before_publishing):
@@ -97,7 +104,7 @@ class AcquaintedPeer(AnsweredPeer):
 
     def _ask(self, facts: dict[str, Any], *, first: bool = False) -> Question:
         link = self._link
-        if link.bus._distribution.passes_on:
+        if self._distribution.passes_on:
             facts["passes"] = True
         body = question_of(self.id, **facts)
         runtime = link.runtime
@@ -144,12 +151,12 @@ class AcquaintedPeer(AnsweredPeer):
         """
         if passes is True and not self.passes_on:
             self.passes_on = True
-            self._link.bus._distribution.routes.clear()
+            self._distribution.routes.clear()
         late = self._silent
         self._extended, self._silent = True, False
         if self.key is None and self._link.session is not None:
             self._link.set_shared()
-        distribution = self._link.bus._distribution
+        distribution = self._distribution
         distribution.known(self, subscribes)  # type: ignore[arg-type]  # every one is a Peer
         if late:
             distribution.known_late(self)  # type: ignore[arg-type]  # every one is a Peer
