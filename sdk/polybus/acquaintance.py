@@ -54,12 +54,17 @@ class AcquaintedPeer(AnsweredPeer):
             return False
         return await self.extended()
 
-    def question(self) -> Question:
-        """The question who the peer is, asked unless it is out already: each waits for a second, so that is one a second."""
+    def question(self, *, again: bool = False) -> Question:
+        """The question who the peer is, asked unless it is out already: each waits for a second, so that is one a second.
+
+        Args:
+            again: On a new connection, of which nobody there knows anything yet.
+        """
         asking = self._asking
         if asking is None or asking.done():
-            to_tell = self._distribution.to_tell(self)  # type: ignore[arg-type]  # every one is a Peer
-            asking = self._asking = self._ask({"subscribes": to_tell} if to_tell else {})
+            to_tell = self._distribution.to_tell(self, again=again)  # type: ignore[arg-type]  # every one is a Peer
+            ahead = self.connected and self._link.initiates and not self._link.flowing
+            asking = self._asking = self._ask({"subscribes": to_tell} if to_tell else {}, ahead=ahead)
         return asking
 
     async def hello(self, confirm: list[str | int] | None = None) -> list[str | int]:
@@ -95,14 +100,12 @@ class AcquaintedPeer(AnsweredPeer):
         What strangers subscribe to is sent to them without headers, on some wires; and who passes publications on gets them
         with where they have been.
         """
-        session, distribution = self._link.session, self._distribution
-        if session is None or self._extended is False or not (self._asking is None or self._asking.done()):
-            return
-        if distribution.passes_on or (self._extended and session.capabilities.asks_before_publishing):
-            to_tell = distribution.to_tell(self, again=True)  # type: ignore[arg-type]  # every one is a Peer
-            self._asking = self._ask({"subscribes": to_tell} if to_tell else {}, first=True)
+        session = self._link.session
+        if session is not None and self._extended is not False:
+            if self._distribution.passes_on or (self._extended and session.capabilities.asks_before_publishing):
+                _ = self.question(again=True)
 
-    def _ask(self, facts: dict[str, Any], *, first: bool = False) -> Question:
+    def _ask(self, facts: dict[str, Any], *, ahead: bool = False) -> Question:
         link = self._link
         if self._distribution.passes_on:
             facts["passes"] = True
@@ -117,7 +120,7 @@ class AcquaintedPeer(AnsweredPeer):
         try:
             message.format = chosen = link.format_for(body, HELLO)
             message.raw = chosen.encode(body)
-            (link.request_first if first else link.request)(message, question, self)  # type: ignore[arg-type]  # every one is a Peer
+            (link.request_ahead if ahead else link.request)(message, question, self)  # type: ignore[arg-type]  # every one is a Peer
         except BusError as error:  # this wire cannot carry it, or not now
             question._fail(error)
         if question.deadline < self._due:

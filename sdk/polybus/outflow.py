@@ -162,9 +162,10 @@ class Outflow(Backlog):
             peer.pending.pop(reply.key, None)
             reply._fail(error)
 
-    def request_first(self, message: Message, reply: Reply[Any], peer: Peer) -> None:
-        """Send a request before anything that waits, on a connection that has just come up."""
+    def request_ahead(self, message: Message, reply: Reply[Any], peer: Peer) -> None:
+        """Send a request before anything that waits. For a few small ones."""
         self._send_request(message, reply, peer, reply.started)
+        self.flush()
 
     def _send_request(self, message: Message, reply: Reply[Any], peer: Peer, now: float) -> None:
         if len(peer.pending) >= self.runtime.limits.pending:
