@@ -7,14 +7,16 @@ from contextlib import asynccontextmanager
 import anyio
 import pytest
 
-from polybus._util.http_status import HttpStatus
+from polybus._util.http_status import HttpStatus, Page
 
+EXAMPLE = "http://127.0.0.1:8081"
 pytestmark = [pytest.mark.anyio, pytest.mark.native]
 
 
 @asynccontextmanager
 async def pages() -> AsyncIterator[HttpStatus]:
-    server = HttpStatus("health", "http://127.0.0.1:0", {"/livez": lambda: (200, "OK\n"), "/readyz": lambda: (503, "no\n")})
+    shown: dict[str, Page] = {"/livez": lambda: (200, "OK\n"), "/readyz": lambda: (503, "no\n")}
+    server = HttpStatus("health", "http://127.0.0.1:0", shown, EXAMPLE)
     await server.listen()
     async with anyio.create_task_group() as group:
         group.start_soon(server.serve)
@@ -65,7 +67,7 @@ async def test_who_only_knocks_holds_up_nobody() -> None:
 
 
 async def test_it_may_listen_again_and_port_0_is_any_free_one_each_time() -> None:
-    server = HttpStatus("health", "http://127.0.0.1:0", {"/livez": lambda: (200, "OK\n")})
+    server = HttpStatus("health", "http://127.0.0.1:0", {"/livez": lambda: (200, "OK\n")}, EXAMPLE)
     with socket.socket() as taken:
         for _ in range(2):
             await server.listen()
@@ -81,5 +83,5 @@ async def test_it_may_listen_again_and_port_0_is_any_free_one_each_time() -> Non
 
 @pytest.mark.parametrize("url", ["127.0.0.1:8081", "https://127.0.0.1:8081", "http://127.0.0.1", "http://127.0.0.1:99999"])
 def test_an_address_of_another_form_is_an_error_that_names_the_option(url: str) -> None:
-    with pytest.raises(ValueError, match=f"health='{url}': of the form"):
-        HttpStatus("health", url, {})
+    with pytest.raises(ValueError, match=f"health='{url}': of the form {EXAMPLE}"):
+        HttpStatus("health", url, {}, EXAMPLE)

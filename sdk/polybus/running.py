@@ -90,7 +90,7 @@ class _Run:
         self._drain = drain
         self._delay = delay
         pages = {"/livez": lambda: (200, "OK\n"), "/readyz": self._ready}
-        self._health = None if health is None else HttpStatus("health", health, pages)
+        self._health = None if health is None else HttpStatus("health", health, pages, "http://127.0.0.1:8081")
         self._serving = False
         self._signalled: anyio.Event
         self._scope: anyio.CancelScope

@@ -35,22 +35,23 @@ class HttpStatus:
         option: The name of the argument that the URL comes from, for the texts of errors.
         url: ``http://host:port``; port 0 is any free one.
         pages: By path.
+        example: Of a URL, for the texts of errors.
 
     Raises:
         TypeError: The URL is no text.
         ValueError: It is not of that form.
     """
 
-    def __init__(self, option: str, url: str, pages: Mapping[str, Page]) -> None:
+    def __init__(self, option: str, url: str, pages: Mapping[str, Page], example: str) -> None:
         if not isinstance(url, str):
-            raise TypeError(f"{option}={shown(url)}: a URL such as 'http://127.0.0.1:8081', not {type(url).__name__}")
+            raise TypeError(f"{option}={shown(url)}: a URL such as {example!r}, not {type(url).__name__}")
         parts = urlsplit(url)
         try:
             port = parts.port
         except ValueError:  # out of range
             port = None
         if parts.scheme != "http" or not parts.hostname or port is None:
-            raise ValueError(f"{option}={url!r}: of the form http://127.0.0.1:8081")
+            raise ValueError(f"{option}={url!r}: of the form {example}")
         self.host: str = parts.hostname
         self._wanted = port
         self.port: int = port

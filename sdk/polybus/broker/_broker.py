@@ -173,7 +173,8 @@ class Broker:
             await self._shut()
 
     def _metrics_server(self, url: str) -> HttpStatus:
-        server = HttpStatus("metrics", url, {"/metrics": lambda: (200, prometheus_text(self.stats()))})
+        pages = {"/metrics": lambda: (200, prometheus_text(self.stats()))}
+        server = HttpStatus("metrics", url, pages, "http://127.0.0.1:9100")
         if not is_loopback(server.host):
             raise LocalProtocolError(
                 f"metrics={url!r} can be reached from other machines: bind it to 127.0.0.1 and put a proxy in front"
