@@ -11,6 +11,12 @@ _KIB = 1024
 _MIB = 1024 * 1024
 
 
+def _payload_of(limits: Limits) -> int:
+    message = limits.message
+    # Defaults come before validators, so `message` may be anything as yet: its own validator says so.
+    return min(8 * message, max(8 * _MIB, message)) if isinstance(message, int) else _MIB
+
+
 def _holds_a_message(limits: Limits, attribute: object, value: int) -> None:
     if value < limits.message:
         raise ValueError(f"payload={value} is less than message={limits.message}: a payload holds at least one message")
@@ -30,7 +36,7 @@ class Limits:
     message: int = field(default=_MIB, validator=[instance_of(int), gt(0)])
     """Largest frame, in and out."""
     payload: int = field(
-        default=Factory(lambda given: min(8 * given.message, max(8 * _MIB, given.message)), takes_self=True),
+        default=Factory(_payload_of, takes_self=True),
         validator=[instance_of(int), gt(0), _holds_a_message],
     )
     """Largest payload of many messages, where a wire fetches or posts all that waits at once (J.REP over HTTP). It is read in
