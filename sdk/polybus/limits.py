@@ -12,7 +12,7 @@ _MIB = 1024 * 1024
 
 
 def _payload_of(limits: Limits) -> int:
-    message = limits.message
+    message: object = limits.message
     # Defaults come before validators, so `message` may be anything as yet: its own validator says so.
     return min(8 * message, max(8 * _MIB, message)) if isinstance(message, int) else _MIB
 
