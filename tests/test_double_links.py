@@ -458,3 +458,35 @@ def test_who_has_said_something_else_before_is_not_compared_again() -> None:
     another = object()
     assert here.said(another, said)  # type: ignore[arg-type]
     assert here.same((opened, accepted, another)) == ((opened, another),)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+@pytest.mark.parametrize("asked", [False, True], ids=["", "asked meanwhile"])
+@bounded
+async def test_a_bus_that_comes_back_says_who_it_is_before_what_waited_for_the_connection(
+    protocol: str, asked: bool
+) -> None:
+    def publishes_at_once(peer: Peer, verb: str, subject: str | int) -> bool:
+        if verb == "publish" and subject == "poke":  # nothing has been read yet of what comes behind it
+            a.publish_nowait("news.x", 1)
+        return True
+
+    a, b = barrier(Bus(authorize=publishes_at_once)), barrier(Bus())
+    at_b = Hearing(b)
+    async with a.serve(place(protocol)) as to_a, b.serve(place(protocol)) as to_b, anyio.create_task_group() as group:
+        async with a.connect(to_b.url, backoff=SOON), b.connect(to_a.url, backoff=SOON) as peer:
+            await group.start(at_b.read_all)
+            a.on("poke")(_nothing)
+            await all_is_there(a, b)
+            peer._link.abort(Closed(1006, "cut"), comes_back=True)
+            b.publish_nowait("poke", to=peer)
+            if asked:  # a question that waits itself does not count
+                _ = peer.question()
+            await eventually(lambda: at_b.has(1))
+            await all_is_there(a, b)
+            at_b.check(1)
+            group.cancel_scope.cancel()
+
+
+def _nothing(body: Any) -> None:
+    pass

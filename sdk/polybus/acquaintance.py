@@ -60,10 +60,10 @@ class AcquaintedPeer(AnsweredPeer):
         Args:
             again: On a new connection, of which nobody there knows anything yet.
         """
-        asking = self._asking
-        if asking is None or asking.done():
+        asking, link = self._asking, self._link
+        ahead = self.connected and link.session is not None and link.initiates and not link.flowing
+        if asking is None or asking.done() or (ahead and not asking.sent):
             to_tell = self._distribution.to_tell(self, again=again)  # type: ignore[arg-type]  # every one is a Peer
-            ahead = self.connected and self._link.initiates and not self._link.flowing
             asking = self._asking = self._ask({"subscribes": to_tell} if to_tell else {}, ahead=ahead)
         return asking
 

@@ -193,6 +193,8 @@ class Interest:
         Args:
             alone: There is no other link, and nobody can come: no bus can be reached on two ways.
         """
+        for peer in link.peers:
+            self.ends.lost(peer)  # a question of the time without a connection still waits in the outbox
         for peer in () if alone else self.strangers():
             self.introduce(peer)
         for peer in link.peers:
@@ -217,8 +219,9 @@ class Interest:
         self.ends.release(peer)
 
     def strangers(self) -> list[Peer]:
-        """Peers that this bus has dialled, and has not told who it is."""
-        return [peer for peer in self.upstream if peer.may_be_ours and not self.ends.knows_us(peer)]
+        """Peers that this bus has dialled, and has not told who it is; not those whose links are down: they are told later."""
+        up = [peer for peer in self.upstream if peer.connected]
+        return [peer for peer in up if peer.may_be_ours and not self.ends.knows_us(peer)]
 
     def met(self, peer: Peer) -> None:
         """A peer is there: tell it of all interest, before any other traffic."""
