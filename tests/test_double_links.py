@@ -463,9 +463,7 @@ def test_who_has_said_something_else_before_is_not_compared_again() -> None:
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 @pytest.mark.parametrize("asked", [False, True], ids=["", "asked meanwhile"])
 @bounded
-async def test_a_bus_that_comes_back_says_who_it_is_before_what_waited_for_the_connection(
-    protocol: str, asked: bool
-) -> None:
+async def test_a_bus_that_comes_back_says_who_it_is_before_what_waited_for_the_connection(protocol: str, asked: bool) -> None:
     def publishes_at_once(peer: Peer, verb: str, subject: str | int) -> bool:
         if verb == "publish" and subject == "poke":  # nothing has been read yet of what comes behind it
             a.publish_nowait("news.x", 1)

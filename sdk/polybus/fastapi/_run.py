@@ -21,9 +21,10 @@ def run(app: Any, *, drain: float = 20.0, host: str = "127.0.0.1", port: int = 8
         drain: Seconds for running handlers after the signal.
         host: Where to listen.
         port: Where to listen; 0 takes a free one.
-        options: Further options of `uvicorn.Config`. Other than uvicorn's own defaults: ``ws`` is ``websockets-sansio``,
-            ``ws_per_message_deflate`` is off, ``ws_max_size`` is 1 MiB or the largest `Limits.message` of the buses that start
-            with the application, pings as in `Limits`, ``timeout_graceful_shutdown`` as `drain`.
+        options: Further options of `uvicorn.Config`. Other than uvicorn's own defaults: ``ws`` is ``websockets-sansio``, whose
+            pings wait for what was written before them as long as that arrives, ``ws_per_message_deflate`` is off,
+            ``ws_max_size`` is 1 MiB or the largest `Limits.message` of the buses that start with the application, pings as in
+            `Limits`, ``timeout_graceful_shutdown`` as `drain`.
 
     Raises:
         ValueError: ``workers`` or ``reload``: a bus lives in one process; or `drain` is negative or infinite.
@@ -38,12 +39,13 @@ def run(app: Any, *, drain: float = 20.0, host: str = "127.0.0.1", port: int = 8
             "on ports of their own; for development use uvicorn --reload"
         )
     try:
+        from ..transports._uvicorn_pings import PatientWebSockets
         from ._server import Server
     except ImportError as error:
         raise ImportError(f"run() needs uvicorn ({error}): pip install 'polybus[fastapi]'") from None
 
     usual = {
-        "ws": "websockets-sansio",
+        "ws": PatientWebSockets,
         "ws_per_message_deflate": False,
         "timeout_graceful_shutdown": max(1, math.ceil(drain)),
     }

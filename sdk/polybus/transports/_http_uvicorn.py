@@ -32,6 +32,8 @@ class UvicornServer:
         try:
             import uvicorn
             from uvicorn.lifespan.off import LifespanOff
+
+            from ._uvicorn_pings import PatientWebSockets
         except ImportError as error:
             raise Unsupported(f"to serve HTTP alone needs uvicorn ({error}): pip install 'polybus[fastapi]'") from None
 
@@ -47,7 +49,7 @@ class UvicornServer:
         config = uvicorn.Config(
             application,
             http="h11",
-            ws="websockets-sansio",
+            ws=PatientWebSockets,
             ws_per_message_deflate=False,
             ws_max_size=limits.message,
             ws_ping_interval=limits.ping_interval,
