@@ -13,7 +13,7 @@ PACKAGE = Path(polybus.__file__).parent
 MODULES = (
     "acquaintance answering asking authority backlog bus calls channel channel_calls channelled connecting crowd"
     " deliveries distribution ends event_stream execution fanout inbox incoming interest known_peer inflow life link links"
-    " loopback openings outbox outflow passages peer publishing relaying reply router routing runtime serving"
+    " loopback openings outbox outflow passages peer pieces publishing relaying reply router routing runtime serving"
     " subject_index subscription turns urgency workers"
 ).split()
 GROWING = {"Counter", "OrderedDict", "UrgentQueue", "bytearray", "defaultdict", "deque", "dict", "list", "set"}
@@ -33,6 +33,7 @@ BOUNDS: dict[str, str] = {
     "bus._passages": OURS,
     "bus._recorders": OURS,
     "life._guests": OURS,
+    "pieces._waiting": "one frame and 1 MiB behind it: then all is handled at once",
     "protocols.csb.crowded._early": "Limits.queue_bytes, then the connection ends",
     "protocols.csb.crowded._numbered": "Limits.peers: the crowd sends the others away at once",
     "protocols.csb.crowded._parties": "Limits.peers: the crowd sends the others away at once",

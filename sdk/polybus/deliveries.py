@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import logging
 from collections.abc import Awaitable
 from typing import TYPE_CHECKING, Any
 
@@ -18,8 +17,6 @@ if TYPE_CHECKING:
     from .peer import Peer
 
 __all__ = ["Deliveries"]
-
-logger: logging.Logger = logging.getLogger("polybus")
 
 
 class Deliveries:
@@ -101,8 +98,7 @@ class Deliveries:
             try:
                 link.publish(message, self._peer, entry.deadline)
             except BusError as error:
-                link.bus._counters.dropped += 1
-                logger.warning("polybus: %r could not be published to %r: %s", message.subject, self._peer, error)
+                link.bus._distribution.unsent(message, self._peer, "published", error)
         self._wake_publishers()
 
     def lost(self) -> None:

@@ -130,11 +130,22 @@ class Distribution(FanOut):
                     if not self._send_nowait(alike if peer.protocol == source.protocol else on, peer, deadline):
                         self._bus._counters.dropped += 1
                 except BusError as error:
-                    self._bus._counters.dropped += 1
-                    logger.warning("polybus: %r could not be relayed to %r: %s", message.subject, peer, error)
+                    self.unsent(message, peer, "relayed", error)
                     self._bus._dead_letter(peer, message, Code.INVALID_ARGUMENT, f"not relayed: {error}")
         on.forget_shared()
         alike.forget_shared()
+
+    def unsent(self, message: Message, peer: Peer, how: str, error: BusError) -> None:
+        """A publication did not fit the wire of a peer, and nobody waits for it: counted, and told in the log once a minute,
+        which a stranger must not be able to fill.
+
+        Args:
+            how: What could not be done with it.
+        """
+        self._bus._counters.dropped += 1
+        if self._unsent.add(self._bus._running.time()) == 1:
+            text = "polybus: %.200r could not be %s to %r, nor may others like it: %.300s"
+            logger.warning(text, message.subject, how, peer, error)
 
     def _hint(self, subject: str | int, source: Peer) -> None:
         others: list[Any] = [peer for peer in self.remote.match(subject) if peer is not source]

@@ -18,6 +18,7 @@ from .errors import BusError, QueueFull
 from .headers import VIA
 from .interest import Interest, bare_peer, has_numbers
 from .message import Kind, Message
+from .offences import Offences
 from .relaying import Journeys, Via, depth_of
 from .subject_index import SubjectIndex
 
@@ -84,6 +85,7 @@ class FanOut(Interest):
         self._turns: deque[anyio.Event] = deque()
         self._stopped: set[str | int] = set()
         """Subjects of which the log says that some came too far."""
+        self._unsent = Offences()
         self.journeys: Journeys = Journeys(bus._id)
         self.ends: Ends = Ends()
         self._upstream: tuple[Peer, ...] = ()

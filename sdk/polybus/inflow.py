@@ -13,6 +13,7 @@ from .events import FrameRefused
 from .message import Message
 from .offences import Offences, too_many
 from .outflow import Outflow
+from .pieces import Pieces
 from .plugins import Closed, CloseWanted, PeerClosed, PeerOpened, Ready, Refused, Undelivered
 
 if TYPE_CHECKING:
@@ -31,22 +32,32 @@ class Attachment:
     """What one connection of a link reports to; implements `plugins.Receiver`. Once it is over, it says nothing to the link any
     more: however often and however late a transport reports, it does not meet the connection that came after it."""
 
-    __slots__ = ("_link", "frames_received")
+    __slots__ = ("_link", "_pieces", "frames_received")
 
-    def __init__(self, link: Inflow) -> None:
+    def __init__(self, link: Inflow, transport: Transport, session: Session) -> None:
         self._link: Inflow | None = link
+        self._pieces: Pieces | None = None
         self.frames_received: Callable[[Sequence[bytes]], None] = link.frames_received  # no call in between, for speed
+        if (cut := getattr(session, "pieces", None)) is not None:
+            self._pieces = Pieces(link, transport, cut)
+            self.frames_received = self._pieces.frames_received
 
     def over(self) -> None:
         """The connection is no longer the link's."""
         self._link = None
         self.frames_received = _unheard
+        if self._pieces is not None:
+            self._pieces.drop()
 
     def closing(self, why: Closed) -> None:
+        if self._pieces is not None:
+            self._pieces.finish()
         if self._link is not None:
             self._link.closing(why)
 
     def closed(self, why: Closed) -> None:
+        if self._pieces is not None:
+            self._pieces.finish()
         if self._link is not None:
             self._link.closed(why)
 
@@ -116,6 +127,11 @@ class Inflow(Outflow):
             self._broken()
             if not isinstance(error, Exception):
                 raise  # Ctrl-C, in a hook
+
+    @property
+    def ending(self) -> bool:
+        """Whether nothing more is looked at."""
+        return self._closing is not None or self.session is None
 
     def _do_deferred(self) -> None:
         deferred, self.deferred = self.deferred, []

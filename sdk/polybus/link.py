@@ -134,7 +134,7 @@ class Link(Inflow):
         session.start(now)
         if self._attachment is not None:
             self._attachment.over()
-        self._attachment = Attachment(self)
+        self._attachment = Attachment(self, transport, session)
         if self.urgency is not None and (keep_short := getattr(transport, "keep_short", None)) is not None:
             keep_short()
         transport.start(cast("Receiver", self._attachment))  # pyright takes an attribute that is a function for a method

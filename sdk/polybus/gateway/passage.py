@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 from ..errors import BusError, Code, RequestError
 from ..headers import VIA
 from ..message import Message
+from ..offences import Offences
 from ..relaying import Via, too_far
 from ..subjects import matches
 from .conversations import Conversations, PassingChannelCall
@@ -39,8 +40,7 @@ class Passage:
         self.is_open: bool = False
         self.calls: dict[PassingCall | PassingChannelCall, None] = {}
         """Requests, streams and channels that are under way."""
-        self.silent: bool = False
-        """Whether the log says already that something was lost."""
+        self._losses = Offences()
         self.requests: Requests = Requests(self)
         self.publications: Publications = Publications(self)
         self.conversations: Conversations = Conversations(self)
@@ -50,7 +50,7 @@ class Passage:
 
     async def open(self) -> None:
         """Take what comes from now on."""
-        self.is_open, self.silent = True, False
+        self.is_open, self._losses = True, Offences()
         self.here._open_passage(self)
         if "publish" in self.route.kinds:
             await self.publications.open()
@@ -131,12 +131,11 @@ class Passage:
     # -- what does not cross ---------------------------------------------------------------------------------------------
 
     def lost(self, message: Message, error: BusError) -> None:
-        """What nobody waits for could not cross. The log says it once until something crosses: peers shall not fill it."""
+        """What nobody waits for could not cross. The log says it once a minute: peers shall not fill it."""
         here, route = self.here, self.route
         here._counters.dropped += 1
         here._dead_letter(message.peer, message, translated(error).code, f"not bridged: {error}")
-        if not self.silent:
-            self.silent = True
+        if self._losses.add(here._running.time()) == 1:
             logger.warning(
                 "polybus: %r could not cross the bridge (%r to %r): %s", message.subject, route.source, route.target, error
             )

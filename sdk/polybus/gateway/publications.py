@@ -82,8 +82,6 @@ class Publications:
             await theirs.publish_crossed(on, via, now + USUAL)
         except BusError as error:  # of some peer or its wire; the others have got it
             passage.lost(message, error)
-        else:
-            passage.silent = False
 
 
 class Crossing(HandlerInbox):

@@ -66,8 +66,6 @@ class Requests:
                 await there._tell(peer, on)
         except BusError as error:
             self._passage.lost(message, error)
-        else:
-            self._passage.silent = False
 
     async def _onward(self, kind: Kind, message: Message) -> Message:
         passage = self._passage

@@ -195,7 +195,11 @@ SessionEvent: TypeAlias = Ready | PeerOpened | PeerClosed | Refused | Undelivere
 
 
 class Session(Protocol):
-    """One connection of a protocol, without I/O. Time is monotonic seconds, always passed in."""
+    """One connection of a protocol, without I/O. Time is monotonic seconds, always passed in.
+
+    One whose frames may hold very many messages may offer ``pieces(frame) -> list[bytes]``: the same messages as several
+    frames, each of which takes a few milliseconds to handle. A link lets others run in between.
+    """
 
     @property
     def codec(self) -> Codec:

@@ -72,8 +72,8 @@ class Transport(Protocol):
     One over a queue of the system's may offer ``keep_short()``, called on wires with priorities before ``start``: from then on
     as little as possible waits where no urgent message can overtake it.
 
-    One whose frames may take long to arrive may offer ``slow_arrival() -> int``: the bytes that are there of a frame which has
-    been arriving for longer than `Limits.frame_timeout`. They are charged to `Limits.total_bytes`.
+    One whose frames may take long to arrive may offer ``slow_arrival() -> int``: the bytes that are there of what has not come
+    to its end since the last `tick`, or waits to be handed on. They are charged to `Limits.total_bytes`.
 
     A transport whose frames have the same bytes on every connection may offer two more methods, and fan-out makes the bytes
     once: ``framed(frame) -> bytes | None`` (None: not on this one after all) and ``send_framed(data, turn)``, where `turn` is a

@@ -25,6 +25,7 @@ from ._wire import HIGH_WATER, LOW_WATER, call_later
 if TYPE_CHECKING:
     from ..plugins import Host, Receiver
     from ._errai_channel import Channel
+    from ._http_server import Request
 
 __all__ = ["ErraiConnection"]
 
@@ -70,6 +71,7 @@ class ErraiConnection:
         self._turn = 0
         self._changed = anyio.Event()
         self._intake = Intake(host, self._give)
+        self._posting: dict[Request, None] = {}
         self._why: Closed | None = None
         self._cancel_timer: Callable[[], None] | None = None
 
@@ -136,6 +138,26 @@ class ErraiConnection:
     def over(self) -> bool:
         """Whether nothing will come any more."""
         return self._state is State.LOST or (self._state is State.CLOSING and not self._queue)
+
+    async def body_of(self, request: Request, limit: int | None = None) -> bytes:
+        """The body of a request, which is charged to this session while it comes.
+
+        Args:
+            limit: As of `Request.body`.
+
+        Raises:
+            Turned: As there; 503 where the session ends meanwhile.
+        """
+        self._posting[request] = None
+        request.too_late = lambda: self.over
+        try:
+            return await request.body(limit) or b""
+        finally:
+            del self._posting[request]
+
+    def slow_arrival(self) -> int:
+        """Bytes that are there of what is being posted, or waits to be read."""
+        return self._intake.size + sum(request.arrived for request in self._posting)
 
     def receive(self, payload: bytes) -> None:
         """The body of a request, or a frame of the WebSocket."""

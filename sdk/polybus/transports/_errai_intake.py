@@ -33,6 +33,11 @@ class Intake:
         self._full = False
         self._changed = anyio.Event()
 
+    @property
+    def size(self) -> int:
+        """Bytes that have not been read."""
+        return self._bytes
+
     def take(self, payload: bytes) -> None:
         """Read a payload, or let it wait for its turn. Beyond `Limits.payload` nothing waits: it is read at once."""
         pieces = _pieces(payload)

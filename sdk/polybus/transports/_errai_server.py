@@ -157,12 +157,12 @@ async def _body_of(request: Request, session: ErraiConnection | None) -> bytes:
     if session is None:
         return await request.body() or b""
     if request.length <= limits.message:
-        body = await request.body() or b""
+        body = await session.body_of(request)
         there = await session.room(len(body))
     else:
         async with session.large:
             there = await session.room(min(request.length, limits.payload))
-            body = (await request.body(limits.payload) or b"") if there else b""
+            body = await session.body_of(request, limits.payload) if there else b""
     if not there:
         text = f"{limits.payload} bytes of this session wait to be read (Limits.payload): fetch what waits, and try again"
         raise Turned(HTTPStatus.SERVICE_UNAVAILABLE, text)

@@ -31,6 +31,10 @@ class Request:
 
     def __init__(self, options: ListenOptions, scope: Scope, receive: Receive, slow: set[Request]) -> None:
         self.options: ListenOptions = options
+        self.arrived: int = 0
+        """Bytes of its body that are there."""
+        self.too_late: Callable[[], bool] | None = None
+        """Says whether nobody wants the rest of its body any more."""
         self._slow = slow
         self.scope: Scope = scope
         self.receive: Receive = receive
@@ -87,9 +91,12 @@ class Request:
                     return None
                 parts.append(message.get("body", b""))
                 size += len(parts[-1])
+                self.arrived = size
                 if size > most:
                     text = f"a payload of more than {most} bytes (Limits.{name})"
                     raise Turned(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, text)
+                if self.too_late is not None and self.too_late():
+                    raise Turned(HTTPStatus.SERVICE_UNAVAILABLE, f"the session has ended after {size} bytes of this body")
                 if not message.get("more_body"):
                     return b"".join(parts)
                 now = anyio.current_time()

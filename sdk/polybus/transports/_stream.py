@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 __all__ = ["State", "StreamTransport"]
 
+_A_TICK = 0.5
+"""Less than the time from one `tick` to the next."""
 _GOODBYE = 0.1
 """Seconds for the peer to read a goodbye before which nothing was said: nobody needs to wait longer for somebody silent."""
 
@@ -121,11 +123,9 @@ class StreamTransport:
         return self._wire.backlog()
 
     def slow_arrival(self) -> int:
-        """Bytes that are there of a frame which arrives for longer than `Limits.frame_timeout`."""
+        """Bytes that are there of a frame which was arriving a tick ago already: many that nearly are there cost memory."""
         pace = self._pace
-        if pace is None or self._host.time() - pace.began < self._host.limits.frame_timeout:
-            return 0
-        return self._arrived()
+        return self._arrived() if pace is not None and self._host.time() - pace.began >= _A_TICK else 0
 
     def close(self, code: int = 1000, reason: str = "") -> None:
         """Write what was sent, tell the peer, close; after `Limits.close_timeout` cut. `Receiver.closed` follows."""

@@ -83,7 +83,7 @@ class MessageReader(PartReader):
             error.frame = frame[:200]
             raise
         except (ValueError, RecursionError) as error:
-            apart = told_apart(frame)
+            apart = told_apart(frame) if len(frame) <= self._long else None  # or `cut` has tried that
             if apart is not None:
                 return self.read_apart(apart, self._depth - 1)
             refused = foul(error)

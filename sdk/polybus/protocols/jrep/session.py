@@ -11,7 +11,6 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from ...errors import RemoteProtocolError, TooLarge
-from ...json_arrays import LONG
 from ...limits import Limits
 from ...message import Kind, Message
 from ...plugins import CloseWanted, Refused, Role
@@ -68,11 +67,6 @@ class JrepSession(Federation):
         self._heard = now
         if type(frame) is not bytes:
             self._offers = getattr(frame, "offers", None)
-        if len(frame) > LONG:
-            parts = self._cut(frame)
-            if len(parts) != 1:
-                self._receive_parts(parts, now)
-                return
         try:
             messages = self._read(frame)
         except RemoteProtocolError as error:
@@ -82,11 +76,11 @@ class JrepSession(Federation):
             self._moved("nothing", None, now)
         elif len(messages) > 1:
             messages = by_priority(messages)
+        most = self._bad + self._limits.bad_messages
         for message in messages:
-            if isinstance(message, RemoteProtocolError):
-                self._refused(message)
-                continue
             try:
+                if isinstance(message, RemoteProtocolError):
+                    raise message
                 if message.kind is _CONTROL:
                     self._command(message, now)
                 elif self.state is State.CONNECTED:
@@ -95,22 +89,17 @@ class JrepSession(Federation):
                     self._moved("message", message, now)
             except RemoteProtocolError as error:
                 self._refused(error)
+                if self._bad > most:
+                    return  # its link ends
 
-    def _cut(self, frame: bytes) -> list[bytes]:
-        """A long payload as several; none of one that is too long."""
+    def pieces(self, frame: bytes) -> list[bytes]:
+        """A long payload as several; as it is, where it cannot be cut."""
+        if type(frame) is not bytes:
+            self._offers = getattr(frame, "offers", None)
         try:
             return self.codec.reader.cut(frame)
-        except RemoteProtocolError as error:
-            self._refused(error)
-            return []
-
-    def _receive_parts(self, parts: list[bytes], now: float) -> None:
-        """Parts of a payload, until the peer has said so much that is wrong that its link ends."""
-        most = self._bad + self._limits.bad_messages
-        for part in parts:
-            self.receive(part, now)
-            if self._bad > most:
-                return
+        except RemoteProtocolError:
+            return [frame]  # `receive` says so
 
     def _message(self, message: Message) -> None:
         deliver = self._deliver.get(message.kind)

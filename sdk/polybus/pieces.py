@@ -1,0 +1,85 @@
+"""Frames of many messages, handled in pieces: one in each turn of the event loop, so that who sends them holds up nobody."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Final
+
+from .json_arrays import LONG
+
+if TYPE_CHECKING:
+    from .inflow import Inflow
+    from .plugins import Transport
+
+__all__ = ["Pieces"]
+
+_STILL_COME: Final = 1024 * 1024
+"""Bytes that may come behind a frame over a transport that cannot be asked to wait; with more all is handled at once."""
+
+
+class Pieces:
+    """What has come over one connection and is still to be handled, in order. Meanwhile nothing more is read there.
+
+    Args:
+        pieces: Cuts a frame; what it cannot cut it gives as it is.
+    """
+
+    __slots__ = ("_bytes", "_link", "_pieces", "_transport", "_waiting")
+
+    def __init__(self, link: Inflow, transport: Transport, pieces: Callable[[bytes], Sequence[bytes]]) -> None:
+        self._link = link
+        self._transport = transport
+        self._pieces = pieces
+        self._waiting: deque[bytes] = deque()
+        self._bytes = 0
+
+    def frames_received(self, frames: Sequence[bytes]) -> None:
+        """Handle frames at once, unless one of them is long, or is waited for."""
+        if self._waiting:
+            self._waiting.extend(frames)
+            self._bytes += sum(map(len, frames))
+            if self._bytes > _STILL_COME:
+                self.finish()
+        elif max(map(len, frames), default=0) <= LONG:
+            self._link.frames_received(frames)
+        else:
+            self._waiting.extend(frames)
+            if self._handle_one():
+                self._wait("pause_reading")
+                self._link.runtime.call_soon(self._turn)
+
+    def finish(self) -> None:
+        """Handle what is left: nothing comes behind it."""
+        while self._handle_one():
+            pass
+
+    def drop(self) -> None:
+        """The connection is the link's no more."""
+        self._waiting.clear()
+
+    def _turn(self) -> None:
+        if self._handle_one():
+            self._link.runtime.call_soon(self._turn)
+        else:
+            self._bytes = 0
+            self._wait("resume_reading")
+
+    def _handle_one(self) -> bool:
+        """Handle the next piece. Whether there is another."""
+        waiting = self._waiting
+        if waiting and self._link.ending:
+            waiting.clear()  # as a transport that is being closed hands on nothing more
+        if not waiting:
+            return False
+        frame = waiting.popleft()
+        if len(frame) > LONG:
+            frame, *others = self._pieces(frame)
+            waiting.extendleft(reversed(others))
+        self._link.frames_received([frame])
+        return bool(waiting)
+
+    def _wait(self, what: str) -> None:
+        ask = getattr(self._transport, what, None)
+        if ask is not None:
+            ask()

@@ -1,0 +1,115 @@
+"""Frames of very many messages: others have their turns while one is handled, and nothing of it is lost or comes late."""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Any
+
+import anyio
+import anyio.abc
+import anyio.lowlevel
+import pytest
+
+from polybus import Bus, Limits
+from tests.support import BOUND, eventually
+
+pytestmark = pytest.mark.anyio
+COUNT = 20_000
+ASSOCIATE = [{"ToSubject": "ServerBus", "CommandType": "Associate", "RemoteServices": "ClientBus"}]
+
+
+def framed(payload: bytes) -> bytes:
+    return struct.pack(">I", len(payload)) + payload
+
+
+def payload(messages: list[dict[str, Any]]) -> bytes:
+    return framed(json.dumps(messages).encode())
+
+
+@asynccontextmanager
+async def stranger(url: str) -> AsyncIterator[anyio.abc.SocketStream]:
+    """Somebody who has associated."""
+    port = int(url.rpartition(":")[2])
+    with anyio.fail_after(BOUND):
+        async with await anyio.connect_tcp("127.0.0.1", port) as stream:
+            await stream.send(payload(ASSOCIATE))
+            await stream.receive()
+            yield stream
+
+
+async def test_others_run_while_a_frame_of_very_many_messages_is_handled() -> None:
+    bus, turns, seen = Bus(), 0, list[int]()
+
+    @bus.on("news", queue=COUNT, inline=True)
+    def on_news(body: int) -> None:
+        seen.append(turns)
+
+    async def count() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await anyio.lowlevel.checkpoint()
+
+    async with (
+        bus.serve("jrep+tcp://127.0.0.1:0") as server,
+        stranger(server.url) as stream,
+        anyio.create_task_group() as group,
+    ):
+        group.start_soon(count)
+        await stream.send(payload([{"ToSubject": "news", "Value": n} for n in range(COUNT)]))
+        await eventually(lambda: len(seen) == COUNT)
+        group.cancel_scope.cancel()
+    most = max(seen.count(turn) for turn in set(seen))
+    assert most < COUNT // 10
+
+
+async def test_what_comes_behind_a_long_frame_is_handled_after_it() -> None:
+    bus, seen = Bus(), list[int]()
+
+    @bus.on("news", queue=COUNT)
+    async def on_news(body: int) -> None:
+        seen.append(body)
+
+    async with bus.serve("jrep+tcp://127.0.0.1:0") as server, stranger(server.url) as stream:
+        many = [{"ToSubject": "news", "Value": n} for n in range(COUNT)]
+        await stream.send(payload(many[:9000]) + payload(many[9000:9001]) + payload(many[9001:]))
+        await eventually(lambda: len(seen) == COUNT)
+    assert seen == list(range(COUNT))
+
+
+async def test_a_long_frame_is_handled_to_its_end_also_when_its_sender_leaves_at_once() -> None:
+    bus, seen = Bus(), list[int]()
+
+    @bus.on("news", queue=COUNT)
+    async def on_news(body: int) -> None:
+        seen.append(body)
+
+    async with bus.serve("jrep+tcp://127.0.0.1:0") as server:
+        async with stranger(server.url) as stream:
+            await stream.send(payload([{"ToSubject": "news", "Value": n} for n in range(COUNT)]))
+        with anyio.fail_after(BOUND):
+            await eventually(lambda: len(seen) == COUNT)
+    assert seen == list(range(COUNT))
+
+
+async def test_of_a_long_frame_no_more_is_read_than_ends_the_link() -> None:
+    bus = Bus()
+    async with bus.serve("jrep+tcp://127.0.0.1:0") as server, stranger(server.url) as stream:
+        bad = b"[" + b",".join([b'{"ToSubject":"x","Value":NaN}'] * COUNT) + b"]"
+        await stream.send(framed(bad))
+        await eventually(lambda: not bus.peers)
+    assert bus.stats().malformed == bus.limits.bad_messages + 1
+
+
+async def test_frames_that_never_end_stay_within_total_bytes_from_their_first_seconds_on() -> None:
+    bus = Bus(limits=Limits(total_bytes=300_000, frame_timeout=1000.0))
+    async with bus.serve("ubre+tcp://127.0.0.1:0") as server, AsyncExitStack() as stack:
+        port = int(server.url.rpartition(":")[2])
+        with anyio.fail_after(BOUND):
+            for _ in range(4):
+                stream = await stack.enter_async_context(await anyio.connect_tcp("127.0.0.1", port))
+                await stream.send(struct.pack(">I", 1_000_000) + b" " * 130_000)
+            await eventually(lambda: len(bus.peers) == 2)
