@@ -51,6 +51,7 @@ BOUNDS: dict[str, str] = {
     "transports._errai_requests._given": "the headers that the application gives",
     "transports._http_listener._endings": "the routes of an endpoint",
     "transports._http_listener._exact": "the routes of an endpoint",
+    "transports._errai_connection._posting": "requests whose bodies come: they are charged, and end when they are slow",
     "transports._errai_connection._queue": "HIGH_WATER and one frame: then the link keeps what follows in its outbox",
     "transports._errai_intake._unread": "Limits.payload: ErraiConnection.room; a client reads all before it asks again",
     "transports._errai_server._sessions": "Limits.peers and handshakes: the gate of the listener; one that is silent ends",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 from .errors import BusError, Code, another
@@ -143,7 +144,7 @@ class Distribution(FanOut):
             how: What could not be done with it.
         """
         self._bus._counters.dropped += 1
-        if self._unsent.add(self._bus._running.time()) == 1:
+        if self._unsent.add(monotonic()) == 1:
             text = "polybus: %.200r could not be %s to %r, nor may others like it: %.300s"
             logger.warning(text, message.subject, how, peer, error)
 

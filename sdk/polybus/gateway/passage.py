@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from time import monotonic
 from typing import TYPE_CHECKING, Any, Final
 
 from ..errors import BusError, Code, RequestError
@@ -135,7 +136,7 @@ class Passage:
         here, route = self.here, self.route
         here._counters.dropped += 1
         here._dead_letter(message.peer, message, translated(error).code, f"not bridged: {error}")
-        if self._losses.add(here._running.time()) == 1:
+        if self._losses.add(monotonic()) == 1:
             logger.warning(
                 "polybus: %r could not cross the bridge (%r to %r): %s", message.subject, route.source, route.target, error
             )
