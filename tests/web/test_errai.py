@@ -382,12 +382,14 @@ async def test_what_is_being_posted_to_sessions_stays_within_total_bytes() -> No
 
 async def test_a_body_that_comes_slowly_but_steadily_is_waited_for() -> None:
     """Each part well within `frame_timeout`, and all together longer."""
-    bus = make_bus(limits=Limits(frame_timeout=2.0))
-    async with serving(bus) as client, posting(client, 2 + 8 * 2000) as stream:
-        for _ in range(8):
-            await anyio.sleep(0.4)  # what is tested is a body that takes longer
+    bus, left = make_bus(limits=Limits(frame_timeout=2.0)), 400
+    async with serving(bus) as client, posting(client, 2 + left * 2000) as stream:
+        longer = anyio.current_time() + 2.5
+        while anyio.current_time() < longer:  # what is tested is a body that takes longer
+            await anyio.sleep(0.02)
             await stream.send(b" " * 2000)
-        await stream.send(b"]")
+            left -= 1
+        await stream.send(b" " * (left * 2000) + b"]")
         answer = await stream.receive()
     assert answer.startswith(b"HTTP/1.1 200 ")
 
