@@ -99,6 +99,7 @@ BOUNDS: dict[str, str] = {
     "gateway.underpass._through": "Limits.channels of each peer",
     "incoming.calls": "Limits.running + waiting",
     "openings.calls": "Limits.running + waiting",
+    "runtime.addresses": "one for each link that others have opened, and one while something is kept for it still",
     "backlog.stuck": "one for each peer",
     "answering.expected": "Limits.running",
     "turns.large": "Limits.running; charged",

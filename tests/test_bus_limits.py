@@ -385,7 +385,7 @@ async def test_a_peer_whose_results_do_not_fit_into_the_total_loses_its_link_and
 
 @bounded
 async def test_large_bodies_of_requests_that_run_are_charged_and_more_than_the_total_is_turned_away() -> None:
-    bus = Bus(limits=Limits(total_bytes=250_000, close_timeout=0.1))
+    bus = Bus(limits=Limits(total_bytes=800_000, close_timeout=0.1))
     inside, go = 0, anyio.Event()
 
     @bus.handle("store")

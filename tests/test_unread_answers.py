@@ -204,7 +204,7 @@ async def four_unread(bus: Bus, client: Bus) -> AsyncIterator[list[Reply[Any]]]:
 
 @bounded
 async def test_who_does_not_read_takes_no_places_from_others_once_its_handlers_are_over() -> None:
-    bus = Bus(limits=Limits(outbox_bytes=20_000, total_running=4))
+    bus = Bus(limits=Limits(outbox_bytes=20_000, total_running=8))
     Library(bus)
     async with pair(bus) as greedy, pair(bus) as good:
         async with four_unread(bus, greedy) as replies:

@@ -2,21 +2,30 @@
 
 Whatever waits (requests, items, publications, messages of strangers) is held here and released where it goes; nothing else
 counts bytes.
+
+The total is shared out: who floods the bus must not take all of it. How much may be kept for one network address, and within
+that for one of its links, falls with the square of what is left. So nothing has to be reserved, counted or taken back, even
+from those that never let go: n of them leave an n-th part free, and to the next one a part of that which falls with n squared.
+(Were it in proportion to what is left, each would leave half, and after twenty nothing would be left.)
 """
 
 from __future__ import annotations
 
+import ipaddress
 import math
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from .message import Message
     from .runtime import Runtime
 
-__all__ = ["OVERHEAD", "Account", "cost"]
+__all__ = ["OVERHEAD", "Account", "Address", "Share", "cost", "network_of"]
 
 OVERHEAD = 200
 """Bytes that a waiting message costs besides its body and headers."""
+
+_LINKS: Final = 4
+"""How many times what one link may hold is held for an address: at most three fifths of the total, and a third for a link."""
 
 
 def cost(message: Message) -> int:
@@ -26,14 +35,92 @@ def cost(message: Message) -> int:
     return size + sum(map(len, headers.values())) if headers else size
 
 
+def network_of(address: str) -> str:
+    """What the links of one address share: no port, and of IPv6 the network, in which a host has as many as it likes."""
+    host = address.rpartition(":")[0] or address
+    if not host.startswith("["):
+        return host
+    try:
+        found = ipaddress.IPv6Address(host.strip("[]").partition("%")[0])
+    except ValueError:
+        return host
+    return str(found.ipv4_mapped or ipaddress.IPv6Network((found, 64), strict=False))
+
+
+class Address:
+    """What is kept for all links of a network address."""
+
+    __slots__ = ("held", "links", "network")
+
+    def __init__(self, network: str = "") -> None:
+        self.network: str = network
+        self.held: int = 0
+        self.links: int = 0
+
+
+class Share:
+    """What is kept for a link that others have opened."""
+
+    __slots__ = ("address", "held")
+
+    def __init__(self) -> None:
+        self.address: Address = Address()
+        self.held: int = 0
+
+    def join(self, known: dict[str, Address], address: str) -> None:
+        """It is known now where the link comes from. Called once, before anything is kept.
+
+        Args:
+            known: All addresses that have links, or had and something is kept for them still.
+            address: With its port.
+        """
+        network = network_of(address)
+        found = known.get(network)
+        if found is None:
+            found = known[network] = Address(network)
+        found.links += 1
+        self.address = found
+
+    def has_room(self, size: int, free: int, total: int) -> bool:
+        """Whether the link may hold so much more, when `free` of the total are left then."""
+        if not free:
+            return False
+        # The square of the free part for a link, and four times that for its address: of which the free part again, squared.
+        part = free / total
+        left = part - (self.address.held + size) / (_LINKS * free)
+        return left > 0 and self.held + size <= left * left * total
+
+    def leave(self, known: dict[str, Address]) -> None:
+        """The link is over. What is kept for it still, such as for handlers that have not stopped, counts for its address."""
+        address = self.address
+        address.links -= 1
+        if address.links:
+            return
+        if not address.held:
+            known.pop(address.network, None)
+        else:  # so do others perhaps, for which nothing is kept by now
+            for gone in [other for other in known.values() if not (other.links or other.held)]:
+                del known[gone.network]
+
+
 class Account:
     """Bytes that are kept for one owner, within its own limit, within `Limits.total_bytes` and, where it is part of another
-    account, within that one."""
+    account, within that one.
 
-    __slots__ = ("_part_of", "_runtime", "held", "limit")
+    Args:
+        runtime: Of the bus.
+        limit: Bytes.
+        share: Of the link that they are kept for; None of what this application itself is the cause of.
+        part_of: Another account, which has the share.
+    """
 
-    def __init__(self, runtime: Runtime, limit: float = math.inf, part_of: Account | None = None) -> None:
+    __slots__ = ("_part_of", "_runtime", "_share", "held", "limit")
+
+    def __init__(
+        self, runtime: Runtime, limit: float = math.inf, share: Share | None = None, part_of: Account | None = None
+    ) -> None:
         self._runtime = runtime
+        self._share = share
         self._part_of = part_of
         self.limit: float = limit
         self.held: int = 0
@@ -44,20 +131,31 @@ class Account:
             return False
         if self._part_of is not None:
             return self._part_of.has_room(size)
-        return self._runtime.buffered + size <= self._runtime.limits.total_bytes
+        total = self._runtime.limits.total_bytes
+        free = total - self._runtime.buffered - size
+        return free >= 0 and (self._share is None or self._share.has_room(size, free, total))
 
     def hold(self, size: int) -> bool:
         """Keep so much more. False, and nothing is kept, if it does not fit."""
-        if self._part_of is None:  # the usual case, in one piece: this is done for every message that waits
-            runtime, held = self._runtime, self.held + size
-            if (self.held and held > self.limit) or runtime.buffered + size > runtime.limits.total_bytes:
+        if self._part_of is not None:
+            if not self.has_room(size):
                 return False
-            self.held = held
-            runtime.buffered += size
+            self.charge(size)
             return True
-        if not self.has_room(size):
+        # The usual case, in one piece: this is done for every message that waits.
+        runtime, held = self._runtime, self.held + size
+        buffered = runtime.buffered + size
+        free = runtime.limits.total_bytes - buffered
+        if free < 0 or (self.held and held > self.limit):
             return False
-        self.charge(size)
+        share = self._share
+        if share is not None:
+            if not share.has_room(size, free, runtime.limits.total_bytes):
+                return False
+            share.held += size
+            share.address.held += size
+        self.held = held
+        runtime.buffered = buffered
         return True
 
     def charge(self, size: int) -> None:
@@ -65,13 +163,12 @@ class Account:
         self.held += size
         if self._part_of is not None:
             self._part_of.charge(size)
-        else:
-            self._runtime.buffered += size
+            return
+        self._runtime.buffered += size
+        if self._share is not None:
+            self._share.held += size
+            self._share.address.held += size
 
     def release(self, size: int) -> None:
         """So much is kept no more."""
-        self.held -= size
-        if self._part_of is None:
-            self._runtime.buffered -= size
-        else:
-            self._part_of.release(size)
+        self.charge(-size)

@@ -49,7 +49,7 @@ class AnsweredPeer(KnownPeer):
         response = self._response(call.message, value, call)
         del value
         link = self._link
-        held, size = Account(link.runtime), cost(response)
+        held, size = Account(link.runtime, share=link.share), cost(response)
         if not held.hold(size):
             link.too_slow(self, "answers wait for it, and the bus keeps too much already (Limits.total_bytes)")  # type: ignore[arg-type]  # every one is a Peer
             return
@@ -202,7 +202,7 @@ class AnsweredPeer(KnownPeer):
         if self.expected:
             self.expected.pop(call, None)
         if self.large and (size := self.large.pop(call, 0)):
-            runtime.large.release(size)
+            self._link.bodies.release(size)
         if self.waiting or runtime.crowded:
             turns.next_call(self)  # type: ignore[arg-type]  # every one is a Peer
         runtime.bell.ring()

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import anyio
 
-from .account import Account
+from .account import Account, Share
 from .errors import BusError, Code
 from .events import PeerSlow
 from .outbox import Outbox, Waiting
@@ -50,6 +50,7 @@ class Backlog:
         "_wanted",
         "adapter",
         "alike",
+        "bodies",
         "bus",
         "carries_headers",
         "crowd",
@@ -63,6 +64,7 @@ class Backlog:
         "runtime",
         "send_framed",
         "session",
+        "share",
         "shared",
         "slow",
         "state",
@@ -97,10 +99,14 @@ class Backlog:
         self.paused: bool = False
         self.flowing: bool = False
         """Up, not paused, and nothing waits: messages go straight to the session."""
+        self.share: Share | None = None if opened else Share()
+        """Of `Limits.total_bytes`. What this application itself has connected to is not held back for others."""
         self.slow: int = 0
         """Publications dropped since the peer was last keeping up."""
-        self.unwritten: Account = Account(runtime)
+        self.unwritten: Account = Account(runtime, share=self.share)
         """What the connection held when it last asked for a pause."""
+        self.bodies: Account = Account(runtime, share=self.share)
+        """Large bodies of requests that run."""
         self.stuck: dict[Peer, None] = {}
         """Peers whose requests wait until this connection takes answers again."""
         self.crowd: Crowd | None = None
@@ -171,7 +177,7 @@ class Backlog:
             return True  # nobody will read it; the caller learns from the link's end
         outbox = self.outbox
         if outbox is None:
-            outbox = self.outbox = Outbox(self.runtime.limits, self.runtime)
+            outbox = self.outbox = Outbox(self.runtime.limits, self.runtime, self.share)
         entry = self.entry(message, peer, deadline, reply, droppable)
         if not self.make_room(outbox, entry):
             return False

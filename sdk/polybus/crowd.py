@@ -50,7 +50,7 @@ class Crowd:
 
     def __init__(self, link: Link) -> None:
         self._link = link
-        self._account = Account(link.runtime, link.runtime.limits.queue_bytes)
+        self._account = Account(link.runtime, link.runtime.limits.queue_bytes, link.share)
         self._knocking: dict[Any, _Stranger] = {}
         self._unasked: dict[Any, _Stranger] = {}
         """Those whose turn with `authenticate` has not come."""
@@ -69,7 +69,7 @@ class Crowd:
         elif link.bus._authority.authenticate is None:
             self._let_in(event, Identity(key=str(key)))
         else:
-            share = Account(link.runtime, limits.queue_bytes // _STRANGERS, self._account)
+            share = Account(link.runtime, limits.queue_bytes // _STRANGERS, part_of=self._account)
             self._knocking[key] = self._unasked[key] = _Stranger(event, share)
             if self._asking < limits.handshakes:
                 self._asking += 1

@@ -28,10 +28,10 @@ class Deliveries:
     __slots__ = ("_box", "_deciding", "_peer", "_publishers")
 
     def __init__(self, peer: Peer) -> None:
-        runtime = peer._link.runtime
+        link = peer._link
         self._peer = peer
-        self._box = Outbox(runtime.limits, runtime)
-        self._deciding = Account(runtime)
+        self._box = Outbox(link.runtime.limits, link.runtime, link.share)
+        self._deciding = Account(link.runtime, share=link.share)
         """The publication that is being decided about."""
         self._publishers: list[Any] = []
 

@@ -90,7 +90,7 @@ class KnownPeer(Answer):
         """Whether it has said that it passes publications on to other buses."""
         self.warned: bool = False
         """Whether the log says already that it wants too many subscriptions."""
-        self.account: Account = Account(link.runtime, link.runtime.limits.waiting_bytes)
+        self.account: Account = Account(link.runtime, link.runtime.limits.waiting_bytes, link.share)
         """What this peer makes the bus keep: requests and questions that wait, items that nobody has read."""
         self.undecided: deque[Message] | None = None
         """Messages that wait for an asynchronous `authorize`."""

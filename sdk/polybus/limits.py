@@ -65,9 +65,9 @@ class Limits:
     pending: int = field(default=65_536, validator=[instance_of(int), gt(0)])
     """Requests to one peer that wait for their answer; more raise `QueueFull`."""
     total_bytes: int = field(default=256 * _MIB, validator=[instance_of(int), gt(0)])
-    """All outboxes, stuck connections, waiting requests and held-back messages of the bus together."""
+    """All outboxes, stuck connections, waiting requests and held-back messages of the bus together; shared out."""
     total_running: int = field(default=1024, validator=[instance_of(int), gt(0)])
-    """Requests that run at the same time on the whole bus."""
+    """Requests that run at the same time on the whole bus; shared out."""
     peers: int = field(default=10_000, validator=[instance_of(int), gt(0)])
     """Connections that the bus accepts in all."""
     peers_per_address: int = field(default=10_000, validator=[instance_of(int), gt(0)])

@@ -122,6 +122,8 @@ class Link(Inflow):
         now = self.runtime.time()
         self.session = self.adapter.session(role, self.runtime.limits)
         self.transport = transport
+        if self.share is not None:
+            self.share.join(self.runtime.addresses, transport.address)
         for recorder in (*self.bus._recorders, self.recorder):
             if recorder is not None:
                 self.record(recorder)
@@ -287,6 +289,8 @@ class Link(Inflow):
         self._wake_room()
         self.runtime.timed.pop(self, None)
         self.runtime.links.pop(self, None)
+        if self.share is not None:
+            self.share.leave(self.runtime.addresses)
         self.bus._link_gone(self, why)
 
     def _charge_arrival(self, transport: Transport) -> None:

@@ -10,6 +10,7 @@ from .account import Account, cost
 from .urgency import UrgentQueue
 
 if TYPE_CHECKING:
+    from .account import Share
     from .limits import Limits
     from .message import Message
     from .peer import Peer
@@ -58,9 +59,9 @@ class Outbox:
 
     __slots__ = ("_account", "_count", "_earliest", "_entries", "_kept", "_kept_bytes", "_limits", "_shares", "last")
 
-    def __init__(self, limits: Limits, runtime: Runtime) -> None:
+    def __init__(self, limits: Limits, runtime: Runtime, share: Share | None = None) -> None:
         self._limits = limits
-        self._account = Account(runtime, limits.outbox_bytes)
+        self._account = Account(runtime, limits.outbox_bytes, share)
         self._entries: UrgentQueue[Waiting] = UrgentQueue()
         self._shares: dict[Peer, _Share] = {}
         self._earliest = math.inf

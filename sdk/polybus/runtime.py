@@ -17,13 +17,13 @@ from anyio.lowlevel import RunVar
 
 from ._loop import Bell, Loop, elsewhere, is_stray, running_loop
 from ._scopes import effective_deadline
-from .account import Account
 from .context import current_call
 from .eager import EagerWorkers
 from .ends import Ends
 from .workers import Workers
 
 if TYPE_CHECKING:
+    from .account import Address
     from .errors import BusError
     from .limits import Limits
     from .link import Link
@@ -83,8 +83,8 @@ class Runtime:
         """Bytes in all outboxes and held-back queues."""
         self.ends: Ends = Ends()
         """Which peers are one and the same bus."""
-        self.large: Account = Account(self)
-        """Large bodies of requests that run."""
+        self.addresses: dict[str, Address] = {}
+        """Where the links come from that others have opened, and what is kept for them."""
         self.gone: BusError | None = None
         """Why the last link that this bus opened is gone for good."""
         self.running: int = 0

@@ -15,6 +15,7 @@ from .urgency import UrgentQueue
 if TYPE_CHECKING:
     from .calls import Call
     from .peer import Peer
+    from .runtime import Runtime
 
 __all__ = ["DRAINING", "admit", "duplicate", "next_call", "put_off"]
 
@@ -32,8 +33,7 @@ def admit(peer: Peer, call: Call) -> None:
     waiting = peer.waiting
     if (
         not waiting
-        and len(peer.calls or ()) + peer.stopping <= limits.running
-        and runtime.running < limits.total_running
+        and _has_place(runtime, len(peer.calls or ()) + peer.stopping - 1)
         and (link.outbox is None or peer.may_begin())
         and (not call.weighed or not call.handler.answers.weight or peer.set_aside(call))
     ):
@@ -57,6 +57,16 @@ def admit(peer: Peer, call: Call) -> None:
     runtime.crowded[peer] = None
 
 
+def _has_place(runtime: Runtime, taken: int) -> bool:
+    """Whether a peer that has taken so many places may have one more.
+
+    As of `total_bytes`, it may have fewer the fewer are free. One that has none may have the last.
+    """
+    limits = runtime.limits
+    free = limits.total_running - runtime.running
+    return free > 0 and taken < limits.running and taken * limits.total_running < free * free
+
+
 def _turn_away(peer: Peer, call: Call, why: str) -> None:
     if peer.calls is not None:
         peer.calls.pop(call.message.id, None)
@@ -70,11 +80,15 @@ def _turn_away(peer: Peer, call: Call, why: str) -> None:
 def _keep(peer: Peer, call: Call) -> bool:
     """Charge a large body that its handler keeps. False if the bus keeps too much already."""
     size = cost(call.message)
-    if not peer._link.runtime.large.hold(size):
+    if not peer._link.bodies.hold(size):
         return False
+    _kept(peer, call, size)
+    return True
+
+
+def _kept(peer: Peer, call: Call, size: int) -> None:
     peer.large = peer.large if peer.large is not None else {}
     peer.large[call] = size
-    return True
 
 
 def next_call(peer: Peer) -> None:
@@ -90,7 +104,9 @@ def next_call(peer: Peer) -> None:
         first = next(iter(crowded))
         del crowded[first]
         waiting = first.waiting
-        if not waiting or first.calls is None or len(first.calls) - len(waiting) + first.stopping >= runtime.limits.running:
+        if not waiting or first.calls is None:
+            continue
+        if not _has_place(runtime, len(first.calls) - len(waiting) + first.stopping):
             continue
         if not first.may_begin():
             continue
@@ -104,7 +120,8 @@ def next_call(peer: Peer) -> None:
         size = cost(call.message)
         first.account.release(size)
         if size > LARGE:
-            _ = _keep(first, call)  # it has room: it was kept until now
+            first._link.bodies.charge(size)  # it has room: it was kept until now
+            _kept(first, call, size)
         call.put_off = False
         runtime.running += 1
         runtime.workers.submit(call)
