@@ -124,7 +124,7 @@ class Inflow(Outflow):
                 self._do_deferred()
             self.flush()
         except BaseException as error:
-            self._broken()
+            self.broken()
             if not isinstance(error, Exception):
                 raise  # Ctrl-C, in a hook
 
@@ -138,7 +138,7 @@ class Inflow(Outflow):
         for act in deferred:
             act()
 
-    def _broken(self) -> None:
+    def broken(self) -> None:
         """A mistake of ours, or of a plugin: it costs this link, and neither the event loop nor the others."""
         logger.exception("polybus: what came from %s could not be handled; its link is cut", self.address)
         self.abort(Closed(1011, "an internal error"), comes_back=True)

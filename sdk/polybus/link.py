@@ -205,7 +205,9 @@ class Link(Inflow):
 
     def abort(self, why: Closed, *, comes_back: bool = False) -> None:
         """Cut the connection; with `comes_back` to protect this process, so that an opened link is made anew."""
-        self._wanted = comes_back and self._closing is None
+        if comes_back and self.state is State.DOWN:
+            return  # it is on its way back already, and must not come twice
+        self._wanted = comes_back and (self._closing is None or self._wanted)
         self._closing = self._closing or why
         if self.transport is not None and self.state in (State.UP, State.CONNECTING):
             # Nothing more of what has already come in is looked at, and nothing more is written.

@@ -302,7 +302,10 @@ class Peer(ChannelledPeer):
         else:
             reply._fail(Disconnected("it did not come back within the timeout", self.address, False))
         if reply._abandon is not None:
-            reply._abandon(reply)
+            try:
+                reply._abandon(reply)
+            except Exception:  # of a plugin's session: it must not cost others their deadlines
+                self._link.broken()
 
     def _unsent_reply(self, reply: Reply[Any]) -> None:
         self._unsent = self._unsent if self._unsent is not None else {}

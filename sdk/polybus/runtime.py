@@ -51,10 +51,15 @@ def runs_here() -> bool:
 class Timed(Protocol):
     """Something with deadlines."""
 
-    def _expire(self, now: float) -> float: ...
+    def _expire(self, now: float) -> float:
+        """End what is past its deadline. The earliest deadline that remains."""
+        ...
 
 
 _IN_A_BROWSER = sys.platform == "emscripten"
+
+_AGAIN = 0.1
+"""Seconds after which deadlines are looked at again that could not be kept because something failed."""
 
 _PRECISION = 0.01
 """Seconds by which a deadline may fire late, so that one timer serves many."""
@@ -264,7 +269,11 @@ class Runtime:
         self._armed = math.inf
         nearest = math.inf
         for owner in list(self.timed):
-            due = owner._expire(now)
+            try:
+                due = owner._expire(now)
+            except Exception:  # a mistake of ours, or of a plugin: others must not lose their deadlines for it
+                logger.exception("polybus: a deadline of %r could not be kept; it is tried again", owner)
+                due = now + _AGAIN
             if due == math.inf:
                 self.timed.pop(owner, None)
             else:
@@ -305,4 +314,4 @@ class Runtime:
                 try:
                     link.tick(now)
                 except Exception:
-                    link._broken()
+                    link.broken()
