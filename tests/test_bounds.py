@@ -102,7 +102,7 @@ BOUNDS: dict[str, str] = {
     "runtime.addresses": "one for each link that others have opened, and one while something is kept for it still",
     "backlog.stuck": "one for each peer",
     "answering.expected": "Limits.running",
-    "turns.large": "Limits.running; charged",
+    "answering.large": "Limits.running; charged",
     "openings.channels": "Limits.channels of each direction",
     "channelled.channels": "Limits.channels of each direction",
     "incoming.patterns": "Limits.subscriptions; charged to the peer",

@@ -191,6 +191,17 @@ class AnsweredPeer(KnownPeer):
         expected[call] = size
         return True
 
+    def keep(self, call: Call, *, surely: bool = False) -> bool:
+        """Charge a large body that a handler keeps. False if the bus keeps too much already."""
+        size, bodies = cost(call.message), self._link.bodies
+        if surely:
+            bodies.charge(size)
+        elif not bodies.hold(size):
+            return False
+        large = self.large = self.large if self.large is not None else {}
+        large[call] = size
+        return True
+
     def put_off(self, call: Call) -> bool:
         """Let a call wait again, that has a place and has not begun, if this peer reads no answers."""
         return turns.put_off(self, call, self._link.urgency)  # type: ignore[arg-type]  # every one is a Peer

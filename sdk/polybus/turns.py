@@ -38,7 +38,7 @@ def admit(peer: Peer, call: Call) -> None:
         and (not call.weighed or not call.handler.answers.weight or peer.set_aside(call))
     ):
         raw = call.message.raw
-        if raw is not None and len(raw) > LARGE and not _keep(peer, call):
+        if raw is not None and len(raw) > LARGE and not peer.keep(call):
             _turn_away(peer, call, f"{runtime.buffered} bytes wait here (Limits.total_bytes)")
             return
         runtime.running += 1
@@ -77,20 +77,6 @@ def _turn_away(peer: Peer, call: Call, why: str) -> None:
     call.origin.refuse(call, Code.RESOURCE_EXHAUSTED, f"{why}: try again later", "too_many_requests", None)
 
 
-def _keep(peer: Peer, call: Call) -> bool:
-    """Charge a large body that its handler keeps. False if the bus keeps too much already."""
-    size = cost(call.message)
-    if not peer._link.bodies.hold(size):
-        return False
-    _kept(peer, call, size)
-    return True
-
-
-def _kept(peer: Peer, call: Call, size: int) -> None:
-    peer.large = peer.large if peer.large is not None else {}
-    peer.large[call] = size
-
-
 def next_call(peer: Peer) -> None:
     """A place became free: it goes round among the peers that have requests waiting.
 
@@ -120,8 +106,7 @@ def next_call(peer: Peer) -> None:
         size = cost(call.message)
         first.account.release(size)
         if size > LARGE:
-            first._link.bodies.charge(size)  # it has room: it was kept until now
-            _kept(first, call, size)
+            _ = first.keep(call, surely=True)  # it was kept until now
         call.put_off = False
         runtime.running += 1
         runtime.workers.submit(call)
