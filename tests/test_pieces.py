@@ -105,7 +105,7 @@ async def test_of_a_long_frame_no_more_is_read_than_ends_the_link() -> None:
 
 
 async def test_frames_that_never_end_stay_within_total_bytes_from_their_first_seconds_on() -> None:
-    bus = Bus(limits=Limits(total_bytes=300_000, frame_timeout=1000.0))
+    bus = Bus(limits=Limits(total_bytes=800_000, frame_timeout=1000.0))
     async with bus.serve("ubre+tcp://127.0.0.1:0") as server, AsyncExitStack() as stack:
         port = int(server.url.rpartition(":")[2])
         with anyio.fail_after(BOUND):

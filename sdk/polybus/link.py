@@ -303,11 +303,11 @@ class Link(Inflow):
         if account is None:
             if not size:
                 return
-            account = self._arriving = Account(self.runtime)
+            account = self._arriving = Account(self.runtime, share=self.share)
         if size <= account.held:
             account.release(account.held - size)
         elif not account.hold(size - account.held):
-            text = f"Limits.total_bytes leaves no room for the {size} bytes that are there of a frame which comes slowly"
+            text = f"the share of Limits.total_bytes leaves no room for the {size} bytes of a frame which comes slowly"
             self.abort(Closed(1013, text), comes_back=True)
 
     def tick(self, now: float) -> None:

@@ -352,7 +352,7 @@ async def posting(client: Any, size: int) -> AsyncIterator[Any]:
 
 
 async def test_what_is_being_posted_to_sessions_stays_within_total_bytes() -> None:
-    bus = make_bus(limits=Limits(total_bytes=300_000, frame_timeout=1000.0))
+    bus = make_bus(limits=Limits(total_bytes=700_000, frame_timeout=1000.0))
     async with serving(bus) as client, another(client, "7-7") as other, AsyncExitStack() as stack:
         streams = []
         for one in (client, other):
