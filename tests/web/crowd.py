@@ -15,55 +15,59 @@ from typing import Any
 
 import anyio
 
-from polybus import Bus, Limits, Peer
+from polybus import Bus, connect
 
 AT_ONCE = 50
 """Connections that are opened at the same time."""
 
 
 class Crowd:
-    """All tabs."""
+    """All tabs, a bus each: to one bus, whatever links it has, a publication comes once."""
 
     def __init__(self, url: str, users: list[str]) -> None:
         self._url = url
         self._users = users
-        self.bus = Bus(limits=Limits(peers_per_address=100_000, peers=100_000))
-        self.names: dict[Peer, str] = {}
-        self.got: dict[str, Counter[Peer]] = {}
+        self.buses: list[Bus] = []
+        self.got: dict[str, dict[str, Counter[int]]] = {}
+        """For each body and user, which tabs have got it, and how often."""
 
     def seen(self) -> dict[str, Any]:
         return {
             body: {
-                "tabs": len(tabs),
-                "twice": sum(count > 1 for count in tabs.values()),
-                "users": sorted({self.names[tab] for tab in tabs})[:3],
+                "tabs": sum(len(tabs) for tabs in users.values()),
+                "twice": sum(count > 1 for tabs in users.values() for count in tabs.values()),
+                "users": sorted(users)[:3],
             }
-            for body, tabs in self.got.items()
+            for body, users in self.got.items()
         }
 
-    async def listen(self) -> None:
-        async with self.bus.subscribe("news", queue=100_000) as news:
-            print(json.dumps({"urls": [self.listener.url]}), flush=True)
-            async for message in news:
-                self.got.setdefault(message.body, Counter())[message.peer] += 1
+    def tab(self, name: str) -> Bus:
+        bus, number = Bus(), len(self.buses)
+        self.buses.append(bus)
+
+        @bus.on("news", queue=100_000)
+        async def hear(body: str) -> None:
+            self.got.setdefault(body, {}).setdefault(name, Counter())[number] += 1
+
+        return bus
 
     async def main(self) -> None:
         control = Bus()
         control.handle("seen")(self.seen)
-        control.handle("tabs")(lambda: len(self.bus.peers))
-        async with control.serve("ubre+tcp://127.0.0.1:0") as self.listener, self.bus, AsyncExitStack() as stack:
+        control.handle("tabs")(lambda: sum(len(bus.peers) for bus in self.buses))
+        async with control.serve("ubre+tcp://127.0.0.1:0") as listener, AsyncExitStack() as stack:
             limit = anyio.Semaphore(AT_ONCE)
 
             async def join(name: str) -> None:
                 async with limit:
                     headers = {"Cookie": f"user={name}"}
-                    peer = await stack.enter_async_context(self.bus.connect(self._url, headers=headers, wait=60))
-                    self.names[peer] = name
+                    await stack.enter_async_context(connect(self._url, bus=self.tab(name), headers=headers, wait=60))
 
             async with anyio.create_task_group() as group:
                 for name in self._users:
                     group.start_soon(join, name)
-            await self.listen()
+            print(json.dumps({"urls": [listener.url]}), flush=True)
+            await control.wait_closed()
 
 
 def main() -> None:
