@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol, Self, TypeVar
 
 from attrs import frozen
 
+from ._util.iteration import receive
 from .errors import LocalProtocolError
 from .message import Message
-from .subscription import receive
 
 if TYPE_CHECKING:
     from .channel import Channel, Opening

@@ -7,13 +7,13 @@ import copy
 import logging
 import math
 from collections import deque
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import Coroutine
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, Self
 
 import anyio
 
-from .arguments import seconds
+from ._util.iteration import receive
 from .conversion import typed_body
 from .errors import BadRequest, BusError, LocalProtocolError, SlowConsumer
 from .handlers import Misfit
@@ -36,33 +36,9 @@ else:
 
     T_co = TypeVar("T_co", covariant=True)
 
-__all__ = ["HandlerInbox", "Subscription", "receive"]
+__all__ = ["HandlerInbox", "Subscription"]
 
 logger: logging.Logger = logging.getLogger("polybus")
-
-
-async def receive(items: AsyncIterator[Any], timeout: float | None) -> Any:
-    """The next of some items.
-
-    Args:
-        timeout: Seconds to wait for it; None waits as long as it takes.
-
-    Raises:
-        TimeoutError: Nothing came in time.
-        EOFError: There will be no more.
-        BusError: As iterating does.
-        TypeError, ValueError: `timeout` is no number of seconds.
-    """
-    most = math.inf if timeout is None else seconds(timeout, endless=True)
-    try:
-        with anyio.fail_after(most):
-            return await anext(items)
-    except StopAsyncIteration:
-        raise EOFError("it has ended: there will be no more") from None
-    except TimeoutError as error:
-        if type(error) is TimeoutError:  # not DeadlineExceeded, which says more
-            raise TimeoutError(f"nothing came within {most:g} s") from None
-        raise
 
 
 class Subscription(Inbox, Generic[T_co]):
