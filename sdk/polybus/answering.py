@@ -29,6 +29,7 @@ class AnsweredPeer(KnownPeer):
     scopes: set[anyio.CancelScope] | None
     stopping: int
     expected: dict[Call, int] | None
+    large: dict[Call, int] | None
 
     def answer(self, call: Call, value: Any) -> None:
         if call.message.kind is Kind.REQUEST:
