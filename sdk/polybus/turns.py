@@ -60,11 +60,14 @@ def admit(peer: Peer, call: Call) -> None:
 def _has_place(runtime: Runtime, taken: int) -> bool:
     """Whether a peer that has taken so many places may have one more.
 
-    As of `total_bytes`, it may have fewer the fewer are free. One that has none may have the last.
+    As of `total_bytes`, it may have fewer the fewer are free. One that has none may have the last. Where one may have as many
+    as there are, there are no shares.
     """
     limits = runtime.limits
     free = limits.total_running - runtime.running
-    return free > 0 and taken < limits.running and taken * limits.total_running < free * free
+    if free <= 0 or taken >= limits.running:
+        return False
+    return limits.running >= limits.total_running or taken * limits.total_running < free * free
 
 
 def _turn_away(peer: Peer, call: Call, why: str) -> None:
