@@ -40,7 +40,7 @@ async def test_80_000_requests_over_one_connection_get_each_its_own_answer() -> 
 
 
 async def test_the_ids_of_cancelled_requests_are_free_after_a_round_trip() -> None:
-    bus = Bus(limits=Limits(running=1000))
+    bus = Bus(limits=Limits(running=1000, total_running=1000))
 
     @bus.handle(7)
     async def wait(body: bytes) -> bytes:
