@@ -28,7 +28,7 @@ class Door:
 
 def plant() -> Bus:
     """What the client talks to."""
-    bus = Bus(limits=Limits(running=1000))
+    bus = Bus(limits=Limits(running=1000, total_running=1000))
 
     @bus.handle("echo")
     async def echo(body: Any) -> Any:
