@@ -65,10 +65,11 @@ async def serve() -> None:
 async def crowd(host: str, port: int, stalled: int) -> None:
     """The subscribers: says when they stand, and ends with its standard input."""
     loop = asyncio.get_running_loop()
-    for number in range(SUBSCRIBERS):
-        await loop.create_connection(partial(Subscriber, number >= stalled), host, port)
+    # Kept: the loop does not hold a transport that does not read, and one that is collected resets its connection.
+    there = [await loop.create_connection(partial(Subscriber, number >= stalled), host, port) for number in range(SUBSCRIBERS)]
     print("there", flush=True)
     await anyio.to_thread.run_sync(sys.stdin.read)
+    del there
 
 
 def child(*arguments: str) -> subprocess.Popen[str]:
