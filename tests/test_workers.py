@@ -313,3 +313,41 @@ async def test_a_burst_beyond_the_pool_leaves_few_idle_workers(anyio_backend_nam
         for reply in replies:
             await reply
         assert inside == 500
+
+
+class Waiting:
+    """A job that waits at once."""
+
+    function = "wait"
+    scope: anyio.CancelScope | None = None
+    ended = False
+
+    def __init__(self, subject: int, begun: list[int], go: anyio.Event) -> None:
+        self.subject = subject
+        self._begun, self._go = begun, go
+
+    async def run(self) -> None:
+        self._begun.append(self.subject)
+        await self._go.wait()
+
+
+@bounded
+async def test_jobs_that_wait_begin_many_in_a_turn_of_the_event_loop_and_in_their_order() -> None:
+    begun: list[int] = []
+    go = anyio.Event()
+    async with Bus() as bus:
+        workers = bus._running.workers
+        for _ in range(2):  # with new workers, and with those that wait for work
+            for number in range(400):
+                workers.submit(Waiting(number, begun, go))
+            turns = 0
+            while len(begun) < 400:
+                await anyio.lowlevel.checkpoint()
+                turns += 1
+            assert begun == list(range(400))
+            assert turns < 100, "one in a turn would leave whoever is behind them waiting as long as others keep the loop busy"
+            assert not workers._coming
+            go.set()
+            await eventually(lambda: len(workers._idle) >= 32)
+            go = anyio.Event()
+            begun.clear()

@@ -1,8 +1,11 @@
 """The worker pool: coroutine handlers run on a few real tasks.
 
 A worker runs one job after the other; as long as handlers do not wait, that costs no task switch per message. When a handler
-suspends, its worker waits with it and a spare takes the rest of the queue. Handlers so run inside a real task, where timeouts,
+suspends, its worker waits with it and spares take the rest of the queue. Handlers so run inside a real task, where timeouts,
 task groups and `current_task` work (started by hand from a callback they do not).
+
+A spare begins a turn of the event loop later, and while much arrives a turn is long. So there are the more spares the more jobs
+have suspended in a row: with one for each turn, whoever comes behind a hundred of them would wait for seconds.
 """
 
 from __future__ import annotations
@@ -24,6 +27,8 @@ __all__ = ["Job", "Workers"]
 
 
 _MAX_IDLE = 64
+_MOST_AT_ONCE = 32
+"""Workers that are woken in one turn of the event loop."""
 
 
 class Job(Protocol):
@@ -60,6 +65,10 @@ class Workers:
         self._idle: list[Any] = []
         self._taken = False
         """Whether a worker that is awake will look at the queue."""
+        self._coming = 0
+        """Workers that have been woken and have not looked yet."""
+        self._spares = 1
+        """How many take the queue from a worker whose job suspends."""
 
     def submit(self, job: Job) -> None:
         """Queue a job."""
@@ -69,12 +78,14 @@ class Workers:
 
     def _summon(self) -> None:
         self._taken = True
+        self._coming += 1
         if self._idle:
             self._loop.wake(self._idle.pop())
         else:
             self._spawn(self._work)
 
     async def _work(self) -> None:
+        self._coming -= 1
         baseline = contextvars.copy_context()
         try:
             await self._serve(baseline)
@@ -94,8 +105,10 @@ class Workers:
                     if waiter in self._idle:
                         self._idle.remove(waiter)
                     else:  # woken and cancelled in one turn: somebody else must take the queue
+                        self._coming -= 1
                         self._taken = False
                     raise
+                self._coming -= 1
 
     async def _drain(self, scope: anyio.CancelScope, baseline: contextvars.Context) -> bool:
         """Take jobs until there are none or another worker has taken over. Whether this worker may go on."""
@@ -139,13 +152,17 @@ class Workers:
                     return True
                 self._taken = True
         self._taken = False
+        self._spares = 1
         return True
 
     def _hand_over(self) -> None:
-        """The job of the awake worker waits: somebody else takes the queue."""
-        self._taken = False
-        if self._ready:
-            self._summon()
+        """The job of the awake worker waits: others take the queue."""
+        left = len(self._ready)
+        self._taken = left > 0
+        if left:
+            for _ in range(min(left, self._spares) - self._coming):
+                self._summon()
+            self._spares = min(2 * self._spares, _MOST_AT_ONCE)
 
 
 def context_changed(baseline: contextvars.Context) -> bool:
