@@ -21,7 +21,7 @@ help:
 	@echo "make bench   throughput and latency beside raw limits and a WebSocket library"
 	@echo "make gate    the short run of it that CI holds us to"
 	@echo "make fuzz    a decoder under coverage guidance: make fuzz TARGET=csb SECONDS=600"
-	@echo "make lint    ruff, the floors, mypy, pyright and the completeness of the public types"
+	@echo "make lint    ruff, the blocking twin, the floors, mypy, pyright and the completeness of the public types"
 	@echo "make docs    the documentation, into site/"
 	@echo "make format  let ruff rewrite what make lint would complain about"
 	@echo "make clean   remove everything that the other targets made"
@@ -46,6 +46,7 @@ lint: $(READY)
 	@scripts/debian-packages.sh node
 	$(BIN)/python -m ruff check
 	$(BIN)/python -m ruff format --check
+	$(BIN)/python scripts/make_blocking.py --check
 	$(BIN)/lint-imports --no-logo
 	$(BIN)/python -m mypy
 	$(BIN)/python -m pyright

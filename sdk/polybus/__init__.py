@@ -39,6 +39,7 @@ from .errors import (
     Unavailable,
     Unsupported,
 )
+from .execution import Execution
 from .gateway import Route, bridge
 from .limits import Limits
 from .message import Kind, Message
@@ -116,6 +117,16 @@ def _show_public_names() -> None:
 
 
 _show_public_names()
+
+
+def _context_in_a_thread(bus: Bus, message: Message, deadline: float | None) -> Context:
+    """The context of a `def` handler, with the blocking twin: loaded when the first one runs."""
+    from .sync import Context as BlockingContext
+
+    return BlockingContext(bus, message, deadline)
+
+
+Execution.context_in_a_thread = staticmethod(_context_in_a_thread)
 
 
 def __getattr__(name: str) -> Any:

@@ -44,6 +44,9 @@ def described(error: BaseException | None) -> str:
 class Execution:
     """How handlers of one bus run."""
 
+    context_in_a_thread: Callable[[Bus, Message, float | None], Context] = Context
+    """What makes the `Context` of a `def` handler, whose bus blocks: handed in from floors above."""
+
     def __init__(self, bus: Bus) -> None:
         self._bus = bus
         self.middleware: list[Middleware] = []
@@ -103,9 +106,7 @@ class Execution:
         arguments = handler.arguments(self._bus, message, deadline)
         for name, value in arguments.items():
             if isinstance(value, Context):
-                from .blocking import BlockingContext
-
-                arguments[name] = BlockingContext(self._bus, message, deadline)
+                arguments[name] = self.context_in_a_thread(self._bus, message, deadline)
         assert self._threads is not None
         (result,) = await self._threads.run(lambda: (handler.function(**arguments),))  # trio takes no coroutine from a thread
         return result

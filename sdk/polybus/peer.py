@@ -252,13 +252,17 @@ class Peer(ChannelledPeer):
         self, subject: str | int | Subject[Any, Any], body: Any = None, *, returns: Any = Any, timeout: float | None = None
     ) -> Opening[Any, Any]:
         """Ask this peer for a stream. See `Bus.stream`."""
-        return self._link.bus.stream(subject, body, returns=returns, timeout=timeout, to=self)
+        stream: Any = self._link.bus.stream
+        opening: Opening[Any, Any] = stream(subject, body, returns=returns, timeout=timeout, to=self)
+        return opening
 
     def channel(
         self, subject: str | int | Subject[Any, Any], *, sends: Any = Any, receives: Any = Any, timeout: float | None = None
     ) -> Opening[Any, Any]:
         """Open a channel to this peer. See `Bus.channel`."""
-        return self._link.bus.channel(subject, sends=sends, receives=receives, timeout=timeout, to=self)
+        channel: Any = self._link.bus.channel
+        opening: Opening[Any, Any] = channel(subject, sends=sends, receives=receives, timeout=timeout, to=self)
+        return opening
 
     def tunnel(self, name: str, *, params: Mapping[str, str] | None = None) -> TunnelConnector:
         """A connection to this peer that runs inside its link. See `Bus.tunnel`.

@@ -70,6 +70,16 @@ async def typed_subscriptions(bus: Bus, peer: Peer) -> None:
         await anext(narrower)
 
 
+async def typed_channels(bus: Bus) -> None:
+    async with bus.stream(GET_USER, GetUser(7)) as users, bus.stream("log", returns=str) as lines:
+        assert_type(users, Channel[User, Any])
+        assert_type(lines, Channel[str, Any])
+    async with bus.channel(GET_USER) as asking, bus.channel("talk", receives=User) as talk, bus.channel("talk") as untyped:
+        assert_type(asking, Channel[User, GetUser])
+        assert_type(talk, Channel[User, Any])
+        assert_type(untyped, Channel[Any, Any])
+
+
 def a_plain_message_is_one_of_anything(message: Message) -> None:
     assert_type(message.body, Any)
 

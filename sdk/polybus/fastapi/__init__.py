@@ -19,8 +19,8 @@ from ._run import run
 if TYPE_CHECKING:
     from fastapi import Depends
 
-    from ..blocking import BlockingBus
     from ..bus import Bus
+    from ..sync import BlockingBus
 
     BusDep: TypeAlias = Annotated[Bus, Depends(bus_or_twin_of)]
     """The bus attached to the application that serves the request; in a `def` endpoint its blocking twin."""
@@ -35,8 +35,8 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from fastapi import Depends
 
-    from ..blocking import BlockingBus
     from ..bus import Bus
+    from ..sync import BlockingBus
 
     if name == "BusDep":
         return Annotated[Bus, Depends(bus_or_twin_of)]

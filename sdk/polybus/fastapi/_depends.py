@@ -7,7 +7,8 @@ import inspect
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from ..blocking import BlockingBus, FromHandler
+from ..sync.bus import BlockingBus
+from ..sync.event_loop_thread import HandlerLoop
 from ._attachment import AttachedRoute, Attachment
 
 # FastAPI looks at the annotations of dependencies at run time.
@@ -36,7 +37,7 @@ async def blocking_bus_of(connection: HTTPConnection) -> BlockingBus:
     Raises:
         RuntimeError: As `bus_of`.
     """
-    return BlockingBus(await bus_of(connection), FromHandler())
+    return BlockingBus(await bus_of(connection), HandlerLoop())
 
 
 async def bus_or_twin_of(connection: HTTPConnection) -> Any:

@@ -1,32 +1,29 @@
-"""A peer and a listener as threads see them."""
+"""A peer and a listener for threads. Made by ``python scripts/make_blocking.py``: change the originals, or the script."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, overload
 
-from .blocking_items import BlockingChannel, BlockingSubscription, BlockingTunnel, Run
-from .subjects import AnySubject, Subject
+from .items import BlockingChannel, BlockingSubscription, BlockingTunnel, Run, awaited, called
 
 if TYPE_CHECKING:
-    from datetime import datetime
+    import datetime
+    from collections.abc import Mapping
 
-    from .peer import Peer
-    from .router import WhenFull
-    from .serving import Listener
+    from ..peer import Peer
+    from ..router import WhenFull
+    from ..serving import Listener
+    from ..subjects import AnySubject, Subject
 
-__all__ = ["AnyPeer", "BlockingListener", "BlockingPeer", "asynchronous", "called"]
+__all__ = ["AnyPeer", "BlockingListener", "BlockingPeer", "asynchronous"]
 
 In = TypeVar("In")
 Out = TypeVar("Out")
 T = TypeVar("T")
 
+
 AnyPeer: TypeAlias = "Peer | BlockingPeer"
-
-
-async def called(function: Callable[..., T], *args: Any) -> T:
-    """What a plain function gives, on the event loop."""
-    return function(*args)
 
 
 def asynchronous(to: Any) -> Any:
@@ -74,27 +71,22 @@ class BlockingPeer:
 
     @property
     def protocol(self) -> str:
-        """The protocol's name."""
+        """Name of the protocol."""
         return self._peer.protocol
 
     @property
     def transport(self) -> str:
-        """The transport's name."""
+        """Name of the transport; empty while there is no connection."""
         return self._peer.transport
 
     @property
-    def connected_at(self) -> datetime:
+    def connected_at(self) -> datetime.datetime:
         """When the link came up (aware, UTC)."""
         return self._peer.connected_at
 
     @overload
     def request(
-        self,
-        subject: Subject[In, Out],
-        body: In = ...,
-        *,
-        timeout: float = ...,
-        headers: Mapping[str, str] | None = ...,
+        self, subject: Subject[In, Out], body: In = ..., *, timeout: float = ..., headers: Mapping[str, str] | None = ...
     ) -> Out: ...
     @overload
     def request(
@@ -118,31 +110,38 @@ class BlockingPeer:
     ) -> Any: ...
     def request(
         self,
-        subject: AnySubject,
+        subject: str | int | Subject[Any, Any],
         body: Any = None,
         *,
         timeout: float = 30.0,
         returns: Any = Any,
         headers: Mapping[str, str] | None = None,
     ) -> Any:
-        """Ask this peer, and wait for the answer.
+        """Ask, and wait for the answer. Ctrl-C cancels the request, at the other side too where the wire can say it.
 
         Raises:
-            BusError: As `Peer.request` and its `Reply`.
+            EncodeError: The body cannot be written; the error names the path.
+            Unsupported: The wire cannot carry this.
+            ReservedSubject, LocalProtocolError: The subject or a header is not the application's to use.
+            TypeError, ValueError: `timeout` or `headers` are of a wrong type, or cannot be.
         """
-
-        async def ask() -> Any:
-            return await self._peer.request(subject, body, timeout=timeout, returns=returns, headers=headers)  # type: ignore[arg-type]
-
-        return self._run(ask)
+        request: Any = self._peer.request
+        return self._run(awaited, lambda: request(subject, body, timeout=timeout, returns=returns, headers=headers))
 
     def publish(
-        self, subject: AnySubject, body: Any = None, *, headers: Mapping[str, str] | None = None, timeout: float = 30.0
+        self,
+        subject: str | int | Subject[Any, Any],
+        body: Any = None,
+        *,
+        headers: Mapping[str, str] | None = None,
+        timeout: float = 30.0,
     ) -> None:
-        """Publish to this peer alone.
+        """Publish to this peer alone. See `BlockingBus.publish`.
 
         Raises:
-            BusError: As `Peer.publish`.
+            EncodeError: The body cannot be written.
+            QueueFull: There was no room in the outbox for `timeout` seconds.
+            Disconnected: The peer has gone.
         """
         self._run(lambda: self._peer.publish(subject, body, headers=headers, timeout=timeout))
 
@@ -163,39 +162,69 @@ class BlockingPeer:
     ) -> BlockingSubscription[Any]:
         """Receive what this peer publishes: ``with peer.subscribe("news.*") as news: for message in news: ...``
 
+        This peer alone is asked, also one that dialled in. Entering returns when it knows. On a link that this bus opened the
+        subscription is restored when the link comes back; otherwise iterating raises `Disconnected` when the peer has gone.
+
+        Args:
+            pattern: ``*`` one token, ``>`` the rest.
+            returns: The type that bodies are converted to; those that do not fit are skipped and counted.
+            queue: Publications that wait to be read.
+            when_full: What happens to one more; see `WhenFull`.
+
         Raises:
-            BusError, ValueError: As `Peer.subscribe`.
+            LocalProtocolError: The pattern is not valid; (on entering) the bus does not run, or this thread runs its event
+                loop.
+            ReservedSubject: It begins with ``_polybus.``.
+            ValueError: The queue or the policy is not possible.
+            Unsupported: (on entering) The wire or a bare peer cannot carry it.
+            Forbidden: (on entering) The peer refused.
+            Disconnected: (on entering, by iterating) The peer has gone.
         """
-        made = self._peer.subscribe(pattern, returns=returns, queue=queue, when_full=when_full)
-        return BlockingSubscription(made, self._run)
+        subscribe: Any = self._peer.subscribe
+        return BlockingSubscription(subscribe(pattern, returns=returns, queue=queue, when_full=when_full), self._run)
 
-    def notify(self, subject: AnySubject, body: Any = None, *, headers: Mapping[str, str] | None = None) -> None:
-        """Tell this peer's handler, without an answer.
+    def notify(
+        self, subject: str | int | Subject[Any, Any], body: Any = None, *, headers: Mapping[str, str] | None = None
+    ) -> None:
+        """Tell this peer's handler, without an answer. See `BlockingBus.notify`.
 
         Raises:
-            BusError: As `Peer.notify`.
+            EncodeError: The body cannot be written.
+            QueueFull: The outbox is full.
+            Disconnected: The peer has gone.
         """
         self._run(lambda: self._peer.notify(subject, body, headers=headers))
 
     def stream(
-        self, subject: AnySubject, body: Any = None, *, returns: Any = Any, timeout: float | None = None
+        self, subject: str | int | Subject[Any, Any], body: Any = None, *, returns: Any = Any, timeout: float | None = None
     ) -> BlockingChannel[Any, Any]:
         """Ask this peer for a stream. See `BlockingBus.stream`."""
         return BlockingChannel(self._peer.stream(subject, body, returns=returns, timeout=timeout), self._run)
 
     def channel(
-        self, subject: AnySubject, *, sends: Any = Any, receives: Any = Any, timeout: float | None = None
+        self, subject: str | int | Subject[Any, Any], *, sends: Any = Any, receives: Any = Any, timeout: float | None = None
     ) -> BlockingChannel[Any, Any]:
         """Open a channel to this peer. See `BlockingBus.channel`."""
         return BlockingChannel(self._peer.channel(subject, sends=sends, receives=receives, timeout=timeout), self._run)
 
     def tunnel(self, name: str, *, params: Mapping[str, str] | None = None) -> BlockingTunnel:
-        """A connection to this peer that runs inside its link. See `BlockingBus.tunnel`."""
+        """A connection to this peer that runs inside its link. See `BlockingBus.tunnel`.
+
+        Raises:
+            ReservedSubject, LocalProtocolError, TypeError: As `BlockingBus.tunnel`.
+        """
         return BlockingTunnel(self._peer.tunnel(name, params=params), self._run)
 
     def close(self, reason: str = "") -> None:
-        """End the connection, as `Peer.aclose`."""
-        self._run(self._peer.aclose, reason)
+        """Send the peer away. Returns when it has been told, without waiting for it.
+
+        Args:
+            reason: Shown to the peer where the wire can.
+
+        Raises:
+            LocalProtocolError: The bus does not run, or this thread runs its event loop.
+        """
+        self._run(lambda: self._peer.aclose(reason))
 
 
 class BlockingListener:
@@ -207,11 +236,10 @@ class BlockingListener:
 
     @property
     def url(self) -> str:
-        """The real, connectable URL."""
+        """The real, connectable URL, with its options."""
         return self._listener.url
 
     @property
     def peers(self) -> list[BlockingPeer]:
-        """Who is connected here."""
-        peers = self._run(called, lambda: self._listener.peers)
-        return [BlockingPeer(peer, self._run) for peer in peers]
+        """Who is connected through this listener."""
+        return [BlockingPeer(made, self._run) for made in self._run(called, lambda: self._listener.peers)]

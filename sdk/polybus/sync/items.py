@@ -1,24 +1,33 @@
-"""What a thread iterates over: subscriptions, streams, channels, events; and the blocks around them."""
+"""Iterators for threads over subscriptions, streams, channels and events; and the blocks around them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import AbstractAsyncContextManager, suppress
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, Protocol, Self, TypeVar
 
 from attrs import frozen
 
-from ._util.iteration import receive
-from .errors import LocalProtocolError
-from .message import Message
+from .._util.iteration import receive
+from ..errors import LocalProtocolError
+from ..message import Message
 
 if TYPE_CHECKING:
-    from .channel import Channel, Opening
-    from .plugins import Connector
-    from .subscription import Subscription
+    from ..channel import Channel, Opening
+    from ..plugins import Connector
+    from ..subscription import Subscription
 
-__all__ = ["BlockingBlock", "BlockingChannel", "BlockingItems", "BlockingSubscription", "BlockingTunnel", "Run"]
+__all__ = [
+    "BlockingBlock",
+    "BlockingChannel",
+    "BlockingItems",
+    "BlockingSubscription",
+    "BlockingTunnel",
+    "Run",
+    "awaited",
+    "called",
+]
 
 T = TypeVar("T")
 Receives = TypeVar("Receives")
@@ -29,6 +38,16 @@ class Run(Protocol):
     """Runs a coroutine function on the event loop while the calling thread waits for its outcome."""
 
     def __call__(self, function: Callable[..., Any], /, *args: Any) -> Any: ...
+
+
+async def called(function: Callable[[], T]) -> T:
+    """Call a plain function on the event loop."""
+    return function()
+
+
+async def awaited(function: Callable[[], Awaitable[T]]) -> T:
+    """Await on the event loop what a plain function gives there, where that is no coroutine."""
+    return await function()
 
 
 _END = object()

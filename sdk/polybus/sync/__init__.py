@@ -7,33 +7,34 @@ called it.
 
 from __future__ import annotations
 
-import atexit
 import contextvars
 import os
 import threading
 import warnings
 from collections.abc import Callable, Iterable
-from contextlib import AbstractAsyncContextManager, suppress
+from contextlib import AbstractAsyncContextManager
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self
 
-from ._connect import connect as connect_async
-from .arguments import check_type
-from .blocking import BlockingBus, BlockingContext, check_not_on_loop
-from .blocking_items import BlockingBlock, BlockingChannel, BlockingItems, BlockingSubscription, BlockingTunnel, Run
-from .blocking_peer import BlockingListener, BlockingPeer
-from .bus import Bus as AsyncBus
-from .errors import BusError, LocalProtocolError
-from .portal import Portal
-from .runtime import inside
+from .._connect import connect as connect_async
+from ..arguments import check_type
+from ..bus import Bus as AsyncBus
+from ..context import Context as AsyncContext
+from ..errors import LocalProtocolError
+from ..runtime import inside
+from .bus import BlockingBus
+from .event_loop_thread import BorrowedLoop, HandlerLoop, OwnedBus, check_not_on_loop
+from .items import BlockingBlock, BlockingChannel, BlockingItems, BlockingSubscription, BlockingTunnel, Run
+from .peer import BlockingListener, BlockingPeer
 
 if TYPE_CHECKING:
     import ssl
 
-    from .backoff import Backoff
-    from .connecting import Headers
-    from .limits import Limits
-    from .plugins import Connector, ProtocolAdapter
+    from ..backoff import Backoff
+    from ..connecting import Headers
+    from ..limits import Limits
+    from ..message import Message
+    from ..plugins import Connector, ProtocolAdapter
 
 __all__ = [
     "BlockingBlock",
@@ -48,6 +49,28 @@ __all__ = [
     "Context",
     "connect",
 ]
+
+
+class BlockingContext(AsyncContext):
+    """The `Context` of a `def` handler; annotate it as `polybus.sync.Context` to have its types."""
+
+    __slots__ = ("_run",)
+
+    def __init__(self, bus: AsyncBus, message: Message, deadline: float | None = None) -> None:
+        super().__init__(bus, message, deadline)
+        self._run = HandlerLoop()
+
+    @property
+    def bus(self) -> BlockingBus:
+        """The blocking twin of the bus that the handler runs on."""
+        return BlockingBus(self._bus, self._run)
+
+    @property
+    def peer(self) -> BlockingPeer | None:  # type: ignore[override]  # its verbs block too
+        """Who sent the message; None when it came from this bus itself."""
+        peer = super().peer
+        return None if peer is None else BlockingPeer(peer, self._run)
+
 
 Context = BlockingContext
 """What a `def` handler may annotate to have the types of its blocking bus."""
@@ -68,7 +91,7 @@ class Bus(BlockingBus):
         check_type(bus, AsyncBus, "bus", "bus=polybus.Bus()")
         self._bus = bus if bus is not None else AsyncBus()
         self._backend = backend
-        self._life: _Life | _Guest | None = None
+        self._life: OwnedBus | BorrowedLoop | None = None
         self._outer: Run | None = None
         self._enters: Callable[[], AbstractAsyncContextManager[Any]] = lambda: self._bus
 
@@ -80,12 +103,12 @@ class Bus(BlockingBus):
         life = self._life
         if life is None:
             raise LocalProtocolError("this bus is not running: open it first, with `with bus:` or bus.open()")
-        return life.portal(function, *args)
+        return life.loop(function, *args)
 
-    def _begin(self) -> _Life | _Guest:
+    def _begin(self) -> OwnedBus | BorrowedLoop:
         check_not_on_loop()
         manager = self._enters()
-        return _Life(self._bus, self._backend, manager) if self._outer is None else _Guest(self._outer, manager)
+        return OwnedBus(self._bus, self._backend, manager) if self._outer is None else BorrowedLoop(self._outer, manager)
 
     def open(self) -> Self:
         """Start it; nothing happens where it runs already.
@@ -95,7 +118,7 @@ class Bus(BlockingBus):
             BusError, ValueError: As entering the bus, or connecting.
         """
         if self._life is not None:
-            self._life.portal.check_process()
+            self._life.loop.check_process()
         else:
             self._life = self._begin()
         return self
@@ -117,7 +140,7 @@ class Bus(BlockingBus):
         life = self._life
         if life is not None:
             life.end(kind, error, trace)
-            if not life.portal.forked:  # a fork cannot open it again: the bus within is half of one that lives elsewhere
+            if not life.loop.forked:  # a fork cannot open it again: the bus within is half of one that lives elsewhere
                 self._life = None
 
     def __del__(self) -> None:
@@ -187,87 +210,3 @@ def connect(
 
     twin._enters = enters
     return twin.open()
-
-
-class _Life:
-    """One bus while it is open. The interpreter ends it at the latest, and so it does not know the `Bus` above."""
-
-    def __init__(self, bus: AsyncBus, backend: str, manager: AbstractAsyncContextManager[Any]) -> None:
-        self._bus = bus
-        self._ending = threading.Lock()
-        self.over = False
-        self.portal = Portal(backend)
-        self._held = self.portal.hold(manager)
-        try:
-            self._held.__enter__()
-        except BaseException as error:
-            self.portal.stop(cancel=True)
-            if isinstance(error, BusError):
-                raise error.with_traceback(None)  # noqa: B904  # the same error, without the frames of the event loop
-            raise
-        atexit.register(self.end)
-
-    def end(
-        self,
-        kind: type[BaseException] | None = None,
-        error: BaseException | None = None,
-        trace: TracebackType | None = None,
-    ) -> None:
-        """Leave the bus, then end its loop and thread. A fork has none of them: there only the object ends."""
-        with self._ending:
-            if self.over:
-                return
-            self.over = True
-            atexit.unregister(self.end)
-            if self.portal.forked:
-                return
-            try:
-                self._held.__exit__(kind, error, trace)
-                if self._bus._runtime is not None:  # somebody is inside of a block of it still, and the loop ends now
-                    self.portal(self._leave)
-            except KeyboardInterrupt:  # not even that long
-                self.portal.start(self._bus.aclose)
-                raise
-            finally:
-                self.portal.stop()
-
-    async def _leave(self) -> None:
-        await self._bus.drain()
-        await self._bus.aclose()
-
-
-class _Guest:
-    """One bus on the event loop of another: what runs inside a tunnel ends before what it runs through."""
-
-    def __init__(self, run: Run, manager: AbstractAsyncContextManager[Any]) -> None:
-        self.portal = _Lent(run)
-        self.over = False
-        self._manager = manager
-        run(manager.__aenter__)
-
-    def end(
-        self,
-        kind: type[BaseException] | None = None,
-        error: BaseException | None = None,
-        trace: TracebackType | None = None,
-    ) -> None:
-        """Leave the bus; its loop goes on. Where that has ended, the bus has ended with it."""
-        if not self.over:
-            self.over = True
-            with suppress(LocalProtocolError):
-                self.portal(self._manager.__aexit__, kind, error, trace)
-
-
-class _Lent:
-    """Another bus's way into its event loop."""
-
-    forked = False
-
-    def __init__(self, run: Run) -> None:
-        self._run = run
-
-    def __call__(self, function: Callable[..., Any], /, *args: Any) -> Any:
-        return self._run(function, *args)
-
-    def check_process(self) -> None:
-        """The outer bus does so whenever it is used."""

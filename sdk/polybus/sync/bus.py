@@ -1,0 +1,463 @@
+"""The verbs of a bus for threads. Made by ``python scripts/make_blocking.py``: change the originals, or the script."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, TypeVar, overload
+
+from .items import BlockingBlock, BlockingChannel, BlockingItems, BlockingSubscription, BlockingTunnel, Run, awaited, called
+from .peer import AnyPeer, BlockingListener, BlockingPeer, asynchronous
+
+if TYPE_CHECKING:
+    import os
+    import ssl
+    from collections.abc import Callable, Mapping
+    from typing import Literal
+
+    from ..backoff import Backoff
+    from ..bus import Bus
+    from ..capture.recording import Recording
+    from ..connecting import Headers
+    from ..events import BusEvent
+    from ..plugins import Connector, ProtocolAdapter
+    from ..router import WhenFull
+    from ..stats import Stats
+    from ..subjects import AnySubject, Subject
+
+__all__ = ["BlockingBus"]
+
+In = TypeVar("In")
+Out = TypeVar("Out")
+T = TypeVar("T")
+
+
+class BlockingBus:
+    """A `Bus` whose verbs block the calling thread. Safe to use from several threads at once.
+
+    A request gives its answer, not a `Reply`: for several at a time use several threads.
+    """
+
+    def __init__(self, bus: Bus, run: Run) -> None:
+        self._bus = bus
+        self._runs = run
+
+    @property
+    def _run(self) -> Run:
+        return self._runs
+
+    def __reduce__(self) -> Any:
+        raise TypeError("a bus cannot be pickled, it lives in one process: open one in the function that runs in the other")
+
+    @overload
+    def request(
+        self,
+        subject: Subject[In, Out],
+        body: In = ...,
+        *,
+        timeout: float = ...,
+        to: AnyPeer | None = ...,
+        headers: Mapping[str, str] | None = ...,
+    ) -> Out: ...
+    @overload
+    def request(
+        self,
+        subject: str | int,
+        body: Any = ...,
+        *,
+        timeout: float = ...,
+        returns: type[T],
+        to: AnyPeer | None = ...,
+        headers: Mapping[str, str] | None = ...,
+    ) -> T: ...
+    @overload
+    def request(
+        self,
+        subject: str | int,
+        body: Any = ...,
+        *,
+        timeout: float = ...,
+        returns: Any = ...,
+        to: AnyPeer | None = ...,
+        headers: Mapping[str, str] | None = ...,
+    ) -> Any: ...
+    def request(
+        self,
+        subject: AnySubject,
+        body: Any = None,
+        *,
+        timeout: float = 30.0,
+        returns: Any = Any,
+        to: AnyPeer | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> Any:
+        """Ask, and wait for the answer. Ctrl-C cancels the request, at the other side too where the wire can say it.
+
+        It goes to this bus's own handler if it has one for the subject, else to the only link that this bus opened, else to the
+        opened link whose ``serves=`` matches.
+
+        Args:
+            subject: What is asked.
+            body: Anything that the wire can carry.
+            timeout: Seconds until `DeadlineExceeded`, finite; travels with the request where the wire can say it.
+            returns: The type that the answer is converted to.
+            to: The peer to ask.
+            headers: Text to text.
+
+        Raises:
+            EncodeError: The body cannot be written; the error names the path.
+            AmbiguousRoute: Several links could be asked.
+            Unsupported: The wire cannot carry this.
+            ReservedSubject, LocalProtocolError: The subject or a header is not the application's to use.
+            TypeError, ValueError: `timeout`, `to` or `headers` are of a wrong type, or cannot be.
+            NoHandler: There is no link to ask, and no handler here.
+            Disconnected, Unauthorized, Forbidden: The only link is gone for good.
+            BusError: As `Reply` says.
+        """
+        request: Any = self._bus.request
+        return self._run(
+            awaited, lambda: request(subject, body, timeout=timeout, returns=returns, to=asynchronous(to), headers=headers)
+        )
+
+    def notify(
+        self, subject: AnySubject, body: Any = None, *, headers: Mapping[str, str] | None = None, to: AnyPeer | None = None
+    ) -> None:
+        """Tell one handler, without an answer; routed like a request.
+
+        Raises:
+            EncodeError: The body cannot be written.
+            QueueFull: The outbox is full.
+            Disconnected: The peer has gone.
+            BadRequest: This bus's own handler answers a stream or channel.
+            NoHandler, AmbiguousRoute, Unsupported, ReservedSubject, LocalProtocolError, TypeError, ValueError: As `request`.
+        """
+        self._run(lambda: self._bus.notify(subject, body, headers=headers, to=asynchronous(to)))
+
+    def publish(
+        self,
+        subject: AnySubject,
+        body: Any = None,
+        *,
+        headers: Mapping[str, str] | None = None,
+        to: AnyPeer | Iterable[AnyPeer] | None = None,
+        timeout: float = 30.0,
+    ) -> None:
+        """Publish: every matching subscription gets it once, the bus's own and those of every linked peer.
+
+        On links that this bus opened it is always sent. When this returns, it has been handed to the transports or waits in an
+        outbox: that is no receipt.
+
+        Args:
+            to: One peer or several: only they get it; an empty list is nobody.
+            timeout: Seconds to wait for room, and to live in the outbox of a link that is down.
+
+        Raises:
+            EncodeError: The body cannot be written.
+            QueueFull: No room in time, in some queue or outbox; the others got it.
+            Disconnected: A peer of `to` has gone; the others got it.
+            ReservedSubject, LocalProtocolError: The subject or a header is not the application's to use.
+            TypeError, ValueError: `timeout`, `to` or `headers` are of a wrong type, or cannot be.
+        """
+        self._run(lambda: self._bus.publish(subject, body, headers=headers, to=asynchronous(to), timeout=timeout))
+
+    def publish_nowait(
+        self,
+        subject: AnySubject,
+        body: Any = None,
+        *,
+        headers: Mapping[str, str] | None = None,
+        to: AnyPeer | Iterable[AnyPeer] | None = None,
+        timeout: float = 30.0,
+    ) -> None:
+        """`publish` without waiting.
+
+        Raises:
+            QueueFull: No room in some queue or outbox; the others got it.
+            Disconnected, EncodeError, ReservedSubject, LocalProtocolError, TypeError, ValueError: As `publish`.
+        """
+        self._run(
+            called, lambda: self._bus.publish_nowait(subject, body, headers=headers, to=asynchronous(to), timeout=timeout)
+        )
+
+    @overload
+    def subscribe(
+        self, pattern: Subject[In, Any], *, queue: int = ..., when_full: WhenFull = ..., local: bool = ...
+    ) -> BlockingSubscription[In]: ...
+    @overload
+    def subscribe(
+        self, pattern: str | int, *, returns: type[T], queue: int = ..., when_full: WhenFull = ..., local: bool = ...
+    ) -> BlockingSubscription[T]: ...
+    @overload
+    def subscribe(
+        self, pattern: AnySubject, *, returns: Any = ..., queue: int = ..., when_full: WhenFull = ..., local: bool = ...
+    ) -> BlockingSubscription[Any]: ...
+    def subscribe(
+        self,
+        pattern: AnySubject,
+        *,
+        returns: Any = Any,
+        queue: int = 1000,
+        when_full: WhenFull = "drop_oldest",
+        local: bool = True,
+    ) -> BlockingSubscription[Any]:
+        """Receive publications: ``with bus.subscribe("news.*") as news: for message in news: ...``
+
+        Entering returns when the links that are up know of it.
+
+        Args:
+            pattern: ``*`` one token, ``>`` the rest.
+            returns: The type that bodies are converted to; those that do not fit are skipped and counted.
+            queue: Publications that wait to be read.
+            when_full: What happens to one more; see `WhenFull`.
+            local: Take the bus's own publications too.
+
+        Raises:
+            LocalProtocolError: The pattern is not valid; (on entering) the bus does not run, or this thread runs its event
+                loop.
+            ReservedSubject: It begins with ``_polybus.``.
+            ValueError: The queue or the policy is not possible.
+            Unsupported: (on entering) A bare peer matches exact subjects only, or no link carries such a subject (a number).
+            Forbidden: (on entering) The peer refused.
+        """
+        subscribe: Any = self._bus.subscribe
+        return BlockingSubscription(
+            subscribe(pattern, returns=returns, queue=queue, when_full=when_full, local=local), self._run
+        )
+
+    @overload
+    def stream(
+        self, subject: Subject[In, Out], body: In = ..., *, timeout: float | None = ..., to: AnyPeer | None = ...
+    ) -> BlockingChannel[Out, Any]: ...
+    @overload
+    def stream(
+        self, subject: str | int, body: Any = ..., *, returns: type[T], timeout: float | None = ..., to: AnyPeer | None = ...
+    ) -> BlockingChannel[T, Any]: ...
+    @overload
+    def stream(
+        self, subject: str | int, body: Any = ..., *, returns: Any = ..., timeout: float | None = ..., to: AnyPeer | None = ...
+    ) -> BlockingChannel[Any, Any]: ...
+    def stream(
+        self,
+        subject: AnySubject,
+        body: Any = None,
+        *,
+        returns: Any = Any,
+        timeout: float | None = None,
+        to: AnyPeer | None = None,
+    ) -> BlockingChannel[Any, Any]:
+        """Ask for many answers: ``with bus.stream("log.tail", {"n": 10}) as lines: for line in lines: ...``
+
+        Flow controlled by credits. Leaving the block stops the remote handler.
+
+        Args:
+            timeout: Seconds until `DeadlineExceeded`; None for as long as the block lasts.
+
+        Raises:
+            ReservedSubject, LocalProtocolError, TypeError, ValueError: As `request`.
+            NoHandler, AmbiguousRoute: (on entering) As `request`.
+            Unsupported: (on entering) The peer is not one of ours.
+            RequestError: (by iterating) The handler failed, or answers requests only (`BadRequest`).
+            Disconnected: (by iterating) The link broke.
+        """
+        stream: Any = self._bus.stream
+        return BlockingChannel(stream(subject, body, returns=returns, timeout=timeout, to=asynchronous(to)), self._run)
+
+    @overload
+    def channel(
+        self, subject: Subject[In, Out], *, timeout: float | None = ..., to: AnyPeer | None = ...
+    ) -> BlockingChannel[Out, In]: ...
+    @overload
+    def channel(
+        self, subject: str | int, *, sends: Any = ..., receives: type[T], timeout: float | None = ..., to: AnyPeer | None = ...
+    ) -> BlockingChannel[T, Any]: ...
+    @overload
+    def channel(
+        self,
+        subject: str | int,
+        *,
+        sends: Any = ...,
+        receives: Any = ...,
+        timeout: float | None = ...,
+        to: AnyPeer | None = ...,
+    ) -> BlockingChannel[Any, Any]: ...
+    def channel(
+        self,
+        subject: AnySubject,
+        *,
+        sends: Any = Any,
+        receives: Any = Any,
+        timeout: float | None = None,
+        to: AnyPeer | None = None,
+    ) -> BlockingChannel[Any, Any]:
+        """Open a conversation: ``with bus.channel("chat") as ch: ch.send(...); for item in ch: ...``
+
+        Raises:
+            BusError: As `stream`.
+        """
+        channel: Any = self._bus.channel
+        return BlockingChannel(
+            channel(subject, sends=sends, receives=receives, timeout=timeout, to=asynchronous(to)), self._run
+        )
+
+    def connect(
+        self,
+        target: str | Connector,
+        *,
+        protocol: str | ProtocolAdapter | None = None,
+        serves: Iterable[str | int] = (),
+        headers: Headers = None,
+        tls: ssl.SSLContext | None = None,
+        backoff: Backoff | None = None,
+        wait: float = 0.0,
+        record: str | os.PathLike[str] | None = None,
+    ) -> BlockingBlock[BlockingPeer]:
+        """Add a link to this bus; the context manager yields the `BlockingPeer` at the other end.
+
+        Args: as `polybus.connect`.
+
+        Raises:
+            ValueError: The URL or an option is wrong.
+            ConnectFailed: (on entering) With the address and the reason.
+            Unauthorized, Forbidden: (on entering) The server refuses us.
+        """
+        return BlockingBlock(
+            self._run,
+            self._bus.connect(
+                target, protocol=protocol, serves=serves, headers=headers, tls=tls, backoff=backoff, wait=wait, record=record
+            ),
+            lambda made: BlockingPeer(made, self._run),
+        )
+
+    def serve(
+        self,
+        target: str | Any,
+        *,
+        protocol: str | ProtocolAdapter | None = None,
+        origins: Iterable[str] = (),
+        hosts: Iterable[str] = (),
+        tls: ssl.SSLContext | None = None,
+        when_full: str = "drop_oldest",
+        insecure: bool = False,
+    ) -> BlockingBlock[BlockingListener]:
+        """Accept links at an address; the context manager yields the `BlockingListener`.
+
+        Args:
+            target: A URL such as ``ubre+ws://127.0.0.1:8000/bus``, or a transport object. Port 0 takes a free port.
+            protocol: For a transport object: name or adapter.
+            origins: Web origins whose pages may connect, besides those of the same host and port.
+            hosts: Further ``Host`` values of a loopback server, behind a proxy.
+            tls: For ``tls`` and ``wss``: a server-side context.
+            when_full: What happens to publications for a peer whose outbox is full: ``drop_oldest``, ``drop_newest``,
+                ``disconnect``.
+            insecure: Allow an address that other machines can reach although everybody is let in.
+
+        Raises:
+            ValueError: The URL or an option is wrong.
+            LocalProtocolError: An open address without `authenticate`.
+            OSError: (on entering) The address cannot be bound.
+        """
+        return BlockingBlock(
+            self._run,
+            self._bus.serve(
+                target, protocol=protocol, origins=origins, hosts=hosts, tls=tls, when_full=when_full, insecure=insecure
+            ),
+            lambda made: BlockingListener(made, self._run),
+        )
+
+    def record(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        max_bytes: int = 10 << 30,
+        max_age: float | timedelta = timedelta(days=7),
+        bodies: bool = True,
+        redact: Callable[[str, bytes], bytes] | Literal["default"] | None = "default",
+    ) -> BlockingBlock[Recording]:
+        """Write every frame of every link, in both directions, to a capture: ``with bus.record("captures/"): ...``
+
+        The bus never waits for it: what the disk does not take is dropped and counted, and the capture says where. Needs ``pip
+        install 'polybus[capture]'``.
+
+        Args:
+            path: A folder; it is made where there is none. Several recordings may share it.
+            max_bytes: Of the folder: the oldest segments beyond that are removed.
+            max_age: After which segments are removed; seconds or a `timedelta`.
+            bodies: Whether bodies are written; without them, what each message is for.
+            redact: ``redact(protocol, frame)`` gives what is written in place of a frame. The default blanks tokens, cookies
+                and members named like secrets; None writes all as it is.
+
+        Raises:
+            ImportError: pyarrow is not installed.
+            TypeError, ValueError: An argument is not what it should be.
+            CaptureError: (on entering) The folder cannot be made or written.
+        """
+        return BlockingBlock(
+            self._run,
+            self._bus.record(path, max_bytes=max_bytes, max_age=max_age, bodies=bodies, redact=redact),
+            lambda made: made,
+        )
+
+    def tunnel(self, name: str, *, params: Mapping[str, str] | None = None) -> BlockingTunnel:
+        """A connection that runs inside a link of this bus: ``sync.connect(bus.tunnel("plant.7"), protocol="csb")``.
+
+        It goes to the peer that a request to `name` would go to. It comes back after a loss as any connection does, once the
+        outer link is back.
+
+        Args:
+            name: What the other side serves by `handle_tunnels`.
+            params: Shown there in `Handshake.params`.
+
+        Raises:
+            ReservedSubject, LocalProtocolError: The name cannot be.
+            TypeError: `params` are not text to text.
+        """
+        return BlockingTunnel(self._bus.tunnel(name, params=params), self._run)
+
+    @property
+    def peers(self) -> list[BlockingPeer]:
+        """Everybody linked to this bus."""
+        return [BlockingPeer(made, self._run) for made in self._run(called, lambda: self._bus.peers)]
+
+    def peers_of(self, key: str) -> list[BlockingPeer]:
+        """The peers of one identity (its `Identity.key`), without those on their way out: for ``publish(..., to=...)``."""
+        return [BlockingPeer(made, self._run) for made in self._run(called, lambda: self._bus.peers_of(key))]
+
+    def stats(self) -> Stats:
+        """A snapshot of what the bus has done and has to do."""
+        given: Stats = self._run(called, lambda: self._bus.stats())
+        return given
+
+    def events(self) -> BlockingItems[BusEvent]:
+        """What happens from now on, as it happens; the oldest of 1,000 unread events give way to new ones.
+
+        Raises:
+            LocalProtocolError: (here or by iterating) The bus does not run, or this thread runs its event loop.
+        """
+        return BlockingItems(self._run(called, lambda: self._bus.events()), self._run)
+
+    def drain(self, timeout: float = 20.0) -> None:
+        """Stop taking requests, let running handlers finish, tell the peers, write what waits, close the links.
+
+        Streams and channels get a quarter of the time to come to their end by themselves; then they are ended as `Unavailable`.
+
+        In a handler, a middleware or the lifespan of this very bus it returns at once, while the bus drains: they are among
+        those that the drain waits for.
+
+        Who cancels it gives it no more time: what still runs then is cut, the peers are told, and the bus is drained.
+
+        Args:
+            timeout: Seconds for all of it; what still runs then is cut. The end of the lifespan then gets as many.
+
+        Raises:
+            TypeError, ValueError: `timeout` is no number of seconds.
+            LocalProtocolError: The bus does not run, or this thread runs its event loop.
+        """
+        self._run(lambda: self._bus.drain(timeout))
+
+    def wait_closed(self) -> None:
+        """Wait until the bus has been left.
+
+        Raises:
+            LocalProtocolError: It is not entered, or this thread runs its event loop.
+        """
+        self._run(lambda: self._bus.wait_closed())

@@ -1,0 +1,273 @@
+"""Event loops for threads: one in a thread of its own with its bus, another bus's, and that which called a `def` handler."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import threading
+from collections.abc import Callable
+from concurrent.futures import CancelledError, Future
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, suppress
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+import anyio.from_thread
+import anyio.lowlevel
+from anyio.from_thread import BlockingPortal
+
+from ..errors import BusError, LocalProtocolError, RequestCancelled
+from ..runtime import runs_here
+
+if TYPE_CHECKING:
+    from ..bus import Bus
+    from .items import Run
+
+__all__ = ["BorrowedLoop", "EventLoopThread", "HandlerLoop", "OwnedBus", "check_not_on_loop"]
+
+
+def check_not_on_loop(thread: int = 0) -> None:
+    """Raise where waiting would wait for itself, or for a bus that cannot go on meanwhile.
+
+    Args:
+        thread: That of the event loop that does the work.
+
+    Raises:
+        LocalProtocolError: This is that thread, or one whose event loop runs another bus.
+    """
+    if threading.get_ident() == thread:
+        raise LocalProtocolError(
+            "a blocking verb was called on the event loop that has to do the work: await the verb of the polybus.Bus there"
+        )
+    if runs_here():
+        raise LocalProtocolError(
+            "a blocking verb was called on an event loop that runs a polybus.Bus, which stands still while it waits: await "
+            "polybus.connect and the verbs of a polybus.Bus there, or block in a thread (anyio.to_thread.run_sync)"
+        )
+
+
+class HandlerLoop:
+    """Runs functions on the loop that a `def` handler was called from, also for threads that the handler starts."""
+
+    def __init__(self) -> None:
+        self._token = anyio.lowlevel.current_token()
+        self._thread = threading.get_ident()
+
+    def __call__(self, function: Callable[..., Any], /, *args: Any) -> Any:
+        check_not_on_loop(self._thread)
+        try:
+            return self._call(function, args)
+        except BusError as error:
+            raise error.with_traceback(None)  # noqa: B904  # the same error, without the frames of two event loops
+        except anyio.RunFinishedError:
+            raise LocalProtocolError("the bus of this handler has been left: its blocking twin ends with it") from None
+
+    def _call(self, function: Callable[..., Any], args: tuple[Any, ...]) -> Any:
+        try:
+            return anyio.from_thread.run(function, *args)  # ends when the handler is cancelled
+        except anyio.NoEventLoopError:
+            return anyio.from_thread.run(function, *args, token=self._token)
+
+
+class EventLoopThread:
+    """Runs coroutine functions for other threads, until it is stopped.
+
+    Not `anyio.from_thread.start_blocking_portal`: the garbage collector of a forked child would close its generator, and wait
+    for a thread that the child does not have.
+    """
+
+    def __init__(self, backend: str) -> None:
+        self._process = os.getpid()
+        self._lock = threading.Condition()
+        self._stopped = False
+        self._starting = 0
+        started: Future[BlockingPortal] = Future()
+        self._thread = threading.Thread(target=self._serve, args=(backend, started), name="polybus", daemon=True)
+        self._thread.start()
+        self._portal = started.result()
+
+    @staticmethod
+    def _serve(backend: str, started: Future[BlockingPortal]) -> None:
+        async def main() -> None:
+            async with BlockingPortal() as portal:
+                started.set_result(portal)
+                await portal.sleep_until_stopped()
+
+        try:
+            anyio.run(main, backend=backend)
+        except BaseException as error:
+            if not started.done():  # there is no such backend
+                started.set_exception(error)
+
+    @property
+    def forked(self) -> bool:
+        """Whether this is a child of the process that the thread lives in."""
+        return os.getpid() != self._process
+
+    def check_process(self) -> None:
+        """
+        Raises:
+            LocalProtocolError: This is a fork.
+        """
+        if self.forked:
+            raise LocalProtocolError(
+                f"this bus was opened in process {self._process}, whose threads a fork does not copy: open another one here"
+            )
+
+    def __call__(self, function: Callable[..., Any], /, *args: Any) -> Any:
+        """Run a coroutine function and wait for its outcome. An interruption (Ctrl-C) cancels it.
+
+        Raises:
+            LocalProtocolError: It was stopped, belongs to another process, or would have to wait for itself.
+            Exception: Whatever the function raises.
+        """
+        work = _Work(function)
+        try:
+            return self.start(work, *args).result()
+        except BusError as error:
+            raise error.with_traceback(None)  # noqa: B904  # the same error, without the frames of the event loop
+        except CancelledError:
+            raise RequestCancelled("the bus was closed meanwhile") from None
+        except BaseException:
+            if (scope := work.unwanted()) is not None:
+                with suppress(RuntimeError):  # the loop has ended, and the work with it
+                    self._portal.start_task_soon(scope.cancel)
+            raise
+
+    def start(self, function: Callable[..., Any], /, *args: Any) -> Future[Any]:
+        """Run a coroutine function.
+
+        Raises:
+            LocalProtocolError: As calling it.
+        """
+        self.check_process()
+        check_not_on_loop(self._thread.ident or 0)
+        with self._lock:
+            if self._stopped:
+                raise LocalProtocolError("this bus is closed: open another one, or enter it again")
+            self._starting += 1
+        try:
+            return self._portal.start_task_soon(function, *args)
+        finally:
+            with self._lock:
+                self._starting -= 1
+                self._lock.notify_all()
+
+    def stop(self, *, cancel: bool = False) -> None:
+        """Let what runs come to its end, or cancel it; then end the loop and its thread."""
+        with self._lock:
+            if self._stopped:
+                return
+            self._stopped = True
+            self._lock.wait_for(lambda: self._starting == 0)  # who is about to start would wait for a loop that has ended
+        self._portal.call(self._portal.stop, cancel)
+        self._thread.join()
+
+    def hold(self, manager: AbstractAsyncContextManager[Any]) -> AbstractContextManager[Any]:
+        """The block, entered and left in one task of the loop: so it may hold a task group."""
+        return self._portal.wrap_async_context_manager(manager)
+
+
+class _Work:
+    """A function for the loop that can be cancelled from the first moment on: Ctrl-C may come while the loop takes it over,
+    when there is no future of it yet."""
+
+    __slots__ = ("_function", "_scope", "_unwanted")
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self._function = function
+        self._scope: anyio.CancelScope | None = None
+        self._unwanted = False
+
+    # Two threads meet here without a lock: each says its own before it looks at the other's.
+
+    async def __call__(self, *args: Any) -> Any:
+        with anyio.CancelScope() as self._scope:
+            if self._unwanted:
+                return None
+            try:
+                return await self._function(*args)
+            finally:
+                self._scope = None
+
+    def unwanted(self) -> anyio.CancelScope | None:
+        """Nobody waits for it any more: what is to be cancelled if it runs."""
+        self._unwanted = True
+        return self._scope
+
+
+class OwnedBus:
+    """One bus while it is open. The interpreter ends it at the latest, and so it does not know the `Bus` above."""
+
+    def __init__(self, bus: Bus, backend: str, manager: AbstractAsyncContextManager[Any]) -> None:
+        self._bus = bus
+        self._ending = threading.Lock()
+        self.over: bool = False
+        self.loop: EventLoopThread = EventLoopThread(backend)
+        self._held = self.loop.hold(manager)
+        try:
+            self._held.__enter__()
+        except BaseException as error:
+            self.loop.stop(cancel=True)
+            if isinstance(error, BusError):
+                raise error.with_traceback(None)  # noqa: B904  # the same error, without the frames of the event loop
+            raise
+        atexit.register(self.end)
+
+    def end(
+        self,
+        kind: type[BaseException] | None = None,
+        error: BaseException | None = None,
+        trace: TracebackType | None = None,
+    ) -> None:
+        """Leave the bus, then end its loop and thread. A fork has none of them: there only the object ends."""
+        with self._ending:
+            if self.over:
+                return
+            self.over = True
+            atexit.unregister(self.end)
+            if self.loop.forked:
+                return
+            try:
+                self._held.__exit__(kind, error, trace)
+                if self._bus._runtime is not None:  # somebody is inside of a block of it still, and the loop ends now
+                    self.loop(self._leave)
+            except KeyboardInterrupt:  # not even that long
+                self.loop.start(self._bus.aclose)
+                raise
+            finally:
+                self.loop.stop()
+
+    async def _leave(self) -> None:
+        await self._bus.drain()
+        await self._bus.aclose()
+
+
+class BorrowedLoop:
+    """One bus on the event loop of another: what runs inside a tunnel ends before what it runs through."""
+
+    forked: bool = False
+
+    def __init__(self, run: Run, manager: AbstractAsyncContextManager[Any]) -> None:
+        self.loop: BorrowedLoop = self
+        self.over: bool = False
+        self._run = run
+        self._manager = manager
+        run(manager.__aenter__)
+
+    def __call__(self, function: Callable[..., Any], /, *args: Any) -> Any:
+        return self._run(function, *args)
+
+    def check_process(self) -> None:
+        """The outer bus does so whenever it is used."""
+
+    def end(
+        self,
+        kind: type[BaseException] | None = None,
+        error: BaseException | None = None,
+        trace: TracebackType | None = None,
+    ) -> None:
+        """Leave the bus; its loop goes on. Where that has ended, the bus has ended with it."""
+        if not self.over:
+            self.over = True
+            with suppress(LocalProtocolError):
+                self._run(self._manager.__aexit__, kind, error, trace)
