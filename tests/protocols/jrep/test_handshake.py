@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from polybus import Kind, Message, Unauthorized
+from polybus import Kind, Limits, Message, Unauthorized
 from polybus.plugins import CloseWanted, Ready, Refused, Role
 from polybus.protocols import Jrep
 from polybus.protocols.jrep.handshake import EVENTS, FIRST, VERBS, Action, Dialect, State, step_of
@@ -335,3 +335,22 @@ def test_every_state_of_a_bus_has_an_answer_to_every_event() -> None:
     for following in BUS_STATES.values():
         assert set(following) == {"up", "lost", "gone", "trying", "left"}
         assert set(following.values()) <= set(BUS_STATES)
+
+
+@pytest.mark.parametrize(
+    "names",
+    [[str(number) for number in range(50_000)], ["a"] * 100_000, ["ServerBus" + "\u200b" * number for number in range(400)]],
+)
+def test_of_a_handshake_that_lists_any_number_of_services_no_more_are_taken_than_a_peer_may_have(names: list[str]) -> None:
+    asked: tuple[tuple[Role, str, str], ...] = (
+        ("server", "ServerBus", "Associate"),
+        ("client", "ClientBus", "FinishAssociation"),
+    )
+    for role, bus, verb in asked:
+        one = Jrep(dialect="v3").session(role, Limits(subscriptions=10), random.Random(1))
+        one.start(0.0)
+        one.receive(command(bus, verb, RemoteServices=",".join(names)), 0.0)
+        assert one.state is State.CONNECTED
+        wanted = [event for event in one.events() if isinstance(event, Message)]
+        assert len(wanted) <= 10 + 20
+        assert len({event.subject for event in wanted}) == len(wanted)

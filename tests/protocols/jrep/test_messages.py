@@ -394,3 +394,22 @@ def test_payloads_can_be_joined() -> None:
     codec = Jrep().codec()
     joined = codec.join([b'[{"ToSubject":"a"}]', b"[]", b' [ {"ToSubject":"b"} ] '])
     assert [message.subject for message in codec.decode(joined) if isinstance(message, Message)] == ["a", "b"]
+
+
+@pytest.mark.parametrize("element", ["[%s]", '"%s"', "%s"])
+def test_something_too_large_that_is_no_message_is_refused_as_one(element: str) -> None:
+    codec = Jrep().codec(Limits(message=2000))
+    with pytest.raises(RemoteProtocolError) as caught:
+        codec.decode(f"[{element % ('1' * 3000)}]".encode())
+    assert (caught.value.reason, caught.value.answer_id, caught.value.close_code) == ("too_large", None, None)
+
+
+def test_the_asker_of_a_large_message_is_found_without_reading_its_body() -> None:
+    large = '[{"ReplyTo":"r:RespondTo:RPC","ErrorTo":"r:Errors:RPC","ToSubject":"n","Value":[' + "[]," * 500_000 + "1]}]"
+    with pytest.raises(RemoteProtocolError) as caught:
+        Jrep().codec().decode(large.encode())
+    assert caught.value.answer_id == ("r:RespondTo:RPC", "r:Errors:RPC")
+    broken = large.replace("1]}]", "NaN]}]")
+    with pytest.raises(RemoteProtocolError) as caught:
+        Jrep().codec().decode(broken.encode())
+    assert caught.value.answer_id is None

@@ -477,3 +477,49 @@ def test_an_object_that_nobody_registered_fits_a_type_all_the_same_and_other_pro
     assert json.loads(JSON.encode(value)) == {"x": 1, "y": 2.0}
     assert value != {"x": 1, "y": 2.0}
     assert {value: 1}[value] == 1
+
+
+MODULUS = 2**61 - 1
+"""Whole numbers that are multiples of it have one hash in Python."""
+
+
+@pytest.mark.parametrize("as_long", [False, True])
+def test_a_set_of_numbers_made_to_have_one_hash_is_refused(as_long: bool) -> None:
+    numbers: list[Any] = [MODULUS * number for number in range(1, 200)]
+    if as_long:
+        numbers = [{"^EncodedType": "java.lang.Long", "^ObjectID": "-1", "^NumVal": str(number)} for number in numbers]
+    node = {"^EncodedType": "java.util.HashSet", "^ObjectID": "1", "^Value": numbers}
+    with pytest.raises(BadRequest, match="more than 64 elements of a set, or keys of a map, have the same hash"):
+        ERRAI.decode(JSON.encode(node))
+    assert ERRAI.decode(JSON.encode({**node, "^Value": numbers[:64]})) == {MODULUS * number for number in range(1, 65)}
+
+
+def test_keys_of_a_map_made_to_have_one_hash_are_refused() -> None:
+    keys = {f"^${{$JSON$}}$::{MODULUS * number}": number for number in range(1, 200)}
+    node = {"^EncodedType": "java.util.HashMap", "^ObjectID": "1", "^Value": keys}
+    with pytest.raises(BadRequest, match="more than 64 elements of a set, or keys of a map, have the same hash"):
+        ERRAI.decode(JSON.encode(node))
+    usual = {f"^${{$JSON$}}$::{number}": number for number in range(2000)}
+    assert ERRAI.decode(JSON.encode({**node, "^Value": usual})) == {number: number for number in range(2000)}
+
+
+def test_a_set_of_many_values_is_read() -> None:
+    node = {"^EncodedType": "java.util.HashSet", "^ObjectID": "1", "^Value": [*range(2000), *map(str, range(2000)), True, 1.0]}
+    assert ERRAI.decode(JSON.encode(node)) == {*range(2000), *map(str, range(2000))}
+
+
+@pytest.mark.parametrize("marked", ["java.util.HashSet", "java.util.HashMap"])
+def test_an_object_within_itself_as_an_element_or_a_key_that_needs_its_hash_is_refused(marked: str) -> None:
+    types = JavaTypes()
+
+    @types.portable("x.Node")
+    @attrs.frozen
+    class Node:
+        name: str
+        within: Any
+
+    itself = {"^EncodedType": "x.Node", "^ObjectID": "1"}
+    content: Any = [itself] if marked == "java.util.HashSet" else {"^${$JSON$}$::" + json.dumps(itself): 1}
+    node = {**itself, "name": "a", "within": {"^EncodedType": marked, "^ObjectID": "2", "^Value": content}}
+    with pytest.raises(BadRequest, match="has no hash"):
+        ErraiFormat(types, strict=False, depth=128).decode(JSON.encode(node))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import string
 from collections.abc import Mapping
+from itertools import islice
 from typing import Final
 
 from ...limits import Limits
@@ -13,7 +14,7 @@ from ...plugins import Capabilities, Ready, Role
 from .checks import check_subject, refuse, services_in, text_of
 from .handshake import FIRST, Dialect, State
 from .message_writer import MessageWriter
-from .names import MAX_MESSAGES, OWN
+from .names import MAX_MESSAGES, OWN, RESERVED
 from .tables import Tables
 
 __all__ = ["CAPABILITIES", "Greetings", "verb_of"]
@@ -94,7 +95,7 @@ class Greetings(Tables):
         services = text_of(message.attributes, "RemoteServices", self._limits.message)
         if services is None:
             raise refuse("RemoteServices is required: what the client can receive, separated by commas", "missing_part")
-        subjects = services_in(services)
+        subjects = self._services_in(services)
         for subject in subjects:
             check_subject(subject, self._limits.subject)
         for subject in list(self._wants):
@@ -164,8 +165,12 @@ class Greetings(Tables):
         self.note(message, now)
         self._ready(now)
         services = text_of(message.attributes, "RemoteServices", self._limits.message)
-        for name in services_in(services or ""):
+        for name in self._services_in(services or ""):
             self._want(name)
+
+    def _services_in(self, text: str) -> list[str]:
+        """Names that a handshake lists, each once: no more than are kept, and a few, so that the bus says so."""
+        return list(islice(dict.fromkeys(services_in(text)), self._limits.subscriptions + 2 * len(RESERVED)))
 
     def finish_client(self, message: Message | None, now: float) -> None:
         """The server's FinishStateSync; ours follows, behind what this side can receive."""

@@ -8,7 +8,7 @@ import re
 from typing import Any, Final
 
 import msgspec
-from msgspec import Raw
+from msgspec import Raw, Struct
 
 from ...body import JSON, OCTETS, BodyFormat, check_json
 from ...errors import BadRequest, BusError, Code, RemoteProtocolError
@@ -27,9 +27,19 @@ _decode: Final = msgspec.json.Decoder().decode
 _elements: Final = msgspec.json.Decoder(list[Raw]).decode
 _parts: Final = msgspec.json.Decoder(dict[str, Raw]).decode
 _MODES: Final = ("stream", "channel", "tunnel")
+_BROKEN: Final = 256 * 1024
+"""Bytes of a message that is no JSON in which is looked for where its asker is told so: more takes too long."""
 _ANSWERED: Final = re.compile(rb'"ToSubject"\s*:\s*"([\x20\x21\x23-\x5b\x5d-\x7e]*):(?:RespondTo|Errors):RPC"')
 _REPLY_LENGTH: Final = len(REPLY_SUFFIX)
 _ERRORS_LENGTH: Final = len(ERRORS_SUFFIX)
+
+
+class _Asker(Struct, gc=False):
+    ReplyTo: str | None = None
+    ErrorTo: str | None = None
+
+
+_asker: Final = msgspec.json.Decoder(_Asker).decode
 
 
 class PartReader:
@@ -229,12 +239,21 @@ def answered_by(raw: bytes) -> str | None:
 
 
 def _asker_of(raw: bytes, limit: int) -> tuple[str, str | None] | None:
-    """(ReplyTo, ErrorTo) of a message that is no JSON to us and is some to Python: NaN, half a pair of surrogates."""
+    """(ReplyTo, ErrorTo) of a message that cannot be read: it may be JSON to Python alone (NaN, half a surrogate pair)."""
+    names: dict[str, Any] = {}
     try:
-        parts = json.loads(raw, strict=False)
-    except (ValueError, RecursionError):
+        asker = _asker(raw)
+        names = {"ReplyTo": asker.ReplyTo, "ErrorTo": asker.ErrorTo}
+    except msgspec.ValidationError:
         return None
-    reply, error = parts.get("ReplyTo"), parts.get("ErrorTo")
+    except (ValueError, RecursionError):
+        try:
+            names = json.loads(raw, strict=False) if len(raw) <= _BROKEN else {}
+        except (ValueError, RecursionError):
+            return None
+    if type(names) is not dict:
+        return None
+    reply, error = names.get("ReplyTo"), names.get("ErrorTo")
     fit = [name for name in (reply, error) if type(name) is str and name and fault_in_subject(name, limit) is None]
     return (reply, error) if fit == [reply, error] else (reply, None) if fit == [reply] and error is None else None
 

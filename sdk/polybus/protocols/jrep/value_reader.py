@@ -6,12 +6,14 @@ What a marker claims is data: no class is ever looked up by a name from the wire
 from __future__ import annotations
 
 from array import array
+from collections import Counter
 from collections.abc import Mapping
 from typing import Any, Final
 
 import msgspec
 
 from ...body import check_json
+from ...conversion import misfit
 from ...errors import BadRequest, EncodeError
 from .numbering import KEY_PREFIX, NULL_KEY
 from .object_reader import ObjectReading, Read
@@ -28,6 +30,9 @@ from .scalars import (
 __all__ = ["READERS", "Reading"]
 
 _KEY_DEPTH: Final = 4
+_ALIKE: Final = 64
+"""Elements of a set, or keys of a map, with one hash: anybody can find any number of such numbers, and each is compared with
+all before it. A set of 40,000 took eight seconds."""
 _decode: Final = msgspec.json.Decoder().decode
 
 
@@ -101,9 +106,13 @@ class Reading(ObjectReading):
             return self._opaque(node, id)
         items = self._items(content, [])
         try:
+            if len(items) > _ALIKE:
+                _check_alike(max(Counter(map(hash, items)).values()))
             made: Any = set(items)
         except TypeError:  # of lists or maps, which Python cannot put into a set
             made = items
+        except Exception as error:
+            raise _unhashable(error, "an element of a set") from error
         if id is not None:
             self._known[id] = made
         return made
@@ -119,9 +128,15 @@ class Reading(ObjectReading):
         made: dict[Any, Any] = {}
         if id is not None:
             known[id] = made
-        find = self._readers.get
+        find, alike = self._readers.get, None
         for name, item in content.items():
-            key = name if name[:1] != "^" else self._key(name)
+            if name[:1] != "^":
+                key: Any = name
+            else:
+                key = self._key(name)
+                alike = Counter[int]() if alike is None else alike
+                alike[hash(key)] += 1
+                _check_alike(alike[hash(key)])
             if type(item) is str:
                 made[key] = item
             elif type(item) is dict and type(marker := item.get("^EncodedType")) is str and (read := find(marker)) is not None:
@@ -145,6 +160,8 @@ class Reading(ObjectReading):
             hash(key)
         except TypeError:
             raise BadRequest(f"the map key {name[:60]!r} is a {type(key).__name__}, which cannot be a key here") from None
+        except Exception as error:
+            raise _unhashable(error, f"the map key {name[:60]!r}") from error
         return key
 
     def _bytes(self, node: dict[str, Any]) -> Any:
@@ -172,6 +189,20 @@ class Reading(ObjectReading):
         if "^Value" in node and node["^Value"] is None:
             return None
         return self._opaque(node, self._reference(node)[0])
+
+
+def _check_alike(count: int) -> None:
+    """
+    Raises:
+        BadRequest: So many have one hash.
+    """
+    if count > _ALIKE:
+        raise BadRequest(f"more than {_ALIKE} elements of a set, or keys of a map, have the same hash")
+
+
+def _unhashable(error: Exception, what: str) -> BadRequest:
+    """An object of the application's that has no hash yet, because it is within itself, or by a hash of its own that fails."""
+    return error if isinstance(error, BadRequest) else BadRequest(f"{what} has no hash: {misfit(error)}")
 
 
 READERS: Final[Mapping[str, Read]] = {
