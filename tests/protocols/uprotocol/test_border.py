@@ -225,3 +225,10 @@ print(*[name for name in ("google.protobuf", "cloudevents", "httpx") if name in 
 """
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=60)
     assert done.stdout.split() == []
+
+
+@pytest.mark.parametrize("name", ["ttl", "plevel"])
+def test_a_number_of_thousands_of_digits_in_a_header_is_refused_by_the_rule_of_its_attribute(name: str) -> None:
+    headers = {f"ce-{key}": str(value) for key, value in REQUEST.items() if key != "data_base64"}
+    with pytest.raises(RemoteProtocolError, match=f"{name} is a whole number, not str"):
+        from_http({**headers, f"ce-{name}": "0" * 11 + "9" * 5000}, b"")

@@ -473,3 +473,12 @@ def test_a_channel_is_not_opened_under_a_name_of_ours() -> None:
     assert event["id"] == own
     (refused,) = receive(ours, event)
     assert refused.error.reason == "invalid_id"
+
+
+def test_of_a_batch_no_more_is_looked_at_than_may_be_bad_in_a_minute() -> None:
+    made = session(limits=Limits(bad_messages=3))
+    bad: list[Any] = [{}] * 3
+    found = receive(made, [*bad, PUBLISH])
+    assert [type(event) for event in found] == [Refused, Refused, Refused, type(found[-1])]
+    assert found[-1].kind is Kind.PUBLISH
+    assert len(receive(made, [*bad, {}, PUBLISH, *bad])) == 4

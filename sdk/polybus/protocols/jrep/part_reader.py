@@ -239,23 +239,26 @@ def answered_by(raw: bytes) -> str | None:
 
 
 def _asker_of(raw: bytes, limit: int) -> tuple[str, str | None] | None:
-    """(ReplyTo, ErrorTo) of a message that cannot be read: it may be JSON to Python alone (NaN, half a surrogate pair)."""
-    names: dict[str, Any] = {}
-    try:
-        asker = _asker(raw)
-        names = {"ReplyTo": asker.ReplyTo, "ErrorTo": asker.ErrorTo}
-    except msgspec.ValidationError:
-        return None
-    except (ValueError, RecursionError):
-        try:
-            names = json.loads(raw, strict=False) if len(raw) <= _BROKEN else {}
-        except (ValueError, RecursionError):
-            return None
-    if type(names) is not dict:
-        return None
-    reply, error = names.get("ReplyTo"), names.get("ErrorTo")
+    """(ReplyTo, ErrorTo) of a message that cannot be read."""
+    reply, error = _names_in(raw)
     fit = [name for name in (reply, error) if type(name) is str and name and fault_in_subject(name, limit) is None]
     return (reply, error) if fit == [reply, error] else (reply, None) if fit == [reply] and error is None else None
+
+
+def _names_in(raw: bytes) -> tuple[Any, Any]:
+    """ReplyTo and ErrorTo, also of what is JSON to Python alone (NaN, half a surrogate pair); of the rest nothing is made."""
+    try:
+        asker = _asker(raw)
+        return asker.ReplyTo, asker.ErrorTo
+    except msgspec.ValidationError:
+        return None, None
+    except (ValueError, RecursionError):
+        pass
+    try:
+        parts = json.loads(raw, strict=False) if len(raw) <= _BROKEN else None
+    except (ValueError, RecursionError):
+        parts = None
+    return (parts.get("ReplyTo"), parts.get("ErrorTo")) if type(parts) is dict else (None, None)
 
 
 def too_large(message: bytes, limit: int, longest: int) -> RemoteProtocolError:

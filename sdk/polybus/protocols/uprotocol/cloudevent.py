@@ -167,6 +167,6 @@ def typed(name: str, text: str, lenient: bool) -> Any:
     Raises:
         RemoteProtocolError: A hash that is no base64.
     """
-    if name in _NUMBERS and text.isascii() and text.isdigit() and int(text[:11]) <= MAX_INTEGER:
+    if name in _NUMBERS and text.isascii() and text.isdigit() and len(text) < 11 and int(text) <= MAX_INTEGER:
         return int(text)
     return hash_of(text, lenient) if name == "hash" else text

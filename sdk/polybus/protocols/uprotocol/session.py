@@ -48,6 +48,7 @@ class UProtocolSession(Outgoing):
         super().__init__(codec, adapter, limits, rng)
         self._read = codec.read
         self._checks_hash = adapter.verify is not None
+        self._most_bad = limits.bad_messages
         self._allowance, self._skew = adapter.allowance, adapter.max_clock_skew
         self._seen, self._seen_ms = "", 0
 
@@ -69,18 +70,19 @@ class UProtocolSession(Outgoing):
 
     def _receive_batch(self, frame: bytes, now: float) -> None:
         try:
-            batch = self.codec.reader.read_batch(frame)
+            events = self.codec.reader.split(frame)
         except RemoteProtocolError as error:
             self._refuse(error)
             return
-        for message in batch:
-            if isinstance(message, RemoteProtocolError):
-                self._refuse(message)
-                continue
+        bad = 0
+        for event in events:
             try:
-                self._received(message, now)
+                self._received(self._read(event), now)
             except RemoteProtocolError as error:
                 self._refuse(error)
+                bad += 1
+                if bad > self._most_bad:
+                    return  # its link ends
 
     def _received(self, message: EventMessage, now: float) -> None:
         kind = message.kind
