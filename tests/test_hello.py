@@ -127,6 +127,18 @@ async def test_a_silent_peer_is_asked_once_at_a_time_and_again_at_the_next_use()
         assert len(client.peers[0]._late or ()) == 30  # those of which an answer would still be known
 
 
+@bounded
+async def test_a_bus_that_serves_does_not_wait_for_a_silent_server_where_nobody_has_dialled_in_that_it_could_be(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("polybus.hello.HELLO_TIMEOUT", 10 * BOUND)
+    bus = Bus()
+    async with bus.serve("ubre+tcp://127.0.0.1:0"), pair(Bus(), client=bus, faults=Faults(seed=1, drop=1.0)):
+        ends = bus._running.ends
+        assert list(ends.pending) == bus.peers
+        assert not ends.held_out
+
+
 async def refused(client: Bus) -> None:
     with pytest.raises(Unsupported, match="has not answered"):
         await read(client)

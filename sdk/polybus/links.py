@@ -153,7 +153,7 @@ class Links(Life):
     async def _announced(self, link: Link) -> None:
         """Wait until a new link knows who this bus is and what it has subscribed to, as far as it is told."""
         peer = link.peer
-        if peer is not None and peer in self._distribution.ends.pending:
+        if peer is not None and peer in self._distribution.ends.held_out:  # it may be who has dialled this bus
             try:
                 await peer.extended()
             except BusError:
