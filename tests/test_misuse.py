@@ -1,6 +1,7 @@
 """What a caller does wrong is told at the call, in words that name the argument, what was given and what is wanted."""
 
 import math
+import re
 from concurrent.futures import ThreadPoolExecutor
 from copy import copy
 from functools import partial
@@ -18,11 +19,13 @@ from polybus import (
     Bus,
     Context,
     Disconnected,
+    Forbidden,
     Limits,
     LocalProtocolError,
     NotFound,
     ReservedSubject,
     Router,
+    TooManyRequests,
     Unsupported,
     connect,
 )
@@ -419,3 +422,101 @@ def test_run_in_another_thread_says_what_to_use_there() -> None:
 def test_a_blocking_bus_is_made_of_a_bus() -> None:
     with pytest.raises(TypeError, match="bus=5"):
         polybus.sync.Bus(5)  # type: ignore[arg-type]
+
+
+# -- limits --------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("make", "error", "says"),
+    [
+        (lambda: Limits(message="1 MB"), TypeError, r"^message='1 MB': a whole number, not str$"),  # type: ignore[arg-type]
+        (lambda: Limits(message=True), TypeError, r"^message=True: a whole number, not bool$"),
+        (lambda: Limits(outbox=1.5), TypeError, r"^outbox=1\.5: a whole number, not float$"),  # type: ignore[arg-type]
+        (lambda: Limits(running=0), ValueError, r"^running=0: at least 1$"),
+        (lambda: Limits(hops=-1), ValueError, r"^hops=-1: at least 0$"),
+        (lambda: Limits(ping_interval=None), TypeError, r"^ping_interval=None: a number of seconds, not NoneType$"),  # type: ignore[arg-type]
+        (lambda: Limits(ping_timeout=0), ValueError, r"^ping_timeout=0: more than 0 seconds$"),
+        (lambda: Limits(ping_timeout=math.nan), ValueError, r"^ping_timeout=nan: a number of seconds"),
+        (lambda: Limits(ping_interval=math.inf), ValueError, r"^ping_interval=inf: a finite number of seconds"),
+        (lambda: Limits(write_timeout=math.inf), ValueError, r"^write_timeout=inf: a finite number of seconds"),
+    ],
+)
+def test_a_limit_that_cannot_be_is_told_in_one_line_with_its_name(make: Any, error: type[Exception], says: str) -> None:
+    with pytest.raises(error) as raised:
+        make()
+    assert re.search(says, str(raised.value)), raised.value
+
+
+@bounded
+async def test_times_as_long_as_one_can_say_are_no_trouble_to_links() -> None:
+    long = 1e300
+    limits = Limits(ping_interval=long, ping_timeout=long, write_timeout=long, frame_timeout=long, connect_timeout=long)
+    bus = Bus(limits=limits)
+    bus.handle("here")(lambda: 1)
+    async with bus.serve("ubre+tcp://127.0.0.1:0") as listener, connect(listener.url, bus=Bus(limits=limits)) as client:
+        assert await client.request("here") == 1
+
+
+@bounded
+async def test_a_request_larger_than_total_bytes_is_told_its_size_and_the_limit() -> None:
+    bus = Bus(limits=Limits(total_bytes=50_000))
+    bus.handle("store")(lambda body: len(body))
+    async with pair(bus) as client:
+        with pytest.raises(TooManyRequests, match=r"100002 bytes.*0 of 50000 bytes wait here \(Limits\.total_bytes\)"):
+            await client.request("store", "x" * 100_000)
+
+
+@bounded
+async def test_a_subscription_that_total_bytes_refuses_is_not_told_as_one_too_many(caplog: pytest.LogCaptureFixture) -> None:
+    async with pair(Bus(limits=Limits(total_bytes=10))) as client:
+        with pytest.raises(Forbidden):
+            async with client.subscribe("news"):
+                pass
+    (line,) = [record.getMessage() for record in caplog.records if "'news'" in record.getMessage()]
+    assert "Limits.total_bytes" in line
+    assert "more than" not in line
+
+
+# -- types of publications -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("returns", ["int", 5, [int], (int, str)])
+def test_a_subscription_to_what_is_no_type_is_refused_where_it_is_made(returns: Any) -> None:
+    with pytest.raises(TypeError, match=r"^returns="):
+        Bus().subscribe("news", returns=returns)
+
+
+@bounded
+async def test_a_subscription_says_in_the_log_what_it_skips_once_a_minute(caplog: pytest.LogCaptureFixture) -> None:
+    bus = Bus()
+    async with pair(bus) as client, client.subscribe("news.*", returns=int) as news:
+        for body in ("one", "two", "three"):
+            await bus.publish("news.x", body)
+        await bus.publish("news.x", 4)
+        assert (await anext(news)).body == 4
+        assert news.skipped == 3
+    lines = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert len(lines) == 1
+    assert "'news.x'" in lines[0]
+    assert "returns=int" in lines[0]
+    assert "Expected `int`" in lines[0]
+
+
+# -- URLs of servers -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("url", "name"),
+    [
+        ("jrep+http://127.0.0.1:0/?channel=poll", "channel"),
+        ("jrep+http://127.0.0.1:0/?heartbeat=5&frame=100", "frame"),
+        ("jrep+ws://127.0.0.1:0/?dialekt=v3", "dialekt"),
+        ("ubre+ws://127.0.0.1:0/bus?mode=lenient", "mode"),
+        ("ubre+memory://orders?mode=lenient", "mode"),
+        ("uprotocol+http://127.0.0.1:0/?mod=lenient", "mod"),
+    ],
+)
+def test_an_option_that_a_server_does_not_have_is_named(url: str, name: str) -> None:
+    with pytest.raises(ValueError, match=rf": no option of a server: {name}; known are "):
+        Bus().serve(url)

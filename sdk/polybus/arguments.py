@@ -8,10 +8,23 @@ from __future__ import annotations
 import math
 import re
 import sys
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any
 
-__all__ = ["check_callable", "check_count", "check_type", "seconds", "shown", "texts", "without_password"]
+if TYPE_CHECKING:
+    from attrs import Attribute
+
+__all__ = [
+    "at_least",
+    "check_callable",
+    "check_count",
+    "check_type",
+    "more_than_no_time",
+    "seconds",
+    "shown",
+    "texts",
+    "without_password",
+]
 
 _PASSWORD = re.compile(r"(://[^\s/?#:@]*):[^\s/?#]*@")
 
@@ -29,7 +42,11 @@ def seconds(value: Any, name: str = "timeout", *, endless: bool = False) -> floa
         ValueError: Negative, NaN, or infinite where everything has to end.
     """
     if isinstance(value, bool) or not isinstance(value, (int, float)):
-        hint = ": there is no request without a deadline; pass as many seconds as you can wait" if value is None else ""
+        hint = (
+            ": there is no request without a deadline; pass as many seconds as you can wait"
+            if value is None and name == "timeout"
+            else ""
+        )
         raise TypeError(f"{name}={shown(value)}: a number of seconds, not {type(value).__name__}{hint}")
     if not value >= 0:
         raise ValueError(f"{name}={shown(value)}: a number of seconds, at least 0")
@@ -41,12 +58,27 @@ def seconds(value: Any, name: str = "timeout", *, endless: bool = False) -> floa
         raise ValueError(f"{name}={shown(value)}: a number of seconds, at most {sys.float_info.max:.0e}") from None
 
 
-def check_count(value: Any, name: str) -> None:
-    """Raise TypeError or ValueError for what is no number of things, 1 or more."""
+def check_count(value: Any, name: str, least: int = 1) -> None:
+    """Raise TypeError or ValueError for what is no number of things, so many or more."""
     if isinstance(value, bool) or not isinstance(value, int):
         raise TypeError(f"{name}={shown(value)}: a whole number, not {type(value).__name__}")
-    if value < 1:
-        raise ValueError(f"{name}={value}: at least 1")
+    if value < least:
+        raise ValueError(f"{name}={shown(value)}: at least {least}")
+
+
+def at_least(least: int) -> Callable[[Any, Attribute[Any], Any], None]:
+    """`check_count` for a field of an attrs class."""
+
+    def check(_: Any, attribute: Attribute[Any], value: Any) -> None:
+        check_count(value, attribute.name, least)
+
+    return check
+
+
+def more_than_no_time(_: Any, attribute: Attribute[Any], value: Any) -> None:
+    """`seconds`, and not 0, for a field of an attrs class."""
+    if seconds(value, attribute.name) == 0:
+        raise ValueError(f"{attribute.name}={value}: more than 0 seconds")
 
 
 def check_type(value: Any, kind: type, name: str, example: str) -> None:

@@ -6,7 +6,9 @@ import random
 from collections.abc import Callable
 
 from attrs import field, frozen
-from attrs.validators import ge, gt, instance_of, optional
+from attrs.validators import ge, instance_of, optional
+
+from .arguments import at_least, more_than_no_time
 
 __all__ = ["Backoff"]
 
@@ -24,12 +26,12 @@ class Backoff:
 
     Raises:
         TypeError: No number.
-        ValueError: A negative time or number of attempts, or a factor below 1.
+        ValueError: A time that is negative, zero or infinite, a negative number of attempts, or a factor below 1.
     """
 
-    initial: float = field(default=0.25, validator=[instance_of((int, float)), gt(0)])
-    maximum: float = field(default=30.0, validator=[instance_of((int, float)), gt(0)])
-    attempts: int | None = field(default=None, validator=optional([instance_of(int), ge(0)]))
+    initial: float = field(default=0.25, validator=more_than_no_time)
+    maximum: float = field(default=30.0, validator=more_than_no_time)
+    attempts: int | None = field(default=None, validator=optional(at_least(0)))
     factor: float = field(default=2.0, validator=[instance_of((int, float)), ge(1)])
     jitter: bool = True
 

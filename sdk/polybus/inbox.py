@@ -51,6 +51,7 @@ class Inbox:
         "_least_kept",
         "_lines",
         "_mark",
+        "_misfits",
         "_most",
         "_most_free",
         "_overflow",
@@ -90,6 +91,7 @@ class Inbox:
         self._told: int = 0
         """How many had been dropped when that was told last."""
         self._lines: Offences = Offences()
+        self._misfits: Offences | None = None
         self._room: list[Any] | None = None
         self._most: int = bus.limits.queue_bytes
         self._bytes: int = 0
@@ -299,6 +301,14 @@ class Inbox:
         if (self.dropped or self._overflow) and self._lines.add(now) == 1:
             level = logging.WARNING
         logger.log(level, text, self.pattern, unread, self.queue, self._most, self.when_full, self.dropped)
+
+    def _skipped(self, message: Message, what: str, why: str) -> None:
+        """Log that a publication does not fit who reads: once a minute, since whoever sends it must not fill the log."""
+        if self._misfits is None:
+            self._misfits = Offences()
+        if self._misfits.add(self._host.time()) == 1:
+            text = "polybus: a publication of %.200r from %s does not fit %.200s and is skipped, as are others like it: %.300r"
+            logger.warning(text, message.subject, message.peer or "this bus", what, why)
 
     def _expire(self, now: float) -> float:
         """Its part of `Runtime._sweep`."""

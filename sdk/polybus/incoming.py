@@ -332,7 +332,7 @@ def _add_subscription(peer: Peer, pattern: str | int) -> None:
     if len(patterns) >= link.runtime.limits.subscriptions or not link.initiates or not peer.account.hold(size):
         link.bus._counters.refused += 1
         if link.initiates:
-            link.bus._too_many_subscriptions(peer, pattern)
+            link.bus._subscription_refused(peer, pattern)
         return
     patterns[pattern] = size
     link.bus._peer_subscribed(peer, pattern)

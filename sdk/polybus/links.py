@@ -197,8 +197,12 @@ class Links(Life):
         if gone is not None:
             self._distribution.departed(peer, gone)
 
-    def _too_many_subscriptions(self, peer: Peer, pattern: str | int) -> None:
+    def _subscription_refused(self, peer: Peer, pattern: str | int) -> None:
         if not peer.warned:  # once: it may want thousands
             peer.warned = True
-            limit = self.limits.subscriptions
-            logger.warning("polybus: %r wants more than %d subscriptions; %.100r and others refused", peer, limit, pattern)
+            text = (
+                "polybus: %r has %d subscriptions (Limits.subscriptions=%d; what they cost counts in Limits.total_bytes=%d); "
+                "%.100r and others refused"
+            )
+            limits = self.limits
+            logger.warning(text, peer, len(peer.patterns or ()), limits.subscriptions, limits.total_bytes, pattern)

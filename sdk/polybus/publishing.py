@@ -7,9 +7,10 @@ from threading import get_ident
 from typing import Any, TypeVar, overload
 
 from ._loop import elsewhere
-from .arguments import seconds
+from .arguments import seconds, shown
 from .asking import TIMEOUT, Asking
 from .body import JSON
+from .conversion import unreadable
 from .fanout import BREATH, Route, own_format
 from .loopback import encode_local
 from .message import Kind, Message
@@ -163,6 +164,7 @@ class Publishing(Asking):
             LocalProtocolError: The pattern is not valid; (on entering) the bus runs in another event loop.
             ReservedSubject: It begins with ``_polybus.``.
             ValueError: The queue or the policy is not possible.
+            TypeError: `returns` is no type, or none that a body can be read as.
             Unsupported: (on entering) A bare peer matches exact subjects only, or no link carries such a subject (a number).
             Forbidden: (on entering) The peer refused.
         """
@@ -183,6 +185,8 @@ class Publishing(Asking):
             returns = pattern.takes
         check_pattern(name, self.limits.subject)
         check_queue(queue, when_full)
+        if (why := unreadable(returns)) is not None:
+            raise TypeError(f"returns={shown(returns)}: a type, for example returns=dict; {why}")
         return Subscription(self._bus, name, returns, queue, when_full, local, peer)
 
     def relay(self, pattern: str | int) -> None:

@@ -159,7 +159,7 @@ class Serving:
         self._transport: Any
         if isinstance(target, str):
             self._address: str | None
-            self._adapter, self._transport, self._address = resolve_url(target, protocol)
+            self._adapter, self._transport, self._address = resolve_url(target, protocol, serves=True)
             if self._private and not self._transport.is_private(self._address):
                 raise LocalProtocolError(
                     f"{target} can be reached from other machines and the bus lets everybody in: pass Bus(authenticate=...), "

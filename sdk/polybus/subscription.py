@@ -14,11 +14,10 @@ from typing import TYPE_CHECKING, Any, Generic, Self
 import anyio
 
 from ._util.iteration import receive
-from .conversion import typed_body
+from .conversion import misfit, typed_body
 from .errors import BadRequest, BusError, LocalProtocolError, SlowConsumer
 from .handlers import Misfit
 from .inbox import Inbox
-from .offences import Offences
 from .workers import context_changed
 
 if TYPE_CHECKING:
@@ -130,9 +129,10 @@ class Subscription(Inbox, Generic[T_co]):
                 return message
             try:
                 body = typed_body(message, self._returns)
-            except Exception:  # also what a check of the application's own raises
+            except Exception as error:  # also what a check of the application's own raises
                 self.skipped += 1
                 self._bus._counters.dropped += 1
+                self._skipped(message, f"returns={getattr(self._returns, '__name__', self._returns)}", misfit(error))
                 continue
             typed = copy.copy(message)  # other subscriptions share the message
             typed._value = body
@@ -188,7 +188,7 @@ class Subscription(Inbox, Generic[T_co]):
 class HandlerInbox(Inbox):
     """The queue of one `on` handler while the bus is entered."""
 
-    __slots__ = ("_concurrency", "_handler", "_misfits", "_pumps", "_runtime")
+    __slots__ = ("_concurrency", "_handler", "_pumps", "_runtime")
 
     def __init__(self, bus: Bus, runtime: Runtime, listen: Listen) -> None:
         super().__init__(bus, listen.handler.subject, listen.queue, listen.when_full, True)
@@ -196,7 +196,6 @@ class HandlerInbox(Inbox):
         self._handler = listen.handler
         self._concurrency = listen.concurrency
         self._pumps = 0
-        self._misfits = Offences()
 
     def offer(self, message: Message) -> None:
         queue = self._queue
@@ -232,9 +231,7 @@ class HandlerInbox(Inbox):
     def skip(self, message: Message, why: BadRequest) -> None:
         """Leave out a publication that does not fit the handler: whoever sends it must not be able to fill the log."""
         self._count_dropped(1)
-        if self._misfits.add(self._runtime.time()) == 1:
-            text = "polybus: a publication of %.200r from %s does not fit %s and is skipped, as are others like it: %.300r"
-            logger.warning(text, message.subject, message.peer or "this bus", self._handler.name, why.text)
+        self._skipped(message, self._handler.name, why.text)
 
 
 class _Pump:

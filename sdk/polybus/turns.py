@@ -39,7 +39,8 @@ def admit(peer: Peer, call: Call) -> None:
     ):
         raw = call.message.raw
         if raw is not None and len(raw) > LARGE and not peer.keep(call):
-            _turn_away(peer, call, f"{runtime.buffered} bytes wait here (Limits.total_bytes)")
+            room = f"{runtime.buffered} of {limits.total_bytes} bytes wait here (Limits.total_bytes)"
+            _turn_away(peer, call, f"no room for a request of {len(raw)} bytes: {room}")
             return
         runtime.running += 1
         runtime.workers.submit(call)

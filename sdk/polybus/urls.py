@@ -85,7 +85,9 @@ def split_url(url: str) -> SplitUrl:
     return SplitUrl(protocol, transport, address, dict(parse_qsl(parts.query, keep_blank_values=True)))
 
 
-def resolve_url(url: str, protocol: str | ProtocolAdapter | None = None) -> tuple[ProtocolAdapter, TransportAdapter, str]:
+def resolve_url(
+    url: str, protocol: str | ProtocolAdapter | None = None, *, serves: bool = False
+) -> tuple[ProtocolAdapter, TransportAdapter, str]:
     """Protocol, transport, and the address for it: what a URL means.
 
     Members of the query that are no options of the protocol stay with the address where the transport shows them to the server
@@ -94,6 +96,7 @@ def resolve_url(url: str, protocol: str | ProtocolAdapter | None = None) -> tupl
     Args:
         url: ``<protocol>+<transport>://<address>``
         protocol: Instead of the one in the URL, for example an adapter with options that no URL can say.
+        serves: It is the address of a server, whose query nobody would be shown.
 
     Raises:
         ValueError: Malformed; a protocol or transport that is not installed; an option that nobody knows.
@@ -105,6 +108,9 @@ def resolve_url(url: str, protocol: str | ProtocolAdapter | None = None) -> tupl
         known = _option_names(protocol or parts.protocol)
         if known is not None:
             rest = {name: options.pop(name) for name in parts.options if name not in known}
+            if rest and serves and parts.transport in _WITH_QUERY:
+                shown = without_password(url)
+                raise ValueError(f"{shown}: no option of a server: {', '.join(rest)}; known are {', '.join(known) or 'none'}")
     adapter = find_protocol(protocol or parts.protocol, options)
     return adapter, transport, f"{parts.address}?{urlencode(rest)}" if rest else parts.address
 

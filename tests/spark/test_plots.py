@@ -50,3 +50,24 @@ def test_a_table_says_where_the_rest_of_it_is(rows: int, said: str | None) -> No
     html = report._table([{"n": number} for number in range(rows)], [("n", report._number)], FIRST)
     assert html.count("<tr>") == 26
     assert html.endswith(said) if said is not None else "more" not in html
+
+
+@pytest.mark.parametrize(
+    ("ns", "said"),
+    [
+        (7, "7 ns"),
+        (1_500, "1.5 µs"),
+        (2_345_678, "2.346 ms"),
+        (12_345_678_901, "12.35 s"),
+        (59.999 * S, "1 min"),
+        (60 * S, "1 min"),
+        (3 * 60 * S + 5 * S, "3 min 5 s"),
+        (3_600 * S, "1 h"),
+        (5 * 3_600 * S + 59 * 60 * S, "5 h 59 min"),
+        (86_400 * S, "1 day"),
+        (1_235_000 * S, "14 days 7 h"),
+        (2_000 * 86_400 * S, "2,000 days"),
+    ],
+)
+def test_long_times_are_told_in_minutes_hours_and_days(ns: float, said: str) -> None:
+    assert report._duration(ns) == said
