@@ -153,7 +153,8 @@ def test_what_counts_as_one_address(address: str, network: str) -> None:
 
 def serving(**limits: int) -> Bus:
     """A bus with a handler that never returns, and one that echoes."""
-    bus = Bus(limits=Limits(total_bytes=64 * 1024 * KIB, close_timeout=0.1, **limits))
+    limits.setdefault("total_bytes", 64 * 1024 * KIB)
+    bus = Bus(limits=Limits(close_timeout=0.1, **limits))
 
     @bus.handle("never")
     async def never(body: Any) -> None:
@@ -191,22 +192,114 @@ async def test_a_good_client_is_served_while_thirty_others_of_its_address_flood(
         assert bus._running.buffered >= held, "the flooders have not been sent away for it"
 
 
+async def coming_from(bus: Bus, address: str, stack: AsyncExitStack) -> Bus:
+    """A client, as if it came from there."""
+    client = await stack.enter_async_context(pair(bus))
+    share = bus.peers[-1]._link.share
+    assert share is not None
+    share.leave(bus._running.addresses)
+    share.join(bus._running.addresses, address)
+    return client
+
+
+async def take(bus: Bus, client: Bus, count: int) -> list[Any]:
+    """Ask for so many places, and wait until the requests have come."""
+    stats = bus.stats()
+    replies = [client.request("never", 1) for _ in range(count)]
+    await eventually(lambda: bus.stats().running + bus.stats().waiting == stats.running + stats.waiting + count)
+    return replies
+
+
 @pytest.mark.anyio
+@pytest.mark.parametrize(
+    ("place", "expected"),
+    [("10.0.0.1:{}", [39, 18, *[1] * 10]), ("10.0.0.{}:1", [39, 19, 11, 7, 4, 2, 2, 1, 1, 1, 1, 1])],
+    ids=["of one address", "of others"],
+)
 @bounded
-async def test_the_fewer_places_are_free_the_fewer_may_one_peer_have_and_the_last_is_for_one_that_has_none() -> None:
+async def test_the_fewer_places_are_free_the_fewer_may_one_peer_have_and_the_last_is_for_one_that_has_none(
+    place: str, expected: list[int]
+) -> None:
     bus = serving(total_running=100)
     async with AsyncExitStack() as stack:
         taken: list[int] = []
-        for _ in range(12):
-            client = await stack.enter_async_context(pair(bus))
-            before = bus.stats().running + bus.stats().waiting
-            replies = [client.request("never", 1) for _ in range(70)]
-            await eventually(lambda: bus.stats().running + bus.stats().waiting == before + len(replies))  # noqa: B023
+        for number in range(12):
+            replies = await take(bus, await coming_from(bus, place.format(number), stack), 70)
             taken.append(bus.stats().running - sum(taken))
-        assert taken == [39, 19, 11, 7, 4, 3, 3, 2, 2, 1, 1, 1]
+        assert taken == expected
         for reply in replies:
             reply.cancel()
         await eventually(lambda: bus.stats().running == sum(taken) - 1)
+
+
+@pytest.mark.anyio
+@bounded
+async def test_many_links_of_one_address_leave_a_quarter_of_the_places_to_other_addresses() -> None:
+    bus = serving(total_running=100)
+    async with AsyncExitStack() as stack:
+        flood = [await take(bus, await coming_from(bus, "10.0.0.1:1", stack), 5) for _ in range(40)]
+        assert bus.stats().running == 75
+        good = await coming_from(bus, "10.0.0.2:1", stack)
+        assert await good.request("echo", "good") == "good"
+        # Those that have no place have not been forgotten: they get theirs when others give theirs back, or come to their end.
+        late = await coming_from(bus, "10.0.0.1:1", stack)
+        echo = late.request("echo", "late")
+        await eventually(lambda: bus.stats().waiting == 40 * 5 - 75 + 1)
+        for replies in flood:
+            for reply in replies:
+                reply.cancel()
+        assert await echo == "late"
+        await eventually(lambda: bus.stats().running == bus.stats().waiting == 0)
+        assert [address.running for address in bus._running.addresses.values()] == [0, 0]
+
+
+@pytest.mark.anyio
+@bounded
+async def test_however_many_addresses_take_all_the_places_they_can_get_the_next_finds_one() -> None:
+    bus = serving(total_running=200)
+    async with AsyncExitStack() as stack:
+        for number in range(25):
+            for _ in range(2):
+                await take(bus, await coming_from(bus, f"10.0.0.{number}:1", stack), 40)
+        assert await (await coming_from(bus, "10.0.1.1:1", stack)).request("echo", 1) == 1
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize(
+    ("limits", "size", "match"),
+    [
+        (
+            {"running": 2, "waiting": 3},
+            10,
+            r"^.*3 of your requests wait \(Limits.waiting\) behind 2 that run \(Limits.running\)",
+        ),
+        (
+            {"running": 2, "waiting_bytes": 9000},
+            4000,
+            r"8\d\d\d bytes of yours wait \(Limits.waiting_bytes\) behind 2 that run",
+        ),
+        (
+            {"running": 5, "total_running": 4, "waiting": 1},
+            10,
+            r"1 of your requests .* behind 4 that run, as .*Limits.total_running",
+        ),
+        ({"total_running": 10, "running": 9, "waiting": 0}, 10, r"0 of your .* behind 4 that run, as .*Limits.total_running"),
+        (
+            {"total_bytes": 60_000, "running": 1},
+            4000,
+            r"\d+ bytes of yours are kept here .*the share of .* \(Limits.total_bytes\)",
+        ),
+        ({"total_bytes": 60_000}, 40_000, r"0 bytes of yours are kept here already, and the share .* \(Limits.total_bytes\)"),
+    ],
+)
+@bounded
+async def test_a_refusal_names_the_limit_that_was_reached_and_what_to_do(limits: dict[str, int], size: int, match: str) -> None:
+    bus = serving(**limits)
+    async with pair(bus) as client:
+        replies = [client.request("never", "x" * size) for _ in range(12)]
+        await eventually(lambda: bus.stats().refused > 0 and any(reply.done() for reply in replies))
+        with pytest.raises(TooManyRequests, match=match + r".*: ask again when earlier ones have been answered"):
+            await next(reply for reply in replies if reply.done())
 
 
 @pytest.mark.anyio

@@ -50,12 +50,14 @@ def network_of(address: str) -> str:
 class Address:
     """What is kept for all links of a network address."""
 
-    __slots__ = ("held", "links", "network")
+    __slots__ = ("held", "links", "network", "running")
 
     def __init__(self, network: str = "") -> None:
         self.network: str = network
         self.held: int = 0
         self.links: int = 0
+        self.running: int = 0
+        """Places that its requests have taken."""
 
 
 class Share:
@@ -96,10 +98,10 @@ class Share:
         address.links -= 1
         if address.links:
             return
-        if not address.held:
+        if not (address.held or address.running):
             known.pop(address.network, None)
         else:  # so do others perhaps, for which nothing is kept by now
-            for gone in [other for other in known.values() if not (other.links or other.held)]:
+            for gone in [other for other in known.values() if not (other.links or other.held or other.running)]:
                 del known[gone.network]
 
 

@@ -55,14 +55,14 @@ class AnsweredPeer(KnownPeer):
             link.too_slow(self, "answers wait for it, and the bus keeps too much already (Limits.total_bytes)")  # type: ignore[arg-type]  # every one is a Peer
             return
         runtime = link.runtime
-        runtime.running -= 1  # the handler is over, and its place among all is another's: many peers may stop reading
+        self._count(-1)  # the handler is over, and its place among all is another's: many peers may stop reading
         runtime.answering += 1
         try:
             if runtime.crowded:
                 turns.next_call(self)  # type: ignore[arg-type]  # every one is a Peer
             await link.room_for_answer()
         finally:
-            runtime.running += 1
+            self._count(1)
             runtime.answering -= 1
             held.release(size)
         if not call.ended:
@@ -211,6 +211,8 @@ class AnsweredPeer(KnownPeer):
         """A call does not run any more."""
         runtime = self._link.runtime
         runtime.running -= 1
+        if (share := self.share) is not None:
+            share.address.running -= 1
         if self.expected:
             self.expected.pop(call, None)
         if self.large and (size := self.large.pop(call, 0)):
@@ -218,6 +220,11 @@ class AnsweredPeer(KnownPeer):
         if self.waiting or runtime.crowded:
             turns.next_call(self)  # type: ignore[arg-type]  # every one is a Peer
         runtime.bell.ring()
+
+    def _count(self, places: int) -> None:
+        self._link.runtime.running += places
+        if self.share is not None:
+            self.share.address.running += places
 
     def spawn(self, function: Callable[..., Awaitable[Any]], *args: Any) -> None:
         """Run a task of the bus for as long as this peer is there."""

@@ -14,6 +14,7 @@ from .calls import Answer, Call
 if TYPE_CHECKING:
     import anyio
 
+    from .account import Share
     from .channel import Channel
     from .deliveries import Deliveries
     from .hello import Question
@@ -54,6 +55,7 @@ class KnownPeer(Answer):
         "patterns",
         "pending",
         "scopes",
+        "share",
         "stopping",
         "undecided",
         "undelivered",
@@ -90,6 +92,8 @@ class KnownPeer(Answer):
         """Whether it has said that it passes publications on to other buses."""
         self.warned: bool = False
         """Whether the log says already that it wants too many subscriptions."""
+        self.share: Share | None = link.share
+        """Of what the bus shares out, where others have opened the link."""
         self.account: Account = Account(link.runtime, link.runtime.limits.waiting_bytes, link.share)
         """What this peer makes the bus keep: requests and questions that wait, items that nobody has read."""
         self.undecided: deque[Message] | None = None

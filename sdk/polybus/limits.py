@@ -68,7 +68,7 @@ class Limits:
     total_bytes: int = field(default=256 * _MIB, validator=at_least(1))
     """All outboxes, stuck connections, waiting requests and held-back messages of the bus together; shared out."""
     total_running: int = field(default=1024, validator=at_least(1))
-    """Requests that run at the same time on the whole bus; shared out."""
+    """Requests that run at the same time on the whole bus; shared out, unless `running` is as much."""
     peers: int = field(default=10_000, validator=at_least(1))
     """Connections that the bus accepts in all."""
     peers_per_address: int = field(default=10_000, validator=at_least(1))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from itertools import takewhile
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Final, cast
 
 from .account import cost
 from .errors import Code
@@ -13,6 +13,7 @@ from .message import Kind, Message
 from .urgency import UrgentQueue
 
 if TYPE_CHECKING:
+    from .account import Share
     from .calls import Call
     from .peer import Peer
     from .runtime import Runtime
@@ -24,6 +25,9 @@ DRAINING = "this bus takes no requests now, it is draining or has not started ye
 _FIRST = 1_000
 """The level of those that had a place already: above all that a wire has, as is the one below it."""
 
+_PASSED_BY: Final = 32
+"""Peers that are looked at in vain when a place becomes free: each place that does so moves on among them."""
+
 
 def admit(peer: Peer, call: Call) -> None:
     """Start a call, or let it wait for its turn, or refuse it."""
@@ -33,23 +37,24 @@ def admit(peer: Peer, call: Call) -> None:
     waiting = peer.waiting
     if (
         not waiting
-        and _has_place(runtime, len(peer.calls or ()) + peer.stopping - 1)
+        and _has_place(runtime, peer.share, len(peer.calls or ()) + peer.stopping - 1)
         and (link.outbox is None or peer.may_begin())
         and (not call.weighed or not call.handler.answers.weight or peer.set_aside(call))
     ):
         raw = call.message.raw
         if raw is not None and len(raw) > LARGE and not peer.keep(call):
-            room = f"{runtime.buffered} of {limits.total_bytes} bytes wait here (Limits.total_bytes)"
-            _turn_away(peer, call, f"no room for a request of {len(raw)} bytes: {room}")
+            _turn_away(peer, call, _no_room(runtime, peer.share, call.message))
             return
         runtime.running += 1
+        if (share := peer.share) is not None:
+            share.address.running += 1
         runtime.workers.submit(call)
         return
     urgency = link.urgency
     if waiting is None:
         waiting = peer.waiting = deque() if urgency is None else UrgentQueue()
     if len(waiting) >= limits.waiting or not peer.hold(call.message):
-        _turn_away(peer, call, f"{limits.running} requests run, {len(waiting)} wait (Limits.running, waiting, waiting_bytes)")
+        _turn_away(peer, call, _why_full(runtime, peer, call.message))
         return
     if urgency is None:
         waiting.append(call)
@@ -58,17 +63,56 @@ def admit(peer: Peer, call: Call) -> None:
     runtime.crowded[peer] = None
 
 
-def _has_place(runtime: Runtime, taken: int) -> bool:
+def _has_place(runtime: Runtime, share: Share | None, taken: int) -> bool:
     """Whether a peer that has taken so many places may have one more.
 
-    As of `total_bytes`, it may have fewer the fewer are free. One that has none may have the last. Where one may have as many
-    as there are, there are no shares.
+    As of `total_bytes`, it may have the fewer the fewer are free, and so may all peers of its address together. One that has
+    none may have the last but those which are left for addresses that have none. Where one may have as many as there are, there
+    are no shares.
     """
     limits = runtime.limits
-    free = limits.total_running - runtime.running
+    total = limits.total_running
+    free = total - runtime.running
     if free <= 0 or taken >= limits.running:
         return False
-    return limits.running >= limits.total_running or taken * limits.total_running < free * free
+    if limits.running >= total:
+        return True
+    if taken * total >= free * free:
+        return False
+    if share is None:
+        return True
+    # The fourth power, not the square: what an address may have at first is about the same, and more addresses find a place.
+    others = share.address.running
+    return not others or others * total**3 < 16 * free**4 or (not taken and 4 * free > total)
+
+
+def _why_full(runtime: Runtime, peer: Peer, message: Message) -> str:
+    """Why a request can neither begin nor wait: the limits that were reached, and figures of this peer alone."""
+    limits = runtime.limits
+    waiting = len(peer.waiting or ())
+    if waiting >= limits.waiting:
+        why = f"{waiting} of your requests wait (Limits.waiting)"
+    elif peer.account.held and peer.account.held + cost(message) > limits.waiting_bytes:
+        why = f"{peer.account.held} bytes of yours wait (Limits.waiting_bytes)"
+    else:
+        return _no_room(runtime, peer.share, message)
+    running = len(peer.calls or ()) - waiting - 1 + peer.stopping
+    if running >= limits.running:
+        return f"{why} behind {running} that run (Limits.running)"
+    if not peer.may_begin():
+        return f"{why} until you read your answers (Limits.outbox_bytes)"
+    return f"{why} behind {running} that run, as others have their share of the places (Limits.total_running)"
+
+
+def _no_room(runtime: Runtime, share: Share | None, message: Message) -> str:
+    size = cost(message)
+    why = f"no room for a request of {size} bytes"
+    if share is None or runtime.buffered + size > runtime.limits.total_bytes:
+        return f"{why}: this bus keeps all it may for all its peers (Limits.total_bytes)"
+    return (
+        f"{why}: {share.held} bytes of yours are kept here already, and the share of your connection, or of all from its network "
+        "address, has no room for more (Limits.total_bytes)"
+    )
 
 
 def _turn_away(peer: Peer, call: Call, why: str) -> None:
@@ -78,25 +122,32 @@ def _turn_away(peer: Peer, call: Call, why: str) -> None:
         peer.expected.pop(call, None)
     call.ended = True
     peer._link.bus._counters.refused += 1
-    call.origin.refuse(call, Code.RESOURCE_EXHAUSTED, f"{why}: try again later", "too_many_requests", None)
+    text = f"{why}: ask again when earlier ones have been answered"
+    call.origin.refuse(call, Code.RESOURCE_EXHAUSTED, text, "too_many_requests", None)
 
 
 def next_call(peer: Peer) -> None:
     """A place became free: it goes round among the peers that have requests waiting.
 
-    Each step starts a request, or takes a peer out that must wait for a place of its own, and will be back with it.
+    Each step starts a request, or takes a peer out that must wait for a place of its own, and will be back with it, or passes
+    by one that has none, because others of its address have too many.
     """
     runtime = peer._link.runtime
     crowded = runtime.crowded
     if peer.waiting:
         crowded.setdefault(peer)
-    while crowded and runtime.running < runtime.limits.total_running:
+    passed_by = 0
+    while crowded and runtime.running < runtime.limits.total_running and passed_by < _PASSED_BY:
         first = next(iter(crowded))
         del crowded[first]
         waiting = first.waiting
         if not waiting or first.calls is None:
             continue
-        if not _has_place(runtime, len(first.calls) - len(waiting) + first.stopping):
+        taken = len(first.calls) - len(waiting) + first.stopping
+        if not _has_place(runtime, first.share, taken):
+            if not taken:
+                crowded[first] = None
+                passed_by += 1
             continue
         if not first.may_begin():
             continue
@@ -113,6 +164,8 @@ def next_call(peer: Peer) -> None:
             _ = first.keep(call, surely=True)  # it was kept until now
         call.put_off = False
         runtime.running += 1
+        if (share := first.share) is not None:
+            share.address.running += 1
         runtime.workers.submit(call)
         if waiting:
             crowded[first] = None
