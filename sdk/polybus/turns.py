@@ -105,13 +105,13 @@ def _why_full(runtime: Runtime, peer: Peer, message: Message) -> str:
 
 
 def _no_room(runtime: Runtime, share: Share | None, message: Message) -> str:
-    size = cost(message)
-    why = f"no room for a request of {size} bytes"
-    if share is None or runtime.buffered + size > runtime.limits.total_bytes:
-        return f"{why}: this bus keeps all it may for all its peers (Limits.total_bytes)"
+    total = runtime.limits.total_bytes
+    why = f"no room for a request of {len(message.raw or b'')} bytes"
+    if share is None or runtime.buffered + cost(message) > total:
+        return f"{why}: {runtime.buffered} of {total} bytes wait here (Limits.total_bytes)"
     return (
-        f"{why}: {share.held} bytes of yours are kept here already, and the share of your connection, or of all from its network "
-        "address, has no room for more (Limits.total_bytes)"
+        f"{why}: {share.held} bytes of yours are kept here already, and the share of your connection, or of all from its "
+        "network address, is no larger (Limits.total_bytes)"
     )
 
 
