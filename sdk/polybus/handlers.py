@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, TypeAlias, get_args
+from typing import TYPE_CHECKING, Any, get_args
 
 from .context import Context
 from .conversion import convert_text, misfit, typed_body, unreadable
@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from .bus import Bus
 
 __all__ = ["Handler", "Misfit", "plan"]
-
-Bind: TypeAlias = "Callable[[Bus, Message, float | None, Any], dict[str, Any]]"
 
 _NO_DEFAULT = inspect.Parameter.empty
 

@@ -15,16 +15,8 @@ import anyio
 from attrs import frozen
 
 from polybus._loop import running_loop
-from polybus.transports.postmessage import (
-    ArrayBuffer,
-    ClonedError,
-    DataCloneError,
-    Frame,
-    InMemoryPort,
-    MessageChannel,
-    Unreadable,
-    Window,
-)
+from polybus.testing.browser import Frame, Window
+from polybus.transports.postmessage import ArrayBuffer, ClonedError, DataCloneError, InMemoryPort, MessageChannel, Unreadable
 
 __all__ = ["ROWS", "Row"]
 

@@ -10,7 +10,8 @@ import anyio
 import pytest
 
 from polybus import Bus, connect
-from polybus.transports.postmessage import Frame, PortTransport, ServedFrame, Window, connect_to_host, serve_frame
+from polybus.testing.browser import Frame, ServedFrame, Window, connect_to_host, serve_frame
+from polybus.transports.postmessage import PortTransport
 from tests.postmessage.table import settle
 from tests.support import bounded, eventually
 

@@ -8,15 +8,8 @@ from typing import Any
 import pytest
 
 from polybus import Bus, Disconnected, connect
-from polybus.transports.postmessage import (
-    ClonedError,
-    DataCloneError,
-    Frame,
-    MessageChannel,
-    PortTransport,
-    Unreadable,
-    Window,
-)
+from polybus.testing.browser import Frame, Window
+from polybus.transports.postmessage import ClonedError, DataCloneError, MessageChannel, PortTransport, Unreadable
 from tests.postmessage.table import settle
 from tests.support import eventually
 

@@ -14,16 +14,8 @@ from attrs import define, field
 from polybus import Backoff, Bus, ConnectFailed, Disconnected, connect
 from polybus._loop import running_loop
 from polybus.events import LinkDown
-from polybus.transports.postmessage import (
-    Frame,
-    InMemoryPort,
-    PortTransport,
-    ServedFrame,
-    StrangeHello,
-    Window,
-    connect_to_host,
-    serve_frame,
-)
+from polybus.testing.browser import Frame, ServedFrame, StrangeHello, Window, connect_to_host, serve_frame
+from polybus.transports.postmessage import InMemoryPort, PortTransport
 from tests.postmessage.table import settle
 from tests.support import eventually
 
@@ -277,7 +269,7 @@ async def test_a_page_that_asks_for_ports_again_and_again_keeps_the_last() -> No
     for _ in range(5):
         port = await connect_to_host(page, origins=[HOST])
         port.close()
-    assert len(page._joined) == len(page._hiding) == 1
+    assert len(page.joined) == len(page._hiding) == 1
 
 
 async def test_a_reload_fails_what_is_pending_and_the_next_page_answers() -> None:

@@ -8,12 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from polybus.protocols.uprotocol.micro import MicroUri
 from polybus.protocols.uprotocol.uris import UriError, parse_uri, read_uri
 
 VECTORS = json.loads((Path(__file__).parents[2] / "vectors" / "uprotocol_vectors.json").read_text())["vectors"]
 URIS = [vector for vector in VECTORS if vector["kind"] in ("uri.long", "uri.short")]
-MICRO = [vector for vector in VECTORS if vector["kind"] == "uri.micro"]
 
 
 def reading(vector: dict[str, Any]) -> bool:
@@ -54,20 +52,6 @@ def test_scheme_and_authority_are_equal_in_any_case() -> None:
     (vector,) = [vector for vector in URIS if "equals" in vector]
     assert parse_uri(vector["input"]).key == parse_uri(vector["equals"]).key
     assert parse_uri("//Host/a/1/B#C").key == parse_uri("up://hOST/a/1/B#C").key != parse_uri("//host/a/1/b#C").key
-
-
-@pytest.mark.parametrize("vector", MICRO, ids=lambda vector: vector["id"])
-def test_a_micro_address_is_read_as_the_vector_says_and_written_again(vector: dict[str, Any]) -> None:
-    data = bytes.fromhex(vector["input"])
-    if not vector["valid"]:
-        with pytest.raises(UriError):
-            MicroUri.from_bytes(data)
-        return
-    uri, parts = MicroUri.from_bytes(data), vector["parts"]
-    assert (uri.resource_id, uri.ue_id, uri.major) == (parts["resource_id"], parts["ue_id"], parts["major"])
-    authority = uri.authority.decode() if isinstance(uri.authority, bytes) else uri.authority and str(uri.authority)
-    assert authority == parts.get("ip", parts.get("authority_id"))
-    assert uri.to_bytes() == data
 
 
 @pytest.mark.parametrize(
@@ -174,12 +158,3 @@ def test_any_text_is_an_address_or_a_uri_error(text: str) -> None:
     except UriError:
         return
     assert parse_uri(uri.key).key == uri.key
-
-
-@given(st.binary(max_size=40))
-def test_any_bytes_are_a_micro_address_or_a_uri_error(data: bytes) -> None:
-    try:
-        uri = MicroUri.from_bytes(data)
-    except UriError:
-        return
-    assert uri.to_bytes() == data

@@ -36,7 +36,6 @@ class Greetings(Tables):
 
     __slots__ = (
         "_due",
-        "_flags",
         "_foretells",
         "_heard",
         "_heartbeat",
@@ -69,7 +68,6 @@ class Greetings(Tables):
         """Whether the link has been told that it is up."""
         self._rng = rng
         self._prefix = "".join(rng.choices(_ALPHABET, k=_TOKEN_LENGTH)) + "-"
-        self._flags = ""
         self._heartbeat = heartbeat
         self._silence: float | None = None
         """Seconds without a word that the peer's own heartbeat allows."""
@@ -193,7 +191,6 @@ class Greetings(Tables):
         flags = text_of(message.attributes, "CapabilitiesFlags", _MAX_FLAGS)
         if flags is None and verb_of(message) == "CapabilitiesNotice":
             raise refuse("CapabilitiesFlags is required", "missing_part")
-        self._flags = flags or ""
         self._know(message)
 
 

@@ -35,7 +35,6 @@ _TYPES: Final = {
 _HEAD: Final = ("specversion", "type", "source", "sink", "priority", "id", "ttl", "reqid", "datacontenttype")
 _NOT_WRITTEN: Final = frozenset((*_HEAD, "text", "reason", "detail", "mode", "credit", "hops", "undelivered"))
 _QUICK: Final = frozenset({Kind.PUBLISH, Kind.NOTIFY, Kind.REQUEST, Kind.RESPONSE})
-_CONTENTS: Final = frozenset({PROTOBUF, "application/x-protobuf", OCTET_STREAM})
 _json: Final = msgspec.json.Encoder().encode
 _convert: Final = msgspec.convert
 _LEVELS: Final = {name: level for level, name in enumerate(PRIORITIES)}

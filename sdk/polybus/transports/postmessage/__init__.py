@@ -1,8 +1,8 @@
 """Buses over message ports: pages and frames, workers, child processes, pipes.
 
-`PortTransport` makes a connection of any `MessagePort`: ``connect(PortTransport(port), protocol="ubre")``. `MessageChannel`,
-`Window` and `Frame` are a browser's in one process; `script` is the JavaScript for a real one. In Pyodide a port of
-JavaScript is taken as it is.
+`PortTransport` makes a connection of any `MessagePort`: ``connect(PortTransport(port), protocol="ubre")``. `MessageChannel` is
+a browser's in one process; `script` is the JavaScript for a real one, and `polybus.testing.browser` has windows and frames for
+tests. In Pyodide a port of JavaScript is taken as it is.
 """
 
 from __future__ import annotations
@@ -12,10 +12,8 @@ from typing import TYPE_CHECKING
 
 from ._channel import InMemoryPort, MessageChannel, MessageEvent
 from ._clone import ArrayBuffer, ClonedError, DataCloneError, Unreadable
-from ._handshake import ServedFrame, StrangeHello, connect_to_host, serve_frame
 from ._port import MessagePort, PortInfo
 from ._transport import PortTransport
-from ._window import Frame, Window, WindowProxy
 
 if TYPE_CHECKING:
     from ._js import JSPort as JSPort
@@ -26,7 +24,6 @@ __all__ = [
     "ArrayBuffer",
     "ClonedError",
     "DataCloneError",
-    "Frame",
     "InMemoryPort",
     "JSPort",
     "MessageChannel",
@@ -35,15 +32,9 @@ __all__ = [
     "PipePort",
     "PortInfo",
     "PortTransport",
-    "ServedFrame",
     "StdioPort",
-    "StrangeHello",
     "Unreadable",
-    "Window",
-    "WindowProxy",
-    "connect_to_host",
     "script",
-    "serve_frame",
 ]
 
 # They need what not every place has: a browser, processes, threads.

@@ -9,9 +9,9 @@ from random import Random
 from typing import Any, TypeAlias
 
 from ..._loop import running_loop
-from ._channel import InMemoryPort, MessageEvent, later, tell, transferring
-from ._clone import ArrayBuffer, Unreadable
-from ._origins import OPAQUE, check_origin, origin_of
+from ...transports.postmessage._channel import InMemoryPort, MessageEvent, later, tell, transferring
+from ...transports.postmessage._clone import ArrayBuffer, Unreadable
+from ...transports.postmessage._origins import OPAQUE, check_origin, origin_of
 
 __all__ = ["Frame", "Program", "Window", "WindowProxy"]
 
@@ -127,9 +127,9 @@ class Window:
         self._hiding: list[Callable[[], Any]] = []
         self._lanes: dict[WindowProxy, _Lane] = {}
         self._ports: list[InMemoryPort] = []
-        self._served: list[Any] = []
+        self.served: list[Any] = []
         """Frames in this page that are given ports."""
-        self._joined: list[InMemoryPort] = []
+        self.joined: list[InMemoryPort] = []
         """Ports to the page around it, which are told when it goes."""
 
     def __repr__(self) -> str:

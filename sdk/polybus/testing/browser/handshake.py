@@ -1,4 +1,4 @@
-"""How a page and a frame in it get a port: the child speaks first. The same words are spoken by ``polybus.js``.
+"""The handshake by which a page and a frame in it get a port: the child speaks first, in the words of ``polybus.js``.
 
 The frame posts a hello with a fresh nonce to its host, again and again, until a port comes. The host answers only its own
 frame, of the one origin that it expects, each nonce once, with an epoch that counts up. The frame says that it has taken the
@@ -16,11 +16,11 @@ import anyio
 from attrs import frozen
 
 from ...errors import ConnectFailed
-from ._channel import InMemoryPort, MessageChannel, MessageEvent
-from ._control import VERSION, bye
-from ._origins import check_origin
-from ._port import PortInfo
-from ._window import Frame, Window, WindowProxy
+from ...transports.postmessage._channel import InMemoryPort, MessageChannel, MessageEvent
+from ...transports.postmessage._control import VERSION, bye
+from ...transports.postmessage._origins import check_origin
+from ...transports.postmessage._port import PortInfo
+from .window import Frame, Window, WindowProxy
 
 __all__ = ["ServedFrame", "StrangeHello", "connect_to_host", "serve_frame"]
 
@@ -71,7 +71,7 @@ class ServedFrame:
         self._closed = False
         self._news = anyio.Event()
         frame.host.add_listener(self._heard)
-        frame.host._served.append(self)
+        frame.host.served.append(self)
 
     def close(self) -> None:
         """Answer no more hellos, and close the port."""
@@ -79,7 +79,7 @@ class ServedFrame:
             return
         self._closed = True
         self._frame.host.remove_listener(self._heard)
-        self._frame.host._served.remove(self)
+        self._frame.host.served.remove(self)
         self._withdraw(self.epoch)
         self._retire("the host has closed the frame's port")
         self._tell()
@@ -114,7 +114,7 @@ class ServedFrame:
             return
         window = self._frame.content_window
         if window is None or event.source is not window:
-            if not any(other.is_of(event.source) for other in self._frame.host._served):
+            if not any(other.is_of(event.source) for other in self._frame.host.served):
                 self._reject(StrangeHello(event.origin, "source"))
         elif event.origin != self._origin:
             self._reject(StrangeHello(event.origin, "origin"))
@@ -261,10 +261,10 @@ def _say_goodbye(window: Window, port: InMemoryPort) -> None:
     """When the page goes, the other end of this port is told."""
 
     def goodbye() -> None:
-        for each in window._joined:
+        for each in window.joined:
             each.post(bye(1001, "the page is gone"))
 
-    if not window._joined:
+    if not window.joined:
         window.on_pagehide(goodbye)
     # A page that comes back again and again does not keep the ports that have ended.
-    window._joined[:] = [*(each for each in window._joined if not each.closed), port]
+    window.joined[:] = [*(each for each in window.joined if not each.closed), port]
