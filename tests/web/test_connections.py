@@ -24,8 +24,10 @@ from polybus import Bus, Limits, connect
 from polybus.events import LinkDown
 from polybus.fastapi import attach
 from polybus.plugins import Handshake
-from polybus.transports._asgi import socket_of
+from polybus.transports._asgi import AsgiTransport, socket_of
 from tests.support import bounded, eventually
+from tests.transports.support import Receiver
+from tests.transports.support import running as transport_host
 from tests.web.support import running
 
 pytestmark = pytest.mark.anyio
@@ -179,12 +181,37 @@ async def test_behind_a_middleware_that_hides_the_socket_a_stalled_peer_is_given
         await stalled.send('{"subscribe": "news"}')
         await eventually(lambda: bus.peers)
         stalled.transport.pause_reading()
-        body = "x" * 100_000
+        body = "x" * 1_000
         while bus.peers:
             bus.publish_nowait("news", body)
             await anyio.lowlevel.checkpoint()
         assert bus.stats().links == 0
         stalled.transport.abort()
+
+
+@pytest.mark.parametrize("size", [1_000, 500_000])
+@bounded
+async def test_where_the_socket_is_hidden_a_frame_has_the_time_that_its_size_takes_on_a_slow_line(size: int) -> None:
+    taken = anyio.Event()
+
+    async def send(message: MutableMapping[str, Any]) -> None:
+        taken.set()
+        await anyio.sleep_forever()
+
+    async with transport_host("asyncio", Limits(write_timeout=10.0)) as host, anyio.create_task_group() as group:
+        names: Any = {"reads": frozenset({"text"}), "writes": "text"}
+        transport = AsgiTransport("ws", "127.0.0.1:1", host, send, None, **names)
+        receiver = Receiver(transport)
+        transport.start(receiver)
+        group.start_soon(transport.run, anyio.sleep_forever)
+        transport.send(b"x" * size)
+        await taken.wait()
+        patience = 10.0 + size / 8192
+        for now, goes_on in ((0.0, True), (patience - 0.1, True), (patience, False)):
+            transport.tick(now)
+            await anyio.wait_all_tasks_blocked()
+            assert (receiver.why is None) is goes_on
+        assert f"took nothing for {patience:g} s" in str(receiver.why)
 
 
 @bounded

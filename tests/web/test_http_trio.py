@@ -37,6 +37,14 @@ async def test_requests_and_publications_go_both_ways(channel: str) -> None:
                 assert await client.request("com.acme.Calculator:RPC.add:java.lang.Integer:java.lang.Integer:", [2, 3]) == 5
 
 
+@pytest.mark.parametrize("path", ["", "/", "/bus"])
+@pytest.mark.parametrize("protocol", ["jrep", "uprotocol"])
+async def test_the_url_of_a_listener_can_be_dialled_whatever_its_path(protocol: str, path: str) -> None:
+    with anyio.fail_after(BOUND):
+        async with make_bus().serve(f"{protocol}+http://127.0.0.1:0{path}") as listener, connect(listener.url) as client:
+            assert await client.request("echo", 1) == 1
+
+
 async def test_what_is_not_served_is_said_so_and_tls_is_there() -> None:
     authority = trustme.CA()
     server, client = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH), ssl.create_default_context()

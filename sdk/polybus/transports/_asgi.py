@@ -11,7 +11,7 @@ import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, MutableMapping
 from collections.abc import Set as AbstractSet
-from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, TypeAlias
 
 import anyio
 
@@ -32,6 +32,9 @@ Receive: TypeAlias = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send: TypeAlias = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
 logger: logging.Logger = logging.getLogger("polybus.transports")
+
+_UNSEEN: Final = 8192
+"""Bytes a second that a line must carry where the server does not show how much of a frame has left: 64 kbit/s."""
 
 
 class Socket(Protocol):
@@ -61,8 +64,8 @@ class AsgiTransport:
 
     __slots__ = (
         "_buffered", "_cancel_timer", "_goodbye", "_host", "_loop", "_paused", "_pending", "_reads", "_receiver", "_scope",
-        "_send", "_sent", "_size", "_socket", "_state", "_stuck_at", "_stuck_since", "_text", "_waiter", "_why", "address",
-        "max_frame", "name",
+        "_send", "_sent", "_size", "_socket", "_state", "_stuck_at", "_stuck_since", "_taking", "_text", "_waiter",
+        "_why", "address", "max_frame", "name",
     )  # fmt: skip
 
     hops = 0
@@ -101,6 +104,7 @@ class AsgiTransport:
         self._cancel_timer: Callable[[], None] | None = None
         # Frames that the server has taken, what it had buffered when that was looked at, and since when nothing has moved.
         self._sent = 0
+        self._taking = 0  # the size of the last one that it was given
         self._buffered = 0
         self._stuck_at = 0
         self._stuck_since: float | None = None
@@ -166,10 +170,15 @@ class AsgiTransport:
         elif self._stuck_since is None or self._sent != self._stuck_at or buffered < self._buffered:
             self._stuck_since = now
             self._stuck_at = self._sent
-        elif now - self._stuck_since >= limits.write_timeout:
-            seconds, backlog = limits.write_timeout, self.write_backlog()
+        elif now - self._stuck_since >= (seconds := self._patience()):
+            backlog = self.write_backlog()
             self.abort(Closed(1006, f"write stalled: the peer took nothing for {seconds:g} s, {backlog} bytes wait"))
         self._buffered = buffered
+
+    def _patience(self) -> float:
+        """Seconds without progress that end the connection. A server that hides its socket shows progress by whole frames."""
+        longer = self._taking / _UNSEEN if self._socket is None else 0.0
+        return self._host.limits.write_timeout + longer
 
     # -- the connection
 
@@ -224,6 +233,7 @@ class AsgiTransport:
             while True:
                 while pending:
                     frame = pending.popleft()
+                    self._taking = len(frame)
                     if self._text:
                         await self._send({"type": "websocket.send", "text": frame.decode()})
                     else:

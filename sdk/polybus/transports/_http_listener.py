@@ -37,7 +37,7 @@ class Application:
         self._exact: dict[tuple[str, bool], WebRoute] = {}
         self._endings: list[tuple[str, str, WebRoute]] = []
         for route in routes:
-            where = self._base + route.path if route.path else path
+            where = self._base + route.path if route.path else path or "/"
             start, _, rest = where.partition("{")
             if rest:
                 self._endings.append((start, rest.partition("}")[2], route))
