@@ -113,3 +113,31 @@ async def test_frames_that_never_end_stay_within_total_bytes_from_their_first_se
                 stream = await stack.enter_async_context(await anyio.connect_tcp("127.0.0.1", port))
                 await stream.send(struct.pack(">I", 1_000_000) + b" " * 130_000)
             await eventually(lambda: len(bus.peers) == 2)
+
+
+@pytest.mark.parametrize("size", [10, 2000])
+async def test_others_run_while_many_frames_that_came_together_are_handled(size: int) -> None:
+    bus, turns, seen = Bus(), 0, list[int]()
+
+    @bus.on("news", queue=COUNT, inline=True)
+    def on_news(body: str) -> None:
+        seen.append(turns)
+
+    async def count() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await anyio.lowlevel.checkpoint()
+
+    frames = payload([{"ToSubject": "news", "Value": "x" * size}]) * (256 * 1024 // size // 4)
+    async with (
+        bus.serve("jrep+tcp://127.0.0.1:0") as server,
+        stranger(server.url) as stream,
+        anyio.create_task_group() as group,
+    ):
+        group.start_soon(count)
+        await stream.send(frames)
+        await eventually(lambda: len(seen) == 256 * 1024 // size // 4)
+        group.cancel_scope.cancel()
+    most = max(seen.count(turn) for turn in set(seen)) * (size + 32)
+    assert most <= 32 * 1024  # trio may give two turns to one

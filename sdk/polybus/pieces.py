@@ -1,4 +1,4 @@
-"""Frames of many messages, handled in pieces: one in each turn of the event loop, so that who sends them holds up nobody."""
+"""Frames of many messages, and many frames that come together, handled in pieces: one in each turn of the event loop."""
 
 from __future__ import annotations
 
@@ -14,6 +14,11 @@ if TYPE_CHECKING:
 
 __all__ = ["Pieces"]
 
+_AT_ONCE: Final = 16 * 1024
+"""Bytes of frames that came together and are handled in one turn: a command of 4 KiB may end and enter a thousand
+subscriptions, and 256 KiB of these took a second."""
+_EACH: Final = 32
+"""Bytes as which a frame counts besides: an empty one costs something, too."""
 _STILL_COME: Final = 1024 * 1024
 """Bytes that may come behind a frame over a transport that cannot be asked to wait; with more all is handled at once."""
 
@@ -41,7 +46,7 @@ class Pieces:
             self._bytes += sum(map(len, frames))
             if self._bytes > _STILL_COME:
                 self.finish()
-        elif max(map(len, frames), default=0) <= LONG:
+        elif sum(map(len, frames)) + _EACH * len(frames) <= _AT_ONCE or (len(frames) == 1 and len(frames[0]) <= LONG):
             self._link.frames_received(frames)
         else:
             self._waiting.extend(frames)
@@ -76,7 +81,10 @@ class Pieces:
         if len(frame) > LONG:
             frame, *others = self._pieces(frame)
             waiting.extendleft(reversed(others))
-        self._link.frames_received([frame])
+        frames, size = [frame], len(frame) + _EACH
+        while waiting and (size := size + len(waiting[0]) + _EACH) <= _AT_ONCE:
+            frames.append(waiting.popleft())
+        self._link.frames_received(frames)
         return bool(waiting)
 
     def _wait(self, what: str) -> None:

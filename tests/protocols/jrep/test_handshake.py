@@ -192,7 +192,6 @@ def test_a_second_associate_tells_everything_anew() -> None:
     assert not any(isinstance(event, Ready) for event in events)
     assert [(event.kind, event.subject) for event in events if isinstance(event, Message)] == [
         (Kind.UNSUBSCRIBE, "a"),
-        (Kind.UNSUBSCRIBE, "b"),
         (Kind.SUBSCRIBE, "b"),
         (Kind.SUBSCRIBE, "c"),
     ]

@@ -96,8 +96,9 @@ class Greetings(Tables):
         subjects = self._services_in(services)
         for subject in subjects:
             check_subject(subject, self._limits.subject)
-        for subject in list(self._wants):
+        for subject in [one for one in self._wants if one not in subjects]:
             self._unwant(subject)
+        self._wants.clear()  # the others are told anew: the bus may have had no room for them
         self._greeting = "FinishAssociation"
         self._know(message)
         if not self._met:
@@ -166,9 +167,9 @@ class Greetings(Tables):
         for name in self._services_in(services or ""):
             self._want(name)
 
-    def _services_in(self, text: str) -> list[str]:
+    def _services_in(self, text: str) -> dict[str, None]:
         """Names that a handshake lists, each once: no more than are kept, and a few, so that the bus says so."""
-        return list(islice(dict.fromkeys(services_in(text)), self._limits.subscriptions + 2 * len(RESERVED)))
+        return dict.fromkeys(islice(dict.fromkeys(services_in(text)), self._limits.subscriptions + 2 * len(RESERVED)))
 
     def finish_client(self, message: Message | None, now: float) -> None:
         """The server's FinishStateSync; ours follows, behind what this side can receive."""
