@@ -538,6 +538,41 @@ def test_a_route_that_cannot_be_is_refused_when_it_is_declared() -> None:
         bridge(bus, bus, routes=[])
     with pytest.raises(TypeError, match="no Route"):
         bridge(Bus(), Bus(), routes=["door"])  # type: ignore[list-item]
+    with pytest.raises(ValueError, match="none at all"):
+        bridge(Bus(), Bus(), routes=[])
+    several: list[Any] = [Route("door", "door"), None, 5]
+    for routes in several:
+        with pytest.raises(
+            TypeError, match=r"^routes=.*: several, for example routes=\[Route\('door\.>', 'vehicle\.door\.\{rest\}'\)\]"
+        ):
+            bridge(Bus(), Bus(), routes=routes)
+    with pytest.raises(TypeError, match=r"^right='ubre\+tcp://.*': a Bus, not str; connect\(url\)"):
+        bridge(Bus(), "ubre+tcp://127.0.0.1:9000", routes=[Route("door", "door")])  # type: ignore[arg-type]
+    converters: list[Any] = ["numbered", lambda body: body, lambda body, message, more: body]
+    for converter in converters:
+        with pytest.raises(TypeError, match=r"^request=.*: a function, request\(body, message\) -> body"):
+            Route("door", "door", request=converter)
+
+
+@bounded
+async def test_a_block_subscription_that_nobody_reads_holds_back_the_route_but_not_its_requests() -> None:
+    left, right = Bus(), Bus()
+    right.handle("ask")(lambda: "answered")
+    async with (
+        left.serve("ubre+memory://holds-back") as listener,
+        bridge(left, right, routes=[Route(">", "{rest}")]),
+        connect(listener.url) as client,
+        right.subscribe("slow", queue=1, when_full="block") as slow,
+        right.subscribe("other") as other,
+    ):
+        await client.publish("slow", 1)
+        await client.publish("slow", 2)
+        await client.publish("other", 3)
+        assert await client.request("ask") == "answered"
+        assert len(other) == 0
+        assert (await anext(slow)).body == 1
+        assert (await anext(other)).body == 3
+        assert (await anext(slow)).body == 2
 
 
 @pytest.mark.parametrize(

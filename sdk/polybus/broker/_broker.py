@@ -335,7 +335,7 @@ def _targets(urls: str | Iterable[str]) -> dict[str, Any]:
     """
     found: dict[str, Any] = {}
     for url in (urls,) if isinstance(urls, str) else tuple(urls):
-        adapter, transport, address = resolve_url(url)
+        adapter, transport, address = resolve_url(url, serves=True)
         if adapter.name != "csb":
             raise ValueError(f"{url}: a broker speaks csb, for example csb+{address}")
         if adapter.url_options:

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 import anyio
 
+from ..arguments import shown
 from ..draining import STREAMS_SHARE
 from ..errors import LocalProtocolError, Unsupported
-from ..life import DRAIN
+from ..life import DRAIN, Life
 from .passage import Passage
 from .route import Route
 
@@ -28,14 +29,23 @@ class Bridge:
     """What `bridge` gives: both buses entered, and the routes open, while it is entered."""
 
     def __init__(self, left: Bus, right: Bus, routes: Iterable[Route]) -> None:
+        for name, side in (("left", left), ("right", right)):
+            if not isinstance(side, Life):
+                raise TypeError(
+                    f"{name}={shown(side)}: a Bus, not {type(side).__name__}; connect(url) or bus.serve(url) gives it links"
+                )
+        if left is right:
+            raise ValueError("a bridge joins two buses: left and right are the same one")
         self.left: Bus = left
         self.right: Bus = right
+        if isinstance(routes, Route) or not isinstance(routes, Iterable):
+            raise TypeError(f"routes={shown(routes)}: several, for example routes=[Route('door.>', 'vehicle.door.{{rest}}')]")
         self.routes: tuple[Route, ...] = tuple(routes)
         for route in self.routes:
             if not isinstance(route, Route):
                 raise TypeError(f"routes: {route!r} is no Route")
-        if left is right:
-            raise ValueError("a bridge joins two buses: left and right are the same one")
+        if not self.routes:
+            raise ValueError("routes: none at all, so that nothing would cross the bridge")
         self._passages = [
             Passage(route, right, left) if route.reverse else Passage(route, left, right) for route in self.routes
         ]

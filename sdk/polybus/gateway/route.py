@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from attrs import field, frozen
 
+from ..arguments import shown
 from ..headers import check_headers
 from ..subjects import canonical, check_pattern, check_subject
-
-if TYPE_CHECKING:
-    pass
 
 __all__ = ["Route"]
 
@@ -46,6 +45,16 @@ def _check_target(target: object) -> None:
         raise TypeError(f"target={target!r}: a subject, text or a number, not {type(target).__name__}")
 
 
+def _takes_two(function: Callable[..., Any]) -> bool:
+    try:
+        inspect.signature(function).bind(None, None)
+    except TypeError:
+        return False
+    except ValueError:  # some of C do not say
+        return True
+    return True
+
+
 @frozen
 class Route:
     """What crosses a bridge, in one direction.
@@ -63,7 +72,7 @@ class Route:
     Raises:
         ValueError: A kind is not known, or `target` names what `source` does not have.
         LocalProtocolError, ReservedSubject: A subject or header is not possible.
-        TypeError: A converter cannot be called, or an argument is of a wrong type.
+        TypeError: A converter cannot be called with a body and a message, or an argument is of a wrong type.
     """
 
     source: str | int
@@ -89,8 +98,8 @@ class Route:
             )
         check_subject(self.target if isinstance(self.target, int) else _NAME.sub("x", self.target))
         for name, converter in (("request", self.request), ("reply", self.reply)):
-            if converter is not None and not callable(converter):
-                raise TypeError(f"{name}={converter!r}: a function, {name}(body, message) -> body")
+            if converter is not None and not (callable(converter) and _takes_two(converter)):
+                raise TypeError(f"{name}={shown(converter)}: a function, {name}(body, message) -> body")
         for name, kinds in _USES.items():
             if getattr(self, name) and not self.kinds & kinds:
                 raise ValueError(f"{name}= for {', '.join(sorted(self.kinds))}, of which none has any use for it")
