@@ -62,6 +62,7 @@ docs: $(DOCS_READY)
 	$(BIN)/python docs/make_reference.py
 	$(BIN)/python docs/make_bodies.py
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict $(ARGS)
+	@if grep -rl --include=index.html '<p>```' site; then echo "make docs: a block on these pages is read as text" >&2; exit 1; fi
 
 clean:
 	rm -rf $(VENV) $(NODE)/node_modules $(UP_PYTHON)/.venv $(WHEELS) site .mypy_cache .pytest_cache .ruff_cache .hypothesis

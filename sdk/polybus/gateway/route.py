@@ -45,7 +45,7 @@ def _check_target(target: object) -> None:
         raise TypeError(f"target={target!r}: a subject, text or a number, not {type(target).__name__}")
 
 
-def _takes_two(function: Callable[..., Any]) -> bool:
+def _takes_two(function: Any) -> bool:
     try:
         inspect.signature(function).bind(None, None)
     except TypeError:
@@ -98,7 +98,7 @@ class Route:
             )
         check_subject(self.target if isinstance(self.target, int) else _NAME.sub("x", self.target))
         for name, converter in (("request", self.request), ("reply", self.reply)):
-            if converter is not None and not (callable(converter) and _takes_two(converter)):
+            if converter is not None and not _takes_two(converter):
                 raise TypeError(f"{name}={shown(converter)}: a function, {name}(body, message) -> body")
         for name, kinds in _USES.items():
             if getattr(self, name) and not self.kinds & kinds:

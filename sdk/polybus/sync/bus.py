@@ -216,6 +216,7 @@ class BlockingBus:
                 loop.
             ReservedSubject: It begins with ``_polybus.``.
             ValueError: The queue or the policy is not possible.
+            TypeError: `returns` is no type, or none that a body can be read as.
             Unsupported: (on entering) A bare peer matches exact subjects only, or no link carries such a subject (a number).
             Forbidden: (on entering) The peer refused.
         """

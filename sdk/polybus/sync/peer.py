@@ -176,6 +176,7 @@ class BlockingPeer:
                 loop.
             ReservedSubject: It begins with ``_polybus.``.
             ValueError: The queue or the policy is not possible.
+            TypeError: `returns` is no type, or none that a body can be read as.
             Unsupported: (on entering) The wire or a bare peer cannot carry it.
             Forbidden: (on entering) The peer refused.
             Disconnected: (on entering, by iterating) The peer has gone.
