@@ -194,6 +194,10 @@ async def test_behind_a_middleware_that_hides_the_socket_a_stalled_peer_is_given
 async def test_where_the_socket_is_hidden_a_frame_has_the_time_that_its_size_takes_on_a_slow_line(size: int) -> None:
     taken = anyio.Event()
 
+    async def receive() -> MutableMapping[str, Any]:
+        await anyio.sleep_forever()
+        raise AssertionError
+
     async def send(message: MutableMapping[str, Any]) -> None:
         taken.set()
         await anyio.sleep_forever()
@@ -203,7 +207,7 @@ async def test_where_the_socket_is_hidden_a_frame_has_the_time_that_its_size_tak
         transport = AsgiTransport("ws", "127.0.0.1:1", host, send, None, **names)
         receiver = Receiver(transport)
         transport.start(receiver)
-        group.start_soon(transport.run, anyio.sleep_forever)
+        group.start_soon(transport.run, receive)
         transport.send(b"x" * size)
         await taken.wait()
         patience = 10.0 + size / 8192
