@@ -17,10 +17,10 @@ from anyio.streams.stapled import StapledByteStream
 
 from polybus.limits import Limits
 from polybus.plugins import Closed
-from polybus.transports import _listen, _wire_asyncio
-from polybus.transports._stream import StreamTransport
-from polybus.transports._wire import BURST
-from polybus.transports._wire_pump import PumpWire
+from polybus.transports._stream import asyncio_wire, listen
+from polybus.transports._stream.pump_wire import PumpWire
+from polybus.transports._stream.transport import StreamTransport
+from polybus.transports._stream.wire import BURST
 from polybus.transports.tcp import TcpTransport
 from tests.support import BOUND
 
@@ -128,9 +128,9 @@ async def test_a_pump_whose_write_fails_says_why(anyio_backend: Any) -> None:
 async def test_accepting_pauses_without_file_descriptors_and_goes_on(
     anyio_backend: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    real = _listen._acceptor
+    real = listen._acceptor
     failures = [errno.EMFILE, errno.EMFILE, errno.ECONNABORTED, errno.ENFILE]
-    monkeypatch.setattr(_listen, "_PAUSE", 0.001)
+    monkeypatch.setattr(listen, "_PAUSE", 0.001)
 
     def acceptor(backend: str, sock: socket.socket) -> Callable[[], Coroutine[Any, Any, tuple[socket.socket, Any]]]:
         accept = real(backend, sock)
@@ -142,7 +142,7 @@ async def test_accepting_pauses_without_file_descriptors_and_goes_on(
 
         return failing
 
-    monkeypatch.setattr(_listen, "_acceptor", acceptor)
+    monkeypatch.setattr(listen, "_acceptor", acceptor)
     async with running(anyio_backend) as host, serving(host, "tcp://127.0.0.1:0", echo=True) as server:
         here = await dial(host, server.url)
         here.transport.send(b"x")
@@ -169,7 +169,7 @@ async def test_a_reset_is_told_as_one(anyio_backend: Any) -> None:
 @pytest.mark.parametrize("anyio_backend", [("asyncio", {"use_uvloop": False})], ids=["asyncio"])
 async def test_a_peer_that_cuts_its_connection_fills_no_log(anyio_backend: Any, caplog: pytest.LogCaptureFixture) -> None:
     left, right = tcp_pair()
-    wire = await _wire_asyncio.accept_wire(left, "somewhere", None, Limits())
+    wire = await asyncio_wire.accept_wire(left, "somewhere", None, Limits())
     right.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     right.close()
     for turn in range(20):  # all before the event loop tells of it

@@ -18,10 +18,10 @@ import anyio
 import pytest
 
 from polybus.limits import Limits
-from polybus.transports import _sockets
-from polybus.transports._pace import SLOWEST, Pace
-from polybus.transports._sockets import Signs
-from polybus.transports._stream import State
+from polybus.transports._stream import sockets
+from polybus.transports._stream.pace import SLOWEST, Pace
+from polybus.transports._stream.sockets import Signs
+from polybus.transports._stream.transport import State
 from tests.support import BOUND, eventually
 
 from .support import Raw, Receiver, client_tls, dial, fill, raw_peer, running, serving
@@ -186,17 +186,17 @@ async def test_the_kernel_has_the_times_of_the_limits(
 def test_of_what_is_no_connection_any_more_nothing_is_told() -> None:
     left, right = socket.socketpair()
     left.send(b"x")
-    told = _sockets.signs_of(left)
+    told = sockets.signs_of(left)
     assert told is not None
     assert told.outstanding > 0
     assert told[:3] == (0.0, 0, 0)
     right.recv(1)
     left.close()
     right.close()
-    assert _sockets.signs_of(left) is None
-    assert _sockets.signs_of(None) is None
+    assert sockets.signs_of(left) is None
+    assert sockets.signs_of(None) is None
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as no_tcp:
-        assert _sockets.signs_of(no_tcp) is None
+        assert sockets.signs_of(no_tcp) is None
 
 
 # -- a frame that takes long

@@ -58,7 +58,7 @@ async def test_a_connection_that_meets_itself_is_refused_and_keeps_no_port(
         sock.setblocking(False)
         return sock
 
-    monkeypatch.setattr("polybus.transports._dial.connect_tcp", meet)
+    monkeypatch.setattr("polybus.transports._stream.dial.connect_tcp", meet)
     port = free_port()
     async with running(anyio_backend) as host:
         with pytest.raises(ConnectFailed, match="nobody listens there"):

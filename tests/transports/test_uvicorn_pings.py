@@ -13,7 +13,7 @@ from websockets.protocol import State
 
 from polybus import Bus
 from polybus.transports import _uvicorn_pings
-from polybus.transports._sockets import Signs
+from polybus.transports._stream.sockets import Signs
 from polybus.transports._uvicorn_pings import PatientWebSockets
 
 

@@ -13,7 +13,7 @@ from websockets.frames import Close, Frame, Opcode
 from websockets.protocol import OPEN, SERVER, Protocol
 
 from polybus.errors import Forbidden, Unauthorized
-from polybus.transports._ws_frames import MAX_FRAGMENTS, WebSocketFramer
+from polybus.transports._ws.frames import MAX_FRAGMENTS, WebSocketFramer
 
 from .support import in_chunks
 

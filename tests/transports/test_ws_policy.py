@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from polybus.transports._ws_policy import Door, Turned, cookies_of, query_of
+from polybus.transports._ws.policy import Door, Turned, cookies_of, query_of
 
 
 def door(**changes: Any) -> Door:

@@ -24,7 +24,7 @@ from polybus import Bus, Limits, connect
 from polybus.events import LinkDown
 from polybus.fastapi import attach
 from polybus.plugins import Handshake
-from polybus.transports._asgi import AsgiTransport, socket_of
+from polybus.transports._ws.asgi import AsgiTransport, socket_of
 from tests.support import bounded, eventually
 from tests.transports.support import Receiver
 from tests.transports.support import running as transport_host

@@ -9,7 +9,7 @@ import anyio
 from polybus.plugins import Connector, Listening, ListenOptions
 from polybus.testing import transport_suite
 from polybus.transports import WebSocket
-from polybus.transports._asgi_server import AsgiWebSocket
+from polybus.transports._ws.asgi_server import AsgiWebSocket
 from tests.web.support import running
 
 

@@ -17,7 +17,7 @@ from ..event_stream import EventHub
 from ..limits import Limits
 from ..plugins import Closed, Listening, ListenOptions, Receiver, Transport
 from ..runtime import Runtime
-from ..transports._sockets import is_loopback
+from ..transports._stream.sockets import is_loopback
 from ..urls import resolve_url
 from .ends import ClientEnd, Door, ServerEnd
 from .events import BrokerEvent

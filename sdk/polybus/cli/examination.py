@@ -30,7 +30,7 @@ from .. import (
     connect,
 )
 from ..plugins import Connector, DialOptions, Transport
-from ..transports._wire import plain_reason
+from ..transports._stream.wire import plain_reason
 from ..urls import resolve_url
 from . import remedies
 from .problems import for_shell

@@ -13,7 +13,7 @@ import typer
 
 from .. import Bus, LocalProtocolError, run
 from ..lifespan import raised_by_lifespan
-from ..transports._ws_policy import check_hosts, check_origins
+from ..transports._ws.policy import check_hosts, check_origins
 from .options import finite
 from .problems import PeerError, UsageError
 from .serving import Cert, Insecure, Key, Origin, certificate

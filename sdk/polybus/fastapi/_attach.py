@@ -12,9 +12,9 @@ from starlette.routing import PARAM_REGEX, compile_path
 from ..arguments import check_type, shown, texts
 from ..bus import Bus
 from ..serving import WHEN_FULL
-from ..transports._asgi_server import AsgiWebSocket
 from ..transports._http_listener import WEB_ENDPOINTS
-from ..transports._ws_policy import check_hosts, check_origins
+from ..transports._ws.asgi_server import AsgiWebSocket
+from ..transports._ws.policy import check_hosts, check_origins
 from ..urls import find_protocol
 from ._attachment import AttachedRoute, Attachment
 from ._script import add_script, check_script

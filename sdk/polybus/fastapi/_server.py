@@ -16,7 +16,7 @@ import anyio
 import uvicorn
 
 from ..bus import Bus
-from ..transports._sockets import address_of
+from ..transports._stream.sockets import address_of
 from ._attachment import attached_here
 
 __all__ = ["Server"]

@@ -18,11 +18,11 @@ from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from ..plugins import Closed
-from ._asgi import AsgiTransport, Receive, Scope, Send, socket_of
-from ._asgi_server import accept, answered
 from ._errai_payloads import MAX_WORD, said, word
-from ._wire import call_later
-from ._ws_policy import Turned
+from ._stream.wire import call_later
+from ._ws.asgi import AsgiTransport, Receive, Scope, Send, socket_of
+from ._ws.asgi_server import accept, answered
+from ._ws.policy import Turned
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -18,13 +18,13 @@ from ._errai_payloads import NOTHING, Echo, next_payload, readable, word
 from ._errai_requests import HEADERS, POLL, Requests
 from ._errai_upgrade import PATIENCE, Offer, Upgrade, offer_in
 from ._http_client import HttpClient, Lost
-from ._stream import State
+from ._stream.transport import State
 
 if TYPE_CHECKING:
     import ssl
 
     from ..plugins import DialOptions
-    from ._ws_transport import WebSocketTransport
+    from ._ws.transport import WebSocketTransport
 
 __all__ = ["FRAME", "ErraiClient"]
 

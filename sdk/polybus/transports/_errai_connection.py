@@ -19,8 +19,8 @@ from ..plugins import Closed
 from ._errai_intake import Intake
 from ._errai_payloads import NOTHING, Offering, next_payload
 from ._errai_tokens import Tokens
-from ._stream import State
-from ._wire import HIGH_WATER, LOW_WATER, call_later
+from ._stream.transport import State
+from ._stream.wire import HIGH_WATER, LOW_WATER, call_later
 
 if TYPE_CHECKING:
     from ..plugins import Host, Receiver

@@ -14,12 +14,12 @@ from http import HTTPStatus
 import anyio
 
 from ..plugins import WebRoute
-from ._asgi import Send
 from ._errai_channel import Channels, confirm
 from ._errai_connection import ErraiConnection
 from ._errai_payloads import NOTHING, command_in, complaint
 from ._http_server import HttpEndpoint, Request, respond
-from ._ws_policy import Turned, cookies_of, query_of
+from ._ws.asgi import Send
+from ._ws.policy import Turned, cookies_of, query_of
 
 __all__ = ["CHANNEL", "ErraiEndpoint"]
 

@@ -15,7 +15,7 @@ from ._errai_payloads import MAX_WORD, command_in, word
 
 if TYPE_CHECKING:
     from ._errai_requests import Requests
-    from ._ws_transport import WebSocketTransport
+    from ._ws.transport import WebSocketTransport
 
 __all__ = ["Offer", "Upgrade", "offer_in"]
 
@@ -145,7 +145,7 @@ class Upgrade:
             BusError: There is no WebSocket.
             Lost: The posts do not get through either.
         """
-        from ._ws_client import open_websocket
+        from ._ws.client import open_websocket
 
         url, host = self._offer.url, self._options.host
         headers = self._requests.upgrade_headers(url)

@@ -11,7 +11,7 @@ from ..errors import TooLarge
 from ..message import Kind, Message
 from ..plugins import Closed
 from ..protocols.uprotocol.ids import IdFactory
-from ._stream import State
+from ._stream.transport import State
 
 if TYPE_CHECKING:
     from ..plugins import Identity, Receiver

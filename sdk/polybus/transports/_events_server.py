@@ -21,10 +21,10 @@ from ..protocols.uprotocol.adapter import UProtocol
 from ..protocols.uprotocol.envelope import ReturnAddress
 from ..protocols.uprotocol.http import Form, form_of, frames_of, http_of
 from ..protocols.uprotocol.names import entity_of
-from ._asgi import Send
 from ._events_connection import EventsConnection, Posted
 from ._http_server import HttpEndpoint, Request, respond
-from ._ws_policy import Turned
+from ._ws.asgi import Send
+from ._ws.policy import Turned
 
 __all__ = ["EventsEndpoint"]
 

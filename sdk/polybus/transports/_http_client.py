@@ -12,8 +12,8 @@ import httpx
 
 from ..errors import Forbidden, TooLarge, Unauthorized
 from ..plugins import Closed
-from ._stream import State
-from ._wire import HIGH_WATER, LOW_WATER, call_later, plain_reason
+from ._stream.transport import State
+from ._stream.wire import HIGH_WATER, LOW_WATER, call_later, plain_reason
 
 if TYPE_CHECKING:
     import ssl

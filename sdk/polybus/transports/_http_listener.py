@@ -8,18 +8,18 @@ from http import HTTPStatus
 from typing import TYPE_CHECKING, Final, Protocol
 
 from ..errors import Unsupported
-from ._asgi_server import answered
 from ._errai_server import ErraiEndpoint
 from ._events_server import EventsEndpoint
 from ._http_server import turn_away
-from ._ws_policy import Turned
+from ._ws.asgi_server import answered
+from ._ws.policy import Turned
 
 if TYPE_CHECKING:
     import socket
 
     from ..plugins import Listening, ListenOptions, WebEndpoint, WebRoute
-    from ._asgi import Receive, Scope, Send
-    from ._urls import NetAddress
+    from ._stream.urls import NetAddress
+    from ._ws.asgi import Receive, Scope, Send
 
 __all__ = ["WEB_ENDPOINTS", "HttpListener"]
 

@@ -12,11 +12,11 @@ import anyio
 from attrs import evolve
 
 from ..plugins import Admission, Handshake, Listening, ListenOptions, Transport, WebRoute
-from ._asgi import Receive, Scope, Send, socket_of
-from ._asgi_server import AsgiWebSocket, _address, _at, _decision, _is_open, _upgrade
-from ._pace import SLOWEST, Pace
-from ._sockets import is_loopback, tune
-from ._ws_policy import Door, Turned, Upgrade, answer, refused
+from ._stream.pace import SLOWEST, Pace
+from ._stream.sockets import is_loopback, tune
+from ._ws.asgi import Receive, Scope, Send, socket_of
+from ._ws.asgi_server import AsgiWebSocket, _address, _at, _decision, _is_open, _upgrade
+from ._ws.policy import Door, Turned, Upgrade, answer, refused
 
 if TYPE_CHECKING:
     from ..limits import Limits

@@ -10,7 +10,7 @@ from typing import Final
 
 from ..errors import TooLarge
 from ..plugins import Closed, Host, Receiver
-from ._codes import closed_by_peer
+from ._stream.close_codes import closed_by_peer
 
 __all__ = ["HIGH_BYTES", "HIGH_FRAMES", "MemoryTransport"]
 

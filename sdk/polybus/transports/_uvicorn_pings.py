@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 
-from ._sockets import signs_of
+from ._stream.sockets import signs_of
 
 __all__ = ["PatientWebSockets"]
 

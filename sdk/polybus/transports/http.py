@@ -13,8 +13,8 @@ from attrs import define, field
 
 from ..errors import LocalProtocolError, Unsupported
 from ..plugins import DialOptions, ListenOptions, Transport
-from ._sockets import bind_tcp
-from ._urls import NetAddress, net_address
+from ._stream.sockets import bind_tcp
+from ._stream.urls import NetAddress, net_address
 
 if TYPE_CHECKING:
     from ..plugins import Connector, Listening

@@ -16,8 +16,8 @@ from attrs import field, frozen
 
 from ..errors import BusError, ConnectFailed, Forbidden, LocalProtocolError, Unauthorized
 from ..plugins import Admission, Closed, DialOptions, Handshake, ListenOptions, Transport
-from ._codes import text_of
 from ._memory_transport import MemoryTransport
+from ._stream.close_codes import text_of
 
 if TYPE_CHECKING:
     from ..plugins import Connector, Listening

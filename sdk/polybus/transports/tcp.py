@@ -16,15 +16,15 @@ from attrs import define, field
 
 from ..errors import BusError, LocalProtocolError
 from ..plugins import Admission, Closed, DialOptions, Handshake, Host, ListenOptions, Transport
-from ._arrival import Arrival
-from ._codes import code_for, text_of
-from ._dial import dial_tcp, dial_unix
-from ._lengths import KEEP_ALIVE, LengthFramer, closing_frame, pack_length
-from ._listen import Listener
-from ._sockets import bind_tcp, bind_unix
-from ._stream import State, StreamTransport
-from ._urls import bare_address, unix_path
-from ._wire import Wire
+from ._stream.close_codes import code_for, text_of
+from ._stream.dial import dial_tcp, dial_unix
+from ._stream.length_prefix import KEEP_ALIVE, LengthFramer, closing_frame, pack_length
+from ._stream.listen import Listener
+from ._stream.pending import Arrival
+from ._stream.sockets import bind_tcp, bind_unix
+from ._stream.transport import State, StreamTransport
+from ._stream.urls import bare_address, unix_path
+from ._stream.wire import Wire
 
 if TYPE_CHECKING:
     from ..plugins import Connector, Listening

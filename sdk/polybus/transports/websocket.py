@@ -15,8 +15,8 @@ from attrs import define, field
 
 from ..errors import LocalProtocolError
 from ..plugins import DialOptions, ListenOptions, Transport
-from ._sockets import bind_tcp, is_loopback
-from ._urls import NetAddress, net_address
+from ._stream.sockets import bind_tcp, is_loopback
+from ._stream.urls import NetAddress, net_address
 
 if TYPE_CHECKING:
     from ..plugins import Connector, Listening
@@ -41,7 +41,7 @@ class WebSocketConnector:
             Forbidden: The server answered 403.
             LocalProtocolError: A header that belongs to the handshake itself, or TLS options without TLS.
         """
-        from ._ws_client import open_websocket
+        from ._ws.client import open_websocket
 
         return await open_websocket(self.url, self._tls(options), options)
 
@@ -85,9 +85,9 @@ class WebSocket:
             ValueError: The host is missing, or something in `origins` is no origin.
             LocalProtocolError: `tls` is given without need, or is missing.
         """
-        from ._listen import Listener
-        from ._ws_policy import Door, check_hosts, check_origins
-        from ._ws_server import WebSocketArrival
+        from ._stream.listen import Listener
+        from ._ws.policy import Door, check_hosts, check_origins
+        from ._ws.server import WebSocketArrival
 
         address = self._address(url)
         secure = self.name == "wss"

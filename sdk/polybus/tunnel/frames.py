@@ -12,7 +12,7 @@ from ..channel import CREDIT_BYTES, Channel
 from ..errors import BusError, Code, RequestError
 from ..message import Kind, Message
 from ..plugins import Closed
-from ..transports._codes import closed_by_peer, sayable
+from ..transports._stream.close_codes import closed_by_peer, sayable
 from .packing import Packing, frame_of
 
 if TYPE_CHECKING:

@@ -21,7 +21,7 @@ import msgspec
 from attrs import field, frozen
 
 from ...plugins import Closed
-from .._codes import closed_by_peer, cut_reason
+from .._stream.close_codes import closed_by_peer, cut_reason
 
 __all__ = [
     "ACK_BYTES",

@@ -8,7 +8,7 @@ import anyio
 
 from ...errors import BusError
 from ...plugins import Admission, Closed, Handshake, Host, ListenOptions
-from .._codes import code_for, text_of
+from .._stream.close_codes import code_for, text_of
 from ._connection import PortConnection
 from ._control import Hello
 from ._port import MessagePort

@@ -11,15 +11,15 @@ from websockets.headers import parse_subprotocol
 from websockets.http11 import Request, Response
 from websockets.server import ServerProtocol
 
-from ..errors import BusError
-from ..plugins import Admission, Handshake
-from ._arrival import Arrival, Knock
-from ._listen import Listener
-from ._stream import StreamTransport
-from ._wire import Wire
-from ._ws_frames import WebSocketFramer
-from ._ws_policy import Door, Turned, Upgrade, answer, refused
-from ._ws_transport import WebSocketTransport
+from ...errors import BusError
+from ...plugins import Admission, Handshake
+from .._stream.listen import Listener
+from .._stream.pending import Arrival, Knock
+from .._stream.transport import StreamTransport
+from .._stream.wire import Wire
+from .frames import WebSocketFramer
+from .policy import Door, Turned, Upgrade, answer, refused
+from .transport import WebSocketTransport
 
 __all__ = ["WebSocketArrival"]
 

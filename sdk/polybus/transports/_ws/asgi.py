@@ -15,15 +15,15 @@ from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, TypeAlias
 
 import anyio
 
-from .._loop import running_loop
-from ..errors import TooLarge
-from ..plugins import Closed
-from ._codes import closed_by_peer, cut_reason, sayable
-from ._stream import State
-from ._wire import HIGH_WATER, LOW_WATER, call_later, tell_closing
+from ..._loop import running_loop
+from ...errors import TooLarge
+from ...plugins import Closed
+from .._stream.close_codes import closed_by_peer, cut_reason, sayable
+from .._stream.transport import State
+from .._stream.wire import HIGH_WATER, LOW_WATER, call_later, tell_closing
 
 if TYPE_CHECKING:
-    from ..plugins import Host, Receiver
+    from ...plugins import Host, Receiver
 
 __all__ = ["AsgiTransport", "Receive", "Scope", "Send", "Socket", "socket_of"]
 

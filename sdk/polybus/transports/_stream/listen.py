@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Any, Final
 import anyio
 import anyio.lowlevel
 
-from ..errors import TooManyRequests
-from ..plugins import ListenOptions
-from ._arrival import Arrival, Knock
-from ._sockets import address_of, unlink_if_ours
-from ._wire import Wire, plain_reason
+from ...errors import TooManyRequests
+from ...plugins import ListenOptions
+from .pending import Arrival, Knock
+from .sockets import address_of, unlink_if_ours
+from .wire import Wire, plain_reason
 
 if TYPE_CHECKING:
     pass
@@ -173,10 +173,10 @@ class Listener:
         host = self.options.host
         with anyio.fail_after(host.limits.handshake_timeout):
             if host.backend == "asyncio":
-                from ._wire_asyncio import accept_wire
+                from .asyncio_wire import accept_wire
 
                 return await accept_wire(sock, address, self._tls, host.limits)
-            from ._wire_pump import accept_wire as accept_pump
+            from .pump_wire import accept_wire as accept_pump
 
             return await accept_pump(sock, address, self._tls, host)
 

@@ -17,8 +17,8 @@ from websockets.exceptions import PayloadTooBig
 from websockets.frames import CloseCode, Frame, Opcode
 from websockets.protocol import CLIENT, OPEN, SERVER, Protocol
 
-from ..plugins import Closed
-from ._codes import closed_by_peer, cut_reason
+from ...plugins import Closed
+from .._stream.close_codes import closed_by_peer, cut_reason
 
 try:
     from websockets.speedups import apply_mask

@@ -6,13 +6,13 @@ import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from ..errors import BusError
-from ..plugins import Admission, Handshake
-from ._wire import Wire, call_later
+from ...errors import BusError
+from ...plugins import Admission, Handshake
+from .wire import Wire, call_later
 
 if TYPE_CHECKING:
-    from ._listen import Listener
-    from ._stream import StreamTransport
+    from .listen import Listener
+    from .transport import StreamTransport
 
 __all__ = ["Arrival", "Knock"]
 

@@ -13,8 +13,8 @@ from __future__ import annotations
 import struct
 from typing import Final
 
-from ..plugins import Closed
-from ._codes import MAX_REASON, closed_by_peer, cut_reason
+from ...plugins import Closed
+from .close_codes import MAX_REASON, closed_by_peer, cut_reason
 
 __all__ = ["CLOSING", "KEEP_ALIVE", "LengthFramer", "closing_frame", "pack_length"]
 

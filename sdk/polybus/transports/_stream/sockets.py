@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import anyio
 
 if TYPE_CHECKING:
-    from ..limits import Limits
+    from ...limits import Limits
 
 __all__ = [
     "BACKLOG",

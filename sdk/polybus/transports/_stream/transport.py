@@ -7,13 +7,13 @@ import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from ..errors import TooLarge
-from ..plugins import Closed
-from ._pace import SLOWEST, Pace
-from ._wire import Wire, call_later, closed_with, tell_closing
+from ...errors import TooLarge
+from ...plugins import Closed
+from .pace import SLOWEST, Pace
+from .wire import Wire, call_later, closed_with, tell_closing
 
 if TYPE_CHECKING:
-    from ..plugins import Host, Receiver
+    from ...plugins import Host, Receiver
 
 __all__ = ["State", "StreamTransport"]
 

@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 from anyio.lowlevel import RunVar
 
-from ._sockets import Signs, keep_short, signs_of, tune
-from ._wire import BURST, BURST_PARTS, HIGH_WATER, LOW_WATER
+from .sockets import Signs, keep_short, signs_of, tune
+from .wire import BURST, BURST_PARTS, HIGH_WATER, LOW_WATER
 
 if TYPE_CHECKING:
-    from ..limits import Limits
-    from ._wire import WireUser
+    from ...limits import Limits
+    from .wire import WireUser
 
 __all__ = ["AsyncioWire", "accept_wire", "dial_wire"]
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from ..errors import BusError, Forbidden, Unauthorized
-from ..plugins import Closed
+from ...errors import BusError, Forbidden, Unauthorized
+from ...plugins import Closed
 
 __all__ = ["MAX_REASON", "closed_by_peer", "code_for", "cut_reason", "sayable", "text_of"]
 

@@ -10,12 +10,12 @@ from typing import TypeAlias
 
 import anyio
 
-from ..errors import BusError, LocalProtocolError
-from ..plugins import Admission, Handshake, ListenOptions, WebRoute
-from ._asgi import AsgiTransport, Receive, Scope, Send, socket_of
-from ._sockets import is_loopback, tune
-from ._urls import host_port
-from ._ws_policy import Door, Turned, Upgrade, answer, check_origins, refused
+from ...errors import BusError, LocalProtocolError
+from ...plugins import Admission, Handshake, ListenOptions, WebRoute
+from .._stream.sockets import is_loopback, tune
+from .._stream.urls import host_port
+from .asgi import AsgiTransport, Receive, Scope, Send, socket_of
+from .policy import Door, Turned, Upgrade, answer, check_origins, refused
 
 __all__ = ["AsgiWebSocket", "accept", "answered"]
 

@@ -18,13 +18,13 @@ import anyio.lowlevel
 from anyio.abc import ByteStream, SocketAttribute, SocketStream, UNIXSocketStream
 from anyio.streams.tls import TLSAttribute, TLSStream
 
-from ._sockets import Signs, keep_short, signs_of, tune
-from ._wire import BURST, BURST_PARTS, HIGH_WATER, LOW_WATER
+from .sockets import Signs, keep_short, signs_of, tune
+from .wire import BURST, BURST_PARTS, HIGH_WATER, LOW_WATER
 
 if TYPE_CHECKING:
-    from ..limits import Limits
-    from ..plugins import Host
-    from ._wire import WireUser
+    from ...limits import Limits
+    from ...plugins import Host
+    from .wire import WireUser
 
 __all__ = ["PumpWire", "accept_wire", "dial_wire"]
 

@@ -13,16 +13,16 @@ from websockets.http11 import Request, Response
 from websockets.typing import Subprotocol
 from websockets.uri import parse_uri
 
-from ..arguments import without_password
-from ..errors import BusError, ConnectFailed, Forbidden, LocalProtocolError, Unauthorized
-from ._dial import bounded, dial_tcp
-from ._urls import net_address
-from ._ws_frames import WebSocketFramer
-from ._ws_transport import WebSocketTransport
+from ...arguments import without_password
+from ...errors import BusError, ConnectFailed, Forbidden, LocalProtocolError, Unauthorized
+from .._stream.dial import bounded, dial_tcp
+from .._stream.urls import net_address
+from .frames import WebSocketFramer
+from .transport import WebSocketTransport
 
 if TYPE_CHECKING:
-    from ..plugins import DialOptions
-    from ._wire import Wire
+    from ...plugins import DialOptions
+    from .._stream.wire import Wire
 
 __all__ = ["open_websocket"]
 

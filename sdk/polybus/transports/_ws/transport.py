@@ -5,14 +5,14 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Final
 
-from ..plugins import Closed
-from ._codes import sayable
-from ._stream import State, StreamTransport
+from ...plugins import Closed
+from .._stream.close_codes import sayable
+from .._stream.transport import State, StreamTransport
 
 if TYPE_CHECKING:
-    from ..plugins import Host
-    from ._wire import Wire
-    from ._ws_frames import WebSocketFramer
+    from ...plugins import Host
+    from .._stream.wire import Wire
+    from .frames import WebSocketFramer
 
 __all__ = ["WebSocketTransport"]
 

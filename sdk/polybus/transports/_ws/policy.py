@@ -16,10 +16,10 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 
 from attrs import evolve, field, frozen
 
-from ..errors import BusError, Forbidden, Unauthorized
-from ..plugins import Handshake
-from ._codes import text_of
-from ._sockets import is_loopback
+from ...errors import BusError, Forbidden, Unauthorized
+from ...plugins import Handshake
+from .._stream.close_codes import text_of
+from .._stream.sockets import is_loopback
 
 __all__ = ["Door", "Turned", "Upgrade", "answer", "check_hosts", "check_origins", "cookies_of", "query_of", "refused"]
 

@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import anyio
 
-from ..plugins import Closed
+from ...plugins import Closed
 
 if TYPE_CHECKING:
-    from ..plugins import Host, Receiver
-    from ._sockets import Signs
+    from ...plugins import Host, Receiver
+    from .sockets import Signs
 
 __all__ = [
     "BURST",

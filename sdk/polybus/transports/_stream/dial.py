@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING
 
 import anyio
 
-from ..errors import ConnectFailed
-from ._race import connect_tcp, connect_unix
-from ._sockets import address_of
-from ._wire import Wire, plain_reason
+from ...errors import ConnectFailed
+from .happy_eyeballs import connect_tcp, connect_unix
+from .sockets import address_of
+from .wire import Wire, plain_reason
 
 if TYPE_CHECKING:
-    from ..plugins import Host
+    from ...plugins import Host
 
 __all__ = ["bounded", "dial_tcp", "dial_unix"]
 
@@ -84,11 +84,11 @@ async def _wire(url: str, sock: socket.socket, name: str, tls: ssl.SSLContext | 
             sock.close()
             raise
         if bus.backend == "asyncio":
-            from ._wire_asyncio import dial_wire
+            from .asyncio_wire import dial_wire
 
             wire: Wire = await dial_wire(sock, address, name, tls, bus.limits)
         else:
-            from ._wire_pump import dial_wire as dial_pump
+            from .pump_wire import dial_wire as dial_pump
 
             wire = await dial_pump(sock, address, name, tls, bus)
     return wire

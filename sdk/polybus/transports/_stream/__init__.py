@@ -1,0 +1,1 @@
+"""Connections over streams of bytes: wires, their drivers, framing, dialling and listening."""

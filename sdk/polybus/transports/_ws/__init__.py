@@ -1,0 +1,1 @@
+"""WebSockets: handshakes, framing, and the transport, on sockets of ours or in an ASGI server."""
