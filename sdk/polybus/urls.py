@@ -25,8 +25,8 @@ _PROTOCOLS = {
     "uprotocol": "polybus.protocols.uprotocol:UProtocol",
 }
 _TRANSPORTS = {
-    "http": "polybus.transports.http:Http",
-    "https": "polybus.transports.http:SecureHttp",
+    "http": "polybus.bindings.http.adapter:Http",
+    "https": "polybus.bindings.http.adapter:SecureHttp",
     "memory": "polybus.transports.memory:Memory",
     "tcp": "polybus.transports.tcp:Tcp",
     "tls": "polybus.transports.tcp:Tls",

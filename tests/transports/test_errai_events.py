@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from polybus.transports._errai_events import EventReader, EventTooLarge
+from polybus.bindings.http.sse import EventReader, EventTooLarge
 
 TABLE = {
     b"retry: 500\n\n": [],

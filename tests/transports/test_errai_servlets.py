@@ -11,8 +11,9 @@ import anyio
 import pytest
 
 from polybus import Backoff, Bus, ConnectFailed, Disconnected, Limits, Unauthorized, connect
+from polybus.bindings.jrep_http import client as _errai_client
+from polybus.bindings.jrep_http import requests
 from polybus.events import BusEvent, LinkDown
-from polybus.transports import _errai_client, _errai_requests
 from tests.support import BOUND, eventually
 
 from .errai_servlets import (
@@ -145,7 +146,7 @@ async def test_while_a_stream_has_not_begun_what_comes_is_fetched_by_posts() -> 
 
 
 async def test_a_stream_that_never_begins_is_not_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (_errai_client, _errai_requests):
+    for module in (_errai_client, requests):
         monkeypatch.setattr(module, "POLL", 0.1)
     servlet = DefaultBlockingServlet()
     servlet.held = ("GET",)

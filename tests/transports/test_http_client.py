@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
+from polybus.bindings.http.client import HttpClient
 from polybus.limits import Limits
 from polybus.plugins import DialOptions
-from polybus.transports._http_client import HttpClient
 from tests.test_slow_lines import slow_line
 
 from .support import BOTH, Raw, raw_server, running

@@ -14,11 +14,12 @@ import pytest
 from fastapi import FastAPI
 
 from polybus import Bus, Context, Limits, connect
+from polybus.bindings.jrep_http import connection as _errai_connection
+from polybus.bindings.jrep_http import server as _errai_server
+from polybus.bindings.jrep_http.server import ErraiEndpoint
 from polybus.events import LinkDown
 from polybus.fastapi import attach
 from polybus.protocols.jrep import RemoteInterface
-from polybus.transports import _errai_connection, _errai_server
-from polybus.transports._errai_server import ErraiEndpoint
 from tests.support import BOUND, eventually
 
 from .support import running

@@ -16,8 +16,8 @@ from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
 from polybus import Backoff, Bus, Disconnected, connect
+from polybus.bindings.jrep_http import client
 from polybus.events import LinkDown, LinkUp
-from polybus.transports import _errai_client
 from tests.support import BOUND, eventually
 
 from .support import running
@@ -143,7 +143,7 @@ async def test_a_stream_that_breaks_off_is_a_lost_link() -> None:
 
 
 async def test_events_that_are_held_up_on_the_way_are_replaced_by_polls(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_errai_client, "PATIENCE", 0.05)
+    monkeypatch.setattr(client, "PATIENCE", 0.05)
     async with streaming("held up") as (server, url), connect(url, backoff=SOON) as bus:
         assert "held up on the way" in (await goes_down(bus)).reason
         assert await bus.request("echo", "by poll") == "by poll"
@@ -166,7 +166,7 @@ async def test_a_server_that_lets_nobody_wait_is_asked_every_now_and_then() -> N
 
 
 async def test_a_server_that_answers_polls_at_once_is_not_asked_without_a_pause(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_errai_client, "_LULL", 2 * BOUND)
+    monkeypatch.setattr(client, "_LULL", 2 * BOUND)
     async with streaming("at once") as (server, url), connect(url) as bus:
         for number in range(50):
             assert await bus.request("echo", number) == number
@@ -174,7 +174,7 @@ async def test_a_server_that_answers_polls_at_once_is_not_asked_without_a_pause(
 
 
 async def test_a_stream_that_ends_at_once_is_not_opened_again_without_a_pause(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_errai_client, "_LULL", 2 * BOUND)
+    monkeypatch.setattr(client, "_LULL", 2 * BOUND)
     async with streaming() as (server, url), connect(url) as bus:
         await eventually(lambda: server.streams)
         assert await bus.request("echo", 1) == 1

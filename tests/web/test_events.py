@@ -347,7 +347,7 @@ async def test_who_asks_in_another_name_is_another_peer_and_a_silent_one_is_gone
         await post(http, event(source="//other.veh7/hmi.app/1/rpc.response"))
         assert len(bus.peers) == 2
         events = bus.events()
-        monkeypatch.setattr("polybus.transports._events_connection._SILENCE", -1.0)
+        monkeypatch.setattr("polybus.bindings.cloudevents_http.connection._SILENCE", -1.0)
         async for seen in events:
             if isinstance(seen, LinkDown):
                 break

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from starlette.routing import PARAM_REGEX, compile_path
 
 from ..arguments import check_type, shown, texts
+from ..bindings.http.listener import WEB_ENDPOINTS
 from ..bus import Bus
 from ..serving import WHEN_FULL
-from ..transports._http_listener import WEB_ENDPOINTS
 from ..transports._ws.asgi_server import AsgiWebSocket
 from ..transports._ws.policy import check_hosts, check_origins
 from ..urls import find_protocol

@@ -9,8 +9,6 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from .http import Http as Http
-    from .http import SecureHttp as SecureHttp
     from .memory import Memory as Memory
     from .tcp import Tcp as Tcp
     from .tcp import Tls as Tls
@@ -18,12 +16,10 @@ if TYPE_CHECKING:
     from .websocket import SecureWebSocket as SecureWebSocket
     from .websocket import WebSocket as WebSocket
 
-__all__ = ["Http", "Memory", "SecureHttp", "SecureWebSocket", "Tcp", "Tls", "Unix", "WebSocket"]
+__all__ = ["Memory", "SecureWebSocket", "Tcp", "Tls", "Unix", "WebSocket"]
 
 _MODULES = {
-    "Http": "http",
     "Memory": "memory",
-    "SecureHttp": "http",
     "SecureWebSocket": "websocket",
     "Tcp": "tcp",
     "Tls": "tcp",

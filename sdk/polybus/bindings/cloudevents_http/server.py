@@ -14,17 +14,17 @@ from http import HTTPStatus
 import anyio
 from attrs import frozen
 
-from ..errors import RemoteProtocolError
-from ..message import Kind, Message
-from ..plugins import Admission, Identity, Listening, ListenOptions, WebRoute
-from ..protocols.uprotocol.adapter import UProtocol
-from ..protocols.uprotocol.envelope import ReturnAddress
-from ..protocols.uprotocol.http import Form, form_of, frames_of, http_of
-from ..protocols.uprotocol.names import entity_of
-from ._events_connection import EventsConnection, Posted
-from ._http_server import HttpEndpoint, Request, respond
-from ._ws.asgi import Send
-from ._ws.policy import Turned
+from ...errors import RemoteProtocolError
+from ...message import Kind, Message
+from ...plugins import Admission, Identity, Listening, ListenOptions, WebRoute
+from ...protocols.uprotocol.adapter import UProtocol
+from ...protocols.uprotocol.envelope import ReturnAddress
+from ...protocols.uprotocol.http import Form, form_of, frames_of, http_of
+from ...protocols.uprotocol.names import entity_of
+from ...transports._ws.asgi import Send
+from ...transports._ws.policy import Turned
+from ..http.server import HttpEndpoint, Request, respond
+from .connection import EventsConnection, Posted
 
 __all__ = ["EventsEndpoint"]
 

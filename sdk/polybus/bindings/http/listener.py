@@ -7,19 +7,19 @@ from collections.abc import Callable, Mapping, Sequence
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Final, Protocol
 
-from ..errors import Unsupported
-from ._errai_server import ErraiEndpoint
-from ._events_server import EventsEndpoint
-from ._http_server import turn_away
-from ._ws.asgi_server import answered
-from ._ws.policy import Turned
+from ...errors import Unsupported
+from ...transports._ws.asgi_server import answered
+from ...transports._ws.policy import Turned
+from ..cloudevents_http.server import EventsEndpoint
+from ..jrep_http.server import ErraiEndpoint
+from .server import turn_away
 
 if TYPE_CHECKING:
     import socket
 
-    from ..plugins import Listening, ListenOptions, WebEndpoint, WebRoute
-    from ._stream.urls import NetAddress
-    from ._ws.asgi import Receive, Scope, Send
+    from ...plugins import Listening, ListenOptions, WebEndpoint, WebRoute
+    from ...transports._stream.urls import NetAddress
+    from ...transports._ws.asgi import Receive, Scope, Send
 
 __all__ = ["WEB_ENDPOINTS", "HttpListener"]
 
@@ -149,9 +149,9 @@ def _endpoint(path: str, options: ListenOptions) -> WebEndpoint:
 def _server(options: ListenOptions) -> Callable[[Application, ListenOptions], HttpServer]:
     """uvicorn knows asyncio only, and hypercorn is slower."""
     if options.host.backend == "asyncio":
-        from ._http_uvicorn import UvicornServer
+        from .uvicorn import UvicornServer
 
         return UvicornServer
-    from ._http_hypercorn import HypercornServer
+    from .hypercorn import HypercornServer
 
     return HypercornServer

@@ -10,17 +10,17 @@ from urllib.parse import urlsplit
 import anyio
 import httpx
 
-from ..errors import Forbidden, TooLarge, Unauthorized
-from ..plugins import Closed
-from ._stream.transport import State
-from ._stream.wire import HIGH_WATER, LOW_WATER, call_later, plain_reason
+from ...errors import Forbidden, TooLarge, Unauthorized
+from ...plugins import Closed
+from ...transports._stream.transport import State
+from ...transports._stream.wire import HIGH_WATER, LOW_WATER, call_later, plain_reason
 
 if TYPE_CHECKING:
     import ssl
 
     from anyio.abc import TaskGroup
 
-    from ..plugins import DialOptions, Receiver
+    from ...plugins import DialOptions, Receiver
 
 __all__ = ["HttpClient", "Lost", "lost", "turned_away"]
 

@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Any, Final, Self
 import anyio
 import httpx
 
-from ..errors import Code, ConnectFailed, RemoteProtocolError
-from ..message import Kind, Message
-from ..plugins import Closed
-from ..protocols.uprotocol.adapter import UProtocol
-from ..protocols.uprotocol.http import Form, frames_of, http_of
-from ..protocols.uprotocol.ids import IdFactory
-from ._http_client import HttpClient, Lost, turned_away
+from ...errors import Code, ConnectFailed, RemoteProtocolError
+from ...message import Kind, Message
+from ...plugins import Closed
+from ...protocols.uprotocol.adapter import UProtocol
+from ...protocols.uprotocol.http import Form, frames_of, http_of
+from ...protocols.uprotocol.ids import IdFactory
+from ..http.client import HttpClient, Lost, turned_away
 
 if TYPE_CHECKING:
     import ssl
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 
     from anyio.abc import TaskGroup
 
-    from ..plugins import DialOptions
-    from ..protocols.uprotocol.codec import UProtocolCodec
+    from ...plugins import DialOptions
+    from ...protocols.uprotocol.codec import UProtocolCodec
 
 __all__ = ["EventsClient"]
 

@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING
 import anyio
 from attrs import evolve
 
-from ..plugins import Admission, Handshake, Listening, ListenOptions, Transport, WebRoute
-from ._stream.pace import SLOWEST, Pace
-from ._stream.sockets import is_loopback, tune
-from ._ws.asgi import Receive, Scope, Send, socket_of
-from ._ws.asgi_server import AsgiWebSocket, _address, _at, _decision, _is_open, _upgrade
-from ._ws.policy import Door, Turned, Upgrade, answer, refused
+from ...plugins import Admission, Handshake, Listening, ListenOptions, Transport, WebRoute
+from ...transports._stream.pace import SLOWEST, Pace
+from ...transports._stream.sockets import is_loopback, tune
+from ...transports._ws.asgi import Receive, Scope, Send, socket_of
+from ...transports._ws.asgi_server import AsgiWebSocket, _address, _at, _decision, _is_open, _upgrade
+from ...transports._ws.policy import Door, Turned, Upgrade, answer, refused
 
 if TYPE_CHECKING:
-    from ..limits import Limits
+    from ...limits import Limits
 
 __all__ = ["HttpEndpoint", "Request", "respond", "turn_away"]
 

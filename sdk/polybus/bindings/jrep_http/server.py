@@ -13,13 +13,13 @@ from http import HTTPStatus
 
 import anyio
 
-from ..plugins import WebRoute
-from ._errai_channel import Channels, confirm
-from ._errai_connection import ErraiConnection
-from ._errai_payloads import NOTHING, command_in, complaint
-from ._http_server import HttpEndpoint, Request, respond
-from ._ws.asgi import Send
-from ._ws.policy import Turned, cookies_of, query_of
+from ...plugins import WebRoute
+from ...transports._ws.asgi import Send
+from ...transports._ws.policy import Turned, cookies_of, query_of
+from ..http.server import HttpEndpoint, Request, respond
+from .connection import ErraiConnection
+from .payloads import NOTHING, command_in, complaint
+from .websocket import Channels, confirm
 
 __all__ = ["CHANNEL", "ErraiEndpoint"]
 

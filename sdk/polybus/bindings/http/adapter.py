@@ -11,13 +11,13 @@ from urllib.parse import parse_qsl, urlencode, urlsplit
 
 from attrs import define, field
 
-from ..errors import LocalProtocolError, Unsupported
-from ..plugins import DialOptions, ListenOptions, Transport
-from ._stream.sockets import bind_tcp
-from ._stream.urls import NetAddress, net_address
+from ...errors import LocalProtocolError, Unsupported
+from ...plugins import DialOptions, ListenOptions, Transport
+from ...transports._stream.sockets import bind_tcp
+from ...transports._stream.urls import NetAddress, net_address
 
 if TYPE_CHECKING:
-    from ..plugins import Connector, Listening
+    from ...plugins import Connector, Listening
 
 __all__ = ["Http", "SecureHttp"]
 
@@ -50,10 +50,10 @@ class HttpConnector:
         if options.tls is not None and urlsplit(self.url).scheme != "https":
             raise LocalProtocolError("tls= given for http://, which is not encrypted: use https://", protocol="http")
         if options.subprotocol == "uprotocol":
-            from ._events_client import EventsClient
+            from ..cloudevents_http.client import EventsClient
 
             return await EventsClient.opened(self.url, options.tls, options)
-        from ._errai_client import ErraiClient
+        from ..jrep_http.client import ErraiClient
 
         # Nothing is sent yet: the first request is the protocol's handshake.
         return ErraiClient(self.url, options.tls, options, self.ways, self.frame)
@@ -97,7 +97,7 @@ class Http:
             LocalProtocolError: `tls` is given without need, or is missing.
             Unsupported: The protocol has no form over HTTP, or uvicorn (hypercorn) is not installed.
         """
-        from ._http_listener import HttpListener
+        from .listener import HttpListener
 
         address = self._address(url)
         secure = self.name == "https"

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from asyncio import TimerHandle
+
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 
-from ._stream.sockets import signs_of
+from ...transports._stream.sockets import signs_of
 
 __all__ = ["PatientWebSockets"]
 
@@ -37,7 +39,7 @@ class PatientWebSockets(WebSocketsSansIOProtocol):
     def keepalive_timeout(self) -> None:
         """No answer to the ping in time."""
         if self._lives() and self.ping_timeout is not None:
-            self.pong_timer = self.loop.call_later(self.ping_timeout, self.keepalive_timeout)
+            self.pong_timer: TimerHandle | None = self.loop.call_later(self.ping_timeout, self.keepalive_timeout)
         else:
             super().keepalive_timeout()
 

@@ -12,19 +12,19 @@ from typing import TYPE_CHECKING, Final
 
 import anyio
 
-from ..plugins import Closed
-from ._errai_intake import Intake
-from ._errai_payloads import NOTHING, Echo, next_payload, readable, word
-from ._errai_requests import HEADERS, POLL, Requests
-from ._errai_upgrade import PATIENCE, Offer, Upgrade, offer_in
-from ._http_client import HttpClient, Lost
-from ._stream.transport import State
+from ...plugins import Closed
+from ...transports._stream.transport import State
+from ..http.client import HttpClient, Lost
+from .intake import Intake
+from .payloads import NOTHING, Echo, next_payload, readable, word
+from .requests import HEADERS, POLL, Requests
+from .upgrade import PATIENCE, Offer, Upgrade, offer_in
 
 if TYPE_CHECKING:
     import ssl
 
-    from ..plugins import DialOptions
-    from ._ws.transport import WebSocketTransport
+    from ...plugins import DialOptions
+    from ...transports._ws.transport import WebSocketTransport
 
 __all__ = ["FRAME", "ErraiClient"]
 
@@ -59,7 +59,7 @@ class ErraiClient(HttpClient):
         self._ways = ways
         self._frame = frame
         # A real server puts all that waits into one answer.
-        self.max_answer = max(self.max_answer, options.host.limits.payload)
+        self.max_answer: int = max(self.max_answer, options.host.limits.payload)
         self._intake = Intake(options.host, lambda payload: self.deliver([payload]))
         self._posting = anyio.Lock()
         """Held by whoever posts: an answer that has not been delivered may not be overtaken by what comes on another way."""

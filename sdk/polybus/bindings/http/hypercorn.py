@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 import anyio
 
-from ..errors import Unsupported
+from ...errors import Unsupported
 
 if TYPE_CHECKING:
     import socket
     import ssl
 
-    from ..plugins import AsgiApp, ListenOptions
+    from ...plugins import AsgiApp, ListenOptions
 
 __all__ = ["HypercornServer"]
 

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 import anyio
 import anyio.lowlevel
 
-from ..json_arrays import cut
+from ...json_arrays import cut
 
 if TYPE_CHECKING:
-    from ..plugins import Host
+    from ...plugins import Host
 
 __all__ = ["Intake"]
 

@@ -14,18 +14,18 @@ from typing import TYPE_CHECKING
 
 import anyio
 
-from ..errors import TooLarge
-from ..plugins import Closed
-from ._errai_intake import Intake
-from ._errai_payloads import NOTHING, Offering, next_payload
-from ._errai_tokens import Tokens
-from ._stream.transport import State
-from ._stream.wire import HIGH_WATER, LOW_WATER, call_later
+from ...errors import TooLarge
+from ...plugins import Closed
+from ...transports._stream.transport import State
+from ...transports._stream.wire import HIGH_WATER, LOW_WATER, call_later
+from .intake import Intake
+from .payloads import NOTHING, Offering, next_payload
+from .tokens import Tokens
 
 if TYPE_CHECKING:
-    from ..plugins import Host, Receiver
-    from ._errai_channel import Channel
-    from ._http_server import Request
+    from ...plugins import Host, Receiver
+    from ..http.server import Request
+    from .websocket import Channel
 
 __all__ = ["ErraiConnection"]
 

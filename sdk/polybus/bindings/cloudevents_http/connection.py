@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING, Any
 
 import anyio
 
-from ..errors import TooLarge
-from ..message import Kind, Message
-from ..plugins import Closed
-from ..protocols.uprotocol.ids import IdFactory
-from ._stream.transport import State
+from ...errors import TooLarge
+from ...message import Kind, Message
+from ...plugins import Closed
+from ...protocols.uprotocol.ids import IdFactory
+from ...transports._stream.transport import State
 
 if TYPE_CHECKING:
-    from ..plugins import Identity, Receiver
-    from ..protocols.uprotocol.adapter import UProtocol
-    from ._http_server import Request
+    from ...plugins import Identity, Receiver
+    from ...protocols.uprotocol.adapter import UProtocol
+    from ..http.server import Request
 
 __all__ = ["EventsConnection", "Posted"]
 

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 import anyio
 
-from ..errors import Unsupported
+from ...errors import Unsupported
 
 if TYPE_CHECKING:
     import socket
 
-    from ..plugins import AsgiApp, ListenOptions
+    from ...plugins import AsgiApp, ListenOptions
 
 __all__ = ["UvicornServer"]
 
@@ -33,7 +33,7 @@ class UvicornServer:
             import uvicorn
             from uvicorn.lifespan.off import LifespanOff
 
-            from ._uvicorn_pings import PatientWebSockets
+            from .uvicorn_pings import PatientWebSockets
         except ImportError as error:
             raise Unsupported(f"to serve HTTP alone needs uvicorn ({error}): pip install 'polybus[fastapi]'") from None
 

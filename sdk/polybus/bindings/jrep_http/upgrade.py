@@ -9,13 +9,13 @@ from urllib.parse import urlsplit
 import anyio
 from attrs import field, frozen
 
-from ..errors import BusError
-from ..plugins import Closed, DialOptions
-from ._errai_payloads import MAX_WORD, command_in, word
+from ...errors import BusError
+from ...plugins import Closed, DialOptions
+from .payloads import MAX_WORD, command_in, word
 
 if TYPE_CHECKING:
-    from ._errai_requests import Requests
-    from ._ws.transport import WebSocketTransport
+    from ...transports._ws.transport import WebSocketTransport
+    from .requests import Requests
 
 __all__ = ["Offer", "Upgrade", "offer_in"]
 
@@ -145,7 +145,7 @@ class Upgrade:
             BusError: There is no WebSocket.
             Lost: The posts do not get through either.
         """
-        from ._ws.client import open_websocket
+        from ...transports._ws.client import open_websocket
 
         url, host = self._offer.url, self._options.host
         headers = self._requests.upgrade_headers(url)

@@ -10,14 +10,14 @@ from urllib.parse import urlsplit
 
 import httpx
 
-from ..plugins import Closed
-from ._errai_events import EventReader, EventTooLarge
-from ._errai_payloads import NOTHING
-from ._http_client import Lost, lost, turned_away
+from ...plugins import Closed
+from ..http.client import Lost, lost, turned_away
+from ..http.sse import EventReader, EventTooLarge
+from .payloads import NOTHING
 
 if TYPE_CHECKING:
-    from ..plugins import DialOptions
-    from ._http_client import HttpClient
+    from ...plugins import DialOptions
+    from ..http.client import HttpClient
 
 __all__ = ["HEADERS", "POLL", "Requests"]
 

@@ -17,18 +17,18 @@ from collections.abc import Callable, Sequence
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Final, Literal
 
-from ..plugins import Closed
-from ._errai_payloads import MAX_WORD, said, word
-from ._stream.wire import call_later
-from ._ws.asgi import AsgiTransport, Receive, Scope, Send, socket_of
-from ._ws.asgi_server import accept, answered
-from ._ws.policy import Turned
+from ...plugins import Closed
+from ...transports._stream.wire import call_later
+from ...transports._ws.asgi import AsgiTransport, Receive, Scope, Send, socket_of
+from ...transports._ws.asgi_server import accept, answered
+from ...transports._ws.policy import Turned
+from .payloads import MAX_WORD, said, word
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from ._errai_connection import ErraiConnection
-    from ._http_server import Request
+    from ..http.server import Request
+    from .connection import ErraiConnection
 
 __all__ = ["Channel", "Channels", "confirm"]
 

@@ -1,0 +1,1 @@
+"""Protocols over HTTP: each package binds one protocol to requests and responses."""

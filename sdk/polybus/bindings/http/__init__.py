@@ -1,0 +1,1 @@
+"""HTTP for every binding: the transport adapter, client, server and listener."""
