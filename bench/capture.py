@@ -19,9 +19,9 @@ import anyio
 
 from polybus import Bus, connect
 from polybus.capture import Recorder, make_recorder
-from polybus.capture.marks import DIRECTION_OUT
-from polybus.capture.taps import FIELDS, MOST, End
-from polybus.capture.writer_process import WriterProcess
+from polybus.capture.record.taps import FIELDS, MOST, End
+from polybus.capture.store.flags import DIRECTION_OUT
+from polybus.capture.writer.process import WriterProcess
 
 ROUNDS = 5
 PROTOCOLS = ("ubre", "csb", "jrep", "uprotocol")

@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from attrs import asdict, evolve, frozen
 
-from polybus.capture.segments import SegmentWriter
+from polybus.capture.store.segments import SegmentWriter
 from tests.capture.generator import PROTOCOLS, Traffic, traffic
 
 __all__ = ["Truth", "make", "truth_of"]

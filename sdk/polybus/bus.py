@@ -23,8 +23,8 @@ from .stats import Counters, Stats
 from .tunnels import Entrance
 
 if TYPE_CHECKING:
-    from .capture.recorder import Recorder
-    from .capture.recording import Recording
+    from .capture.record.recorder import Recorder
+    from .capture.record.recording import Recording
 
 __all__ = ["Bus", "Middleware"]
 

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     import ssl
 
     from .bus import Bus
-    from .capture.recorder import Recorder
+    from .capture.record.recorder import Recorder
     from .runtime import Runtime
 
 __all__ = ["Connecting", "Headers"]

@@ -21,8 +21,8 @@ from .plugins import Closed, Handshake, Identity
 
 if TYPE_CHECKING:
     from .bus import Bus
-    from .capture.recorder import Recorder
-    from .capture.taps import Tap
+    from .capture.record.recorder import Recorder
+    from .capture.record.taps import Tap
     from .outbox import Outbox
     from .plugins import ProtocolAdapter, Receiver, Role, Session, Transport
     from .runtime import Runtime

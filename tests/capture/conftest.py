@@ -19,7 +19,7 @@ def _written_by_a_thread_on_other_loops(request: pytest.FixtureRequest, monkeypa
         return
     loop, options = ("asyncio", {}) if callspec is None else callspec.params.get("anyio_backend", ("asyncio", {}))
     if loop != "asyncio" or options.get("use_uvloop"):
-        monkeypatch.setattr("polybus.capture.recorder.possible", lambda: False)
+        monkeypatch.setattr("polybus.capture.record.recorder.possible", lambda: False)
 
 
 @pytest.fixture(scope="module")

@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 from attrs import field, frozen
 
 from polybus.capture.schema import DIRECTION_IN, DIRECTION_OUT, FLAG_GAP_BEFORE, FRAMES
-from polybus.capture.segments import SegmentWriter
+from polybus.capture.store.segments import SegmentWriter
 
 from .wires import SUBJECTS, Variant, options_text, variants
 

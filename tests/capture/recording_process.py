@@ -18,8 +18,8 @@ import anyio
 
 from polybus import Bus
 from polybus.capture import RecorderStats
-from polybus.capture.segments import SegmentWriter
-from polybus.capture.writer_process import WriterProcess
+from polybus.capture.store.segments import SegmentWriter
+from polybus.capture.writer.process import WriterProcess
 from polybus.testing import pair
 from tests.support import eventually
 

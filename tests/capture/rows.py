@@ -7,8 +7,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from polybus.capture import decoding
-from polybus.capture.decoding import Decoded, decode
+from polybus.capture.decoding import decoder
+from polybus.capture.decoding.decoder import Decoded, decode
 from polybus.capture.schema import FRAMES
 
 _USUAL: dict[str, Any] = {
@@ -47,7 +47,7 @@ def run(first: int, count: int, **given: Any) -> pa.RecordBatch:
 def read_alone(rows: pa.RecordBatch) -> Decoded:
     """What rows say, each of them read by the codec by itself."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(decoding, "_MANY", 1 << 30)
+        patch.setattr(decoder, "_MANY", 1 << 30)
         return decode(rows)
 
 

@@ -12,10 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from polybus.body import check_json
-from polybus.capture import alike
-from polybus.capture.decoding import decode
-from polybus.capture.sound import sound_json
-from polybus.capture.wires import wire_of
+from polybus.capture.decoding.decoder import decode
+from polybus.capture.decoding.vectorized import templates as alike
+from polybus.capture.decoding.vectorized.json_check import sound_json
+from polybus.capture.decoding.wires import wire_of
 from polybus.errors import EncodeError
 
 from .generator import PROTOCOLS, traffic

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from polybus.capture.decoding import Decoded, decode
-from polybus.capture.event_columns import frame_columns
+from polybus.capture.decoding.decoder import Decoded, decode
+from polybus.capture.decoding.event_columns import frame_columns
 from polybus.capture.schema import EVENTS, FLAG_GAP_BEFORE, FLAG_REDACTED, FLAG_TRUNCATED, QUARANTINE, QUARANTINE_REASONS
 
 from .generator import PROTOCOLS, traffic

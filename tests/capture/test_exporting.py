@@ -9,9 +9,10 @@ from typing import Any, Literal
 import pyarrow.parquet as pq
 import pytest
 
-from polybus.capture import Capture, CaptureError, compact, export, exporting, recover, verify
+from polybus.capture import Capture, CaptureError, compact, export, recover, verify
 from polybus.capture.schema import EVENTS, FRAMES, QUARANTINE
-from polybus.capture.segments import SegmentWriter
+from polybus.capture.store import export as exporting
+from polybus.capture.store.segments import SegmentWriter
 
 from . import rows
 from .generator import Traffic

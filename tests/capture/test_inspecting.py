@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from polybus.capture import Capture, info, verify
-from polybus.capture.segments import SegmentWriter
+from polybus.capture.store.segments import SegmentWriter
 
 from .generator import Traffic
 

@@ -7,12 +7,12 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from polybus.capture.batches import Batches, frames_of
-from polybus.capture.gaps import Gap
-from polybus.capture.marks import FLAG_GAP_BEFORE
-from polybus.capture.packing import HEAD, Packed, Packer, joined, size_of_body, unpacked
+from polybus.capture.record.gaps import Gap
+from polybus.capture.record.packing import HEAD, Packed, Packer, joined, size_of_body, unpacked
+from polybus.capture.record.taps import End, Ttl
 from polybus.capture.schema import FRAMES
-from polybus.capture.taps import End, Ttl
+from polybus.capture.store.batches import Batches, frames_of
+from polybus.capture.store.flags import FLAG_GAP_BEFORE
 
 
 def _connection(number: int) -> list[End]:

@@ -29,17 +29,17 @@ import pytest
 
 from polybus import Backoff, Bus, LocalProtocolError, connect, sync
 from polybus.capture import Capture, CaptureError, Recorder, Recording, decode, make_recorder
-from polybus.capture.batches import Batches
-from polybus.capture.counts import BATCH_ROWS
-from polybus.capture.gaps import Gap
-from polybus.capture.packing import Packer
+from polybus.capture.record.gaps import Gap
+from polybus.capture.record.packing import Packer
+from polybus.capture.record.row_buffer import Waiting
+from polybus.capture.record.taps import FIELDS, MOST, End
 from polybus.capture.schema import DIRECTION_IN, DIRECTION_OUT, FLAG_GAP_BEFORE, FLAG_REDACTED
-from polybus.capture.segments import SegmentWriter
-from polybus.capture.taps import FIELDS, MOST, End
-from polybus.capture.waiting import Waiting
-from polybus.capture.writer_process import WriterProcess
-from polybus.capture.writer_thread import WriterThread
-from polybus.capture.writing import Writer
+from polybus.capture.store.batches import Batches
+from polybus.capture.store.segments import SegmentWriter
+from polybus.capture.writer.process import WriterProcess
+from polybus.capture.writer.stats import BATCH_ROWS
+from polybus.capture.writer.thread import WriterThread
+from polybus.capture.writer.writer import Writer
 from polybus.testing import pair
 from tests.capture.recording_process import HELD_BACK
 from tests.support import bounded, eventually, until
@@ -367,8 +367,8 @@ def test_a_full_disk_is_marked_and_recording_goes_on_when_there_is_room(
             raise OSError(errno.ENOSPC, "No space left on device")
         return write(file, data)
 
-    monkeypatch.setattr("polybus.capture.segments.os.write", maybe)
-    monkeypatch.setattr("polybus.capture.writing.RETRY", 0.0)
+    monkeypatch.setattr("polybus.capture.store.segments.os.write", maybe)
+    monkeypatch.setattr("polybus.capture.writer.writer.RETRY", 0.0)
 
     with _opened(tmp_path, apart=False) as recorder:
         end = _end()
@@ -465,7 +465,7 @@ def test_a_disk_that_stays_full_is_told_once(
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(SegmentWriter, "write", never)
-    monkeypatch.setattr("polybus.capture.writing.RETRY", 0.0)
+    monkeypatch.setattr("polybus.capture.writer.writer.RETRY", 0.0)
     with _opened(tmp_path, apart=False) as recorder:
         for number in range(3):
             recorder.take((_end(), number, _frame(number), None))
@@ -478,8 +478,8 @@ def test_a_disk_that_stays_full_is_told_once(
 def test_a_capture_keeps_to_its_size_and_says_what_is_gone(
     apart: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("polybus.capture.writer_thread.FLUSH_SECONDS", 0.005)
-    monkeypatch.setattr("polybus.capture.writer_process.FLUSH_SECONDS", 0.005)
+    monkeypatch.setattr("polybus.capture.writer.thread.FLUSH_SECONDS", 0.005)
+    monkeypatch.setattr("polybus.capture.writer.process.FLUSH_SECONDS", 0.005)
     noise = [os.urandom(2000) for _ in range(50)]
     with _opened(tmp_path, apart=apart, max_bytes=1 << 18, redact=None) as recorder:
         end = _end()
@@ -786,7 +786,7 @@ def test_a_forked_child_does_not_keep_the_writer_waiting(tmp_path: Path) -> None
 @BOTH
 def test_a_forked_child_that_ends_leaves_the_recording_to_its_parent(apart: bool, tmp_path: Path) -> None:
     script = (
-        "import os, sys\nfrom polybus.capture import make_recorder\nfrom polybus.capture.taps import End\n"
+        "import os, sys\nfrom polybus.capture import make_recorder\nfrom polybus.capture.record.taps import End\n"
         "recorder = make_recorder(sys.argv[1])\nrecorder._apart = bool(int(sys.argv[2]))\nrecorder.open()\n"
         "for number in range(3): recorder.take((End(0), number, b'x', None))\n"
         "if not os.fork(): sys.exit()\n"
@@ -817,7 +817,7 @@ def test_a_writer_that_another_one_follows_does_not_say_that_the_recording_is_ov
 @pytest.mark.native
 def test_a_program_that_ends_without_leaving_loses_nothing(tmp_path: Path) -> None:
     script = (
-        "import sys\nfrom polybus.capture import make_recorder\nfrom polybus.capture.taps import End\n"
+        "import sys\nfrom polybus.capture import make_recorder\nfrom polybus.capture.record.taps import End\n"
         "recorder = make_recorder(sys.argv[1])\nrecorder.open()\n"
         "for number in range(900): recorder.take((End(0), number, b'x', None))"
     )

@@ -12,7 +12,7 @@ import pytest
 
 from polybus.capture import Capture, CaptureError, compact, decode, info, recover, verify
 from polybus.capture.schema import FRAMES
-from polybus.capture.segments import SegmentReader, SegmentWriter
+from polybus.capture.store.segments import SegmentReader, SegmentWriter
 from polybus.cli.app import run
 
 from .generator import Traffic

@@ -15,12 +15,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from polybus.capture.blanking import blank
-from polybus.capture.decoding import decode
-from polybus.capture.headers_only import headers_only
-from polybus.capture.redaction import Redaction, redact_default
+from polybus.capture.decoding.decoder import decode
+from polybus.capture.decoding.headers_only import headers_only
+from polybus.capture.record.redact_bytes import blank
+from polybus.capture.record.redaction import Redaction, redact_default
+from polybus.capture.record.taps import End
 from polybus.capture.schema import DIRECTION_OUT, FLAG_REDACTED, FLAG_TRUNCATED
-from polybus.capture.taps import End
 from polybus.message import Kind, Message
 from polybus.protocols import UProtocol
 from polybus.urls import find_protocol

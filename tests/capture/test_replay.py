@@ -17,10 +17,10 @@ import pytest
 
 from polybus import Bus, ConnectFailed, Context, Message, NotFound, connect
 from polybus.capture import Capture, CaptureError, Selection, decode, info, make_recorder, replay
-from polybus.capture.said import said_by_clients
+from polybus.capture.record.taps import End
+from polybus.capture.replaying.recorded_messages import said_by_clients
 from polybus.capture.schema import DIRECTION_OUT, FLAG_GAP_BEFORE
-from polybus.capture.segments import SegmentWriter
-from polybus.capture.taps import End
+from polybus.capture.store.segments import SegmentWriter
 from polybus.message import Kind
 from polybus.protocols import Csb, UProtocol
 from tests.support import bounded, eventually
@@ -232,7 +232,7 @@ async def test_nothing_is_kept_of_a_connection_that_has_ended(tmp_path: Path, mo
         gc.collect()
         return len(there)
 
-    monkeypatch.setattr("polybus.capture.replaying.Bus", bus)
+    monkeypatch.setattr("polybus.capture.replaying.player.Bus", bus)
     rows = []
     for number in range(5):
         says = _asks(2 * number, 0, 0, 0, conn_id=f"c-{number}", frame=b'{"publish":"news.today","body":%d}' % number)
@@ -419,7 +419,7 @@ async def test_a_recording_of_one_protocol_can_be_said_in_another(tmp_path: Path
 
 @bounded
 async def test_a_proxy_records_what_passes_and_changes_nothing(tmp_path: Path) -> None:
-    from polybus.capture.proxy import RecordingProxy
+    from polybus.capture.record.proxy import RecordingProxy
 
     for protocol, transport in (("ubre", "ws"), ("csb", "tcp"), ("jrep", "tcp"), ("uprotocol", "ws")):
         folder = tmp_path / protocol
@@ -442,7 +442,7 @@ async def test_a_proxy_records_what_passes_and_changes_nothing(tmp_path: Path) -
 @bounded
 async def test_a_proxy_records_what_strangers_write_so_that_it_can_be_read(format: str, tmp_path: Path) -> None:
     """A hash that is text, as up-python and up-java write it: strict buses refuse it, a proxy refuses nothing."""
-    from polybus.capture.proxy import RecordingProxy
+    from polybus.capture.record.proxy import RecordingProxy
 
     codec = UProtocol(format=format, mode="lenient").codec()  # type: ignore[arg-type]
     attributes = {"id": "018bcfe5-687b-8000-8000-000000000007", "source": "//v/body/1/door.front#Door", "note": "some hash"}
@@ -463,7 +463,7 @@ async def test_a_proxy_records_what_strangers_write_so_that_it_can_be_read(forma
 @bounded
 async def test_a_proxy_lets_in_whom_the_server_lets_in(tmp_path: Path) -> None:
     from polybus import Handshake, Unauthorized
-    from polybus.capture.proxy import RecordingProxy
+    from polybus.capture.record.proxy import RecordingProxy
 
     def authenticate(handshake: Handshake) -> str | None:
         return "joe" if handshake.headers.get("authorization") == "Bearer hunter2" else None
@@ -489,7 +489,7 @@ async def test_a_proxy_lets_in_whom_the_server_lets_in(tmp_path: Path) -> None:
 @bounded
 async def test_a_proxy_hands_on_what_the_client_has_put_behind_the_question_mark(tmp_path: Path) -> None:
     from polybus import Handshake
-    from polybus.capture.proxy import RecordingProxy
+    from polybus.capture.record.proxy import RecordingProxy
 
     seen = []
 

@@ -11,9 +11,9 @@ import pyarrow.fs as pafs
 import pytest
 
 from polybus.capture import CaptureError
-from polybus.capture.reading import Capture, Position
 from polybus.capture.schema import FRAMES
-from polybus.capture.segments import SegmentWriter
+from polybus.capture.store.reader import Capture, Position
+from polybus.capture.store.segments import SegmentWriter
 
 from .rows import run
 
@@ -139,7 +139,7 @@ def test_a_missing_segment_is_an_error_that_names_it(tmp_path: Path) -> None:
 
 def test_an_unknown_version_is_an_error_that_names_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as later:
-        later.setattr("polybus.capture.segments.FRAMES", FRAMES.with_metadata({"polybus.capture": "77"}))
+        later.setattr("polybus.capture.store.segments.FRAMES", FRAMES.with_metadata({"polybus.capture": "77"}))
         writer = SegmentWriter(tmp_path, 0)
         writer.write(run(0, 1), 0)
         writer.close()

@@ -10,7 +10,7 @@ import pytest
 
 from polybus.capture import Capture, decode, export, info, recover, replay, verify
 from polybus.capture.schema import FLAG_GAP_BEFORE
-from polybus.capture.segments import SegmentWriter
+from polybus.capture.store.segments import SegmentWriter
 
 from .rows import batch, row
 

@@ -10,7 +10,7 @@ import pytest
 from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
 
-from polybus.capture.segments import SegmentWriter
+from polybus.capture.store.segments import SegmentWriter
 from polybus.cli.analyse import _reason, _run, _say, _why
 from polybus.cli.app import run
 from polybus.spark import Done, Pipeline

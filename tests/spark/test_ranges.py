@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pytest
 
-from polybus.capture.reading import Capture
+from polybus.capture.store.reader import Capture
 from polybus.spark import ranges
 from polybus.spark.ranges import Place, Range, RangeReader, Window, plan
 from polybus.spark.workers import settle

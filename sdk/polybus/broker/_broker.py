@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     import ssl
 
     from .._loop import Loop
-    from ..capture.recorder import Recorder
+    from ..capture.record.recorder import Recorder
 
 __all__ = ["Broker"]
 

@@ -6,28 +6,28 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .decoding import Decoded as Decoded
-    from .decoding import decode as decode
+    from .decoding.decoder import Decoded as Decoded
+    from .decoding.decoder import decode as decode
     from .errors import CaptureError as CaptureError
-    from .exporting import compact as compact
-    from .exporting import export as export
-    from .inspecting import Info as Info
-    from .inspecting import Verdict as Verdict
-    from .inspecting import info as info
-    from .inspecting import verify as verify
-    from .reading import Batch as Batch
-    from .reading import Capture as Capture
-    from .reading import Position as Position
-    from .recorder import Recorder as Recorder
-    from .recorder import RecorderStats as RecorderStats
-    from .recording import Recording as Recording
-    from .recording import make_recorder as make_recorder
-    from .recovering import Recovered as Recovered
-    from .recovering import recover as recover
-    from .redaction import redact_default as redact_default
-    from .replaying import Replayed as Replayed
-    from .replaying import Selection as Selection
-    from .replaying import replay as replay
+    from .record.recorder import Recorder as Recorder
+    from .record.recorder import RecorderStats as RecorderStats
+    from .record.recording import Recording as Recording
+    from .record.recording import make_recorder as make_recorder
+    from .record.redaction import redact_default as redact_default
+    from .replaying.player import Replayed as Replayed
+    from .replaying.player import Selection as Selection
+    from .replaying.player import replay as replay
+    from .store.export import compact as compact
+    from .store.export import export as export
+    from .store.inspection import Info as Info
+    from .store.inspection import Verdict as Verdict
+    from .store.inspection import info as info
+    from .store.inspection import verify as verify
+    from .store.reader import Batch as Batch
+    from .store.reader import Capture as Capture
+    from .store.reader import Position as Position
+    from .store.recovery import Recovered as Recovered
+    from .store.recovery import recover as recover
 
 __all__ = [
     "Batch",
@@ -55,28 +55,28 @@ __all__ = [
 ]
 
 _HOMES = {
-    "Batch": "reading",
-    "Capture": "reading",
+    "Batch": "store.reader",
+    "Capture": "store.reader",
     "CaptureError": "errors",
-    "Decoded": "decoding",
-    "Position": "reading",
-    "Recorder": "recorder",
-    "RecorderStats": "recorder",
-    "Recording": "recording",
-    "decode": "decoding",
-    "make_recorder": "recording",
-    "redact_default": "redaction",
-    "Replayed": "replaying",
-    "Selection": "replaying",
-    "replay": "replaying",
-    "Info": "inspecting",
-    "Recovered": "recovering",
-    "Verdict": "inspecting",
-    "compact": "exporting",
-    "export": "exporting",
-    "info": "inspecting",
-    "recover": "recovering",
-    "verify": "inspecting",
+    "Decoded": "decoding.decoder",
+    "Position": "store.reader",
+    "Recorder": "record.recorder",
+    "RecorderStats": "record.recorder",
+    "Recording": "record.recording",
+    "decode": "decoding.decoder",
+    "make_recorder": "record.recording",
+    "redact_default": "record.redaction",
+    "Replayed": "replaying.player",
+    "Selection": "replaying.player",
+    "replay": "replaying.player",
+    "Info": "store.inspection",
+    "Recovered": "store.recovery",
+    "Verdict": "store.inspection",
+    "compact": "store.export",
+    "export": "store.export",
+    "info": "store.inspection",
+    "recover": "store.recovery",
+    "verify": "store.inspection",
 }
 
 

@@ -10,7 +10,7 @@ from typing import Final
 
 import pyarrow as pa
 
-from .marks import DIRECTION_IN, DIRECTION_OUT, FLAG_GAP_BEFORE, FLAG_REDACTED, FLAG_TRUNCATED
+from .store.flags import DIRECTION_IN, DIRECTION_OUT, FLAG_GAP_BEFORE, FLAG_REDACTED, FLAG_TRUNCATED
 
 __all__ = [
     "DIRECTION_IN",

@@ -106,7 +106,7 @@ def _is_interrupted(error: BaseException | None) -> bool:
 
 
 def _is_little(capture: str) -> bool:
-    from ..capture.reading import Capture
+    from ..capture.store.reader import Capture
 
     return sum(segment.size for segment in Capture(capture).segments()) < _LITTLE
 

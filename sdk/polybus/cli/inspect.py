@@ -10,7 +10,7 @@ from typing import Annotated, Any, BinaryIO
 import typer
 from attrs import asdict, field, frozen
 
-from ..capture.blanking import is_secret
+from ..capture.record.redact_bytes import is_secret
 from ..errors import BusError, RemoteProtocolError
 from ..limits import Limits
 from ..message import Message

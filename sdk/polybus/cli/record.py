@@ -57,7 +57,7 @@ def record(
     """
     logging.basicConfig(format="%(levelname)s %(name)s: %(message)s")
     capture = captures()
-    from ..capture.proxy import RecordingProxy
+    from ..capture.record.proxy import RecordingProxy
 
     try:
         where = listen or _beside(url)

@@ -12,12 +12,12 @@ from typing import Any, Final
 import attrs
 import pyarrow as pa
 
-from polybus.capture.event_columns import frame_columns
-from polybus.capture.joining import decoded
-from polybus.capture.reading import Capture
+from polybus.capture.decoding.concat import decoded
+from polybus.capture.decoding.event_columns import frame_columns
 from polybus.capture.schema import EXCHANGES
+from polybus.capture.store.reader import Capture
 
-from ..capture.compute import pc
+from ..capture.store.compute import pc
 from .patience import LONGEST_MS, Patience
 from .ranges import LAST_NS, Window
 

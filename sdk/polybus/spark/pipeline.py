@@ -10,7 +10,7 @@ import attrs
 from pyspark.sql import DataFrame, SparkSession
 
 from polybus.capture.errors import CaptureError
-from polybus.capture.reading import Capture
+from polybus.capture.store.reader import Capture
 
 from .manifest import Counts, Output
 from .metrics import measure

@@ -12,10 +12,10 @@ import attrs
 import pyarrow as pa
 
 from polybus.capture.errors import CaptureError
-from polybus.capture.reading import Capture, Position, Segment
-from polybus.capture.segments import SegmentReader, Stretch, lock
+from polybus.capture.store.reader import Capture, Position, Segment
+from polybus.capture.store.segments import SegmentReader, Stretch, lock
 
-from ..capture.compute import pc
+from ..capture.store.compute import pc
 
 __all__ = ["Place", "Range", "RangeReader", "Window", "plan", "reach"]
 

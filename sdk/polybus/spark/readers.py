@@ -23,11 +23,11 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 
+from polybus.capture.decoding.concat import decoded
+from polybus.capture.decoding.event_columns import frame_columns
 from polybus.capture.errors import CaptureError
-from polybus.capture.event_columns import frame_columns
-from polybus.capture.joining import decoded
-from polybus.capture.reading import Capture
 from polybus.capture.schema import EVENTS, FRAMES, QUARANTINE
+from polybus.capture.store.reader import Capture
 
 from .matching import exchanges
 from .options import PLACES, Options

@@ -13,8 +13,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from polybus.capture.errors import CaptureError
-from polybus.capture.reading import Capture
-from polybus.capture.segments import Stretch
+from polybus.capture.store.reader import Capture
+from polybus.capture.store.segments import Stretch
 
 from .clocks import CLOCKS, Clocks
 from .correlation import CARRIED, FINAL, OPEN, ORPHANS, exchanges_of, fold, orphans_of, part_of, turns_of

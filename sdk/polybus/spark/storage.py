@@ -12,9 +12,9 @@ from typing import Any
 import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 
-from polybus.capture.filesystems import find_filesystem
+from polybus.capture.store.filesystems import find_filesystem
 
-from ..capture.compute import pc
+from ..capture.store.compute import pc
 
 fcntl: ModuleType | None
 try:

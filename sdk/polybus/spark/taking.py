@@ -16,11 +16,11 @@ import attrs
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from polybus.capture.joining import decoded
+from polybus.capture.decoding.concat import decoded
 from polybus.capture.schema import FLAG_GAP_BEFORE
-from polybus.capture.segments import Stretch
+from polybus.capture.store.segments import Stretch
 
-from ..capture.compute import pc
+from ..capture.store.compute import pc
 from .ranges import Range, RangeReader, Window
 from .storage import Storage
 from .workers import settle

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from ..backoff import Backoff
     from ..bus import Bus
-    from ..capture.recording import Recording
+    from ..capture.record.recording import Recording
     from ..connecting import Headers
     from ..events import BusEvent
     from ..plugins import Connector, ProtocolAdapter

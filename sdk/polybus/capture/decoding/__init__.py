@@ -1,0 +1,1 @@
+"""Decoding of recorded frames to events."""

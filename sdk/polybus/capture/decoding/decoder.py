@@ -1,0 +1,180 @@
+"""Frames to events: an Arrow batch in, Arrow batches out. No Spark here; Spark uses this.
+
+It stands on the codecs that the bus uses. A codec has no role and no state, so frames of both directions are read, from the
+middle of a connection on, each by itself.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from ...errors import RemoteProtocolError
+from ...limits import Limits
+from ..schema import FLAG_GAP_BEFORE, QUARANTINE
+from ..store.compute import pc
+from .event_columns import EventColumns, Part, Said
+from .event_mapping import Row
+from .quarantine_reasons import reason_of
+from .vectorized.numpy_bytes import distinct
+from .wires import LIMITS, MARK, Wire, wire_of
+
+__all__ = ["Decoded", "decode"]
+
+_MANY: Final = 16
+"""Rows alike, from which on it is worth while to read them together."""
+
+
+class Decoded(NamedTuple):
+    """What a batch of frames says.
+
+    ``frames`` is the number of frames that went in: those with at least one event, plus the rows of the quarantine, plus
+    ``empty`` ones. Rows that only mark a gap are no frames; those that mark the begin or end of a connection count as frames,
+    and are events.
+    """
+
+    events: pa.RecordBatch
+    """In the columns of `schema.EVENTS`, by (seq, sub)."""
+    quarantine: pa.RecordBatch
+    """In the columns of `schema.QUARANTINE`; those of the frame that were not given are null."""
+    empty: int
+    """Frames that say nothing, by the rules of their protocol."""
+    frames: int
+    refused: int
+    """Messages that could not be read, of frames that hold others that could."""
+
+
+def decode(batch: pa.RecordBatch, limits: Limits = LIMITS, columns: Sequence[str] | None = None) -> Decoded:
+    """The events and the quarantine of a batch of `schema.FRAMES` rows.
+
+    Args:
+        batch: Rows of a capture, in any cut and any order; of their columns at least those that `frame_columns` names.
+        limits: For the codecs.
+        columns: Of the events, at least one; None for all. What is not wanted is not made.
+
+    Raises:
+        KeyError: A column is missing, or there is none of this name.
+    """
+    work = _Work(batch)
+    gaps = 0
+    wires, which = _wires(batch, limits)
+    rest = work.read_many(wires, which, limits)
+    rows = batch if len(rest) == batch.num_rows else batch.take(pa.array(rest))
+    frames, flags = rows.column("frame").to_pylist(), rows.column("flags").to_pylist()
+    for row, frame, flag, number in zip(rest.tolist(), frames, flags, which[rest].tolist(), strict=True):
+        if frame is not None:
+            work.read(row, frame, wires[number], flag)
+        elif flag & FLAG_GAP_BEFORE:
+            gaps += 1
+        else:
+            work.mark(row, wires[number])
+    return Decoded(work.events(columns), work.quarantine(), work.empty, batch.num_rows - gaps, work.refused)
+
+
+def _wires(batch: pa.RecordBatch, limits: Limits) -> tuple[list[Wire], Any]:
+    """How frames are read, and which of these each row is (`numpy.ndarray`)."""
+    protocols, options = (batch.column(name).dictionary_encode("encode") for name in ("protocol", "options"))
+    codes = protocols.indices.to_numpy().astype(np.int64) * len(options.dictionary) + options.indices.to_numpy()
+    known, which = distinct(codes)
+    names, texts = protocols.dictionary.to_pylist(), options.dictionary.to_pylist()
+    pairs = [divmod(int(code), len(texts)) for code in known]
+    return [wire_of(names[name] or "", texts[text] or "", limits) for name, text in pairs], which
+
+
+class _Work:
+    """The tables while they are made."""
+
+    def __init__(self, batch: pa.RecordBatch) -> None:
+        self.batch = batch
+        self.empty = 0
+        self.refused = 0
+        self._rows: list[int] = []
+        self._subs: list[int] = []
+        self._made: list[Sequence[Any]] = []
+        self._bad: list[tuple[int, str, str, int | None]] = []
+        self._parts: list[Part] = []
+
+    def read_many(self, wires: Sequence[Wire], which: Any, limits: Limits) -> Any:
+        """What can be read many frames at a time. Gives the rows that are left."""
+        left = np.ones(len(which), bool)
+        for number, wire in enumerate(wires):
+            for read in wire.many:
+                places = np.flatnonzero(left & (which == number))
+                frames = self.batch.column("frame")
+                if len(places) < len(frames):
+                    frames = frames.take(pa.array(places))
+                if frames.null_count:
+                    there = pc.is_valid(frames)
+                    frames, places = frames.filter(there), places[there.to_numpy(zero_copy_only=False)]
+                if len(frames) >= _MANY and (part := read(frames, limits)) is not None:
+                    self._parts.append(Part(places[part.rows], part.columns))
+                    left[places[part.rows]] = False
+        return np.flatnonzero(left)
+
+    def read(self, row: int, frame: bytes, wire: Wire, flags: int) -> None:
+        """One frame."""
+        try:
+            messages = wire.decode(frame)
+        except RemoteProtocolError as error:
+            self._refuse(row, error, flags)
+            return
+        sub = 0
+        wrong: RemoteProtocolError | None = None
+        for message in messages:
+            if isinstance(message, RemoteProtocolError):
+                wrong = wrong or message
+                self.refused += 1
+                continue
+            self._rows.append(row)
+            self._subs.append(sub)
+            self._made.append(wire.reading(message))
+            sub += 1
+        if not sub:
+            if wrong is None:
+                self.empty += 1
+            else:
+                self.refused -= sum(isinstance(message, RemoteProtocolError) for message in messages)
+                self._refuse(row, wrong, flags)
+
+    def mark(self, row: int, wire: Wire) -> None:
+        """A row that says that a connection has begun or ended."""
+        try:
+            said = json.loads(wire.options)[MARK]
+            kind = "open" if said["state"] == "open" else "close"
+            data = None if kind == "open" else json.dumps({k: said[k] for k in ("code", "reason") if k in said}).encode()
+        except (ValueError, KeyError, TypeError, RecursionError):
+            self._bad.append((row, "malformed", "a row without a frame, that says neither of a gap nor of a connection", None))
+            return
+        name = str(said.get("code")) if kind == "close" else None
+        content = None if data is None else "application/json"
+        self._rows.append(row)
+        self._subs.append(0)
+        self._made.append(Row(kind, None, None, None, content, None, data, None, None, name, None, None, None, ""))
+
+    def _refuse(self, row: int, error: RemoteProtocolError, flags: int) -> None:
+        reason = "unknown_protocol" if error.reason == "unknown_protocol" else reason_of(error, flags)
+        self._bad.append((row, reason, str(error), error.offset))
+
+    # -- tables ----------------------------------------------------------------------------------------------------------
+
+    def events(self, columns: Sequence[str] | None) -> pa.RecordBatch:
+        """The events, in the order of the rows."""
+        said = Said(self._rows, self._subs, self._made, self._parts, all=columns is None)
+        return EventColumns(self.batch, said).table(columns)
+
+    def quarantine(self) -> pa.RecordBatch:
+        """The frames that could not be read."""
+        rows, reasons, details, offsets = zip(*self._bad, strict=True) if self._bad else ((), (), (), ())
+        frame = self.batch.take(pa.array(rows, pa.int64()))
+        columns = dict(zip(frame.schema.names, frame.columns, strict=True)) | {
+            "reason": pa.array(reasons, pa.string()),
+            "detail": pa.array(details, pa.string()),
+            "offset": pa.array(offsets, pa.int32()),
+            "raw": frame.column("frame"),
+        }
+        found = [columns[field.name] if field.name in columns else pa.nulls(len(rows), field.type) for field in QUARANTINE]
+        return pa.RecordBatch.from_arrays(found, schema=QUARANTINE)

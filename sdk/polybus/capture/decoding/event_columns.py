@@ -1,0 +1,208 @@
+"""The columns of the events of a batch. Each is made when it is asked for, so that a few cost less than all."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from operator import itemgetter
+from typing import Any, Final, TypeAlias
+
+import numpy as np
+import pyarrow as pa
+from attrs import frozen
+
+from ..schema import EVENTS, FRAMES
+from ..store.compute import pc
+from .event_mapping import Row
+
+__all__ = [
+    "KINDS",
+    "PUBLISH",
+    "REQUEST",
+    "RESPONSE",
+    "Column",
+    "EventColumns",
+    "Part",
+    "Said",
+    "frame_columns",
+    "good_answers",
+]
+
+Column: TypeAlias = pa.Array | Callable[[], pa.Array]
+"""Of a part: there already, or what makes it."""
+
+KINDS: Final = pa.array(["request", "response", "publish"])
+REQUEST, RESPONSE, PUBLISH = range(3)
+_TYPES: Final = dict.fromkeys(Row._fields, pa.string()) | {"data": pa.binary(), "code": pa.int32(), "ttl_ms": pa.int64()}
+_PLACES: Final = {name: place for place, name in enumerate(Row._fields)}
+_FIELDS: Final = {
+    "subject": "subject",
+    "datacontenttype": "content",
+    "dataschema": "schema",
+    "data": "data",
+    "kind": "kind",
+    "correlation_id": "correlation",
+    "code": "code",
+    "code_name": "code_name",
+    "ttl_ms": "ttl_ms",
+    "priority": "priority",
+    "reply_to": "reply_to",
+    "client": "client",
+}
+"""The columns that a message says by itself, and their names in `readings.Row`."""
+_DECODED: Final = frozenset(("protocol", "frame", "options", "flags"))
+"""The columns of frames without which nothing is decoded."""
+_FROM: Final[Mapping[str, Sequence[str]]] = {
+    "id": ("capture_id", "seq"),
+    "source": ("capture_id", "direction", "peer"),
+    "time": ("ts_ns",),
+    "time_ns": ("ts_ns",),
+    "expires_at": ("ts_ns",),
+    "deadline_ns": ("deadlines_ns",),
+}
+"""What columns of events are made of, beside what is decoded and beside columns of the same name."""
+_STAMP: Final = pa.timestamp("us", tz="UTC")
+_LAST_US: Final = 253_402_300_799_999_999
+"""The end of the year 9999, in microseconds: as far as time stamps are read everywhere."""
+
+
+@frozen(eq=False)
+class Part:
+    """Events of some of the rows, one each, as columns by the names of `readings.Row`; a name that is missing is null."""
+
+    rows: Any
+    """Their places (`numpy.ndarray`)."""
+    columns: Mapping[str, Column]
+
+    def column(self, name: str) -> pa.Array:
+        """One of them."""
+        given = self.columns.get(name)
+        if given is not None:
+            return given() if callable(given) else given
+        return pa.repeat("", len(self.rows)) if name == "client" else pa.nulls(len(self.rows), _TYPES[name])
+
+
+def good_answers(kinds: Any) -> dict[str, pa.Array]:
+    """Code and name of answers that are good.
+
+    Args:
+        kinds: Places in `KINDS` (`numpy.ndarray`).
+    """
+    good = pa.array(np.zeros(len(kinds), np.int32), mask=kinds != RESPONSE)
+    return {"code": good, "code_name": pa.array(["OK"]).take(good)}
+
+
+def frame_columns(names: Iterable[str]) -> list[str]:
+    """The columns of frames that some columns of events are made of, in the order of `schema.FRAMES`."""
+    needed = _DECODED.union(*(_FROM.get(name, (name,)) for name in names))
+    return [name for name in FRAMES.names if name in needed]
+
+
+class Said:
+    """What the messages of a batch say, in the order of their rows.
+
+    Args:
+        rows: Of what was read one by one.
+        subs: Numbers of these messages in their frames.
+        made: What each of them says, as in `readings.Row`.
+        parts: What was read many at a time.
+        all: Whether every field will be asked for: then it is cheaper to take them apart at once.
+    """
+
+    def __init__(
+        self, rows: list[int], subs: list[int], made: Sequence[Sequence[Any]], parts: Sequence[Part], all: bool = False
+    ) -> None:
+        self._made = made
+        self._columns = tuple(zip(*made, strict=True)) if all else ()
+        self._parts = parts
+        self._order: pa.Array | None = None
+        self.rows: Any = np.concatenate([np.asarray(rows, np.int64), *(part.rows for part in parts)])
+        self.subs: Any = np.zeros(len(self.rows), np.int32)
+        self.subs[: len(subs)] = subs
+        if parts and len(self.rows) > 1 and not np.all(self.rows[:-1] < self.rows[1:]):
+            order = np.argsort(self.rows, kind="stable")  # in a row there are messages of one source only, in their order
+            self.rows, self.subs, self._order = self.rows[order], self.subs[order], pa.array(order)
+
+    def column(self, name: str) -> pa.Array:
+        """A field of `readings.Row`."""
+        place = _PLACES[name]
+        said = self._columns[place] if self._columns else list(map(itemgetter(place), self._made))
+        own = pa.array(said, _TYPES[name])
+        whole = pa.concat_arrays([own, *(part.column(name) for part in self._parts)]) if self._parts else own
+        return whole if self._order is None else whole.take(self._order)
+
+
+class EventColumns:
+    """Makes the columns of `schema.EVENTS`."""
+
+    def __init__(self, batch: pa.RecordBatch, said: Said) -> None:
+        self._batch = batch
+        self._said = said
+        self._rows = None if np.array_equal(said.rows, np.arange(batch.num_rows)) else pa.array(said.rows)
+        self._made: dict[str, pa.Array] = {}
+        self._makers: dict[str, Callable[[], pa.Array]] = {
+            "id": self._id,
+            "source": self._source,
+            "type": lambda: pc.binary_join_element_wise(self.column("protocol"), self.column("kind"), "."),
+            "time": lambda: self._time().cast(_STAMP),
+            "time_ns": lambda: self.column("ts_ns"),
+            "specversion": lambda: pa.repeat(pa.scalar("1.0"), len(said.rows)),
+            "expires_at": lambda: _ends(self._time(), self.column("ttl_ms")).cast(_STAMP),
+            "sub": lambda: pa.array(said.subs),
+            "nbytes": self._nbytes,
+            "deadline_ns": self._deadlines,
+        }
+
+    def table(self, names: Sequence[str] | None) -> pa.RecordBatch:
+        """Some of the columns, or all.
+
+        Raises:
+            KeyError: There is no such column.
+        """
+        schema = EVENTS if names is None else pa.schema([EVENTS.field(name) for name in names], EVENTS.metadata)
+        return pa.RecordBatch.from_arrays([self.column(name) for name in schema.names], schema=schema)
+
+    def column(self, name: str) -> pa.Array:
+        """One column, also of those of the frame that no event has."""
+        if name not in self._made:
+            if name in _FIELDS:
+                self._made[name] = self._said.column(_FIELDS[name])
+            elif name in self._makers:
+                self._made[name] = self._makers[name]()
+            else:
+                column = self._batch.column(name)
+                self._made[name] = column if self._rows is None else column.take(self._rows)
+        return self._made[name]
+
+    def _time(self) -> pa.Array:
+        return pc.divide(self.column("ts_ns"), 1000)
+
+    def _id(self) -> pa.Array:
+        seq, sub = self.column("seq").cast(pa.string()), self.column("sub").cast(pa.string())
+        return pc.coalesce(self._said.column("id"), pc.binary_join_element_wise(self.column("capture_id"), seq, sub, "/"))
+
+    def _source(self) -> pa.Array:
+        sender = pc.if_else(pc.equal(self.column("direction"), 1), self.column("peer"), self.column("capture_id"))
+        return pc.coalesce(self._said.column("source"), sender)
+
+    def _nbytes(self) -> pa.Array:
+        sizes = pc.fill_null(pc.binary_length(self._batch.column("frame")), 0)
+        sizes = sizes if self._rows is None else sizes.take(self._rows)
+        return pc.if_else(pc.equal(self.column("sub"), 0), sizes, 0).cast(pa.int32())
+
+    def _deadlines(self) -> pa.Array:
+        """The deadlines of a frame belong to its requests, in their order."""
+        given, kinds = self._batch.column("deadlines_ns"), self.column("kind")
+        if given.null_count == len(given) or not len(given.flatten()):
+            return pa.nulls(len(kinds), pa.int64())
+        left = {row: iter(deadlines) for row, deadlines in enumerate(given.to_pylist()) if deadlines}
+        found = [
+            next(left[row], None) if row in left and one == "request" else None
+            for row, one in zip(self._said.rows.tolist(), kinds.to_pylist(), strict=True)
+        ]
+        return pa.array(found, pa.int64())
+
+
+def _ends(time: pa.Array, ttl: pa.Array) -> pa.Array:
+    """When what has a time to live is over, in microseconds."""
+    longest = pc.divide(pc.subtract(_LAST_US, time), 1000)
+    return pc.add(time, pc.multiply(pc.min_element_wise(ttl, longest, skip_nulls=False), 1000))

@@ -1,0 +1,186 @@
+"""What the table of events says of a message, protocol by protocol."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final, NamedTuple, TypeAlias
+
+import msgspec
+
+from ...errors import BusError, Code
+from ...message import Kind, Message
+
+__all__ = ["Reading", "Row", "reading_for"]
+
+Reading: TypeAlias = Callable[[Message], list[Any]]
+
+_KINDS: Final[Mapping[str, str]] = {
+    Kind.REQUEST.value: "request",
+    Kind.RESPONSE.value: "response",
+    Kind.ERROR.value: "response",
+    Kind.PUBLISH.value: "publish",
+    Kind.SUBSCRIBE.value: "subscribe",
+    Kind.UNSUBSCRIBE.value: "unsubscribe",
+    Kind.NOTIFY.value: "notify",
+    Kind.OPEN.value: "open",
+    Kind.END.value: "close",
+    Kind.CANCEL.value: "control",
+    Kind.ITEM.value: "control",
+    Kind.CREDIT.value: "control",
+    Kind.CONTROL.value: "control",
+}
+_NAMES: Final[Mapping[int, str]] = {int(code): code.name for code in Code}
+_WORDS: Final = {"connected": "open", "closed": "close", "close": "close"}
+_COMMANDS: Final = {
+    "Associate": "open",
+    "ConnectToQueue": "open",
+    "Disconnect": "close",
+    "SessionExpired": "close",
+    "Heartbeat": "heartbeat",
+}
+_FIRST_RESERVED: Final = 0xFFFF0000
+"""Of CSB's actions: those of the bus itself, whose subject stands in the payload."""
+
+
+class Row(NamedTuple):
+    """The columns of an event that depend on its message; the rest is the frame's."""
+
+    kind: str
+    subject: str | None
+    id: str | None
+    source: str | None
+    content: str | None
+    schema: str | None
+    data: bytes | None
+    correlation: str | None
+    code: int | None
+    code_name: str | None
+    ttl_ms: int | None
+    priority: str | None
+    reply_to: str | None
+    client: str
+
+
+_SUBJECT, _ID, _SOURCE, _SCHEMA, _CORRELATION, _PRIORITY, _REPLY_TO, _CLIENT = (
+    Row._fields.index(name) for name in ("subject", "id", "source", "schema", "correlation", "priority", "reply_to", "client")
+)
+
+
+def _plain(message: Message) -> list[Any]:
+    """What holds for every protocol: the fields of a `Row`."""
+    kind = _KINDS[message.kind._value_]
+    data, content = message.raw, message.format.content_type
+    code: int | None = None
+    if message.code is not None:
+        code = int(message.code)
+    elif kind == "response":
+        code = 0
+    if data is None:
+        data, content = _made(message)
+    subject, id, ttl = message.subject, message.id, message.ttl
+    return [
+        kind,
+        f"0x{subject:08X}" if type(subject) is int else str(subject) or (None if kind != "request" else ""),
+        None,
+        None,
+        content if data is not None else None,
+        None,
+        data,
+        None if id is None else str(id),
+        code,
+        None if code is None else _NAMES[code],
+        None if ttl is None else round(ttl * 1000),
+        None,
+        message.reply_to,
+        "",
+    ]
+
+
+def _made(message: Message) -> tuple[bytes | None, str]:
+    """The body of what has none: of a failure its text, of control what it says."""
+    said = message._attributes
+    if message.code is not None and said:
+        kept = {name: said[name] for name in ("text", "reason", "detail") if said.get(name) not in (None, "")}
+    elif message.kind is Kind.CONTROL and said:
+        kept = {name: value for name, value in said.items() if name != "encoding"}
+    else:
+        kept = {}
+    try:
+        value = kept or (message.body if message.has_body else None)
+        return (None, "") if value is None else (msgspec.json.encode(value, enc_hook=str), "application/json")
+    except (TypeError, ValueError, RecursionError, BusError):
+        return None, ""  # a value that JSON has no form for
+
+
+def _ubre(names: Mapping[int, str]) -> Reading:
+    return _plain
+
+
+def _csb(names: Mapping[int, str]) -> Reading:
+    def read(message: Message) -> list[Any]:
+        row = _plain(message)
+        row[_CORRELATION] = None
+        if message.peer is not None:
+            row[_CLIENT] = str(message.peer)
+        if type(message.id) is int:
+            id = message.id if message.id >= 0 else ~message.id
+            action = id >> 16
+            row[_CORRELATION] = f"{id & 0xFFFF:04x}{action:08x}"
+            if row[_SUBJECT] is None and action < _FIRST_RESERVED:
+                row[_SUBJECT] = names.get(action) or f"0x{action:08X}"
+        elif row[0] == "control":
+            row[0] = _WORDS.get(str(message.subject), "control")
+        return row
+
+    return read
+
+
+_REPLY: Final = ":RespondTo:RPC"
+
+
+def _jrep(names: Mapping[int, str]) -> Reading:
+    def read(message: Message) -> list[Any]:
+        row = _plain(message)
+        said = message._attributes or {}
+        if row[0] == "request":
+            row[_CORRELATION] = (message.reply_to or "").removesuffix(_REPLY)
+        elif row[0] == "response":
+            row[_CORRELATION] = f"{message.subject}:{message.id}"
+        elif message.kind is Kind.CONTROL:
+            row[0] = _COMMANDS.get(str(said.get("CommandType")), "control")
+        elif message.kind is Kind.CANCEL and type(message.id) is tuple:
+            row[_CORRELATION] = str(message.id[0]).removesuffix(_REPLY)
+        priority = said.get("PriorityProcessing")
+        if priority is not None:
+            row[_PRIORITY] = str(priority)
+        return row
+
+    return read
+
+
+def _uprotocol(names: Mapping[int, str]) -> Reading:
+    def read(message: Message) -> list[Any]:
+        row = _plain(message)
+        event = getattr(message, "event", None)
+        if event is not None:
+            if row[0] == "response":
+                row[_SUBJECT] = event.source
+            elif row[0] == "request":
+                row[_REPLY_TO] = event.source
+            row[_ID], row[_SOURCE], row[_SCHEMA], row[_PRIORITY] = event.id, event.source, event.dataschema, event.priority
+        return row
+
+    return read
+
+
+_READINGS: Final = {"ubre": _ubre, "csb": _csb, "jrep": _jrep, "uprotocol": _uprotocol}
+
+
+def reading_for(protocol: str, names: Mapping[int, str]) -> Reading:
+    """What makes rows (the fields of `Row`) of the messages of a protocol; a plugin's are read as far as all are alike.
+
+    Args:
+        protocol: Its name.
+        names: Of actions that have numbers.
+    """
+    return _READINGS.get(protocol, _ubre)(names)

@@ -1,0 +1,129 @@
+"""Frames without their bodies: what a message is for, whom it is for and how it went, but not what it says."""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+import msgspec
+from msgspec import Raw
+
+__all__ = ["headers_only"]
+
+_members: Final = msgspec.json.Decoder(dict[str, Raw]).decode
+_elements: Final = msgspec.json.Decoder(list[Raw]).decode
+_encode: Final = msgspec.json.Encoder().encode
+_UBRE: Final = struct.Struct(">BHI")
+_ROUTING: Final = ("ToSubject", "ReplyTo", "ErrorTo", "CommandType", "PriorityProcessing")
+_FIRST_RESERVED: Final = 0xFFFF0000
+_WITH_MORE: Final = (0xFFFF0005, 0xFFFF0006, 0xFFFF0007)
+_WITH_SUBJECT: Final = (0xFFFF0001, 0xFFFF0002, 0xFFFF0003, 0xFFFF0004)
+_WITHOUT_BODY: Final = (0xFFFF0008, 0xFFFF000A, 0xFFFF000C)
+_NUMBERED: Final = 0xFFFF
+
+
+def headers_only(protocol: str, options: str, frame: bytes) -> bytes:
+    """The frame without bodies; empty where that cannot be done (it is no frame of the protocol, or that of a plugin)."""
+    strip = _STRIP.get(protocol)
+    if strip is None:
+        return b""
+    try:
+        return strip(frame, json.loads(options) if options else {})
+    except (ValueError, RecursionError, struct.error, IndexError, TypeError):
+        return b""
+
+
+def _ubre(frame: bytes, options: Mapping[str, Any]) -> bytes:
+    if frame[:1] in (b"{", b" ", b"\t", b"\r", b"\n"):
+        kept = _members(frame)
+        body = kept.pop("body", None)
+        for name in ("data", "text", "detail"):
+            kept.pop(name, None)
+        if body is not None and "request" in kept and "id" not in kept:  # the document's dialect: a subject inside
+            subject = msgspec.json.decode(bytes(body)).get("subject", "")
+            kept["body"] = Raw(_encode({"subject": subject}))
+        return _encode(kept)
+    letter, name_length, _ = _UBRE.unpack_from(frame)
+    text = frame[7 : 7 + name_length]
+    if len(text) != name_length:
+        raise ValueError("cut off")
+    return _UBRE.pack(letter, name_length, 0) + text
+
+
+def _csb(frame: bytes, options: Mapping[str, Any]) -> bytes:
+    front = 4 if options.get("side") == "broker-server" else 0
+    head = frame[front : front + 8]
+    if len(head) < 8:
+        raise ValueError("cut off")
+    action = int.from_bytes(head[4:], "big")
+    kind = head[0] >> 4
+    end = front + 8
+    if kind == 1 and action >= _FIRST_RESERVED:
+        end = _csb_payload(frame, front, action)
+    # Binary: no payload at all is one that can be read.
+    return frame[:front] + bytes((head[0] & 0xF0,)) + frame[front + 1 : end]
+
+
+def _csb_payload(frame: bytes, front: int, action: int) -> int:
+    """Where the body begins in an action of the bus itself."""
+    start = front + 8
+    if action in _WITH_SUBJECT:
+        size = int.from_bytes(frame[start : start + 2], "big")
+        return start + 2 + (4 if size == _NUMBERED else size)
+    if action in _WITH_MORE:
+        size, more = struct.unpack_from(">HH", frame, start)
+        return start + 8 + (4 if size == _NUMBERED else size) + int(more)
+    return len(frame) if action in _WITHOUT_BODY else start
+
+
+def _jrep(frame: bytes, options: Mapping[str, Any]) -> bytes:
+    text = frame.strip()
+    if not text:
+        return frame
+    elements = [Raw(text)] if text[:1] == b"{" else _elements(text)
+    kept = []
+    for element in elements:
+        parts = _members(bytes(element))
+        control = bytes(parts.get("ToSubject", Raw(b""))) in (b'"ServerBus"', b'"ClientBus"')
+        kept.append(
+            {
+                name: value
+                for name, value in parts.items()
+                if control or name in _ROUTING or (name.startswith("Polybus") and name not in ("PolybusFrame", "PolybusDetail"))
+            }
+        )
+    return _encode(kept)
+
+
+def _uprotocol(frame: bytes, options: Mapping[str, Any]) -> bytes:
+    if options.get("format") == "protobuf":
+        from google.protobuf.message import DecodeError
+
+        from ...protocols.uprotocol.cloudevents_pb2 import CloudEvent
+
+        event = CloudEvent()
+        try:
+            event.ParseFromString(frame)
+        except DecodeError as error:
+            raise ValueError("no event") from error
+        data = event.WhichOneof("data")
+        if data is not None:
+            event.ClearField(data)
+        return bytes(event.SerializeToString())
+    if frame.lstrip()[:1] == b"[":
+        return _encode([_without_data(bytes(event)) for event in _elements(frame)])
+    return _encode(_without_data(frame))
+
+
+def _without_data(frame: bytes) -> dict[str, Raw]:
+    return {name: value for name, value in _members(frame).items() if name not in ("data", "data_base64")}
+
+
+_STRIP: Final[Mapping[str, Callable[[bytes, Mapping[str, Any]], bytes]]] = {
+    "ubre": _ubre,
+    "csb": _csb,
+    "jrep": _jrep,
+    "uprotocol": _uprotocol,
+}

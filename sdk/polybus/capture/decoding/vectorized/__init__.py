@@ -1,0 +1,1 @@
+"""Decoding of many frames of one template at a time."""

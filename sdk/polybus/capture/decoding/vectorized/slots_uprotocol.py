@@ -1,0 +1,231 @@
+"""Where the usual events of uProtocol have their holes. See `alike`."""
+
+from __future__ import annotations
+
+import binascii
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+
+from ....limits import Limits
+from ....protocols.uprotocol.bodies import check_any
+from ....protocols.uprotocol.envelope import USUAL_ID
+from ....protocols.uprotocol.status import STATUS_URLS
+from ....protocols.uprotocol.wire import length
+from ...store.compute import pc
+from .numpy_bytes import ROOM, Bytes, cut_out
+from .slots import BODY, DERIVED, ID, KEY, MS, Bodies, Cut
+from .slots_json import first_of, only, whole_numbers
+
+__all__ = ["cut_uprotocol_json", "cut_uprotocol_protobuf"]
+
+_IDS: Final = f"^{USUAL_ID}$"
+_ID, _REQID, _DATA, _TTL = b'"id":"', b'"reqid":"', b'"data_base64":"', b'"ttl":'
+_ID_HEAD: Final = b"\n$"
+_REQID_HEAD: Final = b"*/\n\x05reqid\x12&\x1a$"
+_FIELDS: Final = np.zeros(256, bool)
+_FIELDS[[0x12, 0x1A, 0x22, 0x2A]] = True  # source, version, type, an attribute
+_MOST_FIELDS: Final = 12
+_PROTO, _BINARY = 0x42, 0x32
+_STATUS: Final = tuple(bytes((10, len(url))) + url for url in STATUS_URLS)
+"""How a body begins that says how a request has failed: it is no hole."""
+_ANY_PROBES: Final = (b"\n\x01a\x12\x02\xff\xfe", b"\n\x01b\x12\x02\xfe\xff")
+_OTHER_PROBES: Final = (b"\xff\xfe", b"\xfe\xff")
+_STRANGE_ANY_PROBES: Final = (b"\x12\x02\xff\xfe\n\x01a", b"\x12\x02\xfe\xff\n\x01b")
+_ID_SIZE: Final = 36
+
+
+def _sorts(data: Bytes) -> tuple[Any, Any]:
+    """Which bodies do not say how a request has failed, and which are an ``Any`` as everybody writes it (1), none (2), or one
+    that is written otherwise (3): large, empty, or with its fields in another order."""
+    at, sizes = data.begins, data.ends - data.begins
+    url = data.data[at + 1].astype(np.int64)
+    value = at + url + 2
+    size = data.data[value + 1].astype(np.int64)
+    is_any = (data.data[at] == 10) & (url > 0) & (url < 128) & (size > 0) & (size < 128) & (url + size + 4 == sizes)
+    is_any &= data.data[value] == 18
+    high = np.flatnonzero(data.data > 127)
+    is_any &= np.searchsorted(high, at) == np.searchsorted(high, np.minimum(value, data.ends))
+    good = np.ones(len(at), bool)
+    for status in STATUS_URLS:
+        good &= ~data.has(status, at + 2)
+    sorts = np.where(is_any, 1, 2)
+    for row in np.flatnonzero(~is_any):
+        if check_any(data.data[data.begins[row] : data.ends[row]].tobytes()):
+            sorts[row] = 3
+    return good, sorts
+
+
+def _bodies(present: Any, plain: pa.Array, sound: Any, written: Callable[[bytes], bytes]) -> Bodies:
+    """
+    Args:
+        present: Which rows have a body.
+        plain: The bytes of these, as an event has them.
+        sound: Whether they are bytes at all.
+        written: As they stand in a frame.
+    """
+    good = ~present
+    sorts = present.astype(np.int64)
+    if len(plain):
+        fine, kinds = _sorts(Bytes(plain))
+        good[present] = fine & sound
+        sorts[present] = kinds
+    places = np.cumsum(present) - 1
+    whole = plain.take(pa.array(places, mask=~present))
+    said = (_ANY_PROBES, _OTHER_PROBES, _STRANGE_ANY_PROBES)
+    return Bodies(good, sorts, only(whole, sorts), [(written(one), written(other)) for one, other in said], said)
+
+
+# -- JSON --------------------------------------------------------------------------------------------------------------------
+
+_ALPHABET: Final = np.zeros(256, bool)
+_ALPHABET[list(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/")] = True
+
+
+def _decoded(texts: pa.Array) -> tuple[pa.Array, Any]:
+    """The bytes of base64, and whether each text is some, as RFC 4648 has it; null where its size says that it is none."""
+    sizes = pc.binary_length(texts).to_numpy(zero_copy_only=False)
+    sound = (sizes > 0) & (sizes % 4 == 0)
+    places = pa.array(np.cumsum(sound) - 1, mask=~sound)
+    if not sound.any():
+        return pa.nulls(len(texts), pa.binary()), sound
+    parts, sound[sound] = _threes(Bytes(texts.filter(pa.array(sound))))
+    return parts.take(places), sound
+
+
+def _threes(data: Bytes) -> tuple[pa.Array, Any]:
+    """The same of texts whose sizes are right."""
+    begins, ends = data.begins, data.ends
+    pads = data.places(ord("="))
+    padding = (data.data[ends - 1] == ord("=")).astype(np.int64)
+    padding += (padding == 1) & (data.data[ends - 2] == ord("="))
+    good = np.searchsorted(pads, ends) - np.searchsorted(pads, begins) == padding
+    text = data.data[: ends[-1]].copy()
+    text[text == ord("=")] = text[:ROOM] = ord("A")  # which stands for nothing but zeros
+    try:
+        made = binascii.a2b_base64(text, strict_mode=True)
+    except ValueError:
+        foreign = np.flatnonzero(~_ALPHABET[text])
+        good &= np.searchsorted(foreign, ends) == np.searchsorted(foreign, begins)
+        text[foreign] = ord("A")
+        made = binascii.a2b_base64(text)
+    plain = np.frombuffer(made, np.uint8)
+    begins, ends = begins // 4 * 3, ends // 4 * 3
+    for missing in (1, 2):  # what stands for the padding has to be nothing
+        good &= (padding < missing) | (plain[ends - missing] == 0)
+    return cut_out(plain, begins, ends - padding), good
+
+
+def _json_bodies(data: Bytes, present: Any) -> Callable[[Any, Any], Bodies]:
+    def bodies(begins: Any, ends: Any) -> Bodies:
+        plain, sound = _decoded(data.parts(begins, ends).filter(pa.array(present)))
+        return _bodies(present, plain, sound, lambda body: binascii.b2a_base64(body, newline=False))
+
+    return bodies
+
+
+def cut_uprotocol_json(data: Bytes, limits: Limits) -> Cut | None:
+    """``{"specversion":"1.0",...,"id":"<id>","ttl":<ms>,"reqid":"<id>",...,"data_base64":"<body>"}``."""
+    sizes = data.ends - data.begins
+    rows = np.flatnonzero(
+        data.has(b'{"', data.begins) & data.has(b"}", data.ends - 1) & (sizes > 4) & (sizes <= limits.message)
+    )
+    if not len(rows):
+        return None
+    stops = data.ends[rows] - 1
+    begins, present = first_of(data, data.behind(_DATA), rows)
+    stops = np.where(present, stops - 1, stops)  # the last quote
+    present &= begins < stops
+    for status in _STATUS:
+        present &= ~data.has(binascii.b2a_base64(status[: len(status) // 3 * 3], newline=False), begins)
+    begins = np.where(present, begins, stops)
+    first = _id(data, _ID, rows, begins)
+    digits, numbers = _number(data, rows, begins)
+    key = _id(data, _REQID, rows, begins)
+    holes = [(ID, *first), (MS, *digits), (KEY, *key), (BODY, begins, stops)]
+    # Holes that are not there are where the one before them ends.
+    placed = [holes[0]]
+    for kind, begin, end in holes[1:]:
+        before = placed[-1][2]
+        placed.append((kind, np.where(begin < end, begin, before), np.where(begin < end, end, before)))
+    fits = (first[0] < first[1]) & (placed[-1][2] <= data.ends[rows])
+    for (_, _, before), (_, begin, _) in zip(placed, placed[1:], strict=False):
+        fits &= before <= begin
+    kept = [(kind, begin[fits], end[fits]) for kind, begin, end in placed]
+    return Cut(rows[fits], kept, _json_bodies(data, present[fits]), numbers[fits], _IDS)
+
+
+def _id(data: Bytes, head: bytes, rows: Any, before: Any) -> tuple[Any, Any]:
+    """Begin and end of what may be an id behind the first of a text; 0 where there is none before some places."""
+    begins, found = first_of(data, data.behind(head), rows)
+    found &= begins + _ID_SIZE <= before
+    return np.where(found, begins, 0), np.where(found, begins + _ID_SIZE, 0)
+
+
+def _number(data: Bytes, rows: Any, before: Any) -> tuple[tuple[Any, Any], Any]:
+    """The same of the time to live, and the number; -1 where there is none, or where it is to be looked at."""
+    begins, found = first_of(data, data.behind(_TTL), rows)
+    at = np.flatnonzero(found & (begins < before))
+    sizes, numbers = whole_numbers(data, begins[at])
+    after = data.data[begins[at] + sizes]
+    exact = (sizes > 0) & ((after == ord(",")) | (after == ord("}"))) & (begins[at] + sizes <= before[at])
+    at, sizes = at[exact], sizes[exact]
+    starts, ends, values = np.zeros(len(rows), np.int64), np.zeros(len(rows), np.int64), np.full(len(rows), -1, np.int64)
+    starts[at], ends[at], values[at] = begins[at], begins[at] + sizes, numbers[exact]
+    return (starts, ends), values
+
+
+# -- protobuf ----------------------------------------------------------------------------------------------------------------
+
+
+def cut_uprotocol_protobuf(data: Bytes, limits: Limits) -> Cut | None:
+    """``CloudEvent``: the id, then source, version, type and attributes with the reqid as the last one, then the data."""
+    sizes = data.ends - data.begins
+    rows = np.flatnonzero(data.has(_ID_HEAD, data.begins) & (sizes > 38) & (sizes <= limits.message))
+    if not len(rows):
+        return None
+    ends = data.ends[rows]
+    at = data.begins[rows] + 38
+    walking = np.ones(len(rows), bool)
+    for _ in range(_MOST_FIELDS):
+        tags, size = data.data[at], data.data[at + 1]
+        walking = walking & (at + 2 <= ends) & _FIELDS[tags] & (size < 128) & ~data.has(_REQID_HEAD, at)
+        if not walking.any():
+            break
+        at = np.where(walking, at + 2 + size, at)
+    answered = data.has(_REQID_HEAD, at) & (at + len(_REQID_HEAD) + 36 <= ends)
+    key = np.where(answered, at + len(_REQID_HEAD), at)
+    key_end = np.where(answered, key + 36, key)
+    tag, low, high = (data.data[key_end + place].astype(np.int64) for place in range(3))
+    present = ((tag == _PROTO) | (tag == _BINARY)) & (key_end + 2 < ends)
+    head = np.where(low < 128, 2, 3)
+    size = np.where(low < 128, low, low & 127 | high << 7)
+    exact = (low < 128) | (high < 128)
+    fits = np.where(present, exact & (key_end + head + size == ends) & (size > 0), key_end == ends)
+    rows, key, key_end, present, head, ends = (one[fits] for one in (rows, key, key_end, present, head, ends))
+    if not len(rows):
+        return None
+    id = data.begins[rows] + 2
+    for status in _STATUS:
+        present &= ~data.has(status, key_end + head)
+    begin = np.where(present, key_end + head, ends)
+    holes = (
+        (ID, id, id + 36),
+        (KEY, key, key_end),
+        (DERIVED, np.where(present, key_end + 1, ends), begin),
+        (BODY, begin, ends),
+    )
+
+    def bodies(begins: Any, ends: Any) -> Bodies:
+        plain = data.parts(begins, ends).filter(pa.array(present))
+        return _bodies(present, plain, np.ones(len(plain), bool), bytes)
+
+    return Cut(rows, holes, bodies, ids=_IDS, joined=_protobuf)
+
+
+def _protobuf(pieces: Sequence[bytes], holes: dict[int, bytes]) -> bytes:
+    head, block, tag, _, _ = pieces
+    body = holes.get(BODY)
+    return b"".join((head, holes[ID], block, holes[KEY], tag, length(body) + body if body else b""))

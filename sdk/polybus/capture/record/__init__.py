@@ -1,0 +1,1 @@
+"""Recording: taps on links, the recorder, redaction."""

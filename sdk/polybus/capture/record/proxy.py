@@ -1,0 +1,232 @@
+"""A recording proxy: it listens, connects each client on to a server, and writes down every frame in between.
+
+Frames are handed on as they are, and never read, so also what no bus would take is recorded.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from types import TracebackType
+from typing import Any, Final, Self
+from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
+
+import anyio
+
+from ...errors import BusError, ConnectFailed, LocalProtocolError, TooManyRequests, Unsupported
+from ...limits import Limits
+from ...plugins import Admission, Closed, Connector, DialOptions, Handshake, Identity, ListenOptions, Transport
+from ...runtime import Runtime
+from ...urls import find_reader, join_url, resolve_url
+from .recorder import Recorder
+
+__all__ = ["RecordingProxy"]
+
+logger: logging.Logger = logging.getLogger("polybus.capture")
+_HOP: Final = frozenset({"host", "connection", "upgrade", "origin", "content-length", "transfer-encoding", "keep-alive"})
+_PATIENT: Final = 4 << 20
+"""Bytes that wait for one side before the other is cut, where it cannot be held back."""
+
+
+class _Side:
+    """One of the two connections of a client; the receiver of its transport."""
+
+    def __init__(self, transport: Transport) -> None:
+        self.transport = transport
+        self.other: _Side | None = None
+        self.hand_on: Callable[[bytes], None] = transport.send
+        self.over: Callable[[Closed], None] = lambda why: None
+
+    def frames_received(self, frames: Sequence[bytes]) -> None:
+        other = self.other
+        if other is not None:
+            for frame in frames:
+                other.hand_on(frame)
+            if other.transport.write_backlog() > _PATIENT:
+                self.transport.abort(Closed(1013, "the other side of the proxy is too slow"))
+
+    def closed(self, why: Closed) -> None:
+        self.over(why)
+        other, self.other = self.other, None
+        if other is not None:
+            other.other = None
+            other.transport.close(why.code if why.code != 1006 else 1001, why.reason)
+
+    def pause_writing(self) -> None:
+        self._reading("pause_reading")
+
+    def resume_writing(self) -> None:
+        self._reading("resume_reading")
+
+    def _reading(self, name: str) -> None:
+        change = getattr(self.other.transport, name, None) if self.other is not None else None
+        if change is not None:
+            change()
+
+
+class RecordingProxy:
+    """Listens and records, while it is entered: ``async with RecordingProxy(url, recorder, listen) as proxy: ...``
+
+    Args:
+        url: The server.
+        recorder: Writes; the proxy opens and closes it.
+        listen: Where, for example ``ubre+tcp://127.0.0.1:0``.
+        insecure: Allow an address that other machines can reach, although the proxy lets everybody in.
+
+    Raises:
+        ValueError: A URL is wrong.
+        Unsupported: Over HTTP, protocols carry their messages in more than frames.
+        LocalProtocolError: Other machines could reach it.
+    """
+
+    def __init__(self, url: str, recorder: Recorder, listen: str, *, insecure: bool = False) -> None:
+        self.recorder: Recorder = recorder
+        self._adapter, self._there, self._target = resolve_url(url)
+        self._connector = self._there.connector(self._target)
+        self._reads = find_reader(self._adapter.name, self._adapter.url_options)  # a proxy refuses nothing
+        self._own, self._transport, self._address = resolve_url(listen)
+        if self._own.name != self._adapter.name:
+            raise ValueError(f"{listen}: the server speaks {self._adapter.name}, and a proxy does not translate")
+        for one in (url, listen):
+            if one.partition("+")[2].startswith("http"):
+                raise Unsupported(
+                    f"{one}: a proxy records no HTTP, where protocols carry more than frames: record at one of the ends, "
+                    "with connect(..., record=) or bus.record()"
+                )
+        if not (insecure or self._transport.is_private(self._address)):
+            raise LocalProtocolError(
+                f"{listen} can be reached from other machines and everybody is let in: bind to 127.0.0.1, or say insecure=True"
+            )
+        self._limits = Limits()
+        self._sides: dict[_Side, None] = {}
+        self._dialled: dict[int, Transport] = {}
+        self._knocking = 0
+        self.url: str = ""
+        """The real, connectable URL, while it is entered."""
+
+    # -- life ------------------------------------------------------------------------------------------------------------
+
+    async def __aenter__(self) -> Self:
+        """
+        Raises:
+            OSError: The address cannot be bound.
+            CaptureError: The folder cannot be written.
+        """
+        self.recorder.claim()
+        runtime = self._runtime = Runtime(self._limits)
+        await runtime.open()
+        codec = self._adapter.codec(self._limits)
+        options = ListenOptions(
+            host=runtime,
+            gate=self,
+            protocol=self._adapter.name,
+            reads=codec.reads,
+            writes=codec.writes,
+            subprotocol=self._adapter.name,
+        )
+        try:
+            await anyio.to_thread.run_sync(self.recorder.open)
+            self._listening: Any = await self._transport.listen(self._address, options)
+        except BaseException:
+            await self._shut()
+            raise
+        self.url = join_url(self._adapter, self._listening.url)
+        runtime.spawn(self._keep_house)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        with anyio.CancelScope(shield=True):
+            await self._listening.aclose()
+            for side in list(self._sides):
+                side.transport.close(1001, "the proxy is leaving")
+            with anyio.move_on_after(self._limits.close_timeout):
+                await self._runtime.bell.until(lambda: not self._sides)
+            await self._shut()
+
+    async def _shut(self) -> None:
+        with anyio.CancelScope(shield=True):
+            await self._runtime.close()
+            await anyio.to_thread.run_sync(self.recorder.close)
+
+    async def _keep_house(self) -> None:
+        while True:
+            await anyio.sleep(1)
+            for side in list(self._sides):
+                side.transport.tick(self._runtime.time())
+
+    # -- as a gate -------------------------------------------------------------------------------------------------------
+
+    def knock(self, address: str) -> BusError | None:
+        """Count a newcomer, or say why it has to stay outside."""
+        if self._knocking >= self._limits.handshakes or len(self._sides) >= 2 * self._limits.peers:
+            return TooManyRequests("too many connections to this proxy")
+        self._knocking += 1
+        return None
+
+    def left(self, address: str) -> None:
+        """A newcomer gave up before it was let in."""
+        self._knocking -= 1
+
+    def admit(self, handshake: Handshake, decided: Callable[[Admission | BusError], None]) -> None:
+        """Whom the server takes is let in."""
+        self._runtime.spawn(self._dial, handshake, decided)
+
+    async def _dial(self, handshake: Handshake, decided: Callable[[Admission | BusError], None]) -> None:
+        codec = self._adapter.codec(self._limits)
+        headers = {
+            name: value
+            for name, value in handshake.headers.items()
+            if name not in _HOP and not name.startswith("sec-websocket")
+        }
+        options = DialOptions(
+            host=self._runtime,
+            reads=codec.reads,
+            writes=codec.writes,
+            subprotocol=self._adapter.name,
+            headers=headers,
+        )
+        try:
+            transport = await self._connector_for(handshake).connect(options)
+        except BusError as error:
+            logger.warning("polybus: %s", error)
+            decided(error if not isinstance(error, ConnectFailed) else TooManyRequests(f"the server is not there: {error}"))
+            return
+        self._dialled[id(handshake)] = transport
+        decided(Admission(Identity(), handshake))
+        if self._dialled.pop(id(handshake), None) is not None:  # the client has gone meanwhile
+            transport.start(_Side(transport))
+            transport.abort(Closed(1000, "the client has gone"))
+
+    def _connector_for(self, handshake: Handshake) -> Connector:
+        """With what the client has put behind the question mark: a server may go by that, as by its headers."""
+        if not handshake.query:
+            return self._connector
+        parts = urlsplit(self._target)
+        query = urlencode(dict(parse_qsl(parts.query, keep_blank_values=True)) | dict(handshake.query))
+        return self._there.connector(urlunsplit(parts._replace(query=query)))
+
+    def opened(self, transport: Transport, admission: Admission) -> None:
+        """A newcomer is in: join it to its connection to the server."""
+        self._knocking -= 1
+        client, server = _Side(transport), _Side(self._dialled.pop(id(admission.handshake)))
+        tap = self.recorder.tap(self._reads, transport, opened=False)
+        came_in = tap.came_in(lambda frame, now: server.transport.send(frame))
+        server.hand_on = lambda frame: came_in(frame, 0.0)
+        client.hand_on = tap.goes_out(transport.send)
+        client.other, server.other = server, client
+
+        def over(side: _Side) -> Callable[[Closed], None]:
+            def gone(why: Closed) -> None:
+                self._sides.pop(side, None)
+                if side is client:
+                    tap.over(why)
+                self._runtime.bell.ring()
+
+            return gone
+
+        client.over, server.over = over(client), over(server)
+        self._sides[client] = self._sides[server] = None
+        client.transport.start(client)
+        server.transport.start(server)

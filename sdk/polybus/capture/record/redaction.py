@@ -1,0 +1,212 @@
+"""What must not be written: a stage between the recorder's list and its file."""
+
+from __future__ import annotations
+
+import binascii
+import logging
+import re
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Final, Literal, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from ..decoding.headers_only import headers_only
+from ..schema import FLAG_REDACTED, FLAG_TRUNCATED
+from ..store.compute import pc
+from .redact_bytes import SUSPECT, SUSPECT_EVENT, blank
+from .taps import End
+
+__all__ = ["Redact", "Redaction", "redact_default"]
+
+Redact: TypeAlias = Callable[[str, bytes], bytes]
+"""``redact(protocol, frame)`` gives what is to be written in place of a frame."""
+Int32s: TypeAlias = npt.NDArray[np.int32]
+
+logger: logging.Logger = logging.getLogger("polybus.capture")
+_DATA_IN_FRAMES: Final = re.compile(rb'"data_base64":"([^"]*)"')
+_BETWEEN: Final = b"CgoK"
+"""Base64 of line feeds: nothing that is looked for goes over it."""
+_CLOSING: Final = tuple(b"}]")
+_FORM: Final = 3
+_BASE64: Final = 4
+_HIDING: Final = (_FORM, _BASE64)
+
+
+def redact_default(protocol: str, frame: bytes) -> bytes:
+    """What is done where nothing else is asked for: blank members named like secrets, cookies and tokens; see `blanking`."""
+    if protocol == "csb":
+        for start in (0, 4):
+            if len(frame) > start + 8 and frame[start] >> 4 in (1, 2) and frame[start] & 15 in _HIDING:
+                encoding = frame[start] & 15
+                frame = blank(
+                    frame,
+                    form=start + 8 if encoding == _FORM else None,
+                    encoded=start + 8 if encoding == _BASE64 else None,
+                )
+    return blank(frame)
+
+
+class Redaction:
+    """Blanks frames, leaves out bodies, cuts what is too long.
+
+    Args:
+        redact: ``"default"``, a function, or None for nothing.
+        bodies: Whether bodies are written; without them, the fields that say what a message is for.
+        longest: Bytes that are kept of a frame.
+    """
+
+    def __init__(self, redact: Redact | Literal["default"] | None, *, bodies: bool, longest: int = 4 << 20) -> None:
+        self._redact: Redact | None = redact_default if redact == "default" else redact
+        self._suspects = self._redact is redact_default
+        self._bodies = bodies
+        self._longest = longest
+        self._failed = False
+
+    def apply(self, ends: Sequence[End], numbers: Int32s, frames: pa.Array) -> tuple[pa.Array, Int32s | None, int]:
+        """What is to be written of some frames, what is added to the flags of each (None for nothing), how many are blanked.
+
+        Args:
+            ends: All that have numbers.
+            numbers: For each frame the number of its end.
+            frames: The frames; null where a row has none.
+        """
+        flags = np.zeros(len(frames), np.int32)
+        if frames.nbytes > self._longest:
+            frames = self._cut(frames, flags)
+        cut = np.flatnonzero(flags).tolist()  # a secret may go on behind the cut: what it looks like is not to be relied on
+        if not self._bodies:
+            frames = self._changed(
+                range(len(frames)), ends, numbers, frames, flags, lambda end, one: headers_only(end.protocol, end.options, one)
+            )
+        if self._redact is not None:
+            redact = self._redact
+            rows = {*suspicious(ends, numbers, frames), *cut} if self._suspects else range(len(frames))
+            frames = self._changed(rows, ends, numbers, frames, flags, lambda end, one: redact(end.protocol, one))
+        return frames, flags if flags.any() else None, int(np.count_nonzero(flags & FLAG_REDACTED))
+
+    def _changed(
+        self,
+        rows: Iterable[int],
+        ends: Sequence[End],
+        numbers: Int32s,
+        frames: pa.Array,
+        flags: Int32s,
+        change: Callable[[End, bytes], bytes],
+    ) -> pa.Array:
+        made: dict[int, bytes] = {}
+        for row in rows:
+            frame = frames[row].as_py()
+            if not frame:
+                continue
+            end = ends[numbers[row]]
+            try:
+                changed: Any = change(end, frame)
+                if not isinstance(changed, (bytes, bytearray, memoryview)):
+                    raise TypeError(f"redact gave {type(changed).__name__}: it gives the bytes that are to be written")
+            except Exception:
+                if not self._failed:
+                    self._failed = True
+                    logger.exception(
+                        "polybus: redaction has failed on a frame of %s; such frames are recorded empty", end.protocol
+                    )
+                changed = b""
+            if changed != frame:
+                made[row] = bytes(changed)
+                flags[row] |= FLAG_REDACTED
+        return _with(frames, made)
+
+    def _cut(self, frames: pa.Array, flags: Int32s) -> pa.Array:
+        made = {}
+        for row in pc.indices_nonzero(pc.greater(pc.binary_length(frames), self._longest)).to_pylist():
+            made[row] = frames[row].as_py()[: self._longest]
+            flags[row] |= FLAG_TRUNCATED
+        return _with(frames, made)
+
+
+def _with(frames: pa.Array, made: dict[int, bytes]) -> pa.Array:
+    """The frames, some of them replaced."""
+    if not made:
+        return frames
+    mask = np.zeros(len(frames), bool)
+    rows = sorted(made)
+    mask[rows] = True
+    return pc.replace_with_mask(frames, pa.array(mask), pa.array([made[row] for row in rows], pa.binary()))
+
+
+def suspicious(ends: Sequence[End], numbers: Int32s, frames: pa.Array) -> Iterable[int]:
+    """The rows worth a look, found by an expression that runs over all bytes once, in Arrow."""
+    of: dict[str, list[int]] = {}
+    for number in np.flatnonzero(np.bincount(numbers)).tolist():
+        of.setdefault(ends[number].protocol, []).append(number)
+    if len(of) == 1:
+        return sorted(_suspicious_of(next(iter(of)), frames))
+    found: list[int] = []
+    for protocol, some in of.items():
+        rows = np.flatnonzero(np.isin(numbers, some))
+        found += rows[list(_suspicious_of(protocol, frames.take(pa.array(rows))))].tolist()
+    return sorted(found)
+
+
+def _suspicious_of(protocol: str, frames: pa.Array) -> set[int]:
+    """The same for one protocol."""
+    if protocol != "uprotocol":
+        found = _matching(frames, SUSPECT)
+        return found.union(_hiding_csb(frames)) if protocol == "csb" else found
+    found = _matching(frames, SUSPECT_EVENT)
+    if _hidden_in(frames):
+        found |= _matching(pa.array([_data_of(frame) for frame in frames.to_pylist()], pa.binary()), SUSPECT)
+    return found
+
+
+def _bytes_of(frames: pa.Array) -> tuple[npt.NDArray[np.int32], memoryview]:
+    """Where each frame begins, and the last one ends, and the bytes of all."""
+    _, offsets, data = frames.buffers()
+    return (
+        np.frombuffer(offsets, np.int32)[frames.offset : frames.offset + len(frames) + 1],
+        memoryview(b"" if data is None else data),
+    )
+
+
+def _hiding_csb(frames: pa.Array) -> list[int]:
+    """The rows whose first bytes say that their payload is a form or base64: in a header, or after an address of four bytes."""
+    ends, data = _bytes_of(frames)
+    octets = np.frombuffer(data, np.uint8)
+    hiding = np.zeros(len(frames), bool)
+    for place in (0, 4):
+        there = np.flatnonzero(ends[1:] - ends[:-1] > place)
+        hiding[there] |= np.isin(octets[ends[there] + place] & 15, _HIDING)
+    return np.flatnonzero(hiding).tolist()
+
+
+def _matching(array: pa.Array, expression: str) -> set[int]:
+    found = pc.match_substring_regex(array, expression)
+    return set(pc.indices_nonzero(found).to_pylist()) if found.true_count else set()
+
+
+def _hidden_in(frames: pa.Array) -> bool:
+    """Whether anything is suspicious among the data of events, which is base64 as a rule. All of it is decoded in one go."""
+    ends, plain = _bytes_of(frames)
+    data = _DATA_IN_FRAMES.findall(plain[ends[0] : ends[-1]])
+    if not data:
+        return False
+    last = np.frombuffer(plain, np.uint8)[ends[1:][ends[1:] > ends[:-1]] - 1]
+    if not np.isin(last, _CLOSING).all():  # what is no JSON may end in the middle of a text, and hide what is in the next one
+        data = _DATA_IN_FRAMES.findall(b"\n".join(filter(None, frames.to_pylist())))
+    text = _BETWEEN.join(data).replace(b"=", b"A")
+    try:
+        decoded = binascii.a2b_base64(text, strict_mode=True)
+    except ValueError:
+        return True
+    return any(len(one) % 4 for one in data) or bool(_matching(pa.array([decoded], pa.binary()), SUSPECT))
+
+
+def _data_of(frame: bytes | None) -> bytes | None:
+    """What is in the data of an event, or of all events of a batch."""
+    if frame is None:
+        return None
+    try:
+        return b"\n".join(map(binascii.a2b_base64, _DATA_IN_FRAMES.findall(frame)))
+    except ValueError:
+        return frame  # to be looked at

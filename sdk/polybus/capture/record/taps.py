@@ -1,0 +1,291 @@
+"""Where frames are picked up: round the session and the transport of a link.
+
+A link that is not recorded knows nothing of this. One that is has a session and a transport that write down each frame, with
+the time, before they hand it on. What that costs is paid for each message, so it is one tuple and one append.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from time import monotonic_ns
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
+
+from ...errors import RemoteProtocolError
+from ...message import Kind, Message
+from ..store.flags import DIRECTION_IN, DIRECTION_OUT
+
+if TYPE_CHECKING:
+    from ...plugins import Closed, Receiver
+    from .recorder import Recorder
+
+__all__ = [
+    "FIELDS",
+    "MOST",
+    "SMALL",
+    "End",
+    "RecordedReceiver",
+    "RecordedSession",
+    "RecordedTransport",
+    "Row",
+    "Tap",
+    "Ttl",
+]
+
+_REQUEST: Final = Kind.REQUEST
+
+
+class End:
+    """One direction of one connection, or something that is said about it: what all its rows have in common."""
+
+    __slots__ = ("conn_id", "direction", "flags", "options", "peer", "protocol", "role", "transport", "tunnel")
+
+    def __init__(
+        self,
+        direction: int,
+        conn_id: str = "",
+        peer: str = "",
+        protocol: str = "",
+        transport: str = "",
+        tunnel: tuple[str, ...] = (),
+        options: str = "",
+        role: int = 0,
+        flags: int = 0,
+    ) -> None:
+        self.direction: int = direction
+        self.conn_id: str = conn_id
+        self.peer: str = peer
+        self.protocol: str = protocol
+        self.transport: str = transport
+        self.tunnel: tuple[str, ...] = tunnel
+        self.options: str = options
+        self.role: int = role
+        self.flags: int = flags
+
+    def facts(self) -> list[Any]:
+        """What a process that writes needs to know: the arguments, behind what a gap says."""
+        common = [self.conn_id, self.peer, self.protocol, self.transport, self.tunnel, self.options, self.role, self.flags]
+        return [None, self.direction, *common]
+
+    def saying(self, options: str) -> End:
+        """The same connection, with other options."""
+        return End(
+            self.direction, self.conn_id, self.peer, self.protocol, self.transport, self.tunnel, options, self.role, self.flags
+        )
+
+
+Ttl: TypeAlias = "float | tuple[float | None, ...] | None"
+Row: TypeAlias = "tuple[End, int, bytes | None, Ttl]"
+"""What is written down of a frame: its end, the monotonic clock, the bytes, how many seconds its requests are waited for."""
+FIELDS: Final = 4
+"""Rows wait as one flat list, four entries for each: a million tuples would keep the garbage collector busy."""
+MOST: Final = 16_384 * FIELDS
+"""Entries that may wait."""
+SMALL: Final = 4096
+"""Bytes: what is smaller is bounded by its number alone."""
+
+
+def options_of(adapter: Any) -> dict[str, Any]:
+    """What is needed to read the frames of a link: its protocol's options, but no secrets."""
+    options: dict[str, Any] = dict(adapter.url_options)
+    actions = getattr(adapter, "actions", None)
+    if actions:
+        options["actions"] = dict(actions)
+    return options
+
+
+def tunnels_of(transport: Any) -> tuple[str, ...]:
+    """The names of the tunnels that carry a connection, the outermost first."""
+    names: list[str] = []
+    while (channel := getattr(transport, "_channel", None)) is not None and getattr(transport, "name", "") == "tunnel":
+        names.insert(0, str(channel.subject))
+        transport = channel._peer._link.transport
+    return tuple(names)
+
+
+class Tap:
+    """One connection of a link that is recorded.
+
+    Attributes:
+        recorder: Who records it.
+    """
+
+    def __init__(self, recorder: Recorder, adapter: Any, transport: Any, conn_id: str, *, opened: bool) -> None:
+        self.recorder: Recorder = recorder
+        options = options_of(adapter)
+        self._options = options
+        self._outgoing = End(
+            DIRECTION_OUT,
+            conn_id,
+            transport.address,
+            adapter.name,
+            transport.name,
+            tunnels_of(transport),
+            json.dumps(options, separators=(",", ":")),
+            0 if opened else 1,
+        )
+        self._incoming = self._outgoing.saying(self._outgoing.options)
+        self._incoming.direction = DIRECTION_IN
+        self._asked: list[Ttl] = []  # of the frames that are about to be sent, the next one last
+        self._say({"state": "open"})
+
+    def _say(self, what: dict[str, Any]) -> None:
+        """A row without a frame: what became of the connection."""
+        end = self._outgoing.saying(json.dumps({**self._options, "link": what}, separators=(",", ":")))
+        self.recorder.take((end, monotonic_ns(), None, None))
+
+    def over(self, why: Closed) -> None:
+        """The connection has ended."""
+        self._say({"state": "close", "code": why.code, "reason": why.reason[:200]})
+
+    def around(self, session: Any, transport: Any) -> tuple[RecordedSession, RecordedTransport]:
+        """What a link is to use in place of a session and a transport."""
+        says = not session.capabilities.deadlines or self._outgoing.protocol in _SILENT
+        asked = self._asked if says else None
+        recorded = RecordedSession(session, self._writing(self._incoming, session.receive, None))
+        if asked is not None:
+            recorded.send, recorded.frames_to_send = _asking(session, asked)
+        return recorded, RecordedTransport(transport, self._writing(self._outgoing, transport.send, asked))
+
+    def listening_in(self, transport: Any) -> tuple[Any, Callable[[Receiver], Receiver]]:
+        """For those who have no session: what to use in place of a transport, and what makes what it is to report to."""
+        recorded = RecordedTransport(transport, self._writing(self._outgoing, transport.send, None))
+        return recorded, lambda receiver: cast("Receiver", RecordedReceiver(self, receiver))
+
+    def came_in(self, hand_on: Callable[[bytes, float], None]) -> Callable[[bytes, float], None]:
+        """What comes in, for those who have no session: a function that writes a frame down and hands it on."""
+        return self._writing(self._incoming, hand_on, None)
+
+    def goes_out(self, hand_on: Callable[[bytes], None]) -> Callable[[bytes], None]:
+        """What goes out, for those who have no session."""
+        return self._writing(self._outgoing, hand_on, None)
+
+    def _writing(self, end: End, hand_on: Callable[..., Any], asked: list[Ttl] | None) -> Callable[..., None]:
+        """A function that writes a frame down and hands it on: in first writes, out first hands on."""
+        rows, wake, take, now_ns = self.recorder.rows, self.recorder.wake, self.recorder.take, monotonic_ns
+        extend, wakes = rows.extend, self.recorder.enough * FIELDS - FIELDS
+
+        def came_in(frame: bytes, now: float) -> None:
+            waiting = len(rows)
+            if waiting < MOST and len(frame) < SMALL:
+                extend((end, now_ns(), frame, None))
+                if waiting == wakes:
+                    wake()
+            else:
+                take((end, now_ns(), frame, None))
+            hand_on(frame, now)
+
+        def goes_out(frame: bytes) -> None:
+            try:
+                hand_on(frame)
+            except BaseException:  # what the transport refuses is not written down, and what comes behind it is not sent
+                if asked:
+                    asked.clear()
+                raise
+            waiting = len(rows)
+            if waiting < MOST and len(frame) < SMALL:
+                extend((end, now_ns(), frame, asked.pop() if asked else None))
+                if waiting == wakes:
+                    wake()
+            else:
+                take((end, now_ns(), frame, asked.pop() if asked else None))
+
+        return came_in if end.direction == DIRECTION_IN else goes_out
+
+
+_SILENT: Final = frozenset({"csb"})
+"""Protocols whose requests do not always say how long they are worth."""
+
+
+class RecordedTransport:
+    """A transport that writes down what is sent; everything else is the transport's own."""
+
+    send_framed: None = None
+    """A fan-out makes bytes for many connections at once, which would pass by."""
+
+    def __init__(self, inner: Any, send: Callable[[bytes], None]) -> None:
+        self._inner = inner
+        self.send: Callable[[bytes], None] = send
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+
+class RecordedReceiver:
+    """A receiver of frames for which they are written down before it gets them."""
+
+    def __init__(self, tap: Tap, inner: Receiver) -> None:
+        frames_received = inner.frames_received
+        write = tap.came_in(lambda frame, now: None)
+
+        def received(frames: Sequence[bytes]) -> None:
+            for frame in frames:
+                write(frame, 0.0)
+            frames_received(frames)
+
+        def closed(why: Closed) -> None:
+            tap.over(why)
+            inner.closed(why)
+
+        self.frames_received: Callable[[Sequence[bytes]], None] = received
+        self.closed: Callable[[Closed], None] = closed
+        self.pause_writing: Callable[[], None] = inner.pause_writing
+        self.resume_writing: Callable[[], None] = inner.resume_writing
+
+
+class RecordedSession:
+    """A session that writes down what comes in; everything else is the session's own."""
+
+    def __init__(self, inner: Any, receive: Callable[[bytes, float], None]) -> None:
+        self._inner = inner
+        self.receive: Callable[[bytes, float], None] = receive
+        self.events: Callable[..., Any] = inner.events
+        self.send: Callable[..., Any] = inner.send
+        self.frames_to_send: Callable[..., Any] = inner.frames_to_send
+
+    @property
+    def codec(self) -> Any:
+        return self._inner.codec
+
+    @property
+    def capabilities(self) -> Any:
+        return self._inner.capabilities
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+
+def _asking(session: Any, asked: list[Ttl]) -> tuple[Callable[..., Any], Callable[[], list[bytes]]]:
+    """A session's ``send`` and ``frames_to_send``, that remember how long each request in a frame is waited for.
+
+    Args:
+        session: Whose.
+        asked: An entry for each frame that is about to be sent, the next one last; until they are made, one for each request.
+    """
+    send, frames_to_send, append = session.send, session.frames_to_send, asked.append
+
+    def sending(message: Message, now: float, peer_key: Any = None) -> Any:
+        key = send(message, now, peer_key)
+        if message.kind is _REQUEST:
+            append(message.ttl)
+        return key
+
+    def framed() -> list[bytes]:
+        frames: list[bytes] = frames_to_send()
+        if asked and not len(frames) == 1 == len(asked):
+            if len(frames) == 1:
+                asked[:] = [tuple(cast("list[float | None]", asked))]
+            else:  # a request and what goes with it
+                left = iter(cast("list[float | None]", asked))
+                counts = [_requests_in(session.codec, frame) for frame in frames]
+                asked[:] = [tuple(next(left, None) for _ in range(count)) or None for count in counts][::-1]
+        return frames
+
+    return sending, framed
+
+
+def _requests_in(codec: Any, frame: bytes) -> int:
+    try:
+        return sum(isinstance(message, Message) and message.kind is _REQUEST for message in codec.decode(frame))
+    except RemoteProtocolError:
+        return 0

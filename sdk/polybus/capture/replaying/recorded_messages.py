@@ -1,0 +1,276 @@
+"""What the clients of a capture have said, in the order in which they said it: what a replay says again.
+
+A folder may hold several recordings, made one after the other or at the same time, each with a monotonic clock of its own. Here
+they are one story: a recording begins when the wall clock says so, and goes on by its own clock.
+"""
+
+from __future__ import annotations
+
+import heapq
+import json
+import math
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from datetime import datetime
+from typing import Any, Final
+
+from attrs import define, field, frozen
+
+from ...errors import RemoteProtocolError
+from ...message import Kind, Message
+from ...subjects import matches
+from ..decoding.wires import MARK, wire_of
+from ..schema import DIRECTION_IN, DIRECTION_OUT, FLAG_GAP_BEFORE
+from ..store.reader import Capture, Segment, lost
+
+__all__ = ["Said", "Selection", "said_by_clients"]
+
+_SAID: Final = frozenset({Kind.REQUEST, Kind.PUBLISH, Kind.NOTIFY, Kind.SUBSCRIBE, Kind.UNSUBSCRIBE, Kind.CANCEL})
+_OWN: Final = "_polybus."
+
+Rows = Iterator[tuple[int, dict[str, Any]]]
+"""With the moment of each, ns."""
+
+
+@frozen
+class Selection:
+    """What of a recording is replayed; everything where nothing is said.
+
+    Attributes:
+        start, end: Seconds after the first frame, or points in time (aware datetimes).
+        subjects: Patterns, such as ``orders.>``; subscriptions are always made.
+        connections: Their ids.
+    """
+
+    start: float | datetime | None = None
+    end: float | datetime | None = None
+    subjects: tuple[str, ...] = ()
+    connections: tuple[str, ...] = ()
+
+    def window(self, first_ns: int) -> tuple[float, float]:
+        """In ns since 1970."""
+
+        def point(value: float | datetime | None, default: float) -> float:
+            if value is None:
+                return default
+            return value.timestamp() * 1e9 if isinstance(value, datetime) else first_ns + value * 1e9
+
+        return point(self.start, -math.inf), point(self.end, math.inf)
+
+    def wants(self, subject: str | int) -> bool:
+        """Whether a subject is among those wanted."""
+        name = f"0x{subject:08X}" if isinstance(subject, int) else subject
+        return not self.subjects or any(pattern in (name, subject) or matches(pattern, subject) for pattern in self.subjects)
+
+
+@define
+class Said:
+    """One message of a client; None where its connection has ended.
+
+    Attributes:
+        at: When, ns since 1970 UTC.
+        conn: Its connection, and which client behind it; the latter is empty but for those of a broker.
+        protocol: Of the connection.
+        options: As in the capture.
+        message: What was said.
+    """
+
+    at: float
+    conn: tuple[str, str]
+    protocol: str
+    options: str
+    message: Message | None
+
+    def subject_for(self, subject: str | int, protocol: str) -> str | int:
+        """A subject on a connection of a protocol: a number where it was one, and only the recording knows its name."""
+        if protocol != self.protocol or '"actions"' not in self.options:
+            return subject
+        number: str | int = json.loads(self.options)["actions"].get(subject, subject)
+        return number
+
+
+def said_by_clients(capture: Capture, selection: Selection, skipped: Counter[str]) -> Iterator[Said]:
+    """All that is to be said again, in its order, a batch of each recording at a time.
+
+    What was subscribed to before the window is said when that begins.
+
+    Args:
+        capture: The recording.
+        selection: What of it.
+        skipped: Counts what is not said again, by kind or reason.
+
+    Raises:
+        CaptureError: A segment is missing, or of an unknown version.
+    """
+    window: tuple[float, float] | None = None
+    standing: _Standing | None = _Standing()
+    for at, row in _in_order(capture, skipped):
+        if window is None:
+            window = selection.window(row["ts_ns"])
+        begin, end = window
+        if row["ts_ns"] >= end or (selection.connections and row["conn_id"] not in selection.connections):
+            continue
+        inside = begin <= row["ts_ns"]
+        if inside and standing is not None:
+            yield from standing.at(begin)
+            standing = None
+        for said in _of_row(row, max(at, begin), selection, inside, skipped if inside else Counter()):
+            if standing is not None:
+                standing.take(said)
+            else:
+                yield said
+
+
+def _of_row(row: dict[str, Any], at: float, selection: Selection, inside: bool, skipped: Counter[str]) -> Iterator[Said]:
+    """What a row says: of those before the window, what is subscribed to and who leaves."""
+    frame, options = row["frame"], row["options"] or ""
+    if frame is None:
+        if _is_end(options):
+            yield Said(at, (row["conn_id"], ""), row["protocol"], options, None)
+        return
+    if not _from_client(row, options):
+        return
+    if row["tunnel"]:  # it was meant for who is behind the tunnel, and not for the server that is there now
+        skipped["tunnel"] += 1
+        return
+    for message in _messages(row["protocol"], options, frame, skipped):
+        if not inside and message.kind not in (Kind.SUBSCRIBE, Kind.UNSUBSCRIBE):
+            continue
+        if message.kind in (Kind.REQUEST, Kind.PUBLISH, Kind.NOTIFY) and not selection.wants(message.subject):
+            continue
+        client = "" if message.peer is None else str(message.peer)
+        yield Said(at, (row["conn_id"], client), row["protocol"], options, message)
+
+
+class _Standing:
+    """What is subscribed to when the window begins: nothing is said of who has left, or does not listen any more."""
+
+    def __init__(self) -> None:
+        self._of: dict[str, dict[tuple[str, str | int], Said]] = {}
+        """By connection; by the client behind it and the subject."""
+
+    def take(self, said: Said) -> None:
+        conn_id, client = said.conn
+        if said.message is None:
+            self._of.pop(conn_id, None)
+        elif said.message.kind is Kind.SUBSCRIBE:
+            self._of.setdefault(conn_id, {}).setdefault((client, said.message.subject), said)
+        else:
+            self._of.get(conn_id, {}).pop((client, said.message.subject), None)
+
+    def at(self, begin: float) -> Iterator[Said]:
+        """All of it, to be said then."""
+        for wanted in self._of.values():
+            for said in wanted.values():
+                said.at = begin
+                yield said
+
+
+# -- rows --------------------------------------------------------------------------------------------------------------------
+
+
+@frozen
+class _Recording:
+    """The segments of one recording."""
+
+    capture: Capture
+    segments: list[Segment] = field(factory=list)
+
+    def begin(self) -> tuple[int, int] | None:
+        """When its first frame was recorded, ns by the wall clock and by its own; None where there is none."""
+        for segment in self.segments:
+            reader = self.capture.reader(segment)
+            for message in reader.messages():
+                rows = reader.rows(message, ["ts_ns", "mono_ns", "flags"]) if message.rows else None
+                for row in rows.to_pylist() if rows is not None else ():
+                    if not _is_gap(row) and None not in (row["ts_ns"], row["mono_ns"]):
+                        return row["ts_ns"], row["mono_ns"]
+        return None
+
+    def rows(self, ahead: int, skipped: Counter[str]) -> Rows:
+        """Its rows but for those that say that others are missing, and when each was recorded by its own clock.
+
+        Args:
+            ahead: By how much the wall clock is ahead of that, ns.
+            skipped: Counts those that cannot be read.
+        """
+        for segment in self.segments:
+            reader = self.capture.reader(segment)
+            for _, batch in reader.batches():
+                for row in batch.to_pylist():
+                    if _is_gap(row):
+                        continue
+                    if None in (row["ts_ns"], row["mono_ns"]):
+                        skipped["unreadable"] += 1
+                        continue
+                    yield row["mono_ns"] + ahead, row
+            for loss in lost(segment, reader):
+                skipped["damaged"] += loss.stretch.frames or 1
+
+
+def _in_order(capture: Capture, skipped: Counter[str]) -> Rows:
+    """The rows of all recordings, those of the same time beside each other. A recording is opened when its time has come."""
+    waiting = [(begin, number, one) for number, one in enumerate(_recordings(capture)) if (begin := one.begin()) is not None]
+    waiting.sort(reverse=True, key=lambda found: (found[0][0], found[1]))
+    there: list[tuple[int, int, dict[str, Any], Rows]] = []
+
+    def enter(number: int, rows: Rows) -> None:
+        following = next(rows, None)
+        if following is not None:
+            heapq.heappush(there, (following[0], number, following[1], rows))
+
+    while waiting or there:
+        while waiting and (not there or waiting[-1][0][0] <= there[0][0]):
+            (wall, own), number, recording = waiting.pop()
+            enter(number, recording.rows(wall - own, skipped))
+        if there:
+            at, number, row, rows = heapq.heappop(there)
+            yield at, row
+            enter(number, rows)
+
+
+def _recordings(capture: Capture) -> list[_Recording]:
+    """In the order of their first segments."""
+    found: dict[str, _Recording] = {}
+    for segment in capture.segments():
+        name = capture.reader(segment).schema_metadata().get("capture_id", "")
+        found.setdefault(name, _Recording(capture)).segments.append(segment)
+    return list(found.values())
+
+
+def _is_gap(row: dict[str, Any]) -> bool:
+    return bool((row["flags"] or 0) & FLAG_GAP_BEFORE)
+
+
+# -- what they say -----------------------------------------------------------------------------------------------------------
+
+
+def _from_client(row: dict[str, Any], options: str) -> bool:
+    """Whether a client has said it: somebody who dialled, or who is behind a broker."""
+    if '"broker-server"' in options:
+        return bool(row["direction"] == DIRECTION_IN)
+    return bool(row["direction"] == (DIRECTION_OUT if row["role"] == 0 else DIRECTION_IN))
+
+
+def _is_end(options: str) -> bool:
+    """Whether a row without a frame says that its connection has ended."""
+    try:
+        return bool(json.loads(options)[MARK]["state"] == "close")
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return False
+
+
+def _messages(protocol: str, options: str, frame: bytes, skipped: Counter[str]) -> Iterator[Message]:
+    try:
+        messages: Sequence[Any] = wire_of(protocol, options).decode(frame)
+    except RemoteProtocolError:
+        skipped["unreadable"] += 1
+        return
+    for message in messages:
+        if isinstance(message, RemoteProtocolError):
+            skipped["unreadable"] += 1
+        elif message.kind not in _SAID:
+            if message.kind is not Kind.CONTROL:
+                skipped[message.kind.value] += 1
+        elif not (isinstance(message.subject, str) and message.subject.startswith(_OWN)):
+            yield message

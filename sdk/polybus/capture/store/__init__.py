@@ -1,0 +1,1 @@
+"""Captures on disk: segments, folders, reading, recovery and export."""

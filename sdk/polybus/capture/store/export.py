@@ -1,0 +1,146 @@
+"""A capture as files for other programs: Parquet, and JSON in lines."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+from collections.abc import Callable, Iterator
+from datetime import datetime
+from pathlib import Path
+from typing import Any, Final, Literal
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from ..decoding.concat import decoded
+from ..schema import EVENTS, FRAMES, QUARANTINE
+from .folders import new_folder
+from .reader import Capture
+
+__all__ = ["compact", "export"]
+
+Progress = Callable[[int], None]
+"""Told how many rows have been done, now and then."""
+_ROWS_OF_FILE: Final = 4_000_000
+_ROWS_OF_GROUP: Final = 131_072
+_BYTES_OF_GROUP: Final = 64 << 20
+"""What waits to be written is not more, but for one batch: a row may have megabytes."""
+
+
+def compact(capture: Capture, out: str | os.PathLike[str], progress: Progress | None = None) -> list[Path]:
+    """Write the frames as Parquet, in few large files. Gives their paths; `Capture.losses` tells what is not in them.
+
+    Raises:
+        CaptureError: `out` is not empty; a segment is missing.
+        OSError: They cannot be written.
+    """
+    return _write_parquet(new_folder(out), "frames", FRAMES, (batch.rows for batch in capture.batches()), progress)
+
+
+def _write_parquet(
+    folder: Path, name: str, schema: pa.Schema, batches: Iterator[pa.RecordBatch], progress: Progress | None
+) -> list[Path]:
+    paths: list[Path] = []
+    writer: pq.ParquetWriter | None = None
+    done = in_file = rows = size = 0
+    waiting: list[pa.RecordBatch] = []
+
+    def begin() -> pq.ParquetWriter:
+        paths.append(folder / f"{name}-{len(paths):05d}.parquet")
+        return pq.ParquetWriter(paths[-1], schema, compression="zstd")
+
+    def flush() -> None:
+        nonlocal rows, size
+        if writer is not None and waiting:
+            writer.write_table(pa.Table.from_batches(waiting, schema))
+            waiting.clear()
+            rows = size = 0
+
+    try:
+        for batch in batches:
+            writer = writer or begin()
+            waiting.append(batch)
+            done += batch.num_rows
+            in_file += batch.num_rows
+            rows, size = rows + batch.num_rows, size + batch.nbytes
+            if rows >= _ROWS_OF_GROUP or size >= _BYTES_OF_GROUP:
+                flush()
+            if in_file >= _ROWS_OF_FILE:
+                flush()
+                writer.close()
+                writer, in_file = None, 0
+            if progress is not None:
+                progress(done)
+        if not paths:  # whoever reads them finds the columns also where there are no rows
+            writer = begin()
+        flush()
+    finally:
+        if writer is not None:
+            writer.close()
+    return paths
+
+
+def export(
+    capture: Capture,
+    out: str | os.PathLike[str],
+    *,
+    format: Literal["parquet", "jsonl"] = "parquet",
+    table: Literal["frames", "events", "quarantine"] = "events",
+    progress: Progress | None = None,
+) -> list[Path]:
+    """Write a table of a capture for other programs. Gives their paths; `Capture.losses` tells what is not in them.
+
+    Args:
+        capture: What is exported.
+        out: A folder, empty or not there yet.
+        format: ``parquet``, or ``jsonl``: an object a line, bytes as text where they are UTF-8, else as base64 under
+            ``<name>_base64``.
+        table: ``frames`` as they were recorded, ``events`` (what they say) or ``quarantine`` (those that say nothing).
+        progress: Told the number of rows.
+
+    Raises:
+        CaptureError: `out` is not empty; a segment is missing.
+        ValueError: An unknown format or table.
+        OSError: They cannot be written.
+    """
+    schemas = {"frames": FRAMES, "events": EVENTS, "quarantine": QUARANTINE}
+    if table not in schemas:
+        raise ValueError(f"table={table!r}: one of {', '.join(schemas)}")
+    if format not in ("parquet", "jsonl"):
+        raise ValueError(f"format={format!r}: parquet or jsonl")
+    folder = new_folder(out)
+    batches = _rows_of(capture, table)
+    if format == "parquet":
+        return _write_parquet(folder, table, schemas[table], batches, progress)
+    path, done = folder / f"{table}.jsonl", 0
+    with path.open("w", encoding="utf-8") as file:
+        for batch in batches:
+            for row in batch.to_pylist():
+                file.write(json.dumps(_plain(row), ensure_ascii=False, separators=(",", ":")))
+                file.write("\n")
+            done += batch.num_rows
+            if progress is not None:
+                progress(done)
+    return [path]
+
+
+def _rows_of(capture: Capture, table: str) -> Iterator[pa.RecordBatch]:
+    frames = (batch.rows for batch in capture.batches())
+    return frames if table == "frames" else (getattr(made, table) for made in decoded(frames))
+
+
+def _plain(row: dict[str, Any]) -> dict[str, Any]:
+    """A row with values that JSON has."""
+    found: dict[str, Any] = {}
+    for name, value in row.items():
+        if isinstance(value, bytes):
+            try:
+                found[name] = value.decode("utf-8")
+            except UnicodeDecodeError:
+                found[f"{name}_base64"] = base64.b64encode(value).decode()
+        elif isinstance(value, datetime):
+            found[name] = value.isoformat()
+        else:
+            found[name] = value
+    return found

@@ -1,0 +1,39 @@
+"""Where a path or a URI leads: a file system and the path in it."""
+
+from __future__ import annotations
+
+import os
+
+import pyarrow as pa
+import pyarrow.fs as pafs
+
+from ..errors import CaptureError
+
+__all__ = ["find_filesystem"]
+
+_LONGEST = 300
+"""Of what a library says; where it finds no library of Hadoop's it lists every place in which it has looked."""
+_HADOOP = (
+    "pyarrow finds no Hadoop client: set JAVA_HOME, HADOOP_HOME and CLASSPATH (`hadoop classpath --glob`) as its pages say"
+)
+
+
+def find_filesystem(path: str) -> tuple[pafs.FileSystem, str]:
+    """The file system of a path, and the path in it.
+
+    Args:
+        path: A path here, or a URI that `pyarrow.fs` knows; Spark's ``s3a://`` is what pyarrow calls ``s3://``.
+
+    Raises:
+        CaptureError: The URI is not understood, or nothing there answers.
+    """
+    if "://" not in path:
+        return pafs.LocalFileSystem(), os.path.abspath(path)
+    try:
+        found: tuple[pafs.FileSystem, str] = pafs.FileSystem.from_uri(path.replace("s3a://", "s3://", 1))
+    except (pa.ArrowException, OSError) as error:
+        said = str(error)
+        if "libjvm" in said or "libhdfs" in said:
+            said = _HADOOP
+        raise CaptureError(f"{path}: {said if len(said) <= _LONGEST else said[:_LONGEST] + '...'}") from error
+    return found

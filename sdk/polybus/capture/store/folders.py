@@ -1,0 +1,192 @@
+"""Folders that are written: numbers of segments, what killed recorders left behind, and what must go."""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+import pyarrow as pa
+
+from ..errors import CaptureError
+from ..record.gaps import RETENTION, Gap, Missing
+from .arrow_messages import END_OF_STREAM
+from .compute import pc
+from .flags import FLAG_GAP_BEFORE
+from .segments import SegmentReader, SegmentWriter, lock, segment_name, segment_number
+
+__all__ = ["Folder", "new_folder", "seal_left_open"]
+
+logger: logging.Logger = logging.getLogger("polybus.capture")
+_ATTEMPTS: Final = 1000
+
+
+class Folder:
+    """Where a recorder writes. Several recorders may share one: a segment belongs to one of them.
+
+    Args:
+        path: Of the folder.
+        max_bytes: Of all segments.
+        max_age: Seconds that a sealed segment is kept.
+    """
+
+    def __init__(self, path: Path, max_bytes: int, max_age: float) -> None:
+        self.path = path
+        self._max_bytes = max_bytes
+        self._max_age = max_age
+        self._next = 0
+
+    def open(self) -> list[Gap]:
+        """Make it, and seal what recorders that are gone have left open. Says what these have lost.
+
+        Raises:
+            OSError: It cannot be made or written.
+        """
+        self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if not os.access(self.path, os.W_OK | os.X_OK):
+            raise PermissionError(13, "the folder cannot be written")
+        gaps = []
+        for number, sealed, path in self._segments():
+            self._next = number + 1
+            if not sealed and (torn := seal_left_open(path)) is not None and torn:
+                logger.warning("polybus: %s was left in the middle of a batch: %d bytes are lost", path, torn)
+                gaps.append(Gap("killed", 0, segment=number, bytes=torn))
+        return gaps + self.trim(time.time())
+
+    def next_seq(self, capture_id: str) -> int:
+        """The number that follows those of a recording in this folder: 0 but for one whose writer was killed, and goes on.
+
+        Raises:
+            OSError: A segment cannot be read.
+        """
+        for _, sealed, path in reversed(self._segments()):
+            if not sealed:
+                continue
+            reader = SegmentReader(pa.memory_map(str(path)).read_buffer(), path.name)
+            try:
+                if reader.schema_metadata().get("capture_id") == capture_id:
+                    return max((message.seq + message.rows for message in reader.messages()), default=0)
+            except CaptureError:
+                continue  # of another version
+        return 0
+
+    def new_segment(self, metadata: Mapping[str, str]) -> SegmentWriter:
+        """The next one.
+
+        Raises:
+            OSError: It cannot be made.
+        """
+        for _ in range(_ATTEMPTS):
+            number, self._next = self._next, self._next + 1
+            try:
+                return SegmentWriter(self.path, number, metadata)
+            except FileExistsError:  # another recorder's
+                continue
+            except FileNotFoundError:  # somebody has removed the folder
+                self.path.mkdir(mode=0o700, parents=True)
+                self._next = number
+            except OSError:
+                self._next = number
+                raise
+        raise FileExistsError(17, f"no free number for a segment below {self._next}")
+
+    def trim(self, now: float) -> list[Gap]:
+        """Remove the oldest sealed segments that are too many or too old. Says what has gone."""
+        segments = [(number, sealed, path, _stat(path)) for number, sealed, path in self._segments()]
+        total = sum(size for _, _, _, (size, _) in segments)
+        removed: list[int] = []
+        frames = 0  # with those of which only a row in there knows
+        for number, sealed, path, (size, changed) in segments:
+            if not sealed or (total <= self._max_bytes and now - changed <= self._max_age):
+                break  # in order, so that no number is missing in between
+            try:
+                first, gone = _what_goes_with(path, number)
+                path.unlink()
+            except OSError as error:
+                logger.error("polybus: %s is to be removed, and cannot be: %s", path, error)
+                break
+            removed += (first, number)
+            frames += gone
+            total -= size
+        return [Gap(RETENTION, frames, segments=[min(removed), max(removed)])] if removed else []
+
+    def _segments(self) -> list[tuple[int, bool, Path]]:
+        found = []
+        with os.scandir(self.path) as entries:
+            for entry in entries:
+                known = segment_number(entry.name)
+                if known is not None:
+                    found.append((*known, Path(entry.path)))
+        return sorted(found)
+
+
+def _stat(path: Path) -> tuple[int, float]:
+    try:
+        found = path.stat()
+    except OSError:
+        return 0, 0.0
+    return found.st_size, found.st_mtime
+
+
+def _what_goes_with(path: Path, number: int) -> tuple[int, int]:
+    """Of a segment and those that were removed before, as its rows say: the number of the first one, and all their frames."""
+    first, frames = number, 0
+    try:
+        reader = SegmentReader(pa.memory_map(str(path)).read_buffer(), path.name)
+        for message in reader.messages():
+            rows = reader.rows(message, ["options", "flags"])
+            gaps = rows.filter(pc.greater(pc.bit_wise_and(rows.column("flags"), FLAG_GAP_BEFORE), 0))
+            frames += rows.num_rows - gaps.num_rows
+            for said in map(Missing.of, gaps.column("options").to_pylist()):
+                if said.what == RETENTION:
+                    first, frames = min((first, *said.segments)), frames + said.frames
+    except (CaptureError, pa.ArrowException):
+        pass  # it can be removed all the same
+    return first, frames
+
+
+def seal_left_open(path: Path) -> int | None:
+    """Seal a segment that nobody writes any more. Gives how many bytes at its end were lost; None where somebody does write it.
+
+    Raises:
+        OSError: It cannot be read or renamed.
+    """
+    file = os.open(path, os.O_RDWR | getattr(os, "O_BINARY", 0))
+    try:
+        if not lock(file):
+            return None
+        data = pa.py_buffer(path.read_bytes())
+        reader = SegmentReader(data, path.name)
+        try:
+            for _ in reader.messages():
+                pass
+        except CaptureError:
+            return None  # of another version: not ours to touch
+        torn = [stretch for stretch in reader.damage if stretch.torn]
+        size = torn[0].offset if torn else len(data)
+        os.ftruncate(file, size)
+        os.lseek(file, 0, os.SEEK_END)
+        os.write(file, END_OF_STREAM)
+        number, _ = segment_number(path.name) or (0, False)
+        path.rename(path.with_name(segment_name(number, sealed=True)))
+        return len(data) - size
+    finally:
+        os.close(file)
+
+
+def new_folder(out: str | os.PathLike[str]) -> Path:
+    """A folder to write into, made where there is none.
+
+    Raises:
+        CaptureError: Something is there already; it is no folder on this machine.
+    """
+    if "://" in os.fspath(out):
+        raise CaptureError(f"{os.fspath(out)}: this is written into a folder on this machine only; copy it from there")
+    folder = Path(out)
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise CaptureError(f"{folder} is not empty: choose another folder, or remove what is in it")
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    return folder

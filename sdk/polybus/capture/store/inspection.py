@@ -1,0 +1,148 @@
+"""What a capture holds, and whether all of it is sound."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pyarrow as pa
+from attrs import define, field, frozen
+
+from ..record.gaps import Missing
+from ..schema import FLAG_GAP_BEFORE
+from .compute import pc
+from .reader import Capture, Loss, lost
+
+__all__ = ["Info", "Verdict", "info", "verify"]
+
+
+@define
+class Info:
+    """What is in a capture.
+
+    Attributes:
+        segments: How many files; `open` of them are still written, or were left by a recorder that was killed.
+        bytes: Of all of them.
+        frames: Frames that went over the wire.
+        marks: Rows that say that a connection has begun or ended. Decoding counts them as frames, and so does the pipeline.
+        gaps: Frames that the recorders know to be missing, by reason.
+        losses: Frames in damaged batches, as far as that can be told, and how many stretches are damaged.
+        first_ns, last_ns: Wall clock of the first and the last frame, ns since 1970; None where there is none.
+        frame_bytes: Of all frames.
+        connections, captures, protocols: How many connections; which recordings; frames by protocol.
+        ended: Those of the recordings that are over, as their recorders have written; one that was killed with the process that
+            wrote for it has not.
+        sources: Captures of which this one is a replay.
+    """
+
+    path: str
+    segments: int = 0
+    open: int = 0
+    bytes: int = 0
+    frames: int = 0
+    marks: int = 0
+    frame_bytes: int = 0
+    gaps: dict[str, int] = field(factory=dict)
+    lost_stretches: int = 0
+    lost_frames: int = 0
+    first_ns: int | None = None
+    last_ns: int | None = None
+    connections: int = 0
+    captures: list[str] = field(factory=list)
+    ended: list[str] = field(factory=list)
+    protocols: dict[str, int] = field(factory=dict)
+    sources: list[str] = field(factory=list)
+
+
+def info(capture: Capture) -> Info:
+    """Look at a capture. Reads all of it, a batch at a time.
+
+    Raises:
+        CaptureError: A segment is missing, or of an unknown version.
+    """
+    found = Info(capture.path)
+    segments = capture.segments()
+    found.segments, found.open = len(segments), sum(not segment.sealed for segment in segments)
+    found.bytes = sum(segment.size for segment in segments)
+    conns: set[str] = set()
+    for segment in segments:
+        source = capture.reader(segment).schema_metadata().get("source")
+        if source is not None and source not in found.sources:
+            found.sources.append(source)
+    for batch in capture.batches():
+        _count(found, batch.rows, conns)
+    found.ended = capture.ended
+    found.connections = len(conns)
+    found.lost_stretches = len(capture.losses)
+    found.lost_frames = sum(loss.stretch.frames or 0 for loss in capture.losses)
+    return found
+
+
+def _count(found: Info, rows: pa.RecordBatch, conns: set[str]) -> None:
+    real = pc.is_valid(rows.column("frame"))
+    frames = rows.filter(real)
+    is_gap = pc.greater(pc.bit_wise_and(rows.column("flags"), FLAG_GAP_BEFORE), 0)
+    found.marks += pc.sum(pc.and_not(pc.invert(real), is_gap)).as_py() or 0
+    found.frames += frames.num_rows
+    found.frame_bytes += pc.sum(pc.binary_length(frames.column("frame"))).as_py() or 0
+    conns.update(pc.unique(frames.column("conn_id")).to_pylist())
+    for name in pc.unique(rows.column("capture_id")).to_pylist():
+        if name not in found.captures:
+            found.captures.append(name)
+    for part in pc.value_counts(frames.column("protocol")).to_pylist():
+        found.protocols[part["values"]] = found.protocols.get(part["values"], 0) + part["counts"]
+    for missing in map(Missing.of, rows.filter(is_gap).column("options").to_pylist()):
+        found.gaps[missing.what] = found.gaps.get(missing.what, 0) + missing.frames
+    times = pc.min_max(frames.column("ts_ns")).as_py()
+    if times["min"] is not None:
+        found.first_ns = times["min"] if found.first_ns is None else min(found.first_ns, times["min"])
+        found.last_ns = times["max"] if found.last_ns is None else max(found.last_ns, times["max"])
+
+
+@frozen
+class Verdict:
+    """What `verify` has found.
+
+    Attributes:
+        frames: Rows in good batches.
+        batches: Good ones.
+        losses: What is damaged.
+        missing: Numbers of segments that are not there.
+    """
+
+    frames: int
+    batches: int
+    losses: tuple[Loss, ...]
+    missing: tuple[int, ...]
+
+    @property
+    def good(self) -> bool:
+        """Whether all is there."""
+        return not self.losses and not self.missing
+
+
+def verify(capture: Capture, progress: Callable[[int], None] | None = None) -> Verdict:
+    """Check every byte of a capture, and that the rows of every batch can be read.
+
+    Args:
+        capture: What is checked.
+        progress: Told the number of rows, now and then.
+
+    Raises:
+        CaptureError: A segment is of an unknown version.
+    """
+    frames = batches = 0
+    losses: list[Loss] = []
+    numbers = []
+    for segment in capture.segments(complete=False):
+        numbers.append(segment.number)
+        reader = capture.reader(segment)
+        for _, rows in reader.batches():
+            rows.validate(full=True)
+            frames += rows.num_rows
+            batches += 1
+            if progress is not None:
+                progress(frames)
+        losses += lost(segment, reader)
+    there = set(numbers)
+    missing = tuple(number for number in range(numbers[0], numbers[-1]) if number not in there)
+    return Verdict(frames, batches, tuple(losses), missing)

@@ -1,0 +1,233 @@
+"""A capture as a whole: its segments, their batches, and what is lost of it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from typing import Any, Final, NamedTuple
+
+import pyarrow as pa
+import pyarrow.fs as pafs
+from attrs import frozen
+
+from ..errors import CaptureError
+from .arrow_messages import Message
+from .filesystems import find_filesystem
+from .segments import SegmentReader, Stretch, segment_number
+
+__all__ = ["Batch", "Capture", "Loss", "Position", "Segment"]
+
+
+class Position(NamedTuple):
+    """A place in a capture: before a batch. Positions are ordered as the batches were written."""
+
+    segment: int
+    batch: int
+
+
+BEGIN: Final = Position(0, 0)
+
+
+@frozen
+class Segment:
+    """A file of a capture."""
+
+    number: int
+    path: str
+    """For the capture's file system."""
+    sealed: bool
+    size: int
+    """Bytes."""
+
+
+@frozen
+class Loss:
+    """Something that is not there any more: a stretch of a segment."""
+
+    segment: int
+    stretch: Stretch
+
+
+class Batch(NamedTuple):
+    """Rows of a capture and where they stand."""
+
+    position: Position
+    rows: pa.RecordBatch
+    """In the columns of `schema.FRAMES`, or those that were asked for."""
+
+    @property
+    def next(self) -> Position:
+        """The position after it."""
+        return Position(self.position.segment, self.position.batch + 1)
+
+
+class Capture:
+    """A folder of segments.
+
+    Args:
+        path: A folder here, or a URI that `pyarrow.fs` knows (``hdfs://...``, ``s3://...``).
+        filesystem: A `pyarrow.fs.FileSystem` in which `path` is to be looked up instead.
+
+    Attributes:
+        losses: What the last pass over the batches found to be lost.
+        ended: The recordings that say that they are over, as it has found them.
+
+    Raises:
+        CaptureError: There is no such folder, or it is no capture.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], filesystem: pafs.FileSystem | None = None) -> None:
+        self.path: str = os.fspath(path)
+        if filesystem is not None:
+            self._filesystem, self._folder = filesystem, self.path
+        else:
+            self._filesystem, self._folder = find_filesystem(self.path)
+        self.losses: list[Loss] = []
+        self.ended: list[str] = []
+        self._local = isinstance(self._filesystem, pafs.LocalFileSystem)
+        if not self.segments(complete=False):
+            raise CaptureError(f"{self.path} {self._what_it_is()}")
+
+    def segments(self, *, complete: bool = True) -> list[Segment]:
+        """The files, in order. Retention may have removed the first ones.
+
+        Args:
+            complete: Whether one that is missing in between is an error.
+
+        Raises:
+            CaptureError: No such folder; a segment is missing.
+        """
+        try:
+            infos = self._filesystem.get_file_info(pafs.FileSelector(self._folder))
+        except (FileNotFoundError, NotADirectoryError):
+            raise CaptureError(f"{self.path} is no capture: there is no such folder") from None
+        except OSError as error:
+            raise CaptureError(f"{self.path} is no capture: {error}") from error
+        found: dict[int, Segment] = {}
+        for info in infos:
+            known = segment_number(info.base_name)
+            if known is None or info.type != pafs.FileType.File:
+                continue
+            number, sealed = known
+            # Sealed between the listing of one and of the other: it is the same file.
+            if sealed or number not in found:
+                found[number] = Segment(number, info.path, sealed, info.size or 0)
+        segments = [found[number] for number in sorted(found)]
+        if complete:
+            self._check_complete(segments)
+        return segments
+
+    def _what_it_is(self) -> str:
+        if self._filesystem.get_file_info(pafs.FileSelector(self._folder)):
+            return "is no capture: a capture is a folder of files segment-<number>.arrows (.open while it is written)"
+        return "is empty: nothing has been recorded in it, for example because no connection was made meanwhile"
+
+    def _check_complete(self, segments: list[Segment]) -> None:
+        for before, after in zip(segments, segments[1:], strict=False):
+            if after.number != before.number + 1:
+                first, last = before.number + 1, after.number - 1
+                which = f"segment {first} is" if first == last else f"segments {first} to {last} are"
+                raise CaptureError(
+                    f"{self.path}: {which} missing between {before.number} and {after.number}: put them back, or give them "
+                    "up with `polybus capture recover`"
+                )
+
+    def batches(
+        self,
+        start: tuple[int, int] = BEGIN,
+        stop: tuple[int, int] | None = None,
+        *,
+        columns: Sequence[str] | None = None,
+    ) -> Iterator[Batch]:
+        """The good batches with rows from one position to another, with where they stand; what is lost is found in `losses`.
+
+        A torn batch at the end of a segment that is still written is not lost: it will be there later.
+
+        Args:
+            start: The first position: (segment, batch).
+            stop: The first that is not wanted; None for all that is there.
+            columns: Some of them; None for all. The others are not decompressed.
+
+        Raises:
+            CaptureError: A segment is missing, or of an unknown version.
+            KeyError: There is no such column.
+        """
+        self.losses, self.ended = [], []
+        for segment in self.segments():
+            if segment.number < start[0] or (stop is not None and (segment.number, 0) >= tuple(stop)):
+                continue
+            reader = self.reader(segment)
+            for message in reader.messages():
+                position = Position(segment.number, message.batch)
+                if position < tuple(start):
+                    continue
+                if stop is not None and position >= tuple(stop):
+                    break
+                if not message.rows:
+                    continue
+                yield Batch(position, reader.rows(message, columns))
+            self.losses += lost(segment, reader)
+            self._note_end(reader)
+
+    def _note_end(self, reader: SegmentReader) -> None:
+        """The last word counts: a recording may have been taken for one that is over, and have gone on."""
+        name = reader.metadata.get("capture_id")
+        if name in self.ended:
+            self.ended.remove(name)
+        if name is not None and reader.ended:
+            self.ended.append(name)
+
+    def messages(self, segment: Segment) -> Iterator[Message]:
+        """Numbers and sizes of the good batches of a segment, without decompressing them.
+
+        Raises:
+            CaptureError: It is of an unknown version.
+        """
+        return self.reader(segment).messages()
+
+    def end(self) -> Position:
+        """The position after the last whole batch that is there now.
+
+        Raises:
+            CaptureError: A segment is missing, or of an unknown version.
+        """
+        segments = self.segments()
+        last = segments[-1]
+        number = -1
+        for message in self.messages(last):
+            number = message.batch
+        return Position(last.number, number + 1)
+
+    def reader(self, segment: Segment, offset: int = 0, batch: int = 0) -> SegmentReader:
+        """A reader of one segment, from its beginning or from where another one ended.
+
+        Raises:
+            CaptureError: It is not there any more.
+        """
+        return SegmentReader(self._bytes(segment), segment.path, offset=offset, batch=batch)
+
+    def _bytes(self, segment: Segment) -> Any:
+        try:
+            return self._read(segment.path, segment.sealed)
+        except FileNotFoundError:
+            if segment.sealed:
+                raise CaptureError(f"{segment.path} is not there any more: retention has removed it") from None
+        except OSError as error:
+            raise CaptureError(f"{segment.path} cannot be read: {error}") from error
+        # Sealed since it was listed.
+        return self._bytes(Segment(segment.number, segment.path.removesuffix("open") + "arrows", True, segment.size))
+
+    def _read(self, path: str, sealed: bool) -> Any:
+        if self._local and sealed:
+            return pa.memory_map(path).read_buffer()
+        # One that is still written may be cut (a batch that did not fit the disk): a map of it would be a trap.
+        with self._filesystem.open_input_file(path) as file:
+            return file.read_buffer()
+
+    def __repr__(self) -> str:
+        return f"<Capture {self.path}>"
+
+
+def lost(segment: Segment, reader: SegmentReader) -> list[Loss]:
+    """The damage of a segment that has been read, but for the torn end of one that is still written."""
+    return [Loss(segment.number, stretch) for stretch in reader.damage if segment.sealed or not stretch.torn]

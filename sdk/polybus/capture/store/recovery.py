@@ -1,0 +1,154 @@
+"""A whole capture of what is good of a damaged one."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+from attrs import define, field, frozen
+
+from ..record.gaps import Gap
+from ..schema import FRAMES
+from .folders import new_folder
+from .reader import Capture, Segment
+from .segments import SegmentReader, SegmentWriter, Stretch
+
+__all__ = ["Recovered", "recover"]
+
+
+@frozen
+class Recovered:
+    """What `recover` has saved, and what not.
+
+    Attributes:
+        frames, batches: What is in the new capture.
+        lost_frames: How many are known to be missing; where nobody can tell how many, none are counted.
+        lost_stretches: How many stretches of bytes were skipped.
+        lost_bytes: What they hold.
+        missing: Numbers of segments that are not there.
+    """
+
+    frames: int
+    batches: int
+    lost_frames: int
+    lost_stretches: int
+    lost_bytes: int
+    missing: tuple[int, ...]
+
+
+def recover(
+    path: str | os.PathLike[str], out: str | os.PathLike[str], progress: Callable[[int], None] | None = None
+) -> Recovered:
+    """Make a whole capture of a damaged one: its good batches, with a row that says so where others are missing.
+
+    Nothing is added to the new one later: it says of each recording in it that this is over, also where a recorder was killed.
+
+    Args:
+        path: The damaged one; it is not changed.
+        out: A folder for the new one, empty or not there yet.
+        progress: Told the number of rows, now and then.
+
+    Raises:
+        CaptureError: `out` is not empty; `path` is no capture.
+        OSError: The new one cannot be written.
+    """
+    capture = Capture(path)
+    recovery = _Recovery(capture, new_folder(out), progress)
+    for segment in capture.segments(complete=False):
+        recovery.take(segment)
+    return recovery.finish()
+
+
+class _Left(NamedTuple):
+    """A recording that has not said that it is over."""
+
+    metadata: Mapping[str, str]
+    seq: int
+    """Of its next frame."""
+
+
+@define
+class _Recovery:
+    """From one segment to the next."""
+
+    capture: Capture
+    folder: Path
+    progress: Callable[[int], None] | None
+    frames: int = 0
+    batches: int = 0
+    lost_frames: int = 0
+    lost_bytes: int = 0
+    stretches: int = 0
+    missing: list[int] = field(factory=list)
+    before: int | None = None
+    written: int = 0
+    left: dict[str, _Left] = field(factory=dict)
+
+    def take(self, segment: Segment) -> None:
+        """Copy what is good of a segment."""
+        if self.before is not None:
+            self.missing += range(self.before + 1, segment.number)
+        self.before = segment.number
+        reader = self.capture.reader(segment)
+        writer: SegmentWriter | None = None
+        name, seq = "", 0
+        for _, rows in reader.batches():
+            writer = writer or self._follower(reader.metadata)
+            writer.write(rows, rows.column("seq")[0].as_py())
+            name, seq = rows.column("capture_id")[-1].as_py(), rows.column("seq")[-1].as_py() + 1
+            self._count(rows.num_rows)
+        for stretch in reader.damage:
+            writer = writer or self._follower(reader.metadata)
+            self._mark(writer, segment, stretch, seq)
+            seq += 1
+        if reader.ended:
+            writer = writer or self._follower(reader.metadata)
+            writer.end(seq)
+        if writer is not None:
+            writer.seal()
+        self._note(reader, name, seq)
+
+    def finish(self) -> Recovered:
+        """Say of each recording that it is over."""
+        for metadata, seq in self.left.values():
+            writer = self._follower(metadata)
+            writer.end(seq)
+            writer.seal()
+        return Recovered(self.frames, self.batches, self.lost_frames, self.stretches, self.lost_bytes, tuple(self.missing))
+
+    def _follower(self, metadata: Mapping[str, str]) -> SegmentWriter:
+        number, self.written = self.written, self.written + 1
+        return SegmentWriter(self.folder, number, {"recovered": self.capture.path, **metadata})
+
+    def _count(self, rows: int) -> None:
+        self.frames += rows
+        self.batches += 1
+        if self.progress is not None:
+            self.progress(self.frames)
+
+    def _mark(self, writer: SegmentWriter, segment: Segment, stretch: Stretch, seq: int) -> None:
+        """A row that says so; it counts as one, or what is lost of this copy later could be less than nothing."""
+        writer.write(_gap_row(stretch.frames or 0, segment.number, stretch.size), seq)
+        self.stretches += 1
+        self.lost_bytes += stretch.size
+        self.lost_frames += stretch.frames or 0
+
+    def _note(self, reader: SegmentReader, name: str | None, seq: int) -> None:
+        """Whose segment it was: as its schema says, or its rows where that is damaged."""
+        name = reader.metadata.get("capture_id", name)
+        if not name:
+            return
+        if reader.ended:
+            self.left.pop(name, None)
+        else:
+            self.left[name] = _Left({**reader.metadata, "capture_id": name}, seq)
+
+
+def _gap_row(frames: int, segment: int, size: int) -> pa.RecordBatch:
+    gap = Gap("damaged", frames, segment=segment, bytes=size)
+    values: dict[str, Any] = dict.fromkeys(FRAMES.names)
+    values |= {"capture_id": "", "seq": -1, "ts_ns": 0, "mono_ns": 0, "options": gap.options, "flags": gap.flags, "tunnel": []}
+    return pa.RecordBatch.from_pylist([values], schema=FRAMES)

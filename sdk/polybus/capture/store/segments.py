@@ -1,0 +1,325 @@
+"""Segments: the files of a capture. ``segment-<n>.open`` while it is written, ``segment-<n>.arrows`` when it is sealed.
+
+A segment is an Arrow IPC stream, one record batch a flush, that any reader of Arrow opens. Batches are written whole, with one
+system call each, so what a killed process leaves behind ends in at most one torn batch. A batch without rows says that the
+recording is over.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from functools import lru_cache
+from pathlib import Path
+from typing import Final
+
+import pyarrow as pa
+from attrs import frozen
+
+from ..errors import CaptureError
+from ..schema import FRAMES, SCHEMA_VERSION
+from .arrow_messages import END_OF_STREAM, MARK, Message, marked, messages, sealed_message
+
+__all__ = ["NOTHING", "SegmentReader", "SegmentWriter", "Stretch", "encode_batch", "lock", "segment_name", "segment_number"]
+
+_NAME: Final = re.compile(r"segment-(\d+)\.(open|arrows)")
+_VERSION: Final = b"polybus.capture"
+_LEVEL: Final = 1
+"""Of zstd: beyond it, time grows faster than the files shrink."""
+
+
+def segment_name(number: int, *, sealed: bool) -> str:
+    """The name of a segment's file."""
+    return f"segment-{number:08d}.{'arrows' if sealed else 'open'}"
+
+
+def segment_number(name: str) -> tuple[int, bool] | None:
+    """The number of a segment and whether it is sealed, by the name of its file; None of another file."""
+    found = _NAME.fullmatch(name)
+    return (int(found[1]), found[2] == "arrows") if found else None
+
+
+def lock(file: int) -> bool:
+    """Claim a segment for as long as its file is open here. False where somebody else has, or where that cannot be known."""
+    try:
+        import fcntl
+    except ImportError:  # Windows: a segment that was left open is taken for one that is still written
+        return False
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    return True
+
+
+class SegmentWriter:
+    """Writes one segment.
+
+    Args:
+        folder: Where; it must exist.
+        number: Of the segment.
+        metadata: Goes into the schema of the file, beside its version.
+
+    Raises:
+        OSError: It cannot be made; `FileExistsError` where there is one of this number.
+    """
+
+    def __init__(self, folder: str | os.PathLike[str], number: int, metadata: Mapping[str, str] | None = None) -> None:
+        self.number: int = number
+        self.path: Path = Path(folder, segment_name(number, sealed=False))
+        self.size: int = 0
+        """Bytes written."""
+        self.batches: int = 0
+        self.rows: int = 0
+        if Path(folder, segment_name(number, sealed=True)).exists():
+            raise FileExistsError(f"{folder}: segment {number} is there already")
+        given = {**(metadata or {}), MARK: marked(-1, 0, 0)}
+        schema = FRAMES.with_metadata({**FRAMES.metadata, **{name.encode(): text.encode() for name, text in given.items()}})
+        self._schema = schema
+        self._file = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | getattr(os, "O_BINARY", 0), 0o600)
+        lock(self._file)
+        try:
+            head = schema.serialize().to_pybytes()
+            self._head = len(head)
+            self._write(sealed_message(head))
+        except OSError:
+            self.path.unlink()
+            self.close()
+            raise
+
+    def write(self, batch: pa.RecordBatch, seq: int) -> int:
+        """Write a batch of `FRAMES` rows.
+
+        Args:
+            batch: The rows.
+            seq: Number of the first one.
+
+        Returns:
+            The bytes that it took.
+
+        Raises:
+            OSError: It could not be written; then nothing of it is there, and the next one may be tried.
+        """
+        stream = encode_batch(batch, self._schema, marked(self.batches, seq, batch.num_rows))
+        data = sealed_message(stream.slice(self._head).to_pybytes())
+        self._write(data)
+        self.batches += 1
+        self.rows += batch.num_rows
+        return len(data)
+
+    def end(self, seq: int) -> int:
+        """Write that the recording is over.
+
+        Args:
+            seq: Number of its next frame, which there will not be.
+
+        Returns:
+            The bytes that it took.
+
+        Raises:
+            OSError: As `write`.
+        """
+        return self.write(NOTHING, seq)
+
+    def _write(self, data: bytes) -> None:
+        view = memoryview(data)
+        try:
+            while view:
+                view = view[os.write(self._file, view) :]
+        except OSError:
+            os.ftruncate(self._file, self.size)
+            raise
+        self.size += len(data)
+
+    def seal(self) -> Path:
+        """End the stream and give the file its final name.
+
+        Raises:
+            OSError: That was not possible.
+        """
+        with suppress(OSError):  # a full disk: the stream can be read without its end
+            self._write(END_OF_STREAM)
+        sealed = self.path.with_name(segment_name(self.number, sealed=True))
+        self.path.rename(sealed)
+        self.close()
+        return sealed
+
+    def close(self) -> None:
+        """Leave the file as it is; any number of times."""
+        if self._file >= 0:
+            os.close(self._file)
+            self._file = -1
+
+
+NOTHING: Final = pa.RecordBatch.from_pylist([], schema=FRAMES)
+"""The batch that says that a recording is over."""
+
+
+def encode_batch(batch: pa.RecordBatch, schema: pa.Schema, mark: str) -> pa.Buffer:
+    """A stream of the schema and one batch, with a mark in its metadata, without an end.
+
+    A stream of its own for each batch, in memory: Arrow writes in many small pieces, and to a Python object each of them would
+    have to wait for the interpreter lock.
+    """
+    sink = pa.BufferOutputStream()
+    options = pa.ipc.IpcWriteOptions(compression=pa.Codec("zstd", compression_level=_LEVEL), use_threads=False)
+    writer = pa.ipc.new_stream(sink, schema, options=options)
+    writer.write_batch(batch, custom_metadata={MARK: mark})
+    return sink.getvalue()
+
+
+@frozen
+class Stretch:
+    """A part of a segment that is lost.
+
+    Attributes:
+        offset: Where it begins, in bytes.
+        size: How many bytes it has.
+        batch: The number of the first batch in it; -1 for the schema.
+        batches: How many batches; None where nobody can tell.
+        frames: How many rows; None where nobody can tell.
+        torn: It is the beginning of a batch at the end of the file: its writer was killed, or is writing it.
+    """
+
+    offset: int
+    size: int
+    batch: int
+    batches: int | None = None
+    frames: int | None = None
+    torn: bool = False
+
+
+@lru_cache(maxsize=8)
+def _head(schema: pa.Schema) -> bytes:
+    """A schema as the beginning of a stream."""
+    return bytes(schema.serialize())
+
+
+class SegmentReader:
+    """Reads one segment.
+
+    Args:
+        data: The bytes of the file.
+        name: Of the file, for errors.
+        offset: Where to begin (bytes): 0, or the `offset` of a reader that has read this file before.
+        batch: The number of the batch there.
+
+    Attributes:
+        damage: What was found to be lost, as far as it has been read.
+        offset: The end of the last good batch that was given out.
+        ended: Whether that one says that the recording is over.
+        metadata: Of the schema: version, recorder, source.
+    """
+
+    def __init__(self, data: pa.Buffer, name: str = "segment", *, offset: int = 0, batch: int = 0) -> None:
+        self._data = data
+        self._name = name
+        self.damage: list[Stretch] = []
+        self.offset: int = offset
+        self.ended: bool = False
+        self.metadata: Mapping[str, str] = {}
+        self._schema = FRAMES
+        self._batch = batch
+        self._seq: int | None = None
+
+    def messages(self) -> Iterator[Message]:
+        """The batches, checked and not yet decompressed; also the one without rows.
+
+        Raises:
+            CaptureError: The segment's version is not known.
+        """
+        lost: Message | None = None
+        for message in messages(self._data, self.offset):
+            if not message.good:
+                lost = message
+                continue
+            if message.batch < 0:
+                self._take_schema(message)
+                self.offset = message.offset + message.size
+                continue
+            if lost is not None or message.batch != self._batch:
+                self._report(lost, message)
+                lost = None
+            self._batch = message.batch + 1
+            self._seq = message.seq + message.rows
+            self.offset = message.offset + message.size
+            self.ended = not message.rows
+            yield message
+        if lost is not None:
+            self.damage.append(Stretch(lost.offset, lost.size, self._batch, torn=lost.torn))
+
+    def schema_metadata(self) -> Mapping[str, str]:
+        """What the schema says: version, recorder, source; nothing where it is damaged.
+
+        Raises:
+            CaptureError: The segment's version is not known.
+        """
+        first = next(messages(self._data), None)
+        if first is not None and first.good and first.batch < 0:
+            self._take_schema(first)
+        return self.metadata
+
+    def batches(self) -> Iterator[tuple[int, pa.RecordBatch]]:
+        """Numbers and rows of the good batches that have some, in order.
+
+        Raises:
+            CaptureError: The segment's version is not known.
+        """
+        for message in self.messages():
+            if message.rows:
+                yield message.batch, self.rows(message)
+
+    def rows(self, message: Message, columns: Sequence[str] | None = None) -> pa.RecordBatch:
+        """The rows of a batch, in the columns of `FRAMES`.
+
+        Args:
+            message: The batch.
+            columns: Some of them; None for all. Others are not decompressed (six of them: a third of the time of all).
+
+        Raises:
+            CaptureError: It has other columns.
+        """
+        wanted = FRAMES if columns is None else pa.schema([FRAMES.field(name) for name in columns], FRAMES.metadata)
+        batch = self._read(message, wanted.names)
+        if batch.schema.names == wanted.names and self._schema is FRAMES:
+            return batch
+        have = set(batch.schema.names)
+        found = [batch.column(field.name) if field.name in have else pa.nulls(message.rows, field.type) for field in wanted]
+        try:
+            return pa.RecordBatch.from_arrays(found, schema=wanted)
+        except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
+            raise CaptureError(f"{self._name}: its columns are not those of a capture: {error}") from error
+
+    def _read(self, message: Message, names: Sequence[str]) -> pa.RecordBatch:
+        """As Arrow reads it: only a stream can be read in part, so the batch gets a schema in front."""
+        places = [place for place, name in enumerate(self._schema.names) if name in names]
+        stream = pa.py_buffer(b"".join((_head(self._schema), message.data)))
+        # Threads for its few small columns cost more than they save.
+        options = pa.ipc.IpcReadOptions(included_fields=places, use_threads=False)
+        return pa.ipc.open_stream(stream, options=options).read_next_batch()
+
+    def _report(self, lost: Message | None, following: Message) -> None:
+        first, frames = self._batch, None
+        if self._seq is not None:
+            frames = following.seq - self._seq
+        elif self._batch == 0 and following.batch == 0:
+            frames = 0  # the schema alone
+            first = -1
+        offset = self.offset if lost is None else lost.offset
+        size = 0 if lost is None else lost.size
+        self.damage.append(Stretch(offset, size, first, following.batch - self._batch, frames))
+
+    def _take_schema(self, message: Message) -> None:
+        schema = pa.ipc.read_schema(pa.ipc.read_message(message.data))
+        metadata = schema.metadata or {}
+        version = metadata.get(_VERSION, b"").decode()
+        if version != SCHEMA_VERSION:
+            raise CaptureError(
+                f"{self._name} has version {version or 'none'} of the capture format; this polybus reads {SCHEMA_VERSION}: "
+                "read it with the polybus that wrote it, or a later one"
+            )
+        self.metadata = {name.decode(): value.decode() for name, value in metadata.items() if name != MARK.encode()}
+        if schema.names != FRAMES.names:
+            self._schema = schema

@@ -1,0 +1,1 @@
+"""The writer of segments: in this thread, in another thread or in a process of its own."""

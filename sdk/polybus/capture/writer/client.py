@@ -1,0 +1,187 @@
+"""The process that writes, and the connection to it: shipments go there, counts and what it has to say come back."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any, Final
+
+from ..errors import CaptureError
+from ..record.packing import END
+
+__all__ = ["Helper"]
+
+logger: logging.Logger = logging.getLogger("polybus.capture")
+
+_PROGRAM: Final = (
+    "import json, sys; sys.path[:] = json.loads(sys.argv[1]); from polybus.capture.writer.main import main; main()"
+)
+_BEGINNING: Final = 30.0
+"""Seconds until the process must have answered."""
+_BUFFER: Final = 1 << 20
+"""Bytes that the connection may hold, where the system lets it."""
+
+
+def _is_open(file: int) -> bool:
+    try:
+        os.fstat(file)
+    except OSError:
+        return False
+    return True
+
+
+class Helper:
+    """One process that writes.
+
+    Args:
+        settings: Of the `Writer`.
+        reported: Is called with what it has done, in the thread that calls `attend`.
+
+    Attributes:
+        gone: Whether it, or the connection to it, has ended.
+        pid: Of the process.
+        seq: Number of the first row that it writes.
+
+    Raises:
+        CaptureError: The folder cannot be made or written.
+        OSError: The process could not be begun, or did not answer.
+    """
+
+    def __init__(self, settings: dict[str, Any], reported: Callable[[list[int]], None]) -> None:
+        self.gone: bool = False
+        self.seq: int = 0
+        self._reported = reported
+        self._unsent = memoryview(b"")
+        self._ended = False
+        self._heard = bytearray()
+        self._connection, theirs = socket.socketpair()
+        try:
+            with theirs:
+                for end in (self._connection, theirs):
+                    end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _BUFFER)
+                self._process = subprocess.Popen(
+                    [sys.executable, "-I", "-c", _PROGRAM, json.dumps([str(one) for one in sys.path]), str(os.getpid())],
+                    stdin=theirs.fileno(),
+                    stdout=subprocess.DEVNULL,
+                    stderr=None if _is_open(2) else subprocess.DEVNULL,  # else the first file would be taken for it
+                    start_new_session=True,  # Ctrl-C is for the application: this ends when that does
+                )
+        except BaseException:
+            self._connection.close()
+            raise
+        self.pid: int = self._process.pid
+        try:
+            self._begin(settings)
+        except BaseException:
+            self.abandon()
+            raise
+        self._connection.setblocking(False)
+        self._poll = select.poll()
+        self._poll.register(self._connection, select.POLLIN)
+
+    def _begin(self, settings: dict[str, Any]) -> None:
+        self._connection.settimeout(_BEGINNING)
+        self._connection.sendall(json.dumps(settings).encode() + b"\n")
+        while True:
+            line, found, rest = self._heard.partition(b"\n")
+            if found:
+                self._heard = rest
+                said = json.loads(line)
+                if "error" in said:
+                    raise CaptureError(said["error"])
+                if "seq" in said:
+                    self.seq = said["seq"]
+                    return
+                self._hear(said)
+            elif some := self._connection.recv(1 << 16):
+                self._heard += some
+            else:
+                raise OSError("the process that is to write has ended at once")
+
+    # -- to it -----------------------------------------------------------------------------------------------------------
+
+    @property
+    def behind(self) -> bool:
+        """Whether something is left of what was sent before."""
+        return bool(self._unsent)
+
+    def ready(self) -> bool:
+        """Whether nothing is left of what was sent before: tries to send it."""
+        if self._unsent:
+            self._push()
+        return not self._unsent and not self.gone and not self._ended
+
+    def send(self, shipment: bytes) -> None:
+        """Send it, as far as there is room for it now; the rest is sent by and by."""
+        self._unsent = memoryview(shipment)
+        self._push()
+
+    def send_end(self) -> None:
+        """Say that nothing more comes, once."""
+        if self.ready():
+            self._ended = True
+            self.send(END)
+
+    def _push(self) -> None:
+        try:
+            while self._unsent:
+                self._unsent = self._unsent[self._connection.send(self._unsent, getattr(socket, "MSG_NOSIGNAL", 0)) :]
+        except BlockingIOError:
+            pass
+        except OSError:
+            self._lose()
+
+    # -- from it ---------------------------------------------------------------------------------------------------------
+
+    def attend(self, seconds: float) -> None:
+        """Wait so long for what it says, or for room for what is left; then hear all it has said, and send on."""
+        self._poll.modify(self._connection, select.POLLIN | (select.POLLOUT if self._unsent else 0))
+        if not self._poll.poll(seconds * 1000):
+            return
+        try:
+            while some := self._connection.recv(1 << 16):
+                self._heard += some
+            self._lose()
+        except BlockingIOError:
+            pass
+        except OSError:
+            self._lose()
+        *lines, self._heard = self._heard.split(b"\n")
+        for line in lines:
+            self._hear(json.loads(line))
+
+    def _hear(self, said: dict[str, Any]) -> None:
+        if "log" in said:
+            level, text = said["log"]
+            logger.log(level, "%s", text)
+        elif "counts" in said:
+            self._reported(said["counts"])
+
+    # -- its end ---------------------------------------------------------------------------------------------------------
+
+    def _lose(self) -> None:
+        self.gone = True
+        self._unsent = memoryview(b"")
+
+    def abandon(self) -> None:
+        """End it."""
+        self._lose()
+        self._connection.close()
+        self._process.kill()
+        self._process.wait()
+
+    def ended(self) -> str:
+        """Wait for its end, which the end of the connection asks for, and say how it was. May take as long as the disk does."""
+        self._connection.close()
+        code = self._process.wait()
+        with suppress(ValueError):
+            return signal.Signals(-code).name
+        return f"exit code {code}"

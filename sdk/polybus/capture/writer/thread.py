@@ -1,0 +1,85 @@
+"""Writing in a thread: where a function of the application blanks frames, or where there can be no process for it."""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import Any, Final
+
+from ..record.row_buffer import Waiting
+from .stats import BATCH_ROWS, FLUSH_SECONDS, Counts
+from .writer import Writer
+
+__all__ = ["WriterThread"]
+
+
+class WriterThread:
+    """Takes what waits, and writes it. The thread has to win the interpreter lock from the event loop for each step.
+
+    Args:
+        waiting: Filled by links.
+        settings: Of the `Writer`.
+
+    Attributes:
+        given: Rows that were taken.
+    """
+
+    enough: Final = 3072
+    """Rows for which it is worth waking up: what comes until it has its turn mostly fits into the batch."""
+
+    def __init__(self, waiting: Waiting, settings: dict[str, Any]) -> None:
+        self.given: int = 0
+        self._waiting = waiting
+        self._writer = Writer(**settings)
+        self._event = threading.Event()
+        self._stopping = False
+
+    @property
+    def counts(self) -> Counts:
+        """What is done."""
+        return self._writer.counts
+
+    def open(self) -> None:
+        """Begin. May take a while.
+
+        Raises:
+            CaptureError: The folder cannot be made or written.
+        """
+        self._writer.open()
+
+    def wake(self) -> None:
+        """There is enough for a batch."""
+        self._event.set()
+
+    def abandon(self) -> None:
+        """`run` will not be called."""
+
+    def stop(self) -> None:
+        """Let `run` come to its end."""
+        self._stopping = True
+        self._event.set()
+
+    def run(self) -> None:
+        """Write until `stop` is called, then what is left."""
+        flushed = time.monotonic()
+        while not self._stopping:
+            self._event.wait(FLUSH_SECONDS)
+            self._event.clear()
+            while len(self._waiting) >= self.enough:
+                self._flush()
+                flushed = time.monotonic()
+            if time.monotonic() - flushed >= FLUSH_SECONDS:
+                self._flush()
+                flushed = time.monotonic()
+            self._writer.turn()
+        while self._flush():
+            pass
+        self._writer.finish()
+
+    def _flush(self) -> bool:
+        packed = self._waiting.pack(BATCH_ROWS)
+        if packed is None:
+            return False
+        self.given += len(packed)
+        self._writer.write([packed])
+        return True
