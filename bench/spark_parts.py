@@ -204,8 +204,8 @@ def aggregation_part(folder: Path, sizes: Sizes) -> Iterator[Measured]:
     import duckdb
 
     from polybus.spark import load
-    from polybus.spark.manifest import Output
-    from polybus.spark.storage import Storage
+    from polybus.spark.stages.manifest import Output
+    from polybus.spark.stages.storage import Storage
 
     spark = _session(2)
     out = folder / f"out-2-{sizes.both[1]}"

@@ -22,11 +22,11 @@ import pyarrow.parquet as pq
 
 from polybus.capture import Capture, decode
 from polybus.capture.schema import EXCHANGES
-from polybus.spark.manifest import Output
-from polybus.spark.matching import exchanges
-from polybus.spark.ranges import Window
-from polybus.spark.source import BusDataSource
-from polybus.spark.storage import Storage
+from polybus.spark.source.data_source import BusDataSource
+from polybus.spark.source.ranges import Window
+from polybus.spark.stages.manifest import Output
+from polybus.spark.stages.matching import exchanges
+from polybus.spark.stages.storage import Storage
 
 from ..capture.generator import traffic
 from .support import QUICK

@@ -14,10 +14,10 @@ from polybus.capture.store.segments import SegmentWriter
 from polybus.cli.analyse import _reason, _run, _say, _why
 from polybus.cli.app import run
 from polybus.spark import Done, Pipeline
-from polybus.spark.manifest import Counts
 from polybus.spark.session import SparkUnavailable, check_java, start_session
-from polybus.spark.step import _ended
-from polybus.spark.taking import Taken
+from polybus.spark.stages.ingest import Taken
+from polybus.spark.stages.manifest import Counts
+from polybus.spark.stages.run import _ended
 
 from ..capture import rows as frames
 from ..capture.generator import traffic

@@ -10,8 +10,7 @@ from pyspark.sql import functions as F
 
 from polybus.capture.schema import EXCHANGES, MATCH_QUALITIES, OUTCOMES
 from polybus.capture.schema import ORPHANS as ORPHAN_ROWS
-from polybus.spark.clocks import CLOCKS, Clocks
-from polybus.spark.correlation import (
+from polybus.spark.stages.correlation import (
     CARRIED,
     FINAL,
     KEY,
@@ -23,8 +22,9 @@ from polybus.spark.correlation import (
     part_of,
     turns_of,
 )
-from polybus.spark.matching import Matcher
-from polybus.spark.patience import Patience
+from polybus.spark.stages.matching import Matcher
+from polybus.spark.stages.timeouts import Patience
+from polybus.spark.stages.watermarks import CLOCKS, Clocks
 
 from .stories import MS, START, Story, table
 

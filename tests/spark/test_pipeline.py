@@ -22,17 +22,18 @@ from polybus.capture import Capture, CaptureError
 from polybus.capture.decoding import concat
 from polybus.capture.schema import EVENTS, EXCHANGES, FLAG_GAP_BEFORE, FRAMES, QUARANTINE
 from polybus.capture.store.segments import SegmentWriter, segment_name
-from polybus.spark import Done, Pipeline, load, nanoseconds, taking
-from polybus.spark.manifest import Counts, Output
-from polybus.spark.matching import exchanges as matched
-from polybus.spark.metric_tables import METRICS
-from polybus.spark.metrics import _dead_letters
-from polybus.spark.pipeline import _metrics_of
-from polybus.spark.ranges import Place, Range, Window
-from polybus.spark.source import BusDataSource
-from polybus.spark.storage import Storage
-from polybus.spark.tables import spark_schema
-from polybus.spark.taking import take
+from polybus.spark import Done, Pipeline, load, nanoseconds
+from polybus.spark.report.metric_tables import METRICS
+from polybus.spark.report.metrics import _dead_letters
+from polybus.spark.source.data_source import BusDataSource
+from polybus.spark.source.ranges import Place, Range, Window
+from polybus.spark.source.tables import spark_schema
+from polybus.spark.stages import ingest
+from polybus.spark.stages.ingest import take
+from polybus.spark.stages.manifest import Counts, Output
+from polybus.spark.stages.matching import exchanges as matched
+from polybus.spark.stages.pipeline import _metrics_of
+from polybus.spark.stages.storage import Storage
 
 from ..capture import rows as frames
 from ..capture.generator import EXCHANGES as TRUTH
@@ -452,7 +453,7 @@ def test_large_rows_do_not_wait_until_they_are_many(tmp_path: Path, monkeypatch:
         writer.write(frames.batch(frames.row(number, frame=b'{"publish":"news","body":"%s"}' % (b"x" * 5000))), number)
     writer.seal()
     monkeypatch.setattr(concat, "BYTES_AT_ONCE", 1)
-    monkeypatch.setattr(taking, "BYTES_AT_ONCE", 8000)
+    monkeypatch.setattr(ingest, "BYTES_AT_ONCE", 8000)
     done = take(str(capture), Storage(tmp_path / "out"), "staging", Range(Place(), None), Window())
     assert [pq.ParquetFile(tmp_path / "out" / name).num_row_groups for _, name in done.files] == [2]
 

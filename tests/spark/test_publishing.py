@@ -13,7 +13,7 @@ from pyspark.sql import functions as F
 import polybus
 from polybus import sync
 from polybus.spark import BusDataSource
-from polybus.spark.publishing import ID_HEADER
+from polybus.spark.source.sink import ID_HEADER
 
 pytestmark = pytest.mark.spark
 

@@ -11,9 +11,9 @@ import pyarrow as pa
 import pytest
 
 from polybus.capture.store.reader import Capture
-from polybus.spark import ranges
-from polybus.spark.ranges import Place, Range, RangeReader, Window, plan
-from polybus.spark.workers import settle
+from polybus.spark.source import ranges
+from polybus.spark.source.ranges import Place, Range, RangeReader, Window, plan
+from polybus.spark.source.worker_setup import settle
 
 from ..capture.generator import traffic
 
@@ -73,7 +73,7 @@ def test_a_window_may_be_bounded_by_time_at_both_ends_and_by_a_connection(
 
 def test_a_worker_leaves_its_modules_out_of_the_collections_after_each_task(spark: SparkSession) -> None:
     def frozen(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        from polybus.spark.workers import settle
+        from polybus.spark.source.worker_setup import settle
 
         for batch in batches:
             settle()

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from polybus.spark.manifest import Output
-from polybus.spark.storage import Storage
+from polybus.spark.stages.manifest import Output
+from polybus.spark.stages.storage import Storage
 
 from ..capture.generator import traffic
 from .support import QUICK

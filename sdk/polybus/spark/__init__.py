@@ -6,17 +6,17 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .correlation import Correlated as Correlated
-    from .correlation import correlate as correlate
-    from .options import nanoseconds as nanoseconds
-    from .pipeline import Done as Done
-    from .pipeline import Pipeline as Pipeline
-    from .pipeline import check as check
-    from .results import load as load
     from .session import SparkUnavailable as SparkUnavailable
     from .session import check_java as check_java
     from .session import start_session as start_session
-    from .source import BusDataSource as BusDataSource
+    from .source.data_source import BusDataSource as BusDataSource
+    from .source.options import nanoseconds as nanoseconds
+    from .stages.correlation import Correlated as Correlated
+    from .stages.correlation import correlate as correlate
+    from .stages.pipeline import Done as Done
+    from .stages.pipeline import Pipeline as Pipeline
+    from .stages.pipeline import check as check
+    from .stages.results import load as load
 
 __all__ = [
     "BusDataSource",
@@ -33,16 +33,16 @@ __all__ = [
 ]
 
 _HOMES = {
-    "BusDataSource": "source",
-    "Correlated": "correlation",
-    "Done": "pipeline",
-    "Pipeline": "pipeline",
+    "BusDataSource": "source.data_source",
+    "Correlated": "stages.correlation",
+    "Done": "stages.pipeline",
+    "Pipeline": "stages.pipeline",
     "SparkUnavailable": "session",
-    "check": "pipeline",
+    "check": "stages.pipeline",
     "check_java": "session",
-    "correlate": "correlation",
-    "load": "results",
-    "nanoseconds": "options",
+    "correlate": "stages.correlation",
+    "load": "stages.results",
+    "nanoseconds": "source.options",
     "start_session": "session",
 }
 _NEEDED = ("pyspark", "pyarrow", "pandas", "matplotlib", "numpy")

@@ -17,7 +17,7 @@ from pyspark.sql import functions as F
 
 from polybus.capture.schema import EXCHANGES
 
-from .patience import LONGEST_MS, Patience
+from .timeouts import LONGEST_MS, Patience
 
 if TYPE_CHECKING:
     from pyspark.sql.window import WindowSpec

@@ -14,9 +14,9 @@ from pyspark.sql import functions as F
 
 from polybus.capture.schema import OUTCOMES
 
-from .manifest import Output
+from ..stages.manifest import Output
+from ..stages.results import load_files
 from .metric_tables import METRICS
-from .results import load_files
 
 __all__ = ["FEW", "FIRST", "MANY", "measure"]
 

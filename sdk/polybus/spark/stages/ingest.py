@@ -20,10 +20,10 @@ from polybus.capture.decoding.concat import decoded
 from polybus.capture.schema import FLAG_GAP_BEFORE
 from polybus.capture.store.segments import Stretch
 
-from ..capture.store.compute import pc
-from .ranges import Range, RangeReader, Window
+from ...capture.store.compute import pc
+from ..source.ranges import Range, RangeReader, Window
+from ..source.worker_setup import settle
 from .storage import Storage
-from .workers import settle
 
 __all__ = ["Taken", "take", "taker"]
 

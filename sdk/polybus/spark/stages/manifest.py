@@ -15,7 +15,7 @@ import attrs
 
 from polybus.capture.errors import CaptureError
 
-from .ranges import Place
+from ..source.ranges import Place
 from .storage import Storage
 
 __all__ = ["TABLES", "Counts", "Manifest", "Output", "run_prefix"]

@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 
 from polybus.capture.store.filesystems import find_filesystem
 
-from ..capture.store.compute import pc
+from ...capture.store.compute import pc
 
 fcntl: ModuleType | None
 try:

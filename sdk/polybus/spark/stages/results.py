@@ -8,9 +8,9 @@ from pyspark.sql import DataFrame, SparkSession
 
 from polybus.capture.errors import CaptureError
 
+from ..source.tables import spark_schema
 from .manifest import Output
 from .storage import Storage
-from .tables import spark_schema
 
 __all__ = ["load", "load_files"]
 

@@ -1,4 +1,4 @@
-"""The pairs that `polybus.spark.correlation` makes, one event after the other, without Spark: for a task that reads a capture.
+"""Pairs requests with answers as `correlation` does, one event at a time and without Spark: for a task that reads a capture.
 
 What is kept is what the horizon has not passed yet, so memory does not grow with the capture.
 """
@@ -17,9 +17,9 @@ from polybus.capture.decoding.event_columns import frame_columns
 from polybus.capture.schema import EXCHANGES
 from polybus.capture.store.reader import Capture
 
-from ..capture.store.compute import pc
-from .patience import LONGEST_MS, Patience
-from .ranges import LAST_NS, Window
+from ...capture.store.compute import pc
+from ..source.ranges import LAST_NS, Window
+from .timeouts import LONGEST_MS, Patience
 
 __all__ = ["Matcher", "exchanges"]
 

@@ -15,7 +15,7 @@ from polybus.capture.errors import CaptureError
 from polybus.capture.store.reader import Capture, Position, Segment
 from polybus.capture.store.segments import SegmentReader, Stretch, lock
 
-from ..capture.store.compute import pc
+from ...capture.store.compute import pc
 
 __all__ = ["Place", "Range", "RangeReader", "Window", "plan", "reach"]
 

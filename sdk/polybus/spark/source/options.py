@@ -9,7 +9,7 @@ from typing import Final
 import attrs
 from pyspark.sql.types import StructType
 
-from .patience import LONGEST_MS
+from ..stages.timeouts import LONGEST_MS
 from .ranges import LAST_NS, ROWS_PER_RANGE, Window
 from .tables import arrow_schema, spark_schema
 

@@ -29,11 +29,11 @@ from polybus.capture.errors import CaptureError
 from polybus.capture.schema import EVENTS, FRAMES, QUARANTINE
 from polybus.capture.store.reader import Capture
 
-from .matching import exchanges
+from ..stages.matching import exchanges
 from .options import PLACES, Options
 from .ranges import Place, Range, RangeReader, plan, reach
 from .tables import arrow_schema
-from .workers import settle
+from .worker_setup import settle
 
 __all__ = ["CaptureReader", "CaptureStreamReader", "FilteringReader"]
 

@@ -16,14 +16,14 @@ from polybus.capture.errors import CaptureError
 from polybus.capture.store.reader import Capture
 from polybus.capture.store.segments import Stretch
 
-from .clocks import CLOCKS, Clocks
+from ..source.ranges import Place, Window, plan, reach
 from .correlation import CARRIED, FINAL, OPEN, ORPHANS, exchanges_of, fold, orphans_of, part_of, turns_of
+from .ingest import SAMPLES, Taken, taker
 from .manifest import STAGING, STATE, Counts, Manifest, Output, run_prefix
-from .patience import Patience
-from .ranges import Place, Window, plan, reach
 from .results import load_files
 from .storage import Storage, absolute
-from .taking import SAMPLES, Taken, taker
+from .timeouts import Patience
+from .watermarks import CLOCKS, Clocks
 
 __all__ = ["Progress", "Step"]
 

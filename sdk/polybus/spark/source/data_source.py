@@ -15,8 +15,8 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from .options import PLACES, READABLE, STREAMED, Options
-from .publishing import BusStreamWriter, BusWriter
 from .readers import CaptureReader, CaptureStreamReader, FilteringReader
+from .sink import BusStreamWriter, BusWriter
 from .tables import spark_schema
 
 __all__ = ["BusDataSource"]
@@ -30,7 +30,7 @@ class BusDataSource(DataSource):
     Options of a reader: ``table`` (events, exchanges, quarantine, raw), ``columns`` (some of them, with commas: Spark cannot
     tell a Python source which ones it needs), ``start`` and ``end`` (ISO 8601 or ns since 1970), ``connection``,
     ``rowsPerPartition``, ``timeout`` (of exchanges, seconds); of a stream (events, raw) also ``maxRowsPerTrigger``. A writer
-    takes the URL of a bus as its path, see `polybus.spark.publishing`.
+    takes the URL of a bus as its path, see `polybus.spark.source.sink`.
     """
 
     @classmethod

@@ -12,13 +12,13 @@ from pyspark.sql import DataFrame, SparkSession
 from polybus.capture.errors import CaptureError
 from polybus.capture.store.reader import Capture
 
+from ..report.metrics import measure
+from ..report.page import render
+from ..source.ranges import Place, Window
 from .manifest import Counts, Output
-from .metrics import measure
-from .patience import Patience
-from .ranges import Place, Window
-from .report import render
-from .step import Progress, Step
+from .run import Progress, Step
 from .storage import Storage, absolute
+from .timeouts import Patience
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
@@ -144,7 +144,7 @@ class Pipeline:
         Raises:
             CaptureError: As `run`.
         """
-        from .source import BusDataSource
+        from ..source.data_source import BusDataSource
 
         step = self._step(capture, out, Window())
         self._spark.dataSource.register(BusDataSource)

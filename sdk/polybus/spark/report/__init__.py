@@ -1,0 +1,1 @@
+"""The metrics and the report."""

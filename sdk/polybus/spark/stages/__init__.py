@@ -1,0 +1,1 @@
+"""The stages of the pipeline: ingest, correlation, tables and manifests."""
