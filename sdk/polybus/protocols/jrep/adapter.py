@@ -12,8 +12,8 @@ from ...limits import Limits
 from ...plugins import Role
 from .codec import JrepCodec, make_codec
 from .handshake import Dialect
-from .java import JavaTypes
 from .session import JrepSession
+from .values.java import JavaTypes
 
 __all__ = ["Jrep"]
 

@@ -6,9 +6,9 @@ from typing import Any
 
 from attrs import frozen
 
-from .checks import check_local_subject
+from .messages.checks import check_local_subject
+from .messages.text import quoted
 from .names import service_of
-from .text import quoted
 
 __all__ = ["Address", "address_of", "addressed"]
 

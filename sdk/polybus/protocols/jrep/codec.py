@@ -12,13 +12,13 @@ from ...body import JSON, OCTETS, BodyFormat
 from ...errors import RemoteProtocolError
 from ...limits import Limits
 from ...message import Kind, Message
-from .checks import subjects_of
 from .formats import ErraiFormat, Parts, PartsFormat
-from .java import JavaTypes
-from .message_reader import MessageReader
-from .message_writer import MessageWriter
+from .messages.checks import subjects_of
+from .messages.payloads import joined
+from .messages.reader import MessageReader
+from .messages.writer import MessageWriter
 from .names import is_unusable
-from .payloads import joined
+from .values.java import JavaTypes
 
 __all__ = ["JrepCodec", "make_codec"]
 

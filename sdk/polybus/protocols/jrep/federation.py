@@ -8,9 +8,9 @@ from typing import Any, Final
 from ...errors import Code, Forbidden, RemoteProtocolError, Unauthorized
 from ...message import Kind, Message
 from ...plugins import CloseWanted
-from .checks import count_of, refuse
-from .greetings import Greetings, verb_of
 from .handshake import VERBS, State, step_of
+from .handshake_flows import Greetings, verb_of
+from .messages.checks import count_of, refuse
 from .names import CLIENT_BUS, OWN, SERVER_BUS
 
 __all__ = ["Federation"]

@@ -10,12 +10,12 @@ import msgspec
 
 from ...body import check_depth
 from ...errors import BadRequest, BusError, EncodeError
-from .java import JavaTypes
+from .messages.text import quoted
 from .names import MAX_PARTS, PROTOCOL_PARTS
-from .numbering import Numbering
-from .text import quoted
-from .value_reader import READERS, Reading
-from .value_writer import ValueWriter
+from .object_ids import Numbering
+from .values.java import JavaTypes
+from .values.reader import READERS, Reading
+from .values.writer import ValueWriter
 
 __all__ = ["ErraiFormat", "Parts", "PartsFormat", "ids_after"]
 

@@ -19,9 +19,9 @@ from attrs import field, frozen
 from ...conversion import convert
 from ...errors import BadRequest
 from ...subjects import Subject
-from .declared import Arguments, JavaType, java_type
-from .java import JavaEnum, JavaObject, JavaTypes, Portable
 from .names import RPC_MARK
+from .values.declared import Arguments, JavaType, java_type
+from .values.java import JavaEnum, JavaObject, JavaTypes, Portable
 
 if TYPE_CHECKING:
     from ...router import Router

@@ -14,12 +14,12 @@ from ...errors import RemoteProtocolError, TooLarge
 from ...limits import Limits
 from ...message import Kind, Message
 from ...plugins import CloseWanted, Refused, Role
-from .checks import refuse
 from .codec import JrepCodec
 from .federation import Federation
 from .handshake import Dialect, State
+from .messages.checks import refuse
+from .messages.payloads import by_priority, payloads_of
 from .names import CLIENT_BUS_ERRORS, ECHO_SERVICE, ERRORS_SUFFIX, REPLY_SUFFIX, is_reserved, is_unusable
-from .payloads import by_priority, payloads_of
 
 __all__ = ["JrepSession"]
 

@@ -14,22 +14,14 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
 
-from ...body import items_of
-from ...errors import EncodeError
+from ....body import items_of
+from ....errors import EncodeError
+from ..messages.text import quoted
+from ..object_ids import KEY_PREFIX, NULL_KEY, Numbering
 from .declared import Arguments, write_arguments
 from .java import JavaEnum, JavaObject, JavaTypes, Portable
-from .numbering import KEY_PREFIX, NULL_KEY, Numbering
 from .object_writer import ObjectWriter, Write
-from .scalars import (
-    BOOLEANS,
-    constants_writer,
-    write_date,
-    write_decimal,
-    write_double,
-    write_integer,
-    write_java_enum,
-)
-from .text import quoted
+from .scalars import BOOLEANS, constants_writer, write_date, write_decimal, write_double, write_integer, write_java_enum
 
 __all__ = ["ValueWriter"]
 

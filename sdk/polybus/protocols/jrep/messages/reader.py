@@ -12,14 +12,14 @@ from typing import Final
 import msgspec
 from msgspec import Raw, Struct
 
-from ...body import check_json
-from ...errors import RemoteProtocolError
-from ...json_arrays import LONG, cut, joined
-from ...limits import Limits
-from ...message import Kind, Message
+from ....body import check_json
+from ....errors import RemoteProtocolError
+from ....json_arrays import LONG, cut, joined
+from ....limits import Limits
+from ....message import Kind, Message
+from ..formats import ErraiFormat
+from ..names import CONTROL_SUBJECTS, ERRORS_SUFFIX, LOCAL_PREFIX, REPLY_SUFFIX
 from .checks import foul, read_ttl, refuse
-from .formats import ErraiFormat
-from .names import CONTROL_SUBJECTS, ERRORS_SUFFIX, LOCAL_PREFIX, REPLY_SUFFIX
 from .part_reader import PartReader, answered_by, too_large, tunnelled
 from .payloads import told_apart
 

@@ -12,20 +12,12 @@ from typing import Any, Final
 
 import msgspec
 
-from ...body import check_json
-from ...conversion import misfit
-from ...errors import BadRequest, EncodeError
-from .numbering import KEY_PREFIX, NULL_KEY
+from ....body import check_json
+from ....conversion import misfit
+from ....errors import BadRequest, EncodeError
+from ..object_ids import KEY_PREFIX, NULL_KEY
 from .object_reader import ObjectReading, Read
-from .scalars import (
-    read_big_decimal,
-    read_big_integer,
-    read_boolean,
-    read_date,
-    read_float,
-    read_integer,
-    read_text,
-)
+from .scalars import read_big_decimal, read_big_integer, read_boolean, read_date, read_float, read_integer, read_text
 
 __all__ = ["READERS", "Reading"]
 

@@ -11,11 +11,11 @@ from typing import Final
 from ...limits import Limits
 from ...message import Kind, Message
 from ...plugins import Capabilities, Ready, Role
-from .checks import check_subject, refuse, services_in, text_of
 from .handshake import FIRST, Dialect, State
-from .message_writer import MessageWriter
+from .messages.checks import check_subject, refuse, services_in, text_of
+from .messages.writer import MessageWriter
 from .names import MAX_MESSAGES, OWN, RESERVED
-from .tables import Tables
+from .session_state import Tables
 
 __all__ = ["CAPABILITIES", "Greetings", "verb_of"]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from .text import quoted
+from .messages.text import quoted
 
 __all__ = ["HASHED_TYPES", "KEY_PREFIX", "NULL_KEY", "Numbering", "throwable"]
 

@@ -14,9 +14,9 @@ import msgspec
 from ...body import JSON
 from ...errors import Code
 from ...message import Kind, Message
-from .java import JavaObject, JavaTypes, Portable
-from .numbering import Numbering, throwable
-from .text import json_text, quoted
+from .messages.text import json_text, quoted
+from .object_ids import Numbering, throwable
+from .values.java import JavaObject, JavaTypes, Portable
 
 __all__ = ["failure_of", "failure_parts"]
 

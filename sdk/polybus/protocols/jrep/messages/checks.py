@@ -8,9 +8,9 @@ from typing import Any, Final
 
 import msgspec
 
-from ...errors import BadRequest, EncodeError, RemoteProtocolError, ReservedSubject
-from .._rules import MAX_INT, fault_in_headers, fault_in_subject, unfit_subject
-from .names import LOCAL_PREFIX, OWN, is_reserved, names_an_answer
+from ....errors import BadRequest, EncodeError, RemoteProtocolError, ReservedSubject
+from ..._rules import MAX_INT, fault_in_headers, fault_in_subject, unfit_subject
+from ..names import LOCAL_PREFIX, OWN, is_reserved, names_an_answer
 
 __all__ = [
     "check_local_subject",

@@ -7,9 +7,9 @@ from typing import Any, Final
 from ...limits import Limits
 from ...message import Kind, Message
 from ...plugins import Refused, Role, SessionEvent
-from .checks import check_local_subject, refuse, subjects_of
 from .handshake import State
-from .message_writer import MessageWriter
+from .messages.checks import check_local_subject, refuse, subjects_of
+from .messages.writer import MessageWriter
 from .names import CLIENT_BUS, CLIENT_BUS_ERRORS, LOCAL_PREFIX, SERVER_BUS, is_reserved, names_an_answer, service_of
 
 __all__ = ["Tables"]

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 import attrs
 
-from ...errors import BadRequest
+from ....errors import BadRequest
 from .java import JavaObject
 
 __all__ = ["Measure"]

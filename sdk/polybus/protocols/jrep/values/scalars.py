@@ -13,9 +13,9 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any, Final, NoReturn
 
-from ...errors import BadRequest, EncodeError
+from ....errors import BadRequest, EncodeError
+from ..messages.text import number, quoted
 from .java import JavaEnum
-from .text import number, quoted
 
 __all__ = [
     "BOOLEANS",

@@ -7,15 +7,15 @@ from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
 
-from ...body import JSON, OCTETS, BodyFormat
-from ...errors import LocalProtocolError, Unsupported
-from ...limits import Limits
-from ...message import Kind, Message
-from .._rules import fault_in_headers, milliseconds
-from .addresses import Address, address_of, addressed
-from .checks import check_local_subject
-from .formats import ErraiFormat, Parts, PartsFormat, ids_after
-from .names import (
+from ....body import JSON, OCTETS, BodyFormat
+from ....errors import LocalProtocolError, Unsupported
+from ....limits import Limits
+from ....message import Kind, Message
+from ..._rules import fault_in_headers, milliseconds
+from ..addresses import Address, address_of, addressed
+from ..errors import failure_parts
+from ..formats import ErraiFormat, Parts, PartsFormat, ids_after
+from ..names import (
     CLIENT_BUS_ERRORS,
     ERRORS_SUFFIX,
     LOCAL_PREFIX,
@@ -25,8 +25,8 @@ from .names import (
     SERVER_BUS,
     service_of,
 )
-from .numbering import Numbering
-from .problems import failure_parts
+from ..object_ids import Numbering
+from .checks import check_local_subject
 from .text import json_text, quoted
 
 __all__ = ["MessageWriter"]

@@ -11,11 +11,11 @@ from typing import Any, Final, TypeAlias
 
 from attrs import field, frozen
 
-from ...errors import EncodeError
+from ....errors import EncodeError
+from ..messages.text import number, quoted
+from ..object_ids import KEY_PREFIX, Numbering
 from .java import JavaEnum, JavaObject
-from .numbering import KEY_PREFIX, Numbering
 from .scalars import write_big_integer, write_decimal, write_double, write_marked
-from .text import number, quoted
 
 __all__ = ["Arguments", "JavaType", "java_type", "write_arguments"]
 

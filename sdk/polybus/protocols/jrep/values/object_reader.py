@@ -11,8 +11,8 @@ from typing import Any, Final, TypeAlias
 
 import msgspec
 
-from ...conversion import convert, misfit
-from ...errors import BadRequest
+from ....conversion import convert, misfit
+from ....errors import BadRequest
 from .java import JavaEnum, JavaObject, JavaTypes, Portable
 from .references import Measure
 

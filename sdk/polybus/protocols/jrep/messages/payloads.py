@@ -6,8 +6,8 @@ import re
 from collections.abc import Sequence
 from typing import Final
 
-from ...errors import RemoteProtocolError
-from ...message import Kind, Message
+from ....errors import RemoteProtocolError
+from ....message import Kind, Message
 
 __all__ = ["by_priority", "joined", "payloads_of", "told_apart"]
 

@@ -9,12 +9,12 @@ from typing import Any, Final, TypeAlias
 import attrs
 import msgspec
 
-from ...body import items_of
-from ...errors import EncodeError
+from ....body import items_of
+from ....errors import EncodeError
+from ..messages.text import json_text, number, quoted
+from ..object_ids import HASHED_TYPES, Numbering, throwable
 from .java import JavaObject, Portable
-from .numbering import HASHED_TYPES, Numbering, throwable
 from .scalars import write_double, write_integer
-from .text import json_text, number, quoted
 
 __all__ = ["ObjectWriter", "Write"]
 

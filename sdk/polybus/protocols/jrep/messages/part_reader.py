@@ -10,15 +10,15 @@ from typing import Any, Final
 import msgspec
 from msgspec import Raw, Struct
 
-from ...body import JSON, OCTETS, BodyFormat, check_json
-from ...errors import BadRequest, BusError, Code, RemoteProtocolError
-from ...limits import Limits
-from ...message import Kind, Message
-from .._rules import fault_in_subject
+from ....body import JSON, OCTETS, BodyFormat, check_json
+from ....errors import BadRequest, BusError, Code, RemoteProtocolError
+from ....limits import Limits
+from ....message import Kind, Message
+from ..._rules import fault_in_subject
+from ..errors import failure_of
+from ..formats import ErraiFormat
+from ..names import CONTROL_SUBJECTS, ERRORS_SUFFIX, MAX_PARTS, REPLY_SUFFIX, RPC_MARK
 from .checks import check_priority, check_subject, count_of, foul, read_headers, read_ttl, refuse, text_of
-from .formats import ErraiFormat
-from .names import CONTROL_SUBJECTS, ERRORS_SUFFIX, MAX_PARTS, REPLY_SUFFIX, RPC_MARK
-from .problems import failure_of
 
 __all__ = ["PartReader", "answered_by", "too_large", "tunnelled"]
 

@@ -7,7 +7,7 @@ from typing import Final
 
 import msgspec
 
-from ...errors import EncodeError
+from ....errors import EncodeError
 
 __all__ = ["json_text", "number", "quoted"]
 

@@ -1,0 +1,1 @@
+"""Messages of J.REP: reading and writing of payloads."""
