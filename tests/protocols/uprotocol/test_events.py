@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 from polybus import Code, EncodeError, Limits, LocalProtocolError, Message, RemoteProtocolError
 from polybus.message import Kind
 from polybus.protocols import UProtocol
-from polybus.protocols.uprotocol import cloudevents_pb2
 from polybus.protocols.uprotocol.bodies import ANY, pack
+from polybus.protocols.uprotocol.cloudevents import cloudevents_pb2
+from polybus.protocols.uprotocol.cloudevents.values import read_value, write_value
 from polybus.protocols.uprotocol.rules import Violation
-from polybus.protocols.uprotocol.values import read_value, write_value
 
 from .support import HI, PUBLISH, REQUEST, RESPONSE, VECTORS, decode
 

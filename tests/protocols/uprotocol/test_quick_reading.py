@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from polybus import Message, RemoteProtocolError
 from polybus.protocols import UProtocol
 from polybus.protocols.uprotocol.bodies import pack_value
+from polybus.protocols.uprotocol.cloudevents.wire import field, varint
 from polybus.protocols.uprotocol.codec import UProtocolCodec
-from polybus.protocols.uprotocol.wire import field, varint
 
 IDS = [
     "018bcfe5-687b-8001-8000-000000000007",

@@ -18,7 +18,7 @@ from ...errors import RemoteProtocolError
 from ...message import Kind, Message
 from ...plugins import Admission, Identity, Listening, ListenOptions, WebRoute
 from ...protocols.uprotocol.adapter import UProtocol
-from ...protocols.uprotocol.envelope import ReturnAddress
+from ...protocols.uprotocol.cloudevents.envelope import ReturnAddress
 from ...protocols.uprotocol.http import Form, form_of, frames_of, http_of
 from ...protocols.uprotocol.names import entity_of
 from ...transports._ws.asgi import Send

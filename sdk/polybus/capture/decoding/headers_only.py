@@ -101,7 +101,7 @@ def _uprotocol(frame: bytes, options: Mapping[str, Any]) -> bytes:
     if options.get("format") == "protobuf":
         from google.protobuf.message import DecodeError
 
-        from ...protocols.uprotocol.cloudevents_pb2 import CloudEvent
+        from ...protocols.uprotocol.cloudevents.cloudevents_pb2 import CloudEvent
 
         event = CloudEvent()
         try:

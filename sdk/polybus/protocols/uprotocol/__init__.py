@@ -25,7 +25,7 @@ def to_cloudevent(message: Message, *, entity: str = "/polybus/1") -> BaseCloudE
     Raises:
         EncodeError, LocalProtocolError, Unsupported: As it does.
     """
-    from . import cloudevent
+    from .cloudevents import cloudevent
 
     return cloudevent.to_cloudevent(message, _codec(), entity=entity)
 
@@ -36,7 +36,7 @@ def from_cloudevent(event: BaseCloudEvent, *, mode: str = "strict") -> Message:
     Raises:
         RemoteProtocolError: As it does.
     """
-    from . import cloudevent
+    from .cloudevents import cloudevent
 
     return cloudevent.from_cloudevent(event, mode=mode)
 

@@ -13,15 +13,15 @@ from ..._clock import wall_clock_ns
 from ...limits import Limits
 from ...plugins import FrameField, Role
 from ...subject_index import SubjectIndex
-from .checks import MAX_INTEGER, PRIORITIES, is_uri_reference
+from .cloudevents.envelope import Envelope
+from .cloudevents.json_reader import JsonReader
+from .cloudevents.json_writer import JsonWriter
+from .cloudevents.proto_reader import ProtoReader
+from .cloudevents.proto_writer import ProtoWriter
 from .codec import UProtocolCodec
 from .dissect import dissect
-from .envelope import Envelope
-from .json_reader import JsonReader
-from .json_writer import JsonWriter
 from .names import entity_key
-from .proto_reader import ProtoReader
-from .proto_writer import ProtoWriter
+from .rules.checks import MAX_INTEGER, PRIORITIES, is_uri_reference
 from .session import UProtocolSession
 
 __all__ = ["DEFAULT_ENTITY", "UProtocol"]

@@ -13,9 +13,9 @@ import msgspec
 
 from ...body import JSON
 from ...errors import BadRequest, EncodeError
-from .generated import is_message, known_class
-from .values import Unwritable, read_value, read_value_at, write_dict, write_value
-from .wire import field, length, read_fields
+from .cloudevents.generated import is_message, known_class
+from .cloudevents.values import Unwritable, read_value, read_value_at, write_dict, write_value
+from .cloudevents.wire import field, length, read_fields
 
 __all__ = ["ANY", "AnyFormat", "check_any", "pack", "pack_value", "type_name", "unpack"]
 

@@ -13,15 +13,15 @@ from ...body import JSON, OCTETS, BodyFormat
 from ...errors import LocalProtocolError, RemoteProtocolError, Unsupported
 from ...message import Kind, Message
 from .bodies import ANY
-from .checks import PRIORITIES, TYPES, Facts
-from .envelope import ReturnAddress, is_id, known_schema
+from .cloudevents.envelope import ReturnAddress, is_id, known_schema
+from .cloudevents.forms import FORMATS, Reader, Writer, error_body, written_body
 from .events import Event, EventMessage
-from .extensions import BY_KIND, extension_attributes
-from .forms import FORMATS, Reader, Writer, error_body, written_body
-from .headers import write_headers
-from .items import ITEM, item_id
-from .payloads import OCTET_STREAM, PROTOBUF
 from .rules import violations
+from .rules.checks import PRIORITIES, TYPES, Facts
+from .rules.extensions import BY_KIND, extension_attributes
+from .rules.headers import write_headers
+from .rules.items import ITEM, item_id
+from .rules.payloads import OCTET_STREAM, PROTOBUF
 
 __all__ = ["UProtocolCodec"]
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from ...plugins import FrameField
-from .wire import read_varint
+from .cloudevents.wire import read_varint
 
 __all__ = ["dissect"]
 

@@ -17,11 +17,11 @@ from ...errors import RemoteProtocolError
 from ...limits import Limits
 from ...message import Message
 from .adapter import UProtocol
-from .cloudevent import attributes_of, message_of, typed
+from .cloudevents.cloudevent import attributes_of, message_of, typed
+from .cloudevents.envelope import normalise, refuse
+from .cloudevents.forms import FORMATS, written_body
 from .codec import UProtocolCodec
-from .envelope import normalise, refuse
-from .forms import FORMATS, written_body
-from .payloads import format_of
+from .rules.payloads import format_of
 
 __all__ = ["Form", "HttpContent", "form_of", "frames_of", "from_http", "http_of", "to_http"]
 

@@ -11,14 +11,14 @@ from ...limits import Limits
 from ...message import Kind, Message
 from ...plugins import SessionEvent
 from .bodies import ANY
-from .checks import MAX_INTEGER
+from .cloudevents.envelope import LEVELS, ReturnAddress
+from .cloudevents.forms import error_body, written_body
 from .codec import UProtocolCodec
-from .envelope import LEVELS, ReturnAddress
-from .extensions import BY_KIND, extension_attributes
-from .forms import error_body, written_body
-from .headers import write_headers
 from .ids import IdFactory
 from .names import Names, subject_text
+from .rules.checks import MAX_INTEGER
+from .rules.extensions import BY_KIND, extension_attributes
+from .rules.headers import write_headers
 from .uris import RESPONSE
 
 if TYPE_CHECKING:

@@ -10,8 +10,8 @@ from ...greeting import HELLO
 from ...limits import Limits
 from ...message import Kind, Message
 from ...plugins import Capabilities, CloseWanted, Ready, Refused, SessionEvent, Undelivered
+from .cloudevents.envelope import ReturnAddress, refuse, return_address
 from .codec import UProtocolCodec
-from .envelope import ReturnAddress, refuse, return_address
 from .events import EventMessage
 from .ids import id_time_ms
 from .names import MESSAGE

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from ...errors import BusError, Code
 from .bodies import ANY, pack, type_name, unpack
-from .wire import field, read_fields, varint
+from .cloudevents.wire import field, read_fields, varint
 
 __all__ = ["STATUS_URLS", "code_of", "read_status", "write_status"]
 

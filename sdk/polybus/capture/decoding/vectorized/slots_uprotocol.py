@@ -11,9 +11,9 @@ import pyarrow as pa
 
 from ....limits import Limits
 from ....protocols.uprotocol.bodies import check_any
-from ....protocols.uprotocol.envelope import USUAL_ID
+from ....protocols.uprotocol.cloudevents.envelope import USUAL_ID
+from ....protocols.uprotocol.cloudevents.wire import length
 from ....protocols.uprotocol.status import STATUS_URLS
-from ....protocols.uprotocol.wire import length
 from ...store.compute import pc
 from .numpy_bytes import ROOM, Bytes, cut_out
 from .slots import BODY, DERIVED, ID, KEY, MS, Bodies, Cut

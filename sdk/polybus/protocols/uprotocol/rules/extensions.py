@@ -11,11 +11,11 @@ from typing import Any, Final
 
 from attrs import frozen
 
-from ...body import BodyFormat
-from ...errors import Code, RemoteProtocolError
-from ...limits import Limits
-from ...message import Kind, Message
-from .status import code_of, read_status, write_status
+from ....body import BodyFormat
+from ....errors import Code, RemoteProtocolError
+from ....limits import Limits
+from ....message import Kind, Message
+from ..status import code_of, read_status, write_status
 
 __all__ = ["BY_KIND", "BY_NAME", "Extension", "extension_attributes", "read_extension"]
 

@@ -10,19 +10,19 @@ from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any, Final
 
-from ...body import OCTETS, BodyFormat
-from ...errors import Code, RemoteProtocolError
-from ...limits import Limits
-from ...message import Kind, Message
-from .bodies import ANY, check_any
-from .checks import PRIORITIES, TYPES, Facts, is_uri_reference
-from .events import Event, EventMessage, event_of
-from .extensions import BY_NAME, Extension, read_extension
-from .headers import read_headers
-from .ids import id_version
-from .rules import RULES, Violation, violations
-from .status import code_of, read_status
-from .uris import UriError, read_uri
+from ....body import OCTETS, BodyFormat
+from ....errors import Code, RemoteProtocolError
+from ....limits import Limits
+from ....message import Kind, Message
+from ..bodies import ANY, check_any
+from ..events import Event, EventMessage, event_of
+from ..ids import id_version
+from ..rules import RULES, Violation, violations
+from ..rules.checks import PRIORITIES, TYPES, Facts, is_uri_reference
+from ..rules.extensions import BY_NAME, Extension, read_extension
+from ..rules.headers import read_headers
+from ..status import code_of, read_status
+from ..uris import UriError, read_uri
 
 __all__ = [
     "USUAL_ID",

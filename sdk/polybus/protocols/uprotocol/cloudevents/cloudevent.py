@@ -13,18 +13,18 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from ...body import OCTETS, BodyFormat
-from ...errors import LocalProtocolError, RemoteProtocolError
-from ...limits import Limits
-from ...message import Kind, Message
-from .adapter import DEFAULT_ENTITY
-from .bodies import ANY
-from .checks import MAX_INTEGER
-from .codec import UProtocolCodec
+from ....body import OCTETS, BodyFormat
+from ....errors import LocalProtocolError, RemoteProtocolError
+from ....limits import Limits
+from ....message import Kind, Message
+from ..adapter import DEFAULT_ENTITY
+from ..bodies import ANY
+from ..codec import UProtocolCodec
+from ..ids import IdFactory, id_time_ms
+from ..names import Names
+from ..rules.checks import MAX_INTEGER
+from ..rules.payloads import OCTET_STREAM, PROTOBUF, format_of, from_text, hash_of
 from .envelope import Envelope, refuse
-from .ids import IdFactory, id_time_ms
-from .names import Names
-from .payloads import OCTET_STREAM, PROTOBUF, format_of, from_text, hash_of
 
 if TYPE_CHECKING:
     from cloudevents.core.base import BaseCloudEvent

@@ -9,8 +9,8 @@ from typing import Any, Final
 
 from attrs import define
 
-from .ids import id_version
-from .uris import Uri, UriError, read_uri
+from ..ids import id_version
+from ..uris import Uri, UriError, read_uri
 
 __all__ = [
     "MAX_INTEGER", "MAX_TTL", "NOTIFICATION", "PRIORITIES", "PUBLISH", "REQUEST", "RESPONSE", "TYPES", "Facts", "alive",

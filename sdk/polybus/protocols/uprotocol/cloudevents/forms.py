@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, Protocol
 
-from ...body import OCTETS, BodyFormat
-from ...errors import RemoteProtocolError
-from ...message import Message
-from .bodies import ANY
-from .events import EventMessage, Head
-from .status import write_status
+from ....body import OCTETS, BodyFormat
+from ....errors import RemoteProtocolError
+from ....message import Message
+from ..bodies import ANY
+from ..events import EventMessage, Head
+from ..status import write_status
 
 __all__ = ["FORMATS", "Reader", "Writer", "error_body", "written_body"]
 

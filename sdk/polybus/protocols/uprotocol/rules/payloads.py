@@ -8,10 +8,10 @@ from typing import Any, Final
 
 import msgspec
 
-from ...body import JSON, OCTETS, TEXT, BodyFormat, check_json
-from ...errors import BusError, RemoteProtocolError
-from .bodies import ANY
-from .envelope import refuse
+from ....body import JSON, OCTETS, TEXT, BodyFormat, check_json
+from ....errors import BusError, RemoteProtocolError
+from ..bodies import ANY
+from ..cloudevents.envelope import refuse
 
 __all__ = ["OCTET_STREAM", "PROTOBUF", "format_of", "from_base64", "from_json", "from_text", "hash_of"]
 

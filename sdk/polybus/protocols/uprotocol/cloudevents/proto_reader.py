@@ -9,17 +9,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final
 
-from ...body import OCTETS, BodyFormat
-from ...errors import EncodeError, RemoteProtocolError
-from ...limits import Limits
-from ...message import Kind
-from .bodies import ANY, check_any
+from ....body import OCTETS, BodyFormat
+from ....errors import EncodeError, RemoteProtocolError
+from ....limits import Limits
+from ....message import Kind
+from ..bodies import ANY, check_any
+from ..events import Event, EventMessage
+from ..rules.items import ITEM, read_proto_item
+from ..rules.payloads import OCTET_STREAM, PROTOBUF
+from ..status import STATUS_URLS
 from .envelope import BATCH, Envelope, is_id, known_schema, read_each, refuse, shown
-from .events import Event, EventMessage
-from .items import ITEM, read_proto_item
-from .payloads import OCTET_STREAM, PROTOBUF
 from .proto_fields import REQID, ProtoFields
-from .status import STATUS_URLS
 from .wire import length, read_fields, read_varint
 
 __all__ = ["ProtoReader"]

@@ -9,12 +9,12 @@ from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any, Final
 
-from ...body import BodyFormat
-from .bodies import ANY
-from .checks import MAX_INTEGER
-from .events import Attributes, Head
-from .items import write_proto_item
-from .payloads import OCTET_STREAM
+from ....body import BodyFormat
+from ..bodies import ANY
+from ..events import Attributes, Head
+from ..rules.checks import MAX_INTEGER
+from ..rules.items import write_proto_item
+from ..rules.payloads import OCTET_STREAM
 from .wire import field, length, varint
 
 __all__ = ["ProtoWriter"]

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from attrs import frozen
 
-from ...errors import RemoteProtocolError
+from ....errors import RemoteProtocolError
 from .checks import (
     MAX_TTL,
     NOTIFICATION,

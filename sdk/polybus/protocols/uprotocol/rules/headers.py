@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import msgspec
 
-from ...errors import LocalProtocolError, RemoteProtocolError
+from ....errors import LocalProtocolError, RemoteProtocolError
 
 __all__ = ["HEADERS", "read_headers", "write_headers"]
 

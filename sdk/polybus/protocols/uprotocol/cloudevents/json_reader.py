@@ -11,16 +11,16 @@ from typing import Any, Final
 
 import msgspec
 
-from ...body import OCTETS, BodyFormat, check_json
-from ...errors import EncodeError, RemoteProtocolError
-from ...limits import Limits
-from ...message import Kind
-from .bodies import ANY, check_any
+from ....body import OCTETS, BodyFormat, check_json
+from ....errors import EncodeError, RemoteProtocolError
+from ....limits import Limits
+from ....message import Kind
+from ..bodies import ANY, check_any
+from ..events import Event, EventMessage
+from ..rules.items import read_json_item
+from ..rules.payloads import OCTET_STREAM, format_of, from_base64, from_json, from_text, hash_of
+from ..status import STATUS_URLS
 from .envelope import BATCH, Envelope, is_id, known_schema, read_each, refuse, shown
-from .events import Event, EventMessage
-from .items import read_json_item
-from .payloads import OCTET_STREAM, format_of, from_base64, from_json, from_text, hash_of
-from .status import STATUS_URLS
 
 __all__ = ["JsonReader"]
 

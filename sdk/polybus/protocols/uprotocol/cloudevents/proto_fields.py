@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from ...body import BodyFormat
-from ...limits import Limits
-from .bodies import ANY
-from .checks import MAX_INTEGER
+from ....body import BodyFormat
+from ....limits import Limits
+from ..bodies import ANY
+from ..rules.checks import MAX_INTEGER
+from ..rules.payloads import format_of, from_text
 from .envelope import LEVELS, refuse
 from .generated import cloud_event_classes
-from .payloads import format_of, from_text
 from .wire import read_varint
 
 __all__ = ["REQID", "ProtoFields"]

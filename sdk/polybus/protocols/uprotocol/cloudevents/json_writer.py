@@ -9,11 +9,11 @@ from typing import Any, Final
 
 import msgspec
 
-from ...body import BodyFormat
-from .bodies import ANY
-from .events import Attributes, Head
-from .items import write_json_item
-from .payloads import OCTET_STREAM, PROTOBUF
+from ....body import BodyFormat
+from ..bodies import ANY
+from ..events import Attributes, Head
+from ..rules.items import write_json_item
+from ..rules.payloads import OCTET_STREAM, PROTOBUF
 
 __all__ = ["JsonWriter"]
 

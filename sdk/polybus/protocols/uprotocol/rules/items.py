@@ -12,10 +12,10 @@ from typing import Final, Literal
 
 import msgspec
 
-from ...body import JSON, OCTETS, BodyFormat
-from ...message import Kind
-from .events import Event, EventMessage
-from .wire import length
+from ....body import JSON, OCTETS, BodyFormat
+from ....message import Kind
+from ..cloudevents.wire import length
+from ..events import Event, EventMessage
 
 __all__ = ["ITEM", "item_id", "read_json_item", "read_proto_item", "write_json_item", "write_proto_item"]
 

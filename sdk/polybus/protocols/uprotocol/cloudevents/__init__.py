@@ -1,0 +1,1 @@
+"""CloudEvents in protobuf and JSON: readers and writers."""
