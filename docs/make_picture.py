@@ -8,7 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 from xml.sax.saxutils import escape
 
-from polybus.urls import _PROTOCOLS, _TRANSPORTS
+from polybus.plugins.registry import _PROTOCOLS, _TRANSPORTS
 
 PICTURE = Path(__file__).with_name("picture.svg")
 WIDTH, HEIGHT = 860, 546

@@ -15,8 +15,8 @@ import typer
 from polybus.capture import schema
 from polybus.cli.app import app
 from polybus.plugins import Capabilities
+from polybus.plugins.registry import _PROTOCOLS, find_protocol
 from polybus.spark.report.metric_tables import METRICS
-from polybus.urls import _PROTOCOLS, find_protocol
 
 FOLDER = Path(__file__).parent / "reference"
 

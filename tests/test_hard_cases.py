@@ -28,7 +28,7 @@ from polybus import (
     Unauthorized,
     connect,
 )
-from polybus._scopes import let_scope_fire
+from polybus._util.cancel_scopes import let_scope_fire
 from polybus.testing import pair
 
 from .support import BOUND, bounded, eventually

@@ -11,10 +11,10 @@ from anyio.abc import SocketStream
 from anyio.streams.buffered import BufferedByteReceiveStream
 
 from polybus import Bus, Disconnected, Limits, Message, RequestCancelled, Unsupported, connect
-from polybus.greeting import HELLO
+from polybus._util.hello import HELLO
 from polybus.message import Kind
+from polybus.plugins.registry import find_protocol
 from polybus.testing import Faults, pair
-from polybus.urls import find_protocol
 
 from .support import BOUND, bounded, eventually
 

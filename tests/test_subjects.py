@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from polybus import BadReply, BadRequest, Bus, Channel, Code, Kind, LocalProtocolError, Message, Unsupported, connect
-from polybus.subject_index import SubjectIndex
+from polybus._util.pattern_index import SubjectIndex
 from polybus.subjects import check_pattern, check_subject, matches
 from polybus.testing import pair
 

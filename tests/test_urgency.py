@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from polybus.urgency import UrgentQueue
+from polybus._util.priority_queue import UrgentQueue
 
 
 def test_one_level_is_a_queue() -> None:

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from polybus import Bus, Channel, Forbidden, LocalProtocolError, Message, Peer, Route, Unsupported, bridge
+from polybus._util.pattern_index import SubjectIndex
 from polybus.protocols import Ubre, UProtocol
-from polybus.subject_index import SubjectIndex
 from polybus.subjects import canonical, check_pattern, is_pattern, matches
 from polybus.testing import pair
 from tests.support import BOUND, eventually

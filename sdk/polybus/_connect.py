@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from contextlib import AbstractAsyncContextManager
 from typing import TYPE_CHECKING
 
-from .arguments import check_type
+from ._validation import check_type
 from .backoff import Backoff
 from .bus import Bus
 from .connecting import Connecting, Headers

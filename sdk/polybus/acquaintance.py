@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from ._util.hello import HELLO, is_answer, question_of
 from .answering import AnsweredPeer
 from .errors import BusError, Disconnected, RequestCancelled, Unsupported
-from .greeting import HELLO, is_answer, question_of
 from .hello import HELLO_TIMEOUT, LATE, Question
 from .message import Kind, Message
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from .subject_index import SubjectIndex
+from ._util.pattern_index import SubjectIndex
 
 if TYPE_CHECKING:
     from .peer import Peer

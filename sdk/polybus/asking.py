@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, TypeVar, overload
 
-from .arguments import seconds
+from ._validation import seconds
 from .channel import Channel, Opening
 from .errors import Disconnected, Forbidden, NoHandler, QueueFull, Unauthorized
 from .message import Kind, Message

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import anyio
 
-from ._loop import is_stray
+from ._util.event_loop import is_stray
 from .errors import BusError, Forbidden, RequestError, Unauthorized, Unavailable
 from .plugins import Admission, Handshake, Identity
 from .subjects import canonical

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from attrs import field, frozen
 from attrs.validators import ge, instance_of, optional
 
-from .arguments import at_least, more_than_no_time
+from ._validation import at_least, more_than_no_time
 
 __all__ = ["Backoff"]
 

@@ -10,7 +10,7 @@ from datetime import timedelta
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Literal
 
-from .arguments import check_callable, check_type, shown
+from ._validation import check_callable, check_type, shown
 from .authority import Authenticate, Authority, Authorize
 from .events import BusEvent
 from .execution import Middleware

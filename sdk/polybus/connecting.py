@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import anyio
 from attrs import evolve
 
-from ._loop import is_stray
-from .arguments import check_type, seconds
+from ._util.event_loop import is_stray
+from ._validation import check_type, seconds
 from .backoff import Backoff
 from .errors import ConnectFailed, Disconnected, Forbidden, RequestError, Unauthorized
 from .events import LinkRetrying
@@ -23,7 +23,7 @@ from .headers import check_handshake_headers
 from .lifespan import within
 from .link import Link, State
 from .plugins import Closed, Connector, DialOptions, ProtocolAdapter
-from .targets import check_serves, check_tls, resolve_target
+from .plugins.targets import check_serves, check_tls, resolve_target
 
 if TYPE_CHECKING:
     import ssl

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import anyio
 from attrs import field, frozen
 
-from .arguments import seconds
+from ._validation import seconds
 from .backoff import Backoff
 from .errors import BusError, Code, DeadlineExceeded, Disconnected, RequestError
 from .events import DeadLettered

@@ -12,7 +12,7 @@ from .stalls import LONG
 from .workers import Workers
 
 if TYPE_CHECKING:
-    from ._loop import Loop
+    from ._util.event_loop import Loop
     from .workers import Job
 
 __all__ = ["EagerWorkers"]

@@ -25,7 +25,7 @@ import copy
 import enum
 from typing import TYPE_CHECKING, Any, Literal
 
-from .arguments import without_password
+from ._validation import without_password
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import anyio
 import anyio.lowlevel
 
+from ._util.pattern_index import SubjectIndex
+from ._util.violation_counter import Offences
 from .asked import Asked
 from .deliveries import Deliveries
 from .ends import Ends
@@ -18,9 +20,7 @@ from .errors import BusError, QueueFull
 from .headers import VIA
 from .interest import Interest, bare_peer, has_numbers
 from .message import Kind, Message
-from .offences import Offences
 from .relaying import Journeys, Via, depth_of
-from .subject_index import SubjectIndex
 
 if TYPE_CHECKING:
     from .body import BodyFormat

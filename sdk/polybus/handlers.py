@@ -6,8 +6,8 @@ import inspect
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, get_args
 
+from ._util.typed_body import convert_text, misfit, typed_body, unreadable
 from .context import Context
-from .conversion import convert_text, misfit, typed_body, unreadable
 from .errors import BadRequest
 from .foresight import Foresight
 from .message import Message

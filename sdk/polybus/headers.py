@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from .arguments import shown
+from ._validation import shown
 from .errors import LocalProtocolError, ReservedSubject
 
 __all__ = ["VIA", "check_handshake_headers", "check_headers"]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
+from ._util.hello import HELLO
 from .errors import BusError, DeadlineExceeded, Disconnected, QueueFull, RequestCancelled
-from .greeting import HELLO
 from .reply import Reply, error_of
 
 if TYPE_CHECKING:

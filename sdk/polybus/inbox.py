@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 
 import anyio
 
+from ._util.violation_counter import Offences
 from .account import OVERHEAD, Account
 from .errors import Code
 from .events import SubscriptionSlow
-from .offences import Offences
 
 if TYPE_CHECKING:
     from typing import Any

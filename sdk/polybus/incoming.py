@@ -12,15 +12,15 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from ._util.hello import HELLO, answer_of
+from ._util.pattern_index import pattern_cost
 from .calls import Call, RefusedCall
 from .errors import BusError, Code
-from .greeting import HELLO, answer_of
 from .headers import VIA
 from .hello import HELLO_TIMEOUT
 from .message import Kind, Message
 from .openings import credited, ended, item, opened, spelled
 from .relaying import hide
-from .subject_index import pattern_cost
 from .subjects import RESERVED_PREFIX, check_pattern, wire_pattern
 from .turns import DRAINING, admit, duplicate
 

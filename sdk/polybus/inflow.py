@@ -8,10 +8,10 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from . import incoming
+from ._util.violation_counter import Offences, too_many
 from .errors import BusError
 from .events import FrameRefused
 from .message import Message
-from .offences import Offences, too_many
 from .outflow import Outflow
 from .pieces import Pieces
 from .plugins import Closed, CloseWanted, PeerClosed, PeerOpened, Ready, Refused, Undelivered

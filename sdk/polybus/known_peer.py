@@ -14,6 +14,7 @@ from .calls import Answer, Call
 if TYPE_CHECKING:
     import anyio
 
+    from ._util.priority_queue import UrgentQueue
     from .account import Share
     from .channel import Channel
     from .deliveries import Deliveries
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
     from .message import Message
     from .plugins import Identity
     from .reply import Reply
-    from .urgency import UrgentQueue
 
 __all__ = ["KnownPeer"]
 

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any, Self
 import anyio
 
 from . import draining
-from .arguments import seconds
+from ._util.broadcast import EventHub
+from ._validation import seconds
 from .distribution import Distribution
 from .errors import LocalProtocolError
-from .event_stream import EventHub
 from .events import BusEvent
 from .execution import Execution
 from .lifespan import Lifespan, LifespanTask, within

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from attrs import Factory, field, frozen
 
-from .arguments import at_least, more_than_no_time
+from ._validation import at_least, more_than_no_time
 
 __all__ = ["Limits"]
 

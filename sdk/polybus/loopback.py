@@ -15,7 +15,7 @@ from .message import Kind, Message
 from .reply import Reply
 
 if TYPE_CHECKING:
-    from ._loop import Loop
+    from ._util.event_loop import Loop
     from .bus import Bus
     from .handlers import Handler
 

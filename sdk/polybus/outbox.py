@@ -6,8 +6,8 @@ import math
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
+from ._util.priority_queue import UrgentQueue
 from .account import Account, cost
-from .urgency import UrgentQueue
 
 if TYPE_CHECKING:
     from .account import Share

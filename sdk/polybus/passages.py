@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from .arguments import check_type, shown
+from ._validation import check_type, shown
+from .plugins.registry import find_protocol
 from .routing import Routing
 from .serving import WHEN_FULL
 from .subjects import check_pattern, is_pattern
 from .tunnel import TunnelConnector
 from .tunnels import Entrance
-from .urls import find_protocol
 
 if TYPE_CHECKING:
     from .bus import Bus

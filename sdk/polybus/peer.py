@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
-from .arguments import seconds
+from ._validation import seconds
 from .channel import Opening
 from .channelled import ChannelledPeer
 from .errors import (
@@ -27,12 +27,12 @@ if TYPE_CHECKING:
 
     import anyio
 
+    from ._util.priority_queue import UrgentQueue
     from .calls import Call
     from .channel import Channel
     from .router import WhenFull
     from .subscription import Subscription
     from .tunnel import TunnelConnector
-    from .urgency import UrgentQueue
 
 __all__ = ["Peer"]
 

@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final
 
-from .json_arrays import LONG
+from ._util.json_arrays import LONG
 
 if TYPE_CHECKING:
     from .inflow import Inflow

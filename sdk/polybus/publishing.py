@@ -6,11 +6,11 @@ from collections.abc import Iterable, Mapping
 from threading import get_ident
 from typing import Any, TypeVar, overload
 
-from ._loop import elsewhere
-from .arguments import seconds, shown
+from ._util.event_loop import elsewhere
+from ._util.typed_body import unreadable
+from ._validation import seconds, shown
 from .asking import TIMEOUT, Asking
 from .body import JSON
-from .conversion import unreadable
 from .fanout import BREATH, Route, own_format
 from .loopback import encode_local
 from .message import Kind, Message

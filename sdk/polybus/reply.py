@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Generator
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from ._loop import elsewhere
-from ._scopes import let_scope_fire
-from .conversion import typed_body
+from ._util.cancel_scopes import let_scope_fire
+from ._util.event_loop import elsewhere
+from ._util.typed_body import typed_body
 from .errors import BadReply, BusError, Code, DeadlineExceeded, RequestCancelled, make_request_error
 
 if TYPE_CHECKING:
-    from ._loop import Loop
+    from ._util.event_loop import Loop
     from .message import Message
 
 __all__ = ["Reply"]

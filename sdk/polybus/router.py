@@ -7,7 +7,7 @@ from typing import Any, Literal, TypeAlias, TypeVar
 
 from attrs import frozen
 
-from .arguments import check_count, check_type
+from ._validation import check_count, check_type
 from .handlers import Handler, plan
 from .subjects import Subject, canonical, check_pattern, check_subject
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from .arguments import seconds, shown
+from ._validation import seconds, shown
 from .errors import AmbiguousRoute, Code, Disconnected, NoHandler
 from .events import BusEvent, DeadLettered
 from .headers import check_headers

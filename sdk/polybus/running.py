@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 import anyio
 
 from ._util.http_status import HttpStatus
-from .arguments import seconds, shown
+from ._validation import seconds, shown
 from .errors import LocalProtocolError
 from .life import Life
-from .urls import resolve_url
+from .plugins.registry import resolve_url
 
 if TYPE_CHECKING:
     from .bus import Bus

@@ -15,8 +15,8 @@ import anyio
 import anyio.abc
 from anyio.lowlevel import RunVar
 
-from ._loop import Bell, Loop, elsewhere, is_stray, running_loop
-from ._scopes import effective_deadline
+from ._util.cancel_scopes import effective_deadline
+from ._util.event_loop import Bell, Loop, elsewhere, is_stray, running_loop
 from .context import current_call
 from .eager import EagerWorkers
 from .ends import Ends

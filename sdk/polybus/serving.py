@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 import anyio
 
-from .arguments import check_type, texts
+from ._validation import check_type, texts
 from .errors import BusError, LocalProtocolError, TooManyRequests, Unavailable
 from .link import Link
 from .plugins import Admission, Handshake, Listening, ListenOptions, ProtocolAdapter, Transport
-from .targets import check_tls, resolve_target
-from .urls import join_url, resolve_url
+from .plugins.registry import join_url, resolve_url
+from .plugins.targets import check_tls, resolve_target
 
 if TYPE_CHECKING:
     import ssl

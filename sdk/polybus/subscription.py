@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Generic, Self
 import anyio
 
 from ._util.iteration import receive
-from .conversion import misfit, typed_body
+from ._util.typed_body import misfit, typed_body
 from .errors import BadRequest, BusError, LocalProtocolError, SlowConsumer
 from .handlers import Misfit
 from .inbox import Inbox

@@ -6,11 +6,11 @@ from collections import deque
 from itertools import takewhile
 from typing import TYPE_CHECKING, Final, cast
 
+from ._util.priority_queue import UrgentQueue
 from .account import cost
 from .errors import Code
 from .foresight import LARGE
 from .message import Kind, Message
-from .urgency import UrgentQueue
 
 if TYPE_CHECKING:
     from .account import Share

@@ -21,7 +21,7 @@ import anyio
 from .stalls import LONG, Stalls
 
 if TYPE_CHECKING:
-    from ._loop import Loop
+    from ._util.event_loop import Loop
 
 __all__ = ["Job", "Workers"]
 

@@ -22,8 +22,8 @@ from polybus.capture.record.redaction import Redaction, redact_default
 from polybus.capture.record.taps import End
 from polybus.capture.schema import DIRECTION_OUT, FLAG_REDACTED, FLAG_TRUNCATED
 from polybus.message import Kind, Message
+from polybus.plugins.registry import find_protocol
 from polybus.protocols import UProtocol
-from polybus.urls import find_protocol
 
 from .rows import batch, row
 

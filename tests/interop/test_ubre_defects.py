@@ -13,8 +13,8 @@ import anyio
 import pytest
 
 from polybus import Backoff, Bus, Code, Disconnected, EncodeError, Limits, NotFound, Peer, RequestError, connect
+from polybus._util.pattern_index import SubjectIndex
 from polybus.events import FrameRefused, LinkDown, PeerSlow
-from polybus.subject_index import SubjectIndex
 from tests.interop.node_peer import node_client, node_server, require_node
 from tests.interop.raw_websocket import RawPeer, raw_client, raw_server
 from tests.support import BOUND

@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 import anyio
 from attrs import frozen
 
-from polybus._loop import running_loop
+from polybus._util.event_loop import running_loop
 from polybus.testing.browser import Frame, Window
 from polybus.transports.postmessage import ArrayBuffer, ClonedError, DataCloneError, InMemoryPort, MessageChannel, Unreadable
 

@@ -12,7 +12,7 @@ import pytest
 from attrs import define, field
 
 from polybus import Backoff, Bus, ConnectFailed, Disconnected, connect
-from polybus._loop import running_loop
+from polybus._util.event_loop import running_loop
 from polybus.events import LinkDown
 from polybus.testing.browser import Frame, ServedFrame, StrangeHello, Window, connect_to_host, serve_frame
 from polybus.transports.postmessage import InMemoryPort, PortTransport

@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from polybus import Bus, ConnectFailed, Disconnected, Limits, connect
-from polybus._loop import running_loop
+from polybus._util.event_loop import running_loop
 from polybus.errors import LocalProtocolError
 from polybus.transports.postmessage import PipePort, PortTransport, StdioPort
 from polybus.transports.postmessage._stream_port import _Lengths, _Lines

@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 
 import anyio
 
-from ..arguments import shown
+from .._validation import shown
 
 __all__ = ["HttpStatus", "Page"]
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import anyio
 
-from ..arguments import seconds
+from .._validation import seconds
 
 __all__ = ["receive"]
 

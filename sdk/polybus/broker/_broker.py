@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING, Any, Self
 
 import anyio
 
+from .._util.broadcast import EventHub
 from .._util.http_status import HttpStatus
 from ..authority import Authenticate, Authority
 from ..errors import LocalProtocolError
-from ..event_stream import EventHub
 from ..limits import Limits
 from ..plugins import Closed, Listening, ListenOptions, Receiver, Transport
+from ..plugins.registry import resolve_url
 from ..runtime import Runtime
 from ..transports._stream.sockets import is_loopback
-from ..urls import resolve_url
 from .ends import ClientEnd, Door, ServerEnd
 from .events import BrokerEvent
 from .exchange import Exchange
@@ -27,7 +27,7 @@ from .stats import BrokerStats, prometheus_text
 if TYPE_CHECKING:
     import ssl
 
-    from .._loop import Loop
+    from .._util.event_loop import Loop
     from ..capture.record.recorder import Recorder
 
 __all__ = ["Broker"]

@@ -7,7 +7,7 @@ from typing import Final, Protocol
 
 from attrs import define, field
 
-from ..offences import Offences
+from .._util.violation_counter import Offences
 from .table import Stage
 
 __all__ = ["GONE", "Client", "End", "Server"]

@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from ..offences import Offences, too_many
+from .._util.violation_counter import Offences, too_many
 from ..protocols.csb import wire
 from . import frames
 from .events import BrokerEvent, ClientJoined, ClientLeft, FrameDropped, ServerJoined, ServerLeft

@@ -18,9 +18,9 @@ import typer
 from attrs import asdict, evolve, frozen
 
 from .. import Bus
-from ..arguments import without_password
+from .._validation import without_password
+from ..plugins.registry import find_protocol, resolve_url, split_url
 from ..testing import pair
-from ..urls import find_protocol, resolve_url, split_url
 from .bench_server import COUNT, ECHO, ONE_WAY, make_bus
 from .options import Ca, Header, Wait, connecting, finite, json_line, parse_body, parse_subject
 from .problems import PeerError, UsageError, unwrapped

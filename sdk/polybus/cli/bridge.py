@@ -14,7 +14,7 @@ import typer
 
 from .. import Bus, Disconnected, LocalProtocolError, Peer, Route
 from .. import bridge as join
-from ..arguments import without_password
+from .._validation import without_password
 from ..gateway import Bridge
 from .options import Ca, Header, Wait, headers_of, trust_of
 from .problems import UsageError, unwrapped

@@ -9,8 +9,8 @@ import anyio
 import typer
 from attrs import asdict
 
-from ..arguments import without_password
-from ..urls import resolve_url
+from .._validation import without_password
+from ..plugins.registry import resolve_url
 from .examination import Examination, Step
 from .options import Ca, Header, finite, headers_of, json_line, parse_body, parse_subject, trust_of
 from .problems import PeerError, UsageError

@@ -30,8 +30,8 @@ from .. import (
     connect,
 )
 from ..plugins import Connector, DialOptions, Transport
+from ..plugins.registry import resolve_url
 from ..transports._stream.wire import plain_reason
-from ..urls import resolve_url
 from . import remedies
 from .problems import for_shell
 

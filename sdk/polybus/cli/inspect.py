@@ -15,7 +15,7 @@ from ..errors import BusError, RemoteProtocolError
 from ..limits import Limits
 from ..message import Message
 from ..plugins import FrameField, ProtocolAdapter
-from ..urls import find_reader
+from ..plugins.registry import find_reader
 from .options import json_line
 from .problems import PeerError, UsageError
 from .show import Printer

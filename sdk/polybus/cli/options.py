@@ -14,7 +14,7 @@ import msgspec
 import typer
 
 from .. import Backoff, Bus, Limits, connect
-from ..urls import resolve_url
+from ..plugins.registry import resolve_url
 from .problems import UsageError
 
 __all__ = [

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable
 from typing import TypeVar
 
-from ..arguments import without_password
+from .._validation import without_password
 from ..errors import (
     BusError,
     ConnectFailed,

@@ -13,8 +13,8 @@ import anyio
 import typer
 
 from ..errors import LocalProtocolError
-from ..targets import resolve_target
-from ..urls import split_url
+from ..plugins.registry import split_url
+from ..plugins.targets import resolve_target
 from .options import Ca, Header, Json, Url, Wait, headers_of, json_line, trust_of
 from .problems import PeerError, UsageError
 from .serving import Insecure

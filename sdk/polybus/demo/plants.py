@@ -13,7 +13,7 @@ from typing import Any, Protocol, Self
 import anyio
 import anyio.abc
 
-from ..urls import find_transport
+from ..plugins.registry import find_transport
 from .backend import Backend
 from .children import Child, DemoError
 from .play import PATIENCE, NotHere, Workshop

@@ -5,7 +5,7 @@ from __future__ import annotations
 from urllib.parse import urlsplit
 
 from ..bus import Bus
-from ..urls import resolve_url
+from ..plugins.registry import resolve_url
 from .play import PATIENCE
 
 __all__ = ["serve"]

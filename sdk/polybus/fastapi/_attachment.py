@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import anyio
 from anyio.lowlevel import RunVar
 
-from .._loop import running_loop
+from .._util.event_loop import running_loop
 
 if TYPE_CHECKING:
     from collections.abc import MutableMapping

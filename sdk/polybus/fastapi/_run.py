@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from ..arguments import seconds
+from .._validation import seconds
 
 __all__ = ["run"]
 

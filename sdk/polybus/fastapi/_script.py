@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..arguments import shown
+from .._validation import shown
 from ..transports.postmessage import script
 
 __all__ = ["add_script", "check_script"]

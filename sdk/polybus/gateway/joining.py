@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 import anyio
 
-from ..arguments import shown
+from .._validation import shown
 from ..draining import STREAMS_SHARE
 from ..errors import LocalProtocolError, Unsupported
 from ..life import DRAIN, Life

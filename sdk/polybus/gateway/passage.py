@@ -7,10 +7,10 @@ from collections.abc import Callable
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Final
 
+from .._util.violation_counter import Offences
 from ..errors import BusError, Code, RequestError
 from ..headers import VIA
 from ..message import Message
-from ..offences import Offences
 from ..relaying import Via, too_far
 from ..subjects import matches
 from .conversations import Conversations, PassingChannelCall

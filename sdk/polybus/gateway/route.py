@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from attrs import field, frozen
 
-from ..arguments import shown
+from .._validation import shown
 from ..headers import check_headers
 from ..subjects import canonical, check_pattern, check_subject
 

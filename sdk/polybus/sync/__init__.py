@@ -17,7 +17,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 from .._connect import connect as connect_async
-from ..arguments import check_type
+from .._validation import check_type
 from ..bus import Bus as AsyncBus
 from ..context import Context as AsyncContext
 from ..errors import LocalProtocolError

@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from polybus.limits import Limits
+from polybus.plugins.registry import resolve_url
 from polybus.protocols import Csb
-from polybus.urls import resolve_url
 
 
 def test_options_of_a_url() -> None:

@@ -6,9 +6,9 @@ import pytest
 
 from polybus import Limits
 from polybus.cli.app import run
+from polybus.plugins.registry import resolve_url
 from polybus.protocols import Jrep
 from polybus.protocols.jrep import JavaTypes
-from polybus.urls import resolve_url
 
 
 def test_options_come_from_a_url_and_go_back_into_one() -> None:

@@ -14,8 +14,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from polybus._util.typed_body import convert
 from polybus.body import JSON
-from polybus.conversion import convert
 from polybus.errors import BadRequest, EncodeError
 from polybus.protocols import Jrep
 from polybus.protocols.jrep import JavaEnum, JavaObject, JavaTypes, Parts

@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from polybus import Limits
+from polybus.plugins.registry import join_url, resolve_url
 from polybus.protocols import UProtocol
-from polybus.urls import join_url, resolve_url
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import anyio
 import anyio.lowlevel
 
-from ...json_arrays import cut
+from ..._util.json_arrays import cut
 
 if TYPE_CHECKING:
     from ...plugins import Host

@@ -14,7 +14,7 @@ from ...errors import RemoteProtocolError
 from ...limits import Limits
 from ...message import Message
 from ...plugins import Codec
-from ...urls import find_protocol, find_reader
+from ...plugins.registry import find_protocol, find_reader
 from .event_columns import Part
 from .event_mapping import Reading, Row, reading_for
 from .vectorized.csb import read_csb

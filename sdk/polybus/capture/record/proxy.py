@@ -16,8 +16,8 @@ import anyio
 from ...errors import BusError, ConnectFailed, LocalProtocolError, TooManyRequests, Unsupported
 from ...limits import Limits
 from ...plugins import Admission, Closed, Connector, DialOptions, Handshake, Identity, ListenOptions, Transport
+from ...plugins.registry import find_reader, join_url, resolve_url
 from ...runtime import Runtime
-from ...urls import find_reader, join_url, resolve_url
 from .recorder import Recorder
 
 __all__ = ["RecordingProxy"]

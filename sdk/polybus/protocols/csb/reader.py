@@ -8,9 +8,9 @@ from typing import Any, Final
 
 import msgspec
 
+from ..._util.hello import HELLO
 from ...body import OCTETS
 from ...errors import RemoteProtocolError
-from ...greeting import HELLO
 from ...limits import Limits
 from ...message import Kind, Message
 from .._rules import fault_in_headers, fault_in_subject

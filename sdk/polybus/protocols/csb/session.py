@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from ..._util.hello import HELLO, is_answer, question_of
 from ...body import JSON
 from ...errors import Code, RemoteProtocolError, TooLarge
-from ...greeting import HELLO, is_answer, question_of
 from ...limits import Limits
 from ...message import Kind, Message
 from ...plugins import Capabilities, CloseWanted, Ready, Refused, SessionEvent

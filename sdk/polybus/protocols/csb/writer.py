@@ -8,10 +8,10 @@ from typing import Any, Final
 
 import msgspec
 
+from ..._util.hello import HELLO
 from ...body import JSON as JSON_FORMAT
 from ...body import OCTETS, BodyFormat
 from ...errors import LocalProtocolError, Unsupported
-from ...greeting import HELLO
 from ...limits import Limits
 from ...message import Kind, Message
 from .._rules import fault_in_headers, fault_in_subject, milliseconds

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, ForwardRef, TypeVar, get_args, get
 import msgspec
 from attrs import field, frozen
 
-from ...conversion import convert
+from ..._util.typed_body import convert
 from ...errors import BadRequest
 from ...subjects import Subject
 from .names import RPC_MARK

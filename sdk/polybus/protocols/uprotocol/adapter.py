@@ -9,10 +9,10 @@ from typing import Any, ClassVar, Final, Literal, Self
 
 from attrs import field, fields, frozen
 
-from ..._clock import wall_clock_ns
+from ..._util.clock import wall_clock_ns
+from ..._util.pattern_index import SubjectIndex
 from ...limits import Limits
 from ...plugins import FrameField, Role
-from ...subject_index import SubjectIndex
 from .cloudevents.envelope import Envelope
 from .cloudevents.json_reader import JsonReader
 from .cloudevents.json_writer import JsonWriter

@@ -13,7 +13,7 @@ import re
 from collections.abc import Callable
 from typing import Final
 
-from ..._clock import wall_clock_ns
+from ..._util.clock import wall_clock_ns
 
 __all__ = ["IdFactory", "id_time_ms", "id_version"]
 

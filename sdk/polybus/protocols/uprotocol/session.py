@@ -5,8 +5,8 @@ from __future__ import annotations
 import random
 from typing import TYPE_CHECKING, Any, Final
 
+from ..._util.hello import HELLO
 from ...errors import Code, RemoteProtocolError
-from ...greeting import HELLO
 from ...limits import Limits
 from ...message import Kind, Message
 from ...plugins import Capabilities, CloseWanted, Ready, Refused, SessionEvent, Undelivered

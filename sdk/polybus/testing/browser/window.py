@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from random import Random
 from typing import Any, TypeAlias
 
-from ..._loop import running_loop
+from ..._util.event_loop import running_loop
 from ...transports.postmessage._channel import InMemoryPort, MessageEvent, later, tell, transferring
 from ...transports.postmessage._clone import ArrayBuffer, Unreadable
 from ...transports.postmessage._origins import OPAQUE, check_origin, origin_of

@@ -6,7 +6,7 @@ from urllib.parse import unquote, urlsplit, urlunsplit
 
 from attrs import frozen
 
-from ...arguments import without_password
+from ..._validation import without_password
 from .sockets import is_loopback
 
 __all__ = ["NetAddress", "bare_address", "host_port", "net_address", "unix_path"]

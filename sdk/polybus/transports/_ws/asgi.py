@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, TypeAlias
 
 import anyio
 
-from ..._loop import running_loop
+from ..._util.event_loop import running_loop
 from ...errors import TooLarge
 from ...plugins import Closed
 from .._stream.close_codes import closed_by_peer, cut_reason, sayable

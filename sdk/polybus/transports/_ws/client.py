@@ -13,7 +13,7 @@ from websockets.http11 import Request, Response
 from websockets.typing import Subprotocol
 from websockets.uri import parse_uri
 
-from ...arguments import without_password
+from ..._validation import without_password
 from ...errors import BusError, ConnectFailed, Forbidden, LocalProtocolError, Unauthorized
 from .._stream.dial import bounded, dial_tcp
 from .._stream.urls import net_address

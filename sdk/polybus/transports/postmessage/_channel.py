@@ -14,7 +14,7 @@ from typing import Any, Final, Literal
 
 from attrs import frozen
 
-from ..._loop import running_loop
+from ..._util.event_loop import running_loop
 from ._clone import ArrayBuffer, DataCloneError, Unreadable, clone
 from ._port import PortInfo
 

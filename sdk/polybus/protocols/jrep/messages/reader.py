@@ -12,9 +12,9 @@ from typing import Final
 import msgspec
 from msgspec import Raw, Struct
 
+from ...._util.json_arrays import LONG, cut, joined
 from ....body import check_json
 from ....errors import RemoteProtocolError
-from ....json_arrays import LONG, cut, joined
 from ....limits import Limits
 from ....message import Kind, Message
 from ..formats import ErraiFormat

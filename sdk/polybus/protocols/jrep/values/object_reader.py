@@ -11,7 +11,7 @@ from typing import Any, Final, TypeAlias
 
 import msgspec
 
-from ....conversion import convert, misfit
+from ...._util.typed_body import convert, misfit
 from ....errors import BadRequest
 from .java import JavaEnum, JavaObject, JavaTypes, Portable
 from .references import Measure

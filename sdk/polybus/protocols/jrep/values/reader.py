@@ -12,8 +12,8 @@ from typing import Any, Final
 
 import msgspec
 
+from ...._util.typed_body import misfit
 from ....body import check_json
-from ....conversion import misfit
 from ....errors import BadRequest, EncodeError
 from ..object_ids import KEY_PREFIX, NULL_KEY
 from .object_reader import ObjectReading, Read

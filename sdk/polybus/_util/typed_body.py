@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any, get_args
 
 import msgspec
 
-from .body import JSON
-from .errors import BadRequest
+from ..body import JSON
+from ..errors import BadRequest
 
 if TYPE_CHECKING:
-    from .message import Message
+    from ..message import Message
 
 __all__ = ["convert", "convert_text", "misfit", "typed_body", "unreadable"]
 

@@ -10,10 +10,10 @@ from urllib.parse import parse_qsl, urlencode, urlsplit
 
 from attrs import fields_dict, frozen, has
 
-from .arguments import without_password
+from .._validation import without_password
 
 if TYPE_CHECKING:
-    from .plugins import ProtocolAdapter, TransportAdapter
+    from . import ProtocolAdapter, TransportAdapter
 
 __all__ = ["SplitUrl", "find_protocol", "find_reader", "find_transport", "join_url", "resolve_url", "split_url"]
 

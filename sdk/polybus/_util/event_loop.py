@@ -8,7 +8,7 @@ import threading
 from collections.abc import Awaitable, Callable, Generator
 from typing import Any, Literal, Protocol
 
-from .errors import LocalProtocolError
+from ..errors import LocalProtocolError
 
 __all__ = ["Bell", "Loop", "Waiter", "elsewhere", "is_stray", "running_loop"]
 

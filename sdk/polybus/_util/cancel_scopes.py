@@ -11,7 +11,7 @@ import anyio
 import anyio.lowlevel
 
 if TYPE_CHECKING:
-    from ._loop import Loop
+    from .event_loop import Loop
 
 __all__ = ["effective_deadline", "let_scope_fire"]
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from .arguments import shown
-from .plugins import Connector, ProtocolAdapter
-from .subjects import check_pattern
-from .urls import find_protocol, resolve_url
+from .._validation import shown
+from ..subjects import check_pattern
+from . import Connector, ProtocolAdapter
+from .registry import find_protocol, resolve_url
 
 __all__ = ["check_serves", "check_tls", "check_transport", "resolve_target"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final, Generic, TypeVar
 
-from .subjects import canonical, glob_of, has_empty_token, is_pattern, segments, wire_pattern
+from ..subjects import canonical, glob_of, has_empty_token, is_pattern, segments, wire_pattern
 
 __all__ = ["SubjectIndex", "pattern_cost"]
 
