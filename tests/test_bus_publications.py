@@ -26,8 +26,8 @@ from polybus import (
     Subject,
     Subscription,
 )
+from polybus._core.via import Journeys, Via
 from polybus.events import HandlerFailed
-from polybus.relaying import Journeys, Via
 from polybus.testing import pair
 
 from .support import bounded, eventually

@@ -10,11 +10,11 @@ import anyio
 import pytest
 
 from polybus import Backoff, Bus, BusError, DeadlineExceeded, Disconnected, Limits, connect
+from polybus._rpc.reply import Reply
 from polybus.link import Link, State
 from polybus.peer import Peer
 from polybus.plugins import Closed
 from polybus.protocols.ubre import session as ubre
-from polybus.reply import Reply
 from polybus.testing import pair
 
 from .support import bounded, eventually

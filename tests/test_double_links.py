@@ -12,7 +12,7 @@ import anyio
 import pytest
 
 from polybus import Backoff, Broker, Bus, Kind, Message, Peer, connect
-from polybus.ends import Ends
+from polybus._core.bus_identity import Ends
 from polybus.plugins import Closed
 from polybus.testing import pair
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from polybus import Bus, BusError, Limits, TooManyRequests
-from polybus.account import Account, Share, network_of
+from polybus._core.memory import Account, Share, network_of
 from polybus.testing import pair
 
 from .support import bounded, eventually

@@ -10,8 +10,8 @@ import anyio.from_thread
 import pytest
 
 from polybus import Bus, BusError, Context, DeadlineExceeded, Limits, TooManyRequests, connect
+from polybus._core.threads import THREADS
 from polybus.testing import pair
-from polybus.threads import THREADS
 
 from .support import bounded, eventually, let_expire
 

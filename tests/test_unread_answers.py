@@ -7,8 +7,9 @@ from typing import Any
 import anyio
 import pytest
 
-from polybus import Bus, Disconnected, Limits, foresight
-from polybus.reply import Reply
+from polybus import Bus, Disconnected, Limits
+from polybus._core import answer_sizes
+from polybus._rpc.reply import Reply
 from polybus.testing import pair
 
 from .support import bounded, eventually
@@ -95,7 +96,7 @@ async def test_for_a_peer_that_asks_and_does_not_read_no_more_than_8_mib_of_answ
 @KINDS
 @bounded
 async def test_nor_are_more_made_of_the_very_first_answers_of_a_handler(subject: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(foresight, "_AT_FIRST", 1000.0)  # as long as the machine takes
+    monkeypatch.setattr(answer_sizes, "_AT_FIRST", 1000.0)  # as long as the machine takes
     bus = Bus()
     library = Library(bus)
     async with pair(bus) as client:

@@ -6,10 +6,13 @@
 from typing import TYPE_CHECKING, Any
 
 from ._connect import connect
+from ._core.context import Context
+from ._core.executor import Execution
+from ._handlers.router import Router
+from ._rpc.channel import Channel
+from ._rpc.reply import Reply
 from .backoff import Backoff
 from .bus import Bus
-from .channel import Channel
-from .context import Context
 from .errors import (
     AmbiguousRoute,
     BadReply,
@@ -39,14 +42,11 @@ from .errors import (
     Unavailable,
     Unsupported,
 )
-from .execution import Execution
 from .gateway import Route, bridge
 from .limits import Limits
 from .message import Kind, Message
 from .peer import Peer
 from .plugins import Handshake, Identity
-from .reply import Reply
-from .router import Router
 from .running import run
 from .serving import Listener
 from .stats import Stats

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any
 import anyio
 
 from . import turns
-from .account import Account, cost
+from ._core.answer_sizes import LARGE
+from ._core.memory import Account, cost
 from .errors import BusError, Code
-from .foresight import LARGE
 from .known_peer import KnownPeer
 from .message import Kind, Message
 
 if TYPE_CHECKING:
-    from .calls import Call
+    from ._rpc.call import Call
 
 __all__ = ["AnsweredPeer"]
 

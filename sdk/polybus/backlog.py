@@ -10,21 +10,21 @@ from typing import TYPE_CHECKING, Any
 
 import anyio
 
-from .account import Account, Share
+from ._core.memory import Account, Share
 from .errors import BusError, Code
 from .events import PeerSlow
 from .outbox import Outbox, Waiting
 from .plugins import Closed
 
 if TYPE_CHECKING:
+    from ._core.runtime import Runtime
+    from ._rpc.reply import Reply
     from .body import BodyFormat
     from .bus import Bus
     from .crowd import Crowd
     from .message import Message
     from .peer import Peer
     from .plugins import Codec, ProtocolAdapter, Session, Transport
-    from .reply import Reply
-    from .runtime import Runtime
 
 __all__ = ["Backlog", "State"]
 

@@ -10,10 +10,10 @@ from datetime import timedelta
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Literal
 
+from ._core.access import Authenticate, Authority, Authorize
+from ._core.executor import Middleware
 from ._validation import check_callable, check_type, shown
-from .authority import Authenticate, Authority, Authorize
 from .events import BusEvent
-from .execution import Middleware
 from .life import Lifespan
 from .limits import Limits
 from .message import Message

@@ -6,9 +6,9 @@ import math
 from collections.abc import Awaitable
 from typing import TYPE_CHECKING, Any
 
-from .account import OVERHEAD, cost
+from ._core.memory import OVERHEAD, cost
+from ._rpc.channel import CREDIT, Channel
 from .acquaintance import AcquaintedPeer
-from .channel import CREDIT, Channel
 from .errors import Code, Disconnected, TooManyRequests, Unsupported
 from .message import Kind, Message
 

@@ -7,7 +7,7 @@ import math
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from .account import Account, cost
+from ._core.memory import Account, cost
 from .errors import BusError, Code, Forbidden, Unauthorized
 from .events import LinkDown, LinkUp
 from .message import Kind, Message
@@ -15,8 +15,8 @@ from .peer import Peer
 from .plugins import Admission, Handshake, Identity, PeerOpened
 
 if TYPE_CHECKING:
+    from ._core.runtime import Runtime
     from .link import Link
-    from .runtime import Runtime
 
 __all__ = ["Crowd", "expiry"]
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import anyio
 
-from .account import Account
+from ._core.memory import Account
 from .errors import BusError
 from .outbox import Outbox, Waiting
 

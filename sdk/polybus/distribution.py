@@ -6,11 +6,11 @@ import logging
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
+from ._core.via import Via, depth_of, hide, too_far, vouched
 from .errors import BusError, Code, another
 from .fanout import ROUTES, FanOut
 from .headers import VIA
 from .message import Kind, Message
-from .relaying import Via, depth_of, hide, too_far, vouched
 
 if TYPE_CHECKING:
     from .peer import Peer

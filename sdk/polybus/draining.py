@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING
 
 import anyio
 
-from .calls import Call
-from .channel_calls import ChannelCall
+from ._rpc.call import Call
+from ._rpc.stream_call import ChannelCall
 from .errors import Code
 from .link import Link, State
 
 if TYPE_CHECKING:
+    from ._core.runtime import Runtime
     from .bus import Bus
-    from .runtime import Runtime
 
 __all__ = ["LEAVING", "STREAMS_SHARE", "close_links", "drain"]
 

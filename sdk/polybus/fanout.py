@@ -11,16 +11,16 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import anyio
 import anyio.lowlevel
 
+from ._core.bus_identity import Ends
+from ._core.via import Journeys, Via, depth_of
 from ._util.pattern_index import SubjectIndex
 from ._util.violation_counter import Offences
 from .asked import Asked
 from .deliveries import Deliveries
-from .ends import Ends
 from .errors import BusError, QueueFull
 from .headers import VIA
 from .interest import Interest, bare_peer, has_numbers
 from .message import Kind, Message
-from .relaying import Journeys, Via, depth_of
 
 if TYPE_CHECKING:
     from .body import BodyFormat

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
+from ._rpc.reply import Reply, error_of
 from ._util.hello import HELLO
 from .errors import BusError, DeadlineExceeded, Disconnected, QueueFull, RequestCancelled
-from .reply import Reply, error_of
 
 if TYPE_CHECKING:
     from .message import Message

@@ -12,20 +12,20 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from ._core.via import hide
+from ._rpc.call import Call, RefusedCall
 from ._util.hello import HELLO, answer_of
 from ._util.pattern_index import pattern_cost
-from .calls import Call, RefusedCall
 from .errors import BusError, Code
 from .headers import VIA
 from .hello import HELLO_TIMEOUT
 from .message import Kind, Message
 from .openings import credited, ended, item, opened, spelled
-from .relaying import hide
 from .subjects import RESERVED_PREFIX, check_pattern, wire_pattern
 from .turns import DRAINING, admit, duplicate
 
 if TYPE_CHECKING:
-    from .handlers import Handler
+    from ._handlers.handler import Handler
     from .link import Link
     from .peer import Peer
 

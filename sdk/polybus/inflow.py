@@ -17,11 +17,11 @@ from .pieces import Pieces
 from .plugins import Closed, CloseWanted, PeerClosed, PeerOpened, Ready, Refused, Undelivered
 
 if TYPE_CHECKING:
+    from ._core.runtime import Runtime
     from .bus import Bus
     from .crowd import Crowd
     from .peer import Peer
     from .plugins import ProtocolAdapter, Session, Transport
-    from .runtime import Runtime
 
 __all__ = ["Attachment", "Inflow"]
 

@@ -16,9 +16,9 @@ from .message import Kind, Message
 from .subjects import is_pattern, wire_pattern
 
 if TYPE_CHECKING:
+    from ._core.bus_identity import Ends
     from .asked import Asked
     from .bus import Bus
-    from .ends import Ends
     from .link import Link
     from .peer import Peer
     from .subscription import Subscription

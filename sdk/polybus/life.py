@@ -13,24 +13,24 @@ from typing import TYPE_CHECKING, Any, Self
 import anyio
 
 from . import draining
+from ._core.executor import Execution
+from ._core.lifespan import Lifespan, LifespanTask, within
+from ._core.runtime import Runtime, inside
+from ._handlers.router import Listen, Router
+from ._rpc.loopback import Loopback
 from ._util.broadcast import EventHub
 from ._validation import seconds
 from .distribution import Distribution
 from .errors import LocalProtocolError
 from .events import BusEvent
-from .execution import Execution
-from .lifespan import Lifespan, LifespanTask, within
 from .limits import Limits
 from .link import Link
-from .loopback import Loopback
 from .plugins import Closed
-from .router import Listen, Router
-from .runtime import Runtime, inside
 from .subscription import HandlerInbox, Subscription
 
 if TYPE_CHECKING:
+    from ._handlers.handler import Handler
     from .bus import Bus
-    from .handlers import Handler
     from .serving import Listener
 
 __all__ = ["DRAIN", "Life", "Lifespan", "Phase"]

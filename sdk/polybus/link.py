@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, cast
 
-from .account import Account
+from ._core.memory import Account
 from .crowd import Crowd, expiry
 from .errors import Forbidden, Unauthorized
 from .events import LinkDown, LinkUp
@@ -20,12 +20,12 @@ from .peer import Peer
 from .plugins import Closed, Handshake, Identity
 
 if TYPE_CHECKING:
+    from ._core.runtime import Runtime
     from .bus import Bus
     from .capture.record.recorder import Recorder
     from .capture.record.taps import Tap
     from .outbox import Outbox
     from .plugins import ProtocolAdapter, Receiver, Role, Session, Transport
-    from .runtime import Runtime
 
 __all__ = ["Link", "State"]
 

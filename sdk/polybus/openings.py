@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
-from .calls import RefusedCall
-from .channel import CREDIT, Channel
-from .channel_calls import ChannelCall
+from ._rpc.call import RefusedCall
+from ._rpc.channel import CREDIT, Channel
+from ._rpc.stream_call import ChannelCall
 from .errors import Code
 from .message import Kind, Message
 from .subjects import canonical

@@ -12,9 +12,9 @@ from .message import Message
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from ._rpc.reply import Reply
     from .peer import Peer
     from .plugins import Codec, Transport
-    from .reply import Reply
 
 __all__ = ["Outflow", "State"]
 

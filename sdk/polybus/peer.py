@@ -6,8 +6,9 @@ import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
+from ._rpc.channel import Opening
+from ._rpc.reply import Reply
 from ._validation import seconds
-from .channel import Opening
 from .channelled import ChannelledPeer
 from .errors import (
     BadReply,
@@ -19,7 +20,6 @@ from .errors import (
 )
 from .hello import Question
 from .message import Kind, Message
-from .reply import Reply
 from .subjects import AnySubject, Subject, resolve
 
 if TYPE_CHECKING:
@@ -27,10 +27,10 @@ if TYPE_CHECKING:
 
     import anyio
 
+    from ._handlers.router import WhenFull
+    from ._rpc.call import Call
+    from ._rpc.channel import Channel
     from ._util.priority_queue import UrgentQueue
-    from .calls import Call
-    from .channel import Channel
-    from .router import WhenFull
     from .subscription import Subscription
     from .tunnel import TunnelConnector
 

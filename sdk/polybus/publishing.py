@@ -6,16 +6,16 @@ from collections.abc import Iterable, Mapping
 from threading import get_ident
 from typing import Any, TypeVar, overload
 
+from ._handlers.router import Listen, WhenFull, check_queue
+from ._rpc.loopback import encode_local
 from ._util.event_loop import elsewhere
 from ._util.typed_body import unreadable
 from ._validation import seconds, shown
 from .asking import TIMEOUT, Asking
 from .body import JSON
 from .fanout import BREATH, Route, own_format
-from .loopback import encode_local
 from .message import Kind, Message
 from .peer import Peer
-from .router import Listen, WhenFull, check_queue
 from .routing import has_gone
 from .subjects import AnySubject, Subject, check_pattern
 from .subscription import Subscription

@@ -14,8 +14,8 @@ from .peer import Peer
 from .subjects import canonical, check_subject, matches
 
 if TYPE_CHECKING:
+    from ._handlers.handler import Handler
     from .fanout import Route
-    from .handlers import Handler
     from .message import Message
 
 __all__ = ["Routing", "has_gone"]

@@ -18,9 +18,9 @@ from .plugins.targets import check_tls, resolve_target
 if TYPE_CHECKING:
     import ssl
 
+    from ._core.runtime import Runtime
     from .bus import Bus
     from .peer import Peer
-    from .runtime import Runtime
 
 __all__ = ["BusGate", "Listener", "Serving"]
 

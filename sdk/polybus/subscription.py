@@ -13,21 +13,21 @@ from typing import TYPE_CHECKING, Any, Generic, Self
 
 import anyio
 
+from ._core.workers import context_changed
+from ._handlers.handler import Misfit
 from ._util.iteration import receive
 from ._util.typed_body import misfit, typed_body
 from .errors import BadRequest, BusError, LocalProtocolError, SlowConsumer
-from .handlers import Misfit
 from .inbox import Inbox
-from .workers import context_changed
 
 if TYPE_CHECKING:
     from typing_extensions import TypeVar
 
+    from ._core.runtime import Runtime
+    from ._handlers.router import Listen, WhenFull
     from .bus import Bus
     from .message import Message
     from .peer import Peer
-    from .router import Listen, WhenFull
-    from .runtime import Runtime
 
     T_co = TypeVar("T_co", default=Any, covariant=True)
 else:

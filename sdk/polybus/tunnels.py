@@ -10,20 +10,20 @@ from typing import TYPE_CHECKING, Any
 import anyio
 from attrs import frozen
 
-from .calls import Call, failure
+from ._core.via import depth_of
+from ._rpc.call import Call, failure
 from .errors import BadRequest, BusError, Code, RequestError
 from .plugins import Admission, Handshake
-from .relaying import depth_of
 from .serving import BusGate, Listener
 from .subjects import captures, matches
 from .tunnel import FrameChannel, TunnelTransport, limits_of, too_deep
 
 if TYPE_CHECKING:
+    from ._core.runtime import Runtime
     from .bus import Bus
     from .message import Message
     from .peer import Peer
     from .plugins import ProtocolAdapter
-    from .runtime import Runtime
 
 __all__ = ["Entrance", "TunnelCall", "hops_of"]
 

@@ -6,17 +6,17 @@ from collections import deque
 from itertools import takewhile
 from typing import TYPE_CHECKING, Final, cast
 
+from ._core.answer_sizes import LARGE
+from ._core.memory import cost
 from ._util.priority_queue import UrgentQueue
-from .account import cost
 from .errors import Code
-from .foresight import LARGE
 from .message import Kind, Message
 
 if TYPE_CHECKING:
-    from .account import Share
-    from .calls import Call
+    from ._core.memory import Share
+    from ._core.runtime import Runtime
+    from ._rpc.call import Call
     from .peer import Peer
-    from .runtime import Runtime
 
 __all__ = ["DRAINING", "admit", "duplicate", "next_call", "put_off"]
 

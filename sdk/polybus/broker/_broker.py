@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any, Self
 
 import anyio
 
+from .._core.access import Authenticate, Authority
+from .._core.runtime import Runtime
 from .._util.broadcast import EventHub
 from .._util.http_status import HttpStatus
-from ..authority import Authenticate, Authority
 from ..errors import LocalProtocolError
 from ..limits import Limits
 from ..plugins import Closed, Listening, ListenOptions, Receiver, Transport
 from ..plugins.registry import resolve_url
-from ..runtime import Runtime
 from ..transports._stream.sockets import is_loopback
 from .ends import ClientEnd, Door, ServerEnd
 from .events import BrokerEvent

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, TypeAlias
 
-from ..authority import Authority
+from .._core.access import Authority
 from ..crowd import expiry
 from ..errors import BusError, TooManyRequests, Unavailable
 from ..plugins import Admission, Closed, Handshake, Receiver, Transport
@@ -14,8 +14,8 @@ from .exchange import Exchange
 from .parties import Client, Server
 
 if TYPE_CHECKING:
+    from .._core.runtime import Runtime
     from ..limits import Limits
-    from ..runtime import Runtime
 
 __all__ = ["WANTED", "ClientEnd", "Door", "ServerEnd"]
 

@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import typer
 
 from .. import Bus, LocalProtocolError, run
-from ..lifespan import raised_by_lifespan
+from .._core.lifespan import raised_by_lifespan
 from ..transports._ws.policy import check_hosts, check_origins
 from .options import finite
 from .problems import PeerError, UsageError

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import anyio
 
-from ..channel import Channel, Opening
-from ..channel_calls import ChannelCall
+from .._handlers.handler import Handler, plan
+from .._rpc.channel import Channel, Opening
+from .._rpc.stream_call import ChannelCall
 from ..errors import BusError
-from ..handlers import Handler, plan
 from ..message import Kind, Message
 from ..tunnels import hops_of
 from .translation import applied, first, translated

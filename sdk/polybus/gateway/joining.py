@@ -17,8 +17,8 @@ from .passage import Passage
 from .route import Route
 
 if TYPE_CHECKING:
+    from .._core.runtime import Runtime
     from ..bus import Bus
-    from ..runtime import Runtime
 
 __all__ = ["Bridge", "bridge"]
 

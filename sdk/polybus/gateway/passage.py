@@ -7,11 +7,11 @@ from collections.abc import Callable
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Final
 
+from .._core.via import Via, too_far
 from .._util.violation_counter import Offences
 from ..errors import BusError, Code, RequestError
 from ..headers import VIA
 from ..message import Message
-from ..relaying import Via, too_far
 from ..subjects import matches
 from .conversations import Conversations, PassingChannelCall
 from .publications import Publications

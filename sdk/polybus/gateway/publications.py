@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from .._handlers.handler import plan
+from .._handlers.router import Listen
 from ..errors import BusError
-from ..handlers import plan
 from ..headers import VIA
 from ..message import Kind, Message
-from ..router import Listen
 from ..subscription import HandlerInbox
 from .translation import USUAL
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any, Final
 
-from ..calls import Answer, Call
+from .._core.answer_sizes import Foresight
+from .._core.via import Via, depth_of, hide, via_of
+from .._rpc.call import Answer, Call
 from ..errors import BusError, Code, RequestError
-from ..foresight import Foresight
 from ..headers import VIA
 from ..message import Kind, Message
-from ..relaying import Via, depth_of, hide, via_of
 from .translation import TRACE, USUAL, translated
 
 if TYPE_CHECKING:

@@ -17,11 +17,11 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 from .._connect import connect as connect_async
+from .._core.context import Context as AsyncContext
+from .._core.runtime import inside
 from .._validation import check_type
 from ..bus import Bus as AsyncBus
-from ..context import Context as AsyncContext
 from ..errors import LocalProtocolError
-from ..runtime import inside
 from .bus import BlockingBus
 from .event_loop_thread import BorrowedLoop, HandlerLoop, OwnedBus, check_not_on_loop
 from .items import BlockingBlock, BlockingChannel, BlockingItems, BlockingSubscription, BlockingTunnel, Run

@@ -15,13 +15,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from typing import Literal
 
+    from .._handlers.router import WhenFull
     from ..backoff import Backoff
     from ..bus import Bus
     from ..capture.record.recording import Recording
     from ..connecting import Headers
     from ..events import BusEvent
     from ..plugins import Connector, ProtocolAdapter
-    from ..router import WhenFull
     from ..stats import Stats
     from ..subjects import AnySubject, Subject
 

@@ -15,8 +15,8 @@ import anyio.from_thread
 import anyio.lowlevel
 from anyio.from_thread import BlockingPortal
 
+from .._core.runtime import runs_here
 from ..errors import BusError, LocalProtocolError, RequestCancelled
-from ..runtime import runs_here
 
 if TYPE_CHECKING:
     from ..bus import Bus

@@ -14,7 +14,7 @@ from ..errors import LocalProtocolError
 from ..message import Message
 
 if TYPE_CHECKING:
-    from ..channel import Channel, Opening
+    from .._rpc.channel import Channel, Opening
     from ..plugins import Connector
     from ..subscription import Subscription
 

@@ -11,8 +11,8 @@ if TYPE_CHECKING:
     import datetime
     from collections.abc import Mapping
 
+    from .._handlers.router import WhenFull
     from ..peer import Peer
-    from ..router import WhenFull
     from ..serving import Listener
     from ..subjects import AnySubject, Subject
 

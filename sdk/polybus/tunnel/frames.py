@@ -6,9 +6,9 @@ from collections import deque
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from ..account import cost
+from .._core.memory import cost
+from .._rpc.channel import CREDIT_BYTES, Channel
 from ..body import BodyFormat
-from ..channel import CREDIT_BYTES, Channel
 from ..errors import BusError, Code, RequestError
 from ..message import Kind, Message
 from ..plugins import Closed

@@ -13,11 +13,11 @@ from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
 import anyio
 
+from ..._core.runtime import Runtime
 from ...errors import BusError, ConnectFailed, LocalProtocolError, TooManyRequests, Unsupported
 from ...limits import Limits
 from ...plugins import Admission, Closed, Connector, DialOptions, Handshake, Identity, ListenOptions, Transport
 from ...plugins.registry import find_reader, join_url, resolve_url
-from ...runtime import Runtime
 from .recorder import Recorder
 
 __all__ = ["RecordingProxy"]

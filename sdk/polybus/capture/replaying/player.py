@@ -19,11 +19,11 @@ import anyio
 from attrs import define, field
 
 from ..._connect import connect
+from ..._rpc.reply import Reply
 from ...bus import Bus
 from ...errors import BusError, Disconnected, Unsupported
 from ...link import Link
 from ...message import Kind, Message
-from ...reply import Reply
 from ...subscription import Subscription
 from ..errors import CaptureError
 from ..record.recording import make_recorder

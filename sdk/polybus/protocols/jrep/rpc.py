@@ -24,7 +24,7 @@ from .values.declared import Arguments, JavaType, java_type
 from .values.java import JavaEnum, JavaObject, JavaTypes, Portable
 
 if TYPE_CHECKING:
-    from ...router import Router
+    from ..._handlers.router import Router
 
 __all__ = ["RemoteInterface"]
 

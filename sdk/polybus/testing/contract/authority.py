@@ -9,8 +9,8 @@ from typing import Any
 import anyio
 import pytest
 
+from ..._core.context import Context
 from ...bus import Bus
-from ...context import Context
 from ...errors import Forbidden, RequestError, Unauthorized
 from ...events import LinkDown
 from ...limits import Limits

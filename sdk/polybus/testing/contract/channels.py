@@ -9,9 +9,9 @@ import anyio
 import attrs
 import pytest
 
+from ..._core.context import Context
+from ..._rpc.channel import Channel
 from ...bus import Bus
-from ...channel import Channel
-from ...context import Context
 from ...errors import (
     BadReply,
     BadRequest,

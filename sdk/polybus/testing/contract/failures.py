@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from ..._core.context import Context
 from ...bus import Bus
-from ...context import Context
 from ...errors import (
     BadRequest,
     Code,

@@ -6,8 +6,8 @@ from typing import Any
 
 import anyio
 
+from ..._core.context import Context
 from ...bus import Bus
-from ...context import Context
 from ...message import Message
 from ...subscription import Subscription
 from ._base import Contract, needs

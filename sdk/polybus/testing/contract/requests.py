@@ -12,10 +12,10 @@ import attrs
 import msgspec
 import pytest
 
+from ..._core.context import Context
+from ..._rpc.reply import Reply
 from ...bus import Bus
-from ...context import Context
 from ...errors import BadReply, BadRequest, EncodeError, NoHandler, TooLarge
-from ...reply import Reply
 from ._base import Contract, needs
 
 __all__ = ["RequestContract"]

@@ -8,11 +8,11 @@ import contextvars
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from .stalls import LONG
+from .stall_warnings import LONG
 from .workers import Workers
 
 if TYPE_CHECKING:
-    from ._util.event_loop import Loop
+    from .._util.event_loop import Loop
     from .workers import Job
 
 __all__ = ["EagerWorkers"]

@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import anyio
 
-from .errors import LocalProtocolError
+from ..errors import LocalProtocolError
 
 if TYPE_CHECKING:
-    from .bus import Bus
+    from ..bus import Bus
     from .runtime import Runtime
 
 __all__ = ["Lifespan", "LifespanTask", "raised_by_lifespan", "within"]

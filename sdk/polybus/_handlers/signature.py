@@ -13,9 +13,9 @@ from typing import Annotated, Any, Literal, TypeAlias, Union, get_args, get_orig
 
 from attrs import frozen
 
-from .channel import Channel
-from .context import Context
-from .message import Message
+from .._core.context import Context
+from .._rpc.channel import Channel
+from ..message import Message
 
 __all__ = ["Signature", "Style", "injected", "name_of", "read"]
 

@@ -5,19 +5,19 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
-from .account import OVERHEAD, Account, cost
-from .body import JSON, OCTETS, BodyFormat
-from .calls import Answer, Call
+from .._core.memory import OVERHEAD, Account, cost
+from ..body import JSON, OCTETS, BodyFormat
+from ..errors import Code, DeadlineExceeded, Disconnected, QueueFull, RequestError, TooManyRequests
+from ..message import Kind, Message
+from .call import Answer, Call
 from .channel import CREDIT, Channel
-from .channel_calls import ChannelCall
-from .errors import Code, DeadlineExceeded, Disconnected, QueueFull, RequestError, TooManyRequests
-from .message import Kind, Message
 from .reply import Reply
+from .stream_call import ChannelCall
 
 if TYPE_CHECKING:
-    from ._util.event_loop import Loop
-    from .bus import Bus
-    from .handlers import Handler
+    from .._handlers.handler import Handler
+    from .._util.event_loop import Loop
+    from ..bus import Bus
 
 __all__ = ["Loopback", "encode_local"]
 

@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING, Any
 
 import anyio
 
-from .calls import Answer, Call, failure
+from .._core.context import current_call
+from ..errors import Code
+from ..message import Message
+from .call import Answer, Call, failure
 from .channel import Channel
-from .context import current_call
-from .errors import Code
-from .message import Message
 
 if TYPE_CHECKING:
-    from .bus import Bus
-    from .handlers import Handler
-    from .peer import Peer
+    from .._handlers.handler import Handler
+    from ..bus import Bus
+    from ..peer import Peer
 
 __all__ = ["ChannelCall"]
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Generator
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from ._util.cancel_scopes import let_scope_fire
-from ._util.event_loop import elsewhere
-from ._util.typed_body import typed_body
-from .errors import BadReply, BusError, Code, DeadlineExceeded, RequestCancelled, make_request_error
+from .._util.cancel_scopes import let_scope_fire
+from .._util.event_loop import elsewhere
+from .._util.typed_body import typed_body
+from ..errors import BadReply, BusError, Code, DeadlineExceeded, RequestCancelled, make_request_error
 
 if TYPE_CHECKING:
-    from ._util.event_loop import Loop
-    from .message import Message
+    from .._util.event_loop import Loop
+    from ..message import Message
 
 __all__ = ["Reply"]
 

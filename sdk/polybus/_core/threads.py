@@ -15,7 +15,7 @@ import anyio
 import anyio.to_thread
 
 if TYPE_CHECKING:
-    from ._util.event_loop import Loop
+    from .._util.event_loop import Loop
 
 __all__ = ["THREADS", "Threads"]
 

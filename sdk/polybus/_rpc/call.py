@@ -11,17 +11,17 @@ from typing import TYPE_CHECKING, Any, Final
 import anyio
 from attrs import frozen
 
-from .context import current_call
-from .errors import Code, Forbidden, RequestError
-from .events import HandlerFailed
-from .execution import described
-from .message import Kind, Message
+from .._core.context import current_call
+from .._core.executor import described
+from ..errors import Code, Forbidden, RequestError
+from ..events import HandlerFailed
+from ..message import Kind, Message
 
 if TYPE_CHECKING:
-    from .bus import Bus
-    from .foresight import Foresight
-    from .handlers import Handler
-    from .peer import Peer
+    from .._core.answer_sizes import Foresight
+    from .._handlers.handler import Handler
+    from ..bus import Bus
+    from ..peer import Peer
 
 __all__ = ["Answer", "Call", "RefusedCall", "failure"]
 

@@ -18,10 +18,10 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import anyio
 
-from .stalls import LONG, Stalls
+from .stall_warnings import LONG, Stalls
 
 if TYPE_CHECKING:
-    from ._util.event_loop import Loop
+    from .._util.event_loop import Loop
 
 __all__ = ["Job", "Workers"]
 

@@ -6,16 +6,16 @@ import inspect
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, get_args
 
-from ._util.typed_body import convert_text, misfit, typed_body, unreadable
-from .context import Context
-from .errors import BadRequest
-from .foresight import Foresight
-from .message import Message
-from .signatures import Style, injected, name_of, read
-from .subjects import captures
+from .._core.answer_sizes import Foresight
+from .._core.context import Context
+from .._util.typed_body import convert_text, misfit, typed_body, unreadable
+from ..errors import BadRequest
+from ..message import Message
+from ..subjects import captures
+from .signature import Style, injected, name_of, read
 
 if TYPE_CHECKING:
-    from .bus import Bus
+    from ..bus import Bus
 
 __all__ = ["Handler", "Misfit", "plan"]
 

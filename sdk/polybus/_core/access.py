@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import anyio
 
-from ._util.event_loop import is_stray
-from .errors import BusError, Forbidden, RequestError, Unauthorized, Unavailable
-from .plugins import Admission, Handshake, Identity
-from .subjects import canonical
+from .._util.event_loop import is_stray
+from ..errors import BusError, Forbidden, RequestError, Unauthorized, Unavailable
+from ..plugins import Admission, Handshake, Identity
+from ..subjects import canonical
 
 if TYPE_CHECKING:
-    from .message import Message
-    from .peer import Peer
+    from ..message import Message
+    from ..peer import Peer
 
 __all__ = ["Authenticate", "Authorize", "Authority"]
 

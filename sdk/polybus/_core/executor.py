@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import anyio
 
+from ..events import HandlerFailed
+from ..message import Message
 from .context import Context
-from .events import HandlerFailed
-from .message import Message
 from .threads import Threads
 
 if TYPE_CHECKING:
-    from .bus import Bus
-    from .handlers import Handler
+    from .._handlers.handler import Handler
+    from ..bus import Bus
     from .runtime import Runtime
 
 __all__ = ["Execution", "Middleware", "described"]

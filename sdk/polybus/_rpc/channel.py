@@ -13,15 +13,15 @@ from collections.abc import Awaitable, Callable
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, Protocol, Self, TypeVar, cast
 
-from ._util.cancel_scopes import let_scope_fire
-from ._util.typed_body import misfit, typed_body
-from .account import Account, cost
-from .errors import BadReply, BadRequest, BusError, Code, DeadlineExceeded, LocalProtocolError, TooManyRequests
-from .message import Kind, Message
+from .._core.memory import Account, cost
+from .._util.cancel_scopes import let_scope_fire
+from .._util.typed_body import misfit, typed_body
+from ..errors import BadReply, BadRequest, BusError, Code, DeadlineExceeded, LocalProtocolError, TooManyRequests
+from ..message import Kind, Message
 from .reply import error_of, told_over
 
 if TYPE_CHECKING:
-    from ._util.event_loop import Loop
+    from .._util.event_loop import Loop
 
 __all__ = ["CREDIT", "CREDIT_BYTES", "Channel", "ChannelPort"]
 

@@ -7,9 +7,9 @@ from typing import Any, Literal, TypeAlias, TypeVar
 
 from attrs import frozen
 
-from ._validation import check_count, check_type
-from .handlers import Handler, plan
-from .subjects import Subject, canonical, check_pattern, check_subject
+from .._validation import check_count, check_type
+from ..subjects import Subject, canonical, check_pattern, check_subject
+from .handler import Handler, plan
 
 __all__ = ["Listen", "Router", "WhenFull"]
 

@@ -16,7 +16,7 @@ import math
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from .message import Message
+    from ..message import Message
     from .runtime import Runtime
 
 __all__ = ["OVERHEAD", "Account", "Address", "Share", "cost", "network_of"]

@@ -22,12 +22,12 @@ import secrets
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from zlib import crc32
 
-from .headers import VIA
-from .message import Message
-from .subjects import canonical
+from ..headers import VIA
+from ..message import Message
+from ..subjects import canonical
 
 if TYPE_CHECKING:
-    from .peer import Peer
+    from ..peer import Peer
 
 __all__ = ["Journeys", "Via", "depth_of", "hide", "too_far", "via_of", "vouched"]
 

@@ -15,19 +15,19 @@ import anyio
 import anyio.abc
 from anyio.lowlevel import RunVar
 
-from ._util.cancel_scopes import effective_deadline
-from ._util.event_loop import Bell, Loop, elsewhere, is_stray, running_loop
+from .._util.cancel_scopes import effective_deadline
+from .._util.event_loop import Bell, Loop, elsewhere, is_stray, running_loop
+from .bus_identity import Ends
 from .context import current_call
 from .eager import EagerWorkers
-from .ends import Ends
 from .workers import Workers
 
 if TYPE_CHECKING:
-    from .account import Address
-    from .errors import BusError
-    from .limits import Limits
-    from .link import Link
-    from .peer import Peer
+    from ..errors import BusError
+    from ..limits import Limits
+    from ..link import Link
+    from ..peer import Peer
+    from .memory import Address
 
 __all__ = ["Runtime", "inside", "runs_here"]
 

@@ -1,0 +1,1 @@
+"""Handlers: their signatures, call plans and registration."""

@@ -1,0 +1,1 @@
+"""Requests, streams and channels, independent of any connection."""
