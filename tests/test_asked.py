@@ -48,7 +48,7 @@ class News:
 
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("polybus.hello.HELLO_TIMEOUT", 0.05)
+    monkeypatch.setattr("polybus._peer.extension_probe.HELLO_TIMEOUT", 0.05)
 
 
 async def bodies(subscription: Subscription[Any], count: int) -> list[Any]:

@@ -34,8 +34,8 @@ from polybus import (
     Unsupported,
     bridge,
     connect,
-    hello,
 )
+from polybus._peer import extension_probe
 from polybus.events import DeadLettered
 from polybus.testing import pair
 
@@ -382,9 +382,9 @@ async def test_a_device_that_says_nothing_to_what_it_does_not_know_is_waited_for
         bridge(left, right, routes=routes),
         pair(left) as asker,
     ):
-        monkeypatch.setattr(hello, "HELLO_TIMEOUT", 0.01)
+        monkeypatch.setattr(extension_probe, "HELLO_TIMEOUT", 0.01)
         assert await asker.request("door", 1) == 1
-        monkeypatch.setattr(hello, "HELLO_TIMEOUT", 3600.0)
+        monkeypatch.setattr(extension_probe, "HELLO_TIMEOUT", 3600.0)
         assert [await asker.request("door", number) for number in range(3)] == [0, 1, 2]
 
 

@@ -18,9 +18,9 @@ from polybus import (
     TooManyRequests,
     connect,
 )
+from polybus._link.outbox import Outbox, Waiting
 from polybus.events import LinkDown, PeerSlow
 from polybus.message import Kind, Message
-from polybus.outbox import Outbox, Waiting
 from polybus.testing import Faults, pair
 
 from .support import bounded, eventually

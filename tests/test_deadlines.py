@@ -10,9 +10,9 @@ import anyio
 import pytest
 
 from polybus import Backoff, Bus, BusError, DeadlineExceeded, Disconnected, Limits, connect
+from polybus._link.link import Link, State
+from polybus._peer.peer import Peer
 from polybus._rpc.reply import Reply
-from polybus.link import Link, State
-from polybus.peer import Peer
 from polybus.plugins import Closed
 from polybus.protocols.ubre import session as ubre
 from polybus.testing import pair

@@ -13,8 +13,8 @@ import anyio.abc
 import pytest
 
 from polybus import Bus, Limits, connect
+from polybus._link.link import State
 from polybus.events import LinkDown
-from polybus.link import State
 from polybus.plugins import Closed
 from tests.support import BOUND, bounded, eventually
 

@@ -33,8 +33,8 @@ from polybus import (
     Unauthorized,
     connect,
 )
+from polybus._peer.extension_probe import Question
 from polybus.events import LinkDown, LinkUp
-from polybus.hello import Question
 from polybus.plugins import Closed
 from polybus.protocols import Ubre, UProtocol
 from polybus.testing import pair

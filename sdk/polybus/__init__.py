@@ -9,6 +9,7 @@ from ._connect import connect
 from ._core.context import Context
 from ._core.executor import Execution
 from ._handlers.router import Router
+from ._peer.peer import Peer
 from ._rpc.channel import Channel
 from ._rpc.reply import Reply
 from .backoff import Backoff
@@ -45,7 +46,6 @@ from .errors import (
 from .gateway import Route, bridge
 from .limits import Limits
 from .message import Kind, Message
-from .peer import Peer
 from .plugins import Handshake, Identity
 from .running import run
 from .serving import Listener

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from ._util.pattern_index import SubjectIndex
 
 if TYPE_CHECKING:
-    from .peer import Peer
+    from ._peer.peer import Peer
     from .subscription import Subscription
 
 __all__ = ["Asked"]

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from ._core.access import Authenticate, Authority, Authorize
 from ._core.executor import Middleware
+from ._peer.peer import Peer
 from ._validation import check_callable, check_type, shown
 from .events import BusEvent
 from .life import Lifespan
 from .limits import Limits
 from .message import Message
-from .peer import Peer
 from .publishing import Publishing
 from .stats import Counters, Stats
 from .tunnels import Entrance

@@ -15,13 +15,13 @@ import anyio
 from attrs import evolve
 
 from ._core.lifespan import within
+from ._link.link import Link, State
 from ._util.event_loop import is_stray
 from ._validation import check_type, seconds
 from .backoff import Backoff
 from .errors import ConnectFailed, Disconnected, Forbidden, RequestError, Unauthorized
 from .events import LinkRetrying
 from .headers import check_handshake_headers
-from .link import Link, State
 from .plugins import Closed, Connector, DialOptions, ProtocolAdapter
 from .plugins.targets import check_serves, check_tls, resolve_target
 

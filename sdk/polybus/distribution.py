@@ -13,7 +13,7 @@ from .headers import VIA
 from .message import Kind, Message
 
 if TYPE_CHECKING:
-    from .peer import Peer
+    from ._peer.peer import Peer
 
 __all__ = ["Distribution"]
 

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 import anyio
 
+from ._link.link import Link, State
 from ._rpc.call import Call
 from ._rpc.stream_call import ChannelCall
 from .errors import Code
-from .link import Link, State
 
 if TYPE_CHECKING:
     from ._core.runtime import Runtime

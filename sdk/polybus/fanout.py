@@ -13,22 +13,22 @@ import anyio.lowlevel
 
 from ._core.bus_identity import Ends
 from ._core.via import Journeys, Via, depth_of
+from ._peer.authorization_queue import Deliveries
 from ._util.pattern_index import SubjectIndex
 from ._util.violation_counter import Offences
 from .asked import Asked
-from .deliveries import Deliveries
 from .errors import BusError, QueueFull
 from .headers import VIA
 from .interest import Interest, bare_peer, has_numbers
 from .message import Kind, Message
 
 if TYPE_CHECKING:
+    from ._link.link import Link
+    from ._link.outbox import Waiting
+    from ._peer.peer import Peer
     from .body import BodyFormat
     from .bus import Bus
     from .inbox import Inbox
-    from .link import Link
-    from .outbox import Waiting
-    from .peer import Peer
 
 __all__ = ["BREATH", "ROUTES", "FanOut", "Route", "own_format", "split"]
 

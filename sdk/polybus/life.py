@@ -17,6 +17,7 @@ from ._core.executor import Execution
 from ._core.lifespan import Lifespan, LifespanTask, within
 from ._core.runtime import Runtime, inside
 from ._handlers.router import Listen, Router
+from ._link.link import Link
 from ._rpc.loopback import Loopback
 from ._util.broadcast import EventHub
 from ._validation import seconds
@@ -24,7 +25,6 @@ from .distribution import Distribution
 from .errors import LocalProtocolError
 from .events import BusEvent
 from .limits import Limits
-from .link import Link
 from .plugins import Closed
 from .subscription import HandlerInbox, Subscription
 

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 import anyio
 
+from ._link.link import Link, State
+from ._peer.peer import Peer
 from .backoff import Backoff
 from .connecting import Connecting, Headers
 from .errors import BusError, another
 from .life import Life
-from .link import Link, State
-from .peer import Peer
 from .plugins import Closed
 from .serving import Listener, Serving
 

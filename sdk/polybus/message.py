@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from cloudevents.core.base import BaseCloudEvent
     from typing_extensions import TypeVar
 
-    from .peer import Peer
+    from ._peer.peer import Peer
 
     T_co = TypeVar("T_co", default=Any, covariant=True)  # a plain `Message` is one of anything
 else:

@@ -14,8 +14,8 @@ from .tunnel import TunnelConnector
 from .tunnels import Entrance
 
 if TYPE_CHECKING:
+    from ._peer.peer import Peer
     from .bus import Bus
-    from .peer import Peer
     from .plugins import ProtocolAdapter
 
 __all__ = ["Passages"]

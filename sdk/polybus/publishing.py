@@ -7,6 +7,7 @@ from threading import get_ident
 from typing import Any, TypeVar, overload
 
 from ._handlers.router import Listen, WhenFull, check_queue
+from ._peer.peer import Peer
 from ._rpc.loopback import encode_local
 from ._util.event_loop import elsewhere
 from ._util.typed_body import unreadable
@@ -15,7 +16,6 @@ from .asking import TIMEOUT, Asking
 from .body import JSON
 from .fanout import BREATH, Route, own_format
 from .message import Kind, Message
-from .peer import Peer
 from .routing import has_gone
 from .subjects import AnySubject, Subject, check_pattern
 from .subscription import Subscription

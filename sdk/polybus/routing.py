@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from ._peer.peer import Peer
 from ._validation import seconds, shown
 from .errors import AmbiguousRoute, Code, Disconnected, NoHandler
 from .events import BusEvent, DeadLettered
 from .headers import check_headers
 from .links import Links
-from .peer import Peer
 from .subjects import canonical, check_subject, matches
 
 if TYPE_CHECKING:

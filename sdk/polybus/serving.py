@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 import anyio
 
+from ._link.link import Link
 from ._validation import check_type, texts
 from .errors import BusError, LocalProtocolError, TooManyRequests, Unavailable
-from .link import Link
 from .plugins import Admission, Handshake, Listening, ListenOptions, ProtocolAdapter, Transport
 from .plugins.registry import join_url, resolve_url
 from .plugins.targets import check_tls, resolve_target
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     import ssl
 
     from ._core.runtime import Runtime
+    from ._peer.peer import Peer
     from .bus import Bus
-    from .peer import Peer
 
 __all__ = ["BusGate", "Listener", "Serving"]
 

@@ -25,9 +25,9 @@ if TYPE_CHECKING:
 
     from ._core.runtime import Runtime
     from ._handlers.router import Listen, WhenFull
+    from ._peer.peer import Peer
     from .bus import Bus
     from .message import Message
-    from .peer import Peer
 
     T_co = TypeVar("T_co", default=Any, covariant=True)
 else:

@@ -20,9 +20,9 @@ from .tunnel import FrameChannel, TunnelTransport, limits_of, too_deep
 
 if TYPE_CHECKING:
     from ._core.runtime import Runtime
+    from ._peer.peer import Peer
     from .bus import Bus
     from .message import Message
-    from .peer import Peer
     from .plugins import ProtocolAdapter
 
 __all__ = ["Entrance", "TunnelCall", "hops_of"]

@@ -16,8 +16,8 @@ from ..plugins import Admission, Handshake, Identity
 from ..subjects import canonical
 
 if TYPE_CHECKING:
+    from .._peer.peer import Peer
     from ..message import Message
-    from ..peer import Peer
 
 __all__ = ["Authenticate", "Authorize", "Authority"]
 

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Final
 import anyio
 
 if TYPE_CHECKING:
-    from ..peer import Peer
+    from .._peer.peer import Peer
 
 __all__ = ["Ends"]
 

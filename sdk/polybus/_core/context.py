@@ -7,10 +7,10 @@ import logging
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from .._peer.peer import Peer
     from .._rpc.call import Call
     from ..bus import Bus
     from ..message import Message
-    from ..peer import Peer
 
 __all__ = ["Context"]
 

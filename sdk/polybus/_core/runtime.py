@@ -23,10 +23,10 @@ from .eager import EagerWorkers
 from .workers import Workers
 
 if TYPE_CHECKING:
+    from .._link.link import Link
+    from .._peer.peer import Peer
     from ..errors import BusError
     from ..limits import Limits
-    from ..link import Link
-    from ..peer import Peer
     from .memory import Address
 
 __all__ = ["Runtime", "inside", "runs_here"]

@@ -27,7 +27,7 @@ from ..message import Message
 from ..subjects import canonical
 
 if TYPE_CHECKING:
-    from ..peer import Peer
+    from .._peer.peer import Peer
 
 __all__ = ["Journeys", "Via", "depth_of", "hide", "too_far", "via_of", "vouched"]
 

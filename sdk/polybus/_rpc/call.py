@@ -20,8 +20,8 @@ from ..message import Kind, Message
 if TYPE_CHECKING:
     from .._core.answer_sizes import Foresight
     from .._handlers.handler import Handler
+    from .._peer.peer import Peer
     from ..bus import Bus
-    from ..peer import Peer
 
 __all__ = ["Answer", "Call", "RefusedCall", "failure"]
 

@@ -17,8 +17,8 @@ from .channel import Channel
 
 if TYPE_CHECKING:
     from .._handlers.handler import Handler
+    from .._peer.peer import Peer
     from ..bus import Bus
-    from ..peer import Peer
 
 __all__ = ["ChannelCall"]
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, TypeAlias
 
 from .._core.access import Authority
-from ..crowd import expiry
+from .._link.multiplexer import expiry
 from ..errors import BusError, TooManyRequests, Unavailable
 from ..plugins import Admission, Closed, Handshake, Receiver, Transport
 from .exchange import Exchange

@@ -16,7 +16,7 @@ from ..tunnels import hops_of
 from .translation import applied, first, translated
 
 if TYPE_CHECKING:
-    from ..peer import Peer
+    from .._peer.peer import Peer
     from .passage import Passage
 
 __all__ = ["Conversations"]

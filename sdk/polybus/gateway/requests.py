@@ -14,7 +14,7 @@ from ..message import Kind, Message
 from .translation import TRACE, USUAL, translated
 
 if TYPE_CHECKING:
-    from ..peer import Peer
+    from .._peer.peer import Peer
     from .passage import Passage
 
 __all__ = ["PassingCall", "Requests"]

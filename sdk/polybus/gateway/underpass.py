@@ -15,7 +15,7 @@ from ..tunnels import Entrance, TunnelCall, hops_of
 from .translation import LEAVING, translated
 
 if TYPE_CHECKING:
-    from ..peer import Peer
+    from .._peer.peer import Peer
     from .passage import Passage
 
 __all__ = ["Underpass"]

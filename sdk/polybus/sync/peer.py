@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from .._handlers.router import WhenFull
-    from ..peer import Peer
+    from .._peer.peer import Peer
     from ..serving import Listener
     from ..subjects import AnySubject, Subject
 

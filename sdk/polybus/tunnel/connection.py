@@ -13,7 +13,7 @@ from .frames import WINDOW, FrameChannel
 from .packing import limits_of
 
 if TYPE_CHECKING:
-    from ..peer import Peer
+    from .._peer.peer import Peer
     from ..plugins import DialOptions, Host, Receiver
 
 __all__ = ["TunnelConnector", "TunnelTransport", "too_deep", "tunnel_facts"]

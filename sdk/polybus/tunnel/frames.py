@@ -16,7 +16,7 @@ from ..transports._stream.close_codes import closed_by_peer, sayable
 from .packing import Packing, frame_of
 
 if TYPE_CHECKING:
-    from ..peer import Peer
+    from .._peer.peer import Peer
     from ..plugins import Receiver
 
 __all__ = ["WINDOW", "FrameChannel", "too_large"]

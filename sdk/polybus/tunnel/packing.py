@@ -13,7 +13,7 @@ from ..errors import BusError, EncodeError, TooLarge
 from ..message import Message
 
 if TYPE_CHECKING:
-    from ..peer import Peer
+    from .._peer.peer import Peer
     from ..plugins import Codec
 
 __all__ = ["Packing", "frame_of", "limits_of", "packing"]

@@ -19,10 +19,10 @@ import anyio
 from attrs import define, field
 
 from ..._connect import connect
+from ..._link.link import Link
 from ..._rpc.reply import Reply
 from ...bus import Bus
 from ...errors import BusError, Disconnected, Unsupported
-from ...link import Link
 from ...message import Kind, Message
 from ...subscription import Subscription
 from ..errors import CaptureError

@@ -8,10 +8,10 @@ import anyio
 import pytest
 
 from ..._core.context import Context
+from ..._peer.peer import Peer
 from ...bus import Bus
 from ...errors import Disconnected, Forbidden
 from ...events import LinkUp
-from ...peer import Peer
 from ...subscription import Subscription
 from ._base import Contract, eventually, needs
 

@@ -10,11 +10,11 @@ import anyio
 import pytest
 
 from ..._core.context import Context
+from ..._peer.peer import Peer
 from ...bus import Bus
 from ...errors import Forbidden, RequestError, Unauthorized
 from ...events import LinkDown
 from ...limits import Limits
-from ...peer import Peer
 from ...plugins import Handshake, Identity
 from ._base import Contract, Dial, eventually, needs
 

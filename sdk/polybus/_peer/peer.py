@@ -6,33 +6,26 @@ import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
-from ._rpc.channel import Opening
-from ._rpc.reply import Reply
-from ._validation import seconds
-from .channelled import ChannelledPeer
-from .errors import (
-    BadReply,
-    BusError,
-    DeadlineExceeded,
-    Disconnected,
-    RemoteProtocolError,
-    another,
-)
-from .hello import Question
-from .message import Kind, Message
-from .subjects import AnySubject, Subject, resolve
+from .._rpc.channel import Opening
+from .._rpc.reply import Reply
+from .._validation import seconds
+from ..errors import BadReply, BusError, DeadlineExceeded, Disconnected, RemoteProtocolError, another
+from ..message import Kind, Message
+from ..subjects import AnySubject, Subject, resolve
+from .extension_probe import Question
+from .streams import ChannelledPeer
 
 if TYPE_CHECKING:
     from collections import deque
 
     import anyio
 
-    from ._handlers.router import WhenFull
-    from ._rpc.call import Call
-    from ._rpc.channel import Channel
-    from ._util.priority_queue import UrgentQueue
-    from .subscription import Subscription
-    from .tunnel import TunnelConnector
+    from .._handlers.router import WhenFull
+    from .._rpc.call import Call
+    from .._rpc.channel import Channel
+    from .._util.priority_queue import UrgentQueue
+    from ..subscription import Subscription
+    from ..tunnel import TunnelConnector
 
 __all__ = ["Peer"]
 

@@ -10,21 +10,21 @@ from typing import TYPE_CHECKING, Any
 
 import anyio
 
-from ._core.memory import Account, Share
-from .errors import BusError, Code
-from .events import PeerSlow
+from .._core.memory import Account, Share
+from ..errors import BusError, Code
+from ..events import PeerSlow
+from ..plugins import Closed
 from .outbox import Outbox, Waiting
-from .plugins import Closed
 
 if TYPE_CHECKING:
-    from ._core.runtime import Runtime
-    from ._rpc.reply import Reply
-    from .body import BodyFormat
-    from .bus import Bus
-    from .crowd import Crowd
-    from .message import Message
-    from .peer import Peer
-    from .plugins import Codec, ProtocolAdapter, Session, Transport
+    from .._core.runtime import Runtime
+    from .._peer.peer import Peer
+    from .._rpc.reply import Reply
+    from ..body import BodyFormat
+    from ..bus import Bus
+    from ..message import Message
+    from ..plugins import Codec, ProtocolAdapter, Session, Transport
+    from .multiplexer import Crowd
 
 __all__ = ["Backlog", "State"]
 

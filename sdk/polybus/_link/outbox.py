@@ -6,16 +6,16 @@ import math
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
-from ._core.memory import Account, cost
-from ._util.priority_queue import UrgentQueue
+from .._core.memory import Account, cost
+from .._util.priority_queue import UrgentQueue
 
 if TYPE_CHECKING:
-    from ._core.memory import Share
-    from ._core.runtime import Runtime
-    from ._rpc.reply import Reply
-    from .limits import Limits
-    from .message import Message
-    from .peer import Peer
+    from .._core.memory import Share
+    from .._core.runtime import Runtime
+    from .._peer.peer import Peer
+    from .._rpc.reply import Reply
+    from ..limits import Limits
+    from ..message import Message
 
 __all__ = ["Outbox", "Waiting"]
 

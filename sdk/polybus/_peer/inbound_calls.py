@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING, Any
 
 import anyio
 
-from . import turns
-from ._core.answer_sizes import LARGE
-from ._core.memory import Account, cost
-from .errors import BusError, Code
+from .._core.answer_sizes import LARGE
+from .._core.memory import Account, cost
+from ..errors import BusError, Code
+from ..message import Kind, Message
+from . import concurrency
 from .known_peer import KnownPeer
-from .message import Kind, Message
 
 if TYPE_CHECKING:
-    from ._rpc.call import Call
+    from .._rpc.call import Call
 
 __all__ = ["AnsweredPeer"]
 
@@ -59,7 +59,7 @@ class AnsweredPeer(KnownPeer):
         runtime.answering += 1
         try:
             if runtime.crowded:
-                turns.next_call(self)  # type: ignore[arg-type]  # every one is a Peer
+                concurrency.next_call(self)  # type: ignore[arg-type]  # every one is a Peer
             await link.room_for_answer()
         finally:
             self._count(1)
@@ -159,7 +159,7 @@ class AnsweredPeer(KnownPeer):
     def turn_again(self) -> None:
         """Let requests begin that had to wait, where it is their turn."""
         if self.waiting:
-            turns.next_call(self)  # type: ignore[arg-type]  # every one is a Peer
+            concurrency.next_call(self)  # type: ignore[arg-type]  # every one is a Peer
 
     def may_begin(self) -> bool:
         """Whether its requests may begin. If not, they do as soon as its connection takes answers again."""
@@ -205,7 +205,7 @@ class AnsweredPeer(KnownPeer):
 
     def put_off(self, call: Call) -> bool:
         """Let a call wait again, that has a place and has not begun, if this peer reads no answers."""
-        return turns.put_off(self, call, self._link.urgency)  # type: ignore[arg-type]  # every one is a Peer
+        return concurrency.put_off(self, call, self._link.urgency)  # type: ignore[arg-type]  # every one is a Peer
 
     def place_free(self, call: Call) -> None:
         """A call does not run any more."""
@@ -218,7 +218,7 @@ class AnsweredPeer(KnownPeer):
         if self.large and (size := self.large.pop(call, 0)):
             self._link.bodies.release(size)
         if self.waiting or runtime.crowded:
-            turns.next_call(self)  # type: ignore[arg-type]  # every one is a Peer
+            concurrency.next_call(self)  # type: ignore[arg-type]  # every one is a Peer
         runtime.bell.ring()
 
     def _count(self, places: int) -> None:

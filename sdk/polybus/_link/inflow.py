@@ -7,21 +7,21 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from . import incoming
-from ._util.violation_counter import Offences, too_many
-from .errors import BusError
-from .events import FrameRefused
-from .message import Message
+from .._peer import dispatch
+from .._util.violation_counter import Offences, too_many
+from ..errors import BusError
+from ..events import FrameRefused
+from ..message import Message
+from ..plugins import Closed, CloseWanted, PeerClosed, PeerOpened, Ready, Refused, Undelivered
 from .outflow import Outflow
 from .pieces import Pieces
-from .plugins import Closed, CloseWanted, PeerClosed, PeerOpened, Ready, Refused, Undelivered
 
 if TYPE_CHECKING:
-    from ._core.runtime import Runtime
-    from .bus import Bus
-    from .crowd import Crowd
-    from .peer import Peer
-    from .plugins import ProtocolAdapter, Session, Transport
+    from .._core.runtime import Runtime
+    from .._peer.peer import Peer
+    from ..bus import Bus
+    from ..plugins import ProtocolAdapter, Session, Transport
+    from .multiplexer import Crowd
 
 __all__ = ["Attachment", "Inflow"]
 
@@ -148,7 +148,7 @@ class Inflow(Outflow):
     def _take_events(self, now: float) -> None:
         session = self.session
         assert session is not None
-        receive = incoming.receive
+        receive = dispatch.receive
         for event in session.events():
             if isinstance(event, Message):
                 peer = self._peer or self._peer_of(event.peer)
@@ -177,7 +177,7 @@ class Inflow(Outflow):
             peer = self._peer_of(message.peer)
             if peer is not None:
                 message.peer = peer
-                incoming.receive(peer, message, now)
+                dispatch.receive(peer, message, now)
         if self.deferred:
             self._do_deferred()
         self.flush()

@@ -6,16 +6,16 @@ from collections import deque
 from itertools import takewhile
 from typing import TYPE_CHECKING, Final, cast
 
-from ._core.answer_sizes import LARGE
-from ._core.memory import cost
-from ._util.priority_queue import UrgentQueue
-from .errors import Code
-from .message import Kind, Message
+from .._core.answer_sizes import LARGE
+from .._core.memory import cost
+from .._util.priority_queue import UrgentQueue
+from ..errors import Code
+from ..message import Kind, Message
 
 if TYPE_CHECKING:
-    from ._core.memory import Share
-    from ._core.runtime import Runtime
-    from ._rpc.call import Call
+    from .._core.memory import Share
+    from .._core.runtime import Runtime
+    from .._rpc.call import Call
     from .peer import Peer
 
 __all__ = ["DRAINING", "admit", "duplicate", "next_call", "put_off"]

@@ -5,16 +5,16 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
+from ..errors import BusError, Disconnected, QueueFull, RequestError, TooLarge, Unsupported, another
+from ..message import Message
 from .backlog import Backlog, State
-from .errors import BusError, Disconnected, QueueFull, RequestError, TooLarge, Unsupported, another
-from .message import Message
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ._rpc.reply import Reply
-    from .peer import Peer
-    from .plugins import Codec, Transport
+    from .._peer.peer import Peer
+    from .._rpc.reply import Reply
+    from ..plugins import Codec, Transport
 
 __all__ = ["Outflow", "State"]
 

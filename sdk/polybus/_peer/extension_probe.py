@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from ._rpc.reply import Reply, error_of
-from ._util.hello import HELLO
-from .errors import BusError, DeadlineExceeded, Disconnected, QueueFull, RequestCancelled
+from .._rpc.reply import Reply, error_of
+from .._util.hello import HELLO
+from ..errors import BusError, DeadlineExceeded, Disconnected, QueueFull, RequestCancelled
 
 if TYPE_CHECKING:
-    from .message import Message
+    from ..message import Message
     from .peer import Peer
 
 __all__ = ["HELLO_TIMEOUT", "LATE", "Question"]

@@ -6,11 +6,11 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final
 
-from ._util.json_arrays import LONG
+from .._util.json_arrays import LONG
 
 if TYPE_CHECKING:
+    from ..plugins import Transport
     from .inflow import Inflow
-    from .plugins import Transport
 
 __all__ = ["Pieces"]
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ._util.hello import HELLO, is_answer, question_of
-from .answering import AnsweredPeer
-from .errors import BusError, Disconnected, RequestCancelled, Unsupported
-from .hello import HELLO_TIMEOUT, LATE, Question
-from .message import Kind, Message
+from .._util.hello import HELLO, is_answer, question_of
+from ..errors import BusError, Disconnected, RequestCancelled, Unsupported
+from ..message import Kind, Message
+from .extension_probe import HELLO_TIMEOUT, LATE, Question
+from .inbound_calls import AnsweredPeer
 
 if TYPE_CHECKING:
-    from .distribution import Distribution
+    from ..distribution import Distribution
 
 __all__ = ["AcquaintedPeer"]
 

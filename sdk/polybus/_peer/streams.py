@@ -6,14 +6,14 @@ import math
 from collections.abc import Awaitable
 from typing import TYPE_CHECKING, Any
 
-from ._core.memory import OVERHEAD, cost
-from ._rpc.channel import CREDIT, Channel
-from .acquaintance import AcquaintedPeer
-from .errors import Code, Disconnected, TooManyRequests, Unsupported
-from .message import Kind, Message
+from .._core.memory import OVERHEAD, cost
+from .._rpc.channel import CREDIT, Channel
+from ..errors import Code, Disconnected, TooManyRequests, Unsupported
+from ..message import Kind, Message
+from .negotiation import AcquaintedPeer
 
 if TYPE_CHECKING:
-    from .body import BodyFormat
+    from ..body import BodyFormat
 
 __all__ = ["ChannelledPeer"]
 

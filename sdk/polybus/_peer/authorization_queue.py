@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 import anyio
 
-from ._core.memory import Account
-from .errors import BusError
-from .outbox import Outbox, Waiting
+from .._core.memory import Account
+from .._link.outbox import Outbox, Waiting
+from ..errors import BusError
 
 if TYPE_CHECKING:
-    from .message import Message
+    from ..message import Message
     from .peer import Peer
 
 __all__ = ["Deliveries"]

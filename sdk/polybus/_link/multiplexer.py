@@ -7,15 +7,15 @@ import math
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from ._core.memory import Account, cost
-from .errors import BusError, Code, Forbidden, Unauthorized
-from .events import LinkDown, LinkUp
-from .message import Kind, Message
-from .peer import Peer
-from .plugins import Admission, Handshake, Identity, PeerOpened
+from .._core.memory import Account, cost
+from .._peer.peer import Peer
+from ..errors import BusError, Code, Forbidden, Unauthorized
+from ..events import LinkDown, LinkUp
+from ..message import Kind, Message
+from ..plugins import Admission, Handshake, Identity, PeerOpened
 
 if TYPE_CHECKING:
-    from ._core.runtime import Runtime
+    from .._core.runtime import Runtime
     from .link import Link
 
 __all__ = ["Crowd", "expiry"]

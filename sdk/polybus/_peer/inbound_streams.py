@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
-from ._rpc.call import RefusedCall
-from ._rpc.channel import CREDIT, Channel
-from ._rpc.stream_call import ChannelCall
-from .errors import Code
-from .message import Kind, Message
-from .subjects import canonical
-from .turns import DRAINING, admit, duplicate
+from .._rpc.call import RefusedCall
+from .._rpc.channel import CREDIT, Channel
+from .._rpc.stream_call import ChannelCall
+from ..errors import Code
+from ..message import Kind, Message
+from ..subjects import canonical
+from .concurrency import DRAINING, admit, duplicate
 
 if TYPE_CHECKING:
     from .peer import Peer

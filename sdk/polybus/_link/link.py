@@ -10,22 +10,22 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, cast
 
-from ._core.memory import Account
-from .crowd import Crowd, expiry
-from .errors import Forbidden, Unauthorized
-from .events import LinkDown, LinkUp
+from .._core.memory import Account
+from .._peer.peer import Peer
+from ..errors import Forbidden, Unauthorized
+from ..events import LinkDown, LinkUp
+from ..plugins import Closed, Handshake, Identity
 from .inflow import Attachment, Inflow
+from .multiplexer import Crowd, expiry
 from .outflow import State
-from .peer import Peer
-from .plugins import Closed, Handshake, Identity
 
 if TYPE_CHECKING:
-    from ._core.runtime import Runtime
-    from .bus import Bus
-    from .capture.record.recorder import Recorder
-    from .capture.record.taps import Tap
+    from .._core.runtime import Runtime
+    from ..bus import Bus
+    from ..capture.record.recorder import Recorder
+    from ..capture.record.taps import Tap
+    from ..plugins import ProtocolAdapter, Receiver, Role, Session, Transport
     from .outbox import Outbox
-    from .plugins import ProtocolAdapter, Receiver, Role, Session, Transport
 
 __all__ = ["Link", "State"]
 

@@ -12,21 +12,21 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from ._core.via import hide
-from ._rpc.call import Call, RefusedCall
-from ._util.hello import HELLO, answer_of
-from ._util.pattern_index import pattern_cost
-from .errors import BusError, Code
-from .headers import VIA
-from .hello import HELLO_TIMEOUT
-from .message import Kind, Message
-from .openings import credited, ended, item, opened, spelled
-from .subjects import RESERVED_PREFIX, check_pattern, wire_pattern
-from .turns import DRAINING, admit, duplicate
+from .._core.via import hide
+from .._rpc.call import Call, RefusedCall
+from .._util.hello import HELLO, answer_of
+from .._util.pattern_index import pattern_cost
+from ..errors import BusError, Code
+from ..headers import VIA
+from ..message import Kind, Message
+from ..subjects import RESERVED_PREFIX, check_pattern, wire_pattern
+from .concurrency import DRAINING, admit, duplicate
+from .extension_probe import HELLO_TIMEOUT
+from .inbound_streams import credited, ended, item, opened, spelled
 
 if TYPE_CHECKING:
-    from ._handlers.handler import Handler
-    from .link import Link
+    from .._handlers.handler import Handler
+    from .._link.link import Link
     from .peer import Peer
 
 __all__ = ["receive"]

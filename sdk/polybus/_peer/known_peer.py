@@ -8,21 +8,21 @@ import secrets
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
-from ._core.memory import Account
-from ._rpc.call import Answer, Call
+from .._core.memory import Account
+from .._rpc.call import Answer, Call
 
 if TYPE_CHECKING:
     import anyio
 
-    from ._core.memory import Share
-    from ._rpc.channel import Channel
-    from ._rpc.reply import Reply
-    from ._util.priority_queue import UrgentQueue
-    from .deliveries import Deliveries
-    from .hello import Question
-    from .link import Link
-    from .message import Message
-    from .plugins import Identity
+    from .._core.memory import Share
+    from .._link.link import Link
+    from .._rpc.channel import Channel
+    from .._rpc.reply import Reply
+    from .._util.priority_queue import UrgentQueue
+    from ..message import Message
+    from ..plugins import Identity
+    from .authorization_queue import Deliveries
+    from .extension_probe import Question
 
 __all__ = ["KnownPeer"]
 

@@ -1,0 +1,1 @@
+"""One connection: a session joined to a transport."""
