@@ -9,18 +9,8 @@ import anyio
 import pytest
 import trustme
 
-from polybus import (
-    Backoff,
-    Bus,
-    ConnectFailed,
-    DeadlineExceeded,
-    Forbidden,
-    Handshake,
-    Limits,
-    Unauthorized,
-    connect,
-    connecting,
-)
+from polybus import Backoff, Bus, ConnectFailed, DeadlineExceeded, Forbidden, Handshake, Limits, Unauthorized, connect
+from polybus._bus import dialer
 from polybus.events import LinkUp
 
 from .support import bounded
@@ -52,8 +42,8 @@ async def nobody(handshake: Handshake) -> None:
 @pytest.mark.parametrize("transport", ["tcp", "unix", "tls", "ws", "memory"])
 @bounded
 async def test_a_refusal_is_raised_by_connect(transport: str, urls: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connecting, "_GRACE", 4.0)  # however slow this machine is; the refusal ends it
-    monkeypatch.setattr(connecting, "_LONGEST_GRACE", 4.0)
+    monkeypatch.setattr(dialer, "_GRACE", 4.0)  # however slow this machine is; the refusal ends it
+    monkeypatch.setattr(dialer, "_LONGEST_GRACE", 4.0)
     url, tls, trust = urls[transport]
     bus = Bus(authenticate=nobody)
     async with bus.serve(url, tls=tls) as listener:
@@ -73,8 +63,8 @@ async def test_a_server_that_is_full_is_connect_failed(
     url, tls, trust = urls[transport]
     bus = Bus(limits=Limits(peers=1))
     async with bus.serve(url, tls=tls) as listener, connect(listener.url, tls=trust):
-        monkeypatch.setattr(connecting, "_GRACE", 4.0)
-        monkeypatch.setattr(connecting, "_LONGEST_GRACE", 4.0)
+        monkeypatch.setattr(dialer, "_GRACE", 4.0)
+        monkeypatch.setattr(dialer, "_LONGEST_GRACE", 4.0)
         why = "cannot connect" if transport == "tls" else r"Limits\.peers"  # nobody is told within TLS before it is made
         with pytest.raises(ConnectFailed, match=why):
             async with connect(listener.url, tls=trust):
@@ -83,8 +73,8 @@ async def test_a_server_that_is_full_is_connect_failed(
 
 @bounded
 async def test_a_subscriber_that_is_refused_late_is_told_by_connect(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connecting, "_GRACE", 0.0)
-    monkeypatch.setattr(connecting, "_LONGEST_GRACE", 0.0)
+    monkeypatch.setattr(dialer, "_GRACE", 0.0)
+    monkeypatch.setattr(dialer, "_LONGEST_GRACE", 0.0)
     bus, client = Bus(authenticate=nobody), Bus()
     client.on("x", inline=True)(lambda body: None)
     async with bus.serve("ubre+tcp://127.0.0.1:0") as listener, client:

@@ -5,15 +5,18 @@
 
 from typing import TYPE_CHECKING, Any
 
-from ._connect import connect
+from ._bus.acceptor import Listener
+from ._bus.bus import Bus
+from ._bus.connect import connect
+from ._bus.runner import run
 from ._core.context import Context
 from ._core.executor import Execution
 from ._handlers.router import Router
 from ._peer.peer import Peer
+from ._pubsub.subscription import Subscription
 from ._rpc.channel import Channel
 from ._rpc.reply import Reply
 from .backoff import Backoff
-from .bus import Bus
 from .errors import (
     AmbiguousRoute,
     BadReply,
@@ -47,11 +50,8 @@ from .gateway import Route, bridge
 from .limits import Limits
 from .message import Kind, Message
 from .plugins import Handshake, Identity
-from .running import run
-from .serving import Listener
 from .stats import Stats
 from .subjects import Subject
-from .subscription import Subscription
 
 if TYPE_CHECKING:
     from .broker import Broker

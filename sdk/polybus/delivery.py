@@ -19,8 +19,8 @@ from .events import DeadLettered
 from .subjects import Subject, resolve
 
 if TYPE_CHECKING:
+    from ._bus.bus import Bus
     from ._peer.peer import Peer
-    from .bus import Bus
 
 __all__ = ["Retry", "publish_dead_letters"]
 

@@ -7,9 +7,9 @@ import logging
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from .._bus.bus import Bus
     from .._peer.peer import Peer
     from .._rpc.call import Call
-    from ..bus import Bus
     from ..message import Message
 
 __all__ = ["Context"]

@@ -18,8 +18,8 @@ from .context import Context
 from .threads import Threads
 
 if TYPE_CHECKING:
+    from .._bus.bus import Bus
     from .._handlers.handler import Handler
-    from ..bus import Bus
     from .runtime import Runtime
 
 __all__ = ["Execution", "Middleware", "described"]

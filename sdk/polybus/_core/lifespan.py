@@ -18,7 +18,7 @@ import anyio
 from ..errors import LocalProtocolError
 
 if TYPE_CHECKING:
-    from ..bus import Bus
+    from .._bus.bus import Bus
     from .runtime import Runtime
 
 __all__ = ["Lifespan", "LifespanTask", "raised_by_lifespan", "within"]

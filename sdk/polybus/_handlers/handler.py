@@ -15,7 +15,7 @@ from ..subjects import captures
 from .signature import Style, injected, name_of, read
 
 if TYPE_CHECKING:
-    from ..bus import Bus
+    from .._bus.bus import Bus
 
 __all__ = ["Handler", "Misfit", "plan"]
 

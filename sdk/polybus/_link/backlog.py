@@ -17,11 +17,11 @@ from ..plugins import Closed
 from .outbox import Outbox, Waiting
 
 if TYPE_CHECKING:
+    from .._bus.bus import Bus
     from .._core.runtime import Runtime
     from .._peer.peer import Peer
     from .._rpc.reply import Reply
     from ..body import BodyFormat
-    from ..bus import Bus
     from ..message import Message
     from ..plugins import Codec, ProtocolAdapter, Session, Transport
     from .multiplexer import Crowd

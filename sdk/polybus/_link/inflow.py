@@ -17,9 +17,9 @@ from .outflow import Outflow
 from .pieces import Pieces
 
 if TYPE_CHECKING:
+    from .._bus.bus import Bus
     from .._core.runtime import Runtime
     from .._peer.peer import Peer
-    from ..bus import Bus
     from ..plugins import ProtocolAdapter, Session, Transport
     from .multiplexer import Crowd
 

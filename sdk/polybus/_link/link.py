@@ -20,8 +20,8 @@ from .multiplexer import Crowd, expiry
 from .outflow import State
 
 if TYPE_CHECKING:
+    from .._bus.bus import Bus
     from .._core.runtime import Runtime
-    from ..bus import Bus
     from ..capture.record.recorder import Recorder
     from ..capture.record.taps import Tap
     from ..plugins import ProtocolAdapter, Receiver, Role, Session, Transport

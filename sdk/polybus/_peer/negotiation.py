@@ -11,7 +11,7 @@ from .extension_probe import HELLO_TIMEOUT, LATE, Question
 from .inbound_calls import AnsweredPeer
 
 if TYPE_CHECKING:
-    from ..distribution import Distribution
+    from .._pubsub.receiver import Distribution
 
 __all__ = ["AcquaintedPeer"]
 

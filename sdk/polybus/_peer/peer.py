@@ -21,11 +21,11 @@ if TYPE_CHECKING:
     import anyio
 
     from .._handlers.router import WhenFull
+    from .._pubsub.subscription import Subscription
     from .._rpc.call import Call
     from .._rpc.channel import Channel
+    from .._tunnel import TunnelConnector
     from .._util.priority_queue import UrgentQueue
-    from ..subscription import Subscription
-    from ..tunnel import TunnelConnector
 
 __all__ = ["Peer"]
 

@@ -18,10 +18,10 @@ from ..events import HandlerFailed
 from ..message import Kind, Message
 
 if TYPE_CHECKING:
+    from .._bus.bus import Bus
     from .._core.answer_sizes import Foresight
     from .._handlers.handler import Handler
     from .._peer.peer import Peer
-    from ..bus import Bus
 
 __all__ = ["Answer", "Call", "RefusedCall", "failure"]
 

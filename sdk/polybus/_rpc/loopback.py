@@ -15,9 +15,9 @@ from .reply import Reply
 from .stream_call import ChannelCall
 
 if TYPE_CHECKING:
+    from .._bus.bus import Bus
     from .._handlers.handler import Handler
     from .._util.event_loop import Loop
-    from ..bus import Bus
 
 __all__ = ["Loopback", "encode_local"]
 

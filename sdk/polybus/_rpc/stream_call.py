@@ -16,9 +16,9 @@ from .call import Answer, Call, failure
 from .channel import Channel
 
 if TYPE_CHECKING:
+    from .._bus.bus import Bus
     from .._handlers.handler import Handler
     from .._peer.peer import Peer
-    from ..bus import Bus
 
 __all__ = ["ChannelCall"]
 

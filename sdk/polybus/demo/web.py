@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from urllib.parse import urlsplit
 
-from ..bus import Bus
+from .._bus.bus import Bus
 from ..plugins.registry import resolve_url
 from .play import PATIENCE
 

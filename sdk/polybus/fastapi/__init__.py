@@ -19,7 +19,7 @@ from ._run import run
 if TYPE_CHECKING:
     from fastapi import Depends
 
-    from ..bus import Bus
+    from .._bus.bus import Bus
     from ..sync import BlockingBus
 
     BusDep: TypeAlias = Annotated[Bus, Depends(bus_or_twin_of)]
@@ -35,7 +35,7 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from fastapi import Depends
 
-    from ..bus import Bus
+    from .._bus.bus import Bus
     from ..sync import BlockingBus
 
     if name == "BusDep":

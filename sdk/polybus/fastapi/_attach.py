@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from starlette.routing import PARAM_REGEX, compile_path
 
+from .._bus.acceptor import WHEN_FULL
+from .._bus.bus import Bus
 from .._validation import check_type, shown, texts
 from ..bindings.http.listener import WEB_ENDPOINTS
-from ..bus import Bus
 from ..plugins.registry import find_protocol
-from ..serving import WHEN_FULL
 from ..transports._ws.asgi_server import AsgiWebSocket
 from ..transports._ws.policy import check_hosts, check_origins
 from ._attachment import AttachedRoute, Attachment

@@ -16,9 +16,9 @@ from .._util.event_loop import running_loop
 if TYPE_CHECKING:
     from collections.abc import MutableMapping
 
-    from ..bus import Bus
+    from .._bus.acceptor import Listener
+    from .._bus.bus import Bus
     from ..plugins import AsgiApp
-    from ..serving import Listener
 
 __all__ = ["AttachedRoute", "Attachment", "attached_here"]
 

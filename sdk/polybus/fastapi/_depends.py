@@ -15,7 +15,7 @@ from ._attachment import AttachedRoute, Attachment
 from starlette.requests import HTTPConnection  # isort: skip
 
 if TYPE_CHECKING:
-    from ..bus import Bus
+    from .._bus.bus import Bus
 
 __all__ = ["blocking_bus_of", "bus_of", "bus_or_twin_of"]
 

@@ -15,7 +15,7 @@ from typing import Any, Final
 import anyio
 import uvicorn
 
-from ..bus import Bus
+from .._bus.bus import Bus
 from ..transports._stream.sockets import address_of
 from ._attachment import attached_here
 

@@ -10,9 +10,9 @@ import anyio
 from .._handlers.handler import Handler, plan
 from .._rpc.channel import Channel, Opening
 from .._rpc.stream_call import ChannelCall
+from .._tunnel.endpoint import hops_of
 from ..errors import BusError
 from ..message import Kind, Message
-from ..tunnels import hops_of
 from .translation import applied, first, translated
 
 if TYPE_CHECKING:

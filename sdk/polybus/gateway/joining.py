@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 import anyio
 
+from .._bus.drain import STREAMS_SHARE
+from .._bus.lifecycle import DRAIN, Life
 from .._validation import shown
-from ..draining import STREAMS_SHARE
 from ..errors import LocalProtocolError, Unsupported
-from ..life import DRAIN, Life
 from .passage import Passage
 from .route import Route
 
 if TYPE_CHECKING:
+    from .._bus.bus import Bus
     from .._core.runtime import Runtime
-    from ..bus import Bus
 
 __all__ = ["Bridge", "bridge"]
 

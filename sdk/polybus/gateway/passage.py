@@ -21,7 +21,7 @@ from .translation import LEAVING, TRACE, applied, translated
 from .underpass import Underpass
 
 if TYPE_CHECKING:
-    from ..bus import Bus
+    from .._bus.bus import Bus
 
 __all__ = ["Passage"]
 

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 
 from .._handlers.handler import plan
 from .._handlers.router import Listen
+from .._pubsub.subscription import HandlerInbox
 from ..errors import BusError
 from ..headers import VIA
 from ..message import Kind, Message
-from ..subscription import HandlerInbox
 from .translation import USUAL
 
 if TYPE_CHECKING:

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 
 import anyio
 
+from .._tunnel import WINDOW, FrameChannel, limits_of, too_large
+from .._tunnel.endpoint import Entrance, TunnelCall, hops_of
 from ..errors import BusError, Code, RequestError, Unavailable
 from ..message import Message
 from ..plugins import Closed
-from ..tunnel import WINDOW, FrameChannel, limits_of, too_large
-from ..tunnels import Entrance, TunnelCall, hops_of
 from .translation import LEAVING, translated
 
 if TYPE_CHECKING:

@@ -16,11 +16,11 @@ from contextlib import AbstractAsyncContextManager
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self
 
-from .._connect import connect as connect_async
+from .._bus.bus import Bus as AsyncBus
+from .._bus.connect import connect as connect_async
 from .._core.context import Context as AsyncContext
 from .._core.runtime import inside
 from .._validation import check_type
-from ..bus import Bus as AsyncBus
 from ..errors import LocalProtocolError
 from .bus import BlockingBus
 from .event_loop_thread import BorrowedLoop, HandlerLoop, OwnedBus, check_not_on_loop
@@ -30,8 +30,8 @@ from .peer import BlockingListener, BlockingPeer
 if TYPE_CHECKING:
     import ssl
 
+    from .._bus.dialer import Headers
     from ..backoff import Backoff
-    from ..connecting import Headers
     from ..limits import Limits
     from ..message import Message
     from ..plugins import Connector, ProtocolAdapter

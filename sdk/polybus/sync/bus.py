@@ -15,11 +15,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from typing import Literal
 
+    from .._bus.bus import Bus
+    from .._bus.dialer import Headers
     from .._handlers.router import WhenFull
     from ..backoff import Backoff
-    from ..bus import Bus
     from ..capture.record.recording import Recording
-    from ..connecting import Headers
     from ..events import BusEvent
     from ..plugins import Connector, ProtocolAdapter
     from ..stats import Stats

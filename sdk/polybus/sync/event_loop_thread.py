@@ -19,7 +19,7 @@ from .._core.runtime import runs_here
 from ..errors import BusError, LocalProtocolError, RequestCancelled
 
 if TYPE_CHECKING:
-    from ..bus import Bus
+    from .._bus.bus import Bus
     from .items import Run
 
 __all__ = ["BorrowedLoop", "EventLoopThread", "HandlerLoop", "OwnedBus", "check_not_on_loop"]

@@ -14,9 +14,9 @@ from ..errors import LocalProtocolError
 from ..message import Message
 
 if TYPE_CHECKING:
+    from .._pubsub.subscription import Subscription
     from .._rpc.channel import Channel, Opening
     from ..plugins import Connector
-    from ..subscription import Subscription
 
 __all__ = [
     "BlockingBlock",

@@ -11,9 +11,9 @@ if TYPE_CHECKING:
     import datetime
     from collections.abc import Mapping
 
+    from .._bus.acceptor import Listener
     from .._handlers.router import WhenFull
     from .._peer.peer import Peer
-    from ..serving import Listener
     from ..subjects import AnySubject, Subject
 
 __all__ = ["AnyPeer", "BlockingListener", "BlockingPeer", "asynchronous"]

@@ -9,9 +9,9 @@ from typing import Any
 
 from attrs import evolve, frozen
 
-from .._connect import connect
+from .._bus.bus import Bus
+from .._bus.connect import connect
 from ..backoff import Backoff
-from ..bus import Bus
 from ..errors import BusError
 from ..plugins import (
     Admission,

@@ -17,7 +17,7 @@ from ...errors import Unsupported
 from .recorder import Recorder, RecorderStats
 
 if TYPE_CHECKING:
-    from ...bus import Bus
+    from ..._bus.bus import Bus
     from .redaction import Redact
 
 __all__ = ["Recording", "make_recorder"]

@@ -18,13 +18,13 @@ from typing import Any, Final, Self
 import anyio
 from attrs import define, field
 
-from ..._connect import connect
+from ..._bus.bus import Bus
+from ..._bus.connect import connect
 from ..._link.link import Link
+from ..._pubsub.subscription import Subscription
 from ..._rpc.reply import Reply
-from ...bus import Bus
 from ...errors import BusError, Disconnected, Unsupported
 from ...message import Kind, Message
-from ...subscription import Subscription
 from ..errors import CaptureError
 from ..record.recording import make_recorder
 from ..store.reader import Capture

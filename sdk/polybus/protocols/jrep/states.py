@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 from ...events import BusEvent, LinkDown, LinkRetrying, LinkUp
 
 if TYPE_CHECKING:
-    from ...bus import Bus
+    from ..._bus.bus import Bus
 
 __all__ = ["STATES", "BusState", "bus_states"]
 

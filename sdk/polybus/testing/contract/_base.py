@@ -13,11 +13,11 @@ from typing import Any, ClassVar, TypeAlias, TypeVar
 import anyio
 import pytest
 
-from ..._connect import connect
+from ..._bus.acceptor import Listener
+from ..._bus.bus import Bus
+from ..._bus.connect import connect
 from ...backoff import Backoff
-from ...bus import Bus
 from ...plugins import Capabilities, ProtocolAdapter
-from ...serving import Listener
 from .._waiting import PATIENCE, eventually, let_expire
 
 __all__ = ["BOUND", "Contract", "Dial", "Ground", "eventually", "let_expire", "needs", "suite"]

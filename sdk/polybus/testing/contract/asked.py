@@ -7,12 +7,12 @@ from typing import Any
 import anyio
 import pytest
 
+from ..._bus.bus import Bus
 from ..._core.context import Context
 from ..._peer.peer import Peer
-from ...bus import Bus
+from ..._pubsub.subscription import Subscription
 from ...errors import Disconnected, Forbidden
 from ...events import LinkUp
-from ...subscription import Subscription
 from ._base import Contract, eventually, needs
 
 __all__ = ["AskedContract"]

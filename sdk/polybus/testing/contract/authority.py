@@ -9,9 +9,9 @@ from typing import Any
 import anyio
 import pytest
 
+from ..._bus.bus import Bus
 from ..._core.context import Context
 from ..._peer.peer import Peer
-from ...bus import Bus
 from ...errors import Forbidden, RequestError, Unauthorized
 from ...events import LinkDown
 from ...limits import Limits

@@ -9,9 +9,9 @@ import anyio
 import attrs
 import pytest
 
+from ..._bus.bus import Bus
 from ..._core.context import Context
 from ..._rpc.channel import Channel
-from ...bus import Bus
 from ...errors import (
     BadReply,
     BadRequest,

@@ -7,8 +7,8 @@ from typing import Any
 import anyio
 import pytest
 
+from ..._bus.bus import Bus
 from ..._core.context import Context
-from ...bus import Bus
 from ...errors import Code, DeadlineExceeded, RequestCancelled, RequestError
 from ._base import Contract, eventually, let_expire, needs
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from ..._bus.bus import Bus
 from ..._core.context import Context
-from ...bus import Bus
 from ...errors import (
     BadRequest,
     Code,

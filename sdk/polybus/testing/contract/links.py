@@ -7,8 +7,8 @@ from typing import Any
 import anyio
 import pytest
 
+from ..._bus.bus import Bus
 from ..._core.context import Context
-from ...bus import Bus
 from ...errors import AmbiguousRoute, BusError, ConnectFailed, Disconnected, NoHandler, Unavailable
 from ...events import LinkDown, LinkUp
 from ._base import Contract, eventually, needs

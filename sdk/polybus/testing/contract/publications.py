@@ -6,10 +6,10 @@ from typing import Any
 
 import anyio
 
+from ..._bus.bus import Bus
 from ..._core.context import Context
-from ...bus import Bus
+from ..._pubsub.subscription import Subscription
 from ...message import Message
-from ...subscription import Subscription
 from ._base import Contract, needs
 
 __all__ = ["PublicationContract"]

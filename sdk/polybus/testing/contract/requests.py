@@ -12,9 +12,9 @@ import attrs
 import msgspec
 import pytest
 
+from ..._bus.bus import Bus
 from ..._core.context import Context
 from ..._rpc.reply import Reply
-from ...bus import Bus
 from ...errors import BadReply, BadRequest, EncodeError, NoHandler, TooLarge
 from ._base import Contract, needs
 

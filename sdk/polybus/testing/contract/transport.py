@@ -10,7 +10,7 @@ import anyio
 import pytest
 from attrs import define, field
 
-from ...bus import Bus
+from ..._bus.bus import Bus
 from ...errors import BusError, ConnectFailed, Forbidden, TooLarge, Unauthorized
 from ...plugins import (
     Admission,

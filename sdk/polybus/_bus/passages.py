@@ -5,18 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from ._validation import check_type, shown
-from .plugins.registry import find_protocol
+from .._tunnel import TunnelConnector
+from .._tunnel.endpoint import Entrance
+from .._validation import check_type, shown
+from ..plugins.registry import find_protocol
+from ..subjects import check_pattern, is_pattern
+from .acceptor import WHEN_FULL
 from .routing import Routing
-from .serving import WHEN_FULL
-from .subjects import check_pattern, is_pattern
-from .tunnel import TunnelConnector
-from .tunnels import Entrance
 
 if TYPE_CHECKING:
-    from ._peer.peer import Peer
+    from .._peer.peer import Peer
+    from ..plugins import ProtocolAdapter
     from .bus import Bus
-    from .plugins import ProtocolAdapter
 
 __all__ = ["Passages"]
 

@@ -7,16 +7,16 @@ from collections.abc import Iterable
 from contextlib import AbstractAsyncContextManager
 from typing import TYPE_CHECKING
 
-from ._validation import check_type
-from .backoff import Backoff
+from .._validation import check_type
+from ..backoff import Backoff
+from ..limits import Limits
 from .bus import Bus
-from .connecting import Connecting, Headers
-from .limits import Limits
+from .dialer import Connecting, Headers
 
 if TYPE_CHECKING:
     import ssl
 
-    from .plugins import Connector, ProtocolAdapter
+    from ..plugins import Connector, ProtocolAdapter
 
 __all__ = ["connect"]
 

@@ -6,14 +6,14 @@ import logging
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
-from ._core.via import Via, depth_of, hide, too_far, vouched
-from .errors import BusError, Code, another
-from .fanout import ROUTES, FanOut
-from .headers import VIA
-from .message import Kind, Message
+from .._core.via import Via, depth_of, hide, too_far, vouched
+from ..errors import BusError, Code, another
+from ..headers import VIA
+from ..message import Kind, Message
+from .publisher import ROUTES, FanOut
 
 if TYPE_CHECKING:
-    from ._peer.peer import Peer
+    from .._peer.peer import Peer
 
 __all__ = ["Distribution"]
 

@@ -10,20 +10,20 @@ from typing import TYPE_CHECKING, Any
 import anyio
 from attrs import frozen
 
-from ._core.via import depth_of
-from ._rpc.call import Call, failure
-from .errors import BadRequest, BusError, Code, RequestError
-from .plugins import Admission, Handshake
-from .serving import BusGate, Listener
-from .subjects import captures, matches
-from .tunnel import FrameChannel, TunnelTransport, limits_of, too_deep
+from .._bus.acceptor import BusGate, Listener
+from .._core.via import depth_of
+from .._rpc.call import Call, failure
+from ..errors import BadRequest, BusError, Code, RequestError
+from ..plugins import Admission, Handshake
+from ..subjects import captures, matches
+from . import FrameChannel, TunnelTransport, limits_of, too_deep
 
 if TYPE_CHECKING:
-    from ._core.runtime import Runtime
-    from ._peer.peer import Peer
-    from .bus import Bus
-    from .message import Message
-    from .plugins import ProtocolAdapter
+    from .._bus.bus import Bus
+    from .._core.runtime import Runtime
+    from .._peer.peer import Peer
+    from ..message import Message
+    from ..plugins import ProtocolAdapter
 
 __all__ = ["Entrance", "TunnelCall", "hops_of"]
 

@@ -13,21 +13,21 @@ from typing import TYPE_CHECKING, Any, Generic, Self
 
 import anyio
 
-from ._core.workers import context_changed
-from ._handlers.handler import Misfit
-from ._util.iteration import receive
-from ._util.typed_body import misfit, typed_body
-from .errors import BadRequest, BusError, LocalProtocolError, SlowConsumer
-from .inbox import Inbox
+from .._core.workers import context_changed
+from .._handlers.handler import Misfit
+from .._util.iteration import receive
+from .._util.typed_body import misfit, typed_body
+from ..errors import BadRequest, BusError, LocalProtocolError, SlowConsumer
+from .queue import Inbox
 
 if TYPE_CHECKING:
     from typing_extensions import TypeVar
 
-    from ._core.runtime import Runtime
-    from ._handlers.router import Listen, WhenFull
-    from ._peer.peer import Peer
-    from .bus import Bus
-    from .message import Message
+    from .._bus.bus import Bus
+    from .._core.runtime import Runtime
+    from .._handlers.router import Listen, WhenFull
+    from .._peer.peer import Peer
+    from ..message import Message
 
     T_co = TypeVar("T_co", default=Any, covariant=True)
 else:

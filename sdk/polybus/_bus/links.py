@@ -9,20 +9,20 @@ from typing import TYPE_CHECKING, Any
 
 import anyio
 
-from ._link.link import Link, State
-from ._peer.peer import Peer
-from .backoff import Backoff
-from .connecting import Connecting, Headers
-from .errors import BusError, another
-from .life import Life
-from .plugins import Closed
-from .serving import Listener, Serving
+from .._link.link import Link, State
+from .._peer.peer import Peer
+from ..backoff import Backoff
+from ..errors import BusError, another
+from ..plugins import Closed
+from .acceptor import Listener, Serving
+from .dialer import Connecting, Headers
+from .lifecycle import Life
 
 if TYPE_CHECKING:
     import os
     import ssl
 
-    from .plugins import Connector, ProtocolAdapter
+    from ..plugins import Connector, ProtocolAdapter
 
 __all__ = ["Links"]
 

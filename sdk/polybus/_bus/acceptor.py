@@ -8,18 +8,18 @@ from typing import TYPE_CHECKING, Any, Final
 
 import anyio
 
-from ._link.link import Link
-from ._validation import check_type, texts
-from .errors import BusError, LocalProtocolError, TooManyRequests, Unavailable
-from .plugins import Admission, Handshake, Listening, ListenOptions, ProtocolAdapter, Transport
-from .plugins.registry import join_url, resolve_url
-from .plugins.targets import check_tls, resolve_target
+from .._link.link import Link
+from .._validation import check_type, texts
+from ..errors import BusError, LocalProtocolError, TooManyRequests, Unavailable
+from ..plugins import Admission, Handshake, Listening, ListenOptions, ProtocolAdapter, Transport
+from ..plugins.registry import join_url, resolve_url
+from ..plugins.targets import check_tls, resolve_target
 
 if TYPE_CHECKING:
     import ssl
 
-    from ._core.runtime import Runtime
-    from ._peer.peer import Peer
+    from .._core.runtime import Runtime
+    from .._peer.peer import Peer
     from .bus import Bus
 
 __all__ = ["BusGate", "Listener", "Serving"]
@@ -68,7 +68,7 @@ class BusGate:
         """Ask `authenticate`; at once where there is none."""
         authority = self._bus._authority
         if authority.authenticate is None:
-            from .plugins import Identity
+            from ..plugins import Identity
 
             decided(Admission(Identity(), handshake))
         else:

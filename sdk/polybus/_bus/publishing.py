@@ -6,19 +6,19 @@ from collections.abc import Iterable, Mapping
 from threading import get_ident
 from typing import Any, TypeVar, overload
 
-from ._handlers.router import Listen, WhenFull, check_queue
-from ._peer.peer import Peer
-from ._rpc.loopback import encode_local
-from ._util.event_loop import elsewhere
-from ._util.typed_body import unreadable
-from ._validation import seconds, shown
+from .._handlers.router import Listen, WhenFull, check_queue
+from .._peer.peer import Peer
+from .._pubsub.publisher import BREATH, Route, own_format
+from .._pubsub.subscription import Subscription
+from .._rpc.loopback import encode_local
+from .._util.event_loop import elsewhere
+from .._util.typed_body import unreadable
+from .._validation import seconds, shown
+from ..body import JSON
+from ..message import Kind, Message
+from ..subjects import AnySubject, Subject, check_pattern
 from .asking import TIMEOUT, Asking
-from .body import JSON
-from .fanout import BREATH, Route, own_format
-from .message import Kind, Message
 from .routing import has_gone
-from .subjects import AnySubject, Subject, check_pattern
-from .subscription import Subscription
 
 __all__ = ["Publishing"]
 

@@ -10,7 +10,7 @@ written as text inside text.
 """
 
 from .connection import TunnelConnector, TunnelTransport, too_deep, tunnel_facts
-from .frames import WINDOW, FrameChannel, too_large
+from .frame_channel import WINDOW, FrameChannel, too_large
 from .packing import limits_of
 
 __all__ = ["WINDOW", "FrameChannel", "TunnelConnector", "TunnelTransport", "limits_of", "too_deep", "too_large", "tunnel_facts"]

@@ -10,17 +10,17 @@ from typing import TYPE_CHECKING, Any
 
 import anyio
 
-from ._peer.extension_probe import HELLO_TIMEOUT
-from .errors import BusError, Disconnected, Forbidden, LocalProtocolError, Unsupported
-from .message import Kind, Message
-from .subjects import is_pattern, wire_pattern
+from .._peer.extension_probe import HELLO_TIMEOUT
+from ..errors import BusError, Disconnected, Forbidden, LocalProtocolError, Unsupported
+from ..message import Kind, Message
+from ..subjects import is_pattern, wire_pattern
 
 if TYPE_CHECKING:
-    from ._core.bus_identity import Ends
-    from ._link.link import Link
-    from ._peer.peer import Peer
-    from .asked import Asked
-    from .bus import Bus
+    from .._bus.bus import Bus
+    from .._core.bus_identity import Ends
+    from .._link.link import Link
+    from .._peer.peer import Peer
+    from .peer_subscriptions import Asked
     from .subscription import Subscription
 
 __all__ = ["Interest", "bare_peer", "has_numbers"]

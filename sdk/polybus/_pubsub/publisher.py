@@ -11,24 +11,24 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import anyio
 import anyio.lowlevel
 
-from ._core.bus_identity import Ends
-from ._core.via import Journeys, Via, depth_of
-from ._peer.authorization_queue import Deliveries
-from ._util.pattern_index import SubjectIndex
-from ._util.violation_counter import Offences
-from .asked import Asked
-from .errors import BusError, QueueFull
-from .headers import VIA
-from .interest import Interest, bare_peer, has_numbers
-from .message import Kind, Message
+from .._core.bus_identity import Ends
+from .._core.via import Journeys, Via, depth_of
+from .._peer.authorization_queue import Deliveries
+from .._util.pattern_index import SubjectIndex
+from .._util.violation_counter import Offences
+from ..errors import BusError, QueueFull
+from ..headers import VIA
+from ..message import Kind, Message
+from .announcer import Interest, bare_peer, has_numbers
+from .peer_subscriptions import Asked
 
 if TYPE_CHECKING:
-    from ._link.link import Link
-    from ._link.outbox import Waiting
-    from ._peer.peer import Peer
-    from .body import BodyFormat
-    from .bus import Bus
-    from .inbox import Inbox
+    from .._bus.bus import Bus
+    from .._link.link import Link
+    from .._link.outbox import Waiting
+    from .._peer.peer import Peer
+    from ..body import BodyFormat
+    from .queue import Inbox
 
 __all__ = ["BREATH", "ROUTES", "FanOut", "Route", "own_format", "split"]
 

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 
 import anyio
 
-from ._link.link import Link, State
-from ._rpc.call import Call
-from ._rpc.stream_call import ChannelCall
-from .errors import Code
+from .._link.link import Link, State
+from .._rpc.call import Call
+from .._rpc.stream_call import ChannelCall
+from ..errors import Code
 
 if TYPE_CHECKING:
-    from ._core.runtime import Runtime
+    from .._core.runtime import Runtime
     from .bus import Bus
 
 __all__ = ["LEAVING", "STREAMS_SHARE", "close_links", "drain"]

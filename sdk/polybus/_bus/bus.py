@@ -10,21 +10,21 @@ from datetime import timedelta
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Literal
 
-from ._core.access import Authenticate, Authority, Authorize
-from ._core.executor import Middleware
-from ._peer.peer import Peer
-from ._validation import check_callable, check_type, shown
-from .events import BusEvent
-from .life import Lifespan
-from .limits import Limits
-from .message import Message
+from .._core.access import Authenticate, Authority, Authorize
+from .._core.executor import Middleware
+from .._peer.peer import Peer
+from .._tunnel.endpoint import Entrance
+from .._validation import check_callable, check_type, shown
+from ..events import BusEvent
+from ..limits import Limits
+from ..message import Message
+from ..stats import Counters, Stats
+from .lifecycle import Lifespan
 from .publishing import Publishing
-from .stats import Counters, Stats
-from .tunnels import Entrance
 
 if TYPE_CHECKING:
-    from .capture.record.recorder import Recorder
-    from .capture.record.recording import Recording
+    from ..capture.record.recorder import Recorder
+    from ..capture.record.recording import Recording
 
 __all__ = ["Bus", "Middleware"]
 

@@ -5,18 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from ._peer.peer import Peer
-from ._validation import seconds, shown
-from .errors import AmbiguousRoute, Code, Disconnected, NoHandler
-from .events import BusEvent, DeadLettered
-from .headers import check_headers
+from .._peer.peer import Peer
+from .._validation import seconds, shown
+from ..errors import AmbiguousRoute, Code, Disconnected, NoHandler
+from ..events import BusEvent, DeadLettered
+from ..headers import check_headers
+from ..subjects import canonical, check_subject, matches
 from .links import Links
-from .subjects import canonical, check_subject, matches
 
 if TYPE_CHECKING:
-    from ._handlers.handler import Handler
-    from .fanout import Route
-    from .message import Message
+    from .._handlers.handler import Handler
+    from .._pubsub.publisher import Route
+    from ..message import Message
 
 __all__ = ["Routing", "has_gone"]
 

@@ -9,7 +9,7 @@ import anyio
 
 from ..errors import AmbiguousRoute, BusError, ConnectFailed, DeadlineExceeded, Forbidden, LocalProtocolError, Unauthorized
 from ..plugins import Closed
-from .frames import WINDOW, FrameChannel
+from .frame_channel import WINDOW, FrameChannel
 from .packing import limits_of
 
 if TYPE_CHECKING:

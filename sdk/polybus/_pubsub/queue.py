@@ -9,18 +9,18 @@ from typing import TYPE_CHECKING
 
 import anyio
 
-from ._core.memory import OVERHEAD, Account
-from ._util.violation_counter import Offences
-from .errors import Code
-from .events import SubscriptionSlow
+from .._core.memory import OVERHEAD, Account
+from .._util.violation_counter import Offences
+from ..errors import Code
+from ..events import SubscriptionSlow
 
 if TYPE_CHECKING:
     from typing import Any
 
-    from ._core.runtime import Runtime
-    from ._handlers.router import WhenFull
-    from .bus import Bus
-    from .message import Message
+    from .._bus.bus import Bus
+    from .._core.runtime import Runtime
+    from .._handlers.router import WhenFull
+    from ..message import Message
 
 __all__ = ["Inbox"]
 

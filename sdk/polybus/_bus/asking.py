@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, TypeVar, overload
 
-from ._peer.peer import Peer
-from ._rpc.channel import Channel, Opening
-from ._rpc.reply import Reply
-from ._validation import seconds
-from .errors import Disconnected, Forbidden, NoHandler, QueueFull, Unauthorized
-from .message import Kind, Message
+from .._peer.peer import Peer
+from .._rpc.channel import Channel, Opening
+from .._rpc.reply import Reply
+from .._validation import seconds
+from ..errors import Disconnected, Forbidden, NoHandler, QueueFull, Unauthorized
+from ..message import Kind, Message
+from ..subjects import AnySubject, Subject, check_subject, resolve
 from .passages import Passages
 from .routing import has_gone
-from .subjects import AnySubject, Subject, check_subject, resolve
 
 __all__ = ["TIMEOUT", "Asking"]
 

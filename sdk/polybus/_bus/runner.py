@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 import anyio
 
-from ._util.http_status import HttpStatus
-from ._validation import seconds, shown
-from .errors import LocalProtocolError
-from .life import Life
-from .plugins.registry import resolve_url
+from .._util.http_status import HttpStatus
+from .._validation import seconds, shown
+from ..errors import LocalProtocolError
+from ..plugins.registry import resolve_url
+from .lifecycle import Life
 
 if TYPE_CHECKING:
     from .bus import Bus

@@ -12,26 +12,26 @@ from typing import TYPE_CHECKING, Any, Self
 
 import anyio
 
-from . import draining
-from ._core.executor import Execution
-from ._core.lifespan import Lifespan, LifespanTask, within
-from ._core.runtime import Runtime, inside
-from ._handlers.router import Listen, Router
-from ._link.link import Link
-from ._rpc.loopback import Loopback
-from ._util.broadcast import EventHub
-from ._validation import seconds
-from .distribution import Distribution
-from .errors import LocalProtocolError
-from .events import BusEvent
-from .limits import Limits
-from .plugins import Closed
-from .subscription import HandlerInbox, Subscription
+from .._core.executor import Execution
+from .._core.lifespan import Lifespan, LifespanTask, within
+from .._core.runtime import Runtime, inside
+from .._handlers.router import Listen, Router
+from .._link.link import Link
+from .._pubsub.receiver import Distribution
+from .._pubsub.subscription import HandlerInbox, Subscription
+from .._rpc.loopback import Loopback
+from .._util.broadcast import EventHub
+from .._validation import seconds
+from ..errors import LocalProtocolError
+from ..events import BusEvent
+from ..limits import Limits
+from ..plugins import Closed
+from . import drain as draining
 
 if TYPE_CHECKING:
-    from ._handlers.handler import Handler
+    from .._handlers.handler import Handler
+    from .acceptor import Listener
     from .bus import Bus
-    from .serving import Listener
 
 __all__ = ["DRAIN", "Life", "Lifespan", "Phase"]
 

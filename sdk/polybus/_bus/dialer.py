@@ -14,23 +14,23 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import anyio
 from attrs import evolve
 
-from ._core.lifespan import within
-from ._link.link import Link, State
-from ._util.event_loop import is_stray
-from ._validation import check_type, seconds
-from .backoff import Backoff
-from .errors import ConnectFailed, Disconnected, Forbidden, RequestError, Unauthorized
-from .events import LinkRetrying
-from .headers import check_handshake_headers
-from .plugins import Closed, Connector, DialOptions, ProtocolAdapter
-from .plugins.targets import check_serves, check_tls, resolve_target
+from .._core.lifespan import within
+from .._link.link import Link, State
+from .._util.event_loop import is_stray
+from .._validation import check_type, seconds
+from ..backoff import Backoff
+from ..errors import ConnectFailed, Disconnected, Forbidden, RequestError, Unauthorized
+from ..events import LinkRetrying
+from ..headers import check_handshake_headers
+from ..plugins import Closed, Connector, DialOptions, ProtocolAdapter
+from ..plugins.targets import check_serves, check_tls, resolve_target
 
 if TYPE_CHECKING:
     import ssl
 
-    from ._core.runtime import Runtime
+    from .._core.runtime import Runtime
+    from ..capture.record.recorder import Recorder
     from .bus import Bus
-    from .capture.record.recorder import Recorder
 
 __all__ = ["Connecting", "Headers"]
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ._util.pattern_index import SubjectIndex
+from .._util.pattern_index import SubjectIndex
 
 if TYPE_CHECKING:
-    from ._peer.peer import Peer
+    from .._peer.peer import Peer
     from .subscription import Subscription
 
 __all__ = ["Asked"]

@@ -1,0 +1,1 @@
+"""The bus: facade, lifecycle, links, dialling and accepting."""

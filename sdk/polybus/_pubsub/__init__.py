@@ -1,0 +1,1 @@
+"""Publications: publisher, announcer of subscriptions, receiver, queues."""
