@@ -25,8 +25,8 @@ from polybus import (
     bridge,
     connect,
 )
+from polybus._bridge import joining
 from polybus.events import DeadLettered, LinkDown
-from polybus.gateway import joining
 from polybus.testing import pair
 
 from .support import bounded, eventually

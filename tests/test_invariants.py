@@ -2,6 +2,7 @@
 `pyproject.toml`, for `make lint`."""
 
 import ast
+import importlib
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -21,6 +22,25 @@ def test_importing_polybus_loads_only_what_the_core_needs() -> None:
     script = f"import sys, polybus; print(*[name for name in {heavy.split()!r} if name in sys.modules])"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=60)
     assert done.stdout.split() == []
+
+
+def test_no_module_has_the_name_of_something_public_beside_it() -> None:
+    packages = ["polybus", *(f"polybus.{path.parent.name}" for path in PACKAGE.glob("*/__init__.py"))]
+    # Importing such a module would put it in the place of the function or class of that name.
+    hidden = {
+        package: names
+        for package in packages
+        if hasattr(module := importlib.import_module(package), "__getattr__")
+        and (
+            names := {
+                path.stem
+                for path in Path(module.__path__[0]).iterdir()
+                if path.suffix == ".py" or (path / "__init__.py").exists()
+            }
+            & set(getattr(module, "__all__", ()))
+        )
+    }
+    assert hidden == {}
 
 
 MUTABLE = (ast.Dict, ast.List, ast.Set, ast.DictComp, ast.ListComp, ast.SetComp)

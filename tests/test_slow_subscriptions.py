@@ -9,9 +9,9 @@ import anyio
 import pytest
 
 from polybus import Bus, Limits, SlowConsumer, bridge, connect
+from polybus._bridge import Route
 from polybus._pubsub.subscription import Subscription
 from polybus.events import BusEvent, HandlerFailed, LinkDown, LinkRetrying, SubscriptionSlow
-from polybus.gateway import Route
 from polybus.testing import pair
 
 from .support import bounded, eventually

@@ -5,6 +5,7 @@
 
 from typing import TYPE_CHECKING, Any
 
+from ._bridge import Route, bridge
 from ._bus.acceptor import Listener
 from ._bus.bus import Bus
 from ._bus.connect import connect
@@ -46,7 +47,6 @@ from .errors import (
     Unavailable,
     Unsupported,
 )
-from .gateway import Route, bridge
 from .limits import Limits
 from .message import Kind, Message
 from .plugins import Handshake, Identity

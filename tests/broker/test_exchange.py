@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from polybus.broker.client_states import Stage
 from polybus.broker.exchange import Exchange
-from polybus.broker.parties import Client, Server
-from polybus.broker.roster import REST
+from polybus.broker.participants import Client, Server
+from polybus.broker.registry import REST
 from polybus.broker.stats import prometheus_text
-from polybus.broker.table import Stage
 from polybus.errors import TooLarge
 
 from .test_table import Wire
@@ -331,7 +331,7 @@ def test_more_than_200_bad_frames_in_a_minute_end_a_connection() -> None:
 
 
 def test_of_a_client_that_has_gone_only_its_number_is_kept_and_of_these_not_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("polybus.broker.roster.MOST_RESTING", 3)
+    monkeypatch.setattr("polybus.broker.registry.MOST_RESTING", 3)
     exchange = Exchange(lambda: 0.0)
     joined(exchange)
     clients = [entered(exchange)[1] for _ in range(5)]

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from polybus.broker.client_states import TABLE, Act, Event, Stage
 from polybus.broker.exchange import Exchange
-from polybus.broker.parties import Client
-from polybus.broker.roster import REST
-from polybus.broker.table import TABLE, Act, Event, Stage
+from polybus.broker.participants import Client
+from polybus.broker.registry import REST
 
 
 @pytest.mark.parametrize(("stage", "event"), list(itertools.product(Stage, Event)))

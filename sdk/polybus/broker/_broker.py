@@ -19,7 +19,7 @@ from ..limits import Limits
 from ..plugins import Closed, Listening, ListenOptions, Receiver, Transport
 from ..plugins.registry import resolve_url
 from ..transports._stream.sockets import is_loopback
-from .ends import ClientEnd, Door, ServerEnd
+from .connections import ClientEnd, Door, ServerEnd
 from .events import BrokerEvent
 from .exchange import Exchange
 from .stats import BrokerStats, prometheus_text

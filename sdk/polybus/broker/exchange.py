@@ -12,12 +12,12 @@ from typing import Final
 from ..errors import TooLarge
 from ..protocols.csb import wire
 from . import frames
+from .client_states import Event, Stage
 from .events import BrokerEvent
 from .frames import BROKER, HEAD
-from .parties import Client, Server
-from .readers import SLOW, SlowReaders
-from .roster import REST, Roster
-from .table import Event, Stage
+from .participants import Client, Server
+from .registry import REST, Roster
+from .slow_readers import SLOW, SlowReaders
 
 __all__ = ["Exchange"]
 

@@ -14,8 +14,8 @@ import typer
 
 from .. import Bus, Disconnected, LocalProtocolError, Peer, Route
 from .. import bridge as join
+from .._bridge import Bridge
 from .._validation import without_password
-from ..gateway import Bridge
 from .options import Ca, Header, Wait, headers_of, trust_of
 from .problems import UsageError, unwrapped
 from .routes import read_routes

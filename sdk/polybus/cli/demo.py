@@ -16,9 +16,9 @@ from rich.text import Text
 from ..demo.backend import SABOTAGE
 from ..demo.parts import BROWSER, PARTS, all_rows, chosen_rows
 from ..demo.play import Outcome, RowRun, play
+from .demo_report import Story
 from .options import json_line
 from .problems import UsageError
-from .story import Story
 
 __all__ = ["demo"]
 

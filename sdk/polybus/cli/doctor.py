@@ -11,7 +11,7 @@ from attrs import asdict
 
 from .._validation import without_password
 from ..plugins.registry import resolve_url
-from .examination import Examination, Step
+from .doctor_steps import Examination, Step
 from .options import Ca, Header, finite, headers_of, json_line, parse_body, parse_subject, trust_of
 from .problems import PeerError, UsageError
 from .show import Printer

@@ -16,7 +16,7 @@ from .translation import LEAVING, translated
 
 if TYPE_CHECKING:
     from .._peer.peer import Peer
-    from .passage import Passage
+    from .route_side import Passage
 
 __all__ = ["Underpass"]
 

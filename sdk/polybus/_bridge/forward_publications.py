@@ -13,7 +13,7 @@ from ..message import Kind, Message
 from .translation import USUAL
 
 if TYPE_CHECKING:
-    from .passage import Passage
+    from .route_side import Passage
 
 __all__ = ["Publications"]
 

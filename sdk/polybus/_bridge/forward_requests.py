@@ -15,7 +15,7 @@ from .translation import TRACE, USUAL, translated
 
 if TYPE_CHECKING:
     from .._peer.peer import Peer
-    from .passage import Passage
+    from .route_side import Passage
 
 __all__ = ["PassingCall", "Requests"]
 

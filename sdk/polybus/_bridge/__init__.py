@@ -4,7 +4,7 @@ A `Route` says what crosses. In each bus the bridge stands where a handler or a 
 bus as a program there would, and translates what comes back.
 """
 
-from .joining import Bridge, bridge
+from .bridge import Bridge, bridge
 from .route import Route
 
 __all__ = ["Bridge", "Route", "bridge"]

@@ -8,7 +8,7 @@ from typing import Final, Protocol
 from attrs import define, field
 
 from .._util.violation_counter import Offences
-from .table import Stage
+from .client_states import Stage
 
 __all__ = ["GONE", "Client", "End", "Server"]
 

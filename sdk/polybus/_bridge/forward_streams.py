@@ -17,7 +17,7 @@ from .translation import applied, first, translated
 
 if TYPE_CHECKING:
     from .._peer.peer import Peer
-    from .passage import Passage
+    from .route_side import Passage
 
 __all__ = ["Conversations"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from .parties import Client
+from .participants import Client
 
 __all__ = ["SLOW", "SlowReaders"]
 

@@ -11,7 +11,7 @@ from .._link.multiplexer import expiry
 from ..errors import BusError, TooManyRequests, Unavailable
 from ..plugins import Admission, Closed, Handshake, Receiver, Transport
 from .exchange import Exchange
-from .parties import Client, Server
+from .participants import Client, Server
 
 if TYPE_CHECKING:
     from .._core.runtime import Runtime

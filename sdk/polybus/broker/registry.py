@@ -9,10 +9,10 @@ from typing import Final
 from .._util.violation_counter import Offences, too_many
 from ..protocols.csb import wire
 from . import frames
+from .client_states import TABLE, Act, Event, Stage
 from .events import BrokerEvent, ClientJoined, ClientLeft, FrameDropped, ServerJoined, ServerLeft
-from .parties import GONE, Client, End, Server
+from .participants import GONE, Client, End, Server
 from .stats import BrokerStats, Counters
-from .table import TABLE, Act, Event, Stage
 
 __all__ = ["REST", "Roster"]
 

@@ -18,21 +18,11 @@ import anyio.abc
 from anyio.streams.tls import TLSAttribute, TLSStream
 from attrs import define
 
-from .. import (
-    Bus,
-    BusError,
-    ConnectFailed,
-    DeadlineExceeded,
-    Disconnected,
-    Limits,
-    NoHandler,
-    RequestError,
-    connect,
-)
+from .. import Bus, BusError, ConnectFailed, DeadlineExceeded, Disconnected, Limits, NoHandler, RequestError, connect
 from ..plugins import Connector, DialOptions, Transport
 from ..plugins.registry import resolve_url
 from ..transports._stream.wire import plain_reason
-from . import remedies
+from . import hints
 from .problems import for_shell
 
 __all__ = ["Examination", "Outcome", "Step"]
@@ -137,10 +127,10 @@ class Examination:
         if isinstance(error, StepFailed):
             return error.detail, error.remedy
         if type(error) is TimeoutError:
-            return f"nothing happened for {self._timeout:g} s", remedies.silence(step)
+            return f"nothing happened for {self._timeout:g} s", hints.silence(step)
         if isinstance(error, _OF_THE_NETWORK):
             text = error.reason if isinstance(error, (ConnectFailed, Disconnected)) else plain_reason(error)
-            return for_shell(text) or type(error).__name__, remedies.of(error, step, self._parts.scheme, self._adapter.name)
+            return for_shell(text) or type(error).__name__, hints.of(error, step, self._parts.scheme, self._adapter.name)
         raise error
 
     # -- what the operating system can say -----------------------------------------------------------------------------------

@@ -13,12 +13,12 @@ from ..errors import BusError, Code, RequestError
 from ..headers import VIA
 from ..message import Message
 from ..subjects import matches
-from .conversations import Conversations, PassingChannelCall
-from .publications import Publications
-from .requests import PassingCall, Requests
+from .forward_publications import Publications
+from .forward_requests import PassingCall, Requests
+from .forward_streams import Conversations, PassingChannelCall
+from .forward_tunnels import Underpass
 from .route import Route
 from .translation import LEAVING, TRACE, applied, translated
-from .underpass import Underpass
 
 if TYPE_CHECKING:
     from .._bus.bus import Bus

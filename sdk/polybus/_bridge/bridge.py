@@ -13,8 +13,8 @@ from .._bus.drain import STREAMS_SHARE
 from .._bus.lifecycle import DRAIN, Life
 from .._validation import shown
 from ..errors import LocalProtocolError, Unsupported
-from .passage import Passage
 from .route import Route
+from .route_side import Passage
 
 if TYPE_CHECKING:
     from .._bus.bus import Bus
