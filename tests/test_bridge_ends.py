@@ -25,7 +25,7 @@ from polybus import (
     bridge,
     connect,
 )
-from polybus._bridge import joining
+from polybus._bridge import bridge as joining
 from polybus.events import DeadLettered, LinkDown
 from polybus.testing import pair
 
