@@ -23,7 +23,8 @@ from __future__ import annotations
 
 import copy
 import enum
-from typing import TYPE_CHECKING, Any, Literal
+import re
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from ._validation import without_password
 
@@ -96,6 +97,17 @@ class _ByCode(type):
         return super().__call__(*args, **kwargs)
 
 
+_NOT_IN_TEXT: Final = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+_NOT_IN_A_LINE: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
+
+
+def _shown(text: Any, most: int, escaped: re.Pattern[str] | None = None) -> str:
+    """What a peer may have said, for people and logs: not all of what is long, and nothing that writes over other lines."""
+    whole = str(text)
+    cut = whole if len(whole) <= most else f"{whole[:most]}... ({len(whole)} characters)"
+    return cut if escaped is None else escaped.sub(lambda found: repr(found[0])[1:-1], cut)
+
+
 class RequestError(BusError, metaclass=_ByCode):
     """The peer (or the bus on its behalf) answered a request with an error.
 
@@ -147,11 +159,13 @@ class RequestError(BusError, metaclass=_ByCode):
 
     def __str__(self) -> str:
         about = f" ({self.subject!r})" if self.subject is not None else ""
-        reason = f" [{self.reason}]" if self.reason else ""
-        return f"{self.code.name}{reason}{about}: {self.text}" if self.text else f"{self.code.name}{reason}{about}"
+        reason = f" [{_shown(self.reason, 200, _NOT_IN_A_LINE)}]" if self.reason else ""
+        text = f": {_shown(self.text, 4000, _NOT_IN_TEXT)}" if self.text else ""
+        return f"{self.code.name}{reason}{about}{text}"
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({self.code.name}, {self.text!r}, reason={self.reason!r})"
+        reason = None if self.reason is None else _shown(self.reason, 200)
+        return f"{type(self).__name__}({self.code.name}, {_shown(self.text, 4000)!r}, reason={reason!r})"
 
     def __reduce__(self) -> tuple[Any, ...]:
         return make_request_error, (self.code, self.text), {**self.__dict__}

@@ -61,12 +61,20 @@ class JSPort:
         """Begin to deliver."""
 
         def deliver(data: Any) -> None:
-            to_bytes = getattr(data, "to_bytes", None) if type(data) is not str else None
-            callback(data if to_bytes is None else to_bytes())
+            callback(self._bytes_of(data) if isinstance(data, self._ffi.JsProxy) else data)
 
         if self._managed is not None:
             self._managed.release()
         self._port.onmessage = self._listener(_DATA_ALONE, deliver)
+
+    @staticmethod
+    def _bytes_of(data: Any) -> Any:
+        """The bytes of a buffer. Any other object stays what it is, which is no frame: it may have a member of that name."""
+        try:
+            found = data.to_bytes()
+        except Exception:
+            return data
+        return found if type(found) is bytes else data
 
     def on_message_error(self, callback: Callable[[], None]) -> None:
         """Be told of each message that came and cannot be read."""
