@@ -351,3 +351,29 @@ async def test_jobs_that_wait_begin_many_in_a_turn_of_the_event_loop_and_in_thei
             await eventually(lambda: len(workers._idle) >= 32)
             go = anyio.Event()
             begun.clear()
+
+
+class Working(Waiting):
+    """A job that works for a millisecond of a clock that it sets."""
+
+    now = 0.0
+
+    async def run(self) -> None:
+        self._begun.append(self.subject)
+        Working.now += 0.001
+
+
+@bounded
+async def test_however_many_jobs_there_are_the_event_loop_has_its_turn_every_fifty_milliseconds() -> None:
+    begun: list[int] = []
+    async with Bus() as bus:
+        workers = bus._running.workers
+        workers.stalls.clock = lambda: Working.now
+        for number in range(1000):
+            workers.submit(Working(number, begun, anyio.Event()))
+        seen = 0
+        while len(begun) < 1000:
+            await anyio.lowlevel.checkpoint()
+            assert len(begun) - seen <= 110, "trio takes two of its turns for one of ours"
+            seen = len(begun)
+        assert begun == list(range(1000))

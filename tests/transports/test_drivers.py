@@ -7,7 +7,7 @@ import gc
 import socket
 import struct
 from collections.abc import AsyncIterator, Callable, Coroutine
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
 import anyio
@@ -19,6 +19,7 @@ from polybus.limits import Limits
 from polybus.plugins import Closed
 from polybus.transports._stream import asyncio_wire, listen
 from polybus.transports._stream.pump_wire import PumpWire
+from polybus.transports._stream.rations import LEAST, RATION, Rations
 from polybus.transports._stream.transport import StreamTransport
 from polybus.transports._stream.wire import BURST
 from polybus.transports.tcp import TcpTransport
@@ -248,3 +249,51 @@ async def test_an_idle_connection_has_no_task_that_writes(anyio_backend: Any) ->
         await anyio.wait_all_tasks_blocked()
         assert host.tasks == before + 2, "who reads, on both sides"
         here.transport.close()
+
+
+async def test_those_that_send_as_fast_as_they_can_share_what_is_read_in_one_turn(anyio_backend: Any) -> None:
+    many, each = 24, 100_000
+    async with (
+        running(anyio_backend) as host,
+        serving(host, "tcp://127.0.0.1:0") as server,
+        AsyncExitStack() as stack,
+    ):
+        receivers: list[Receiver] = []
+        transports: list[Any] = []
+        for number in range(many):
+            raw = await stack.enter_async_context(raw_peer(server))
+            receivers.append(await server.gate.peer(number))
+            transports.append(receivers[-1].transport)
+            transports[-1].pause_reading()
+            await raw.send(struct.pack("!I", 96) + b"x" * 96)
+            await raw.send((struct.pack("!I", 96) + b"x" * 96) * (each // 100))
+        for transport in transports:
+            transport.resume_reading()
+        seen, most = 0, 0
+        with anyio.fail_after(BOUND):
+            while seen < many * (each // 100 + 1):
+                await anyio.lowlevel.checkpoint()
+                now = sum(len(receiver.frames) for receiver in receivers)
+                seen, most = now, max(most, now - seen)
+        assert most * 100 <= 2 * (RATION + many * LEAST), "trio takes two of its turns for one of ours"
+
+
+async def test_one_that_is_alone_again_gets_all_of_the_ration() -> None:
+    turns: list[Callable[[], None]] = []
+    rations = Rations(turns.append)
+    for hungry, expected in ((4, RATION // 4), (1000, LEAST), (1, RATION)):
+        for _ in range(hungry):
+            rations.filled(rations.size)
+            assert rations.size >= LEAST
+        (turn,) = turns
+        turns.clear()
+        turn()
+        assert rations.size == expected
+    rations.filled(RATION // 2)
+    rations.filled(RATION // 2, again=True)
+    assert rations.enough(RATION)
+    turns.pop()()
+    assert rations.size == RATION, "it was one"
+    rations.filled(RATION, again=True)
+    turns.pop()()
+    assert rations.size == RATION

@@ -29,6 +29,9 @@ __all__ = ["Job", "Workers"]
 _MAX_IDLE = 64
 _MOST_AT_ONCE = 32
 """Workers that are woken in one turn of the event loop."""
+_TURN = 0.05
+"""Seconds after which a worker lets the event loop do something else. What waits for a place comes in as others leave, so a row
+of jobs can be as long as all peers together like."""
 
 
 class Job(Protocol):
@@ -113,7 +116,7 @@ class Workers:
     async def _drain(self, scope: anyio.CancelScope, baseline: contextvars.Context) -> bool:
         """Take jobs until there are none or another worker has taken over. Whether this worker may go on."""
         ready, clock = self._ready, self.stalls.clock
-        began = clock()
+        turn = began = clock()
         while ready:
             job = ready.popleft()
             coroutine = job.run()
@@ -142,7 +145,7 @@ class Workers:
                     await _Rest(coroutine, yielded, job, self.stalls)
                 finally:
                     job.scope = None
-                began = clock()
+                turn = began = clock()
             if scope.cancel_called or context_changed(baseline):
                 if not suspended:
                     self._taken = False
@@ -151,6 +154,9 @@ class Workers:
                 if self._taken:
                     return True
                 self._taken = True
+            elif began - turn > _TURN and ready:
+                self._summon()
+                return True
         self._taken = False
         self._spares = 1
         return True

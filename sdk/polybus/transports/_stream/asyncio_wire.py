@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 from anyio.lowlevel import RunVar
 
+from .rations import LEAST, rations_here
 from .sockets import Signs, keep_short, signs_of, tune
 from .wire import BURST, BURST_PARTS, HIGH_WATER, LOW_WATER
 
@@ -26,8 +27,6 @@ __all__ = ["AsyncioWire", "accept_wire", "dial_wire"]
 
 _READ_SIZE: Final = 32 * 1024
 """Of one read. What it brought is handled before the next one: messages by the thousand would leave the processor's caches."""
-_RATION: Final = 256 * 1024
-"""Bytes that are read in one turn of the event loop, where it reads more than once."""
 
 # Per event loop, not per process: loops in several threads read at the same time.
 _shared_buffer: RunVar[memoryview] = RunVar("polybus read buffer")
@@ -46,13 +45,14 @@ class AsyncioWire(asyncio.BufferedProtocol):
     """A byte connection driven by the callbacks of an event loop."""
 
     __slots__ = (
-        "_buffer", "_corked", "_handed", "_held_back", "_loop", "_lost", "_paused", "_pending", "_queued", "_read", "_stash",
-        "_transport", "_turn", "_user", "address", "shut",
+        "_buffer", "_corked", "_filled", "_handed", "_held_back", "_loop", "_lost", "_paused", "_pending", "_queued",
+        "_rations", "_read", "_stash", "_transport", "_turn", "_user", "address", "shut",
     )  # fmt: skip
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._buffer = _buffer_of_this_loop()
+        self._rations = rations_here(self._loop.call_soon)
         self._transport: asyncio.Transport | None = None
         self._user: WireUser | None = None
         self.address: str = ""
@@ -68,9 +68,10 @@ class AsyncioWire(asyncio.BufferedProtocol):
         self._corked = False
         self._paused = True
         self._stash: list[bytes] | None = None
-        # uvloop reads a socket many times in one turn: what was read in this one, or -1 where a turn has one read; and whether
-        # reading waits for the next.
+        # uvloop reads a socket many times in one turn: what was read in this one, or -1 where a turn has one read; whether one
+        # of these reads was full; and whether reading waits for the next turn.
         self._read = 0 if type(self._loop).__module__.partition(".")[0] == "uvloop" else -1
+        self._filled = False
         self._held_back = False
         self._lost: tuple[Exception | None] | None = None
 
@@ -96,7 +97,8 @@ class AsyncioWire(asyncio.BufferedProtocol):
         return signs_of(self._socket()) if self._lost is None else None
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        return self._buffer
+        size = self._rations.size
+        return self._buffer if size >= _READ_SIZE else self._buffer[:size]
 
     def buffer_updated(self, nbytes: int) -> None:
         data = bytes(self._buffer[:nbytes])
@@ -105,8 +107,11 @@ class AsyncioWire(asyncio.BufferedProtocol):
             # An event loop may still deliver what it had read when it was told to pause.
             self._stash = [*(self._stash or ()), data]
             return
+        full = nbytes >= LEAST and nbytes >= min(_READ_SIZE, self._rations.size)
         if self._read >= 0:
-            self._ration(nbytes)
+            self._ration(nbytes, full)
+        elif full:
+            self._rations.filled(nbytes)
         self._corked = True
         try:
             user.data_received(data)
@@ -115,17 +120,21 @@ class AsyncioWire(asyncio.BufferedProtocol):
             if self._pending:
                 self._flush()
 
-    def _ration(self, size: int) -> None:
+    def _ration(self, size: int, full: bool) -> None:
         """Let the tasks that handle what was read run before more is read than queues are meant for."""
         if self._read == 0:
             self._loop.call_soon(self._next_turn)
+        if full:
+            self._rations.filled(size, again=self._filled)
+            self._filled = True
         self._read += size
-        if self._read >= _RATION and not self._held_back and self._transport is not None:
+        if full and not self._held_back and self._transport is not None and self._rations.enough(self._read):
             self._held_back = True
             self._transport.pause_reading()
 
     def _next_turn(self) -> None:
         self._read = 0
+        self._filled = False
         if self._held_back:
             self._held_back = False
             if not self._paused and self._lost is None and self._transport is not None:

@@ -18,6 +18,7 @@ import anyio.lowlevel
 from anyio.abc import ByteStream, SocketAttribute, SocketStream, UNIXSocketStream
 from anyio.streams.tls import TLSAttribute, TLSStream
 
+from .rations import rations_here
 from .sockets import Signs, keep_short, signs_of, tune
 from .wire import BURST, BURST_PARTS, HIGH_WATER, LOW_WATER
 
@@ -29,8 +30,7 @@ if TYPE_CHECKING:
 __all__ = ["PumpWire", "accept_wire", "dial_wire"]
 
 _READ_SIZE: Final = 64 * 1024
-_READ_MORE: Final = 256 * 1024
-"""After a read that was full. Not always: every read allocates what it asks for."""
+"""Of one read, after one that was not full: every read allocates what it asks for."""
 _READ_FULL: Final = 4 * 1024
 """While much waits to be written."""
 _TURNS: Final = 32
@@ -97,6 +97,7 @@ class PumpWire:
             self._user.wire_lost(self._error)
 
     async def _read_all(self) -> None:
+        rations = rations_here(self._host.call_soon)
         size = _READ_SIZE
         with self._reading or nullcontext():
             while True:
@@ -107,12 +108,20 @@ class PumpWire:
                 except (anyio.EndOfStream, OSError, anyio.BrokenResourceError, anyio.ClosedResourceError) as error:
                     self._ended(error)
                     return
-                size = _READ_MORE if len(data) == size else _READ_SIZE
-                for start in range(0, len(data), _READ_SIZE):
+                full = len(data) >= size
+                size = rations.size if full else min(_READ_SIZE, rations.size)
+                at, step = 0, _READ_SIZE
+                while at < len(data):
+                    if full and at:  # its size had to be said before it was known who else has much to say
+                        await anyio.lowlevel.checkpoint()
                     if self._may_read is not None:
                         await self._may_read.wait()
+                    if full:
+                        step = min(_READ_SIZE, rations.size)
+                        rations.filled(step)
                     if self._user is not None:
-                        self._user.data_received(data[start : start + _READ_SIZE])
+                        self._user.data_received(data[at : at + step])
+                    at += step
                     if self._full:
                         await self._let_write()
                         size = _READ_FULL
