@@ -5,13 +5,13 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from .._peer import dispatch
 from .._util.violation_counter import Offences, too_many
 from ..errors import BusError
 from ..events import FrameRefused
-from ..message import Message
+from ..message import Kind, Message
 from ..plugins import Closed, CloseWanted, PeerClosed, PeerOpened, Ready, Refused, Undelivered
 from .outflow import Outflow
 from .pieces import Pieces
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Attachment", "Inflow"]
 
+_ANSWERS: Final = (Kind.RESPONSE, Kind.ERROR)
 logger: logging.Logger = logging.getLogger("polybus.link")
 
 
@@ -194,7 +195,10 @@ class Inflow(Outflow):
         elif isinstance(event, Undelivered):
             self.bus._counters.dropped += 1
             text = f"{event.reason}: {event.text}" if event.text else event.reason
-            self.bus._dead_letter(self._peer_of(event.message.peer), event.message, event.code, text)
+            peer = self._peer_of(event.message.peer)
+            self.bus._dead_letter(peer, event.message, event.code, text)
+            if peer is not None and event.message.kind in _ANSWERS:
+                peer.answered_in_vain(event.message.id, text)
         elif isinstance(event, PeerOpened):
             if self.crowd is not None:
                 self.crowd.opened(event, now)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, overload
 from .._rpc.channel import Opening
 from .._rpc.reply import Reply
 from .._validation import seconds
-from ..errors import BadReply, BusError, DeadlineExceeded, Disconnected, RemoteProtocolError, another
+from ..errors import BadReply, BusError, Disconnected, RemoteProtocolError, another
 from ..message import Kind, Message
 from ..subjects import AnySubject, Subject, resolve
 from .extension_probe import Question
@@ -296,7 +296,7 @@ class Peer(ChannelledPeer):
 
     def _timed_out(self, reply: Reply[Any], now: float) -> None:
         if reply.sent or self.connected:
-            reply._fail(DeadlineExceeded(reply.subject, now - reply.started, "local"))
+            reply._expire(now)
         else:
             reply._fail(Disconnected("it did not come back within the timeout", self.address, False))
         if reply._abandon is not None:
@@ -346,6 +346,12 @@ class Peer(ChannelledPeer):
         reply = self.pending.pop(error.reply_id, None)
         if reply is not None:
             reply._fail(BadReply(f"the answer to {reply.subject!r} is malformed: {error.text}"))
+
+    def answered_in_vain(self, key: Any, text: str) -> None:
+        """An answer to one of our requests came and is not taken: where no other comes, the end of the request says so."""
+        reply = self.pending.get(key)
+        if reply is not None:
+            reply._passed_over(f"an answer came and was not taken, {text}")
 
     def _send_cancel(self, key: Any, subject: str | int) -> None:
         self._link.answer(Message(Kind.CANCEL, subject, key), self)

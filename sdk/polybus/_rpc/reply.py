@@ -169,6 +169,17 @@ class Reply(Generic[T_co]):
             self._state = _FAILED
             self._wake()
 
+    def _passed_over(self, text: str) -> None:
+        """An answer came that is not taken; another one may come."""
+        if self._state == _PENDING:
+            self._error = DeadlineExceeded(self.subject, 0.0, "local", text)
+
+    def _expire(self, now: float) -> None:
+        """No answer in time, or none that could be taken."""
+        passed_over = self._error
+        text = passed_over.text if isinstance(passed_over, DeadlineExceeded) else ""
+        self._fail(DeadlineExceeded(self.subject, now - self.started, "local", text))
+
     def _wake(self) -> None:
         held, self._waiters = self._waiters, None
         if held is None:

@@ -155,7 +155,7 @@ class UProtocolSession(Outgoing):
             else:
                 if kind is _RESPONSE or kind is _ERROR:
                     message.subject = self._names.subject(message.attributes["source"])
-                text = f"made {age:.3f} s ago with a ttl of {ttl:.3f} s"
+                text = f"made {age:.3f} s ago with a ttl of {ttl:.3f} s; where clocks differ, set allowance="
                 self._events.append(Undelivered(message, Code.DEADLINE_EXCEEDED, "expired", text))
             return False
         if message.kind is _RESPONSE or message.kind is _ERROR:
