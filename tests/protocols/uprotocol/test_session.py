@@ -482,3 +482,25 @@ def test_of_a_batch_no_more_is_looked_at_than_may_be_bad_in_a_minute() -> None:
     assert [type(event) for event in found] == [Refused, Refused, Refused, type(found[-1])]
     assert found[-1].kind is Kind.PUBLISH
     assert len(receive(made, [*bad, {}, PUBLISH, *bad])) == 4
+
+
+UNREADABLE: list[dict[str, Any]] = [{"hash": "no base64!"}, {"data_base64": "no base64!"}, {"data": 5, "data_base64": "AAAA"}]
+
+
+@pytest.mark.parametrize("parts", UNREADABLE)
+def test_a_request_whose_hash_or_data_cannot_be_read_is_answered(parts: dict[str, Any]) -> None:
+    made = session()
+    (event,) = receive(made, {**REQUEST, **parts})
+    assert isinstance(event, Refused)
+    (answer,) = sent(made)
+    assert (answer["reqid"], answer["commstatus"]) == (REQUEST["id"], Code.INVALID_ARGUMENT)
+
+
+@pytest.mark.parametrize("parts", UNREADABLE)
+def test_an_answer_whose_hash_or_data_cannot_be_read_fails_its_request_at_once(parts: dict[str, Any]) -> None:
+    made = session(peer="//VCU.VIN/body.access/1")
+    key = made.send(request("UpdateDoor"), 0.0)
+    (asked,) = sent(made)
+    (event,) = receive(made, {**RESPONSE, "source": asked["sink"], "sink": asked["source"], "reqid": key, **parts})
+    assert isinstance(event, Refused)
+    assert event.error.reply_id == key

@@ -190,6 +190,12 @@ class Envelope:
         made.headers = read_headers(made.attributes, self._limits.headers)
         return made
 
+    def told(self, error: RemoteProtocolError, attributes: dict[str, Any]) -> RemoteProtocolError:
+        """The error of an event that could not be read to its end, with whom it concerns: who asked, or what it answers."""
+        error.answer_id = self._return_address(attributes)
+        error.reply_id = _reply_id(attributes, "response" if attributes.get("type") == "res.v1" else "")
+        return error
+
     def _return_address(self, attributes: dict[str, Any]) -> ReturnAddress | None:
         """Where a bad request can be answered; None where it cannot."""
         found = [attributes.get(name) for name in ("id", "source", "sink")]

@@ -148,6 +148,12 @@ class JsonReader:
         value = _any(frame)
         if not isinstance(value, dict):
             raise refuse(f"an event is a JSON object, not {type(value).__name__}")
+        try:
+            return self._parts_of(value)
+        except RemoteProtocolError as error:
+            raise self._envelope.told(error, value) from error.__cause__
+
+    def _parts_of(self, value: dict[str, Any]) -> tuple[dict[str, Any], bytes | None, BodyFormat]:
         has_data, data = "data" in value, value.pop("data", None)
         encoded = value.pop("data_base64", None)
         if has_data and data is not None and encoded is not None:
