@@ -13,6 +13,7 @@ from anyio.streams.buffered import BufferedByteReceiveStream
 from polybus import Bus, Disconnected, Limits, Message, RequestCancelled, Unsupported, connect
 from polybus._util.hello import HELLO
 from polybus.message import Kind
+from polybus.plugins import Closed
 from polybus.plugins.registry import find_protocol
 from polybus.testing import Faults, pair
 
@@ -73,7 +74,7 @@ async def test_a_peer_that_answers_late_is_known_as_ours() -> None:
 
 @pytest.mark.usefixtures("impatient")
 @bounded
-async def test_patterns_are_told_to_a_peer_that_answers_late() -> None:
+async def test_patterns_are_told_to_a_peer_that_answers_late(caplog: pytest.LogCaptureFixture) -> None:
     busy = Busy("subscribe")
     client = Bus()
     heard: list[Any] = []
@@ -87,7 +88,8 @@ async def test_patterns_are_told_to_a_peer_that_answers_late() -> None:
         heard.append(body)
 
     async with pair(busy.bus, client=client):
-        await eventually(lambda: client.peers[0]._silent)
+        await eventually(lambda: "until it says that it is a polybus peer, it does not hear of 'a.*'" in caplog.text)
+        assert "exact subjects" not in caplog.text, "nobody knows"
         busy.go_on.set()
         await eventually(lambda: {"first", "a.*"} <= set(busy.bus.peers[0].patterns or ()))
         await busy.bus.publish("a.b", 2)
@@ -166,6 +168,18 @@ async def test_who_gives_up_does_not_spoil_the_question_for_others() -> None:
             assert client.stats().sent == sent + 1
             busy.go_on.set()
     assert got == [1]
+
+
+@pytest.mark.parametrize("verb", ["stream", "channel"])
+@bounded
+async def test_who_opens_something_while_the_link_is_down_is_told_that_it_does_not_wait(verb: str) -> None:
+    async with pair(Busy().bus, reconnect=True) as client:
+        peer = client.peers[0]
+        assert await peer.extended()
+        peer._link.abort(Closed(1006, "cut"), comes_back=True)
+        with pytest.raises(Disconnected, match=rf"is down \(a {verb} does not wait for it to come back\); it was never sent"):
+            async with getattr(client, verb)("one"):
+                pass
 
 
 @bounded

@@ -147,7 +147,9 @@ class KnownPeer(Answer):
     def connected(self) -> bool:
         """Whether the link is up, and the peer there."""
         link = self._link
-        return link.state.value == "up" and (self.key is None or link.crowd is None or link.crowd.peers.get(self.key) is self)
+        if link.state.value != "up" or link.session is None:  # None: it has been cut, and the transport has yet to say so
+            return False
+        return self.key is None or link.crowd is None or link.crowd.peers.get(self.key) is self
 
     @property
     def may_be_ours(self) -> bool:

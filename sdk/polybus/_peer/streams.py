@@ -55,7 +55,7 @@ class ChannelledPeer(AcquaintedPeer):
         if link.outbox is not None:  # what was published before leaves before
             await link.room(0, now + (30.0 if timeout is None else timeout))
         if not self.connected:
-            raise Disconnected("the link is down", self.address, False)
+            raise Disconnected(f"a {mode} does not wait for it to come back", self.address, False)
         link.check_initiates(self)  # type: ignore[arg-type]  # every one is a Peer
         channel.started = now
         channel.id = link.write(message, self)  # type: ignore[arg-type]  # every one is a Peer

@@ -358,7 +358,11 @@ class Interest:
             elif session is not None and session.capabilities.subscribe:
                 names = ", ".join(map(repr, patterns))
                 what = "reads no subscriptions" if peer in self._unasked else "matches exact subjects only"
-                logger.warning("polybus: %r %s; it does not hear of %s", peer, what, names)
+                if peer._extended is None:  # it may be busy
+                    what = f"has not answered for {HELLO_TIMEOUT:g} s: until it says that it is a polybus peer,"
+                else:
+                    what += ";"
+                logger.warning("polybus: %r %s it does not hear of %s", peer, what, names)
         except BusError:
             return
         finally:
