@@ -358,11 +358,7 @@ class Interest:
             elif session is not None and session.capabilities.subscribe:
                 names = ", ".join(map(repr, patterns))
                 what = "reads no subscriptions" if peer in self._unasked else "matches exact subjects only"
-                if peer._extended is None:  # it may be busy
-                    what = f"has not answered for {HELLO_TIMEOUT:g} s: until it says that it is a polybus peer,"
-                else:
-                    what += ";"
-                logger.warning("polybus: %r %s it does not hear of %s", peer, what, names)
+                logger.warning("polybus: %s", peer.not_extended(f"it {what}, and does not hear of {names}"))
         except BusError:
             return
         finally:
