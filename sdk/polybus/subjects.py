@@ -47,7 +47,7 @@ _TOKENS = 64
 """Of a pattern with wildcards: each is an object in the index, which a peer could otherwise fill for a few bytes."""
 
 
-@frozen
+@frozen(init=False)
 class Subject(Generic[In_contra, Out_co]):
     """A subject with the types of what is asked and what is answered, accepted wherever a subject is.
 
@@ -57,6 +57,26 @@ class Subject(Generic[In_contra, Out_co]):
     name: str | int
     takes: type[In_contra] = field(default=Any)  # type: ignore[assignment]  # Any stands for "whatever"
     returns: type[Out_co] = field(default=Any)  # type: ignore[assignment]
+
+    # Type checkers learn nothing of what is left out, or None, from the one that attrs would make.
+    @overload
+    def __init__(self: Subject[In, Any], name: str | int, takes: type[In]) -> None: ...
+    @overload
+    def __init__(self: Subject[None, Any], name: str | int, takes: None) -> None: ...
+    @overload
+    def __init__(self: Subject[In, Out], name: str | int, takes: type[In], returns: type[Out]) -> None: ...
+    @overload
+    def __init__(self: Subject[In, None], name: str | int, takes: type[In], returns: None) -> None: ...
+    @overload
+    def __init__(self: Subject[None, Out], name: str | int, takes: None, returns: type[Out]) -> None: ...
+    @overload
+    def __init__(self: Subject[None, None], name: str | int, takes: None, returns: None) -> None: ...
+    @overload
+    def __init__(self: Subject[Any, Out], name: str | int, *, returns: type[Out]) -> None: ...
+    @overload
+    def __init__(self: Subject[Any, Any], name: str | int, takes: Any = ..., returns: Any = ...) -> None: ...
+    def __init__(self, name: str | int, takes: Any = Any, returns: Any = Any) -> None:
+        self.__attrs_init__(name, takes, returns)  # pyright: ignore[reportAttributeAccessIssue]  # attrs makes it
 
     def given(self, body: Any) -> Any:
         """The body of a request as it is passed on: a kind of subject may know more of it than its type."""

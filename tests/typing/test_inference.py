@@ -33,6 +33,12 @@ class Admin(User):
 
 
 GET_USER = Subject("user.get", GetUser, User)
+USER_NEW = Subject("user.new", User)
+USER_CHANGED = Subject("user.changed", User, None)
+LAST_USER = Subject("user.last", None, User)
+ANY_USER = Subject("user.any", returns=User)
+ANYTHING = Subject("anything")
+PERHAPS = Subject("user.perhaps", User | None, User)
 
 
 async def typed_calls(bus: Bus) -> None:
@@ -52,6 +58,18 @@ async def typed_calls(bus: Bus) -> None:
         asked = peer.request(GET_USER, GetUser(7))
         await assert_type(asked, Reply[User])
         await asked
+
+
+async def typed_subjects(bus: Bus) -> None:
+    assert_type(USER_NEW, Subject[User, Any])
+    assert_type(USER_CHANGED, Subject[User, None])
+    assert_type(LAST_USER, Subject[None, User])
+    assert_type(ANY_USER, Subject[Any, User])
+    assert_type(ANYTHING, Subject[Any, Any])
+    assert_type(PERHAPS, Subject[Any, Any])
+    async with bus.subscribe(USER_NEW) as new:
+        assert_type((await new.receive()).body, User)
+    assert_type(await bus.request(LAST_USER), User)
 
 
 async def typed_subscriptions(bus: Bus, peer: Peer) -> None:

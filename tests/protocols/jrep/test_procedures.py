@@ -192,3 +192,54 @@ async def test_a_signature_does_not_hinder_other_protocols_and_plain_values() ->
         for url in ("jrep+memory://plain?values=plain", "ubre+memory://plain"):
             async with bus.serve(url), connect(url) as client:
                 assert await client.request(SERVICE.method("add", int, int), [2, 3]) == 5
+
+
+# -- what cannot be a method ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("make", "error", "says"),
+    [
+        (
+            lambda: RemoteInterface(""),
+            ValueError,
+            r"^name='': that of an interface in Java, for example 'com\.acme\.Calculator'",
+        ),
+        (lambda: RemoteInterface("com acme"), ValueError, r"^name='com acme': that of an interface"),
+        (lambda: RemoteInterface(5), TypeError, r"^name=5: that of an interface in Java, not int"),  # type: ignore[arg-type]
+        (lambda: RemoteInterface("a.B", {}), TypeError, r"^java={}: JavaTypes, not dict"),  # type: ignore[arg-type]
+        (lambda: RemoteInterface("a.B").method("add:int:"), ValueError, r"^name='add:int:': that of a method in Java"),
+        (lambda: RemoteInterface("a.B").method(int, int), TypeError, r"^name=<class 'int'>: that of a method"),  # type: ignore[arg-type]
+    ],
+)
+def test_a_name_that_java_cannot_have_is_refused_where_it_is_said(make: Any, error: type[Exception], says: str) -> None:
+    with pytest.raises(error, match=says):
+        make()
+    RemoteInterface("com.acme.Outer$Inner").method("größe_$1")
+
+
+def test_a_function_that_cannot_be_a_method_is_refused_when_it_is_registered() -> None:
+    interface, bus = RemoteInterface("a.B"), Bus()
+
+    def bare(number, other: int): ...  # type: ignore[no-untyped-def]
+    def named(*, number: int) -> None: ...
+    def several(*numbers: int) -> None: ...
+    def keywords(**numbers: int) -> None: ...
+    async def items(number: int) -> Any:
+        yield number
+
+    wrong: list[tuple[Any, str]] = [
+        (bare, "parameter 'number' has no annotation"),
+        (named, "'number: int' cannot be filled"),
+        (several, r"'\*numbers: int' cannot be filled"),
+        (keywords, r"'\*\*numbers: int' cannot be filled"),
+        (items, "items is a generator: a method of Java has one result"),
+    ]
+    for function, says in wrong:
+        with pytest.raises(TypeError, match=says):
+            interface.handle(bus)(function)
+    interface.handle(bus, "bare", "int", "long")(bare)  # Java's types are said
+    with pytest.raises(TypeError, match="bare takes 2 arguments, and 1 types are named"):
+        interface.handle(bus, "bare", "int")(bare)
+    with pytest.raises(TypeError, match=r"a Bus or a Router comes first, as in @interface\.handle\(bus\)"):
+        interface.handle(bare)  # type: ignore[arg-type]

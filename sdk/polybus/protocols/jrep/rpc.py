@@ -17,6 +17,7 @@ import msgspec
 from attrs import field, frozen
 
 from ..._util.typed_body import convert
+from ..._validation import check_type, shown
 from ...errors import BadRequest
 from ...subjects import Subject
 from .names import RPC_MARK
@@ -74,9 +75,14 @@ class RemoteInterface:
     Args:
         name: The Java name of the interface.
         java: The application's types, for methods that take them.
+
+    Raises:
+        TypeError, ValueError: `name` is no name of Java's, or `java` is something else.
     """
 
     def __init__(self, name: str, java: JavaTypes | None = None) -> None:
+        check_type(java, JavaTypes, "java", "JavaTypes()")
+        _check_name(name, "an interface", "com.acme.Calculator")
         self.name: str = name
         self._java = java if java is not None else JavaTypes()
 
@@ -92,10 +98,12 @@ class RemoteInterface:
 
         Raises:
             TypeError: A type has no Java name.
+            ValueError: `name` is no name of Java's.
         """
         return self._method(name, tuple(self._java_type(parameter) for parameter in parameters), returns)
 
     def _method(self, name: str, types: tuple[JavaType, ...], returns: Any) -> Method:
+        _check_name(name, "a method", "add")
         signature = "".join(f"{kind.name}:" for kind in types)
         return Method(f"{self.name}{RPC_MARK}{name}:{signature}", list, returns, types)
 
@@ -128,15 +136,19 @@ class RemoteInterface:
             parameters: As `method`; else the annotations of the function, which answers for ``int`` and for ``Integer`` then.
 
         Raises:
-            TypeError: A parameter has no annotation that Java has a name for.
+            TypeError: A parameter has no annotation that Java has a name for, or the function cannot be a method: it has keywords,
+                any number of arguments, or other ones than `parameters`; or it is a generator.
+            ValueError: `name` is no name of Java's.
         """
+        if not hasattr(router, "handle"):
+            raise TypeError(f"handle({shown(router)}): a Bus or a Router comes first, as in @interface.handle(bus)")
 
         def register(function: F) -> F:
-            hints = get_type_hints(function)
-            given = [one for one in inspect.signature(function).parameters.values() if one.kind is not one.KEYWORD_ONLY]
-            types = [hints.get(one.name, Any) for one in given]
-            java = tuple(self._java_type(kind) for kind in (parameters or types))
-            handler = _with_list(function, types)
+            types = _types(function, named=not parameters)
+            if parameters and len(parameters) != len(types):
+                raise TypeError(f"{function.__qualname__} takes {len(types)} arguments, and {len(parameters)} types are named")
+            java = tuple(self._java_type(kind) for kind in (parameters or types.values()))
+            handler = _with_list(function, list(types.values()))
             router.handle(self._method(name or function.__name__, java, Any))(handler)
             if not parameters:
                 boxed = tuple(JavaType(_BOXED.get(kind.name, kind.name)) for kind in java)
@@ -184,6 +196,43 @@ class RemoteInterface:
         if not any(isinstance(one, (str, ForwardRef)) for one in arguments):
             return ()
         return tuple(self._java_type(one) for one in arguments if one is not Ellipsis)
+
+
+def _check_name(name: Any, what: str, example: str) -> None:
+    if not isinstance(name, str):
+        raise TypeError(f"name={shown(name)}: that of {what} in Java, not {type(name).__name__}; for example {example!r}")
+    parts = name.split(".") if "." in example else [name]
+    if not all(part.replace("$", "_").isidentifier() for part in parts):
+        raise ValueError(f"name={shown(name)}: that of {what} in Java, for example {example!r}")
+
+
+def _types(function: Callable[..., Any], *, named: bool) -> dict[str, Any]:
+    """The types of the parameters of a function that answers for a method.
+
+    Args:
+        function: It.
+        named: Whether they are all that says which method it is.
+
+    Raises:
+        TypeError: It cannot.
+    """
+    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+        raise TypeError(f"{function.__qualname__} is a generator: a method of Java has one result")
+    hints = get_type_hints(function)
+    types: dict[str, Any] = {}
+    for one in inspect.signature(function).parameters.values():
+        if one.kind is one.KEYWORD_ONLY and one.default is not one.empty:
+            continue
+        if one.kind not in (one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD):
+            raise TypeError(
+                f"{function.__qualname__}: {str(one)!r} cannot be filled: a method of Java has so many parameters, in order"
+            )
+        if named and one.name not in hints:
+            raise TypeError(
+                f"{function.__qualname__}: parameter {one.name!r} has no annotation, and a method of Java is found by its types"
+            )
+        types[one.name] = hints.get(one.name, Any)
+    return types
 
 
 def _with_list(function: Callable[..., Any], types: list[Any]) -> Callable[..., Any]:
