@@ -67,7 +67,7 @@ async def typed_subjects(bus: Bus) -> None:
     assert_type(ANY_USER, Subject[Any, User])
     assert_type(ANYTHING, Subject[Any, Any])
     assert_type(PERHAPS, Subject[Any, Any])
-    async with bus.subscribe(USER_NEW) as new:
+    async with bus.subscribe(USER_CHANGED) as new:
         assert_type((await new.receive()).body, User)
     assert_type(await bus.request(LAST_USER), User)
 

@@ -136,8 +136,8 @@ class RemoteInterface:
             parameters: As `method`; else the annotations of the function, which answers for ``int`` and for ``Integer`` then.
 
         Raises:
-            TypeError: A parameter has no annotation that Java has a name for, or the function cannot be a method: it has keywords,
-                any number of arguments, or other ones than `parameters`; or it is a generator.
+            TypeError: A parameter has no annotation that Java has a name for, or the function cannot be a method: it has
+                keywords, any number of arguments, or other ones than `parameters`; or it is a generator.
             ValueError: `name` is no name of Java's.
         """
         if not hasattr(router, "handle"):
