@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import logging
+from urllib.parse import urlsplit
 
+import anyio
 import pytest
 
 from polybus import Bus, Route, bridge, connect
+from polybus._util.violation_counter import Warnings
 from tests.support import bounded, eventually
 
 pytestmark = pytest.mark.anyio
@@ -59,3 +62,33 @@ async def test_publications_that_cannot_cross_a_bridge_are_one_line_in_the_log_a
                 await stranger.publish("chat.b", number)
             await eventually(lambda: len(heard) == MANY)
     assert len([record for record in caplog.records if "could not cross" in record.getMessage()]) == 1
+
+
+@bounded
+async def test_who_connects_again_and_again_to_send_nonsense_does_not_fill_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    bus = Bus()
+    async with bus.serve("ubre+tcp://127.0.0.1:0") as server:
+        with caplog.at_level(logging.WARNING, "polybus"):
+            for number in range(30):
+                async with await anyio.connect_tcp("127.0.0.1", urlsplit(server.url).port or 0) as stream:
+                    await stream.send(b"\0\0\0\x02{]")
+                    await eventually(lambda: bus.stats().malformed == number + 1)  # noqa: B023
+    lines = [record.getMessage() for record in caplog.records if "malformed message" in record.getMessage()]
+    assert len(lines) == 10 and lines[-1].endswith("(others like this are not logged for up to a minute)")
+    assert bus.stats().malformed == 30
+
+
+def test_warnings_are_written_again_after_a_minute_and_those_of_another_kind_at_once(caplog: pytest.LogCaptureFixture) -> None:
+    warnings, logger = Warnings(), logging.getLogger("polybus")
+    for now in (100.0, 130.0, 161.0):
+        for number in range(20):
+            warnings.warn(logger, now, "one %d", number)
+    warnings.warn(logger, 161.0, "another")
+    said = [record.getMessage() for record in caplog.records]
+    assert said == [
+        *(f"one {number}" for number in range(9)),
+        "one 9 (others like this are not logged for up to a minute)",
+        *(f"one {number}" for number in range(9)),
+        "one 9 (others like this are not logged for up to a minute)",
+        "another",
+    ]

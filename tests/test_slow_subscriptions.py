@@ -342,7 +342,7 @@ async def test_a_slow_subscription_is_logged_once_a_minute(caplog: pytest.LogCap
         slow = [record for record in caplog.records if "too slowly" in record.getMessage()]
         assert [record.levelname for record in slow if record.levelno > logging.INFO] == ["WARNING"]
         (line,) = [record.getMessage() for record in slow if record.levelno > logging.INFO]
-        assert "'x'" in line and "queue=4" in line and "dropped" in line
+        assert "'x'" in line and "queue=4" in line and "dropped" in line and "Read faster" in line
         caplog.clear()
         clock.pass_by(60)
         await publish_all(client, 10)

@@ -204,5 +204,7 @@ class Links(Life):
                 "polybus: %r has %d subscriptions (Limits.subscriptions=%d; what they cost counts in Limits.total_bytes=%d); "
                 "%.100r and others refused"
             )
-            limits = self.limits
-            logger.warning(text, peer, len(peer.patterns or ()), limits.subscriptions, limits.total_bytes, pattern)
+            limits, runtime = self.limits, self._running
+            runtime.warnings.warn(
+                logger, runtime.time(), text, peer, len(peer.patterns or ()), limits.subscriptions, limits.total_bytes, pattern
+            )

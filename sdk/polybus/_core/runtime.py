@@ -17,6 +17,7 @@ from anyio.lowlevel import RunVar
 
 from .._util.cancel_scopes import effective_deadline
 from .._util.event_loop import Bell, Loop, elsewhere, is_stray, running_loop
+from .._util.violation_counter import Warnings
 from .bus_identity import Ends
 from .context import current_call
 from .eager import EagerWorkers
@@ -90,6 +91,8 @@ class Runtime:
         """Which peers are one and the same bus."""
         self.addresses: dict[str, Address] = {}
         """Where the links come from that others have opened, and what is kept for them."""
+        self.warnings: Warnings = Warnings()
+        """Those that peers can cause."""
         self.gone: BusError | None = None
         """Why the last link that this bus opened is gone for good."""
         self.running: int = 0

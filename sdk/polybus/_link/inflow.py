@@ -227,7 +227,8 @@ class Inflow(Outflow):
         self.bus._counters.malformed += 1
         count, limit = self._offences.add(now), self.runtime.limits.bad_messages
         if count == 1:
-            logger.warning("polybus: malformed message from %s dropped: %.200r", self.address, text)
+            template = "polybus: malformed message from %s dropped: %.200r"
+            self.runtime.warnings.warn(logger, now, template, self.address, text)
         self.bus._emit(FrameRefused(peer=self._peer, reason=reason, text=text))
         if count > limit and self._closing is None:
             self._closing = Closed(1008, too_many(limit))

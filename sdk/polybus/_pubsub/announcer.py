@@ -290,7 +290,8 @@ class Interest:
         try:
             link.session.send(Message(Kind.SUBSCRIBE, pattern), link.runtime.time(), peer.key)
         except BusError as error:  # a subject that this wire keeps to itself
-            logger.warning("polybus: %r does not hear of %r: %s", peer, pattern, error)
+            now = link.runtime.time()
+            link.runtime.warnings.warn(logger, now, "polybus: %r does not hear of %r: %s", peer, pattern, error)
         else:
             link.bus._counters.sent += 1
 
@@ -350,7 +351,8 @@ class Interest:
             await done.wait()
 
     async def _restore_patterns(self, peer: Peer, patterns: Iterable[str | int], done: anyio.Event) -> None:
-        session = peer._link.session
+        link = peer._link
+        session = link.session
         try:
             if await peer.extended():
                 for pattern in patterns:
@@ -358,7 +360,8 @@ class Interest:
             elif session is not None and session.capabilities.subscribe:
                 names = ", ".join(map(repr, patterns))
                 what = "reads no subscriptions" if peer in self._unasked else "matches exact subjects only"
-                logger.warning("polybus: %s", peer.not_extended(f"it {what}, and does not hear of {names}"))
+                why = peer.not_extended(f"it {what}, and does not hear of {names}")
+                link.runtime.warnings.warn(logger, link.runtime.time(), "polybus: %s", why)
         except BusError:
             return
         finally:

@@ -295,7 +295,8 @@ class Inbox:
         self._bus._emit(SubscriptionSlow(peer=peer, pattern=self.pattern, unread=unread, dropped=self.dropped))
         text = (
             "polybus: %.200r is read too slowly: %d publications wait (queue=%d, Limits.queue_bytes=%d, when_full=%r), %d were "
-            "dropped"
+            "dropped. Read faster (what takes long belongs into a task of its own), raise queue= or Limits.queue_bytes, or "
+            "choose another when_full="
         )
         level = logging.INFO
         if (self.dropped or self._overflow) and self._lines.add(now) == 1:

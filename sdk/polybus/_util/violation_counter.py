@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Final
 
-__all__ = ["Offences", "too_many"]
+__all__ = ["Offences", "Warnings", "too_many"]
 
 _MINUTE: Final = 60.0
+_LINES: Final = 10
+"""Warnings of one kind in a minute."""
 
 
 class Offences:
@@ -24,6 +27,31 @@ class Offences:
             self._count, self._since = 0, now
         self._count += 1
         return self._count
+
+
+class Warnings:
+    """Warnings that somebody on a connection can cause: who connects again and again must not fill the log with them."""
+
+    __slots__ = ("_said",)
+
+    def __init__(self) -> None:
+        self._said: dict[str, Offences] = {}
+
+    def warn(self, logger: logging.Logger, now: float, text: str, *args: object) -> None:
+        """Write a line, unless there were many of the same kind in this minute.
+
+        Args:
+            logger: Where to.
+            now: By any clock that is not set.
+            text: A template, which is what makes its kind.
+            args: For the template.
+        """
+        count = self._said.setdefault(text, Offences()).add(now)
+        if count < _LINES:
+            logger.warning(text, *args)
+        elif count == _LINES:
+            text += " (others like this are not logged for up to a minute)"
+            logger.warning(text, *args)
 
 
 def too_many(limit: int) -> str:
