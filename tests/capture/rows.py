@@ -47,7 +47,7 @@ def run(first: int, count: int, **given: Any) -> pa.RecordBatch:
 def read_alone(rows: pa.RecordBatch) -> Decoded:
     """What rows say, each of them read by the codec by itself."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(decoder, "_MANY", 1 << 30)
+        patch.setattr(decoder, "_BATCH_THRESHOLD", 1 << 30)
         return decode(rows)
 
 

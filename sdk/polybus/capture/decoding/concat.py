@@ -1,4 +1,4 @@
-"""Decoding many rows at a time: what a task of Spark does with its range, and an export with the whole."""
+"""Decoding of small batches as large ones: used by a task of Spark for its range, and by an export for the whole."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ BYTES_AT_ONCE: Final = 16 << 20
 
 
 def decoded(batches: Iterable[pa.RecordBatch], columns: Sequence[str] | None = None) -> Iterator[Decoded]:
-    """What batches of frames say, larger ones instead of small ones; of the events some columns, or all."""
+    """Decodes batches of frames, joined to larger ones; of the events some columns, or all."""
     for rows in joined(batches):
-        with _nothing_collected():
+        with _collection_paused():
             made = decode(rows, columns=columns)
         yield made
 
@@ -45,8 +45,8 @@ def joined(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 
 @contextmanager
-def _nothing_collected() -> Iterator[None]:
-    """Without the search for cycles: decoding makes none, and hundreds of thousands of objects that would be searched."""
+def _collection_paused() -> Iterator[None]:
+    """Pauses the search for cycles: decoding makes none, and hundreds of thousands of objects that would be searched."""
     if not gc.isenabled():
         yield
         return

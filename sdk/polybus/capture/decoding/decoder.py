@@ -17,20 +17,19 @@ from ...errors import RemoteProtocolError
 from ...limits import Limits
 from ..schema import FLAG_GAP_BEFORE, QUARANTINE
 from ..store.compute import pc
-from .event_columns import EventColumns, Part, Said
-from .event_mapping import Row
+from .event_columns import ColumnarEvents, EventColumns, MessageColumns
+from .event_mapping import EventFields
+from .frame_decoders import LIMITS, MARK, FrameDecoder, decoder_for
 from .quarantine_reasons import reason_of
-from .vectorized.numpy_bytes import distinct
-from .wires import LIMITS, MARK, Wire, wire_of
 
 __all__ = ["Decoded", "decode"]
 
-_MANY: Final = 16
-"""Rows alike, from which on it is worth while to read them together."""
+_BATCH_THRESHOLD: Final = 16
+"""Rows of one connection type, from which on it is worth while to read them together."""
 
 
 class Decoded(NamedTuple):
-    """What a batch of frames says.
+    """The events of a batch of frames.
 
     ``frames`` is the number of frames that went in: those with at least one event, plus the rows of the quarantine, plus
     ``empty`` ones. Rows that only mark a gap are no frames; those that mark the begin or end of a connection count as frames,
@@ -40,9 +39,9 @@ class Decoded(NamedTuple):
     events: pa.RecordBatch
     """In the columns of `schema.EVENTS`, by (seq, sub)."""
     quarantine: pa.RecordBatch
-    """In the columns of `schema.QUARANTINE`; those of the frame that were not given are null."""
+    """In the columns of `schema.QUARANTINE`; those of the frame that the batch lacks are null."""
     empty: int
-    """Frames that say nothing, by the rules of their protocol."""
+    """Frames without a message, by the rules of their protocol."""
     frames: int
     refused: int
     """Messages that could not be read, of frames that hold others that could."""
@@ -54,38 +53,39 @@ def decode(batch: pa.RecordBatch, limits: Limits = LIMITS, columns: Sequence[str
     Args:
         batch: Rows of a capture, in any cut and any order; of their columns at least those that `frame_columns` names.
         limits: For the codecs.
-        columns: Of the events, at least one; None for all. What is not wanted is not made.
+        columns: Of the events, at least one; None for all. Others are not made.
 
     Raises:
         KeyError: A column is missing, or there is none of this name.
     """
-    work = _Work(batch)
+    work = _BatchDecoder(batch)
     gaps = 0
-    wires, which = _wires(batch, limits)
-    rest = work.read_many(wires, which, limits)
+    decoders, which = _decoders(batch, limits)
+    rest = work.read_many(decoders, which, limits)
     rows = batch if len(rest) == batch.num_rows else batch.take(pa.array(rest))
     frames, flags = rows.column("frame").to_pylist(), rows.column("flags").to_pylist()
     for row, frame, flag, number in zip(rest.tolist(), frames, flags, which[rest].tolist(), strict=True):
         if frame is not None:
-            work.read(row, frame, wires[number], flag)
+            work.read(row, frame, decoders[number], flag)
         elif flag & FLAG_GAP_BEFORE:
             gaps += 1
         else:
-            work.mark(row, wires[number])
+            work.read_mark(row, decoders[number])
     return Decoded(work.events(columns), work.quarantine(), work.empty, batch.num_rows - gaps, work.refused)
 
 
-def _wires(batch: pa.RecordBatch, limits: Limits) -> tuple[list[Wire], Any]:
-    """How frames are read, and which of these each row is (`numpy.ndarray`)."""
+def _decoders(batch: pa.RecordBatch, limits: Limits) -> tuple[list[FrameDecoder], Any]:
+    """The decoders of the frames, and the number of each row's decoder (`numpy.ndarray`)."""
     protocols, options = (batch.column(name).dictionary_encode("encode") for name in ("protocol", "options"))
     codes = protocols.indices.to_numpy().astype(np.int64) * len(options.dictionary) + options.indices.to_numpy()
-    known, which = distinct(codes)
+    known = pa.array(codes).dictionary_encode()
     names, texts = protocols.dictionary.to_pylist(), options.dictionary.to_pylist()
-    pairs = [divmod(int(code), len(texts)) for code in known]
-    return [wire_of(names[name] or "", texts[text] or "", limits) for name, text in pairs], which
+    pairs = [divmod(code, len(texts)) for code in known.dictionary.to_pylist()]
+    decoders = [decoder_for(names[name] or "", texts[text] or "", limits) for name, text in pairs]
+    return decoders, known.indices.to_numpy()
 
 
-class _Work:
+class _BatchDecoder:
     """The tables while they are made."""
 
     def __init__(self, batch: pa.RecordBatch) -> None:
@@ -96,13 +96,13 @@ class _Work:
         self._subs: list[int] = []
         self._made: list[Sequence[Any]] = []
         self._bad: list[tuple[int, str, str, int | None]] = []
-        self._parts: list[Part] = []
+        self._parts: list[ColumnarEvents] = []
 
-    def read_many(self, wires: Sequence[Wire], which: Any, limits: Limits) -> Any:
-        """What can be read many frames at a time. Gives the rows that are left."""
+    def read_many(self, decoders: Sequence[FrameDecoder], which: Any, limits: Limits) -> Any:
+        """Reads many frames at a time, as far as that can be done. Gives the rows that are left."""
         left = np.ones(len(which), bool)
-        for number, wire in enumerate(wires):
-            for read in wire.many:
+        for number, decoder in enumerate(decoders):
+            for read in decoder.batch_readers:
                 places = np.flatnonzero(left & (which == number))
                 frames = self.batch.column("frame")
                 if len(places) < len(frames):
@@ -110,15 +110,15 @@ class _Work:
                 if frames.null_count:
                     there = pc.is_valid(frames)
                     frames, places = frames.filter(there), places[there.to_numpy(zero_copy_only=False)]
-                if len(frames) >= _MANY and (part := read(frames, limits)) is not None:
-                    self._parts.append(Part(places[part.rows], part.columns))
+                if len(frames) >= _BATCH_THRESHOLD and (part := read(frames, limits)) is not None:
+                    self._parts.append(ColumnarEvents(places[part.rows], part.columns))
                     left[places[part.rows]] = False
         return np.flatnonzero(left)
 
-    def read(self, row: int, frame: bytes, wire: Wire, flags: int) -> None:
-        """One frame."""
+    def read(self, row: int, frame: bytes, decoder: FrameDecoder, flags: int) -> None:
+        """Reads one frame."""
         try:
-            messages = wire.decode(frame)
+            messages = decoder.decode(frame)
         except RemoteProtocolError as error:
             self._refuse(row, error, flags)
             return
@@ -131,7 +131,7 @@ class _Work:
                 continue
             self._rows.append(row)
             self._subs.append(sub)
-            self._made.append(wire.reading(message))
+            self._made.append(decoder.mapper(message))
             sub += 1
         if not sub:
             if wrong is None:
@@ -140,20 +140,20 @@ class _Work:
                 self.refused -= sum(isinstance(message, RemoteProtocolError) for message in messages)
                 self._refuse(row, wrong, flags)
 
-    def mark(self, row: int, wire: Wire) -> None:
-        """A row that says that a connection has begun or ended."""
+    def read_mark(self, row: int, decoder: FrameDecoder) -> None:
+        """Reads a row that marks the begin or the end of a connection."""
         try:
-            said = json.loads(wire.options)[MARK]
-            kind = "open" if said["state"] == "open" else "close"
-            data = None if kind == "open" else json.dumps({k: said[k] for k in ("code", "reason") if k in said}).encode()
+            mark = json.loads(decoder.options)[MARK]
+            kind = "open" if mark["state"] == "open" else "close"
+            data = None if kind == "open" else json.dumps({k: mark[k] for k in ("code", "reason") if k in mark}).encode()
         except (ValueError, KeyError, TypeError, RecursionError):
             self._bad.append((row, "malformed", "a row without a frame, that says neither of a gap nor of a connection", None))
             return
-        name = str(said.get("code")) if kind == "close" else None
+        name = str(mark.get("code")) if kind == "close" else None
         content = None if data is None else "application/json"
         self._rows.append(row)
         self._subs.append(0)
-        self._made.append(Row(kind, None, None, None, content, None, data, None, None, name, None, None, None, ""))
+        self._made.append(EventFields(kind, None, None, None, content, None, data, None, None, name, None, None, None, ""))
 
     def _refuse(self, row: int, error: RemoteProtocolError, flags: int) -> None:
         reason = "unknown_protocol" if error.reason == "unknown_protocol" else reason_of(error, flags)
@@ -163,8 +163,8 @@ class _Work:
 
     def events(self, columns: Sequence[str] | None) -> pa.RecordBatch:
         """The events, in the order of the rows."""
-        said = Said(self._rows, self._subs, self._made, self._parts, all=columns is None)
-        return EventColumns(self.batch, said).table(columns)
+        messages = MessageColumns(self._rows, self._subs, self._made, self._parts, all=columns is None)
+        return EventColumns(self.batch, messages).table(columns)
 
     def quarantine(self) -> pa.RecordBatch:
         """The frames that could not be read."""

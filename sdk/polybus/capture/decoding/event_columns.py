@@ -12,7 +12,7 @@ from attrs import frozen
 
 from ..schema import EVENTS, FRAMES
 from ..store.compute import pc
-from .event_mapping import Row
+from .event_mapping import FIELDS
 
 __all__ = [
     "KINDS",
@@ -20,20 +20,20 @@ __all__ = [
     "REQUEST",
     "RESPONSE",
     "Column",
+    "ColumnarEvents",
     "EventColumns",
-    "Part",
-    "Said",
+    "MessageColumns",
     "frame_columns",
     "good_answers",
 ]
 
 Column: TypeAlias = pa.Array | Callable[[], pa.Array]
-"""Of a part: there already, or what makes it."""
+"""A column that is there already, or a function that makes it."""
 
 KINDS: Final = pa.array(["request", "response", "publish"])
 REQUEST, RESPONSE, PUBLISH = range(3)
-_TYPES: Final = dict.fromkeys(Row._fields, pa.string()) | {"data": pa.binary(), "code": pa.int32(), "ttl_ms": pa.int64()}
-_PLACES: Final = {name: place for place, name in enumerate(Row._fields)}
+_TYPES: Final = dict.fromkeys(FIELDS, pa.string()) | {"data": pa.binary(), "code": pa.int32(), "ttl_ms": pa.int64()}
+_PLACES: Final = {name: place for place, name in enumerate(FIELDS)}
 _FIELDS: Final = {
     "subject": "subject",
     "datacontenttype": "content",
@@ -48,7 +48,7 @@ _FIELDS: Final = {
     "reply_to": "reply_to",
     "client": "client",
 }
-"""The columns that a message says by itself, and their names in `readings.Row`."""
+"""The columns that come from the message, and their names in `EventFields`."""
 _DECODED: Final = frozenset(("protocol", "frame", "options", "flags"))
 """The columns of frames without which nothing is decoded."""
 _FROM: Final[Mapping[str, Sequence[str]]] = {
@@ -59,15 +59,15 @@ _FROM: Final[Mapping[str, Sequence[str]]] = {
     "expires_at": ("ts_ns",),
     "deadline_ns": ("deadlines_ns",),
 }
-"""What columns of events are made of, beside what is decoded and beside columns of the same name."""
+"""Sources of columns of events, beside the decoded message and beside columns of the same name."""
 _STAMP: Final = pa.timestamp("us", tz="UTC")
 _LAST_US: Final = 253_402_300_799_999_999
 """The end of the year 9999, in microseconds: as far as time stamps are read everywhere."""
 
 
 @frozen(eq=False)
-class Part:
-    """Events of some of the rows, one each, as columns by the names of `readings.Row`; a name that is missing is null."""
+class ColumnarEvents:
+    """Events of some of the rows, one each, as columns by the names of `EventFields`; a name that is missing is null."""
 
     rows: Any
     """Their places (`numpy.ndarray`)."""
@@ -97,19 +97,24 @@ def frame_columns(names: Iterable[str]) -> list[str]:
     return [name for name in FRAMES.names if name in needed]
 
 
-class Said:
-    """What the messages of a batch say, in the order of their rows.
+class MessageColumns:
+    """The fields of the messages of a batch, in the order of their rows.
 
     Args:
-        rows: Of what was read one by one.
+        rows: Rows of the messages that were read one by one.
         subs: Numbers of these messages in their frames.
-        made: What each of them says, as in `readings.Row`.
-        parts: What was read many at a time.
-        all: Whether every field will be asked for: then it is cheaper to take them apart at once.
+        made: Their fields, as in `EventFields`.
+        parts: The messages that were read many at a time.
+        all: Every field will be asked for: then it is cheaper to take them apart at once.
     """
 
     def __init__(
-        self, rows: list[int], subs: list[int], made: Sequence[Sequence[Any]], parts: Sequence[Part], all: bool = False
+        self,
+        rows: list[int],
+        subs: list[int],
+        made: Sequence[Sequence[Any]],
+        parts: Sequence[ColumnarEvents],
+        all: bool = False,
     ) -> None:
         self._made = made
         self._columns = tuple(zip(*made, strict=True)) if all else ()
@@ -123,10 +128,10 @@ class Said:
             self.rows, self.subs, self._order = self.rows[order], self.subs[order], pa.array(order)
 
     def column(self, name: str) -> pa.Array:
-        """A field of `readings.Row`."""
+        """A field of `EventFields`."""
         place = _PLACES[name]
-        said = self._columns[place] if self._columns else list(map(itemgetter(place), self._made))
-        own = pa.array(said, _TYPES[name])
+        values = self._columns[place] if self._columns else list(map(itemgetter(place), self._made))
+        own = pa.array(values, _TYPES[name])
         whole = pa.concat_arrays([own, *(part.column(name) for part in self._parts)]) if self._parts else own
         return whole if self._order is None else whole.take(self._order)
 
@@ -134,10 +139,10 @@ class Said:
 class EventColumns:
     """Makes the columns of `schema.EVENTS`."""
 
-    def __init__(self, batch: pa.RecordBatch, said: Said) -> None:
+    def __init__(self, batch: pa.RecordBatch, messages: MessageColumns) -> None:
         self._batch = batch
-        self._said = said
-        self._rows = None if np.array_equal(said.rows, np.arange(batch.num_rows)) else pa.array(said.rows)
+        self._messages = messages
+        self._rows = None if np.array_equal(messages.rows, np.arange(batch.num_rows)) else pa.array(messages.rows)
         self._made: dict[str, pa.Array] = {}
         self._makers: dict[str, Callable[[], pa.Array]] = {
             "id": self._id,
@@ -145,9 +150,9 @@ class EventColumns:
             "type": lambda: pc.binary_join_element_wise(self.column("protocol"), self.column("kind"), "."),
             "time": lambda: self._time().cast(_STAMP),
             "time_ns": lambda: self.column("ts_ns"),
-            "specversion": lambda: pa.repeat(pa.scalar("1.0"), len(said.rows)),
+            "specversion": lambda: pa.repeat(pa.scalar("1.0"), len(messages.rows)),
             "expires_at": lambda: _ends(self._time(), self.column("ttl_ms")).cast(_STAMP),
-            "sub": lambda: pa.array(said.subs),
+            "sub": lambda: pa.array(messages.subs),
             "nbytes": self._nbytes,
             "deadline_ns": self._deadlines,
         }
@@ -162,10 +167,10 @@ class EventColumns:
         return pa.RecordBatch.from_arrays([self.column(name) for name in schema.names], schema=schema)
 
     def column(self, name: str) -> pa.Array:
-        """One column, also of those of the frame that no event has."""
+        """One column, also one of the frame that no event has."""
         if name not in self._made:
             if name in _FIELDS:
-                self._made[name] = self._said.column(_FIELDS[name])
+                self._made[name] = self._messages.column(_FIELDS[name])
             elif name in self._makers:
                 self._made[name] = self._makers[name]()
             else:
@@ -178,11 +183,11 @@ class EventColumns:
 
     def _id(self) -> pa.Array:
         seq, sub = self.column("seq").cast(pa.string()), self.column("sub").cast(pa.string())
-        return pc.coalesce(self._said.column("id"), pc.binary_join_element_wise(self.column("capture_id"), seq, sub, "/"))
+        return pc.coalesce(self._messages.column("id"), pc.binary_join_element_wise(self.column("capture_id"), seq, sub, "/"))
 
     def _source(self) -> pa.Array:
         sender = pc.if_else(pc.equal(self.column("direction"), 1), self.column("peer"), self.column("capture_id"))
-        return pc.coalesce(self._said.column("source"), sender)
+        return pc.coalesce(self._messages.column("source"), sender)
 
     def _nbytes(self) -> pa.Array:
         sizes = pc.fill_null(pc.binary_length(self._batch.column("frame")), 0)
@@ -197,12 +202,12 @@ class EventColumns:
         left = {row: iter(deadlines) for row, deadlines in enumerate(given.to_pylist()) if deadlines}
         found = [
             next(left[row], None) if row in left and one == "request" else None
-            for row, one in zip(self._said.rows.tolist(), kinds.to_pylist(), strict=True)
+            for row, one in zip(self._messages.rows.tolist(), kinds.to_pylist(), strict=True)
         ]
         return pa.array(found, pa.int64())
 
 
 def _ends(time: pa.Array, ttl: pa.Array) -> pa.Array:
-    """When what has a time to live is over, in microseconds."""
+    """The ends of times to live, in microseconds."""
     longest = pc.divide(pc.subtract(_LAST_US, time), 1000)
     return pc.add(time, pc.multiply(pc.min_element_wise(ttl, longest, skip_nulls=False), 1000))

@@ -1,4 +1,4 @@
-"""What the table of events says of a message, protocol by protocol."""
+"""The fields of an event that come from its message, protocol by protocol."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ import msgspec
 from ...errors import BusError, Code
 from ...message import Kind, Message
 
-__all__ = ["Reading", "Row", "reading_for"]
+__all__ = ["FIELDS", "EventFields", "EventMapper", "mapper_for"]
 
-Reading: TypeAlias = Callable[[Message], list[Any]]
+EventMapper: TypeAlias = Callable[[Message], list[Any]]
 
 _KINDS: Final[Mapping[str, str]] = {
     Kind.REQUEST.value: "request",
@@ -39,10 +39,10 @@ _COMMANDS: Final = {
     "Heartbeat": "heartbeat",
 }
 _FIRST_RESERVED: Final = 0xFFFF0000
-"""Of CSB's actions: those of the bus itself, whose subject stands in the payload."""
+"""From here on CSB's actions are those of the bus itself, whose subject stands in the payload."""
 
 
-class Row(NamedTuple):
+class EventFields(NamedTuple):
     """The columns of an event that depend on its message; the rest is the frame's."""
 
     kind: str
@@ -61,13 +61,14 @@ class Row(NamedTuple):
     client: str
 
 
+FIELDS: Final = EventFields._fields
 _SUBJECT, _ID, _SOURCE, _SCHEMA, _CORRELATION, _PRIORITY, _REPLY_TO, _CLIENT = (
-    Row._fields.index(name) for name in ("subject", "id", "source", "schema", "correlation", "priority", "reply_to", "client")
+    FIELDS.index(name) for name in ("subject", "id", "source", "schema", "correlation", "priority", "reply_to", "client")
 )
 
 
 def _plain(message: Message) -> list[Any]:
-    """What holds for every protocol: the fields of a `Row`."""
+    """The fields as far as every protocol has them."""
     kind = _KINDS[message.kind._value_]
     data, content = message.raw, message.format.content_type
     code: int | None = None
@@ -76,7 +77,7 @@ def _plain(message: Message) -> list[Any]:
     elif kind == "response":
         code = 0
     if data is None:
-        data, content = _made(message)
+        data, content = _made_body(message)
     subject, id, ttl = message.subject, message.id, message.ttl
     return [
         kind,
@@ -96,15 +97,13 @@ def _plain(message: Message) -> list[Any]:
     ]
 
 
-def _made(message: Message) -> tuple[bytes | None, str]:
-    """The body of what has none: of a failure its text, of control what it says."""
-    said = message._attributes
-    if message.code is not None and said:
-        kept = {name: said[name] for name in ("text", "reason", "detail") if said.get(name) not in (None, "")}
-    elif message.kind is Kind.CONTROL and said:
-        kept = {name: value for name, value in said.items() if name != "encoding"}
-    else:
-        kept = {}
+def _made_body(message: Message) -> tuple[bytes | None, str]:
+    """A body for a message without one: of a failure its text, of control its attributes."""
+    attributes, kept = message.attributes, {}
+    if message.code is not None:
+        kept = {name: attributes[name] for name in ("text", "reason", "detail") if attributes.get(name) not in (None, "")}
+    elif message.kind is Kind.CONTROL:
+        kept = {name: value for name, value in attributes.items() if name != "encoding"}
     try:
         value = kept or (message.body if message.has_body else None)
         return (None, "") if value is None else (msgspec.json.encode(value, enc_hook=str), "application/json")
@@ -112,11 +111,11 @@ def _made(message: Message) -> tuple[bytes | None, str]:
         return None, ""  # a value that JSON has no form for
 
 
-def _ubre(names: Mapping[int, str]) -> Reading:
+def _ubre(names: Mapping[int, str]) -> EventMapper:
     return _plain
 
 
-def _csb(names: Mapping[int, str]) -> Reading:
+def _csb(names: Mapping[int, str]) -> EventMapper:
     def read(message: Message) -> list[Any]:
         row = _plain(message)
         row[_CORRELATION] = None
@@ -138,19 +137,18 @@ def _csb(names: Mapping[int, str]) -> Reading:
 _REPLY: Final = ":RespondTo:RPC"
 
 
-def _jrep(names: Mapping[int, str]) -> Reading:
+def _jrep(names: Mapping[int, str]) -> EventMapper:
     def read(message: Message) -> list[Any]:
         row = _plain(message)
-        said = message._attributes or {}
         if row[0] == "request":
             row[_CORRELATION] = (message.reply_to or "").removesuffix(_REPLY)
         elif row[0] == "response":
             row[_CORRELATION] = f"{message.subject}:{message.id}"
         elif message.kind is Kind.CONTROL:
-            row[0] = _COMMANDS.get(str(said.get("CommandType")), "control")
+            row[0] = _COMMANDS.get(str(message.attributes.get("CommandType")), "control")
         elif message.kind is Kind.CANCEL and type(message.id) is tuple:
             row[_CORRELATION] = str(message.id[0]).removesuffix(_REPLY)
-        priority = said.get("PriorityProcessing")
+        priority = message.attributes.get("PriorityProcessing")
         if priority is not None:
             row[_PRIORITY] = str(priority)
         return row
@@ -158,7 +156,7 @@ def _jrep(names: Mapping[int, str]) -> Reading:
     return read
 
 
-def _uprotocol(names: Mapping[int, str]) -> Reading:
+def _uprotocol(names: Mapping[int, str]) -> EventMapper:
     def read(message: Message) -> list[Any]:
         row = _plain(message)
         event = getattr(message, "event", None)
@@ -173,14 +171,14 @@ def _uprotocol(names: Mapping[int, str]) -> Reading:
     return read
 
 
-_READINGS: Final = {"ubre": _ubre, "csb": _csb, "jrep": _jrep, "uprotocol": _uprotocol}
+_MAPPERS: Final = {"ubre": _ubre, "csb": _csb, "jrep": _jrep, "uprotocol": _uprotocol}
 
 
-def reading_for(protocol: str, names: Mapping[int, str]) -> Reading:
-    """What makes rows (the fields of `Row`) of the messages of a protocol; a plugin's are read as far as all are alike.
+def mapper_for(protocol: str, names: Mapping[int, str]) -> EventMapper:
+    """The function that makes the fields of an event of a message; for a plugin, the fields that every protocol has.
 
     Args:
         protocol: Its name.
         names: Of actions that have numbers.
     """
-    return _READINGS.get(protocol, _ubre)(names)
+    return _MAPPERS.get(protocol, _ubre)(names)

@@ -1,4 +1,4 @@
-"""Frames without their bodies: what a message is for, whom it is for and how it went, but not what it says."""
+"""Frames without their bodies: the purpose, the addressee and the result of a message, but not its content."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def _csb(frame: bytes, options: Mapping[str, Any]) -> bytes:
 
 
 def _csb_payload(frame: bytes, front: int, action: int) -> int:
-    """Where the body begins in an action of the bus itself."""
+    """The place of the body in an action of the bus itself."""
     start = front + 8
     if action in _WITH_SUBJECT:
         size = int.from_bytes(frame[start : start + 2], "big")

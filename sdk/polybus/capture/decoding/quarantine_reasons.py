@@ -1,4 +1,4 @@
-"""Why a frame is in quarantine: from what a codec says to the closed list of `schema.QUARANTINE_REASONS`."""
+"""Reasons for quarantine: from the error of a codec to the closed list of `schema.QUARANTINE_REASONS`."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ _BY_TEXT: Final = (
 
 
 def reason_of(error: RemoteProtocolError, flags: int = 0) -> str:
-    """The word for an error, given the flags of the row: what the recorder has cut or blanked is no fault of the frame."""
+    """The word for an error, given the flags of the row: a frame that the recorder has cut or blanked is not at fault."""
     if flags & FLAG_TRUNCATED:
         return "truncated"
     if flags & FLAG_REDACTED:

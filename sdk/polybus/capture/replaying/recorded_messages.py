@@ -19,7 +19,7 @@ from attrs import define, field, frozen
 from ...errors import RemoteProtocolError
 from ...message import Kind, Message
 from ...subjects import matches
-from ..decoding.wires import MARK, wire_of
+from ..decoding.frame_decoders import MARK, decoder_for
 from ..schema import DIRECTION_IN, DIRECTION_OUT, FLAG_GAP_BEFORE
 from ..store.reader import Capture, Segment, lost
 
@@ -262,7 +262,7 @@ def _is_end(options: str) -> bool:
 
 def _messages(protocol: str, options: str, frame: bytes, skipped: Counter[str]) -> Iterator[Message]:
     try:
-        messages: Sequence[Any] = wire_of(protocol, options).decode(frame)
+        messages: Sequence[Any] = decoder_for(protocol, options).decode(frame)
     except RemoteProtocolError:
         skipped["unreadable"] += 1
         return

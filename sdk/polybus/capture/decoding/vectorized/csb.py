@@ -1,7 +1,7 @@
 """The usual frames of CSB, read many at a time over Arrow's buffers.
 
-Only what is beyond doubt is read here, and with the same result as by the codec; the rest is left to it. Unlike other frames
-(see `alike`) these say everything in numbers at fixed places.
+Only frames beyond doubt are read here, and with the same result as by the codec; the rest is left to it. Unlike other frames
+(see `templates`) these hold everything in numbers at fixed places.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from ....body import JSON, OCTETS
 from ....limits import Limits
 from ....protocols._rules import fault_in_subject
 from ...store.compute import pc
-from ..event_columns import KINDS, PUBLISH, REQUEST, RESPONSE, Column, Part, good_answers
-from .json_check import sound_json
-from .numpy_bytes import Bytes, distinct
+from ..event_columns import KINDS, PUBLISH, REQUEST, RESPONSE, Column, ColumnarEvents, good_answers
+from .json_check import valid_json
+from .numpy_bytes import FrameBytes, distinct
 
 __all__ = ["read_csb"]
 
@@ -31,16 +31,16 @@ _NO_TTL: Final = 0xFFFFFFFF
 _BINARY, _JSON = 0, 2
 
 
-def read_csb(frames: pa.Array, names: Mapping[int, str], wrapped: bool, limits: Limits) -> Part | None:
-    """Requests and good answers of applications, and what goes by name without extras, whose payload is bytes or JSON.
+def read_csb(frames: pa.Array, names: Mapping[int, str], wrapped: bool, limits: Limits) -> ColumnarEvents | None:
+    """Requests and good answers of applications, and messages by name without extras, whose payload is bytes or JSON.
 
     Args:
         frames: Without nulls.
         names: Of actions.
-        wrapped: Whether the number of a client is in front.
+        wrapped: The number of a client is in front.
         limits: Of the codec.
     """
-    whole = Bytes(frames)
+    whole = FrameBytes(frames)
     data, starts, stops = whole.data, whole.begins, whole.ends
     front = 4 if wrapped else 0
     rows = np.flatnonzero(stops - starts >= 8 + front)
@@ -65,7 +65,7 @@ def read_csb(frames: pa.Array, names: Mapping[int, str], wrapped: bool, limits: 
     usual[at] &= np.array([text is not None for text in texts], bool)[which[at]]
     ends = stops[rows]
     json = np.flatnonzero(usual & (encodings == _JSON) & (ends > begins))
-    usual[json] = sound_json(whole.parts(begins[json], ends[json]), limits.depth)
+    usual[json] = valid_json(whole.parts(begins[json], ends[json]), limits.depth)
     rows, head, action, encodings, answers, named, which, begins, ends = (
         column[usual] for column in (rows, head, action, encodings, answers, named, which, begins, ends)
     )
@@ -88,7 +88,7 @@ def read_csb(frames: pa.Array, names: Mapping[int, str], wrapped: bool, limits: 
     }
     if wrapped:
         given["client"] = pa.array(whole.number(head - 4, 4)).cast(_TEXT)
-    return Part(rows, given)
+    return ColumnarEvents(rows, given)
 
 
 def _subject(text: bytes, limits: Limits) -> str | None:
@@ -100,8 +100,8 @@ def _subject(text: bytes, limits: Limits) -> str | None:
     return subject if fault_in_subject(subject, limits.subject) is None else None
 
 
-def _times(data: Bytes, heads: Any, named: Any) -> pa.Array:
-    """The milliseconds of what goes by name."""
+def _times(data: FrameBytes, heads: Any, named: Any) -> pa.Array:
+    """The times to live of messages by name, in milliseconds."""
     found = np.full(len(heads), _NO_TTL, np.int64)
     found[named] = data.number(heads[named] + 12, 4)
     return pa.array(found, mask=found == _NO_TTL)

@@ -1,4 +1,4 @@
-"""Which of many documents are JSON that a codec takes, found out without making values of them."""
+"""Validity of many JSON documents, found out without making values of them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from ....body import check_json
 
-__all__ = ["sound_json"]
+__all__ = ["valid_json"]
 
 _decode: Final = msgspec.json.Decoder().decode
 _skim: Final = msgspec.json.Decoder(msgspec.Raw).decode
@@ -25,13 +25,13 @@ _LARGE: Final = (b"0e000", b"0e+000", b"0" * 100)
 _IS_BLANK: Final = np.isin(np.arange(256), list(b" \t\r\n"))
 
 
-def sound_json(documents: pa.Array, depth: int, strange: Sequence[bytes] = ()) -> Any:
-    """Which of some documents are JSON without blanks around, not too deep, and hold no strange text (`numpy.ndarray`).
+def valid_json(documents: pa.Array, depth: int, strange: Sequence[bytes] = ()) -> Any:
+    """True for each document that is JSON without blanks around, not too deep, and holds no strange text (`numpy.ndarray`).
 
     Args:
         documents: Binary, without nulls.
         depth: Levels of lists and objects.
-        strange: No document with one of these in it is sound.
+        strange: No document with one of these in it is valid.
     """
     if not len(documents):
         return np.ones(0, bool)
@@ -40,12 +40,12 @@ def sound_json(documents: pa.Array, depth: int, strange: Sequence[bytes] = ()) -
     data = b"" if buffer is None else bytes(memoryview(buffer)[edges[0] : edges[-1]])
     edges = edges - edges[0]
     texts = documents.to_pylist()
-    sound = np.diff(edges) > 0
-    sound[sound] = ~_has_blanks_around(data, edges[:-1][sound], edges[1:][sound])
-    sound[[*_broken(texts), *_too_deep(texts, edges, depth)]] = False
+    valid = np.diff(edges) > 0
+    valid[valid] = ~_has_blanks_around(data, edges[:-1][valid], edges[1:][valid])
+    valid[[*_broken(texts), *_too_deep(texts, edges, depth)]] = False
     for place in _doubtful(data, edges, strange):
-        sound[place] &= _is_sound(texts[place], depth, strange)
-    return sound
+        valid[place] &= _is_valid(texts[place], depth, strange)
+    return valid
 
 
 def _has_blanks_around(data: bytes, begins: Any, ends: Any) -> Any:
@@ -75,7 +75,7 @@ def _too_deep(texts: Sequence[bytes], edges: Any, depth: int) -> Iterator[int]:
 
 
 def _doubtful(data: bytes, edges: Any, strange: Sequence[bytes]) -> set[int]:
-    """The places of those that are not known to be sound by having been skimmed, but for how deep they are."""
+    """The places of those that are not known to be valid by having been skimmed, but for how deep they are."""
     found = set[int]()
     if not data.isascii() and not _is_text(data, edges):
         found.update(_places(edges, np.flatnonzero(np.frombuffer(data, np.uint8) > 127)).tolist())
@@ -110,7 +110,7 @@ def _places(edges: Any, at: Any) -> Any:
     return np.searchsorted(edges, at, "right") - 1
 
 
-def _is_sound(text: bytes, depth: int, strange: Sequence[bytes]) -> bool:
+def _is_valid(text: bytes, depth: int, strange: Sequence[bytes]) -> bool:
     """As a codec sees it, which makes a value of it."""
     if any(part in text for part in strange):
         return False

@@ -8,14 +8,14 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
-__all__ = ["Bytes", "cut_out", "distinct", "next_of"]
+__all__ = ["FrameBytes", "cut_out", "distinct", "next_of"]
 
 _QUOTE: Final = ord('"')
 ROOM: Final = 512
 _ZEROS: Final = np.zeros(ROOM, np.uint8)
 
 
-class Bytes:
+class FrameBytes:
     """Frames one after the other.
 
     Args:
@@ -39,7 +39,7 @@ class Bytes:
 
     @cached_property
     def quotes(self) -> Any:
-        """Where quotes are, and then the end."""
+        """The places of quotes, and then the end."""
         return self.places(_QUOTE)
 
     @cached_property
@@ -52,12 +52,12 @@ class Bytes:
         return found[self.has(head, found)] + len(head)
 
     def places(self, byte: int) -> Any:
-        """Where a byte is, and then the end."""
+        """The places of a byte, and then the end."""
         end = len(self.data) - ROOM
         return np.append(np.flatnonzero(self.data[:end] == byte), end)
 
     def has(self, text: bytes, places: Any) -> Any:
-        """Whether a text begins at each of some places, which may lie a little outside of the frames."""
+        """True for each of some places at which a text begins; they may lie a little outside of the frames."""
         found = _begins_with(self._words[places], text[:8])
         for start in range(8, len(text), 8):
             found &= _begins_with(self._words[places + start], text[start : start + 8])
@@ -71,12 +71,12 @@ class Bytes:
         return found
 
     def parts(self, begins: Any, ends: Any) -> pa.Array:
-        """What stands between some places, each pair of which lies behind the one before."""
+        """The bytes between some places, each pair of which lies behind the one before."""
         return cut_out(self.data, begins, ends)
 
 
 def _begins_with(words: Any, text: bytes) -> Any:
-    """Whether numbers of eight bytes begin with up to eight letters."""
+    """True for each number of eight bytes that begins with up to eight letters."""
     if len(text) < 8:
         words = words & np.uint64((1 << 8 * len(text)) - 1)
     return words == np.uint64(int.from_bytes(text, "little"))
@@ -94,7 +94,7 @@ def next_of(places: Any, at: Any) -> Any:
 
 
 def cut_out(data: Any, begins: Any, ends: Any) -> pa.Array:
-    """What of some bytes (uint8) stands between some places, each pair of which lies behind the one before."""
+    """Cuts out of some bytes (uint8) those between some places, each pair of which lies behind the one before."""
     count = len(begins)
     offsets = np.empty(2 * count + 1, np.int32)
     offsets[0:-1:2], offsets[1::2], offsets[-1] = begins, ends, len(data)

@@ -1,4 +1,4 @@
-"""Where the usual events of uProtocol have their holes. See `alike`."""
+"""Slots of the usual events of uProtocol. See `templates`."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from ....protocols.uprotocol.cloudevents.envelope import USUAL_ID
 from ....protocols.uprotocol.cloudevents.wire import length
 from ....protocols.uprotocol.status import STATUS_URLS
 from ...store.compute import pc
-from .numpy_bytes import ROOM, Bytes, cut_out
-from .slots import BODY, DERIVED, ID, KEY, MS, Bodies, Cut
+from .numpy_bytes import ROOM, FrameBytes, cut_out
+from .slots import BODY, DERIVED, ID, KEY, MS, Slots, SlottedBodies
 from .slots_json import first_of, only, whole_numbers
 
-__all__ = ["cut_uprotocol_json", "cut_uprotocol_protobuf"]
+__all__ = ["uprotocol_json_slots", "uprotocol_protobuf_slots"]
 
 _IDS: Final = f"^{USUAL_ID}$"
 _ID, _REQID, _DATA, _TTL = b'"id":"', b'"reqid":"', b'"data_base64":"', b'"ttl":'
@@ -30,16 +30,16 @@ _FIELDS[[0x12, 0x1A, 0x22, 0x2A]] = True  # source, version, type, an attribute
 _MOST_FIELDS: Final = 12
 _PROTO, _BINARY = 0x42, 0x32
 _STATUS: Final = tuple(bytes((10, len(url))) + url for url in STATUS_URLS)
-"""How a body begins that says how a request has failed: it is no hole."""
+"""First bytes of a body with the status of a failed request: it is no slot."""
 _ANY_PROBES: Final = (b"\n\x01a\x12\x02\xff\xfe", b"\n\x01b\x12\x02\xfe\xff")
 _OTHER_PROBES: Final = (b"\xff\xfe", b"\xfe\xff")
 _STRANGE_ANY_PROBES: Final = (b"\x12\x02\xff\xfe\n\x01a", b"\x12\x02\xfe\xff\n\x01b")
 _ID_SIZE: Final = 36
 
 
-def _sorts(data: Bytes) -> tuple[Any, Any]:
-    """Which bodies do not say how a request has failed, and which are an ``Any`` as everybody writes it (1), none (2), or one
-    that is written otherwise (3): large, empty, or with its fields in another order."""
+def _body_kinds(data: FrameBytes) -> tuple[Any, Any]:
+    """True for each body that is no status of a failed request, and its kind: an ``Any`` in the usual form (1), none (2), or
+    one in another form (3): large, empty, or with its fields in another order."""
     at, sizes = data.begins, data.ends - data.begins
     url = data.data[at + 1].astype(np.int64)
     value = at + url + 2
@@ -51,31 +51,30 @@ def _sorts(data: Bytes) -> tuple[Any, Any]:
     good = np.ones(len(at), bool)
     for status in STATUS_URLS:
         good &= ~data.has(status, at + 2)
-    sorts = np.where(is_any, 1, 2)
+    kinds = np.where(is_any, 1, 2)
     for row in np.flatnonzero(~is_any):
         if check_any(data.data[data.begins[row] : data.ends[row]].tobytes()):
-            sorts[row] = 3
-    return good, sorts
+            kinds[row] = 3
+    return good, kinds
 
 
-def _bodies(present: Any, plain: pa.Array, sound: Any, written: Callable[[bytes], bytes]) -> Bodies:
+def _bodies(present: Any, plain: pa.Array, valid: Any, written: Callable[[bytes], bytes]) -> SlottedBodies:
     """
     Args:
-        present: Which rows have a body.
+        present: True for each row that has a body.
         plain: The bytes of these, as an event has them.
-        sound: Whether they are bytes at all.
+        valid: True for each that is bytes at all.
         written: As they stand in a frame.
     """
     good = ~present
-    sorts = present.astype(np.int64)
+    kinds = present.astype(np.int64)
     if len(plain):
-        fine, kinds = _sorts(Bytes(plain))
-        good[present] = fine & sound
-        sorts[present] = kinds
+        fine, kinds[present] = _body_kinds(FrameBytes(plain))
+        good[present] = fine & valid
     places = np.cumsum(present) - 1
     whole = plain.take(pa.array(places, mask=~present))
-    said = (_ANY_PROBES, _OTHER_PROBES, _STRANGE_ANY_PROBES)
-    return Bodies(good, sorts, only(whole, sorts), [(written(one), written(other)) for one, other in said], said)
+    decoded = (_ANY_PROBES, _OTHER_PROBES, _STRANGE_ANY_PROBES)
+    return SlottedBodies(good, kinds, only(whole, kinds), [(written(one), written(other)) for one, other in decoded], decoded)
 
 
 # -- JSON --------------------------------------------------------------------------------------------------------------------
@@ -85,17 +84,17 @@ _ALPHABET[list(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+
 
 
 def _decoded(texts: pa.Array) -> tuple[pa.Array, Any]:
-    """The bytes of base64, and whether each text is some, as RFC 4648 has it; null where its size says that it is none."""
+    """The bytes of base64, and True for each text that RFC 4648 takes; null where its size says that it is none."""
     sizes = pc.binary_length(texts).to_numpy(zero_copy_only=False)
-    sound = (sizes > 0) & (sizes % 4 == 0)
-    places = pa.array(np.cumsum(sound) - 1, mask=~sound)
-    if not sound.any():
-        return pa.nulls(len(texts), pa.binary()), sound
-    parts, sound[sound] = _threes(Bytes(texts.filter(pa.array(sound))))
-    return parts.take(places), sound
+    valid = (sizes > 0) & (sizes % 4 == 0)
+    places = pa.array(np.cumsum(valid) - 1, mask=~valid)
+    if not valid.any():
+        return pa.nulls(len(texts), pa.binary()), valid
+    parts, valid[valid] = _threes(FrameBytes(texts.filter(pa.array(valid))))
+    return parts.take(places), valid
 
 
-def _threes(data: Bytes) -> tuple[pa.Array, Any]:
+def _threes(data: FrameBytes) -> tuple[pa.Array, Any]:
     """The same of texts whose sizes are right."""
     begins, ends = data.begins, data.ends
     pads = data.places(ord("="))
@@ -118,15 +117,15 @@ def _threes(data: Bytes) -> tuple[pa.Array, Any]:
     return cut_out(plain, begins, ends - padding), good
 
 
-def _json_bodies(data: Bytes, present: Any) -> Callable[[Any, Any], Bodies]:
-    def bodies(begins: Any, ends: Any) -> Bodies:
-        plain, sound = _decoded(data.parts(begins, ends).filter(pa.array(present)))
-        return _bodies(present, plain, sound, lambda body: binascii.b2a_base64(body, newline=False))
+def _json_bodies(data: FrameBytes, present: Any) -> Callable[[Any, Any], SlottedBodies]:
+    def bodies(begins: Any, ends: Any) -> SlottedBodies:
+        plain, valid = _decoded(data.parts(begins, ends).filter(pa.array(present)))
+        return _bodies(present, plain, valid, lambda body: binascii.b2a_base64(body, newline=False))
 
     return bodies
 
 
-def cut_uprotocol_json(data: Bytes, limits: Limits) -> Cut | None:
+def uprotocol_json_slots(data: FrameBytes, limits: Limits) -> Slots | None:
     """``{"specversion":"1.0",...,"id":"<id>","ttl":<ms>,"reqid":"<id>",...,"data_base64":"<body>"}``."""
     sizes = data.ends - data.begins
     rows = np.flatnonzero(
@@ -144,27 +143,27 @@ def cut_uprotocol_json(data: Bytes, limits: Limits) -> Cut | None:
     first = _id(data, _ID, rows, begins)
     digits, numbers = _number(data, rows, begins)
     key = _id(data, _REQID, rows, begins)
-    holes = [(ID, *first), (MS, *digits), (KEY, *key), (BODY, begins, stops)]
-    # Holes that are not there are where the one before them ends.
-    placed = [holes[0]]
-    for kind, begin, end in holes[1:]:
+    slots = [(ID, *first), (MS, *digits), (KEY, *key), (BODY, begins, stops)]
+    # Slots that are not there are where the one before them ends.
+    placed = [slots[0]]
+    for kind, begin, end in slots[1:]:
         before = placed[-1][2]
         placed.append((kind, np.where(begin < end, begin, before), np.where(begin < end, end, before)))
     fits = (first[0] < first[1]) & (placed[-1][2] <= data.ends[rows])
     for (_, _, before), (_, begin, _) in zip(placed, placed[1:], strict=False):
         fits &= before <= begin
     kept = [(kind, begin[fits], end[fits]) for kind, begin, end in placed]
-    return Cut(rows[fits], kept, _json_bodies(data, present[fits]), numbers[fits], _IDS)
+    return Slots(rows[fits], kept, _json_bodies(data, present[fits]), numbers[fits], id_pattern=_IDS)
 
 
-def _id(data: Bytes, head: bytes, rows: Any, before: Any) -> tuple[Any, Any]:
+def _id(data: FrameBytes, head: bytes, rows: Any, before: Any) -> tuple[Any, Any]:
     """Begin and end of what may be an id behind the first of a text; 0 where there is none before some places."""
     begins, found = first_of(data, data.behind(head), rows)
     found &= begins + _ID_SIZE <= before
     return np.where(found, begins, 0), np.where(found, begins + _ID_SIZE, 0)
 
 
-def _number(data: Bytes, rows: Any, before: Any) -> tuple[tuple[Any, Any], Any]:
+def _number(data: FrameBytes, rows: Any, before: Any) -> tuple[tuple[Any, Any], Any]:
     """The same of the time to live, and the number; -1 where there is none, or where it is to be looked at."""
     begins, found = first_of(data, data.behind(_TTL), rows)
     at = np.flatnonzero(found & (begins < before))
@@ -180,7 +179,7 @@ def _number(data: Bytes, rows: Any, before: Any) -> tuple[tuple[Any, Any], Any]:
 # -- protobuf ----------------------------------------------------------------------------------------------------------------
 
 
-def cut_uprotocol_protobuf(data: Bytes, limits: Limits) -> Cut | None:
+def uprotocol_protobuf_slots(data: FrameBytes, limits: Limits) -> Slots | None:
     """``CloudEvent``: the id, then source, version, type and attributes with the reqid as the last one, then the data."""
     sizes = data.ends - data.begins
     rows = np.flatnonzero(data.has(_ID_HEAD, data.begins) & (sizes > 38) & (sizes <= limits.message))
@@ -211,21 +210,21 @@ def cut_uprotocol_protobuf(data: Bytes, limits: Limits) -> Cut | None:
     for status in _STATUS:
         present &= ~data.has(status, key_end + head)
     begin = np.where(present, key_end + head, ends)
-    holes = (
+    slots = (
         (ID, id, id + 36),
         (KEY, key, key_end),
         (DERIVED, np.where(present, key_end + 1, ends), begin),
         (BODY, begin, ends),
     )
 
-    def bodies(begins: Any, ends: Any) -> Bodies:
+    def bodies(begins: Any, ends: Any) -> SlottedBodies:
         plain = data.parts(begins, ends).filter(pa.array(present))
         return _bodies(present, plain, np.ones(len(plain), bool), bytes)
 
-    return Cut(rows, holes, bodies, ids=_IDS, joined=_protobuf)
+    return Slots(rows, slots, bodies, id_pattern=_IDS, assemble=_protobuf)
 
 
-def _protobuf(pieces: Sequence[bytes], holes: dict[int, bytes]) -> bytes:
+def _protobuf(pieces: Sequence[bytes], slots: dict[int, bytes]) -> bytes:
     head, block, tag, _, _ = pieces
-    body = holes.get(BODY)
-    return b"".join((head, holes[ID], block, holes[KEY], tag, length(body) + body if body else b""))
+    body = slots.get(BODY)
+    return b"".join((head, slots[ID], block, slots[KEY], tag, length(body) + body if body else b""))

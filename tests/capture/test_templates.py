@@ -1,4 +1,4 @@
-"""Frames that are alike but for an id, a number or a body are read as each of them is read by itself."""
+"""Frames that differ only in an id, a number or a body are read as each of them is read by itself."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from polybus.body import check_json
 from polybus.capture.decoding.decoder import decode
-from polybus.capture.decoding.vectorized import templates as alike
-from polybus.capture.decoding.vectorized.json_check import sound_json
-from polybus.capture.decoding.wires import wire_of
+from polybus.capture.decoding.frame_decoders import decoder_for
+from polybus.capture.decoding.vectorized.json_check import valid_json
+from polybus.capture.decoding.vectorized.templates import TemplateReader
 from polybus.errors import EncodeError
 
 from .generator import PROTOCOLS, traffic
@@ -23,7 +23,7 @@ from .rows import batch, read_alike, row
 
 _UUIDS = [
     "01890f5e-7b2c-8000-b18d-3c2ad1f2f4f5",
-    "01890f5e-7b2c-8000-8123-456789abcdef",  # what is put into the holes, too
+    "01890f5e-7b2c-8000-8123-456789abcdef",  # what is put into the slots, too
     "12890f5e-3c4d-8003-b123-456789abcdef",
     "01890f5e-7b2c-8000-b18d-3c2ad1f2f4f6",
     "01890F5E-7b2c-8000-b18d-3c2ad1f2f4f5",
@@ -180,8 +180,8 @@ _DATA += ["CgFhEgFi\\n", "CgFhEgFi=", "CgFhEgF=", "CgFhEg==", "CgFhEh==", "===="
 
 
 def _filled(templates: list[str], ids: list[str], **more: list[str]) -> st.SearchStrategy[list[bytes]]:
-    """Some frames of few templates: many of them with the same pieces, and anything in their holes."""
-    holes: dict[str, Any] = {"I": st.sampled_from(ids), **{name: st.sampled_from(values) for name, values in more.items()}}
+    """Some frames of few templates: many of them with the same pieces, and anything in their slots."""
+    slots: dict[str, Any] = {"I": st.sampled_from(ids), **{name: st.sampled_from(values) for name, values in more.items()}}
 
     def frame(template: str, values: dict[str, str]) -> bytes:
         for name, value in values.items():
@@ -191,7 +191,7 @@ def _filled(templates: list[str], ids: list[str], **more: list[str]) -> st.Searc
         return template.encode()
 
     one = st.builds(
-        frame, st.shared(st.sampled_from(templates), key="t") | st.sampled_from(templates), st.fixed_dictionaries(holes)
+        frame, st.shared(st.sampled_from(templates), key="t") | st.sampled_from(templates), st.fixed_dictionaries(slots)
     )
     return st.lists(one, min_size=16, max_size=32)
 
@@ -343,27 +343,27 @@ def test_a_name_that_is_as_long_as_a_name_may_be_is_left_to_the_codec(after: byt
 def test_of_usual_traffic_hardly_anything_is_left_to_be_read_alone(protocol: str, monkeypatch: pytest.MonkeyPatch) -> None:
     rows = traffic(3_000, protocols=(protocol,)).table.combine_chunks().to_batches()[0]
     seen: list[int] = []
-    read = alike.Alike.read
+    read = TemplateReader.read
 
     def counting(*given: Any) -> Any:
         part = read(*given)
         seen.append(0 if part is None else len(part.rows))
         return part
 
-    monkeypatch.setattr(alike.Alike, "read", counting)
-    wire_of.cache_clear()
+    monkeypatch.setattr(TemplateReader, "read", counting)
+    decoder_for.cache_clear()
     found = decode(rows)
-    wire_of.cache_clear()
+    decoder_for.cache_clear()
     assert sum(seen) > 0.95 * found.events.num_rows
 
 
 def test_documents_that_are_json_only_together_are_not() -> None:
     texts = ["1", "1,2", "[3", "4]", "[5]", " 6", "7 ", '"8', '9"', "{}", "nan", "1e999", "[[1]]", '"\\x"']
-    assert sound_json(pa.array([text.encode() for text in texts]), 1).tolist() == [text in ("1", "[5]", "{}") for text in texts]
-    assert sound_json(pa.array([b"\xff", b'"\xff"', '"ö"'.encode()]), 4).tolist() == [False, False, True]
-    assert sound_json(pa.array([b'"a"', b'"b"']), 4, (b"b",)).tolist() == [True, False]
-    assert sound_json(pa.array([], pa.binary()), 4).tolist() == []
-    assert sound_json(pa.array([b"", b""]), 4).tolist() == [False, False]
+    assert valid_json(pa.array([text.encode() for text in texts]), 1).tolist() == [text in ("1", "[5]", "{}") for text in texts]
+    assert valid_json(pa.array([b"\xff", b'"\xff"', '"ö"'.encode()]), 4).tolist() == [False, False, True]
+    assert valid_json(pa.array([b'"a"', b'"b"']), 4, (b"b",)).tolist() == [True, False]
+    assert valid_json(pa.array([], pa.binary()), 4).tolist() == []
+    assert valid_json(pa.array([b"", b""]), 4).tolist() == [False, False]
 
 
 _FRAGMENTS = [*'[]{}",:\\ \n0e19+-.', "ö", "null", '"a":', "\\u00e4", "\\ud800", "1e999", "9" * 110]
@@ -384,4 +384,4 @@ def test_many_documents_are_judged_as_each_of_them_alone(texts: list[str | bytes
 
     before = data.draw(st.integers(0, 2))
     array = pa.array([b"[" * before, *documents, b"]"], pa.binary())[1:-1]
-    assert sound_json(array, depth, strange).tolist() == [sound(document) for document in documents]
+    assert valid_json(array, depth, strange).tolist() == [sound(document) for document in documents]

@@ -1,0 +1,67 @@
+"""Decoders of the frames of connections, by protocol and options."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+from typing import Any, Final
+
+from attrs import evolve, frozen
+
+from ...errors import RemoteProtocolError
+from ...limits import Limits
+from ...message import Message
+from ...plugins import Codec
+from ...plugins.registry import find_protocol, find_reader
+from .event_mapping import EventMapper, mapper_for
+from .vectorized import BatchReader, batch_readers_for
+
+__all__ = ["LIMITS", "MARK", "FrameDecoder", "decoder_for"]
+
+LIMITS: Final = Limits(message=1 << 30)
+"""A frame that has passed a link was within its limits; only the depth protects the decoder itself."""
+MARK: Final = "link"
+"""The member of the options by which a row without a frame marks the begin or the end of its connection."""
+
+
+@frozen(eq=False)
+class FrameDecoder:
+    """Decodes the frames of some connections."""
+
+    decode: Callable[[bytes], Sequence[Message | RemoteProtocolError]]
+    mapper: EventMapper
+    options: str
+    batch_readers: Sequence[BatchReader] = ()
+
+
+@lru_cache(maxsize=256)
+def decoder_for(protocol: str, options: str, limits: Limits = LIMITS) -> FrameDecoder:
+    """The decoder for a protocol with the options that a row has; where it has none, the one that reads the most."""
+
+    def unknown(frame: bytes) -> Sequence[Message]:
+        raise RemoteProtocolError(problem, reason="unknown_protocol")
+
+    names: dict[int, str] = {}
+    problem = ""
+    adapter: Any = None
+    codec: Codec | None = None
+    try:
+        given = json.loads(options) if options else None
+        if given is not None and not isinstance(given, dict):
+            raise ValueError(f"the options are no object: {options:.80}")
+        chosen = dict(given or {})
+        chosen.pop(MARK, None)
+        actions = chosen.pop("actions", None)
+        find = find_reader if given is None else find_protocol
+        adapter = find(protocol, {name: str(value) for name, value in chosen.items()})
+        if actions:
+            adapter = evolve(adapter, actions=actions)
+            names = {number: name for name, number in adapter.actions}
+        codec = adapter.codec(limits)
+    except (ValueError, TypeError, RecursionError) as error:
+        problem = str(error) or type(error).__name__
+    mapper = mapper_for(protocol, names)
+    if codec is None:
+        return FrameDecoder(unknown, mapper, options)
+    return FrameDecoder(codec.decode, mapper, options, batch_readers_for(protocol, adapter, codec, mapper, names))
