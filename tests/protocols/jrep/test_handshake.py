@@ -9,15 +9,21 @@ import pytest
 from polybus import Kind, Limits, Message, Unauthorized
 from polybus.plugins import CloseWanted, Ready, Refused, Role
 from polybus.protocols import Jrep
-from polybus.protocols.jrep.handshake import EVENTS, FIRST, VERBS, Action, Dialect, State, step_of
+from polybus.protocols.jrep.handshake import EVENTS, FIRST, VERBS, Action, Dialect, FederationState, step_of
 from polybus.protocols.jrep.session import JrepSession
 from polybus.protocols.jrep.states import STATES as BUS_STATES
 
 DIALECTS: tuple[Dialect, ...] = ("auto", "v3", "legacy")
 ROLES: tuple[Role, ...] = ("client", "server")
-STATES_OF: dict[Role, list[State]] = {
-    "client": [State.ASSOCIATING, State.TRYING, State.QUEUEING, State.CONNECTED, State.CLOSED],
-    "server": [State.LISTENING, State.SYNCING, State.CONNECTED, State.CLOSED],
+STATES_OF: dict[Role, list[FederationState]] = {
+    "client": [
+        FederationState.ASSOCIATING,
+        FederationState.TRYING,
+        FederationState.QUEUEING,
+        FederationState.CONNECTED,
+        FederationState.CLOSED,
+    ],
+    "server": [FederationState.LISTENING, FederationState.SYNCING, FederationState.CONNECTED, FederationState.CLOSED],
 }
 
 
@@ -48,7 +54,7 @@ def shaken(client: Jrep, server: Jrep) -> tuple[JrepSession, JrepSession]:
         for frame in answers:
             here.receive(frame, 0.0)
         if not frames and not answers:
-            if here.state is State.CONNECTED:
+            if here.federation.state is FederationState.CONNECTED:
                 break
             here.tick(float(turn))
     return here, there
@@ -63,8 +69,8 @@ def test_every_state_has_an_answer_to_every_verb(role: Role, dialect: Dialect) -
             step = step_of(role, dialect, state, event)
             assert isinstance(step.action, Action)
             assert step.then in STATES_OF[role]
-            assert (step.then is State.CLOSED) <= (
-                step.action in (Action.VIOLATE, Action.LEAVE, Action.RENEW) or state is State.CLOSED
+            assert (step.then is FederationState.CLOSED) <= (
+                step.action in (Action.VIOLATE, Action.LEAVE, Action.RENEW) or state is FederationState.CLOSED
             )
 
 
@@ -83,11 +89,11 @@ def test_a_session_survives_every_verb_in_every_state(role: Role, dialect: Diale
         ):
             one = session(role, dialect)
             one.frames_to_send()
-            one.state = state
+            one.federation.state = state
             one.receive(command("ServerBus" if role == "server" else "ClientBus", verb, **parts), 1.0)
             step = step_of(role, dialect, state, verb if verb in VERBS else "unknown")
             refused = [event for event in one.events() if isinstance(event, Refused)]
-            assert one.state is step.then or refused
+            assert one.federation.state is step.then or refused
             if step.action in (Action.REFUSE, Action.VIOLATE, Action.EXPIRED):
                 assert len(refused) == 1
             one.frames_to_send()
@@ -98,12 +104,12 @@ def test_a_session_survives_every_verb_in_every_state(role: Role, dialect: Diale
 def test_two_of_ours_find_a_common_dialect_where_there_is_one(client: Dialect, server: Dialect) -> None:
     here, there = shaken(Jrep(dialect=client), Jrep(dialect=server))
     if {client, server} == {"v3", "legacy"}:
-        assert here.state is not State.CONNECTED
-        assert there.state is State.LISTENING
+        assert here.federation.state is not FederationState.CONNECTED
+        assert there.federation.state is FederationState.LISTENING
     else:
-        assert here.state is there.state is State.CONNECTED
-        assert here.ours
-        assert there.ours
+        assert here.federation.state is there.federation.state is FederationState.CONNECTED
+        assert here.federation.ours
+        assert there.federation.ours
         assert [event for event in here.events() if isinstance(event, Ready)] == [Ready()]
         assert [event for event in there.events() if isinstance(event, Ready)] == [Ready()]
 
@@ -166,7 +172,7 @@ def test_a_client_falls_back_after_an_empty_answer_and_after_silence() -> None:
             client.tick(due)
         assert [word["CommandType"] for word in said(client)] == ["ConnectToQueue"]
         client.receive(command("ClientBus", "FinishAssociation", RemoteServices="ServerBus"), 2.0)
-        assert client.state is State.CONNECTED  # it was only slow
+        assert client.federation.state is FederationState.CONNECTED  # it was only slow
 
 
 def test_an_associate_without_remote_services_is_answered_with_an_error_at_once() -> None:
@@ -175,7 +181,7 @@ def test_an_associate_without_remote_services_is_answered_with_an_error_at_once(
     (complaint,) = said(server)
     assert complaint["ToSubject"] == "ClientBusErrors"
     assert "RemoteServices" in complaint["ErrorMessage"]
-    assert server.state is State.LISTENING
+    assert server.federation.state is FederationState.LISTENING
 
 
 def test_a_second_associate_tells_everything_anew() -> None:
@@ -233,7 +239,7 @@ def test_traffic_without_a_federation_is_told_that_its_session_has_expired() -> 
     server.receive(b'[{"ToSubject":"a","Value":1}]', 0.0)
     assert [word["CommandType"] for word in said(server)] == ["SessionExpired"]
     assert [type(event) for event in server.events()] == [Refused]
-    assert server.state is State.LISTENING
+    assert server.federation.state is FederationState.LISTENING
 
 
 def test_a_client_whose_session_has_expired_comes_back() -> None:
@@ -320,14 +326,14 @@ def test_a_peer_cannot_speak_for_this_side_s_bus() -> None:
     (event,) = server.events()
     assert isinstance(event, Refused)
     assert event.error.reason == "reserved_subject"
-    assert server.state is State.CONNECTED
+    assert server.federation.state is FederationState.CONNECTED
 
 
 def test_the_bare_object_of_a_websocket_negotiation_is_answered() -> None:
     server = session("server")
     server.receive(b'{"CommandType":"Associate","ConnectionSessionKey":"k","WebSocketToken":"t"}', 0.0)
     assert [word.get("CommandType") for word in said(server)] == ["WebsocketNegotiationFailed"]
-    assert server.state is State.LISTENING
+    assert server.federation.state is FederationState.LISTENING
 
 
 def test_every_state_of_a_bus_has_an_answer_to_every_event() -> None:
@@ -349,7 +355,7 @@ def test_of_a_handshake_that_lists_any_number_of_services_no_more_are_taken_than
         one = Jrep(dialect="v3").session(role, Limits(subscriptions=10), random.Random(1))
         one.start(0.0)
         one.receive(command(bus, verb, RemoteServices=",".join(names)), 0.0)
-        assert one.state is State.CONNECTED
+        assert one.federation.state is FederationState.CONNECTED
         wanted = [event for event in one.events() if isinstance(event, Message)]
         assert len(wanted) <= 10 + 20
         assert len({event.subject for event in wanted}) == len(wanted)

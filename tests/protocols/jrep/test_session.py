@@ -234,7 +234,7 @@ def test_whatever_a_peer_says_a_session_never_raises(role: Role, dialect: Any, f
             assert not isinstance(event, CloseWanted) or event.code in (1000, 1001, 1002, 1006, 1009)
         for payload in session.frames_to_send():
             json.loads(payload)
-    assert len(session._wants) <= Limits().subscriptions
+    assert len(session.federation.wanted) <= Limits().subscriptions
 
 
 EVERY_PART = sorted(PROTOCOL_PARTS) + (
@@ -287,5 +287,5 @@ def test_a_peer_cannot_make_the_tables_grow_without_bound() -> None:
         server.receive(
             json.dumps([{"ToSubject": "ServerBus", "CommandType": "RemoteSubscribe", "SubjectsList": subjects}]).encode(), 0.0
         )
-    assert len(server._wants) == Limits().subscriptions
+    assert len(server.federation.wanted) == Limits().subscriptions
     assert len(server.events()) == 5000, "the bus counts and refuses the rest"

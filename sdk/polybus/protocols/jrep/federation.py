@@ -1,194 +1,114 @@
-"""What the verbs between two buses do: handshake, subjects, heartbeat, goodbye (document, "Bus Management and Handshaking")."""
+"""State of a connection between two buses. The handshake, the subscriptions and the other commands work on it."""
 
 from __future__ import annotations
 
+import random
+import string
 from collections.abc import Mapping
 from typing import Any, Final
 
-from ...errors import Code, Forbidden, RemoteProtocolError, Unauthorized
+from attrs import define, field
+
+from ...errors import Code, RemoteProtocolError
+from ...limits import Limits
 from ...message import Kind, Message
-from ...plugins import CloseWanted
-from .handshake import VERBS, State, step_of
-from .handshake_flows import Greetings, verb_of
-from .messages.checks import count_of, refuse
-from .names import CLIENT_BUS, OWN, SERVER_BUS
+from ...plugins import Capabilities, Ready, Role, SessionEvent
+from .handshake import FIRST, Dialect, FederationState
+from .messages.writer import MessageWriter
+from .names import CLIENT_BUS, SERVER_BUS
 
-__all__ = ["Federation"]
+__all__ = ["Federation", "verb_of"]
 
-_REFUSALS: Final[Mapping[int, type[Unauthorized] | type[Forbidden]]] = {4401: Unauthorized, 4403: Forbidden}
-_PATIENCE: Final = 1.0
-"""Seconds of silence after Associate before a client tries the older dialect."""
+_ALPHABET: Final = string.ascii_letters + string.digits
+_TOKEN_LENGTH: Final = 12  # 62^12: 71 bits, so that nobody guesses where an answer goes
+_TO_POLYBUS: Final = Capabilities(shared_publish=True, announce="client")
+"""Towards a bus of ours, and before it is known what the peer is."""
+_TO_BARE: Final = Capabilities(shared_publish=True, announce="both", handlers=True, extensions=False)
+"""An Errai client sends only to subjects that it was told of, and to handlers as to any other."""
 
 
-class Federation(Greetings):
-    """What the verbs do with the state of a federation; `Action` names the methods."""
+@define(eq=False)
+class Federation:
+    """Federation of this bus with that of the peer: its state, what each side can receive, and what waits to be taken."""
 
-    __slots__ = ()
+    writer: MessageWriter
+    role: Role
+    dialect: Dialect
+    limits: Limits
+    rng: random.Random
+    heartbeat: float
+    """Seconds between two Heartbeat messages of ours; 0: none."""
+    state: FederationState = field(init=False)
+    own_bus: str = field(init=False)
+    other_bus: str = field(init=False)
+    """Subject of the other bus's management."""
+    capabilities: Capabilities = field(default=_TO_POLYBUS, init=False)
+    ours: bool = field(default=False, init=False)
+    """True once the peer has said that it is a polybus."""
+    ready: bool = field(default=False, init=False)
+    """True once the link has been told that it is up."""
+    renewing: bool = field(default=False, init=False)
+    """True while a client that is connected goes through the legacy handshake anew."""
+    answers_announced: bool = field(default=False, init=False)
+    """True if the peer answers only on subjects that it was told of: Errai's clients, and its servers until 2.3."""
+    greeting: str | None = field(default=None, init=False)
+    """Verb of the answer to a handshake that is written when it is known what else to tell."""
+    offers: Mapping[str, str] | None = field(default=None, init=False)
+    """Parts of FinishAssociation, from the transport of a client that associates: it marks the payload with them."""
+    announced: dict[str, set[str]] = field(factory=dict, init=False)
+    """Services that the peer knows of, with the subjects that stand behind each."""
+    wanted: dict[str, None] = field(factory=dict, init=False)
+    """Subjects that the peer can receive."""
+    documents: list[bytes] = field(factory=list, init=False)
+    """Messages that wait to be sent."""
+    events: list[Message | SessionEvent] = field(factory=list, init=False)
+    """Events that wait for the link."""
+    due: float | None = field(default=None, init=False)
+    """Time to fall back, or to beat."""
+    heard: float = field(default=0.0, init=False)
+    """Time of the last payload."""
+    silence: float | None = field(default=None, init=False)
+    """Seconds without a payload that the peer's own heartbeat allows."""
+    missed: float | None = field(default=None, init=False)
+    """Time to look whether the peer's heartbeat is missing."""
 
-    state: State  # declared in `Tables`; again here for type checkers, because this half sets it too
+    def __attrs_post_init__(self) -> None:
+        self.state = FIRST[self.role, self.dialect]
+        self.own_bus, self.other_bus = (CLIENT_BUS, SERVER_BUS) if self.role == "client" else (SERVER_BUS, CLIENT_BUS)
 
-    # -- moving ----------------------------------------------------------------------------------------------------------
+    def token(self) -> str:
+        """Make the random part of ids, or the key of a session."""
+        return "".join(self.rng.choices(_ALPHABET, k=_TOKEN_LENGTH))
 
-    def start(self, now: float) -> None:
-        """The connection is there: a client says its first word."""
-        self._heard = now
-        if self.role == "client":
-            if self.state is State.QUEUEING:
-                self._say("ConnectToQueue", PriorityProcessing="1", Polybus="1")
-            else:
-                names = ",".join(OWN["client"])
-                self._say("Associate", PriorityProcessing="1", RemoteServices=names, Polybus="1")
-            if self.state is State.TRYING:
-                self._due = now + _PATIENCE
+    def say(self, verb: str, **parts: Any) -> None:
+        """Queue a command for the other bus."""
+        self.documents.append(self.writer.command(self.other_bus, {"CommandType": verb, **parts}))
 
-    def _command(self, message: Message, now: float) -> None:
-        """
-        Raises:
-            RemoteProtocolError: It is not for this bus, or lacks something.
-        """
-        try:
-            verb = self._verb_for_us(message)
-        except RemoteProtocolError as error:
-            if message.subject != "":  # who negotiates a WebSocket has been told in its own words
-                self._complain(error)
-            raise
-        self._moved(verb if verb in VERBS else "unknown", message, now)
+    def say_of(self, verb: str, subject: str) -> None:
+        """Queue a command about one subject."""
+        self.say(verb, Subject=subject, PriorityProcessing="1")
 
-    def _verb_for_us(self, message: Message) -> str:
-        """
-        Raises:
-            RemoteProtocolError: It is not for this bus, or lacks something.
-        """
-        if message.subject not in ("", self._own_bus):
-            text = f"{message.subject} is not this side's bus: a peer cannot speak for it"
-            raise refuse(text, "reserved_subject")
-        verb = message.attributes.get("CommandType")
-        if type(verb) is not str:
-            raise refuse("a message to a bus needs a CommandType", "missing_part")
-        if message.subject == "":  # the bare object of a WebSocket negotiation, which is the transport's
-            self._say("WebsocketNegotiationFailed", ErrorMessage="illegal handshake")
-            raise refuse("an Associate without ToSubject: the WebSocket negotiation begins over HTTP", "handshake_order")
-        return verb
-
-    @property
-    def _own_bus(self) -> str:
-        return CLIENT_BUS if self.role == "client" else SERVER_BUS
-
-    def _moved(self, event: str, message: Message | None, now: float) -> None:
-        """One step of the table. The state changes first, unless the action finds something wrong."""
-        before = self.state
-        step = step_of(self.role, self.dialect, before, event)
-        self.state = step.then
-        try:
-            getattr(self, step.action.value)(message, now)
-        except RemoteProtocolError as error:
-            if self.state is step.then and error.close_code is None:
-                self.state = before
-            self._complain(error)
-            raise
-
-    def _complain(self, error: RemoteProtocolError) -> None:
-        """Tell a client's bus what was wrong with a command; commands have no ErrorTo."""
-        if self.role == "server" and error.close_code is None and error.reason != "session_expired":
-            self._tell_error(error, None)
-
-    def _tell_error(self, error: RemoteProtocolError, goal: tuple[str, str | None] | None) -> None:
+    def tell_error(self, error: RemoteProtocolError, goal: tuple[str, str | None] | None) -> None:
         """Tell who asked, under (ReplyTo, ErrorTo); or a client's bus, which looks for a Throwable in it (notes 2, M11)."""
         facts = {"text": error.text, "reason": error.reason}
         code = Code.RESOURCE_EXHAUSTED if error.reason == "too_large" else Code.INVALID_ARGUMENT
         told = Message(Kind.ERROR, "", goal or ("", None), code=code, attributes=facts)
-        self._documents.append(self._writer.write(told, told.id))
+        self.documents.append(self.writer.write(told, told.id))
 
-    # -- actions: what is not expected -----------------------------------------------------------------------------------
+    def become_ready(self, now: float, legacy: bool = False) -> None:
+        """Report the end of the handshake, and every subject that the peer has named in it."""
+        self.ready = True
+        self.capabilities = _TO_POLYBUS if self.ours else _TO_BARE
+        self.answers_announced = not self.ours and (self.role == "server" or legacy)
+        self.events.append(Ready(bare=not self.ours))
+        self.events.extend(Message(Kind.SUBSCRIBE, subject) for subject in self.wanted)
+        self.due = now + self.heartbeat if self.heartbeat else None
+        self.missed = now + self.silence if self.silence is not None else None
 
-    def ignore(self, message: Message | None, now: float) -> None:
-        """Nothing."""
 
-    def refuse(self, message: Message | None, now: float) -> None:
-        """
-        Raises:
-            RemoteProtocolError: Always.
-        """
-        verb = verb_of(message)
-        if verb is not None and verb not in VERBS:
-            raise refuse(f"the command {verb[:60]!r} is not known", "unknown_verb")
-        raise refuse(f"{verb or 'a message'} is not expected while {self.state.value}", "handshake_order")
-
-    def violate(self, message: Message | None, now: float) -> None:
-        """
-        Raises:
-            RemoteProtocolError: Always; it ends the connection.
-        """
-        raise refuse(f"{verb_of(message)} before any handshake", "handshake_order", None, 1002)
-
-    def expired(self, message: Message | None, now: float) -> None:
-        """Somebody goes on as if there were a federation: it has to associate again (document, "SessionExpired").
-
-        Raises:
-            RemoteProtocolError: Always.
-        """
-        self._say("SessionExpired")
-        raise refuse("no federation: Associate or ConnectToQueue comes first", "session_expired")
-
-    # -- actions: the rest -----------------------------------------------------------------------------------------------
-
-    def verify(self, message: Message | None, now: float) -> None:
-        """WebsocketChannelVerify: the transport that offered a WebSocket has looked at it.
-
-        Raises:
-            RemoteProtocolError: ``handshake_order``: none was offered.
-        """
-        if self._offers is None:
-            raise refuse("WebsocketChannelVerify, but no WebSocket was offered", "handshake_order")
-
-    def beat(self, message: Message | None, now: float) -> None:
-        """Heartbeat. One of ours says how often it beats, and is held to that."""
-        interval = message.attributes.get("PolybusInterval") if message is not None else None
-        if interval is not None:
-            self._silence = 3 * max(1, count_of(interval, "PolybusInterval")) / 1000
-            self._missed = now + self._silence
-
-    def leave(self, message: Message | None, now: float) -> None:
-        """Disconnect. One of ours says the code with which its connection ends, which not every transport can."""
-        parts = message.attributes if message is not None else {}
-        reason, code = parts.get("Reason"), parts.get("PolybusCode")
-        text = reason[:200] if type(reason) is str and reason else "the peer has left"
-        if type(code) is not int or not 1000 <= code <= 4999:
-            code = 1000 if self.role == "server" else 1001
-        error = _REFUSALS[code](text) if self.role == "client" and code in _REFUSALS else None
-        self._events.append(CloseWanted(code, text, error))
-
-    def renew(self, message: Message | None, now: float) -> None:
-        """SessionExpired: the link is made anew, with all that it had announced."""
-        self._events.append(CloseWanted(1001, "the session has expired"))
-
-    def close(self, code: int, reason: str, now: float, peer_key: Any = None) -> None:
-        """Queue the goodbye."""
-        if self.state in (State.CONNECTED, State.SYNCING, State.QUEUEING):
-            parts = {"PolybusCode": code} if self.ours else {}
-            self._say("Disconnect", Reason=reason, **parts)
-        self.state = State.CLOSED
-
-    # -- time ------------------------------------------------------------------------------------------------------------
-
-    def next_tick(self) -> float | None:
-        """When to fall back, to beat, or to miss the peer's heartbeat."""
-        if self._missed is None or (self._due is not None and self._due < self._missed):
-            return self._due
-        return self._missed
-
-    def tick(self, now: float) -> None:
-        """Time has passed."""
-        if self.state is not State.CONNECTED:
-            self._due = self._missed = None
-            self._moved("silence", None, now)
-            return
-        if self._missed is not None and self._silence is not None and now >= self._missed:
-            self._missed = self._heard + self._silence
-            if now >= self._missed:
-                self.state, self._due, self._missed = State.CLOSED, None, None
-                self._events.append(CloseWanted(1006, "no heartbeat for too long"))
-                return
-        if self._due is not None and now >= self._due:
-            self._say("Heartbeat", PolybusInterval=round(self._heartbeat * 1000))
-            self._due = now + self._heartbeat
+def verb_of(message: Message | None) -> str | None:
+    """The command of a message to a bus; None of any other message."""
+    if message is None or message.kind is not Kind.CONTROL:
+        return None
+    verb = message.attributes.get("CommandType")
+    return verb if isinstance(verb, str) else None

@@ -1,4 +1,4 @@
-"""The handshakes as tables: what each verb does in each state, and what comes then. All that is about transitions stands here.
+"""Tables of the handshakes: the action of each verb in each state, and the state that follows. All transitions stand here.
 
 Each role has a table for both. ``v3`` is what Errai 2.4 to 4.x speaks: Associate is answered by FinishAssociation alone.
 ``legacy`` is the document's: ConnectToQueue is answered by RemoteSubscribe, CapabilitiesNotice and FinishStateSync; then the
@@ -16,16 +16,16 @@ from attrs import frozen
 
 from ...plugins import Role
 
-__all__ = ["EVENTS", "FIRST", "VERBS", "Action", "Dialect", "State", "Step", "step_of"]
+__all__ = ["EVENTS", "FIRST", "VERBS", "Action", "Dialect", "FederationState", "HandshakeStep", "step_of"]
 
 Dialect: TypeAlias = Literal["auto", "v3", "legacy"]
 
 
-class State(enum.Enum):
-    """Where a federation stands."""
+class FederationState(enum.Enum):
+    """States of a federation."""
 
     LISTENING = "listening"
-    """A server that nobody has spoken to."""
+    """A server before the first command."""
     SYNCING = "syncing"
     """A server that has greeted in the legacy way."""
     ASSOCIATING = "associating"
@@ -39,7 +39,7 @@ class State(enum.Enum):
 
 
 class Action(enum.Enum):
-    """What a session does; its method has this name."""
+    """Actions of a session; `commands` has the function of each."""
 
     IGNORE = "ignore"
     """Nothing: it says nothing here, and counts as activity."""
@@ -66,11 +66,11 @@ class Action(enum.Enum):
 
 
 @frozen
-class Step:
+class HandshakeStep:
     """One cell of the table."""
 
     action: Action
-    then: State
+    then: FederationState
 
 
 VERBS: Final = (
@@ -92,122 +92,122 @@ VERBS: Final = (
 """The document's and Errai's."""
 
 EVENTS: Final = (*VERBS, "unknown", "message", "nothing", "silence")
-"""Verbs, a verb that nobody knows, any other message, an empty payload, and the end of a client's patience."""
+"""Verbs, an unknown verb, any other message, an empty payload, and the end of a client's patience."""
 
-FIRST: Final[Mapping[tuple[Role, Dialect], State]] = {
-    ("server", "auto"): State.LISTENING,
-    ("server", "v3"): State.LISTENING,
-    ("server", "legacy"): State.LISTENING,
-    ("client", "auto"): State.TRYING,
-    ("client", "v3"): State.ASSOCIATING,
-    ("client", "legacy"): State.QUEUEING,
+FIRST: Final[Mapping[tuple[Role, Dialect], FederationState]] = {
+    ("server", "auto"): FederationState.LISTENING,
+    ("server", "v3"): FederationState.LISTENING,
+    ("server", "legacy"): FederationState.LISTENING,
+    ("client", "auto"): FederationState.TRYING,
+    ("client", "v3"): FederationState.ASSOCIATING,
+    ("client", "legacy"): FederationState.QUEUEING,
 }
 
-_L, _S, _C, _X = State.LISTENING, State.SYNCING, State.CONNECTED, State.CLOSED
-_A, _T, _Q = State.ASSOCIATING, State.TRYING, State.QUEUEING
+_L, _S, _C, _X = FederationState.LISTENING, FederationState.SYNCING, FederationState.CONNECTED, FederationState.CLOSED
+_A, _T, _Q = FederationState.ASSOCIATING, FederationState.TRYING, FederationState.QUEUEING
 
-_SERVER: Final[Mapping[State, Mapping[str, Step]]] = {
+_SERVER: Final[Mapping[FederationState, Mapping[str, HandshakeStep]]] = {
     _L: {
-        "Associate": Step(Action.ASSOCIATE, _C),
-        "ConnectToQueue": Step(Action.GREET, _S),
-        "FinishStateSync": Step(Action.VIOLATE, _X),
-        "FinishAssociation": Step(Action.VIOLATE, _X),
-        "CapabilitiesNotice": Step(Action.VIOLATE, _X),
-        "RemoteSubscribe": Step(Action.EXPIRED, _L),
-        "RemoteUnsubscribe": Step(Action.EXPIRED, _L),
-        "Disconnect": Step(Action.LEAVE, _X),
-        "Heartbeat": Step(Action.EXPIRED, _L),
-        "Resend": Step(Action.EXPIRED, _L),
-        "message": Step(Action.EXPIRED, _L),
+        "Associate": HandshakeStep(Action.ASSOCIATE, _C),
+        "ConnectToQueue": HandshakeStep(Action.GREET, _S),
+        "FinishStateSync": HandshakeStep(Action.VIOLATE, _X),
+        "FinishAssociation": HandshakeStep(Action.VIOLATE, _X),
+        "CapabilitiesNotice": HandshakeStep(Action.VIOLATE, _X),
+        "RemoteSubscribe": HandshakeStep(Action.EXPIRED, _L),
+        "RemoteUnsubscribe": HandshakeStep(Action.EXPIRED, _L),
+        "Disconnect": HandshakeStep(Action.LEAVE, _X),
+        "Heartbeat": HandshakeStep(Action.EXPIRED, _L),
+        "Resend": HandshakeStep(Action.EXPIRED, _L),
+        "message": HandshakeStep(Action.EXPIRED, _L),
     },
     _S: {
-        "Associate": Step(Action.ASSOCIATE, _C),
-        "ConnectToQueue": Step(Action.GREET, _S),
-        "FinishStateSync": Step(Action.FINISH_SERVER, _C),
-        "FinishAssociation": Step(Action.VIOLATE, _X),
-        "CapabilitiesNotice": Step(Action.NOTE, _S),
-        "RemoteSubscribe": Step(Action.LEARN, _S),
-        "RemoteUnsubscribe": Step(Action.UNLEARN, _S),
-        "Disconnect": Step(Action.LEAVE, _X),
-        "Heartbeat": Step(Action.BEAT, _S),
+        "Associate": HandshakeStep(Action.ASSOCIATE, _C),
+        "ConnectToQueue": HandshakeStep(Action.GREET, _S),
+        "FinishStateSync": HandshakeStep(Action.FINISH_SERVER, _C),
+        "FinishAssociation": HandshakeStep(Action.VIOLATE, _X),
+        "CapabilitiesNotice": HandshakeStep(Action.NOTE, _S),
+        "RemoteSubscribe": HandshakeStep(Action.LEARN, _S),
+        "RemoteUnsubscribe": HandshakeStep(Action.UNLEARN, _S),
+        "Disconnect": HandshakeStep(Action.LEAVE, _X),
+        "Heartbeat": HandshakeStep(Action.BEAT, _S),
     },
     _C: {
-        "Associate": Step(Action.ASSOCIATE, _C),
-        "Resend": Step(Action.ASSOCIATE, _C),
-        "ConnectToQueue": Step(Action.GREET, _C),
-        "FinishStateSync": Step(Action.FINISH_SERVER, _C),
-        "CapabilitiesNotice": Step(Action.NOTE, _C),
-        "RemoteSubscribe": Step(Action.LEARN, _C),
-        "RemoteUnsubscribe": Step(Action.UNLEARN, _C),
-        "Disconnect": Step(Action.LEAVE, _X),
-        "Heartbeat": Step(Action.BEAT, _C),
-        "WebsocketChannelVerify": Step(Action.VERIFY, _C),
-        "message": Step(Action.DELIVER, _C),
+        "Associate": HandshakeStep(Action.ASSOCIATE, _C),
+        "Resend": HandshakeStep(Action.ASSOCIATE, _C),
+        "ConnectToQueue": HandshakeStep(Action.GREET, _C),
+        "FinishStateSync": HandshakeStep(Action.FINISH_SERVER, _C),
+        "CapabilitiesNotice": HandshakeStep(Action.NOTE, _C),
+        "RemoteSubscribe": HandshakeStep(Action.LEARN, _C),
+        "RemoteUnsubscribe": HandshakeStep(Action.UNLEARN, _C),
+        "Disconnect": HandshakeStep(Action.LEAVE, _X),
+        "Heartbeat": HandshakeStep(Action.BEAT, _C),
+        "WebsocketChannelVerify": HandshakeStep(Action.VERIFY, _C),
+        "message": HandshakeStep(Action.DELIVER, _C),
     },
 }
 
-_HALFWAY: Final[Mapping[str, Step]] = {
-    "Disconnect": Step(Action.LEAVE, _X),
-    "SessionExpired": Step(Action.RENEW, _X),
+_HALFWAY: Final[Mapping[str, HandshakeStep]] = {
+    "Disconnect": HandshakeStep(Action.LEAVE, _X),
+    "SessionExpired": HandshakeStep(Action.RENEW, _X),
 }
 
-_CLIENT: Final[Mapping[State, Mapping[str, Step]]] = {
+_CLIENT: Final[Mapping[FederationState, Mapping[str, HandshakeStep]]] = {
     _A: {
         **_HALFWAY,
-        "FinishAssociation": Step(Action.ASSOCIATED, _C),
-        "RemoteSubscribe": Step(Action.LEARN, _A),
-        "Heartbeat": Step(Action.BEAT, _A),
+        "FinishAssociation": HandshakeStep(Action.ASSOCIATED, _C),
+        "RemoteSubscribe": HandshakeStep(Action.LEARN, _A),
+        "Heartbeat": HandshakeStep(Action.BEAT, _A),
     },
     _T: {
         **_HALFWAY,
-        "FinishAssociation": Step(Action.ASSOCIATED, _C),
-        "RemoteSubscribe": Step(Action.LEARN, _T),
-        "CapabilitiesNotice": Step(Action.NOTE, _T),
-        "FinishStateSync": Step(Action.FINISH_CLIENT, _C),
-        "Heartbeat": Step(Action.BEAT, _T),
-        "SessionExpired": Step(Action.FALL_BACK, _Q),  # what a server until 2.3 says of Associate over HTTP
-        "nothing": Step(Action.FALL_BACK, _Q),
-        "silence": Step(Action.FALL_BACK, _Q),
-        "unknown": Step(Action.FALL_BACK, _Q),
+        "FinishAssociation": HandshakeStep(Action.ASSOCIATED, _C),
+        "RemoteSubscribe": HandshakeStep(Action.LEARN, _T),
+        "CapabilitiesNotice": HandshakeStep(Action.NOTE, _T),
+        "FinishStateSync": HandshakeStep(Action.FINISH_CLIENT, _C),
+        "Heartbeat": HandshakeStep(Action.BEAT, _T),
+        "SessionExpired": HandshakeStep(Action.FALL_BACK, _Q),  # what a server until 2.3 says of Associate over HTTP
+        "nothing": HandshakeStep(Action.FALL_BACK, _Q),
+        "silence": HandshakeStep(Action.FALL_BACK, _Q),
+        "unknown": HandshakeStep(Action.FALL_BACK, _Q),
     },
     _Q: {
         **_HALFWAY,
-        "FinishAssociation": Step(Action.ASSOCIATED, _C),
-        "RemoteSubscribe": Step(Action.LEARN, _Q),
-        "RemoteUnsubscribe": Step(Action.UNLEARN, _Q),
-        "CapabilitiesNotice": Step(Action.NOTE, _Q),
-        "FinishStateSync": Step(Action.FINISH_CLIENT, _C),
-        "Heartbeat": Step(Action.BEAT, _Q),
+        "FinishAssociation": HandshakeStep(Action.ASSOCIATED, _C),
+        "RemoteSubscribe": HandshakeStep(Action.LEARN, _Q),
+        "RemoteUnsubscribe": HandshakeStep(Action.UNLEARN, _Q),
+        "CapabilitiesNotice": HandshakeStep(Action.NOTE, _Q),
+        "FinishStateSync": HandshakeStep(Action.FINISH_CLIENT, _C),
+        "Heartbeat": HandshakeStep(Action.BEAT, _Q),
     },
     _C: {
-        "FinishAssociation": Step(Action.IGNORE, _C),
-        "FinishStateSync": Step(Action.IGNORE, _C),
-        "CapabilitiesNotice": Step(Action.NOTE, _C),
-        "RemoteSubscribe": Step(Action.LEARN, _C),
-        "RemoteUnsubscribe": Step(Action.UNLEARN, _C),
-        "Disconnect": Step(Action.LEAVE, _X),
-        "SessionExpired": Step(Action.RENEW, _X),
-        "Heartbeat": Step(Action.BEAT, _C),
+        "FinishAssociation": HandshakeStep(Action.IGNORE, _C),
+        "FinishStateSync": HandshakeStep(Action.IGNORE, _C),
+        "CapabilitiesNotice": HandshakeStep(Action.NOTE, _C),
+        "RemoteSubscribe": HandshakeStep(Action.LEARN, _C),
+        "RemoteUnsubscribe": HandshakeStep(Action.UNLEARN, _C),
+        "Disconnect": HandshakeStep(Action.LEAVE, _X),
+        "SessionExpired": HandshakeStep(Action.RENEW, _X),
+        "Heartbeat": HandshakeStep(Action.BEAT, _C),
         # The transport has read these two.
-        "WebsocketChannelOpen": Step(Action.IGNORE, _C),
-        "WebsocketNegotiationFailed": Step(Action.IGNORE, _C),
-        "message": Step(Action.DELIVER, _C),
+        "WebsocketChannelOpen": HandshakeStep(Action.IGNORE, _C),
+        "WebsocketNegotiationFailed": HandshakeStep(Action.IGNORE, _C),
+        "message": HandshakeStep(Action.DELIVER, _C),
     },
 }
-_TABLES: Final[Mapping[Role, Mapping[State, Mapping[str, Step]]]] = {"server": _SERVER, "client": _CLIENT}
+_TABLES: Final[Mapping[Role, Mapping[FederationState, Mapping[str, HandshakeStep]]]] = {"server": _SERVER, "client": _CLIENT}
 
 _OTHER_DIALECT: Final[Mapping[Dialect, frozenset[str]]] = {
     "auto": frozenset(),
     "v3": frozenset(("ConnectToQueue",)),
     "legacy": frozenset(("Associate", "Resend")),
 }
-"""What a server of one dialect does not know; as real servers it drops that, so that a client can try the other one."""
+"""Verbs that a server of one dialect does not know; as real servers it drops them, so that a client can try the other one."""
 
 
-def step_of(role: Role, dialect: Dialect, state: State, event: str) -> Step:
-    """What happens: of what the table does not have, a message is refused and everything else too, except silence."""
-    if state is State.CLOSED or event in ("nothing", "silence"):
-        return _TABLES[role].get(state, {}).get(event, Step(Action.IGNORE, state))
+def step_of(role: Role, dialect: Dialect, state: FederationState, event: str) -> HandshakeStep:
+    """Look up one step. Events that the table does not have are refused, except silence."""
+    if state is FederationState.CLOSED or event in ("nothing", "silence"):
+        return _TABLES[role].get(state, {}).get(event, HandshakeStep(Action.IGNORE, state))
     if role == "server" and event in _OTHER_DIALECT[dialect]:
-        return Step(Action.REFUSE, state)
-    return _TABLES[role].get(state, {}).get(event, Step(Action.REFUSE, state))
+        return HandshakeStep(Action.REFUSE, state)
+    return _TABLES[role].get(state, {}).get(event, HandshakeStep(Action.REFUSE, state))
