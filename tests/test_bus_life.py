@@ -968,7 +968,7 @@ async def test_who_enters_during_a_drain_enters_anew_when_it_has_ended() -> None
     async def enter() -> None:
         async with bus:
             log.append(bus.ready)
-            assert bus._execution is not None
+            assert bus._services.executor is not None
 
     async with anyio.create_task_group() as group:
         async with bus:

@@ -139,17 +139,17 @@ async def test_what_a_peer_subscribes_to_is_charged_and_bounded_in_bytes() -> No
     deep = ".".join("abcdefghijklmnopqrstuvwxyz" * 2)
     async with pair(bus) as client:
         async with client.subscribe("a.*"), client.subscribe("b"):
-            assert 600 <= bus._running.buffered <= 700
+            assert 600 <= bus._services.running.buffered <= 700
             with pytest.raises(Forbidden):
                 async with client.subscribe(deep + ".*"):
                     pass
             async with client.subscribe(deep):  # no wildcard: one entry, however deep
                 pass
-        await eventually(lambda: bus._running.buffered == 0)
+        await eventually(lambda: bus._services.running.buffered == 0)
         async with client.subscribe("a.*"):
             await bus.peers[0].aclose()
             await eventually(lambda: not bus.peers)
-            assert bus._running.buffered == 0
+            assert bus._services.running.buffered == 0
 
 
 @bounded
@@ -325,7 +325,7 @@ def test_urgent_messages_that_overtake_leave_nothing_behind_in_an_outbox() -> No
 
 def buffered(bus: Bus) -> int:
     """What is charged to `Limits.total_bytes`."""
-    return bus._running.buffered
+    return bus._services.running.buffered
 
 
 @bounded

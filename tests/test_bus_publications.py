@@ -285,7 +285,7 @@ async def test_too_much_held_back_ends_that_subscription_and_neither_its_link_no
         await client.request("barrier")
         assert bodies(newest) == ["more of it"]
         assert (len(slow), len(patient)) == (0, 1)
-        assert server._running.buffered < 2000, "only what the subscription costs"
+        assert server._services.running.buffered < 2000, "only what the subscription costs"
         assert client.stats().reconnects == 0
 
 
@@ -316,11 +316,11 @@ async def test_a_queue_is_full_of_bytes_too_and_holds_the_publishers_of_this_pro
         group.start_soon(publish)
         await anyio.wait_all_tasks_blocked()
         assert len(slow) == 11
-        assert 1000 * KIB < bus._running.buffered < 1200 * KIB
+        assert 1000 * KIB < bus._services.running.buffered < 1200 * KIB
         with pytest.raises(QueueFull, match="'x'"):
             bus.publish_nowait("x", "no room")
         assert [int((await anext(slow)).body[:4]) for _ in range(30)] == list(range(30))
-        assert bus._running.buffered == 0
+        assert bus._services.running.buffered == 0
         await bus.publish("x", "y" * 5000 * KIB)  # one of any size fits
         assert len((await anext(slow)).body) == 5000 * KIB
         assert bus.stats().dropped == 0
@@ -337,7 +337,7 @@ async def test_the_policies_obey_the_bytes_of_a_queue_too() -> None:
     ):
         for number in range(30):
             await bus.publish("x", large(number))
-        assert bus._running.buffered < 3 * 1200 * KIB
+        assert bus._services.running.buffered < 3 * 1200 * KIB
         assert numbers(newest) == list(range(19, 30))
         assert numbers(oldest) == list(range(11))
         assert numbers(latest)[-1] == 29 and len(latest) == 0
@@ -355,15 +355,15 @@ async def test_what_a_link_brings_is_bounded_in_bytes_before_the_queue_is_full_o
                 client.publish_nowait("x", large(number))
                 await client.request("barrier")
             assert len(slow) == 20
-            assert 1900 * KIB < server._running.buffered < 2200 * KIB
+            assert 1900 * KIB < server._services.running.buffered < 2200 * KIB
             assert [int((await anext(slow)).body[:4]) for _ in range(20)] == list(range(20))
-            assert server._running.buffered == 0
+            assert server._services.running.buffered == 0
             for _ in range(22):
                 client.publish_nowait("x", large(0))
                 await client.request("barrier")
             with pytest.raises(SlowConsumer):
                 await anext(slow)
-            assert server._running.buffered == 0
+            assert server._services.running.buffered == 0
 
 
 @bounded
@@ -381,7 +381,7 @@ async def test_small_messages_that_wait_behind_large_ones_do_not_hide_them() -> 
         for number in range(10, 20):  # beyond its bytes
             client.publish_nowait("x", large(number))
             await client.request("barrier")
-        assert server._running.buffered > 1900 * KIB
+        assert server._services.running.buffered > 1900 * KIB
         assert len(slow) == 110
         client.publish_nowait("x", large(0))
         await client.request("barrier")
@@ -398,10 +398,10 @@ async def test_queues_stay_within_total_bytes() -> None:
     ):
         for number in range(30):
             await bus.publish("x", large(number))
-        assert bus._running.buffered <= 500 * KIB
+        assert bus._services.running.buffered <= 500 * KIB
         assert sum(map(len, (slow, other))) <= 8
         assert numbers(slow)[-1] == numbers(other)[-1] == 29
-        assert bus._running.buffered == 0
+        assert bus._services.running.buffered == 0
 
 
 @bounded
@@ -416,11 +416,11 @@ async def test_a_handler_of_publications_that_does_not_keep_up_is_bounded_in_byt
     async with bus:
         for number in range(30):
             await bus.publish("x", large(number))
-        await eventually(lambda: bus._running.buffered < 1200 * KIB)
+        await eventually(lambda: bus._services.running.buffered < 1200 * KIB)
         go.set()
         await eventually(lambda: seen[-1] == 29)
         assert len(seen) in (11, 12)
-        assert bus._running.buffered == 0
+        assert bus._services.running.buffered == 0
 
 
 # -- while `authorize` thinks --------------------------------------------------------------------------------------------
@@ -469,7 +469,7 @@ async def test_publications_keep_their_order_while_authorize_thinks_about_one() 
         assert thinking.asked == ["news.a", "news.b"]
         await server.publish("news.a", 6)
         assert (await anext(news)).body == 6
-        assert server._running.buffered < 1000, "only what the subscription costs"
+        assert server._services.running.buffered < 1000, "only what the subscription costs"
 
 
 @bounded
@@ -497,11 +497,11 @@ async def test_what_waits_for_authorize_is_bounded_and_charged() -> None:
         events = server.events()
         for number in range(50):
             server.publish_nowait("news.a", [number, "x" * 1000])
-        assert 10_000 < server._running.buffered < 15_000
+        assert 10_000 < server._services.running.buffered < 15_000
         assert server.stats().dropped == 39
         thinking.answer("news.a")
         assert [(await anext(news)).body[0] for _ in range(11)] == [0, *range(40, 50)]
-        assert server._running.buffered < 1000, "only what the subscription costs"
+        assert server._services.running.buffered < 1000, "only what the subscription costs"
         assert type(await anext(events)).__name__ == "PeerSlow"
 
 
@@ -525,7 +525,7 @@ async def test_a_peer_that_leaves_while_authorize_thinks_leaves_nothing_behind()
         server.publish_nowait("news.a", "x" * 1000)
         await server.peers[0].aclose()
         await eventually(lambda: not server.peers)
-        await eventually(lambda: server._running.buffered == 0)
+        await eventually(lambda: server._services.running.buffered == 0)
 
 
 @bounded
@@ -539,7 +539,7 @@ async def test_relayed_publications_keep_their_order_and_their_bound_too() -> No
             for number in range(1, 30):
                 await other.publish(f"news.{'ab'[number % 2]}", number)
             await other.request("barrier")
-            assert server._running.buffered < 5000
+            assert server._services.running.buffered < 5000
             thinking.answer("news.a", "news.b")
             assert [(await anext(news)).body for _ in range(11)] == [0, *range(20, 30)]
 

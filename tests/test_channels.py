@@ -734,12 +734,12 @@ async def test_unread_items_are_held_back_by_their_bytes_and_charged() -> None:
             await anext(items)
             await anyio.wait_all_tasks_blocked()
             assert 4 <= large.made <= UNREAD // large.size
-            assert 100 * KIB < client._running.buffered <= UNREAD
+            assert 100 * KIB < client._services.running.buffered <= UNREAD
             count = 1
             async for _ in items:
                 count += 1
             assert count == 200
-        assert client._running.buffered == 0
+        assert client._services.running.buffered == 0
 
 
 @bounded
@@ -750,8 +750,8 @@ async def test_what_was_not_read_is_given_back_when_the_channel_is_left() -> Non
         async with client.stream("large", 200) as items:
             await anext(items)
             await anyio.wait_all_tasks_blocked()
-            assert client._running.buffered > 0
-        assert client._running.buffered == 0
+            assert client._services.running.buffered > 0
+        assert client._services.running.buffered == 0
         async with client.channel("deaf") as ch, anyio.create_task_group() as group:
 
             async def fill() -> None:
@@ -759,11 +759,11 @@ async def test_what_was_not_read_is_given_back_when_the_channel_is_left() -> Non
                     await ch.send(bytes(64 * KIB))
 
             group.start_soon(fill)
-            await eventually(lambda: bus._running.buffered > 100 * KIB)
+            await eventually(lambda: bus._services.running.buffered > 100 * KIB)
             await anyio.wait_all_tasks_blocked()
-            assert bus._running.buffered <= UNREAD
+            assert bus._services.running.buffered <= UNREAD
             group.cancel_scope.cancel()
-        await eventually(lambda: bus._running.buffered == 0)
+        await eventually(lambda: bus._services.running.buffered == 0)
 
 
 @bounded
@@ -809,10 +809,10 @@ async def test_bytes_beyond_what_may_be_sent_ahead_end_the_channel() -> None:
         with pytest.raises(TooManyRequests, match="bytes"):
             async with client.channel("stubborn") as ch:
                 await anyio.wait_all_tasks_blocked()
-                assert client._running.buffered <= 5 * 256 * KIB
+                assert client._services.running.buffered <= 5 * 256 * KIB
                 async for _ in ch:
                     pass
-        assert client._running.buffered == 0
+        assert client._services.running.buffered == 0
 
 
 @bounded
@@ -825,13 +825,13 @@ async def test_the_unread_items_of_all_channels_stay_within_total_bytes() -> Non
         for stream in streams:
             await stream.__aenter__()
         await eventually(lambda: any(stream._channel is not None and stream._channel.failed for stream in streams))
-        assert client._running.buffered <= 1024 * KIB
+        assert client._services.running.buffered <= 1024 * KIB
         for stream in streams:
             assert stream._channel is not None
             ended += isinstance(stream._channel.failed, TooManyRequests)
             await stream.__aexit__(None, None, None)
         assert ended > 0
-        assert client._running.buffered == 0
+        assert client._services.running.buffered == 0
 
 
 @bounded
@@ -843,8 +843,8 @@ async def test_streams_of_a_bus_to_itself_are_held_back_and_charged_too() -> Non
             await anext(items)
             await anyio.wait_all_tasks_blocked()
             assert 4 <= large.made <= UNREAD // large.size
-            assert 100 * KIB < bus._running.buffered <= UNREAD
-        assert bus._running.buffered == 0
+            assert 100 * KIB < bus._services.running.buffered <= UNREAD
+        assert bus._services.running.buffered == 0
         with pytest.raises(TooManyRequests, match=r"Limits\.channels"):
             async with (
                 bus.stream("large", 9),

@@ -28,7 +28,7 @@ LIMITS = Limits(outbox=30, outbox_bytes=100_000, running=8, waiting=20, pending=
 
 def unwatched(bus: Bus, peer: Peer, reply: Reply[Any]) -> list[str]:
     """Why a request would not end by its deadline: what the timer would have to know of it, and does not."""
-    runtime, faults = bus._running, []
+    runtime, faults = bus._services.running, []
     if all(other is not reply for other in peer.pending.values()) and reply not in (peer._unsent or ()):
         faults.append("in no table that is looked through")
     if peer not in runtime.timed:
@@ -67,7 +67,7 @@ class World:
 
     @property
     def peer(self) -> Peer:
-        return next(iter(self.client._running.links)).peers[0]
+        return next(iter(self.client._services.running.links)).peers[0]
 
     # -- what may happen -------------------------------------------------------------------------------------------------
 
@@ -86,12 +86,12 @@ class World:
             self.rng.choice(self.replies)[1].cancel()
 
     def stall(self) -> None:
-        for link in self.server._running.links:
+        for link in self.server._services.running.links:
             transport: Any = link.transport
             transport.pause_reading()
 
     def go_on(self) -> None:
-        for link in self.server._running.links:
+        for link in self.server._services.running.links:
             transport: Any = link.transport
             transport.resume_reading()
 
@@ -100,12 +100,12 @@ class World:
             self.link.transport.abort(Closed(1006, "cut"))
 
     def cut_there(self) -> None:
-        for link in self.server._running.links:
+        for link in self.server._services.running.links:
             if link.transport is not None:
                 link.transport.abort(Closed(1006, "cut"))
 
     def kick(self) -> None:
-        for link in list(self.server._running.links):
+        for link in list(self.server._services.running.links):
             link.close(1000, "go away")
 
     def protect(self) -> None:
@@ -196,7 +196,7 @@ async def test_deadlines_are_kept_although_a_session_fails_when_one_has_passed(m
                 raise RuntimeError("a mistake in a plugin")
 
         monkeypatch.setattr(ubre.UbreSession, "forget", fails)
-        for link in bus._running.links:
+        for link in bus._services.running.links:
             transport: Any = link.transport
             transport.pause_reading()  # so that nobody else says that the time is over
         replies = [peer.request("never", timeout=0.01 * number) for number in (1, 2, 10) for peer in (first, second)]
@@ -227,7 +227,7 @@ async def test_deadlines_are_kept_although_another_of_the_bus_cannot_be(caplog: 
         await anyio.sleep_forever()
 
     async with bus:
-        runtime, failing = bus._running, Failing()
+        runtime, failing = bus._services.running, Failing()
         runtime.watch(failing, runtime.time())
         with pytest.raises(DeadlineExceeded):
             await bus.request("never", timeout=0.01)

@@ -333,21 +333,21 @@ async def test_a_stranger_is_told_nothing_with_which_it_could_pass_for_another_b
         a, b = at_a.bus, at_b.bus
         (to_a,) = a._listeners
         (to_b,) = b._listeners
-        secrets = {a._running.ends._secret, b._running.ends._secret}
+        secrets = {a._services.running.ends._secret, b._services.running.ends._secret}
         async with stranger(to_b.url) as (_, said_by_b):
             link_to_b = _.peers[0]
             assert await link_to_b.extended()
             answers = [frame["body"]["proof"] for frame in said_by_b if "success" in frame]
             assert answers and not secrets & {json.dumps(frame) for frame in said_by_b}
             assert all(secret not in json.dumps(frame) for secret in secrets for frame in said_by_b)
-            for claim in (answers[0], b._id, a._id, "x" * 32):
+            for claim in (answers[0], b._services.id, a._services.id, "x" * 32):
                 async with stranger(to_a.url, claim=claim) as (liar, frames), liar.subscribe("news.x") as news:
                     await a.publish("news.x", claim)
                     assert (await anext(news)).body == claim
                     assert headers_of(frames) == [None], "it learns no id"
         await eventually(lambda: len(at_b.read) == 4)
         await all_is_there(a, b)
-        at_b.check(answers[0], b._id, a._id, "x" * 32)
+        at_b.check(answers[0], b._services.id, a._services.id, "x" * 32)
 
 
 @bounded
@@ -370,7 +370,12 @@ async def test_who_dials_twice_learns_only_its_own_ids_and_nobody_misses_anythin
             await eventually(lambda: at_b.has("a first one"))
             # It says what it has learned, and what it might guess, to the other bus before that hears of the next one.
             peer = forger.peers[0]
-            for via in (learned, learned.replace(a._id, "y"), f"-.0..0,{a._id}", f"{a._id}.0.{a._id}.999,z"):
+            for via in (
+                learned,
+                learned.replace(a._services.id, "y"),
+                f"-.0..0,{a._services.id}",
+                f"{a._services.id}.0.{a._services.id}.999,z",
+            ):
                 peer._link.write(Message(Kind.PUBLISH, "news.x", None, b'"forged"', headers={"polybus-via": via}), peer)
             await peer.request("barrier")
             for number in range(5):
@@ -396,7 +401,7 @@ async def test_a_subscriber_that_comes_while_an_upstream_has_not_answered_misses
         async with a.connect(to_busy.url), anyio.create_task_group() as group:
             busy_peer = a.peers[0]
             await a.publish("first", 1)  # what comes behind it waits there
-            ends = a._running.ends
+            ends = a._services.running.ends
             ends._asked.clear()
             ends._proofs.clear()
             ends._told.clear()
@@ -421,7 +426,7 @@ async def test_a_subscriber_that_comes_while_an_upstream_has_not_answered_misses
 async def test_nothing_is_kept_of_peers_that_have_gone() -> None:
     async with Bus() as a:
         async with a.serve(place("ubre")) as to_a:
-            ends = a._running.ends
+            ends = a._services.running.ends
             for _ in range(3):
                 async with stranger(to_a.url, claim="x" * 32), stranger(to_a.url, claim="y" * 32):
                     assert len(ends._names) == 2

@@ -180,7 +180,7 @@ async def test_a_good_client_is_served_while_thirty_others_of_its_address_flood(
             flood += [flooder.request("never", "x" * size) for _ in range(180)]
             flood += [flooder.request("never") for _ in range(100)]  # also the last gap is filled
         await eventually(lambda: len(flood) <= bus.stats().running + bus.stats().waiting + bus.stats().refused)
-        held = bus._running.buffered
+        held = bus._services.running.buffered
         good = await stack.enter_async_context(pair(bus))
         for number in range(20):
             assert await good.request("echo", f"{number:05000}") == f"{number:05000}"
@@ -189,7 +189,7 @@ async def test_a_good_client_is_served_while_thirty_others_of_its_address_flood(
         async with good.subscribe("news") as news:  # which costs memory
             await bus.publish("news", "good")
             assert (await anext(news)).body == "good"
-        assert bus._running.buffered >= held, "the flooders have not been sent away for it"
+        assert bus._services.running.buffered >= held, "the flooders have not been sent away for it"
 
 
 async def coming_from(bus: Bus, address: str, stack: AsyncExitStack) -> Bus:
@@ -197,8 +197,8 @@ async def coming_from(bus: Bus, address: str, stack: AsyncExitStack) -> Bus:
     client = await stack.enter_async_context(pair(bus))
     share = bus.peers[-1]._link.share
     assert share is not None
-    share.leave(bus._running.addresses)
-    share.join(bus._running.addresses, address)
+    share.leave(bus._services.running.addresses)
+    share.join(bus._services.running.addresses, address)
     return client
 
 
@@ -250,7 +250,7 @@ async def test_many_links_of_one_address_leave_a_quarter_of_the_places_to_other_
                 reply.cancel()
         assert await echo == "late"
         await eventually(lambda: bus.stats().running == bus.stats().waiting == 0)
-        assert [address.running for address in bus._running.addresses.values()] == [0, 0]
+        assert [address.running for address in bus._services.running.addresses.values()] == [0, 0]
 
 
 @pytest.mark.anyio
@@ -311,10 +311,10 @@ async def test_what_a_flooder_holds_is_given_back_when_it_goes() -> None:
         await eventually(lambda: len(replies) == bus.stats().running + bus.stats().waiting + bus.stats().refused)
         with pytest.raises(TooManyRequests, match=r"Limits\."):
             await replies[-1]
-        (address,) = bus._running.addresses.values()
-        assert address.held == bus._running.buffered > 512 * KIB
+        (address,) = bus._services.running.addresses.values()
+        assert address.held == bus._services.running.buffered > 512 * KIB
         await bus.peers[0].aclose()
         for reply in replies:
             with pytest.raises(BusError):
                 await reply
-        await eventually(lambda: bus._running.buffered == address.held == address.links == 0)
+        await eventually(lambda: bus._services.running.buffered == address.held == address.links == 0)

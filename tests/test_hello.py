@@ -136,7 +136,7 @@ async def test_a_bus_that_serves_does_not_wait_for_a_silent_server_where_nobody_
     monkeypatch.setattr("polybus._peer.extension_probe.HELLO_TIMEOUT", 10 * BOUND)
     bus = Bus()
     async with bus.serve("ubre+tcp://127.0.0.1:0"), pair(Bus(), client=bus, faults=Faults(seed=1, drop=1.0)):
-        ends = bus._running.ends
+        ends = bus._services.running.ends
         assert list(ends.pending) == bus.peers
         assert not ends.held_out
 

@@ -78,7 +78,7 @@ def test_ctrl_c_in_a_handler_ends_the_program_and_the_bus_in_order(loop: Any, su
     with pytest.raises(KeyboardInterrupt):
         run(main, loop)
     assert answers == ["True"]
-    assert bus._runtime is None
+    assert bus._services.runtime is None
 
 
 @pytest.mark.parametrize("loop", LOOPS[:2], ids=["asyncio", "uvloop"])

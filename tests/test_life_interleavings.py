@@ -87,7 +87,7 @@ async def test_a_bus_is_left_however_those_who_use_it_come_and_go(seed: int) -> 
     async with anyio.create_task_group() as group:
         for number in range(5):
             group.start_soon(act, number)
-    await eventually(lambda: bus._runtime is None)  # a handler may have entered too
+    await eventually(lambda: bus._services.runtime is None)  # a handler may have entered too
     assert states == {"state"}
     assert not bus.ready
     assert bus._entered == 0

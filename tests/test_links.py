@@ -116,7 +116,9 @@ async def test_an_attempt_that_was_given_up_may_report_its_end_after_the_next_on
 
 
 def _options(bus: Bus) -> DialOptions:
-    return DialOptions(host=bus._running, reads=frozenset({"text"}), writes="text", subprotocol="ubre", headers={}, tls=None)
+    return DialOptions(
+        host=bus._services.running, reads=frozenset({"text"}), writes="text", subprotocol="ubre", headers={}, tls=None
+    )
 
 
 @bounded

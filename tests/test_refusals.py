@@ -172,7 +172,7 @@ async def test_whatever_a_task_of_the_bus_ends_with_the_others_go_on(caplog: pyt
         raise Mine
 
     async with Bus() as bus:
-        bus._running.spawn(fails)
+        bus._services.running.spawn(fails)
 
         @bus.handle("slow")
         async def slow() -> None:

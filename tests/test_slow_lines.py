@@ -102,7 +102,7 @@ async def test_frames_that_come_slowly_count_in_total_bytes_and_find_a_bound_the
     async with bus.serve("ubre+tcp://127.0.0.1:0") as server, AsyncExitStack() as stack:
         port = int(server.url.rpartition(":")[2])
         streams = [await dripping(stack, port, 300_000) for _ in range(5)]
-        running: Any = bus._running
+        running: Any = bus._services.running
         now = running.time()
         await eventually(lambda: sum(link.transport._arrived() for link in running.links) == 5 * 300_004)
         links = list(running.links)

@@ -23,9 +23,9 @@ class Hours:
     """The clock of a bus, which a test may put forward."""
 
     def __init__(self, bus: Bus) -> None:
-        self._time = bus._running.time
+        self._time = bus._services.running.time
         self._ahead = 0.0
-        bus._running.time = self.now
+        bus._services.running.time = self.now
         self._bus = bus
 
     def now(self) -> float:
@@ -33,7 +33,7 @@ class Hours:
 
     def pass_by(self, seconds: float) -> None:
         self._ahead += seconds
-        self._bus._running._sweep()
+        self._bus._services.running._sweep()
 
 
 def bodies(subscription: Subscription) -> list[Any]:
@@ -208,7 +208,7 @@ async def test_a_reader_that_keeps_up_loses_nothing_of_what_one_read_brings(how:
             assert server.stats().unread == 5000
             await eventually(lambda: server.stats().unread == 0)
         assert heard == list(range(15_000))
-        assert server.stats().dropped == server._running.buffered == 0
+        assert server.stats().dropped == server._services.running.buffered == 0
         assert not told(events), "nobody is slow"
         group.cancel_scope.cancel()
 
@@ -233,7 +233,7 @@ async def test_what_a_reader_leaves_of_one_read_goes_by_the_policy(when_full: An
         await eventually(lambda: server.stats().unread == 5)
         assert server.stats().dropped == 94
         assert [(event.pattern, event.dropped) for event in told(events)] == [("x", 1)]
-        assert server._running.buffered == 0
+        assert server._services.running.buffered == 0
         go.set()
         await eventually(lambda: len(heard) == 6)
         assert heard == [0, *left]
@@ -250,7 +250,7 @@ async def test_what_one_read_brings_is_bounded_in_bytes() -> None:
     async with one_read(server) as read:
         await anyio.wait_all_tasks_blocked()
         read(10_000)
-        assert server._running.buffered <= 20_000
+        assert server._services.running.buffered <= 20_000
         assert server.stats().unread <= 5 + 20_000 // 200
         await eventually(lambda: heard and heard[-1] == 9999)
         assert len(heard) + server.stats().dropped == 10_000

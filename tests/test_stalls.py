@@ -33,7 +33,7 @@ class Clock:
 async def timed(bus: Bus, clock: Clock) -> AsyncIterator[Bus]:
     """A client of a bus whose handlers are measured by a clock."""
     async with bus:
-        bus._running.workers.stalls.clock = clock
+        bus._services.running.workers.stalls.clock = clock
         async with pair(bus) as client:
             yield client
 

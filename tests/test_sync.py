@@ -700,6 +700,6 @@ def test_a_server_that_is_closed_inside_of_its_blocks_ends_its_connections(backe
         assert client.request("echo", 1) == 1
         events = client.events()
         server.close()
-        assert app._runtime is None
+        assert app._services.runtime is None
         assert any(isinstance(event, LinkDown) for event in events)
     gc.collect()  # an unclosed socket is a warning, and warnings are errors

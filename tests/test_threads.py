@@ -169,7 +169,7 @@ async def test_a_drain_does_not_wait_for_a_thread_that_nobody_waits_for(stuck: S
         reply = client.request("stuck")
         await eventually(lambda: stuck.inside == 1)
         reply.cancel()
-        await eventually(lambda: bus._running.stopping == 1)
+        await eventually(lambda: bus._services.running.stopping == 1)
         await bus.drain()
         assert stuck.inside == 1
 

@@ -63,10 +63,10 @@ async def not_reading(client: Bus) -> AsyncIterator[None]:
 async def at_rest(bus: Bus) -> None:
     """Wait until a server does nothing more: what it does next needs somebody else."""
     quiet, seen = 0, None
-    threads: Any = bus._execution._threads
+    threads: Any = bus._services.executor._threads
     while quiet < 50 or threads._limiter.borrowed_tokens:
         await anyio.lowlevel.checkpoint()
-        now = (bus.stats(), bus._running.buffered)
+        now = (bus.stats(), bus._services.running.buffered)
         quiet, seen = (quiet + 1 if now == seen else 0), now
 
 
@@ -88,9 +88,9 @@ async def test_for_a_peer_that_asks_and_does_not_read_no_more_than_8_mib_of_answ
             await eventually(lambda: bus.stats().waiting >= 70)
             await at_rest(bus)
             assert ANSWER < library.made - before <= MOST
-            assert bus._running.buffered <= MOST
+            assert bus._services.running.buffered <= MOST
         await all_of(replies, ANSWER)
-        await eventually(lambda: bus._running.buffered == 0)
+        await eventually(lambda: bus._services.running.buffered == 0)
 
 
 @KINDS
@@ -150,8 +150,8 @@ async def test_answers_that_have_not_been_large_for_a_minute_are_no_longer_expec
         bus._handlers["page"].answers.weight = 5 * MIB  # as if it had been that
         replies = [client.request("page", 0) for _ in range(3)]
         await eventually(lambda: inside == 2 and bus.stats().waiting == 2)
-        bus._handlers["page"].answers._until = bus._running.time()
-        bus._running.watch(bus.peers[0], bus._running.time())
+        bus._handlers["page"].answers._until = bus._services.running.time()
+        bus._services.running.watch(bus.peers[0], bus._services.running.time())
         await eventually(lambda: inside == 4)
         go.set()
         await all_of(replies, 0)
@@ -198,7 +198,7 @@ async def four_unread(bus: Bus, client: Bus) -> AsyncIterator[list[Reply[Any]]]:
         replies = [client.request("together") for _ in range(4)]
         await eventually(lambda: inside == 4)
         go.set()
-        await eventually(lambda: bus._running.buffered >= 3 * 70_000)
+        await eventually(lambda: bus._services.running.buffered >= 3 * 70_000)
         await at_rest(bus)
         yield replies
 
@@ -242,6 +242,6 @@ async def test_requests_that_wait_for_their_peer_to_read_end_with_it() -> None:
         for reply in replies:
             with suppress(Disconnected):
                 await reply
-        await eventually(lambda: not bus.peers and bus._running.buffered == 0)
-        assert bus._running.running == bus._running.answering == 0
+        await eventually(lambda: not bus.peers and bus._services.running.buffered == 0)
+        assert bus._services.running.running == bus._services.running.answering == 0
         assert not link.stuck

@@ -306,7 +306,7 @@ async def test_a_burst_beyond_the_pool_leaves_few_idle_workers(anyio_backend_nam
         go.set()
         for reply in replies:
             await reply
-        runtime = bus._running
+        runtime = bus._services.running
         await eventually(lambda: len(runtime.workers._idle) <= 64)
         inside = 0
         replies = [bus.request("wait") for _ in range(500)]
@@ -336,7 +336,7 @@ async def test_jobs_that_wait_begin_many_in_a_turn_of_the_event_loop_and_in_thei
     begun: list[int] = []
     go = anyio.Event()
     async with Bus() as bus:
-        workers = bus._running.workers
+        workers = bus._services.running.workers
         for _ in range(2):  # with new workers, and with those that wait for work
             for number in range(400):
                 workers.submit(Waiting(number, begun, go))

@@ -139,7 +139,7 @@ async def test_the_end_of_one_socket_of_a_pool_closes_only_the_clients_on_it() -
         await eventually(lambda: len(bus.peers) == 6)
         for client in clients:
             group.start_soon(watch, client.events())
-        link = next(iter(bus._running.links))
+        link = next(iter(bus._services.running.links))
         assert link.transport is not None
         cut = len(link.peers)
         assert cut == 2

@@ -134,7 +134,7 @@ async def test_a_server_records_all_its_links_and_only_while_it_is_asked_to(tmp_
         assert recording.stats().frames == len(_rows(tmp_path))
         assert recording.stats().waiting == 0
         await one.request("user.get", {"n": 4})
-        for link in bus._running.links:  # nothing of it stays in the way of messages
+        for link in bus._services.running.links:  # nothing of it stays in the way of messages
             assert "capture" not in type(link.session).__module__
             assert "capture" not in type(link.transport).__module__
     rows = _rows(tmp_path)

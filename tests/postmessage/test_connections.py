@@ -286,7 +286,7 @@ async def test_text_that_begins_with_the_mark_passes() -> None:
     bare = Bare(there)
     frames: list[bytes] = []
     async with Bus() as bus:
-        runtime: Any = bus._running
+        runtime: Any = bus._services.running
         connection = PortConnection(here, runtime, frozenset({"text"}), "text", lambda said: None)
         connection.listen()
         connection.settled()

@@ -43,7 +43,7 @@ async def server(options: dict[str, Any]) -> None:
     @bus.handle("state")
     async def state() -> dict[str, int]:
         stats = bus.stats()
-        sessions: list[Any] = [link.session for link in bus._running.links]
+        sessions: list[Any] = [link.session for link in bus._services.running.links]
         return {
             "peers": stats.peers,
             "pending": stats.pending,

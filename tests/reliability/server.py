@@ -130,7 +130,7 @@ class Server:
         tasks = 0
         if body == "tidy up":
             gc.collect()
-        if self.bus._running.backend == "asyncio":
+        if self.bus._services.running.backend == "asyncio":
             import asyncio
 
             tasks = len(asyncio.all_tasks())

@@ -363,7 +363,7 @@ async def test_what_strangers_say_is_bounded_in_bytes_and_charged() -> None:
             loud.ask(number, 7, "x" * 50_000)
         quiet.ask(1, 7, "x" * 500_000)  # one message is always kept
         await anyio.wait_all_tasks_blocked()
-        assert 550_000 < server._running.buffered < 650_000
+        assert 550_000 < server._services.running.buffered < 650_000
         assert server.stats().dropped == 59
         refused = [await loud.next() for _ in range(59)]
         assert {answer.code for answer in refused} == {Code.RESOURCE_EXHAUSTED}
@@ -372,7 +372,7 @@ async def test_what_strangers_say_is_bounded_in_bytes_and_charged() -> None:
         assert (await quiet.next()).body == 500_000
         loud.ask(61, 7, "y")
         await loud.next()
-        assert server._running.buffered == 0
+        assert server._services.running.buffered == 0
 
 
 @bounded
@@ -382,9 +382,9 @@ async def test_strangers_that_leave_take_what_they_said_with_them() -> None:
         for _ in range(3):
             client = RawClient(broker)
             client.ask(1, 7, "x" * 10_000)
-            assert server._running.buffered > 10_000
+            assert server._services.running.buffered > 10_000
             broker.leave(client.number)
-            assert server._running.buffered == 0
+            assert server._services.running.buffered == 0
 
 
 @bounded
@@ -503,4 +503,4 @@ async def test_places_go_round_among_clients_whose_requests_wait() -> None:
         await eventually(lambda: len(order) == 43)
         assert set(order[:12]) == {f"client {client.number}" for client in [first, *others]}
         assert server.stats().running == server.stats().waiting == 0
-        assert server._running.crowded == {}
+        assert server._services.running.crowded == {}

@@ -100,7 +100,7 @@ async def test_one_bad_message_among_good_ones_is_counted_and_the_link_goes_on()
         async with server.serve("verbose+memory://bad", protocol=Verbose()):
             async with connect("verbose+memory://bad", protocol=Verbose()) as bus:
                 events = server.events()
-                (link,) = bus._running.links
+                (link,) = bus._services.running.links
                 assert link.transport is not None
                 link.transport.send(
                     b'[{"verb":"publish","subject":"n","body":1},{"verb":"sing"},{"verb":"publish","subject":"n","body":2}]'

@@ -201,7 +201,7 @@ async def test_a_later_poll_takes_the_place_of_an_earlier_one_and_one_that_left_
 
 
 def _connections(bus: Bus) -> list[Any]:
-    return [link.transport for link in bus._running.links]
+    return [link.transport for link in bus._services.running.links]
 
 
 async def test_messages_come_as_events_too() -> None:

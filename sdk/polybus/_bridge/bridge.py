@@ -101,7 +101,7 @@ class Bridge:
 
     async def _until_idle(self, *, lasting: bool) -> None:
         for passage in self._passages:
-            if (runtime := passage.here._runtime) is not None:
+            if (runtime := passage.here._services.runtime) is not None:
                 await runtime.bell.until(partial(_idle, passage, lasting))
 
 
@@ -116,7 +116,9 @@ def _check(passage: Passage) -> None:
     """
     route = passage.route
     for bus, subject, side in ((passage.here, route.source, "source"), (passage.there, route.target, "target")):
-        adapters = {link.adapter for link in bus._running.links} | {listener._gate._adapter for listener in bus._listeners}
+        adapters = {link.adapter for link in bus._services.running.links} | {
+            listener._gate._adapter for listener in bus._listeners
+        }
         faults = [fault for adapter in adapters if (fault := _fault(adapter, subject, route))]
         if faults and len(faults) == len(adapters):
             raise Unsupported(f"route {route.source!r} to {route.target!r}: its {side} side cannot carry that: {faults[0]}")

@@ -13,6 +13,11 @@ from ..message import Kind, Message
 from .translation import USUAL
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from .._core.runtime import Runtime
+    from .._core.services import Services
+    from .._core.via import Via
     from .route_side import Passage
 
 __all__ = ["Publications"]
@@ -29,7 +34,8 @@ class Publications:
         """Take them from now on."""
         here = self._passage.here
         listen = Listen(plan(self._passage.route.source, self._cross, publication=True), 1000, "block", 1)
-        inbox = self._inbox = Crossing(here, here._running, listen)
+        services = here._services
+        inbox = self._inbox = Crossing(services, services.running, listen, here._distribution.via_of)
         here._inboxes.append(inbox)
         distribution = here._distribution
         distribution.bridges += 1
@@ -51,7 +57,7 @@ class Publications:
     def busy(self) -> bool:
         """Whether some are on their way."""
         inbox = self._inbox
-        return inbox is not None and inbox.busy and inbox._runtime is self._passage.here._runtime
+        return inbox is not None and inbox.busy and inbox._runtime is self._passage.here._services.runtime
 
     def stop(self) -> None:
         """Forget those that wait."""
@@ -76,7 +82,7 @@ class Publications:
                 return
             on = Message(Kind.PUBLISH, target, headers=passage.headers(message, None))
             await passage.converted(passage.route.request, message, on)
-            now = there._running.time()
+            now = there._services.running.time()
             if message.expires is not None:
                 on.expires, on.ttl = message.expires, message.expires - now
             await theirs.publish_crossed(on, via, now + USUAL)
@@ -87,10 +93,15 @@ class Publications:
 class Crossing(HandlerInbox):
     """The queue of a passage's publications, each with where it has been."""
 
+    __slots__ = ("_via_of",)
     leads_on = True
 
+    def __init__(self, services: Services, runtime: Runtime, listen: Listen, via_of: Callable[[Message], Via]) -> None:
+        super().__init__(services, runtime, listen)
+        self._via_of = via_of
+
     def offer(self, message: Message) -> None:
-        via = self._bus._distribution.via_of(message)
+        via = self._via_of(message)
         on = message.with_headers(message.headers)
         on.shared[VIA] = str(via).encode()
         on.peer = message.peer

@@ -80,16 +80,16 @@ class Requests:
         """
         here, there = self._passage.here, self._passage.there
         via = via_of(message)
-        if there._id in via.buses or here._id in via.buses:
+        if there._services.id in via.buses or here._services.id in via.buses:
             text = f"nobody handles {message.subject!r}: the bridges lead back to where it has been"
             raise RequestError(Code.UNIMPLEMENTED, text)
         via = via.over(depth_of(message.peer))
         self._passage.hop(message.subject, via.crossed)
-        return via.over(1).left(here._id)
+        return via.over(1).left(here._services.id)
 
     async def _answer(self, on: Message, deadline: float) -> Message:
         there = self._passage.there
-        runtime = there._running
+        runtime = there._services.running
         began = runtime.time()
         timeout = USUAL if deadline == math.inf else max(0.0, deadline - began)
         if (own := there._handler(on.subject)) is not None:
@@ -120,7 +120,7 @@ class PassingCall(Call):
     away = True
 
     def __init__(self, passage: Passage, origin: Answer, peer: Peer | None, message: Message, deadline: float) -> None:
-        super().__init__(passage.here, origin, peer, passage.requests, message, deadline)  # type: ignore[arg-type]  # in its place
+        super().__init__(passage.here._services, origin, peer, passage.requests, message, deadline)  # type: ignore[arg-type]  # in its place
         self._passage = passage
         passage.calls[self] = None
 
@@ -149,4 +149,4 @@ class PassingCall(Call):
 
     async def outcome(self) -> Any:
         deadline = None if self.deadline == math.inf else self.deadline
-        return await self.bus._execution.around(self.message, deadline, self.invoke)
+        return await self.services.executor.around(self.message, deadline, self.invoke)

@@ -134,8 +134,8 @@ class Passage:
     def lost(self, message: Message, error: BusError) -> None:
         """What nobody waits for could not cross. The log says it once a minute: peers shall not fill it."""
         here, route = self.here, self.route
-        here._counters.dropped += 1
-        here._dead_letter(message.peer, message, translated(error).code, f"not bridged: {error}")
+        here._services.counters.dropped += 1
+        here._services.dead_letter(message.peer, message, translated(error).code, f"not bridged: {error}")
         if self._losses.add(monotonic()) == 1:
             logger.warning(
                 "polybus: %r could not cross the bridge (%r to %r): %s", message.subject, route.source, route.target, error

@@ -51,7 +51,7 @@ class BusGate:
             return Unavailable("this server takes nobody now: it is shutting down or has not started yet")
         if self._knocking >= limits.handshakes:
             return TooManyRequests(f"{self._knocking} handshakes are under way (Limits.handshakes)", reason="handshakes")
-        if len(self._bus._running.links) >= limits.peers:
+        if len(self._bus._services.running.links) >= limits.peers:
             return TooManyRequests(f"{limits.peers} connections are open (Limits.peers)")
         if self._inside.get(_host(address), 0) >= limits.peers_per_address:
             return TooManyRequests(f"{limits.peers_per_address} connections from {_host(address)} (Limits.peers_per_address)")
@@ -66,17 +66,17 @@ class BusGate:
 
     def admit(self, handshake: Handshake, decided: Callable[[Admission | BusError], None]) -> None:
         """Ask `authenticate`; at once where there is none."""
-        authority = self._bus._authority
+        authority = self._bus._services.access
         if authority.authenticate is None:
             from ..plugins import Identity
 
             decided(Admission(Identity(), handshake))
         else:
-            self._bus._running.spawn(self._ask, handshake, decided)
+            self._bus._services.running.spawn(self._ask, handshake, decided)
 
     async def _ask(self, handshake: Handshake, decided: Callable[[Admission | BusError], None]) -> None:
         try:
-            outcome = await self._bus._authority.admit(handshake)
+            outcome = await self._bus._services.access.admit(handshake)
         except KeyboardInterrupt:  # the program is to end, and the stranger need not wait for that
             decided(_UNKNOWN)
             raise
@@ -87,7 +87,8 @@ class BusGate:
         self._knocking -= 1
         link = Link(
             self._bus,
-            self._bus._running,
+            self._bus._services,
+            self._bus._services.running,
             self._adapter,
             self.url,
             opened=False,
@@ -155,7 +156,7 @@ class Serving:
         self._tls = tls
         self._when_full = when_full
         check_type(insecure, bool, "insecure", "insecure=True")
-        self._private = not (insecure or bus._authority.authenticate)
+        self._private = not (insecure or bus._services.access.authenticate)
         self._transport: Any
         if isinstance(target, str):
             self._address: str | None
@@ -180,7 +181,7 @@ class Serving:
             gate = BusGate(bus, self._adapter, "", self._when_full)
             codec = self._adapter.codec(bus.limits)
             options = ListenOptions(
-                host=bus._running,
+                host=bus._services.running,
                 gate=gate,
                 protocol=self._adapter.name,
                 reads=codec.reads,
@@ -206,7 +207,7 @@ class Serving:
     ) -> None:
         bus, listener = self._bus, self._listener
         assert listener is not None
-        if bus._runtime is self._runtime and not bus._is_last():  # the last one out closes everything
+        if bus._services.runtime is self._runtime and not bus._is_last():  # the last one out closes everything
             with anyio.CancelScope(shield=True):
                 await self._stop(listener, drain=error is None)
         await bus._leave(self._runtime, error)

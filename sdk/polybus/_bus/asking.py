@@ -116,7 +116,7 @@ class Asking(Passages):
             try:
                 to = self._route(name)
             except (NoHandler, Disconnected, Unauthorized, Forbidden) as error:
-                runtime = self._running
+                runtime = self._services.running
                 now = runtime.time()
                 failed: Reply[Any] = Reply(runtime.loop, name, returns, now, now + timeout)
                 failed._fail(error)
@@ -139,7 +139,7 @@ class Asking(Passages):
         if isinstance(subject, Subject):
             body = subject.given(body)
         self._check_subject(name)
-        self._running.check_here()
+        self._services.running.check_here()
         checked = self._headers(headers)
         if to is None and (own := self._handler(name)) is not None:
             self._loopback.notify(own, body, checked)
@@ -163,7 +163,7 @@ class Asking(Passages):
             QueueFull: There was none in time.
             EncodeError, Unsupported, TooLarge: The wire cannot carry it.
         """
-        link, deadline = peer._link, self._running.time() + 30.0
+        link, deadline = peer._link, self._services.running.time() + 30.0
         while True:
             if link.flowing:
                 link.write(message, peer)  # not `publish`: a notification has an id of its own, its frame is not shared
@@ -252,7 +252,7 @@ class Asking(Passages):
         to: Peer | None,
         hops: int = 0,
     ) -> Channel[Any, Any]:
-        self._running.check_here()
+        self._services.running.check_here()
         if to is None and (own := self._handler(subject)) is not None:
             return self._loopback.open(own, body, mode, timeout, receives)
         peer = to if to is not None else self._route(subject)

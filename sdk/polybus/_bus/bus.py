@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 import os
-import secrets
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager
 from datetime import timedelta
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Literal
 
-from .._core.access import Authenticate, Authority, Authorize
+from .._core.access import Authenticate, Authorize
 from .._core.executor import Middleware
-from .._peer.peer import Peer
+from .._core.services import Services
 from .._tunnel.endpoint import Entrance
 from .._validation import check_callable, check_type, shown
 from ..events import BusEvent
 from ..limits import Limits
-from ..message import Message
-from ..stats import Counters, Stats
+from ..stats import Stats
 from .lifecycle import Lifespan
 from .publishing import Publishing
 
@@ -65,14 +63,11 @@ class Bus(Publishing):
         check_callable(authenticate, "authenticate", "authenticate(handshake)")
         check_callable(authorize, "authorize", "authorize(peer, verb, subject)")
         check_callable(lifespan, "lifespan", "lifespan(bus), that gives an async context manager")
-        self._id = secrets.token_hex(4)
-        super().__init__(self, limits, lifespan)
-        self.debug: bool = debug
-        self._authority = Authority(authenticate, authorize, self.limits.handshake_timeout)
-        self._authorize = authorize
+        services = Services(
+            self, limits if limits is not None else Limits(), authenticate=authenticate, authorize=authorize, debug=debug
+        )
+        super().__init__(self, services, lifespan)
         self._deliver = self._distribution.deliver
-        self._counters = Counters()
-        self._emit = self._events.emit
         self._recorders: list[Recorder] = []
         self._checked: set[str | int] = set()
         self._entrances: list[Entrance] = []
@@ -125,25 +120,23 @@ class Bus(Publishing):
         """
         if not callable(middleware):
             raise TypeError(f"bus.use({shown(middleware)}): a function, async def middleware(message, ctx, call_next)")
-        self._execution.middleware.append(middleware)
+        self._services.executor.middleware.append(middleware)
         return middleware
 
-    # -- authority -------------------------------------------------------------------------------------------------------
+    @property
+    def debug(self) -> bool:
+        """Whether the asker is sent the text of unexpected exceptions."""
+        return self._services.debug
 
-    def _asks(self, peer: Peer, verb: str, subject: str | int, message: Message) -> Any:
-        return self._authority.asks(peer, verb, subject, message)
-
-    async def _allowed(self, allowed: Any) -> bool:
-        return await self._authority.answer(allowed)
-
-    async def _may(self, peer: Peer, verb: str, subject: str | int, message: Message) -> bool:
-        return await self._authority.may(peer, verb, subject, message)
+    @debug.setter
+    def debug(self, debug: bool) -> None:
+        self._services.debug = debug
 
     # -- watching --------------------------------------------------------------------------------------------------------
 
     def stats(self) -> Stats:
         """A snapshot of what the bus has done and has to do."""
-        runtime, counters = self._runtime, self._counters
+        runtime, counters = self._services.runtime, self._services.counters
         links = list(runtime.links) if runtime is not None else []
         peers = [peer for link in links for peer in link.peers]
         return Stats(
@@ -170,17 +163,6 @@ class Bus(Publishing):
         Raises:
             LocalProtocolError: (here or by iterating) The bus runs in another event loop.
         """
-        if self._runtime is not None:
-            self._runtime.check_here()
-        return self._events.stream()
-
-    # -- small things ----------------------------------------------------------------------------------------------------
-
-    def _waiter(self) -> Any:
-        runtime = self._running
-        runtime.check_thread()
-        return runtime.loop.waiter()
-
-    def _wake(self, waiter: Any) -> None:
-        if self._runtime is not None:
-            self._runtime.loop.wake(waiter)
+        if self._services.runtime is not None:
+            self._services.runtime.check_here()
+        return self._services.events.stream()

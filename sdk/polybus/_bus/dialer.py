@@ -120,6 +120,7 @@ class Connecting:
         try:
             link = self._link = Link(
                 bus,
+                bus._services,
                 runtime,
                 self._adapter,
                 f"{self._adapter.name}+{self._connector.url}",
@@ -176,7 +177,7 @@ class Connecting:
 
     async def _first(self, link: Link) -> None:
         """The first connect fails fast; `wait` retries it that long."""
-        time = self._bus._running.time
+        time = self._bus._services.running.time
         until = time() + self._wait
         attempt = 0
         while True:
@@ -189,14 +190,14 @@ class Connecting:
                     raise
                 delay = min(self._backoff.delay(attempt), left)  # the last attempt is made when the time is up
                 attempt += 1
-                self._bus._emit(LinkRetrying(url=link.url, attempt=attempt, delay=delay, reason=error.reason))
+                self._bus._services.emit(LinkRetrying(url=link.url, attempt=attempt, delay=delay, reason=error.reason))
                 await anyio.sleep(delay)
         if link.state is State.DOWN or link.state is State.CLOSED:
             raise ConnectFailed(link.url, "the connection ended at once")
         self._established(link)
 
     async def _attempt(self, link: Link, first: bool = False) -> None:
-        runtime = self._bus._running
+        runtime = self._bus._services.running
         codec = self._adapter.codec(runtime.limits)
         options = DialOptions(
             host=runtime,
@@ -301,7 +302,7 @@ class Connecting:
         while (attempts is None or self._failures < attempts) and self._connector.reconnects:
             delay = self._backoff.delay(self._failures)
             self._failures += 1
-            bus._emit(LinkRetrying(peer=link.peer, url=link.url, attempt=self._failures, delay=delay, reason=reason))
+            bus._services.emit(LinkRetrying(peer=link.peer, url=link.url, attempt=self._failures, delay=delay, reason=reason))
             await anyio.sleep(delay)
             if link.state is State.CLOSED:
                 return
@@ -317,7 +318,7 @@ class Connecting:
                 logger.exception("polybus: an attempt to connect to %s failed on this side; it will be tried again", link.url)
                 reason = repr(error)
                 continue
-            bus._counters.reconnects += 1
+            bus._services.counters.reconnects += 1
             self._established(link)
             return
         link.abort(Closed(1006, f"given up after {self._failures} attempts: {reason}"))

@@ -12,18 +12,15 @@ from typing import TYPE_CHECKING, Any, Self
 
 import anyio
 
-from .._core.executor import Execution
 from .._core.lifespan import Lifespan, LifespanTask, within
 from .._core.runtime import Runtime, inside
+from .._core.services import Services
 from .._handlers.router import Listen, Router
 from .._link.link import Link
 from .._pubsub.receiver import Distribution
 from .._pubsub.subscription import HandlerInbox, Subscription
 from .._rpc.loopback import Loopback
-from .._util.broadcast import EventHub
 from .._validation import seconds
-from ..errors import LocalProtocolError
-from ..events import BusEvent
 from ..limits import Limits
 from ..plugins import Closed
 from . import drain as draining
@@ -56,20 +53,20 @@ class Phase(enum.Enum):
 class Life(Router):
     """What a `Bus` is made of while it runs, and how that begins and ends."""
 
-    def __init__(self, bus: Bus, limits: Limits | None, lifespan: Lifespan | None) -> None:
+    def __init__(self, bus: Bus, services: Services, lifespan: Lifespan | None) -> None:
         super().__init__()
-        self.limits: Limits = limits if limits is not None else Limits()
+        self.limits: Limits = services.limits
         self.ready: bool = False
         """Whether new requests are taken: True from the lifespan's yield to the beginning of a drain."""
         self.state: Any = None
         """What the lifespan yielded."""
         self._bus = bus
+        self._services = services
         self._phase = Phase.LEFT
         self._changing: anyio.Event | None = None
         """Set when the start, drain or end that is under way is over."""
         self._entered = 0
         """How many have entered. The lifespan does not count: what it enters does not keep its own bus."""
-        self._runtime: Runtime | None = None
         self._holders: deque[Runtime] = deque()
         """What those have entered who wrote ``async with bus``."""
         self._lifespan = lifespan
@@ -81,10 +78,8 @@ class Life(Router):
         self._patience = DRAIN
         """Seconds for the end of the lifespan: those of the last drain."""
         self._closed_event: anyio.Event | None = None
-        self._execution = Execution(bus)
-        self._loopback = Loopback(bus)
-        self._events: EventHub[BusEvent] = EventHub(bus)
-        self._distribution = Distribution(bus)
+        self._loopback = Loopback(services)
+        self._distribution = Distribution(bus, services)
         self._inboxes: list[HandlerInbox] = []
         self._subscriptions: dict[Subscription, None] = {}
         self._listeners: dict[Listener, None] = {}
@@ -100,15 +95,15 @@ class Life(Router):
 
     async def _enter(self) -> Runtime:
         """Count one more, and start the bus if it is the first. What to hand to `_leave`."""
-        if within(self._runtime):
-            return self._running
+        if within(self._services.runtime):
+            return self._services.running
         await self._settled()
         if self._phase is Phase.LEFT:
             await self._start()
         elif self._phase is Phase.DRAINED and not self._is_inside():
             self._move(Phase.RUNNING)
         self._entered += 1
-        return self._running
+        return self._services.running
 
     async def _settled(self) -> None:
         """Wait for the start, drain or end that is under way; not where that waits for the caller.
@@ -116,9 +111,9 @@ class Life(Router):
         Raises:
             LocalProtocolError: The bus runs in another event loop.
         """
-        while (runtime := self._runtime) is not None:
+        while (runtime := self._services.runtime) is not None:
             if runtime.loop.is_over():
-                self._runtime = None  # that loop went down with it, and nothing of it can be told any more
+                self._services.runtime = None  # that loop went down with it, and nothing of it can be told any more
                 self._end()
                 return
             runtime.check_here()
@@ -128,12 +123,12 @@ class Life(Router):
 
     async def _start(self) -> None:
         with self._change(Phase.STARTING):
-            runtime = self._runtime = Runtime(self.limits)
+            runtime = self._services.runtime = Runtime(self.limits)
             self._closed_event = anyio.Event()
             self._patience = DRAIN
             try:
                 await runtime.open()
-                self._execution.start(runtime)
+                self._services.executor.start(runtime)
                 self._distribution.begin(runtime.ends)
                 for listen in self._listens:
                     self._start_listen(listen)
@@ -155,7 +150,7 @@ class Life(Router):
         self._guests[guest] = await guest._enter()
 
     def _start_listen(self, listen: Listen) -> HandlerInbox:
-        inbox = HandlerInbox(self._bus, self._running, listen)
+        inbox = HandlerInbox(self._services, self._services.running, listen)
         self._inboxes.append(inbox)
         self._distribution.local.add(inbox.pattern, inbox)
         self._distribution.want(inbox.pattern)
@@ -186,18 +181,18 @@ class Life(Router):
                 logger.exception("polybus: the lifespan failed as well when its bus was left by %r", error)
 
     async def _leave_one(self, runtime: Runtime, *, drain: bool) -> None:
-        if runtime is self._runtime and self._entered > 0:
+        if runtime is self._services.runtime and self._entered > 0:
             self._entered -= 1
             if self._entered == 0:
                 await self._finish(runtime, drain=drain)
-        elif runtime is self._runtime and not self._is_inside():
+        elif runtime is self._services.runtime and not self._is_inside():
             await self._close(runtime)  # somebody else is at it
-        if runtime is not self._runtime:
+        if runtime is not self._services.runtime:
             _raise_failure(runtime)
 
     def _is_last(self, holders: int = 1) -> bool:
         """Whether nobody else has entered than the caller, which did so that often."""
-        return self._entered == holders and not within(self._runtime)
+        return self._entered == holders and not within(self._services.runtime)
 
     async def _finish(self, runtime: Runtime, *, drain: bool) -> None:
         """End the bus, and wait for that. A handler of its own returns at once and is cancelled at its next wait."""
@@ -230,7 +225,7 @@ class Life(Router):
             LocalProtocolError: The bus runs in another event loop.
         """
         timeout = seconds(timeout)
-        runtime = self._runtime
+        runtime = self._services.runtime
         if runtime is None:
             return
         runtime.check_here()
@@ -240,12 +235,12 @@ class Life(Router):
             await self._drain(runtime, timeout)
 
     async def _drain(self, runtime: Runtime, timeout: float) -> None:
-        while self._changing is not None and runtime is self._runtime:
+        while self._changing is not None and runtime is self._services.runtime:
             with anyio.move_on_after(timeout) as scope:
                 await self._changing.wait()
             if scope.cancelled_caught:
                 return
-        if self._phase is Phase.RUNNING and runtime is self._runtime:
+        if self._phase is Phase.RUNNING and runtime is self._services.runtime:
             self._patience = timeout
             with self._change(Phase.DRAINING), anyio.CancelScope() as cut:
                 self._cut = cut
@@ -270,7 +265,7 @@ class Life(Router):
             LocalProtocolError: The bus runs in another event loop.
             BaseException: What the lifespan raises at its end.
         """
-        runtime = self._runtime
+        runtime = self._services.runtime
         if runtime is None:
             return
         runtime.check_here()
@@ -292,14 +287,14 @@ class Life(Router):
         Raises:
             LocalProtocolError: It is not entered, or runs in another event loop.
         """
-        self._running.check_here()
+        self._services.running.check_here()
         assert self._closed_event is not None
         await self._closed_event.wait()
 
     async def _close(self, runtime: Runtime) -> None:
-        while self._changing is not None and runtime is self._runtime:
+        while self._changing is not None and runtime is self._services.runtime:
             await self._changing.wait()
-        if runtime is not self._runtime:
+        if runtime is not self._services.runtime:
             return
         with self._change(Phase.CLOSING):
             try:
@@ -318,7 +313,7 @@ class Life(Router):
                 await listener._listening.aclose()
             await draining.close_links(self._bus, runtime, "the bus was closed")
             self._loopback.stop()
-            self._execution.leave(runtime.time() + self.limits.close_timeout)
+            self._services.executor.leave(runtime.time() + self.limits.close_timeout)
             task, self._lifespan_task = self._lifespan_task, None
             if task is not None:
                 await task.stop(max(self._patience, self.limits.close_timeout))
@@ -344,8 +339,8 @@ class Life(Router):
         self._opened.clear()
         self._own_links.clear()
         self._distribution.upstream = ()
-        self._events.close()
-        self._runtime = self._changing = None
+        self._services.events.close()
+        self._services.runtime = self._changing = None
         self._entered = 0
         self.state = None
         self._move(Phase.LEFT)
@@ -372,30 +367,16 @@ class Life(Router):
 
     def _is_inside(self) -> bool:
         """Whether this is a task of the bus itself, its lifespan among them: it cannot wait for the bus's drain or end."""
-        return self._runtime in inside.get()
+        return self._services.runtime in inside.get()
 
     @property
     def leaving(self) -> bool:
         """Whether this bus itself is at its end: from the beginning of a drain."""
         return self._phase in (Phase.DRAINING, Phase.DRAINED, Phase.CLOSING)
 
-    def _ring(self) -> None:
-        """Something that a drain may wait for has ended."""
-        if self._runtime is not None:
-            self._runtime.bell.ring()
-
-    @property
-    def _running(self) -> Runtime:
-        runtime = self._runtime
-        if runtime is None:
-            raise LocalProtocolError(
-                "this bus is not running: enter it first, with `async with bus:`, connect() or bus.serve()"
-            )
-        return runtime
-
     def _add_handler(self, handler: Handler) -> None:
         super()._add_handler(handler)
-        if self._runtime is not None:
+        if self._services.runtime is not None:
             self._distribution.handled(handler.subject)
 
 

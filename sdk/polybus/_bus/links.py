@@ -108,7 +108,9 @@ class Links(Life):
     @property
     def peers(self) -> list[Peer]:
         """Everybody linked to this bus."""
-        return [peer for link in self._runtime.links for peer in link.peers] if self._runtime is not None else []
+        return (
+            [peer for link in self._services.runtime.links for peer in link.peers] if self._services.runtime is not None else []
+        )
 
     def peers_of(self, key: str) -> list[Peer]:
         """The peers of one identity (its `Identity.key`), without those on their way out: for ``publish(..., to=...)``."""
@@ -146,7 +148,7 @@ class Links(Life):
         Raises:
             BusError: The last link that this bus opened is gone for good, and it serves nobody: why.
         """
-        gone = self._running.gone
+        gone = self._services.running.gone
         if gone is not None and not self._opened and not self._listeners:
             raise another(gone)
 

@@ -52,11 +52,11 @@ class Passages(Routing):
             raise TypeError(f"params={shown(params)}: text to text")
 
         def route() -> Peer:
-            self._running.check_here()
+            self._services.running.check_here()
             return peer if peer is not None else self._route(name)
 
         def lasting() -> bool:
-            runtime = self._runtime
+            runtime = self._services.runtime
             return runtime is not None and not runtime.closing and (bool(self._opened) if peer is None else not peer.gone)
 
         return TunnelConnector(route, lasting, name, given)

@@ -73,9 +73,9 @@ class Publishing(Asking):
                 raise elsewhere()
             distribution.publish_alone(route, link, body)
             return
-        self._running.check_thread()
+        self._services.running.check_thread()
         peers, gone = (route.peers, None) if to is None else self._recipients(to)
-        deadline = self._running.time() + timeout
+        deadline = self._services.running.time() + timeout
         message = self._publication(route, name, body, headers, None if to is None else peers)
         if to is None and route.two_ways:
             await distribution.publish_two_ways(message, route, deadline)
@@ -100,10 +100,10 @@ class Publishing(Asking):
             Disconnected, EncodeError, ReservedSubject, LocalProtocolError, TypeError, ValueError: As `publish`.
         """
         name = subject.name if isinstance(subject, Subject) else subject
-        self._running.check_here()
+        self._services.running.check_here()
         route = self._route_of(name)
         peers, gone = (route.peers, None) if to is None else self._recipients(to)
-        deadline = self._running.time() + seconds(timeout)
+        deadline = self._services.running.time() + seconds(timeout)
         message = self._publication(route, name, body, headers, None if to is None else peers)
         if to is None and route.two_ways:
             self._distribution.publish_two_ways_nowait(message, route, deadline)
@@ -187,7 +187,7 @@ class Publishing(Asking):
         check_queue(queue, when_full)
         if (why := unreadable(returns)) is not None:
             raise TypeError(f"returns={shown(returns)}: a type, for example returns=dict; {why}")
-        return Subscription(self._bus, name, returns, queue, when_full, local, peer)
+        return Subscription(self._bus, self._services, name, returns, queue, when_full, local, peer)
 
     def relay(self, pattern: str | int) -> None:
         """Pass matching publications of peers on to the other peers that subscribed. Off by default: sessions are isolated.
@@ -197,11 +197,11 @@ class Publishing(Asking):
         """
         check_pattern(pattern, self.limits.subject)
         self._distribution.relay(pattern)
-        if self._runtime is not None:
-            self._runtime.spawn(self._distribution.announce_later, pattern)
+        if self._services.runtime is not None:
+            self._services.runtime.spawn(self._distribution.announce_later, pattern)
 
     async def _subscribe(self, subscription: Subscription) -> None:
-        self._running.check_here()
+        self._services.running.check_here()
         self._check_gone()
         self._subscriptions[subscription] = None
         if subscription.peer is not None:
@@ -222,6 +222,6 @@ class Publishing(Asking):
 
     def _add_listen(self, listen: Listen) -> None:
         super()._add_listen(listen)
-        if self._runtime is not None:
+        if self._services.runtime is not None:
             inbox = self._start_listen(listen)
-            self._runtime.spawn(self._distribution.announce_later, inbox.pattern)
+            self._services.runtime.spawn(self._distribution.announce_later, inbox.pattern)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from .._peer.peer import Peer
 from .._validation import seconds, shown
-from ..errors import AmbiguousRoute, Code, Disconnected, NoHandler
-from ..events import BusEvent, DeadLettered
+from ..errors import AmbiguousRoute, Disconnected, NoHandler
 from ..headers import check_headers
 from ..subjects import canonical, check_subject, matches
 from .links import Links
@@ -21,14 +20,12 @@ if TYPE_CHECKING:
 __all__ = ["Routing", "has_gone"]
 
 _CHECKED = 4096
-_KEPT = 4096
 
 
 class Routing(Links):
     """The part of a `Bus` that decides where something goes, or that it goes nowhere."""
 
     _checked: set[str | int]
-    _emit: Callable[[BusEvent], None]
 
     def _route(self, subject: str | int) -> Peer:
         opened = self._opened
@@ -108,12 +105,6 @@ class Routing(Links):
         if isinstance(subject, str) and "/" in subject:
             message.subject = canonical(subject) if found is None else found.subject
         return found
-
-    def _dead_letter(self, peer: Peer | None, message: Message, code: Code, reason: str) -> None:
-        """Tell who reads events that a message could not be delivered."""
-        if self._events.read:
-            kept = message if len(message.raw or b"") <= _KEPT else None  # a thousand unread events hold no large bodies
-            self._emit(DeadLettered(peer=peer, subject=message.subject, code=code, reason=reason, message=kept))
 
     def _headers(self, headers: Mapping[str, str] | None) -> dict[str, str] | None:
         return None if headers is None else check_headers(headers, self.limits.headers)

@@ -152,5 +152,5 @@ class _Run:
 
     def over(self) -> None:
         """All has ended; but threads that do not return keep the interpreter from ending, and are left to the timer."""
-        if self._force is not None and not self._bus._execution.threads_left:
+        if self._force is not None and not self._bus._services.executor.threads_left:
             self._force.cancel()

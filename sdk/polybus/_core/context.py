@@ -7,7 +7,6 @@ import logging
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .._bus.bus import Bus
     from .._peer.peer import Peer
     from .._rpc.call import Call
     from ..message import Message
@@ -27,7 +26,7 @@ class Context:
 
     __slots__ = ("_bus", "deadline", "message")
 
-    def __init__(self, bus: Bus, message: Message, deadline: float | None = None) -> None:
+    def __init__(self, bus: Any, message: Message, deadline: float | None = None) -> None:
         self._bus = bus
         self.message: Message = message
         self.deadline: float | None = deadline

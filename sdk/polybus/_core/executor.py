@@ -18,9 +18,9 @@ from .context import Context
 from .threads import Threads
 
 if TYPE_CHECKING:
-    from .._bus.bus import Bus
     from .._handlers.handler import Handler
     from .runtime import Runtime
+    from .services import Services
 
 __all__ = ["Execution", "Middleware", "described"]
 
@@ -44,11 +44,11 @@ def described(error: BaseException | None) -> str:
 class Execution:
     """How handlers of one bus run."""
 
-    context_in_a_thread: Callable[[Bus, Message, float | None], Context] = Context
+    context_in_a_thread: Callable[[Any, Message, float | None], Context] = Context
     """What makes the `Context` of a `def` handler, whose bus blocks: handed in from floors above."""
 
-    def __init__(self, bus: Bus) -> None:
-        self._bus = bus
+    def __init__(self, services: Services) -> None:
+        self._services = services
         self.middleware: list[Middleware] = []
         self._threads: Threads | None = None
 
@@ -86,16 +86,16 @@ class Execution:
         async def step(index: int, current: Message) -> Any:
             if index == len(self.middleware):
                 return await call(current)
-            context = Context(self._bus, current, deadline)
+            context = Context(self._services.bus, current, deadline)
             return await self.middleware[index](current, context, lambda following: step(index + 1, following))
 
         return await step(0, message)
 
     async def _call(self, handler: Handler, message: Message, deadline: float | None) -> Any:
         if handler.style == "async":
-            return await handler.invoke(self._bus, message, deadline)
+            return await handler.invoke(self._services.bus, message, deadline)
         if handler.style == "inline" or _NO_THREADS:
-            result = handler.invoke(self._bus, message, deadline)
+            result = handler.invoke(self._services.bus, message, deadline)
         else:
             result = await self._call_in_thread(handler, message, deadline)
         if inspect.isawaitable(result):  # a plain function around a coroutine function
@@ -103,17 +103,17 @@ class Execution:
         return result
 
     async def _call_in_thread(self, handler: Handler, message: Message, deadline: float | None) -> Any:
-        arguments = handler.arguments(self._bus, message, deadline)
+        arguments = handler.arguments(self._services.bus, message, deadline)
         for name, value in arguments.items():
             if isinstance(value, Context):
-                arguments[name] = self.context_in_a_thread(self._bus, message, deadline)
+                arguments[name] = self.context_in_a_thread(self._services.bus, message, deadline)
         assert self._threads is not None
         (result,) = await self._threads.run(lambda: (handler.function(**arguments),))  # trio takes no coroutine from a thread
         return result
 
     def ours(self, error: BaseException, scope: anyio.CancelScope | None) -> bool:
         """Whether this bus itself stopped the handler: then there is nobody to tell."""
-        runtime = self._bus._runtime
+        runtime = self._services.runtime
         stopped = runtime is None or runtime.closing or (scope is not None and scope.cancel_called)
         if isinstance(error, (anyio.get_cancelled_exc_class(), BaseExceptionGroup)):
             # trio has no cancellation without a scope around the handler.
@@ -136,7 +136,7 @@ class Execution:
 
     def failed(self, event: HandlerFailed) -> None:
         """Log, count and report a handler's failure."""
-        self._bus._counters.failed += 1
+        self._services.counters.failed += 1
         text = described(event.error)
         logger.error("polybus: handler of %.200r failed [%s]: %s", event.subject, event.error_id, text, exc_info=event.error)
-        self._bus._emit(event)
+        self._services.emit(event)

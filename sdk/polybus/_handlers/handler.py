@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, get_args
+from typing import Any, get_args
 
 from .._core.answer_sizes import Foresight
 from .._core.context import Context
@@ -13,9 +13,6 @@ from ..errors import BadRequest
 from ..message import Message
 from ..subjects import captures
 from .signature import Style, injected, name_of, read
-
-if TYPE_CHECKING:
-    from .._bus.bus import Bus
 
 __all__ = ["Handler", "Misfit", "plan"]
 
@@ -56,7 +53,7 @@ class Handler:
         """For errors and logs."""
         return name_of(self.function)
 
-    def arguments(self, bus: Bus, message: Message, deadline: float | None, channel: Any = None) -> dict[str, Any]:
+    def arguments(self, bus: Any, message: Message, deadline: float | None, channel: Any = None) -> dict[str, Any]:
         """The keyword arguments for one message.
 
         Raises:
@@ -67,7 +64,7 @@ class Handler:
         except BadRequest as error:
             raise Misfit.of(error) from error.__cause__
 
-    def invoke(self, bus: Bus, message: Message, deadline: float | None, channel: Any = None) -> Any:
+    def invoke(self, bus: Any, message: Message, deadline: float | None, channel: Any = None) -> Any:
         """Call the function: the coroutine, the async iterator or, of a plain function, the result.
 
         Raises:
@@ -133,7 +130,7 @@ def _maker(
 
 
 def _capture_maker(position: int, hint: Any, name: str) -> Callable[..., Any]:
-    def make(bus: Bus, message: Message, deadline: float | None, channel: Any) -> Any:
+    def make(bus: Any, message: Message, deadline: float | None, channel: Any) -> Any:
         text = str(message.subject).split(".")[position]
         if hint is Any or hint is str:
             return text

@@ -19,6 +19,7 @@ from .outbox import Outbox, Waiting
 if TYPE_CHECKING:
     from .._bus.bus import Bus
     from .._core.runtime import Runtime
+    from .._core.services import Services
     from .._peer.peer import Peer
     from .._rpc.reply import Reply
     from ..body import BodyFormat
@@ -63,6 +64,7 @@ class Backlog:
         "paused",
         "runtime",
         "send_framed",
+        "services",
         "session",
         "share",
         "shared",
@@ -76,8 +78,18 @@ class Backlog:
         "when_full",
     )
 
-    def __init__(self, bus: Bus, runtime: Runtime, adapter: ProtocolAdapter, url: str, opened: bool, when_full: str) -> None:
+    def __init__(
+        self,
+        bus: Bus,
+        services: Services,
+        runtime: Runtime,
+        adapter: ProtocolAdapter,
+        url: str,
+        opened: bool,
+        when_full: str,
+    ) -> None:
         self.bus: Bus = bus
+        self.services: Services = services
         self.runtime: Runtime = runtime
         self.adapter: ProtocolAdapter = adapter
         self.url: str = url
@@ -166,7 +178,7 @@ class Backlog:
         """End the link of a peer that does not read; one of many is sent away alone."""
         if self.crowd is not None and peer.gone:
             return
-        self.bus._emit(PeerSlow(peer=peer, policy="disconnect", dropped=self.slow))
+        self.services.emit(PeerSlow(peer=peer, policy="disconnect", dropped=self.slow))
         if self.crowd is not None:
             self.crowd.send_away(peer, 1013, f"too slow: {text}")
             return
@@ -210,7 +222,7 @@ class Backlog:
         """Whether one more message may be added to an outbox, after what the policy has dropped for it."""
         if outbox.has_room(entry.size):
             return True
-        self.bus._counters.dropped += outbox.drop_expired(self.runtime.time())
+        self.services.counters.dropped += outbox.drop_expired(self.runtime.time())
         if outbox.has_room(entry.size):
             return True
         if self.upstream and (entry.droppable or entry.reply is not None):
@@ -232,10 +244,10 @@ class Backlog:
         return True
 
     def _dropped(self, peer: Peer) -> None:
-        self.bus._counters.dropped += 1
+        self.services.counters.dropped += 1
         self.slow += 1
         if self.slow == 1:
-            self.bus._emit(PeerSlow(peer=peer, policy=self.when_full, dropped=1))
+            self.services.emit(PeerSlow(peer=peer, policy=self.when_full, dropped=1))
 
     def _update_flow(self) -> None:
         ready = self.state is State.UP and not self.paused and not self.outbox and self._closing is None
@@ -275,7 +287,7 @@ class Backlog:
         if outbox is None or not self._room:
             return math.inf
         if expired := outbox.drop_expired(now):
-            self.bus._counters.dropped += expired
+            self.services.counters.dropped += expired
             self._wake_room()
         return outbox.next_expiry
 
@@ -293,8 +305,8 @@ class Backlog:
             except BusError as error:
                 reply._fail(error)
         elif entry.droppable and entry.deadline <= now:
-            self.bus._counters.dropped += 1
-            self.bus._dead_letter(peer, message, Code.DEADLINE_EXCEEDED, "expired before it could be sent")
+            self.services.counters.dropped += 1
+            self.services.dead_letter(peer, message, Code.DEADLINE_EXCEEDED, "expired before it could be sent")
             return
         else:
             if message.expires is not None:

@@ -19,6 +19,7 @@ from .pieces import Pieces
 if TYPE_CHECKING:
     from .._bus.bus import Bus
     from .._core.runtime import Runtime
+    from .._core.services import Services
     from .._peer.peer import Peer
     from ..plugins import ProtocolAdapter, Session, Transport
     from .multiplexer import Crowd
@@ -89,8 +90,17 @@ class Inflow(Outflow):
     _wanted: bool
     _peer: Peer | None
 
-    def __init__(self, bus: Bus, runtime: Runtime, adapter: ProtocolAdapter, url: str, opened: bool, when_full: str) -> None:
-        super().__init__(bus, runtime, adapter, url, opened, when_full)
+    def __init__(
+        self,
+        bus: Bus,
+        services: Services,
+        runtime: Runtime,
+        adapter: ProtocolAdapter,
+        url: str,
+        opened: bool,
+        when_full: str,
+    ) -> None:
+        super().__init__(bus, services, runtime, adapter, url, opened, when_full)
         self.deferred: list[Callable[[], None]] = []
         """What is to be done when all that came in at once has been looked at."""
         self._offences = Offences()
@@ -193,10 +203,10 @@ class Inflow(Outflow):
             if event.error.reply_id is not None and (peer := self._peer_of(event.peer_key)) is not None:
                 peer.answered_badly(event.error)
         elif isinstance(event, Undelivered):
-            self.bus._counters.dropped += 1
+            self.services.counters.dropped += 1
             text = f"{event.reason}: {event.text}" if event.text else event.reason
             peer = self._peer_of(event.message.peer)
-            self.bus._dead_letter(peer, event.message, event.code, text)
+            self.services.dead_letter(peer, event.message, event.code, text)
             if peer is not None and event.message.kind in _ANSWERS:
                 peer.answered_in_vain(event.message.id, text)
         elif isinstance(event, PeerOpened):
@@ -224,12 +234,12 @@ class Inflow(Outflow):
 
     def refused(self, reason: str, text: str, now: float) -> None:
         """Count one malformed message; too many in a minute end the link."""
-        self.bus._counters.malformed += 1
+        self.services.counters.malformed += 1
         count, limit = self._offences.add(now), self.runtime.limits.bad_messages
         if count == 1:
             template = "polybus: malformed message from %s dropped: %.200r"
             self.runtime.warnings.warn(logger, now, template, self.address, text)
-        self.bus._emit(FrameRefused(peer=self._peer, reason=reason, text=text))
+        self.services.emit(FrameRefused(peer=self._peer, reason=reason, text=text))
         if count > limit and self._closing is None:
             self._closing = Closed(1008, too_many(limit))
             self._wanted = True

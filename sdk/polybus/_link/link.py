@@ -22,6 +22,7 @@ from .outflow import State
 if TYPE_CHECKING:
     from .._bus.bus import Bus
     from .._core.runtime import Runtime
+    from .._core.services import Services
     from ..capture.record.recorder import Recorder
     from ..capture.record.taps import Tap
     from ..plugins import ProtocolAdapter, Receiver, Role, Session, Transport
@@ -66,6 +67,7 @@ class Link(Inflow):
     def __init__(
         self,
         bus: Bus,
+        services: Services,
         runtime: Runtime,
         adapter: ProtocolAdapter,
         url: str,
@@ -76,7 +78,7 @@ class Link(Inflow):
         identity: Identity | None = None,
         handshake: Handshake | None = None,
     ) -> None:
-        super().__init__(bus, runtime, adapter, url, opened, when_full)
+        super().__init__(bus, services, runtime, adapter, url, opened, when_full)
         self.serves: tuple[str | int, ...] = serves
         self.identity: Identity | None = identity
         self.handshake: Handshake | None = handshake
@@ -187,7 +189,7 @@ class Link(Inflow):
         self._drain_outbox()
         if self.on_up is not None:
             self.on_up()
-        self.bus._emit(LinkUp(peer=self._peer, url=self.url, again=again))
+        self.services.emit(LinkUp(peer=self._peer, url=self.url, again=again))
 
     def close(self, code: int = 1000, reason: str = "") -> None:
         """Say goodbye and close; what waits in the outbox is written first where the connection takes it."""
@@ -270,7 +272,7 @@ class Link(Inflow):
         elif self.outbox is not None:
             self.outbox.drop_bound()
         if before is State.UP or before is State.CONNECTING:
-            self.bus._emit(LinkDown(peer=self._peer, url=self.url, code=why.code, reason=why.reason))
+            self.services.emit(LinkDown(peer=self._peer, url=self.url, code=why.code, reason=why.reason))
         if self.on_down is not None:
             self.on_down(why)
         self.runtime.bell.ring()

@@ -66,7 +66,7 @@ class Crowd:
         self.closed(key, "its key was given to another")
         if len(self.peers) + len(self._knocking) >= limits.peers:
             self._refuse(key, 1013, f"{limits.peers} peers are here (Limits.peers)")
-        elif link.bus._authority.authenticate is None:
+        elif link.services.access.authenticate is None:
             self._let_in(event, Identity(key=str(key)))
         else:
             share = Account(link.runtime, limits.queue_bytes // _STRANGERS, part_of=self._account)
@@ -91,7 +91,7 @@ class Crowd:
             protocol=link.adapter.name, transport=transport, url=link.url, address=event.address, params=event.params
         )
         try:
-            outcome = await link.bus._authority.admit(handshake)
+            outcome = await link.services.access.admit(handshake)
         except KeyboardInterrupt:  # the program is to end, and the stranger need not wait for that
             self._refuse(event.key, 1013, "it cannot be found out now who you are")
             self.closed(event.key, "not let in")
@@ -115,7 +115,7 @@ class Crowd:
             self._expires[event.key] = expires
             self._due = min(self._due, expires)
         link.bus._peer_up(peer)
-        link.bus._emit(LinkUp(peer=peer, url=link.url))
+        link.services.emit(LinkUp(peer=peer, url=link.url))
 
     def _refuse(self, key: Any, code: int, reason: str) -> None:
         link = self._link
@@ -127,12 +127,12 @@ class Crowd:
         """A message of somebody who is not in: kept while `authenticate` thinks, otherwise dropped."""
         link, stranger = self._link, self._knocking.get(message.peer)
         if stranger is None:
-            link.bus._counters.dropped += 1
+            link.services.counters.dropped += 1
         elif len(stranger.said) < link.runtime.limits.running and stranger.account.hold(cost(message)):
             message.forget_value()
             stranger.said.append(message)
         else:
-            link.bus._counters.dropped += 1
+            link.services.counters.dropped += 1
             if message.kind is Kind.REQUEST and link.session is not None and not link.paused:
                 text = "too much was asked before it was known who asks: try again later"
                 facts = {"text": text, "reason": "too_many_requests", "detail": None}
@@ -168,7 +168,7 @@ class Crowd:
             peer._lost(reason, going_on=False, error=error)
             if self._link.outbox is not None:
                 self._link.outbox.drop_all(peer)
-            self._link.bus._emit(LinkDown(peer=peer, url=self._link.url, code=code, reason=reason))
+            self._link.services.emit(LinkDown(peer=peer, url=self._link.url, code=code, reason=reason))
 
     def lost(self, reason: str, error: BusError | None) -> None:
         """The connection is gone, and everybody with it; those who come back are new."""

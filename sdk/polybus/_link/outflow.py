@@ -49,7 +49,7 @@ class Outflow(Backlog):
         assert self.session is not None
         if self.crowd is not None and peer.gone:
             return None
-        self.bus._counters.sent += 1
+        self.services.counters.sent += 1
         key = self.session.send(message, self.runtime.time(), peer.key)
         self.flush()
         return key
@@ -60,7 +60,7 @@ class Outflow(Backlog):
         if self.crowd is not None and peer.gone:
             return True  # nobody will read it
         if self.flowing and session is not None:
-            self.bus._counters.sent += 1
+            self.services.counters.sent += 1
             codec = self.shared
             if codec is not None:
                 shared = message.shared
@@ -92,7 +92,7 @@ class Outflow(Backlog):
         frame = codec.encode((message,))
         if len(frame) > self.runtime.limits.message:
             raise self._too_large(frame)
-        self.bus._counters.sent += 1
+        self.services.counters.sent += 1
         self.transport.send(frame)  # type: ignore[union-attr]  # a flowing link has a transport
 
     def set_shared(self) -> None:
@@ -176,7 +176,7 @@ class Outflow(Backlog):
         except (RequestError, QueueFull, Disconnected) as error:
             reply._fail(error)
             return
-        self.bus._counters.sent += 1
+        self.services.counters.sent += 1
         reply.key = key
         reply.sent = True
         peer.pending[key] = reply

@@ -68,7 +68,7 @@ class Deliveries:
 
     async def _run(self, entry: Waiting | None, allowed: bool | Awaitable[bool]) -> None:
         peer = self._peer
-        bus = peer._link.bus
+        link = peer._link
         try:
             while entry is not None:
                 self._deciding.charge(entry.size)
@@ -81,7 +81,7 @@ class Deliveries:
                 if entry is not None:
                     assert entry.message is not None
                     entry.waits = True  # for its publisher
-                    allowed = bus._authority.may_receive(peer, entry.message.subject)
+                    allowed = link.services.access.may_receive(peer, entry.message.subject)
         finally:
             self._deciding.release(self._deciding.held)
             # Also when a cancellation escapes from `authorize`: what waited is refused, and what follows is not blocked.
@@ -93,7 +93,7 @@ class Deliveries:
         assert message is not None
         entry.waits = False
         if granted and entry.deadline <= link.runtime.time():
-            link.bus._counters.dropped += 1
+            link.services.counters.dropped += 1
         elif granted:
             try:
                 link.publish(message, self._peer, entry.deadline)
@@ -103,7 +103,7 @@ class Deliveries:
 
     def lost(self) -> None:
         """The peer has gone, or nobody decides any more: nothing waits here."""
-        self._peer._link.bus._counters.dropped += len(self._box.clear())
+        self._peer._link.services.counters.dropped += len(self._box.clear())
         self._peer.undelivered = None
         self._wake_publishers()
 

@@ -121,7 +121,7 @@ def _turn_away(peer: Peer, call: Call, why: str) -> None:
     if peer.expected:
         peer.expected.pop(call, None)
     call.ended = True
-    peer._link.bus._counters.refused += 1
+    peer._link.services.counters.refused += 1
     text = f"{why}: ask again when earlier ones have been answered"
     call.origin.refuse(call, Code.RESOURCE_EXHAUSTED, text, "too_many_requests", None)
 

@@ -38,8 +38,8 @@ REQUEST, RESPONSE, ERROR, PUBLISH = Kind.REQUEST, Kind.RESPONSE, Kind.ERROR, Kin
 
 def receive(peer: Peer, message: Message, now: float) -> None:
     """A message has come from a peer."""
-    bus = peer._link.bus
-    bus._counters.received += 1
+    services = peer._link.services
+    services.counters.received += 1
     kind = message.kind
     if kind is RESPONSE:
         reply = peer.pending.pop(message.id, None)
@@ -48,11 +48,11 @@ def receive(peer: Peer, message: Message, now: float) -> None:
         elif (question := peer.late_answer(message.id)) is not None:
             question._resolve(message)
         else:
-            bus._counters.late += 1
+            services.counters.late += 1
     elif kind is REQUEST:
         _request(peer, message, now)
-    elif kind is PUBLISH and bus._authorize is None:
-        bus._deliver(message, peer)
+    elif kind is PUBLISH and services.authorize is None:
+        peer._link.bus._deliver(message, peer)
     else:
         _OTHERS[kind](peer, message, now)
 
@@ -64,12 +64,12 @@ def _error(peer: Peer, message: Message, now: float) -> None:
     elif peer.channels is not None and (channel := peer.channels.get(message.id)) is not None:
         channel.received_end(message)  # an open that was refused in the protocol's own words
     else:
-        peer._link.bus._counters.late += 1
+        peer._link.services.counters.late += 1
 
 
 def _request(peer: Peer, message: Message, now: float) -> None:
     link = peer._link
-    bus = link.bus
+    bus, services = link.bus, link.services
     calls = peer.calls
     if calls is None:
         calls = peer.calls = {}
@@ -78,7 +78,7 @@ def _request(peer: Peer, message: Message, now: float) -> None:
         return
     ttl = message.ttl
     if ttl is not None and ttl <= 0:
-        bus._counters.refused += 1
+        services.counters.refused += 1
         peer.send_error(message, Code.DEADLINE_EXCEEDED, "the deadline had passed on arrival")
         return
     handler = bus._handlers.get(message.subject) or bus._handler_of(message)
@@ -92,7 +92,7 @@ def _request(peer: Peer, message: Message, now: float) -> None:
     else:
         if message.headers is not None and VIA in message.headers:
             hide(message)
-        call = Call(bus, peer, peer, handler, message, deadline)
+        call = Call(services, peer, peer, handler, message, deadline)
     calls[message.id] = call
     admit(peer, call)
     if deadline < peer._due:
@@ -101,12 +101,12 @@ def _request(peer: Peer, message: Message, now: float) -> None:
 
 def _unhandled(peer: Peer, message: Message, handler: Handler | None, deadline: float) -> Call | None:
     """Answer a request that no handler gets; a call where `authorize` is asked before the answer."""
-    bus, subject = peer._link.bus, message.subject
+    bus, services, subject = peer._link.bus, peer._link.services, message.subject
     if isinstance(subject, str) and subject.startswith(RESERVED_PREFIX):
         _hello(peer, message)
         return None
     if not bus.ready:
-        bus._counters.refused += 1
+        services.counters.refused += 1
         peer.send_error(message, Code.UNAVAILABLE, DRAINING)
         return None
     if handler is None and (passage := bus._passage(subject, "request")) is not None:
@@ -116,9 +116,9 @@ def _unhandled(peer: Peer, message: Message, handler: Handler | None, deadline: 
         problem = Code.UNIMPLEMENTED, f"nobody handles {subject!r} here"
     else:
         problem = Code.INVALID_ARGUMENT, f"{subject!r} is a {handler.style}: use bus.{handler.style}()"
-    if bus._authorize is not None:
-        return RefusedCall(bus, peer, message, deadline, *problem)
-    bus._counters.refused += 1
+    if services.authorize is not None:
+        return RefusedCall(services, peer, message, deadline, *problem)
+    services.counters.refused += 1
     peer.send_error(message, *problem)
     return None
 
@@ -166,7 +166,7 @@ def _say_hello(peer: Peer, link: Link, message: Message, body: dict[str, Any]) -
 
 
 def _notify(peer: Peer, message: Message, now: float) -> None:
-    bus = peer._link.bus
+    bus, services = peer._link.bus, peer._link.services
     handler = bus._handler_of(message)
     passage = None
     if handler is None and bus.ready:
@@ -180,9 +180,9 @@ def _notify(peer: Peer, message: Message, now: float) -> None:
     if passage is None and (handler is None or not bus.ready or handler.style in ("stream", "channel")):
         # Nobody asked for an answer, so nobody is refused one; as for a publication that nobody hears, it is no offence.
         why = "no handler" if handler is None else f"a {handler.style} handler" if bus.ready else "draining"
-        bus._counters.refused += handler is not None
+        services.counters.refused += handler is not None
         code = Code.UNAVAILABLE if not bus.ready else Code.UNIMPLEMENTED
-        bus._dead_letter(peer, message, code, why)
+        services.dead_letter(peer, message, code, why)
         return
     deadline = math.inf if message.expires is None else message.expires
     call: Call
@@ -192,7 +192,7 @@ def _notify(peer: Peer, message: Message, now: float) -> None:
         assert handler is not None
         if message.headers is not None and VIA in message.headers:
             hide(message)
-        call = Call(bus, peer, peer, handler, message, deadline)
+        call = Call(services, peer, peer, handler, message, deadline)
     peer.calls = peer.calls if peer.calls is not None else {}
     message.id = call  # unique, and never written
     peer.calls[call] = call
@@ -215,8 +215,8 @@ def _gated(act: Callable[[Peer, Message], None], verb: str) -> Callable[[Peer, M
     """Ask `authorize` first. While an asynchronous answer is out, what follows from this peer waits behind it, in order."""
 
     def gate(peer: Peer, message: Message, now: float) -> None:
-        bus = peer._link.bus
-        if bus._authorize is None:
+        services = peer._link.services
+        if services.authorize is None:
             act(peer, message)
             return
         # Asked about what is granted.
@@ -228,14 +228,14 @@ def _gated(act: Callable[[Peer, Message], None], verb: str) -> Callable[[Peer, M
         if message.kind is Kind.UNSUBSCRIBE:
             act(peer, message)  # who may not subscribe any more may still leave
             return
-        allowed = bus._asks(peer, verb, message.subject, message)
+        allowed = services.access.asks(peer, verb, message.subject, message)
         if inspect.isawaitable(allowed):
             if peer.hold(message):
                 waiting = peer.undecided = deque()
                 peer.spawn(_decide, peer, message, allowed, waiting)
             else:
                 getattr(allowed, "close", lambda: None)()
-                bus._counters.dropped += 1
+                services.counters.dropped += 1
         elif allowed:
             act(peer, message)
         else:
@@ -249,7 +249,7 @@ def _queue_undecided(peer: Peer, message: Message) -> None:
     if len(peer.undecided) < peer._link.runtime.limits.waiting and peer.hold(message):
         peer.undecided.append(message)
     else:
-        peer._link.bus._counters.dropped += 1
+        peer._link.services.counters.dropped += 1
 
 
 async def _decide(peer: Peer, message: Message | None, allowed: Any, waiting: deque[Message]) -> None:
@@ -257,10 +257,10 @@ async def _decide(peer: Peer, message: Message | None, allowed: Any, waiting: de
 
     Ends with the peer. What is held of its messages is released: the one in hand here, the others there.
     """
-    bus = peer._link.bus
+    services = peer._link.services
     try:
         while message is not None:
-            granted = await bus._allowed(allowed)
+            granted = await services.access.answer(allowed)
             if peer.undecided is not waiting:
                 return  # the peer has gone meanwhile
             _decided(peer, message, granted)
@@ -274,7 +274,7 @@ async def _decide(peer: Peer, message: Message | None, allowed: Any, waiting: de
                 peer.release(message)
                 message = waiting.popleft() if waiting else None
             if message is not None:
-                allowed = bus._asks(peer, _VERBS[message.kind][0], message.subject, message)
+                allowed = services.access.asks(peer, _VERBS[message.kind][0], message.subject, message)
     finally:
         if message is not None:
             peer.release(message)
@@ -282,7 +282,7 @@ async def _decide(peer: Peer, message: Message | None, allowed: Any, waiting: de
         if peer.undecided is waiting:
             for left in waiting:
                 peer.release(left)
-                bus._counters.refused += 1
+                services.counters.refused += 1
             peer.undecided = None
 
 
@@ -297,7 +297,7 @@ def _decided(peer: Peer, message: Message, granted: bool) -> None:
 
 
 def _refuse(peer: Peer, message: Message) -> None:
-    peer._link.bus._counters.refused += 1
+    peer._link.services.counters.refused += 1
     if message.kind is Kind.SUBSCRIBE:
         peer._link.bus._distribution.told(peer)
 
@@ -330,7 +330,7 @@ def _add_subscription(peer: Peer, pattern: str | int) -> None:
         return
     size = pattern_cost(pattern)
     if len(patterns) >= link.runtime.limits.subscriptions or not link.initiates or not peer.account.hold(size):
-        link.bus._counters.refused += 1
+        link.services.counters.refused += 1
         if link.initiates:
             link.bus._subscription_refused(peer, pattern)
         return

@@ -114,7 +114,7 @@ class AnsweredPeer(KnownPeer):
             delivered: A handler had the message, and this is what it says; otherwise the bus itself refuses it.
         """
         if not delivered:
-            self._link.bus._dead_letter(self, message, code, text)  # type: ignore[arg-type]  # every one is a Peer
+            self._link.services.dead_letter(self, message, code, text)
         text = text.encode("utf-8", "replace").decode()  # a lone surrogate cannot be written
         alternatives: tuple[dict[str, Any], ...] = (
             {"text": text, "reason": reason, "detail": detail},
@@ -133,7 +133,7 @@ class AnsweredPeer(KnownPeer):
             except BusError:
                 continue
             return
-        self._link.bus._counters.dropped += 1
+        self._link.services.counters.dropped += 1
 
     def finished(self, call: Call) -> None:
         if self.calls is not None and self.calls.get(call.message.id) is call:

@@ -28,7 +28,7 @@ def spelled(subject: str | int) -> str | int:
 
 def opened(peer: Peer, message: Message, now: float) -> None:
     link = peer._link
-    bus, limits = link.bus, link.runtime.limits
+    bus, services, limits = link.bus, link.services, link.runtime.limits
     mode = message.attributes.get("mode", "stream")
     handler = bus._handler_of(message) if mode != "tunnel" else bus._entrance(message.subject)
     if mode == "tunnel":
@@ -58,14 +58,14 @@ def opened(peer: Peer, message: Message, now: float) -> None:
         unanswerable = Code.INVALID_ARGUMENT, f"{message.subject!r} answers {kind}, not {mode}: use bus.{kind}()"
     deadline = math.inf if message.ttl is None else now + message.ttl
     peer.calls = peer.calls if peer.calls is not None else {}
-    if unanswerable is not None and bus._authorize is not None:
-        refused = peer.calls[message.id] = RefusedCall(bus, peer, message, deadline, *unanswerable)
+    if unanswerable is not None and services.authorize is not None:
+        refused = peer.calls[message.id] = RefusedCall(services, peer, message, deadline, *unanswerable)
         admit(peer, refused)
         return
     problem = problem or unanswerable
     if problem is not None or (handler is None and passage is None):
         assert problem is not None
-        bus._counters.refused += 1
+        services.counters.refused += 1
         peer.send_error(message, *problem, kind=Kind.END)
         return
     if mode == "tunnel":
@@ -83,7 +83,7 @@ def opened(peer: Peer, message: Message, now: float) -> None:
         call = passage.conversations.call(peer, message, deadline, channel)
     else:
         assert handler is not None
-        call = ChannelCall(bus, peer, peer, handler, message, deadline, channel)
+        call = ChannelCall(services, peer, peer, handler, message, deadline, channel)
     peer.calls[message.id] = call
     if mode != "stream":
         peer.channel_send(channel, Kind.CREDIT, None, None, {"credit": CREDIT})
@@ -113,7 +113,7 @@ def item(peer: Peer, message: Message, now: float) -> None:
     if channel is not None:
         channel.received_item(message)
     else:
-        peer._link.bus._counters.late += 1
+        peer._link.services.counters.late += 1
 
 
 def credited(peer: Peer, message: Message, now: float) -> None:

@@ -18,6 +18,7 @@ from ..subjects import is_pattern, wire_pattern
 if TYPE_CHECKING:
     from .._bus.bus import Bus
     from .._core.bus_identity import Ends
+    from .._core.services import Services
     from .._link.link import Link
     from .._peer.peer import Peer
     from .peer_subscriptions import Asked
@@ -32,6 +33,7 @@ class Interest:
     """The part of a `Distribution` that tells peers what this bus has subscribed to and answers."""
 
     _bus: Bus
+    _services: Services
     _interest: dict[str | int, int]
     _bare: dict[Peer, int]
     _unasked: dict[Peer, None]
@@ -112,7 +114,7 @@ class Interest:
 
     def _told(self) -> list[Peer]:
         """Peers that are told of this bus's subscriptions."""
-        runtime = self._bus._runtime
+        runtime = self._services.runtime
         links = runtime.links if runtime is not None else ()
         return [peer for link in links if link.state.value == "up" and _announces(link) for peer in link.peers]
 
@@ -262,11 +264,11 @@ class Interest:
         What an asynchronous `authorize` allows is told later.
         """
         link = peer._link
-        if self._bus._authorize is None or link.upstream or not _tells_handlers(link):
+        if self._services.authorize is None or link.upstream or not _tells_handlers(link):
             return dict.fromkeys(name for _, name in names)
         allowed: dict[str | int, None] = {}
         for index, (verb, name) in enumerate(names):
-            answer = self._bus._authority.asks(peer, verb, name, Message(Kind(verb), name))
+            answer = self._services.access.asks(peer, verb, name, Message(Kind(verb), name))
             if inspect.isawaitable(answer):
                 getattr(answer, "close", lambda: None)()  # asked again, where it can be waited for
                 peer.spawn(self._tell_allowed, peer, names[index:])
@@ -276,7 +278,7 @@ class Interest:
         return allowed
 
     async def _tell_allowed(self, peer: Peer, names: list[tuple[str, str | int]]) -> None:
-        authority = self._bus._authority
+        authority = self._services.access
         for verb, name in names:
             if await authority.answer(authority.asks(peer, verb, name, Message(Kind(verb), name))) and peer.connected:
                 if self._understands(peer, name):
@@ -293,7 +295,7 @@ class Interest:
             now = link.runtime.time()
             link.runtime.warnings.warn(logger, now, "polybus: %r does not hear of %r: %s", peer, pattern, error)
         else:
-            link.bus._counters.sent += 1
+            link.services.counters.sent += 1
 
     def to_tell(self, peer: Peer, *, again: bool = False) -> int:
         """How many subscriptions a peer hears of as soon as it has said who it is, on a wire where only our own read them.

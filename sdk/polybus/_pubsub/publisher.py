@@ -24,6 +24,7 @@ from .peer_subscriptions import Asked
 
 if TYPE_CHECKING:
     from .._bus.bus import Bus
+    from .._core.services import Services
     from .._link.link import Link
     from .._link.outbox import Waiting
     from .._peer.peer import Peer
@@ -70,8 +71,9 @@ class Route:
 class FanOut(Interest):
     """Local inboxes, remote interest, relays, and what has been told to other buses."""
 
-    def __init__(self, bus: Bus) -> None:
+    def __init__(self, bus: Bus, services: Services) -> None:
         self._bus = bus
+        self._services = services
         self.local: SubjectIndex[Inbox] = SubjectIndex()
         self.remote: SubjectIndex[Peer] = SubjectIndex()
         self.relays: SubjectIndex[str | int] = SubjectIndex()
@@ -86,7 +88,7 @@ class FanOut(Interest):
         self._stopped: set[str | int] = set()
         """Subjects of which the log says that some came too far."""
         self._unsent = Offences()
-        self.journeys: Journeys = Journeys(bus._id)
+        self.journeys: Journeys = Journeys(services.id)
         self.ends: Ends = Ends()
         self._upstream: tuple[Peer, ...] = ()
         self._bare: dict[Peer, int] = {}
@@ -136,7 +138,7 @@ class FanOut(Interest):
             LocalProtocolError, ReservedSubject: An application must not publish to it, or the bus is not entered.
             Disconnected, Unauthorized, Forbidden: The bus's only link is gone for good.
         """
-        self._bus._running  # noqa: B018  # raises when the bus is not entered
+        self._services.running  # noqa: B018  # raises when the bus is not entered
         self._bus._check_subject(subject)
         if len(self.routes) >= ROUTES:
             self.routes.clear()
@@ -334,9 +336,9 @@ class FanOut(Interest):
                     inbox.offer(message)
         slow = False
         catching_up: list[Link] = []
-        free = self._bus._authorize is None
+        free = self._services.authorize is None
         undecided: list[tuple[Deliveries, Waiting]] = []
-        shared, turn, at_once = message.shared, self._bus._running.turn(), 0
+        shared, turn, at_once = message.shared, self._services.running.turn(), 0
         for peer in peers:
             link = peer._link
             try:
@@ -357,7 +359,7 @@ class FanOut(Interest):
                 slow = True
                 if not link.slow:
                     catching_up.append(link)
-        self._bus._counters.sent += at_once
+        self._services.counters.sent += at_once
         self.unbroken += at_once
         if slow:
             message.forget_shared()
@@ -435,7 +437,7 @@ class FanOut(Interest):
 
     def _send_nowait(self, message: Message, peer: Peer, deadline: float) -> bool:
         link = peer._link
-        if self._bus._authorize is not None and not link.upstream:
+        if self._services.authorize is not None and not link.upstream:
             self._send_if_allowed(message, peer, deadline)
             return True
         return link.publish(message, peer, deadline) or not link.upstream
@@ -444,7 +446,7 @@ class FanOut(Interest):
         """Send what `authorize` lets a peer hear. What is returned waits for its answer, and what follows waits behind it."""
         if peer.undelivered is not None:
             return peer.undelivered.add(message, deadline)
-        allowed = self._bus._authority.may_receive(peer, message.subject)
+        allowed = self._services.access.may_receive(peer, message.subject)
         if inspect.isawaitable(allowed):
             return Deliveries(peer).begin(message, deadline, allowed)
         if allowed:

@@ -17,8 +17,8 @@ from ..events import SubscriptionSlow
 if TYPE_CHECKING:
     from typing import Any
 
-    from .._bus.bus import Bus
     from .._core.runtime import Runtime
+    from .._core.services import Services
     from .._handlers.router import WhenFull
     from ..message import Message
 
@@ -43,7 +43,6 @@ class Inbox:
 
     __slots__ = (
         "_account",
-        "_bus",
         "_bytes",
         "_coming",
         "_half",
@@ -57,6 +56,7 @@ class Inbox:
         "_overflow",
         "_queue",
         "_room",
+        "_services",
         "_tells_at",
         "_told",
         "dropped",
@@ -69,8 +69,8 @@ class Inbox:
     leads_on = False
     """Whether it is the way to another bus."""
 
-    def __init__(self, bus: Bus, pattern: str | int, queue: int, when_full: WhenFull, local: bool) -> None:
-        self._bus = bus
+    def __init__(self, services: Services, pattern: str | int, queue: int, when_full: WhenFull, local: bool) -> None:
+        self._services = services
         self.pattern: str | int = pattern
         self.queue: int = queue
         self.when_full: WhenFull = when_full
@@ -93,7 +93,7 @@ class Inbox:
         self._lines: Offences = Offences()
         self._misfits: Offences | None = None
         self._room: list[Any] | None = None
-        self._most: int = bus.limits.queue_bytes
+        self._most: int = services.limits.queue_bytes
         self._bytes: int = 0
         self._account: Account | None = None
         # As long as `_bytes` stays between these two, what is charged need not change.
@@ -138,12 +138,12 @@ class Inbox:
         if message.expires is None or message.expires >= self._host.time():
             return False
         self._count_dropped(1)
-        self._bus._dead_letter(message.peer, message, Code.DEADLINE_EXCEEDED, "expired before it was read")
+        self._services.dead_letter(message.peer, message, Code.DEADLINE_EXCEEDED, "expired before it was read")
         return True
 
     @property
     def _host(self) -> Runtime:
-        return self._bus._running
+        return self._services.running
 
     # -- what is charged -------------------------------------------------------------------------------------------------
 
@@ -224,7 +224,7 @@ class Inbox:
 
     def _count_dropped(self, count: int) -> None:
         self.dropped += count
-        self._bus._counters.dropped += count
+        self._services.counters.dropped += count
 
     # -- what is held back -----------------------------------------------------------------------------------------------
 
@@ -292,7 +292,7 @@ class Inbox:
         self._tells_at = now + _PAUSE
         self._told = self.dropped
         runtime.watch(self, self._tells_at)
-        self._bus._emit(SubscriptionSlow(peer=peer, pattern=self.pattern, unread=unread, dropped=self.dropped))
+        self._services.emit(SubscriptionSlow(peer=peer, pattern=self.pattern, unread=unread, dropped=self.dropped))
         text = (
             "polybus: %.200r is read too slowly: %d publications wait (queue=%d, Limits.queue_bytes=%d, when_full=%r), %d were "
             "dropped. Read faster (what takes long belongs into a task of its own), raise queue= or Limits.queue_bytes, or "
@@ -330,7 +330,7 @@ class Inbox:
     async def room(self, deadline: float) -> bool:
         """Wait until there is room. False when the deadline passed."""
         while self.full:
-            waiter = self._bus._waiter()
+            waiter = self._services.waiter()
             self._room = self._room if self._room is not None else []
             self._room.append(waiter)
             try:
@@ -347,7 +347,7 @@ class Inbox:
 
     def _wake_one(self) -> None:
         if self._room and not self.full:
-            self._bus._wake(self._room.pop(0))
+            self._services.wake(self._room.pop(0))
 
     def clear(self) -> None:
         """Forget what waits, and let publishers go on."""
@@ -363,4 +363,4 @@ class Inbox:
         self._mark = self._half
         self._tells_at = math.inf
         while self._room:
-            self._bus._wake(self._room.pop())
+            self._services.wake(self._room.pop())

@@ -78,15 +78,15 @@ class Distribution(FanOut):
         """Whether a publication comes for the first time, and in order."""
         news = self.journeys.arrived(via, subject)
         if news is None:
-            self._bus._counters.dropped += 1
+            self._services.counters.dropped += 1
         return bool(news)
 
     def stopped(self, message: Message, crossed: int) -> None:
         """A publication has come too far: it is counted and told, and in the log once for each subject."""
         subject = message.subject
         text = too_far(subject, crossed, self._bus.limits.hops)
-        self._bus._counters.dropped += 1
-        self._bus._dead_letter(message.peer, message, Code.FAILED_PRECONDITION, text)
+        self._services.counters.dropped += 1
+        self._services.dead_letter(message.peer, message, Code.FAILED_PRECONDITION, text)
         if subject not in self._stopped and len(self._stopped) < _HINTS:
             self._stopped.add(subject)
             logger.warning("polybus: %.200s", text)
@@ -129,10 +129,10 @@ class Distribution(FanOut):
             if peer is not source:
                 try:
                     if not self._send_nowait(alike if peer.protocol == source.protocol else on, peer, deadline):
-                        self._bus._counters.dropped += 1
+                        self._services.counters.dropped += 1
                 except BusError as error:
                     self.unsent(message, peer, "relayed", error)
-                    self._bus._dead_letter(peer, message, Code.INVALID_ARGUMENT, f"not relayed: {error}")
+                    self._services.dead_letter(peer, message, Code.INVALID_ARGUMENT, f"not relayed: {error}")
         on.forget_shared()
         alike.forget_shared()
 
@@ -143,7 +143,7 @@ class Distribution(FanOut):
         Args:
             how: What could not be done with it.
         """
-        self._bus._counters.dropped += 1
+        self._services.counters.dropped += 1
         if self._unsent.add(monotonic()) == 1:
             text = "polybus: %.200r could not be %s to %r, nor may others like it: %.300s"
             logger.warning(text, message.subject, how, peer, error)

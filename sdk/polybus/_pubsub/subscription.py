@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
     from .._bus.bus import Bus
     from .._core.runtime import Runtime
+    from .._core.services import Services
     from .._handlers.router import Listen, WhenFull
     from .._peer.peer import Peer
     from ..message import Message
@@ -51,11 +52,12 @@ class Subscription(Inbox, Generic[T_co]):
         Disconnected, Unauthorized, Forbidden: (by iterating) The bus's only link, or the peer that was asked, is gone for good.
     """
 
-    __slots__ = ("_active", "_entered", "_error", "_readers", "_returns", "peer", "skipped")
+    __slots__ = ("_active", "_bus", "_entered", "_error", "_readers", "_returns", "peer", "skipped")
 
     def __init__(
         self,
         bus: Bus,
+        services: Services,
         pattern: str | int,
         returns: Any,
         queue: int,
@@ -63,7 +65,8 @@ class Subscription(Inbox, Generic[T_co]):
         local: bool,
         peer: Peer | None = None,
     ) -> None:
-        super().__init__(bus, pattern, queue, when_full, local)
+        super().__init__(services, pattern, queue, when_full, local)
+        self._bus = bus
         self.peer: Peer | None = peer
         """The one that is asked; None where all are."""
         self._returns = returns
@@ -107,7 +110,7 @@ class Subscription(Inbox, Generic[T_co]):
                     if not self._entered:
                         raise LocalProtocolError("this subscription was never entered: iterate inside of its `with` block")
                     raise StopAsyncIteration
-                waiter = self._bus._waiter()
+                waiter = self._services.waiter()
                 self._readers.append(waiter)
                 try:
                     await waiter
@@ -131,7 +134,7 @@ class Subscription(Inbox, Generic[T_co]):
                 body = typed_body(message, self._returns)
             except Exception as error:  # also what a check of the application's own raises
                 self.skipped += 1
-                self._bus._counters.dropped += 1
+                self._services.counters.dropped += 1
                 self._skipped(message, f"returns={getattr(self._returns, '__name__', self._returns)}", misfit(error))
                 continue
             typed = copy.copy(message)  # other subscriptions share the message
@@ -156,7 +159,7 @@ class Subscription(Inbox, Generic[T_co]):
     def _arrived(self) -> None:
         if self._readers:
             self._coming = True
-            self._bus._wake(self._readers.popleft())
+            self._services.wake(self._readers.popleft())
 
     def _overrun(self, message: Message) -> None:
         self._count_dropped(1)
@@ -182,7 +185,7 @@ class Subscription(Inbox, Generic[T_co]):
 
     def _wake_all(self) -> None:
         while self._readers:
-            self._bus._wake(self._readers.popleft())
+            self._services.wake(self._readers.popleft())
 
 
 class HandlerInbox(Inbox):
@@ -190,8 +193,8 @@ class HandlerInbox(Inbox):
 
     __slots__ = ("_concurrency", "_handler", "_pumps", "_runtime")
 
-    def __init__(self, bus: Bus, runtime: Runtime, listen: Listen) -> None:
-        super().__init__(bus, listen.handler.subject, listen.queue, listen.when_full, True)
+    def __init__(self, services: Services, runtime: Runtime, listen: Listen) -> None:
+        super().__init__(services, listen.handler.subject, listen.queue, listen.when_full, True)
         self._runtime = runtime
         self._handler = listen.handler
         self._concurrency = listen.concurrency
@@ -257,8 +260,8 @@ class _Pump:
 
     async def _run(self) -> None:
         inbox = self._inbox
-        bus, handler, queue = inbox._bus, inbox._handler, inbox._queue
-        execution = bus._execution
+        services, handler, queue = inbox._services, inbox._handler, inbox._queue
+        execution = services.executor
         function, only_body = handler.function, handler.only_body
         if handler.style != "async" or execution.middleware:
             only_body = None
@@ -295,7 +298,7 @@ class _Pump:
             inbox._pumps -= 1
             if queue:
                 inbox._arrived()
-            bus._ring()
+            services.ring()
 
     @property
     def deadline(self) -> float:

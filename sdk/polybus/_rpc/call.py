@@ -18,8 +18,8 @@ from ..events import HandlerFailed
 from ..message import Kind, Message
 
 if TYPE_CHECKING:
-    from .._bus.bus import Bus
     from .._core.answer_sizes import Foresight
+    from .._core.services import Services
     from .._handlers.handler import Handler
     from .._peer.peer import Peer
 
@@ -58,7 +58,19 @@ class Answer:
 class Call:
     """A request on its way through a handler. A `workers.Job`."""
 
-    __slots__ = ("bus", "deadline", "delivered", "ended", "handler", "message", "origin", "peer", "put_off", "scope", "started")
+    __slots__ = (
+        "deadline",
+        "delivered",
+        "ended",
+        "handler",
+        "message",
+        "origin",
+        "peer",
+        "put_off",
+        "scope",
+        "services",
+        "started",
+    )
 
     away = False
     """Whether somebody elsewhere answers: `outcome` gives it."""
@@ -66,9 +78,9 @@ class Call:
     """Whether there is a handler, or what is in its place, that knows how large its answers are."""
 
     def __init__(
-        self, bus: Bus, origin: Answer, peer: Peer | None, handler: Handler, message: Message, deadline: float
+        self, services: Services, origin: Answer, peer: Peer | None, handler: Handler, message: Message, deadline: float
     ) -> None:
-        self.bus: Bus = bus
+        self.services: Services = services
         self.origin: Answer = origin
         self.peer: Peer | None = peer
         self.handler: Handler = handler
@@ -99,19 +111,19 @@ class Call:
         return self._run()
 
     async def _run(self) -> None:
-        bus, message, handler, deadline = self.bus, self.message, self.handler, self.deadline
+        services, message, handler, deadline = self.services, self.message, self.handler, self.deadline
         timed = deadline != math.inf
         token = current_call.set(self) if timed else None
         try:
-            if bus._authorize is not None and self.peer is not None:
-                await self._authorized(bus, "notify" if message.kind is Kind.NOTIFY else "request")
+            if services.authorize is not None and self.peer is not None:
+                await self._authorized("notify" if message.kind is Kind.NOTIFY else "request")
             self.delivered = True
             if self.away:  # no handler here: over a bridge
                 result = await self.outcome()
-            elif handler.style == "async" and not bus._execution.middleware:
-                result = await handler.invoke(bus, message, deadline if timed else None)
+            elif handler.style == "async" and not services.executor.middleware:
+                result = await handler.invoke(services.bus, message, deadline if timed else None)
             else:
-                result = await bus._execution.run(handler, message, deadline if timed else None)
+                result = await services.executor.run(handler, message, deadline if timed else None)
             if self.peer is not None and (outbox := self.peer._link.outbox) is not None and not outbox.takes_answers:
                 later = self.peer.answer_later(self, result)
                 result = None  # once it is encoded nobody keeps it
@@ -120,12 +132,12 @@ class Call:
                 self.origin.answer(self, result)
         except Exception as error:
             if not self.ended:
-                self.origin.refuse(self, *failure(error, bus, message))
+                self.origin.refuse(self, *failure(error, services, message))
         except BaseException as error:
             # pytest's outcomes, SystemExit, a cancellation of the handler's own making: an answer all the same.
-            if not (self.ended or bus._execution.ours(error, self.scope)):
-                self.origin.refuse(self, *failure(error, bus, message))
-            if self.ended or bus._execution.must_pass(error, self.scope):
+            if not (self.ended or services.executor.ours(error, self.scope)):
+                self.origin.refuse(self, *failure(error, services, message))
+            if self.ended or services.executor.must_pass(error, self.scope):
                 raise
         finally:
             if token is not None:
@@ -144,7 +156,7 @@ class Call:
             current_call.set(self)
         self.started = self.delivered = True
         try:
-            result = self.handler.invoke(self.bus, self.message, self.deadline if timed else None)
+            result = self.handler.invoke(self.services.bus, self.message, self.deadline if timed else None)
             if inspect.isawaitable(result):
                 self.handler = Given(result, self.handler.name, self.handler.answers)  # type: ignore[assignment]  # `run` asks no more of it
                 self.started = self.delivered = False
@@ -153,7 +165,7 @@ class Call:
                 self.origin.answer(self, result)
         except BaseException as error:  # whatever it is: there is no task that it could end
             if not self.ended:
-                self.origin.refuse(self, *failure(error, self.bus, self.message))
+                self.origin.refuse(self, *failure(error, self.services, self.message))
             if isinstance(error, KeyboardInterrupt):
                 raise
         finally:
@@ -163,13 +175,13 @@ class Call:
 
     def _is_plain(self) -> bool:
         """Where there are no threads, every ``def`` is called on the event loop."""
-        bus, peer = self.bus, self.peer
+        services, peer = self.services, self.peer
         return (
             type(self) is Call
             and not self.ended
             and self.handler.style in _PLAIN
-            and bus._authorize is None
-            and not bus._execution.middleware
+            and services.authorize is None
+            and not services.executor.middleware
             and peer is not None
             and peer.takes_items
         )
@@ -182,11 +194,11 @@ class Call:
         """
         raise NotImplementedError
 
-    async def _authorized(self, bus: Bus, verb: str) -> None:
-        peer = self.peer
+    async def _authorized(self, verb: str) -> None:
+        peer, services = self.peer, self.services
         assert peer is not None
-        if not await bus._may(peer, verb, self.message.subject, self.message):
-            bus._counters.refused += 1
+        if not await services.access.may(peer, verb, self.message.subject, self.message):
+            services.counters.refused += 1
             raise Forbidden(f"{verb} on {self.message.subject!r} is not allowed to this peer")
 
     def end(self) -> None:
@@ -239,8 +251,8 @@ class RefusedCall(Call):
     __slots__ = ("_outcome",)
     weighed = False
 
-    def __init__(self, bus: Bus, peer: Peer, message: Message, deadline: float, code: Code, text: str) -> None:
-        super().__init__(bus, peer, peer, None, message, deadline)  # type: ignore[arg-type]  # there is no handler
+    def __init__(self, services: Services, peer: Peer, message: Message, deadline: float, code: Code, text: str) -> None:
+        super().__init__(services, peer, peer, None, message, deadline)  # type: ignore[arg-type]  # there is no handler
         self._outcome = RequestError(code, text)
 
     @property
@@ -251,24 +263,24 @@ class RefusedCall(Call):
         try:
             mode = self.message.attributes.get("mode", "stream") if self.message.kind is Kind.OPEN else "request"
             try:
-                await self._authorized(self.bus, mode)
+                await self._authorized(mode)
             except Forbidden as error:
                 self._outcome = error
             else:
-                self.bus._counters.refused += 1
+                self.services.counters.refused += 1
             if not self.ended:
-                self.origin.refuse(self, *failure(self._outcome, self.bus, self.message))
+                self.origin.refuse(self, *failure(self._outcome, self.services, self.message))
         finally:
             self.end()
 
 
-def failure(error: BaseException, bus: Bus, message: Message) -> tuple[Code, str, str | None, Any]:
+def failure(error: BaseException, services: Services, message: Message) -> tuple[Code, str, str | None, Any]:
     """What the asker learns of an exception: what a `RequestError` says, else a fixed text and an id for the log."""
     if isinstance(error, RequestError) and not error.received and message.kind is not Kind.NOTIFY:
         return error.code, error.text, error.reason, error.detail
     error_id = secrets.token_hex(4)
-    bus._execution.failed(HandlerFailed(peer=message.peer, subject=message.subject, error_id=error_id, error=error))
+    services.executor.failed(HandlerFailed(peer=message.peer, subject=message.subject, error_id=error_id, error=error))
     text = f"internal error {error_id}"
-    if bus.debug:
+    if services.debug:
         text = f"{text}: {described(error)}"
     return Code.INTERNAL, text, None, None

@@ -15,7 +15,7 @@ from .reply import Reply
 from .stream_call import ChannelCall
 
 if TYPE_CHECKING:
-    from .._bus.bus import Bus
+    from .._core.services import Services
     from .._handlers.handler import Handler
     from .._util.event_loop import Loop
 
@@ -25,8 +25,8 @@ __all__ = ["Loopback", "encode_local"]
 class Loopback:
     """The bus asking itself. Bodies are encoded all the same, so that a handler sees what a wire would give."""
 
-    def __init__(self, bus: Bus) -> None:
-        self._bus = bus
+    def __init__(self, services: Services) -> None:
+        self.services: Services = services
         self.calls: dict[Reply[Any], Call] = {}
 
     def request(
@@ -37,7 +37,7 @@ class Loopback:
         Args:
             subject: As who asks has written it; the handler sees its own spelling, as it does of what comes over a wire.
         """
-        runtime = self._bus._running
+        runtime = self.services.running
         now = runtime.time()
         deadline = now + timeout
         reply: Reply[Any] = Reply(runtime.loop, subject, returns, now, deadline)
@@ -52,7 +52,7 @@ class Loopback:
         if len(self.calls) >= runtime.limits.pending:
             reply._fail(QueueFull(f"{len(self.calls)} requests of this bus to itself already run (Limits.pending)"))
             return reply
-        call = Call(self._bus, LocalAnswer(self, reply), None, handler, message, deadline)
+        call = Call(self.services, LocalAnswer(self, reply), None, handler, message, deadline)
         reply._abandon = lambda _: call.stop()
         reply.sent = True
         self.calls[reply] = call
@@ -68,7 +68,7 @@ class Loopback:
             EncodeError: The body cannot be written.
             QueueFull: Too many run already.
         """
-        runtime, subject = self._bus._running, handler.subject
+        runtime, subject = self.services.running, handler.subject
         if handler.style in ("stream", "channel"):
             raise RequestError(Code.INVALID_ARGUMENT, f"{subject!r} is a {handler.style}: use bus.{handler.style}()")
         if len(self.calls) >= runtime.limits.pending:
@@ -77,7 +77,7 @@ class Loopback:
         now = runtime.time()
         reply: Reply[Any] = Reply(runtime.loop, subject, Any, now, math.inf)
         message = Message(Kind.NOTIFY, subject, reply, raw, body_format, headers)
-        call = self.calls[reply] = Call(self._bus, LocalAnswer(self, reply), None, handler, message, math.inf)
+        call = self.calls[reply] = Call(self.services, LocalAnswer(self, reply), None, handler, message, math.inf)
         runtime.workers.submit(call)
 
     @property
@@ -114,7 +114,7 @@ class Loopback:
         Raises:
             TooManyRequests: Too many are open already.
         """
-        runtime = self._bus._running
+        runtime = self.services.running
         now = runtime.time()
         limit = 2 * runtime.limits.channels
         if sum(isinstance(call, ChannelCall) for call in self.calls.values()) >= limit:
@@ -132,7 +132,7 @@ class Loopback:
         message = Message(Kind.OPEN, subject, near, raw, body_format, None, ttl, attributes={"hops": hops})
         reply: Reply[Any] = Reply(runtime.loop, subject, Any, now, math.inf)
         reply._state = 1
-        call = ChannelCall(self._bus, LocalAnswer(self, reply), None, handler, message, deadline, far)
+        call = ChannelCall(self.services, LocalAnswer(self, reply), None, handler, message, deadline, far)
         self.calls[reply] = call
         runtime.workers.submit(call)
         if deadline != math.inf:
@@ -162,7 +162,7 @@ class LocalAnswer(Answer):
         message = Message(
             Kind.ERROR, call.message.subject, code=code, attributes={"text": text, "reason": reason, "detail": detail}
         )
-        self.reply._reject(message, self._loopback._bus._running.time())
+        self.reply._reject(message, self._loopback.services.running.time())
 
     def stopped(self, call: Call) -> None:
         self.finished(call)
@@ -172,7 +172,7 @@ class LocalAnswer(Answer):
 
     def finished(self, call: Call) -> None:
         self._loopback.calls.pop(self.reply, None)
-        call.bus._ring()
+        call.services.ring()
         if not self.reply.done():
             self.reply._fail(Disconnected("the bus was left", "this bus", True))
 

@@ -16,7 +16,7 @@ from .call import Answer, Call, failure
 from .channel import Channel
 
 if TYPE_CHECKING:
-    from .._bus.bus import Bus
+    from .._core.services import Services
     from .._handlers.handler import Handler
     from .._peer.peer import Peer
 
@@ -30,36 +30,43 @@ class ChannelCall(Call):
     weighed = False
 
     def __init__(
-        self, bus: Bus, origin: Answer, peer: Peer | None, handler: Handler, message: Message, deadline: float, channel: Any
+        self,
+        services: Services,
+        origin: Answer,
+        peer: Peer | None,
+        handler: Handler,
+        message: Message,
+        deadline: float,
+        channel: Any,
     ) -> None:
-        super().__init__(bus, origin, peer, handler, message, deadline)
+        super().__init__(services, origin, peer, handler, message, deadline)
         self.channel: Channel[Any, Any] = channel
         channel.on_end = self.stop
         channel.answers = True
 
     async def _run(self) -> None:
-        bus, channel = self.bus, self.channel
+        services, channel = self.services, self.channel
         deadline = None if self.deadline == math.inf else self.deadline
         token = current_call.set(self)
         try:
-            if bus._authorize is not None and self.peer is not None:
-                await self._authorized(bus, self.message.attributes.get("mode", "stream"))
-            await bus._execution.around(self.message, deadline, lambda message: self._converse(message, deadline))
+            if services.authorize is not None and self.peer is not None:
+                await self._authorized(self.message.attributes.get("mode", "stream"))
+            await services.executor.around(self.message, deadline, lambda message: self._converse(message, deadline))
             channel.finish()
         except Exception as error:
             if not self.ended:  # nobody is there to be told, and what it ran into is mostly just that
                 self._fail(error)
         except BaseException as error:
-            if not (self.ended or bus._execution.ours(error, self.scope)):
+            if not (self.ended or services.executor.ours(error, self.scope)):
                 self._fail(error)
-            if self.ended or bus._execution.must_pass(error, self.scope):
+            if self.ended or services.executor.must_pass(error, self.scope):
                 raise
         finally:
             current_call.reset(token)
             self.end()
 
     async def _converse(self, message: Message, deadline: float | None) -> None:
-        outcome = self.handler.invoke(self.bus, message, deadline, self.channel)
+        outcome = self.handler.invoke(self.services.bus, message, deadline, self.channel)
         if inspect.isawaitable(outcome):  # not of a generator function, which gives its items itself
             outcome = await outcome
         if self.handler.style == "stream":
@@ -67,7 +74,7 @@ class ChannelCall(Call):
 
     def _fail(self, error: BaseException) -> None:
         if self.channel.failed is None:
-            code, text, reason, detail = failure(error, self.bus, self.message)
+            code, text, reason, detail = failure(error, self.services, self.message)
             self.channel.abort(code, text, reason, detail)
 
     async def _stream(self, given: Any, channel: Channel[Any, Any]) -> None:

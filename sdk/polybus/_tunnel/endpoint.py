@@ -92,12 +92,12 @@ class Entrance:
         while self._opening is not None:
             await self._opening.wait()
         inner = self._inner
-        if self._listener is None or inner._runtime is not self._runtime:
+        if self._listener is None or inner._services.runtime is not self._runtime:
             opening = self._opening = anyio.Event()
             try:
-                if inner._runtime is None:
+                if inner._services.runtime is None:
                     await self._outer._take_in(inner)
-                runtime = inner._running
+                runtime = inner._services.running
                 runtime.check_here()
                 url = f"{self._adapter.name}+{self.url}"
                 listener = Listener(BusGate(inner, self._adapter, url, self._when_full), self, url)
@@ -116,7 +116,7 @@ class Entrance:
             outer: Only who has come in over these peers.
         """
         listener, runtime = self._listener, self._runtime
-        if listener is None or runtime is None or self._inner._runtime is not runtime:
+        if listener is None or runtime is None or self._inner._services.runtime is not runtime:
             return
         links = [
             link
@@ -177,7 +177,7 @@ class Entrance:
             gate.left(peer.address)
             return
         channel.accept()
-        gate.opened(TunnelTransport(inner._running, channel, peer.address, depth), admission)
+        gate.opened(TunnelTransport(inner._services.running, channel, peer.address, depth), admission)
 
     async def _asked(self, handshake: Handshake) -> Admission:
         """Who the stranger is: whom `authenticate` of the inner bus says, or without it who the outer peer is.
@@ -185,7 +185,7 @@ class Entrance:
         Raises:
             BusError: It is not let in.
         """
-        authority = self._inner._authority
+        authority = self._inner._services.access
         if authority.authenticate is None:
             return Admission(handshake.outer._identity, handshake)
         outcome = await authority.admit(handshake)
@@ -232,7 +232,7 @@ class TunnelCall(Call):
     weighed = False
 
     def __init__(self, entrance: Any, peer: Peer, message: Message, deadline: float, channel: FrameChannel) -> None:
-        super().__init__(peer._link.bus, peer, peer, None, message, deadline)  # type: ignore[arg-type]  # there is no handler
+        super().__init__(peer._link.services, peer, peer, None, message, deadline)  # type: ignore[arg-type]  # there is no handler
         self._entrance = entrance
         self.channel: FrameChannel = channel
 
@@ -242,25 +242,25 @@ class TunnelCall(Call):
 
     async def _run(self) -> None:
         try:
-            if self.bus._authorize is not None:
-                await self._authorized(self.bus, "tunnel")
+            if self.services.authorize is not None:
+                await self._authorized("tunnel")
             assert self.peer is not None
             await self._entrance.admit(self.peer, self.message, self.channel)
         except Exception as error:
             self._refused(error)
         except BaseException as error:
-            if not (self.ended or self.bus._execution.ours(error, self.scope)):
+            if not (self.ended or self.services.executor.ours(error, self.scope)):
                 self._refused(error)
-            if self.ended or self.bus._execution.must_pass(error, self.scope):
+            if self.ended or self.services.executor.must_pass(error, self.scope):
                 raise
         finally:
             self.end()
 
     def _refused(self, error: BaseException) -> None:
         if self.channel.failed is None and not self.channel.accepted:
-            code, text, reason, detail = failure(error, self.bus, self.message)
+            code, text, reason, detail = failure(error, self.services, self.message)
             if isinstance(error, RequestError):
-                self.bus._counters.refused += 1
+                self.services.counters.refused += 1
             self.channel.abort(code, text, reason, detail)
 
     def expire(self) -> None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import weakref
 from collections import deque
-from collections.abc import AsyncIterator
-from typing import Any, Generic, Protocol, TypeVar
+from collections.abc import AsyncIterator, Callable
+from typing import Any, Generic, TypeVar
 
 __all__ = ["EventHub", "EventStream"]
 
@@ -14,24 +14,22 @@ _SIZE = 1000
 Event = TypeVar("Event")
 
 
-class _Source(Protocol):
-    """Whose events they are."""
-
-    def _waiter(self) -> Any: ...
-
-    def _wake(self, waiter: Any) -> None: ...
-
-
 class EventHub(Generic[Event]):
-    """Hands events to whoever reads them; costs nothing while nobody does."""
+    """Hands events to their readers; costs nothing while there are none.
 
-    def __init__(self, source: _Source) -> None:
-        self._source = source
+    Args:
+        waiter: Makes something to await until it is handed to `wake`.
+        wake: Lets who awaits it go on.
+    """
+
+    def __init__(self, waiter: Callable[[], Any], wake: Callable[[Any], None]) -> None:
+        self._waiter = waiter
+        self._wake = wake
         self._streams: weakref.WeakSet[EventStream[Event]] = weakref.WeakSet()
 
     def stream(self) -> EventStream[Event]:
         """A new reader, from now on."""
-        stream: EventStream[Event] = EventStream(self._source)
+        stream: EventStream[Event] = EventStream(self._waiter, self._wake)
         self._streams.add(stream)
         return stream
 
@@ -55,8 +53,9 @@ class EventHub(Generic[Event]):
 class EventStream(AsyncIterator[Event]):
     """One reader; the oldest of 1,000 unread events give way to new ones."""
 
-    def __init__(self, source: _Source) -> None:
-        self._source = source
+    def __init__(self, waiter: Callable[[], Any], wake: Callable[[Any], None]) -> None:
+        self._waiter = waiter
+        self._wake = wake
         self._queue: deque[Event] = deque(maxlen=_SIZE)
         self._waiters: list[Any] = []
         self._closed = False
@@ -64,23 +63,23 @@ class EventStream(AsyncIterator[Event]):
     def put(self, event: Event) -> None:
         """An event has happened."""
         self._queue.append(event)
-        self._wake()
+        self._wake_all()
 
     def close(self) -> None:
         """No more will happen."""
         self._closed = True
-        self._wake()
+        self._wake_all()
 
-    def _wake(self) -> None:
+    def _wake_all(self) -> None:
         waiters, self._waiters = self._waiters, []
         for waiter in waiters:
-            self._source._wake(waiter)
+            self._wake(waiter)
 
     async def __anext__(self) -> Event:
         while not self._queue:
             if self._closed:
                 raise StopAsyncIteration
-            waiter = self._source._waiter()
+            waiter = self._waiter()
             self._waiters.append(waiter)
             try:
                 await waiter

@@ -106,7 +106,7 @@ class Broker:
         self._metrics = None if metrics is None else self._metrics_server(metrics)
         self._record = record
         self._recorder = self._new_recorder()
-        self._events: EventHub[BrokerEvent] = EventHub(self)
+        self._events: EventHub[BrokerEvent] = EventHub(self._waiter, self._wake)
         self._runtime: Runtime | None = None
         self._loop: Loop | None = None
         self._exchange: Exchange | None = None

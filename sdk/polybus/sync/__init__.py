@@ -128,7 +128,7 @@ class Bus(BlockingBus):
 
         In a `def` handler of this very bus it returns at once, while the bus ends: it is among those that the drain waits for.
         """
-        if self._bus._runtime is not None and self._bus._runtime in inside.get():
+        if self._bus._services.runtime is not None and self._bus._services.runtime in inside.get():
             threading.Thread(target=contextvars.Context().run, args=(self.close,), name="polybus closing").start()
         else:
             self.__exit__(None, None, None)

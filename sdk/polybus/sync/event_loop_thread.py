@@ -229,7 +229,7 @@ class OwnedBus:
                 return
             try:
                 self._held.__exit__(kind, error, trace)
-                if self._bus._runtime is not None:  # somebody is inside of a block of it still, and the loop ends now
+                if self._bus._services.runtime is not None:  # somebody is inside of a block of it still, and the loop ends now
                     self.loop(self._leave)
             except KeyboardInterrupt:  # not even that long
                 self.loop.start(self._bus.aclose)

@@ -23,6 +23,7 @@ from polybus import (
     bridge,
     connect,
 )
+from polybus._core.services import Services
 from polybus.errors import Code, Conflict, RemoteError, ReservedSubject
 from polybus.events import LinkUp
 from polybus.protocols.jrep import BusState, JavaObject, JavaTypes, Jrep, Parts, RemoteInterface, bus_states
@@ -308,7 +309,9 @@ async def test_a_relay_passes_on_with_all_parts_and_not_back() -> None:
 
 
 @pytest.mark.parametrize("way", ["relay", "bridge"])
-async def test_a_name_of_answers_is_left_out_on_the_way_to_a_peer(way: str, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_name_of_answers_is_left_out_on_the_way_to_a_peer(
+    way: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
     names = ("x:Errors:RPC", "x:RespondTo:RPC", "x:Errors:RPC.m")
     hub, other, dead = make_bus(), make_bus(), list[Any]()
     hub.relay(">")
@@ -320,7 +323,11 @@ async def test_a_name_of_answers_is_left_out_on_the_way_to_a_peer(way: str, capl
             connect("ubre+memory://left-out-too") as source,
             peer.subscribe(">") as heard,
         ):
-            entry._dead_letter = lambda peer, message, code, reason: dead.append(message.subject)  # type: ignore[method-assign]
+            monkeypatch.setattr(
+                Services,
+                "dead_letter",
+                lambda services, peer, message, *_: dead.append(message.subject) if services is entry._services else None,
+            )
             with anyio.fail_after(BOUND), caplog.at_level(logging.WARNING):
                 for name in names:
                     for number in range(100):
@@ -517,7 +524,7 @@ async def test_a_session_that_has_expired_is_made_anew_with_its_subscriptions() 
             async with connect("jrep+memory://expiry", bus=client, backoff=Backoff(initial=0.001)):
                 async with client.subscribe("news") as news:
                     events = client.events()
-                    (link,) = server._running.links
+                    (link,) = server._services.running.links
                     assert link.transport is not None
                     link.transport.send(b'[{"ToSubject":"ClientBus","CommandType":"SessionExpired"}]')
                     async for event in events:
@@ -540,7 +547,7 @@ async def test_a_complaint_of_the_server_is_heard_by_whoever_listens() -> None:
 
     with anyio.fail_after(BOUND):
         async with server.serve("jrep+memory://complaint"), connect("jrep+memory://complaint", bus=client):
-            (link,) = server._running.links
+            (link,) = server._services.running.links
             assert link.transport is not None
             link.transport.send(b'[{"ToSubject":"ClientBusErrors","ErrorMessage":"out of order"}]')
             await seen.wait()
@@ -707,7 +714,7 @@ async def test_what_is_published_while_an_expired_session_still_ends_waits_for_t
             group.start_soon(listener.serve, serve)
             url = f"jrep+tcp://127.0.0.1:{port}?values=plain"
             async with connect(url, bus=client, backoff=Backoff(initial=0.001)):
-                (link,) = client._running.links
+                (link,) = client._services.running.links
                 while not link.paused:
                     await client.publish("big", "x" * 100_000)
                 await client.publish("kept", "first")

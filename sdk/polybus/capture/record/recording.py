@@ -124,7 +124,7 @@ class Recording:
 
     async def _between_turns(self, change: Callable[[], None]) -> None:
         """Change links where none of them is in the middle of a frame."""
-        runtime = self._bus._runtime
+        runtime = self._bus._services.runtime
         if runtime is None:
             return
         done = anyio.Event()
@@ -140,11 +140,11 @@ class Recording:
             await done.wait()
 
     def _begin(self) -> None:
-        if self._bus._runtime is not None:
-            for link in self._bus._runtime.links:
+        if self._bus._services.runtime is not None:
+            for link in self._bus._services.runtime.links:
                 link.record(self.recorder)
 
     def _end(self) -> None:
-        if self._bus._runtime is not None:
-            for link in self._bus._runtime.links:
+        if self._bus._services.runtime is not None:
+            for link in self._bus._services.runtime.links:
                 link.unrecord(self.recorder)

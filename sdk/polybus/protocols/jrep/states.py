@@ -78,7 +78,7 @@ class _States(AsyncIterator[BusState]):
 
 
 def _now(bus: Bus, up: set[Any]) -> BusState:
-    runtime = bus._runtime
+    runtime = bus._services.runtime
     if runtime is None:
         return BusState.UNINITIALIZED
     up.update(link.peer for link in runtime.links if link.state.value == "up")
@@ -100,6 +100,6 @@ def _kind_of(event: BusEvent, bus: Bus, up: set[Any]) -> str | None:
         up.discard(event.peer)
         if up:
             return None
-        links = bus._runtime.links if bus._runtime is not None else ()
+        links = bus._services.runtime.links if bus._services.runtime is not None else ()
         return "lost" if any(link.opened for link in links) else "gone"
     return None

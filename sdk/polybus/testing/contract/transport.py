@@ -129,7 +129,7 @@ class TransportContract:
     async def listening(self, door: Door) -> AsyncIterator[tuple[Host, Listening]]:
         """A listener, and the host that runs it."""
         async with type(self).ground() as address, Bus() as bus:
-            host: Host = bus._running
+            host: Host = bus._services.running
             options = ListenOptions(host=host, gate=door, protocol="test", reads=_BOTH, writes="binary", subprotocol="test")
             listening = await type(self).make().listen(address, options)
             try:

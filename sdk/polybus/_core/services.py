@@ -1,0 +1,88 @@
+"""The services that the parts of a bus share."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final
+
+from .._util.broadcast import EventHub
+from ..errors import Code, LocalProtocolError
+from ..events import BusEvent, DeadLettered
+from ..limits import Limits
+from ..stats import Counters
+from .access import Authenticate, Authority, Authorize
+from .executor import Execution
+
+if TYPE_CHECKING:
+    from ..message import Message
+    from .runtime import Runtime
+
+__all__ = ["Services"]
+
+_KEPT: Final = 4096
+"""Bytes of a body that an event keeps: a thousand unread events hold no large bodies."""
+
+
+class Services:
+    """Limits, counters, events, access, execution of handlers, and the runtime: handed to each part in place of the bus."""
+
+    __slots__ = ("access", "authorize", "bus", "counters", "debug", "emit", "events", "executor", "id", "limits", "runtime")
+
+    def __init__(
+        self, bus: Any, limits: Limits, *, authenticate: Authenticate | None, authorize: Authorize | None, debug: bool
+    ) -> None:
+        self.bus: Any = bus
+        """The public object, for `Context.bus` and the lifespan alone: no part calls it."""
+        self.id: str = secrets.token_hex(4)
+        self.limits: Limits = limits
+        self.debug: bool = debug
+        """Whether the asker is sent the text of unexpected exceptions."""
+        self.counters: Counters = Counters()
+        self.events: EventHub[BusEvent] = EventHub(self.waiter, self.wake)
+        self.emit: Callable[[BusEvent], None] = self.events.emit
+        self.access: Authority = Authority(authenticate, authorize, limits.handshake_timeout)
+        self.authorize: Authorize | None = authorize
+        self.executor: Execution = Execution(self)
+        self.runtime: Runtime | None = None
+        """Present while the bus is entered."""
+
+    @property
+    def running(self) -> Runtime:
+        """The runtime.
+
+        Raises:
+            LocalProtocolError: The bus is not entered.
+        """
+        runtime = self.runtime
+        if runtime is None:
+            raise LocalProtocolError(
+                "this bus is not running: enter it first, with `async with bus:`, connect() or bus.serve()"
+            )
+        return runtime
+
+    def waiter(self) -> Any:
+        """Something to await until it is handed to `wake`.
+
+        Raises:
+            LocalProtocolError: The bus is not entered, or runs in another thread.
+        """
+        runtime = self.running
+        runtime.check_thread()
+        return runtime.loop.waiter()
+
+    def wake(self, waiter: Any) -> None:
+        """Let who awaits it go on."""
+        if self.runtime is not None:
+            self.runtime.loop.wake(waiter)
+
+    def ring(self) -> None:
+        """Tell a drain that something has ended for which it may wait."""
+        if self.runtime is not None:
+            self.runtime.bell.ring()
+
+    def dead_letter(self, peer: Any, message: Message, code: Code, reason: str) -> None:
+        """Tell readers of events that a message could not be delivered."""
+        if self.events.read:
+            kept = message if len(message.raw or b"") <= _KEPT else None
+            self.emit(DeadLettered(peer=peer, subject=message.subject, code=code, reason=reason, message=kept))
