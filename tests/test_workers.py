@@ -367,7 +367,7 @@ class Working(Waiting):
 async def test_however_many_jobs_there_are_the_event_loop_has_its_turn_every_fifty_milliseconds() -> None:
     begun: list[int] = []
     async with Bus() as bus:
-        workers = bus._running.workers
+        workers = bus._services.running.workers
         workers.stalls.clock = lambda: Working.now
         for number in range(1000):
             workers.submit(Working(number, begun, anyio.Event()))
