@@ -206,7 +206,7 @@ class Links(Life):
                 "polybus: %r has %d subscriptions (Limits.subscriptions=%d; what they cost counts in Limits.total_bytes=%d); "
                 "%.100r and others refused"
             )
-            limits, runtime = self.limits, self._running
+            limits, runtime = self.limits, self._services.running
             runtime.warnings.warn(
                 logger, runtime.time(), text, peer, len(peer.patterns or ()), limits.subscriptions, limits.total_bytes, pattern
             )
