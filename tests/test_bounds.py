@@ -11,7 +11,7 @@ import polybus
 
 PACKAGE = Path(polybus.__file__).parent
 FOLDERS = """
-_bridge _bus _core _link _peer _pubsub _rpc _tunnel bindings broker protocols/csb protocols/ubre transports/_stream transports/_ws
+_bridge _bus _core _handlers _link _peer _pubsub _rpc _tunnel bindings broker protocols/csb protocols/ubre transports/_stream transports/_ws
 """.split()
 MODULES = ("_util/broadcast", "_util/pattern_index", "_util/priority_queue")
 GROWING = {"Counter", "OrderedDict", "UrgentQueue", "bytearray", "defaultdict", "deque", "dict", "list", "set"}
