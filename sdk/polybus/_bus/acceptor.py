@@ -11,7 +11,7 @@ import anyio
 from .._link.link import Link
 from .._validation import check_type, texts
 from ..errors import BusError, LocalProtocolError, TooManyRequests, Unavailable
-from ..plugins import Admission, Handshake, Listening, ListenOptions, ProtocolAdapter, Transport
+from ..plugins import Admission, Handshake, Listening, ListenOptions, ProtocolAdapter, ProtocolFeatures, Transport
 from ..plugins.registry import join_url, resolve_url
 from ..plugins.targets import check_tls, resolve_target
 
@@ -169,7 +169,7 @@ class Serving:
         else:
             self._adapter, self._transport = resolve_target(target, protocol, "listen")
             self._address = None  # a transport object knows where it listens
-        if getattr(self._adapter, "dials", False):
+        if ProtocolFeatures.of(self._adapter).dials:
             raise LocalProtocolError(f"{target}: such a server connects: use connect(url, bus=bus), or polybus.run(bus, url)")
         self._listener: Listener | None = None
         self._runtime: Runtime | None = None

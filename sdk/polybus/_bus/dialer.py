@@ -22,7 +22,7 @@ from ..backoff import Backoff
 from ..errors import ConnectFailed, Disconnected, Forbidden, RequestError, Unauthorized
 from ..events import LinkRetrying
 from ..headers import check_handshake_headers
-from ..plugins import Closed, Connector, DialOptions, ProtocolAdapter
+from ..plugins import Closed, Connector, DialOptions, EndpointFeatures, ProtocolAdapter, ProtocolFeatures, TransportFeatures
 from ..plugins.targets import check_serves, check_tls, resolve_target
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ class Connecting:
         self._bus = bus
         self._adapter, self._connector = resolve_target(target, protocol)
         others: list[ProtocolAdapter] = []
-        if (connections := getattr(self._adapter, "connections", None)) is not None:
+        if (connections := ProtocolFeatures.of(self._adapter).connections) is not None:
             self._adapter, *others = connections()
         self._siblings: list[Connecting] = [
             Connecting(
@@ -186,7 +186,7 @@ class Connecting:
                 break
             except ConnectFailed as error:
                 left = until - time()
-                if left <= 0 or getattr(self._connector, "spent", False):  # no other port will come
+                if left <= 0 or EndpointFeatures.of(self._connector).spent:  # no other port will come
                     raise
                 delay = min(self._backoff.delay(attempt), left)  # the last attempt is made when the time is up
                 attempt += 1
@@ -227,7 +227,8 @@ class Connecting:
         link.on_up, link.on_down = ready.set, down
         try:
             link.attach(transport)
-            welcomed = getattr(transport, "admitted", True) or not ready.is_set()  # a handshake of the protocol is an answer
+            # A handshake of the protocol is an answer.
+            welcomed = TransportFeatures.of(transport).admitted or not ready.is_set()
             with anyio.move_on_after(runtime.limits.handshake_timeout):
                 await ready.wait()
             if first and not welcomed:

@@ -15,6 +15,7 @@ import anyio
 from .._util.http_status import HttpStatus
 from .._validation import seconds, shown
 from ..errors import LocalProtocolError
+from ..plugins import ProtocolFeatures
 from ..plugins.registry import resolve_url
 from .lifecycle import Life
 
@@ -121,7 +122,7 @@ class _Run:
         bus = self._bus
         async with bus, AsyncExitStack() as stack:
             for url in urls:
-                if getattr(resolve_url(url)[0], "dials", False):  # the clients come through somebody else, who may start later
+                if ProtocolFeatures.of(resolve_url(url)[0]).dials:  # who brings the clients may start later
                     await stack.enter_async_context(bus.connect(url, wait=_PATIENCE))
                     served = url
                 else:

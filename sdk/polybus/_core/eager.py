@@ -36,7 +36,7 @@ class EagerWorkers(Workers):
 
     def submit(self, job: Job) -> None:
         """Run it, or queue it."""
-        run_plain = getattr(job, "run_plain", None)
+        run_plain = job.run_plain
         if self._taken or run_plain is None or asyncio.current_task() is not None or not self._run(job, run_plain):
             super().submit(job)
 

@@ -52,6 +52,11 @@ class Job(Protocol):
         """Subject of its message."""
         ...
 
+    @property
+    def run_plain(self) -> Callable[[], bool] | None:
+        """Runs it at once where it is no more than a function to call, else gives False; None where it never is."""
+        ...
+
     def run(self) -> Coroutine[Any, Any, None] | None:
         """The coroutine to run, or None if there is nothing to do any more."""
         ...

@@ -13,7 +13,7 @@ import anyio
 from .._core.memory import Account, Share
 from ..errors import BusError, Code
 from ..events import PeerSlow
-from ..plugins import Closed
+from ..plugins import Closed, CodecFeatures
 from .outbox import Outbox, Waiting
 
 if TYPE_CHECKING:
@@ -131,7 +131,7 @@ class Backlog:
         self._wanted = False  # the end was not this application's wish: an opened link comes back
         codec = adapter.codec(runtime.limits)
         self.format: BodyFormat = codec.formats[0]
-        self.urgency: Callable[[Message], int] | None = getattr(codec, "urgency", None)
+        self.urgency: Callable[[Message], int] | None = CodecFeatures.of(codec).urgency
         """How urgent a message is, where the wire has priorities."""
         self.format_for: Callable[[Any, str | int], BodyFormat] = codec.format_for
 

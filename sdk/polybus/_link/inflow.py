@@ -12,7 +12,7 @@ from .._util.violation_counter import Offences, too_many
 from ..errors import BusError
 from ..events import FrameRefused
 from ..message import Kind, Message
-from ..plugins import Closed, CloseWanted, PeerClosed, PeerOpened, Ready, Refused, Undelivered
+from ..plugins import Closed, CloseWanted, PeerClosed, PeerOpened, Ready, Refused, SessionFeatures, Undelivered
 from .outflow import Outflow
 from .pieces import Pieces
 
@@ -40,7 +40,7 @@ class Attachment:
         self._link: Inflow | None = link
         self._pieces: Pieces | None = None
         self.frames_received: Callable[[Sequence[bytes]], None] = link.frames_received  # no call in between, for speed
-        if (cut := getattr(session, "pieces", None)) is not None:
+        if (cut := SessionFeatures.of(session).pieces) is not None:
             self._pieces = Pieces(link, transport, cut)
             self.frames_received = self._pieces.frames_received
 

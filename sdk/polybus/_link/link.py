@@ -14,7 +14,7 @@ from .._core.memory import Account
 from .._peer.peer import Peer
 from ..errors import Forbidden, Unauthorized
 from ..events import LinkDown, LinkUp
-from ..plugins import Closed, Handshake, Identity
+from ..plugins import Closed, Handshake, Identity, TransportFeatures
 from .inflow import Attachment, Inflow
 from .multiplexer import Crowd, expiry
 from .outflow import State
@@ -139,8 +139,8 @@ class Link(Inflow):
         if self._attachment is not None:
             self._attachment.over()
         self._attachment = Attachment(self, transport, session)
-        if self.urgency is not None and (keep_short := getattr(transport, "keep_short", None)) is not None:
-            keep_short()
+        if self.urgency is not None:
+            TransportFeatures.of(transport).keep_short()
         transport.start(cast("Receiver", self._attachment))  # pyright takes an attribute that is a function for a method
         self._take_events(now)
         self.flush()
@@ -181,7 +181,6 @@ class Link(Inflow):
         if bare and self._peer is not None:
             self._peer._extended = False
         self.set_shared()
-        self.initiates = capabilities.initiates and getattr(self.transport, "initiates", True)
         self.state = State.UP
         again, self.was_up = self.was_up, True
         self.bus._link_up(self)
@@ -299,7 +298,7 @@ class Link(Inflow):
 
     def _charge_arrival(self, transport: Transport) -> None:
         """A frame that comes slowly is kept for long: what is there of it counts in `Limits.total_bytes`."""
-        slow_arrival = getattr(transport, "slow_arrival", None)
+        slow_arrival = getattr(transport, "slow_arrival", None)  # alone: it is asked for once a second on every connection
         size: int = slow_arrival() if slow_arrival is not None else 0
         account = self._arriving
         if account is None:

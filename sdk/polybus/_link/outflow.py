@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import BusError, Disconnected, QueueFull, RequestError, TooLarge, Unsupported, another
 from ..message import Message
+from ..plugins import TransportFeatures
 from .backlog import Backlog, State
 
 if TYPE_CHECKING:
@@ -104,7 +105,9 @@ class Outflow(Backlog):
         # Where publications are an extension, what a stranger asked for has a form that strangers read: see the session.
         known = self.opened or not can.asks_before_publishing or (self._peer is not None and self._peer._extended)
         self.shared = session.codec if can.shared_publish and known else None
-        self.send_framed = getattr(transport, "send_framed", None)
+        features = TransportFeatures.of(transport)
+        self.initiates: bool = can.initiates and features.initiates
+        self.send_framed = features.send_framed
         self.alike = None
         if self.shared is not None and self.send_framed is not None and self.when_framed(b"") is not None:
             self.alike = self.shared, type(transport), session.codec.writes
@@ -192,7 +195,7 @@ class Outflow(Backlog):
         """Wait until all that was said so far has left, or the connection is gone. Only where writing takes a while (HTTP):
         elsewhere what the connection takes has left.
         """
-        written = getattr(self.transport, "written", None)
+        written = TransportFeatures.of(self.transport).written
         if written is None:
             return
         last = self.outbox.last if self.outbox is not None else None

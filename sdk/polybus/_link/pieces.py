@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final
 
 from .._util.json_arrays import LONG
+from ..plugins import TransportFeatures
 
 if TYPE_CHECKING:
     from ..plugins import Transport
@@ -51,7 +52,7 @@ class Pieces:
         else:
             self._waiting.extend(frames)
             if self._handle_one():
-                self._wait("pause_reading")
+                TransportFeatures.of(self._transport).pause_reading()
                 self._link.runtime.call_soon(self._turn)
 
     def finish(self) -> None:
@@ -68,7 +69,7 @@ class Pieces:
             self._link.runtime.call_soon(self._turn)
         else:
             self._bytes = 0
-            self._wait("resume_reading")
+            TransportFeatures.of(self._transport).resume_reading()
 
     def _handle_one(self) -> bool:
         """Handle the next piece. Whether there is another."""
@@ -86,8 +87,3 @@ class Pieces:
             frames.append(waiting.popleft())
         self._link.frames_received(frames)
         return bool(waiting)
-
-    def _wait(self, what: str) -> None:
-        ask = getattr(self._transport, what, None)
-        if ask is not None:
-            ask()

@@ -242,6 +242,7 @@ class _Pump:
 
     __slots__ = ("_inbox", "scope")
     ended = False
+    run_plain = None
 
     def __init__(self, inbox: HandlerInbox) -> None:
         self._inbox = inbox

@@ -11,6 +11,7 @@ from attrs import frozen
 from ..body import JSON, OCTETS, BodyFormat, check_json
 from ..errors import BusError, EncodeError, TooLarge
 from ..message import Message
+from ..plugins import CodecFeatures
 
 if TYPE_CHECKING:
     from .._peer.peer import Peer
@@ -81,7 +82,7 @@ def packing(codec: Codec, text: bool, name: str, outer: int, depth: int) -> Pack
         outer: The largest frame of the outer connection.
         depth: `Limits.depth` of the outer bus.
     """
-    formats = getattr(codec, "item_formats", codec.formats)
+    formats = CodecFeatures.of(codec).item_formats or codec.formats
     binary = codec.writes == "binary"
     room = max(0, outer - _MARGIN - 2 * len(name.encode()))
     return Packing(

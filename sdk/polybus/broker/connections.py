@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from .._core.access import Authority
 from .._link.multiplexer import expiry
 from ..errors import BusError, TooManyRequests, Unavailable
-from ..plugins import Admission, Closed, Handshake, Receiver, Transport
+from ..plugins import Admission, Closed, Handshake, Receiver, Transport, TransportFeatures
 from .exchange import Exchange
 from .participants import Client, Server
 
@@ -55,16 +55,10 @@ class _End:
         self.abort(Closed(code, reason))
 
     def hold(self) -> None:
-        self._reading("pause_reading")
+        TransportFeatures.of(self._transport).pause_reading()
 
     def release(self) -> None:
-        self._reading("resume_reading")
-
-    def _reading(self, name: str) -> None:
-        """What a transport may offer; see `plugins.Transport`."""
-        change: Callable[[], None] | None = getattr(self._transport, name, None)
-        if change is not None:
-            change()
+        TransportFeatures.of(self._transport).resume_reading()
 
     def tick(self, now: float) -> None:
         """About once a second."""

@@ -14,7 +14,7 @@ from ..capture.record.redact_bytes import is_secret
 from ..errors import BusError, RemoteProtocolError
 from ..limits import Limits
 from ..message import Message
-from ..plugins import FrameField, ProtocolAdapter
+from ..plugins import FrameField, ProtocolAdapter, ProtocolFeatures
 from ..plugins.registry import find_reader
 from .options import json_line
 from .problems import PeerError, UsageError
@@ -126,7 +126,7 @@ def _cut(data: bytes, how: str) -> Iterator[tuple[int, bytes]]:
 
 def _look(adapter: ProtocolAdapter, number: int, offset: int, frame: bytes) -> Finding:
     finding = Finding(number, offset, len(frame))
-    dissect = getattr(adapter, "dissect", None)
+    dissect = ProtocolFeatures.of(adapter).dissect
     if dissect is not None:
         finding.fields.extend(dissect(frame))
     try:

@@ -13,6 +13,7 @@ from .._bus.acceptor import WHEN_FULL
 from .._bus.bus import Bus
 from .._validation import check_type, shown, texts
 from ..bindings.http.listener import WEB_ENDPOINTS
+from ..plugins import ProtocolFeatures
 from ..plugins.registry import find_protocol
 from ..transports._ws.asgi_server import AsgiWebSocket
 from ..transports._ws.policy import check_hosts, check_origins
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from starlette.applications import Starlette
     from starlette.routing import Router
 
-    from ..plugins import ProtocolAdapter, WebEndpoint
+    from ..plugins import ProtocolAdapter
 
     Application: TypeAlias = Starlette | Router
 
@@ -78,7 +79,7 @@ def attach(
         check_script(script)
     path = _full_path(router, path)
     adapter = find_protocol(protocol, {})
-    endpoint: WebEndpoint = getattr(adapter, "web_endpoint", WEB_ENDPOINTS.get(adapter.name, AsgiWebSocket))(path)
+    endpoint = (ProtocolFeatures.of(adapter).web_endpoint or WEB_ENDPOINTS.get(adapter.name, AsgiWebSocket))(path)
     serve = functools.partial(
         bus.serve,
         endpoint,

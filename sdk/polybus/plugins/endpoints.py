@@ -41,7 +41,7 @@ class DialOptions:
 class Connector(Protocol):
     """Makes connections to one place; what `connect()` takes in place of a URL.
 
-    One that can be used up may have ``spent``, true when it is: then ``connect(..., wait=)`` does not wait for another attempt.
+    It may offer more: see `EndpointFeatures`.
     """
 
     @property

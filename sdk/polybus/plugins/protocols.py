@@ -73,15 +73,13 @@ class Capabilities:
     would be taken for that of the first one."""
     initiates: bool = True
     """This side may begin requests and publications. Where that depends on the connection (a plain HTTP server only answers),
-    the transport says it: see `Transport`."""
+    the transport says it: see `TransportFeatures`."""
 
 
 class Codec(Protocol):
     """Frames to messages and back. Pure: options, but no role and no state.
 
-    A codec whose items (of streams, channels and tunnels) may have other body formats than the rest says so in
-    ``item_formats``. In a tunnel frames travel as `body.OCTETS` where those are among them, on a wire of text also as
-    `body.JSON`, untouched; where neither is, as a value of the wire.
+    It may offer more: see `CodecFeatures`.
     """
 
     @property
@@ -197,8 +195,7 @@ SessionEvent: TypeAlias = Ready | PeerOpened | PeerClosed | Refused | Undelivere
 class Session(Protocol):
     """One connection of a protocol, without I/O. Time is monotonic seconds, always passed in.
 
-    One whose frames may hold very many messages may offer ``pieces(frame) -> list[bytes]``: the same messages as several
-    frames, each of which takes a few milliseconds to handle. A link lets others run in between.
+    It may offer more: see `SessionFeatures`.
     """
 
     @property
@@ -281,8 +278,7 @@ class Session(Protocol):
 class ProtocolAdapter(Protocol):
     """A protocol with its options set; an immutable value. `polybus.protocols.Ubre(format="binary")` is one.
 
-    One that wants several connections to one place offers ``connections()``, which gives the adapter of each. One whose servers
-    do not listen but connect, because their clients come through somebody else, says ``dials = True``.
+    It may offer more: see `ProtocolFeatures`.
     """
 
     @property

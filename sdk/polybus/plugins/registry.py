@@ -11,6 +11,7 @@ from urllib.parse import parse_qsl, urlencode, urlsplit
 from attrs import fields_dict, frozen, has
 
 from .._validation import without_password
+from .features import EndpointFeatures, ProtocolFeatures
 
 if TYPE_CHECKING:
     from . import ProtocolAdapter, TransportAdapter
@@ -104,7 +105,7 @@ def resolve_url(
     parts = split_url(url)
     transport = find_transport(parts.transport)
     options, rest = dict(parts.options), dict[str, str]()
-    if parts.transport in _WITH_QUERY or getattr(transport, "carries_query", False):
+    if parts.transport in _WITH_QUERY or EndpointFeatures.of(transport).carries_query:
         known = _option_names(protocol or parts.protocol)
         if known is not None:
             rest = {name: options.pop(name) for name in parts.options if name not in known}
@@ -118,7 +119,7 @@ def resolve_url(
 def _option_names(protocol: str | ProtocolAdapter) -> Collection[str] | None:
     """The members of a query that belong to a protocol: what it says itself, else its attrs fields, else all (None)."""
     kind: Any = _load("protocols", protocol) if isinstance(protocol, str) else type(protocol)
-    names: Collection[str] | None = getattr(kind, "option_names", None)
+    names = ProtocolFeatures.of(kind).option_names
     return tuple(fields_dict(kind)) if names is None and has(kind) else names
 
 
@@ -149,7 +150,7 @@ def find_reader(protocol: str, options: Mapping[str, str]) -> ProtocolAdapter:
     Raises:
         ValueError: As `find_protocol`.
     """
-    most: Mapping[str, str] = getattr(find_protocol(protocol, options), "inspect_options", {})
+    most = ProtocolFeatures.of(find_protocol(protocol, options)).inspect_options or {}
     return find_protocol(protocol, {**most, **options})
 
 

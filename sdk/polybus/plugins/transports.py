@@ -32,8 +32,7 @@ class Closed:
 class Receiver(Protocol):
     """What a transport calls. All of it is synchronous, on the event loop, and never raises.
 
-    A receiver may offer ``closing(why)`` too: nothing more comes in or is sent, but the end of the connection takes a while,
-    for example until the peer has read why. Whoever waits for an answer need not wait for `closed`, which follows.
+    It may offer more: see `ReceiverFeatures`.
     """
 
     def frames_received(self, frames: Sequence[bytes]) -> None:
@@ -56,28 +55,10 @@ class Receiver(Protocol):
 class Transport(Protocol):
     """One established connection that carries whole frames.
 
-    A transport whose end may only answer has ``initiates = False``; requests and publications are then `Unsupported`.
-
-    One that is established before the server has let the client in, without a word when it does, has ``admitted = False``:
-    where the protocol has no handshake either, a first connect then waits for a moment whether a refusal comes.
-
     Frames are handed on as they are, in both directions. So a session and a transport that know each other may mark them: a
     subclass of ``bytes`` can say in which exchange a frame came, and in which one its answer leaves.
 
-    A transport may offer ``pause_reading()`` and ``resume_reading()``, by which a broker holds back a peer whose other end is
-    slow; where it does not, what comes in is kept up to a limit, and then the connection ends.
-
-    Where writing takes a while, it may offer ``await written()``, which returns when all that was sent so far has left.
-
-    One over a queue of the system's may offer ``keep_short()``, called on wires with priorities before ``start``: from then on
-    as little as possible waits where no urgent message can overtake it.
-
-    One whose frames may take long to arrive may offer ``slow_arrival() -> int``: the bytes that are there of what has not come
-    to its end since the last `tick`, or waits to be handed on. They are charged to `Limits.total_bytes`.
-
-    A transport whose frames have the same bytes on every connection may offer two more methods, and fan-out makes the bytes
-    once: ``framed(frame) -> bytes | None`` (None: not on this one after all) and ``send_framed(data, turn)``, where `turn` is a
-    number of the current turn of the event loop, so that the first write of a turn can leave at once.
+    It may offer more: see `TransportFeatures`.
     """
 
     @property

@@ -8,6 +8,7 @@ from http import HTTPStatus
 from typing import TYPE_CHECKING, Final, Protocol
 
 from ...errors import Unsupported
+from ...plugins import ProtocolFeatures
 from ...transports._ws.asgi_server import answered
 from ...transports._ws.policy import Turned
 from ..cloudevents_http.server import EventsEndpoint
@@ -139,11 +140,10 @@ def _endpoint(path: str, options: ListenOptions) -> WebEndpoint:
     Raises:
         Unsupported: The protocol has no form over HTTP.
     """
-    make = getattr(options.adapter, "web_endpoint", WEB_ENDPOINTS.get(options.protocol))
+    make = ProtocolFeatures.of(options.adapter).web_endpoint or WEB_ENDPOINTS.get(options.protocol)
     if make is None:
         raise Unsupported(f"{options.protocol} has no form over HTTP here: use ws:// or tcp://")
-    endpoint: WebEndpoint = make(path)
-    return endpoint
+    return make(path)
 
 
 def _server(options: ListenOptions) -> Callable[[Application, ListenOptions], HttpServer]:

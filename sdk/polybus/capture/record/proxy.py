@@ -16,7 +16,17 @@ import anyio
 from ..._core.runtime import Runtime
 from ...errors import BusError, ConnectFailed, LocalProtocolError, TooManyRequests, Unsupported
 from ...limits import Limits
-from ...plugins import Admission, Closed, Connector, DialOptions, Handshake, Identity, ListenOptions, Transport
+from ...plugins import (
+    Admission,
+    Closed,
+    Connector,
+    DialOptions,
+    Handshake,
+    Identity,
+    ListenOptions,
+    Transport,
+    TransportFeatures,
+)
 from ...plugins.registry import find_reader, join_url, resolve_url
 from .recorder import Recorder
 
@@ -53,15 +63,12 @@ class _Side:
             other.transport.close(why.code if why.code != 1006 else 1001, why.reason)
 
     def pause_writing(self) -> None:
-        self._reading("pause_reading")
+        if self.other is not None:
+            TransportFeatures.of(self.other.transport).pause_reading()
 
     def resume_writing(self) -> None:
-        self._reading("resume_reading")
-
-    def _reading(self, name: str) -> None:
-        change = getattr(self.other.transport, name, None) if self.other is not None else None
-        if change is not None:
-            change()
+        if self.other is not None:
+            TransportFeatures.of(self.other.transport).resume_reading()
 
 
 class RecordingProxy:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
 
 from ...errors import RemoteProtocolError
 from ...message import Kind, Message
+from ...plugins import ProtocolFeatures
 from ..store.flags import DIRECTION_IN, DIRECTION_OUT
 
 if TYPE_CHECKING:
@@ -88,8 +89,7 @@ SMALL: Final = 4096
 def options_of(adapter: Any) -> dict[str, Any]:
     """What is needed to read the frames of a link: its protocol's options, but no secrets."""
     options: dict[str, Any] = dict(adapter.url_options)
-    actions = getattr(adapter, "actions", None)
-    if actions:
+    if actions := ProtocolFeatures.of(adapter).actions:
         options["actions"] = dict(actions)
     return options
 

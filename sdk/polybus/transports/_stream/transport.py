@@ -8,9 +8,9 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from ...errors import TooLarge
-from ...plugins import Closed
+from ...plugins import Closed, ReceiverFeatures
 from .pace import SLOWEST, Pace
-from .wire import Wire, call_later, closed_with, tell_closing
+from .wire import Wire, call_later, closed_with
 
 if TYPE_CHECKING:
     from ...plugins import Host, Receiver
@@ -217,7 +217,7 @@ class StreamTransport:
         self._why = why
         self._wire.resume_reading()
         self._cancel_timer = call_later(self._host, min(self._host.limits.close_timeout, longest), self._wire.abort)
-        tell_closing(self._receiver, why)
+        ReceiverFeatures.of(self._receiver).closing(why)
 
     def _fail(self, code: int, reason: str) -> None:
         """The peer broke a rule: tell it and go."""

@@ -18,7 +18,7 @@ import anyio
 from ...plugins import Closed
 
 if TYPE_CHECKING:
-    from ...plugins import Host, Receiver
+    from ...plugins import Host
     from .sockets import Signs
 
 __all__ = [
@@ -31,7 +31,6 @@ __all__ = [
     "call_later",
     "closed_with",
     "plain_reason",
-    "tell_closing",
 ]
 
 BURST: Final = 2 * 1024
@@ -152,13 +151,6 @@ async def _call_after(scope: anyio.CancelScope, delay: float, function: Callable
     with scope:
         await anyio.sleep(delay)
         function()
-
-
-def tell_closing(receiver: Receiver | None, why: Closed) -> None:
-    """Tell whoever wants to know that nothing more comes in, although the connection is not gone yet."""
-    closing = getattr(receiver, "closing", None)
-    if closing is not None:
-        closing(why)
 
 
 def closed_with(error: Exception | None) -> Closed:

@@ -17,10 +17,10 @@ import anyio
 
 from ..._util.event_loop import running_loop
 from ...errors import TooLarge
-from ...plugins import Closed
+from ...plugins import Closed, ReceiverFeatures
 from .._stream.close_codes import closed_by_peer, cut_reason, sayable
 from .._stream.transport import State
-from .._stream.wire import HIGH_WATER, LOW_WATER, call_later, tell_closing
+from .._stream.wire import HIGH_WATER, LOW_WATER, call_later
 
 if TYPE_CHECKING:
     from ...plugins import Host, Receiver
@@ -147,7 +147,7 @@ class AsgiTransport:
             self._goodbye = (sayable(code), cut_reason(reason).decode())
             self._cancel_timer = call_later(self._host, self._host.limits.close_timeout, self._cut)
             self._wake()
-            tell_closing(self._receiver, self._why)
+            ReceiverFeatures.of(self._receiver).closing(self._why)
 
     def abort(self, why: Closed) -> None:
         """Cut at once. `Receiver.closed` follows with this reason."""

@@ -1,0 +1,136 @@
+"""Optional abilities of plugins: what an object may have besides its interface, and what holds where it does not.
+
+A plugin offers one by having an attribute or method of that name, and nothing has to be inherited or declared.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Self
+
+from attrs import frozen
+
+from ..body import BodyFormat
+from ..message import Message
+from .transports import Closed
+
+if TYPE_CHECKING:
+    from .protocols import FrameField, ProtocolAdapter
+    from .web import WebEndpoint
+
+__all__ = [
+    "CodecFeatures",
+    "EndpointFeatures",
+    "ProtocolFeatures",
+    "ReceiverFeatures",
+    "SessionFeatures",
+    "TransportFeatures",
+]
+
+
+def _nothing(*_: object) -> None:
+    """Is called where an ability is not there."""
+
+
+class _Features:
+    __slots__ = ()
+
+    @classmethod
+    def of(cls, plugin: object) -> Self:
+        """Abilities of an object, as they are now."""
+        given: dict[str, Any] = {}
+        for name in cls.__annotations__:
+            if (ability := getattr(plugin, name, _Features)) is not _Features:
+                given[name] = ability
+        return cls(**given)
+
+
+@frozen(kw_only=True)
+class TransportFeatures(_Features):
+    """Optional abilities of a `Transport`."""
+
+    initiates: bool = True
+    """This end may begin requests and publications. Where it may only answer, they are `Unsupported`."""
+    admitted: bool = True
+    """The server has let the client in. Where a connection is established before, without a word when it does, and the
+    protocol has no handshake either, a first connect waits for a moment whether a refusal comes."""
+    framed: Callable[[bytes], bytes | None] | None = None
+    """``framed(frame)`` gives the bytes of a frame where they are the same on every connection, so that fan-out makes them
+    once; None: not on this one after all."""
+    send_framed: Callable[[bytes, int], None] | None = None
+    """``send_framed(data, turn)`` takes such bytes; `turn` is a number of the current turn of the event loop, so that the
+    first write of a turn can leave at once."""
+    keep_short: Callable[[], None] = _nothing
+    """Called on wires with priorities before ``start``: from then on as little as possible waits in a queue of the system,
+    where no urgent message can overtake it."""
+    pause_reading: Callable[[], None] = _nothing
+    """Holds back a peer whose other end is slow. Without it what comes in is kept up to a limit, then the connection
+    ends."""
+    resume_reading: Callable[[], None] = _nothing
+    """Reads on."""
+    written: Callable[[], Awaitable[None]] | None = None
+    """Returns when all that was sent so far has left, where writing takes a while."""
+    slow_arrival: Callable[[], int] | None = None
+    """Bytes that are there of frames which take long to arrive: of what has not come to its end since the last `tick`, or
+    waits to be handed on. They are charged to `Limits.total_bytes`."""
+
+
+@frozen(kw_only=True)
+class ReceiverFeatures(_Features):
+    """Optional abilities of a `Receiver`."""
+
+    closing: Callable[[Closed], None] = _nothing
+    """Told that nothing more comes in or is sent, where the end of the connection takes a while, for example until the peer
+    has read why. Requests without an answer end then; `closed` follows."""
+
+
+@frozen(kw_only=True)
+class EndpointFeatures(_Features):
+    """Optional abilities of a `Connector` and of a `TransportAdapter`."""
+
+    spent: bool = False
+    """The connector is used up: ``connect(..., wait=)`` does not wait for another attempt."""
+    carries_query: bool = False
+    """The handshake shows the server a query: the members of a URL's query that are no options of the protocol stay in the
+    address."""
+
+
+@frozen(kw_only=True)
+class CodecFeatures(_Features):
+    """Optional abilities of a `Codec`."""
+
+    item_formats: tuple[BodyFormat, ...] | None = None
+    """Body formats of items (of streams, channels and tunnels) where they may have others than the rest. In a tunnel frames
+    travel as `body.OCTETS` where those are among them, on a wire of text also as `body.JSON`, untouched; where neither is,
+    as a value of the wire."""
+    urgency: Callable[[Message], int] | None = None
+    """``urgency(message)`` says how urgent it is, on wires with priorities; more is sooner."""
+
+
+@frozen(kw_only=True)
+class SessionFeatures(_Features):
+    """Optional abilities of a `Session`."""
+
+    pieces: Callable[[bytes], Sequence[bytes]] | None = None
+    """``pieces(frame)`` gives the same messages as several frames, each of which takes a few milliseconds to handle, where
+    a frame may hold very many. The bus lets others run in between."""
+
+
+@frozen(kw_only=True)
+class ProtocolFeatures(_Features):
+    """Optional abilities of a `ProtocolAdapter`."""
+
+    connections: Callable[[], Sequence[ProtocolAdapter]] | None = None
+    """Gives the adapter of each connection, of a protocol that wants several to one place."""
+    dials: bool = False
+    """Servers do not listen but connect, because their clients come through somebody else."""
+    web_endpoint: Callable[[str], WebEndpoint] | None = None
+    """``web_endpoint(path)`` is what `polybus.fastapi.attach` and servers of ``http`` serve; see `WebEndpoint`."""
+    option_names: Collection[str] | None = None
+    """Members of a URL's query that are options; without it the attrs fields of the adapter."""
+    actions: Sequence[tuple[str, int]] = ()
+    """Numbers of subjects' names, which no URL can say; captures keep them."""
+    dissect: Callable[[bytes], Sequence[FrameField]] | None = None
+    """Fields of a frame for people; see `Dissector`."""
+    inspect_options: Mapping[str, str] | None = None
+    """Options with which frames that are only looked at are read; see `Dissector`."""
