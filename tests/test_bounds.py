@@ -134,6 +134,7 @@ BOUNDS: dict[str, str] = {
     "_core.via._lately": "8,192 numbers",
     "_core.via._recent": "8,192 ids of 64 characters",
     "_handlers.router._by_uri": OURS,
+    "_handlers.handler._makers": OURS,
     "_handlers.router._handlers": OURS,
     "_handlers.router._listens": OURS,
     "_core.runtime._detached": OURS,
