@@ -22,12 +22,13 @@ WIDGETS = "document.querySelectorAll('iframe').length"
 
 
 @contextmanager
-def example(port: int) -> Iterator[subprocess.Popen[bytes]]:
-    environment = {**os.environ, "UBRE": str(MODULES / "ubre"), "PORT": str(port)}
-    command = [sys.executable, str(ROOT / "examples" / "frames" / "app.py")]
+def example(name: str, port: int, **variables: str) -> Iterator[None]:
+    """The process of an example, with variables of the environment."""
+    environment = {**os.environ, "PORT": str(port), **variables}
+    command = [sys.executable, str(ROOT / "examples" / name / "app.py")]
     with subprocess.Popen(command, env=environment, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL) as process:
         try:
-            yield process
+            yield
         finally:
             process.kill()
 
@@ -48,7 +49,7 @@ async def answers(site: str) -> None:
 async def test_widgets_reach_the_server_through_the_page_and_survive_a_reload(chromium: Browser) -> None:
     chromium.problems.clear()
     port = free_port()
-    with example(port):
+    with example("frames", port, UBRE=str(MODULES / "ubre")):
         await answers(f"http://127.0.0.1:{port}")
         tab = await chromium.tab(f"http://127.0.0.1:{port}")
         state = "document.querySelector('#state').textContent"

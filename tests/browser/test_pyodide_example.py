@@ -2,17 +2,11 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
-
 import anyio
 import pytest
 
-from tests.browser.site import MODULES, ROOT, WHEELS, Site
-from tests.browser.test_example import answers
+from tests.browser.site import MODULES, WHEELS, Site
+from tests.browser.test_example import answers, example
 from tests.browser.test_python import PATIENCE
 from tests.support import free_port
 from tests.web.browser import Browser
@@ -20,21 +14,11 @@ from tests.web.browser import Browser
 pytestmark = [pytest.mark.anyio, pytest.mark.browser, pytest.mark.timeout(200)]
 
 
-@contextmanager
-def example(port: int, wheel: str) -> Iterator[None]:
-    environment = {**os.environ, "MODULES": str(MODULES), "NEEDED": str(WHEELS), "WHEEL": wheel, "PORT": str(port)}
-    command = [sys.executable, str(ROOT / "examples" / "pyodide" / "app.py")]
-    with subprocess.Popen(command, env=environment, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL) as process:
-        try:
-            yield
-        finally:
-            process.kill()
-
-
 async def test_a_page_with_npm_ubre_and_python_in_a_frame_ask_and_tell_each_other(chromium: Browser, server: Site) -> None:
     chromium.problems.clear()
     port = free_port()
-    with example(port, server.wheel_folder), anyio.fail_after(2 * PATIENCE):
+    variables = {"MODULES": str(MODULES), "NEEDED": str(WHEELS), "WHEEL": server.wheel_folder}
+    with example("pyodide", port, **variables), anyio.fail_after(2 * PATIENCE):
         await answers(f"http://127.0.0.1:{port}")
         tab = await chromium.tab(f"http://127.0.0.1:{port}")
 

@@ -16,12 +16,10 @@ from polybus.cli.demo import _groups, _legend, _steps, _summary
 from polybus.demo import backend, console
 from polybus.demo.backend import SABOTAGE
 from polybus.demo.certificates import Certificate, with_openssl, with_trustme
-from polybus.demo.chromium import find_chromium
 from polybus.demo.console import STEPS
 from polybus.demo.parts import all_rows, chosen_rows
 from polybus.demo.play import CheckFailed, NotHere, Row, RowRun, Workshop, check, play
 from tests.cli.support import COMMAND
-from tests.web.browser import missing
 
 BROKEN_STEPS = {
     "lies": {"requests"},
@@ -53,22 +51,6 @@ def test_a_door_is_opened_over_a_bridge_and_a_tunnel_leads_through_it(capsys: py
     assert row["name"] == "bridge ubre-uprotocol ws"
     assert {step["outcome"] for step in row["steps"]} == {"ok"}
     assert row["steps"][0]["name"] == "door over a bridge"
-
-
-@pytest.mark.browser
-def test_a_page_and_its_frames_are_played_in_a_browser(capsys: pytest.CaptureFixture[str]) -> None:
-    if find_chromium() is None:
-        missing("chromium is not installed: make web")
-    assert run(["demo", "--json", "--browser", "--only", "chromium"]) == 0, capsys.readouterr().out
-    (row,) = json.loads(capsys.readouterr().out)["rows"]
-    assert {step["outcome"] for step in row["steps"]} == {"ok"}
-
-
-def test_without_a_browser_the_demo_says_so(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PATH", "")
-    assert run(["demo", "--browser", "--only", "chromium"]) == 0
-    assert "no Chromium is installed" in capsys.readouterr().out
-    assert run(["demo", "--only", "chromium"]) != 0, "only when it is asked for"
 
 
 def test_over_http_the_demo_plays_what_a_server_can_that_only_answers(capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,4 +1,4 @@
-"""A real browser for the tests: Chromium, driven as the demo does it."""
+"""A real browser for the tests, or a reason to skip them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import NoReturn
 
 import pytest
 
-from polybus.demo.chromium import BOUND, Browser, Tab, chromium, find_chromium
+from .chromium import BOUND, Browser, Tab, chromium, find_chromium
 
 __all__ = ["BOUND", "Browser", "Tab", "browser", "missing"]
 

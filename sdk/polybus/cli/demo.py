@@ -14,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ..demo.backend import SABOTAGE
-from ..demo.parts import BROWSER, PARTS, all_rows, chosen_rows
+from ..demo.parts import all_rows, chosen_rows
 from ..demo.play import Outcome, RowRun, play
 from .demo_report import Story
 from .options import json_line
@@ -38,9 +38,6 @@ def demo(
             metavar="WORDS", help="Transports, protocols or variants, with commas: tcp,unix or binary,tcp", show_default=False
         ),
     ] = None,
-    browser: Annotated[
-        bool, typer.Option("--browser", help="Also play a page with frames in Chromium, where one is installed.")
-    ] = False,
     report: Annotated[
         str,
         typer.Option(
@@ -60,8 +57,7 @@ def demo(
         raise UsageError(f"--sabotage {sabotage!r}: one of {', '.join(SABOTAGE)}")
     if only is not None and not only.replace(",", " ").strip():
         raise UsageError(f"--only {only!r} names nothing: for example --only tcp,unix; without it everything is played")
-    parts = (*PARTS, BROWSER) if browser else PARTS
-    runs = [RowRun.of(row) for row in chosen_rows(all_rows(parts), (only or "").split(","))]
+    runs = [RowRun.of(row) for row in chosen_rows(all_rows(), (only or "").split(","))]
     story = Story.begin(report, wanted=bool(report) or not only)
     begin = perf_counter()
     if as_json:

@@ -7,18 +7,16 @@ from importlib import import_module
 
 from ..play import Part, Row
 
-__all__ = ["BROWSER", "PARTS", "all_rows", "chosen_rows"]
+__all__ = ["PARTS", "all_rows", "chosen_rows"]
 
 PARTS = ("ubre", "csb", "jrep", "uprotocol", "nested")
 """Modules of this package; each has a ``PART``."""
-BROWSER = "frames"
-"""The one that starts a browser, and so is played only when it is asked for."""
 
 
-def all_rows(parts: Iterable[str] = PARTS) -> list[Row]:
+def all_rows() -> list[Row]:
     """Every row of every part."""
     rows: list[Row] = []
-    for name in parts:
+    for name in PARTS:
         part: Part = import_module(f".{name}", __name__).PART
         rows.extend(part.rows())
     return rows
