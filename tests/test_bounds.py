@@ -11,7 +11,8 @@ import polybus
 
 PACKAGE = Path(polybus.__file__).parent
 FOLDERS = """
-_bridge _bus _core _handlers _link _peer _pubsub _rpc _tunnel bindings broker protocols/csb protocols/ubre transports/_stream transports/_ws
+_bridge _bus _core _handlers _link _peer _pubsub _rpc _tunnel bindings broker
+protocols/csb protocols/ubre transports/_stream transports/_ws
 """.split()
 MODULES = ("_util/broadcast", "_util/pattern_index", "_util/priority_queue")
 GROWING = {"Counter", "OrderedDict", "UrgentQueue", "bytearray", "defaultdict", "deque", "dict", "list", "set"}
@@ -164,8 +165,12 @@ BOUNDS: dict[str, str] = {
     "transports._ws.server._head": "the head of a request",
     "transports._memory_transport._inbox": "HIGH_BYTES or HIGH_FRAMES, then the outbox of the link; charged while paused",
     "_tunnel.frame_channel._arrived": "what one chunk holds, for the time in which it is looked at",
-    "_tunnel.frame_channel._queue": "the outbox of the inner link: it is told to pause with the first; cut after Limits.write_timeout",
-    "_util.priority_queue._levels": "what its owner lets in: Limits.outbox and outbox_bytes, or Limits.waiting and waiting_bytes; charged",
+    "_tunnel.frame_channel._queue": (
+        "the outbox of the inner link: it is told to pause with the first; cut after Limits.write_timeout"
+    ),
+    "_util.priority_queue._levels": (
+        "what its owner lets in: Limits.outbox and outbox_bytes, or Limits.waiting and waiting_bytes; charged"
+    ),
     "_core.workers._idle": "64 workers",
     "_core.workers._ready": "Limits.total_running, and one for each `on` handler",
 }

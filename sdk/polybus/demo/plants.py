@@ -134,11 +134,12 @@ class ProcessPlant:
         return Child(role, *arguments, log=self._workshop.folder / f"{self._name}-{role}.log")
 
     async def _start_backend(self, url: str) -> None:
+        url, mark, channel = url.partition("?channel=")  # how messages come to a client is no option of a server
         self._backend = await self._stack.enter_async_context(self._child("backend", url, *self._options))
         line = await self._backend.start()
         word, _, url = line.partition(" ")
         # An application says where it is itself; the bus is at a path of it.
-        self.url = self._template.format(address=f"ws{url[4:]}/bus") if url.startswith("http") else url
+        self.url = self._template.format(address=f"ws{url[4:]}/bus") if url.startswith("http") else url + mark + channel
         if word != "serving":
             raise DemoError(f"the back end said {line!r}")
 
