@@ -58,7 +58,7 @@ def echoing() -> Bus:
 
 async def frame_size(outermost: Bus, client: Bus) -> int:
     """Bytes of one small request, on the outermost wire."""
-    link = outermost.peers[0]._link
+    link = outermost.peers[0].link
     before = link.transport
     sizes: list[int] = []
     for _ in range(3):  # now and then a credit goes with it

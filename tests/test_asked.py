@@ -216,7 +216,7 @@ async def test_a_full_queue_drops_the_oldest_and_the_others_miss_nothing() -> No
 async def test_over_two_links_between_two_buses_each_link_has_its_own() -> None:
     left, right = Bus(), Bus()
     async with pair(left, client=right), pair(right, client=left):
-        accepted, opened = sorted(left.peers, key=lambda peer: peer._link.opened)
+        accepted, opened = sorted(left.peers, key=lambda peer: peer.link.opened)
         async with accepted.subscribe("news") as by_their_link, opened.subscribe("news") as by_our_link:
             for number in range(3):
                 await right.publish("news", number)
@@ -327,7 +327,7 @@ async def test_a_bus_that_is_left_ends_its_subscriptions_without_an_error() -> N
     async with pair(bus) as client:
         for peer in (client.peers[0], bus.peers[0]):
             async with peer.subscribe("news") as news, anyio.create_task_group() as group:
-                group.start_soon(peer._link.bus.aclose)
+                group.start_soon(peer.link.bus.aclose)
                 assert [message async for message in news] == []
             break
     async with Bus() as server:

@@ -179,7 +179,7 @@ async def test_what_the_wires_carry_in_one_format_crosses_undecoded() -> None:
 
     text = b'{"a" :  1.50}'  # as nobody would write it anew
     async with bridged(Route("echo", "echo"), protocols=("ubre", "csb"), server=server) as ground:
-        link = ground.asker.peers[0]._link
+        link = ground.asker.peers[0].link
         encode = link.format.encode
         assert encode({"a": 1.5}) != text
         reply = ground.asker.peers[0]._pass_on(_raw("echo", text, link.format), 5)

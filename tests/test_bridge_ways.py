@@ -330,7 +330,7 @@ async def test_a_bus_whose_gateways_lead_to_the_same_goal_is_heard_once_there(pr
             assert heard == list(range(number))
             seen = {peer.id for peer in near.peers}
             (peer,) = left.peers
-            peer._link.abort(Closed(1006, "cut"), comes_back=True)
+            peer.link.abort(Closed(1006, "cut"), comes_back=True)
             await eventually(partial(_another_came, near, seen))
 
 
@@ -372,7 +372,7 @@ async def test_what_waits_for_a_link_that_is_down_has_not_forgotten_where_it_has
         number = 0
         for gate in gates:
             (peer,) = gate.peers
-            peer._link.abort(Closed(1006, "cut"), comes_back=True)
+            peer.link.abort(Closed(1006, "cut"), comes_back=True)
             for _ in range(10):
                 await asker.publish("x.news", number)
                 await servers[0].publish("x.news", number + 1)
@@ -390,7 +390,7 @@ async def test_a_client_that_comes_back_is_known_before_it_subscribes(protocol: 
 
     def authorize(peer: Peer, verb: str, subject: str | int) -> bool:
         if verb == "subscribe":
-            session = peer._link.session
+            session = peer.link.session
             assert session is not None
             known.append(not session.capabilities.asks_before_publishing or peer._extended)
         return True
@@ -401,7 +401,7 @@ async def test_a_client_that_comes_back_is_known_before_it_subscribes(protocol: 
         for times in (1, 2, 3):
             await eventually(partial(_has, known, times))
             (peer,) = gate.peers
-            peer._link.abort(Closed(1006, "cut"), comes_back=True)
+            peer.link.abort(Closed(1006, "cut"), comes_back=True)
         await eventually(lambda: len(known) == 4)
     assert known == [True] * 4
 
@@ -415,7 +415,7 @@ async def test_nothing_overtakes_what_waits_for_room_on_one_of_two_ways() -> Non
     far, near = Bus(), Bus(limits=Limits(outbox=1))
     heard = hearing(far)
     async with pair(far, client=near), pair(far, client=near):
-        slow, _ = (peer._link for peer in near.peers)
+        slow, _ = (peer.link for peer in near.peers)
         slow.pause_writing()
 
         async def say(first: int) -> None:
@@ -442,7 +442,7 @@ async def test_who_waits_for_the_turn_of_a_publication_gives_up_at_its_deadline(
     far, near = Bus(), Bus(limits=Limits(outbox=1))
     heard = hearing(far)
     async with pair(far, client=near), pair(far, client=near):
-        slow, _ = (peer._link for peer in near.peers)
+        slow, _ = (peer.link for peer in near.peers)
         slow.pause_writing()
         await near.publish("x.news", 0)  # fills the outbox
         async with anyio.create_task_group() as group:
@@ -509,7 +509,7 @@ def say(client: Bus, subject: str, via: str, body: Any) -> None:
     """Publish with a header of one's own choice."""
     (peer,) = client.peers
     raw = msgspec.json.encode(body)
-    peer._link.write(Message(Kind.PUBLISH, subject, None, raw, headers={"polybus-via": via}), peer)
+    peer.link.write(Message(Kind.PUBLISH, subject, None, raw, headers={"polybus-via": via}), peer)
 
 
 async def seen_by(bus: Bus, subscription: Any) -> str:

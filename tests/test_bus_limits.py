@@ -275,7 +275,7 @@ async def test_a_request_that_gives_up_in_an_outage_makes_room_for_who_waits() -
 async def test_too_many_malformed_messages_end_the_link() -> None:
     bus = Bus(limits=Limits(bad_messages=5))
     async with pair(bus) as client:
-        transport = client.peers[0]._link.transport
+        transport = client.peers[0].link.transport
         assert transport is not None
         for _ in range(7):
             transport.send(b'{"nonsense": 1}')
@@ -342,7 +342,7 @@ async def test_results_that_wait_for_a_peer_that_does_not_read_are_charged() -> 
         return f"{body:08000}"
 
     async with pair(bus) as client:
-        link = bus.peers[0]._link
+        link = bus.peers[0].link
         replies = [client.request("page", number) for number in range(20)]
         await eventually(lambda: inside == 20)
         link.pause_writing()
@@ -370,7 +370,7 @@ async def test_a_peer_whose_results_do_not_fit_into_the_total_loses_its_link_and
 
     async with pair(bus) as slow, pair(bus) as quick:
         events = bus.events()
-        stalled = bus.peers[0]._link
+        stalled = bus.peers[0].link
         replies = [slow.request("page") for _ in range(20)]
         await eventually(lambda: inside == 20)
         stalled.pause_writing()

@@ -879,7 +879,7 @@ async def test_a_peer_may_write_anything_where_publications_have_been(via: str) 
         other.subscribe("chat.>") as room,
     ):
         forged = Message(Kind.PUBLISH, "chat.room", None, b"1", headers={"polybus-via": via})
-        client.peers[0]._link.write(forged, client.peers[0])
+        client.peers[0].link.write(forged, client.peers[0])
         await client.publish("chat.room", 2)
         while (await anext(room)).body != 2:
             pass
@@ -902,7 +902,7 @@ async def test_who_may_publish_something_else_cannot_take_the_place_of_a_relayed
 
         def say(client: Bus, subject: str, via: str, body: bytes) -> None:
             (peer,) = client.peers
-            peer._link.write(Message(Kind.PUBLISH, subject, None, body, headers={"polybus-via": via}), peer)
+            peer.link.write(Message(Kind.PUBLISH, subject, None, body, headers={"polybus-via": via}), peer)
 
         say(forger, "gossip", "0123456789abcdef,a", b"1")
         say(forger, "alarm", "0123456789abcdef,a", b"2")

@@ -109,7 +109,7 @@ async def test_a_malformed_frame_counts_once_and_is_an_event() -> None:
 
     async with pair(bus) as client:
         events = bus.events()
-        transport = client.peers[0]._link.transport
+        transport = client.peers[0].link.transport
         assert transport is not None
         transport.send(b"this is not JSON")
         event = await anext(events)

@@ -386,7 +386,7 @@ async def test_a_stream_whose_reader_went_while_its_handler_was_busy_has_not_fai
     async with bus:
         async with pair(bus) as client, client.stream("lines") as stream:
             assert await anext(aiter(stream)) == 1
-            client.peers[0]._link.abort(Closed(1006, "the cable is cut"))
+            client.peers[0].link.abort(Closed(1006, "the cable is cut"))
             await over.wait()
         await eventually(lambda: bus.stats().running == 0)
         assert bus.stats().failed == 0
@@ -695,7 +695,7 @@ async def test_an_item_for_a_channel_that_is_not_there_harms_nobody() -> None:
 
         peer = client.peers[0]
         for kind in (Kind.ITEM, Kind.CREDIT, Kind.END, Kind.CANCEL):
-            peer._link.answer(Message(kind, "", "made-up-1", body=1), peer)
+            peer.link.answer(Message(kind, "", "made-up-1", body=1), peer)
         assert await client.request("echo", 1) == 1
         assert len(bus.peers) == 1
 

@@ -63,7 +63,7 @@ class World:
     @property
     def link(self) -> Link:
         """The client's."""
-        return self.peer._link
+        return self.peer.link
 
     @property
     def peer(self) -> Peer:
@@ -161,7 +161,7 @@ async def test_the_timer_knows_of_every_open_request_whatever_happens_to_its_lin
 async def test_a_link_that_is_cut_twice_to_protect_this_process_comes_back() -> None:
     bus = Bus()
     async with pair(bus, reconnect=True) as client:
-        link = client.peers[0]._link
+        link = client.peers[0].link
         for _ in range(2):
             link.abort(Closed(1013, "too slow"), comes_back=True)
         await eventually(lambda: client.stats().reconnects == 1 and client.peers[0].connected)
@@ -171,7 +171,7 @@ async def test_a_link_that_is_cut_twice_to_protect_this_process_comes_back() -> 
 async def test_a_link_that_is_on_its_way_back_comes_back_once() -> None:
     bus = Bus()
     async with pair(bus, reconnect=True) as client:
-        link, sessions = client.peers[0]._link, set()
+        link, sessions = client.peers[0].link, set()
         link.abort(Closed(1013, "too slow"), comes_back=True)
         while link.state is not State.DOWN:  # for some turns only
             await anyio.lowlevel.checkpoint()
@@ -189,7 +189,7 @@ async def test_deadlines_are_kept_although_a_session_fails_when_one_has_passed(m
     bus, client = Bus(), Bus()
     async with pair(bus, client=client), pair(bus, client=client):
         first, second = client.peers
-        failing = first._link.session
+        failing = first.link.session
 
         def fails(self: Any, key: Any, now: float) -> None:
             if self is failing:

@@ -284,7 +284,7 @@ async def stranger(url: str, *said: str, claim: str | None = None) -> AsyncItera
     """Somebody who dials a bus and has not its interest at heart: a bus whose frames a test reads, and can make up."""
     frames: list[dict[str, Any]] = []
     async with connect(url, bus=barrier(Bus())) as client:
-        link = client.peers[0]._link
+        link = client.peers[0].link
         receive = link.session.receive  # type: ignore[union-attr]  # it is up
 
         class Spy:
@@ -376,7 +376,7 @@ async def test_who_dials_twice_learns_only_its_own_ids_and_nobody_misses_anythin
                 f"-.0..0,{a._services.id}",
                 f"{a._services.id}.0.{a._services.id}.999,z",
             ):
-                peer._link.write(Message(Kind.PUBLISH, "news.x", None, b'"forged"', headers={"polybus-via": via}), peer)
+                peer.link.write(Message(Kind.PUBLISH, "news.x", None, b'"forged"', headers={"polybus-via": via}), peer)
             await peer.request("barrier")
             for number in range(5):
                 await a.publish("news.x", number)
@@ -481,7 +481,7 @@ async def test_a_bus_that_comes_back_says_who_it_is_before_what_waited_for_the_c
             await group.start(at_b.read_all)
             a.on("poke")(_nothing)
             await all_is_there(a, b)
-            peer._link.abort(Closed(1006, "cut"), comes_back=True)
+            peer.link.abort(Closed(1006, "cut"), comes_back=True)
             b.publish_nowait("poke", to=peer)
             if asked:  # a question that waits itself does not count
                 _ = peer.question()

@@ -195,7 +195,7 @@ async def test_a_good_client_is_served_while_thirty_others_of_its_address_flood(
 async def coming_from(bus: Bus, address: str, stack: AsyncExitStack) -> Bus:
     """A client, as if it came from there."""
     client = await stack.enter_async_context(pair(bus))
-    share = bus.peers[-1]._link.share
+    share = bus.peers[-1].link.share
     assert share is not None
     share.leave(bus._services.running.addresses)
     share.join(bus._services.running.addresses, address)

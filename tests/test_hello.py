@@ -176,7 +176,7 @@ async def test_who_opens_something_while_the_link_is_down_is_told_that_it_does_n
     async with pair(Busy().bus, reconnect=True) as client:
         peer = client.peers[0]
         assert await peer.extended()
-        peer._link.abort(Closed(1006, "cut"), comes_back=True)
+        peer.link.abort(Closed(1006, "cut"), comes_back=True)
         with pytest.raises(Disconnected, match=rf"is down \(a {verb} does not wait for it to come back\); it was never sent"):
             async with getattr(client, verb)("one"):
                 pass

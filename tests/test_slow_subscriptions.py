@@ -173,7 +173,7 @@ async def test_a_subscription_that_ended_as_a_slow_consumer_takes_nothing_more_a
 async def one_read(server: Bus) -> AsyncIterator[Callable[..., None]]:
     """A link of which one read brings as many publications as it is told."""
     async with pair(server):
-        link = server.peers[0]._link
+        link = server.peers[0].link
 
         def read(count: int, first: int = 0) -> None:
             link.frames_received([b'{"publish":"x","body":%d}' % number for number in range(first, first + count)])

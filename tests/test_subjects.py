@@ -80,11 +80,11 @@ async def test_foreign_peers_may_use_names_with_empty_tokens_among_each_other() 
         heard.append(message.subject)
 
     async with pair(bus) as one, pair(bus) as two:
-        link = two.peers[0]._link
+        link = two.peers[0].link
         link.write(Message(Kind.SUBSCRIBE, "a..b"), two.peers[0])
         await eventually(lambda: any(peer.patterns for peer in bus.peers))
-        one.peers[0]._link.write(Message(Kind.PUBLISH, "a..b", None, b"1"), one.peers[0])
-        one.peers[0]._link.write(Message(Kind.PUBLISH, "end", None, b"1"), one.peers[0])
+        one.peers[0].link.write(Message(Kind.PUBLISH, "a..b", None, b"1"), one.peers[0])
+        one.peers[0].link.write(Message(Kind.PUBLISH, "end", None, b"1"), one.peers[0])
         await eventually(lambda: heard)
         assert heard == ["end"]  # no pattern matches such a name
         assert bus.stats().malformed == 0

@@ -358,7 +358,7 @@ async def test_a_flood_in_a_tunnel_holds_itself_back_and_the_outer_bus_goes_on()
         channel = the_channel(out)
         await eventually(lambda: within.stats().sent >= 600)
         assert channel._ahead_bytes < 300_000
-        assert len(out.peers[0]._link.outbox or ()) < 100
+        assert len(out.peers[0].link.outbox or ()) < 100
         held.set()
         await eventually(lambda: len(seen) == 600)
         assert seen == list(range(600))
@@ -385,13 +385,13 @@ async def test_who_reads_nothing_is_sent_no_more_than_it_granted_and_gets_all_wh
     inner = echoing()
     async with tunnelled(inner) as (_, out, within):
         channel = the_channel(out)
-        transport: Any = inner.peers[0]._link.transport
+        transport: Any = inner.peers[0].link.transport
         transport.pause_reading()
         await anyio.lowlevel.checkpoint()
         replies = [within.request("echo", number) for number in range(1000)]
         await eventually(lambda: channel._credit == 0 and transport._channel._granted == 0)
         assert 0 < channel.queued < 1_000_000
-        assert within.peers[0]._link.paused
+        assert within.peers[0].link.paused
         assert await out.request("echo", "outer") == "outer"
         transport.resume_reading()
         assert [await reply for reply in replies] == list(range(1000))
@@ -469,7 +469,7 @@ async def test_whoever_publishes_without_a_pause_is_held_back_when_the_tunnel_ha
 @bounded
 async def test_what_nobody_has_read_when_a_tunnel_ends_is_not_charged_any_longer() -> None:
     async with tunnelled(inner := echoing()) as (front, out, within):
-        transport: Any = inner.peers[0]._link.transport
+        transport: Any = inner.peers[0].link.transport
         transport.pause_reading()
         await anyio.lowlevel.checkpoint()
         replies = [within.request("echo", number, timeout=100) for number in range(100)]
@@ -503,7 +503,7 @@ async def test_an_opener_that_gives_up_before_it_knows_the_peer_is_cancelled_and
 async def test_a_peer_that_sends_more_frames_than_it_was_granted_loses_its_tunnel_alone() -> None:
     async with tunnelled(inner := echoing()) as (front, out, within):
         channel = the_channel(out)
-        transport: Any = inner.peers[0]._link.transport
+        transport: Any = inner.peers[0].link.transport
         transport.pause_reading()
         events = within.events()
         await anyio.lowlevel.checkpoint()
@@ -563,7 +563,7 @@ async def test_code_and_reason_of_a_close_arrive_on_the_other_side(outside: str,
         async with tunnelled(inner, protocol=outside) as (_, _, within):
             buses = {"server": inner, "client": within}
             events = buses[there].events()
-            buses[here].peers[0]._link.close(code, reason)
+            buses[here].peers[0].link.close(code, reason)
             async for event in events:
                 if isinstance(event, LinkDown):
                     assert (event.code, event.reason) == (code, reason)
@@ -607,7 +607,7 @@ async def test_a_server_that_closes_the_inner_link_says_why_and_the_inner_client
         events = within.events()
         pending = within.request("endless", timeout=100)
         await eventually(lambda: inner.stats().running == 1)
-        inner.peers[0]._link.close(1001, "plant 7 is switched off")
+        inner.peers[0].link.close(1001, "plant 7 is switched off")
         seen: list[Any] = []
         async for event in events:
             seen.append(event)
@@ -783,9 +783,9 @@ async def test_a_level_costs_a_small_request_at_most_160_bytes(inside: str, outs
         await within.peers[0].extended()
         sizes: list[tuple[str, int]] = []
         for level, bus in (("inner", within), ("outer", out)):
-            transport: Any = bus.peers[0]._link.transport
+            transport: Any = bus.peers[0].link.transport
             metered: Any = _Metered(transport, level, sizes)
-            bus.peers[0]._link.transport = metered
+            bus.peers[0].link.transport = metered
         assert await within.request("echo", {"id": 7}) == {"id": 7}
         frames = dict(sizes)
         assert len(frames) == len(sizes) == 2

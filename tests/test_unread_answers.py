@@ -52,7 +52,7 @@ KINDS = pytest.mark.parametrize("subject", ["at.once", "after.a.wait", "in.a.thr
 @asynccontextmanager
 async def not_reading(client: Bus) -> AsyncIterator[None]:
     """As long as the block lasts, nothing that comes to a client is read."""
-    transport: Any = client.peers[0]._link.transport
+    transport: Any = client.peers[0].link.transport
     transport.pause_reading()
     try:
         yield
@@ -144,7 +144,7 @@ async def test_answers_that_have_not_been_large_for_a_minute_are_no_longer_expec
         return "x" * body
 
     async with pair(bus, client=Bus(limits=Limits(message=9 * MIB))) as client:
-        link = bus.peers[0]._link
+        link = bus.peers[0].link
         assert link.transport is not None
         await client.request("page", ANSWER)
         bus._handlers["page"].answers.weight = 5 * MIB  # as if it had been that
@@ -170,7 +170,7 @@ async def test_a_peer_that_reads_slowly_gets_all_it_has_asked_for_in_the_order_i
 
     async with pair(bus) as client:
         await client.request("number", -1)
-        transport: Any = client.peers[0]._link.transport
+        transport: Any = client.peers[0].link.transport
         replies = [client.request("number", number) for number in range(200)]
         while not replies[-1].done():
             transport.pause_reading()
@@ -233,7 +233,7 @@ async def test_requests_that_wait_for_their_peer_to_read_end_with_it() -> None:
     Library(bus)
     async with pair(bus) as client:
         await client.request("at.once", ANSWER)
-        link = bus.peers[0]._link
+        link = bus.peers[0].link
         async with not_reading(client):
             replies = [client.request("at.once", ANSWER) for _ in range(80)]
             await eventually(lambda: bus.stats().waiting >= 70)

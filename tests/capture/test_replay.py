@@ -528,7 +528,7 @@ async def test_a_server_that_sends_a_client_away_costs_what_is_left_of_it(tmp_pa
     @server.handle("user.get")
     async def get(body: Any, ctx: Context) -> Any:
         assert ctx.peer is not None
-        ctx.peer._link.close(4403, "go away")
+        ctx.peer.link.close(4403, "go away")
 
     async with server.serve("ubre+ws://127.0.0.1:0") as listener:
         report = await replay(Capture(tmp_path / "one"), listener.url)

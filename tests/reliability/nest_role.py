@@ -56,7 +56,7 @@ async def server(options: dict[str, Any]) -> None:
     @outer.handle("close inner")
     async def close(reason: str) -> None:
         for peer in inner.peers:
-            peer._link.close(4000, reason)
+            peer.link.close(4000, reason)
 
     @outer.handle("let go")
     async def let_go() -> None:

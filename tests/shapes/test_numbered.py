@@ -433,7 +433,7 @@ async def test_what_waits_for_a_client_that_has_gone_never_reaches_the_next_unde
             await gone.request(7, "secret")
         with pytest.raises(Disconnected):
             await gone.notify(7, "secret")
-        gone._link.answer(Message(Kind.UNSUBSCRIBE, "secret"), gone)
+        gone.link.answer(Message(Kind.UNSUBSCRIBE, "secret"), gone)
         (peer,) = server.peers
         await peer.publish("open", 4)
         assert (await new.next()).subject == "open"

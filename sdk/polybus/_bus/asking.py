@@ -149,7 +149,7 @@ class Asking(Passages):
         peer = to if to is not None else self._route(name)
         if peer.gone:
             raise has_gone(peer)
-        link = peer._link
+        link = peer.link
         message = Message(Kind.NOTIFY, name, None, None, link.format, checked)
         if body is not None:
             message.format = chosen = link.format_for(body, name)
@@ -163,7 +163,7 @@ class Asking(Passages):
             QueueFull: There was none in time.
             EncodeError, Unsupported, TooLarge: The wire cannot carry it.
         """
-        link, deadline = peer._link, self._services.running.time() + 30.0
+        link, deadline = peer.link, self._services.running.time() + 30.0
         while True:
             if link.flowing:
                 link.write(message, peer)  # not `publish`: a notification has an id of its own, its frame is not shared

@@ -131,7 +131,7 @@ class Links(Life):
     def _link_gone(self, link: Link, why: Closed) -> None:
         if link in self._opened:
             self._opened.remove(link)
-            self._distribution.upstream = tuple(p for p in self._distribution.upstream if p._link is not link)
+            self._distribution.upstream = tuple(p for p in self._distribution.upstream if p.link is not link)
             if not self._opened and not self._listeners and why.code != 1000:
                 gone = link.runtime.gone = link.disconnected(sent=False)
                 for subscription in list(self._subscriptions):

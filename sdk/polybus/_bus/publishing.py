@@ -68,7 +68,7 @@ class Publishing(Asking):
         except TypeError:  # not hashable: `route` says what it should be
             route = distribution.route(name)
         sole = route.sole
-        if to is None and headers is None and body is not None and sole is not None and (link := sole._link).flowing:
+        if to is None and headers is None and body is not None and sole is not None and (link := sole.link).flowing:
             if get_ident() != link.runtime.thread:
                 raise elsewhere()
             distribution.publish_alone(route, link, body)

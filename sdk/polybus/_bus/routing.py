@@ -58,7 +58,7 @@ class Routing(Links):
         """
         if not isinstance(to, Peer):
             raise TypeError(f"to={shown(to)}: a Peer (of bus.peers, bus.peers_of(key) or ctx.peer), not {type(to).__name__}")
-        if to._link.bus is not self._bus:
+        if to.link.bus is not self._bus:
             raise ValueError(f"to={to!r}: a peer of another bus; ask that bus, or the peer itself")
 
     def _recipients(self, to: Any) -> tuple[tuple[Peer, ...], Peer | None]:

@@ -97,7 +97,7 @@ def hide(message: Message) -> None:
 
 def depth_of(peer: Peer | None) -> int:
     """Tunnels that the link of a peer leads through."""
-    transport = None if peer is None else peer._link.transport
+    transport = None if peer is None else peer.link.transport
     return 0 if transport is None else transport.hops
 
 

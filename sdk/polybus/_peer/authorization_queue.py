@@ -28,7 +28,7 @@ class Deliveries:
     __slots__ = ("_box", "_deciding", "_peer", "_publishers")
 
     def __init__(self, peer: Peer) -> None:
-        link = peer._link
+        link = peer.link
         self._peer = peer
         self._box = Outbox(link.runtime.limits, link.runtime, link.share)
         self._deciding = Account(link.runtime, share=link.share)
@@ -38,14 +38,14 @@ class Deliveries:
     def begin(self, message: Message, deadline: float, allowed: Awaitable[bool]) -> Waiting:
         """The first publication, about which `authorize` has been asked."""
         peer = self._peer
-        entry = peer._link.entry(message, peer, deadline)
+        entry = peer.link.entry(message, peer, deadline)
         peer.undelivered = self
         peer.spawn(self._run, entry, allowed)
         return entry
 
     def add(self, message: Message, deadline: float) -> Waiting:
         """One more, behind the others."""
-        link = self._peer._link
+        link = self._peer.link
         entry = link.entry(message, self._peer, deadline)
         if link.make_room(self._box, entry):
             self._box.add(entry)
@@ -55,7 +55,7 @@ class Deliveries:
 
     async def settled(self, entry: Waiting, deadline: float) -> None:
         """Wait until one has been sent or refused, or the deadline has passed."""
-        loop = self._peer._link.runtime.loop
+        loop = self._peer.link.runtime.loop
         with anyio.move_on_at(deadline):
             while entry.waits and self._peer.undelivered is self:
                 waiter = loop.waiter()
@@ -68,7 +68,7 @@ class Deliveries:
 
     async def _run(self, entry: Waiting | None, allowed: bool | Awaitable[bool]) -> None:
         peer = self._peer
-        link = peer._link
+        link = peer.link
         try:
             while entry is not None:
                 self._deciding.charge(entry.size)
@@ -89,7 +89,7 @@ class Deliveries:
                 self.lost()
 
     def _decided(self, entry: Waiting, granted: bool) -> None:
-        link, message = self._peer._link, entry.message
+        link, message = self._peer.link, entry.message
         assert message is not None
         entry.waits = False
         if granted and entry.deadline <= link.runtime.time():
@@ -103,11 +103,11 @@ class Deliveries:
 
     def lost(self) -> None:
         """The peer has gone, or nobody decides any more: nothing waits here."""
-        self._peer._link.services.counters.dropped += len(self._box.clear())
+        self._peer.link.services.counters.dropped += len(self._box.clear())
         self._peer.undelivered = None
         self._wake_publishers()
 
     def _wake_publishers(self) -> None:
         waiting, self._publishers = self._publishers, []
         for waiter in waiting:
-            self._peer._link.runtime.loop.wake(waiter)
+            self._peer.link.runtime.loop.wake(waiter)

@@ -31,7 +31,7 @@ _PASSED_BY: Final = 32
 
 def admit(peer: Peer, call: Call) -> None:
     """Start a call, or let it wait for its turn, or refuse it."""
-    link = peer._link
+    link = peer.link
     runtime = link.runtime
     limits = runtime.limits
     waiting = peer.waiting
@@ -121,7 +121,7 @@ def _turn_away(peer: Peer, call: Call, why: str) -> None:
     if peer.expected:
         peer.expected.pop(call, None)
     call.ended = True
-    peer._link.services.counters.refused += 1
+    peer.link.services.counters.refused += 1
     text = f"{why}: ask again when earlier ones have been answered"
     call.origin.refuse(call, Code.RESOURCE_EXHAUSTED, text, "too_many_requests", None)
 
@@ -132,7 +132,7 @@ def next_call(peer: Peer) -> None:
     Each step starts a request, or takes a peer out that must wait for a place of its own, and will be back with it, or passes
     by one that has none, because others of its address have too many.
     """
-    runtime = peer._link.runtime
+    runtime = peer.link.runtime
     crowded = runtime.crowded
     if peer.waiting:
         crowded.setdefault(peer)
@@ -191,7 +191,7 @@ def put_off(peer: Peer, call: Call, urgency: object) -> bool:
 
 def duplicate(peer: Peer, message: Message, now: float) -> None:
     """An id that is still in flight: what came second is not run."""
-    link = peer._link
+    link = peer.link
     link.refused("duplicate_id", f"the id of this {message.kind.value} for {message.subject!r} is still in flight", now)
     if link.session is not None and link.session.capabilities.answers_duplicates:
         kind = Kind.END if message.kind is Kind.OPEN else Kind.ERROR

@@ -38,7 +38,7 @@ REQUEST, RESPONSE, ERROR, PUBLISH = Kind.REQUEST, Kind.RESPONSE, Kind.ERROR, Kin
 
 def receive(peer: Peer, message: Message, now: float) -> None:
     """A message has come from a peer."""
-    services = peer._link.services
+    services = peer.link.services
     services.counters.received += 1
     kind = message.kind
     if kind is RESPONSE:
@@ -52,7 +52,7 @@ def receive(peer: Peer, message: Message, now: float) -> None:
     elif kind is REQUEST:
         _request(peer, message, now)
     elif kind is PUBLISH and services.authorize is None:
-        peer._link.bus._deliver(message, peer)
+        peer.link.bus._deliver(message, peer)
     else:
         _OTHERS[kind](peer, message, now)
 
@@ -64,11 +64,11 @@ def _error(peer: Peer, message: Message, now: float) -> None:
     elif peer.channels is not None and (channel := peer.channels.get(message.id)) is not None:
         channel.received_end(message)  # an open that was refused in the protocol's own words
     else:
-        peer._link.services.counters.late += 1
+        peer.link.services.counters.late += 1
 
 
 def _request(peer: Peer, message: Message, now: float) -> None:
-    link = peer._link
+    link = peer.link
     bus, services = link.bus, link.services
     calls = peer.calls
     if calls is None:
@@ -101,7 +101,7 @@ def _request(peer: Peer, message: Message, now: float) -> None:
 
 def _unhandled(peer: Peer, message: Message, handler: Handler | None, deadline: float) -> Call | None:
     """Answer a request that no handler gets; a call where `authorize` is asked before the answer."""
-    bus, services, subject = peer._link.bus, peer._link.services, message.subject
+    bus, services, subject = peer.link.bus, peer.link.services, message.subject
     if isinstance(subject, str) and subject.startswith(RESERVED_PREFIX):
         _hello(peer, message)
         return None
@@ -135,7 +135,7 @@ def _hello(peer: Peer, message: Message) -> None:
 
 def _answer_hello(peer: Peer, message: Message) -> None:
     body = message.body if isinstance(message.body, dict) else {}
-    link = peer._link
+    link = peer.link
     if link.upstream or link.runtime.ends.said(peer, body.get("secret")):
         _say_hello(peer, link, message, body)
     else:
@@ -166,11 +166,11 @@ def _say_hello(peer: Peer, link: Link, message: Message, body: dict[str, Any]) -
 
 
 def _notify(peer: Peer, message: Message, now: float) -> None:
-    bus, services = peer._link.bus, peer._link.services
+    bus, services = peer.link.bus, peer.link.services
     handler = bus._handler_of(message)
     passage = None
     if handler is None and bus.ready:
-        session = peer._link.session
+        session = peer.link.session
         # To that peer a publication and a notification are one thing, which has come as the former just before.
         published = session is not None and session.capabilities.handlers
         if published and bus._distribution.takes(message.subject):
@@ -206,7 +206,7 @@ def _cancel(peer: Peer, message: Message, now: float) -> None:
     if call is None:
         return
     call.stop()
-    session = peer._link.session
+    session = peer.link.session
     if session is not None and session.capabilities.scarce_ids and call.message.kind is REQUEST:
         peer.send_error(call.message, Code.CANCELLED, "cancelled by whoever asked", delivered=True)
 
@@ -215,7 +215,7 @@ def _gated(act: Callable[[Peer, Message], None], verb: str) -> Callable[[Peer, M
     """Ask `authorize` first. While an asynchronous answer is out, what follows from this peer waits behind it, in order."""
 
     def gate(peer: Peer, message: Message, now: float) -> None:
-        services = peer._link.services
+        services = peer.link.services
         if services.authorize is None:
             act(peer, message)
             return
@@ -246,10 +246,10 @@ def _gated(act: Callable[[Peer, Message], None], verb: str) -> Callable[[Peer, M
 
 def _queue_undecided(peer: Peer, message: Message) -> None:
     assert peer.undecided is not None
-    if len(peer.undecided) < peer._link.runtime.limits.waiting and peer.hold(message):
+    if len(peer.undecided) < peer.link.runtime.limits.waiting and peer.hold(message):
         peer.undecided.append(message)
     else:
-        peer._link.services.counters.dropped += 1
+        peer.link.services.counters.dropped += 1
 
 
 async def _decide(peer: Peer, message: Message | None, allowed: Any, waiting: deque[Message]) -> None:
@@ -257,7 +257,7 @@ async def _decide(peer: Peer, message: Message | None, allowed: Any, waiting: de
 
     Ends with the peer. What is held of its messages is released: the one in hand here, the others there.
     """
-    services = peer._link.services
+    services = peer.link.services
     try:
         while message is not None:
             granted = await services.access.answer(allowed)
@@ -297,9 +297,9 @@ def _decided(peer: Peer, message: Message, granted: bool) -> None:
 
 
 def _refuse(peer: Peer, message: Message) -> None:
-    peer._link.services.counters.refused += 1
+    peer.link.services.counters.refused += 1
     if message.kind is Kind.SUBSCRIBE:
-        peer._link.bus._distribution.told(peer)
+        peer.link.bus._distribution.told(peer)
 
 
 def _wanted(pattern: str | int) -> str | int:
@@ -308,16 +308,16 @@ def _wanted(pattern: str | int) -> str | int:
 
 
 def _publish(peer: Peer, message: Message) -> None:
-    peer._link.bus._deliver(message, peer)
+    peer.link.bus._deliver(message, peer)
 
 
 def _subscribe(peer: Peer, message: Message) -> None:
     _add_subscription(peer, _wanted(message.subject))
-    peer._link.bus._distribution.told(peer)
+    peer.link.bus._distribution.told(peer)
 
 
 def _add_subscription(peer: Peer, pattern: str | int) -> None:
-    link = peer._link
+    link = peer.link
     try:
         check_pattern(pattern, link.runtime.limits.subject, foreign=True)
     except Exception as error:
@@ -342,7 +342,7 @@ def _unsubscribe(peer: Peer, message: Message) -> None:
     pattern = _wanted(message.subject)
     if peer.patterns is not None and (size := peer.patterns.pop(pattern, None)) is not None:
         peer.account.release(size)
-        peer._link.bus._peer_unsubscribed(peer, pattern)
+        peer.link.bus._peer_unsubscribed(peer, pattern)
 
 
 def _control(peer: Peer, message: Message, now: float) -> None:

@@ -26,7 +26,7 @@ class Question(Reply[Any]):
     __slots__ = ("_peer",)
 
     def __init__(self, peer: Peer, now: float) -> None:
-        super().__init__(peer._link.runtime.loop, HELLO, Any, now, now + HELLO_TIMEOUT)
+        super().__init__(peer.link.runtime.loop, HELLO, Any, now, now + HELLO_TIMEOUT)
         self._peer = peer
 
     def _left(self, waiter: Any) -> None:

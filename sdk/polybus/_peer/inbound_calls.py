@@ -33,11 +33,11 @@ class AnsweredPeer(KnownPeer):
 
     def answer(self, call: Call, value: Any) -> None:
         if call.message.kind is Kind.REQUEST:
-            self._link.answer(self._response(call.message, value, call), self)  # type: ignore[arg-type]  # every one is a Peer
+            self.link.answer(self._response(call.message, value, call), self)  # type: ignore[arg-type]  # every one is a Peer
 
     def respond(self, message: Message, value: Any) -> None:
         """Answer what needs no handler."""
-        self._link.answer(self._response(message, value), self)  # type: ignore[arg-type]  # every one is a Peer
+        self.link.answer(self._response(message, value), self)  # type: ignore[arg-type]  # every one is a Peer
 
     async def answer_later(self, call: Call, value: Any) -> None:
         """`answer`, when less waits for the peer. Until then it is charged, and keeps its place among those of this peer.
@@ -49,7 +49,7 @@ class AnsweredPeer(KnownPeer):
             return
         response = self._response(call.message, value, call)
         del value
-        link = self._link
+        link = self.link
         held, size = Account(link.runtime, share=link.share), cost(response)
         if not held.hold(size):
             link.too_slow(self, "answers wait for it, and the bus keeps too much already (Limits.total_bytes)")  # type: ignore[arg-type]  # every one is a Peer
@@ -69,7 +69,7 @@ class AnsweredPeer(KnownPeer):
             link.answer(response, self)  # type: ignore[arg-type]  # every one is a Peer
 
     def _response(self, message: Message, value: Any, call: Call | None = None) -> Message:
-        link = self._link
+        link = self.link
         response = Message(Kind.RESPONSE, message.subject, message.id, None, link.format)
         response.reply_to = message.reply_to
         if (
@@ -114,7 +114,7 @@ class AnsweredPeer(KnownPeer):
             delivered: A handler had the message, and this is what it says; otherwise the bus itself refuses it.
         """
         if not delivered:
-            self._link.services.dead_letter(self, message, code, text)
+            self.link.services.dead_letter(self, message, code, text)
         text = text.encode("utf-8", "replace").decode()  # a lone surrogate cannot be written
         alternatives: tuple[dict[str, Any], ...] = (
             {"text": text, "reason": reason, "detail": detail},
@@ -129,11 +129,11 @@ class AnsweredPeer(KnownPeer):
             error = Message(kind, message.subject, message.id, code=code, attributes=facts)
             error.reply_to = message.reply_to
             try:
-                self._link.answer(error, self)  # type: ignore[arg-type]  # every one is a Peer
+                self.link.answer(error, self)  # type: ignore[arg-type]  # every one is a Peer
             except BusError:
                 continue
             return
-        self._link.services.counters.dropped += 1
+        self.link.services.counters.dropped += 1
 
     def finished(self, call: Call) -> None:
         if self.calls is not None and self.calls.get(call.message.id) is call:
@@ -148,12 +148,12 @@ class AnsweredPeer(KnownPeer):
         if self.calls is not None and self.calls.get(call.message.id) is call:
             del self.calls[call.message.id]
         self.stopping += 1
-        self._link.runtime.stopping += 1
-        self._link.runtime.bell.ring()
+        self.link.runtime.stopping += 1
+        self.link.runtime.bell.ring()
 
     def returned(self, call: Call) -> None:
         self.stopping -= 1
-        self._link.runtime.stopping -= 1
+        self.link.runtime.stopping -= 1
         self.place_free(call)
 
     def turn_again(self) -> None:
@@ -163,7 +163,7 @@ class AnsweredPeer(KnownPeer):
 
     def may_begin(self) -> bool:
         """Whether its requests may begin. If not, they do as soon as its connection takes answers again."""
-        link = self._link
+        link = self.link
         if link.takes_answers:
             return True
         link.stuck[self] = None  # type: ignore[index]  # every one is a Peer
@@ -176,7 +176,7 @@ class AnsweredPeer(KnownPeer):
         """
         if call.message.kind is not Kind.REQUEST:
             return True
-        link = self._link
+        link = self.link
         runtime = link.runtime
         most = 2 * runtime.limits.outbox_bytes
         size, until = call.handler.answers.expect(most, runtime.time())
@@ -194,7 +194,7 @@ class AnsweredPeer(KnownPeer):
 
     def keep(self, call: Call, *, surely: bool = False) -> bool:
         """Charge a large body that a handler keeps. False if the bus keeps too much already."""
-        size, bodies = cost(call.message), self._link.bodies
+        size, bodies = cost(call.message), self.link.bodies
         if surely:
             bodies.charge(size)
         elif not bodies.hold(size):
@@ -205,24 +205,24 @@ class AnsweredPeer(KnownPeer):
 
     def put_off(self, call: Call) -> bool:
         """Let a call wait again, that has a place and has not begun, if this peer reads no answers."""
-        return concurrency.put_off(self, call, self._link.urgency)  # type: ignore[arg-type]  # every one is a Peer
+        return concurrency.put_off(self, call, self.link.urgency)  # type: ignore[arg-type]  # every one is a Peer
 
     def place_free(self, call: Call) -> None:
         """A call does not run any more."""
-        runtime = self._link.runtime
+        runtime = self.link.runtime
         runtime.running -= 1
         if (share := self.share) is not None:
             share.address.running -= 1
         if self.expected:
             self.expected.pop(call, None)
         if self.large and (size := self.large.pop(call, 0)):
-            self._link.bodies.release(size)
+            self.link.bodies.release(size)
         if self.waiting or runtime.crowded:
             concurrency.next_call(self)  # type: ignore[arg-type]  # every one is a Peer
         runtime.bell.ring()
 
     def _count(self, places: int) -> None:
-        self._link.runtime.running += places
+        self.link.runtime.running += places
         if self.share is not None:
             self.share.address.running += places
 
@@ -231,7 +231,7 @@ class AnsweredPeer(KnownPeer):
         scope = anyio.CancelScope()
         scopes = self.scopes = self.scopes if self.scopes is not None else set()
         scopes.add(scope)
-        self._link.runtime.spawn(_within, scopes, scope, function, args)
+        self.link.runtime.spawn(_within, scopes, scope, function, args)
 
     def hold(self, message: Message) -> bool:
         """Take account of a message of this peer that has to wait. False if too much waits already."""

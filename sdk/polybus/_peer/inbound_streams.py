@@ -27,7 +27,7 @@ def spelled(subject: str | int) -> str | int:
 
 
 def opened(peer: Peer, message: Message, now: float) -> None:
-    link = peer._link
+    link = peer.link
     bus, services, limits = link.bus, link.services, link.runtime.limits
     mode = message.attributes.get("mode", "stream")
     handler = bus._handler_of(message) if mode != "tunnel" else bus._entrance(message.subject)
@@ -113,7 +113,7 @@ def item(peer: Peer, message: Message, now: float) -> None:
     if channel is not None:
         channel.received_item(message)
     else:
-        peer._link.services.counters.late += 1
+        peer.link.services.counters.late += 1
 
 
 def credited(peer: Peer, message: Message, now: float) -> None:

@@ -40,7 +40,6 @@ class KnownPeer(Answer):
         "_id",
         "_identity",
         "_late",
-        "_link",
         "_silent",
         "_unsent",
         "_where",
@@ -51,6 +50,7 @@ class KnownPeer(Answer):
         "expected",
         "key",
         "large",
+        "link",
         "passes_on",
         "patterns",
         "pending",
@@ -64,7 +64,8 @@ class KnownPeer(Answer):
     )
 
     def __init__(self, link: Link, key: Any, identity: Identity, where: str = "") -> None:
-        self._link = link
+        self.link: Link = link
+        """The connection. For the rooms of this package: not part of the public interface."""
         self._identity = identity
         self._where = where
         self._id: str | None = None
@@ -131,22 +132,22 @@ class KnownPeer(Answer):
     @property
     def address(self) -> str:
         """Network address, as far as the transport knows it."""
-        return self._where or self._link.address
+        return self._where or self.link.address
 
     @property
     def protocol(self) -> str:
         """Name of the protocol."""
-        return self._link.adapter.name
+        return self.link.adapter.name
 
     @property
     def transport(self) -> str:
         """Name of the transport; empty while there is no connection."""
-        return self._link.transport.name if self._link.transport is not None else ""
+        return self.link.transport.name if self.link.transport is not None else ""
 
     @property
     def connected(self) -> bool:
         """Whether the link is up, and the peer there."""
-        link = self._link
+        link = self.link
         if link.state.value != "up" or link.session is None:  # None: it has been cut, and the transport has yet to say so
             return False
         return self.key is None or link.crowd is None or link.crowd.peers.get(self.key) is self
@@ -154,13 +155,13 @@ class KnownPeer(Answer):
     @property
     def may_be_ours(self) -> bool:
         """Whether it is there, and can be asked who it is; it has not shown that it is none of ours."""
-        session = self._link.session
+        session = self.link.session
         return self.connected and self._extended is not False and session is not None and session.capabilities.extensions
 
     @property
     def gone(self) -> bool:
         """Whether it has left for good; one whose link is to come back has not."""
-        link = self._link
+        link = self.link
         if self.key is not None:
             return link.crowd is None or link.crowd.peers.get(self.key) is not self
         return link.state.value == "closed" or link.ends is not None

@@ -23,7 +23,7 @@ class AcquaintedPeer(AnsweredPeer):
 
     @property
     def _distribution(self) -> Distribution:
-        return self._link.bus._distribution
+        return self.link.bus._distribution
 
     async def extended(self) -> bool:
         """Whether the peer is known to be one of ours and to speak the extensions. It is asked when that is first needed.
@@ -45,7 +45,7 @@ class AcquaintedPeer(AnsweredPeer):
         Raises:
             Disconnected: It is to be asked, and the link is down or broke meanwhile.
         """
-        link = self._link
+        link = self.link
         session = link.session if link.session is not None else link.adapter.session("client", link.runtime.limits)
         if not session.capabilities.asks_before_headers:
             return session.capabilities.headers
@@ -60,7 +60,7 @@ class AcquaintedPeer(AnsweredPeer):
         Args:
             again: On a new connection, of which nobody there knows anything yet.
         """
-        asking, link = self._asking, self._link
+        asking, link = self._asking, self.link
         ahead = self.connected and link.session is not None and link.initiates and not link.flowing
         if asking is None or asking.done() or (ahead and not asking.sent):
             to_tell = self._distribution.to_tell(self, again=again)  # type: ignore[arg-type]  # every one is a Peer
@@ -100,13 +100,13 @@ class AcquaintedPeer(AnsweredPeer):
         What strangers subscribe to is sent to them without headers, on some wires; and who passes publications on gets them
         with where they have been.
         """
-        session = self._link.session
+        session = self.link.session
         if session is not None and self._extended is not False:
             if self._distribution.passes_on or (self._extended and session.capabilities.asks_before_publishing):
                 _ = self.question(again=True)
 
     def _ask(self, facts: dict[str, Any], *, ahead: bool = False) -> Question:
-        link = self._link
+        link = self.link
         if self._distribution.passes_on:
             facts["passes"] = True
         body = question_of(self.id, **facts)
@@ -143,7 +143,7 @@ class AcquaintedPeer(AnsweredPeer):
         Args:
             proof: What it said of the bus that it is.
         """
-        self._link.runtime.ends.answered(self, proof)  # type: ignore[arg-type]  # every one is a Peer
+        self.link.runtime.ends.answered(self, proof)  # type: ignore[arg-type]  # every one is a Peer
 
     def is_ours(self, subscribes: Any = None, passes: Any = None) -> None:
         """It has shown to be one of ours.
@@ -157,8 +157,8 @@ class AcquaintedPeer(AnsweredPeer):
             self._distribution.routes.clear()
         late = self._silent
         self._extended, self._silent = True, False
-        if self.key is None and self._link.session is not None:
-            self._link.set_shared()
+        if self.key is None and self.link.session is not None:
+            self.link.set_shared()
         distribution = self._distribution
         distribution.known(self, subscribes)  # type: ignore[arg-type]  # every one is a Peer
         if late:
@@ -181,11 +181,11 @@ class AcquaintedPeer(AnsweredPeer):
         """A question is out for long: its answer may still come."""
         late = self._late = self._late if self._late is not None else {}
         late[question.key] = question
-        session = self._link.session
+        session = self.link.session
         if len(late) > LATE and session is not None:
             oldest = next(iter(late))
             del late[oldest]
-            session.forget(oldest, self._link.runtime.time())
+            session.forget(oldest, self.link.runtime.time())
 
     def late_answer(self, id: Any) -> Question | None:
         """The question that an answer to nothing in `pending` is for."""

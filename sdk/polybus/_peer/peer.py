@@ -63,7 +63,7 @@ class Peer(ChannelledPeer):
         Raises:
             LocalProtocolError: The bus runs in another event loop.
         """
-        link = self._link
+        link = self.link
         link.runtime.check_here()
         if self.key is None:
             link.close(1000, reason)
@@ -72,7 +72,7 @@ class Peer(ChannelledPeer):
 
     def departed(self) -> BusError:
         """Why one that has gone is not there."""
-        link = self._link
+        link = self.link
         return link.disconnected(sent=False) if self.key is None else Disconnected("the peer has gone", self.address, False)
 
     # -- the verbs -------------------------------------------------------------------------------------------------------
@@ -127,14 +127,14 @@ class Peer(ChannelledPeer):
         if isinstance(subject, Subject):
             body = subject.given(body)
         timeout = seconds(timeout)
-        bus = self._link.bus
+        bus = self.link.bus
         bus._check_subject(name)
         return self._request(Kind.REQUEST, name, body, timeout, returns, bus._headers(headers))
 
     def _request(
         self, kind: Kind, subject: str | int, body: Any, timeout: float, returns: Any, headers: dict[str, str] | None
     ) -> Reply[Any]:
-        link = self._link
+        link = self.link
         runtime = link.runtime
         now = runtime.time()
         deadline = now + timeout
@@ -157,7 +157,7 @@ class Peer(ChannelledPeer):
             EncodeError: The wire cannot carry it.
         """
         if message.raw is None and message.has_body:
-            message.format = chosen = self._link.format_for(message.body, message.subject)
+            message.format = chosen = self.link.format_for(message.body, message.subject)
             message.raw = chosen.encode(message.body)
 
     def _pass_on(self, message: Message, timeout: float) -> Reply[Any]:
@@ -166,7 +166,7 @@ class Peer(ChannelledPeer):
         Raises:
             EncodeError, Unsupported, LocalProtocolError: The wire cannot carry it.
         """
-        link = self._link
+        link = self.link
         runtime = link.runtime
         now = runtime.time()
         reply: Reply[Any] = Reply(runtime.loop, message.subject, Any, now, now + timeout)
@@ -193,7 +193,7 @@ class Peer(ChannelledPeer):
             QueueFull: There was no room in the outbox for `timeout` seconds.
             Disconnected: The peer has gone.
         """
-        await self._link.bus.publish(subject, body, headers=headers, to=self, timeout=timeout)
+        await self.link.bus.publish(subject, body, headers=headers, to=self, timeout=timeout)
 
     @overload
     def subscribe(self, pattern: Subject[In, Any], *, queue: int = ..., when_full: WhenFull = ...) -> Subscription[In]: ...
@@ -228,7 +228,7 @@ class Peer(ChannelledPeer):
             Forbidden: (on entering) The peer refused.
             Disconnected: (on entering, by iterating) The peer has gone.
         """
-        return self._link.bus._subscription(pattern, returns, queue, when_full, peer=self)
+        return self.link.bus._subscription(pattern, returns, queue, when_full, peer=self)
 
     async def notify(
         self, subject: str | int | Subject[Any, Any], body: Any = None, *, headers: Mapping[str, str] | None = None
@@ -240,13 +240,13 @@ class Peer(ChannelledPeer):
             QueueFull: The outbox is full.
             Disconnected: The peer has gone.
         """
-        await self._link.bus.notify(subject, body, headers=headers, to=self)
+        await self.link.bus.notify(subject, body, headers=headers, to=self)
 
     def stream(
         self, subject: str | int | Subject[Any, Any], body: Any = None, *, returns: Any = Any, timeout: float | None = None
     ) -> Opening[Any, Any]:
         """Ask this peer for a stream. See `Bus.stream`."""
-        stream: Any = self._link.bus.stream
+        stream: Any = self.link.bus.stream
         opening: Opening[Any, Any] = stream(subject, body, returns=returns, timeout=timeout, to=self)
         return opening
 
@@ -254,7 +254,7 @@ class Peer(ChannelledPeer):
         self, subject: str | int | Subject[Any, Any], *, sends: Any = Any, receives: Any = Any, timeout: float | None = None
     ) -> Opening[Any, Any]:
         """Open a channel to this peer. See `Bus.channel`."""
-        channel: Any = self._link.bus.channel
+        channel: Any = self.link.bus.channel
         opening: Opening[Any, Any] = channel(subject, sends=sends, receives=receives, timeout=timeout, to=self)
         return opening
 
@@ -264,13 +264,13 @@ class Peer(ChannelledPeer):
         Raises:
             ReservedSubject, LocalProtocolError, TypeError: As `Bus.tunnel`.
         """
-        return self._link.bus._tunnel(name, params, self)
+        return self.link.bus._tunnel(name, params, self)
 
     # -- deadlines and endings -------------------------------------------------------------------------------------------
 
     def _watch(self, deadline: float) -> None:
         self._due = deadline
-        self._link.runtime.watch(self, deadline)
+        self.link.runtime.watch(self, deadline)
 
     def _expire(self, now: float) -> float:
         """End what is past its deadline. The earliest deadline that remains."""
@@ -303,7 +303,7 @@ class Peer(ChannelledPeer):
             try:
                 reply._abandon(reply)
             except Exception:  # of a plugin's session: it must not cost others their deadlines
-                self._link.broken()
+                self.link.broken()
 
     def _unsent_reply(self, reply: Reply[Any]) -> None:
         self._unsent = self._unsent if self._unsent is not None else {}
@@ -321,7 +321,7 @@ class Peer(ChannelledPeer):
             self._unsent.pop(reply, None)
         if reply.key is None or self.pending.pop(reply.key, None) is None:
             return
-        link = self._link
+        link = self.link
         if link.session is None:
             return
         if isinstance(reply, Question):
@@ -354,7 +354,7 @@ class Peer(ChannelledPeer):
             reply._passed_over(f"an answer came and was not taken, {text}")
 
     def _send_cancel(self, key: Any, subject: str | int) -> None:
-        self._link.answer(Message(Kind.CANCEL, subject, key), self)
+        self.link.answer(Message(Kind.CANCEL, subject, key), self)
 
     def _cut_off(self, reason: str, error: BusError | None) -> None:
         """Nothing more will come from it: fail what waits for it."""
@@ -372,9 +372,9 @@ class Peer(ChannelledPeer):
             self.release(call.message)
             call.ended = True  # never started, so no place is to be given back
             call.discard()
-        self._link.runtime.crowded.pop(self, None)
-        self._link.stuck.pop(self, None)
-        self._link.runtime.bell.ring()
+        self.link.runtime.crowded.pop(self, None)
+        self.link.stuck.pop(self, None)
+        self.link.runtime.bell.ring()
         for call in list(self.calls.values()) if self.calls else ():
             call.stop()
         self._cut_off(reason, error)
@@ -386,11 +386,11 @@ class Peer(ChannelledPeer):
         scopes, self.scopes = self.scopes, None
         for scope in list(scopes or ()):
             scope.cancel()
-        self._link.bus.lost(self, None if going_on else error or Disconnected(reason, self.address, False))
-        if self._link.upstream:
-            self._link.runtime.ends.lost(self)
+        self.link.bus.lost(self, None if going_on else error or Disconnected(reason, self.address, False))
+        if self.link.upstream:
+            self.link.runtime.ends.lost(self)
         else:
-            self._link.runtime.ends.forget(self)
+            self.link.runtime.ends.forget(self)
         self._asking = self._late = None
         self._silent = False
         if self._extended is False:
@@ -399,5 +399,5 @@ class Peer(ChannelledPeer):
             for reply in list(self._unsent or ()):
                 reply._fail(Disconnected(reason, self.address, False) if error is None else another(error))
             self._unsent = None
-            self._link.runtime.timed.pop(self, None)
+            self.link.runtime.timed.pop(self, None)
             self._extended = None

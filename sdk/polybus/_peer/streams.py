@@ -26,7 +26,7 @@ class ChannelledPeer(AcquaintedPeer):
     channels: dict[Any, Channel[Any, Any]] | None  # declared in `KnownPeer`; again here for type checkers
 
     async def _open(self, subject: str | int, body: Any, mode: str, timeout: float | None, hops: int = 0) -> Channel[Any, Any]:
-        channel: Channel[Any, Any] = Channel(self._link.runtime.loop, self, subject, 0)
+        channel: Channel[Any, Any] = Channel(self.link.runtime.loop, self, subject, 0)
         await self._open_channel(channel, body, mode, timeout, CREDIT, hops)
         return channel
 
@@ -34,7 +34,7 @@ class ChannelledPeer(AcquaintedPeer):
         self, channel: Channel[Any, Any], body: Any, mode: str, timeout: float | None, credit: int, hops: int = 0
     ) -> None:
         """Write an open. `hops` are the bridges and tunnels that it has come through before this link."""
-        link, subject = self._link, channel.subject
+        link, subject = self.link, channel.subject
         if link.session is not None and not link.session.capabilities.extensions:
             raise Unsupported(f"{self.protocol} cannot carry a {mode}")
         if not await self.extended():
@@ -69,7 +69,7 @@ class ChannelledPeer(AcquaintedPeer):
     @property
     def takes_items(self) -> bool:
         """Whether an item written now would not add to what waits for too long already."""
-        return self._link.takes_answers
+        return self.link.takes_answers
 
     def channel_frame(self, channel: Channel[Any, Any], frame: bytes, body_format: BodyFormat | None) -> int:
         """Write a frame of a tunnel as an item. What it costs the other side until it is read.
@@ -79,12 +79,12 @@ class ChannelledPeer(AcquaintedPeer):
         """
         if body_format is None:
             return self.channel_send(channel, Kind.ITEM, frame, None, {})
-        self._link.answer(Message(Kind.ITEM, channel.subject, channel.id, frame, body_format), self)  # type: ignore[arg-type]  # every one is a Peer
+        self.link.answer(Message(Kind.ITEM, channel.subject, channel.id, frame, body_format), self)  # type: ignore[arg-type]  # every one is a Peer
         return len(frame) + OVERHEAD
 
     def channel_send(self, channel: Channel[Any, Any], kind: Kind, value: Any, code: Code | None, facts: dict[str, Any]) -> int:
         """A channel's port: write an item, a credit or an end. What it costs the other side until it is read."""
-        link = self._link
+        link = self.link
         message = Message(kind, channel.subject, channel.id, None, link.format, code=code)
         if facts:
             message._attributes = facts
@@ -96,11 +96,11 @@ class ChannelledPeer(AcquaintedPeer):
 
     def channel_room(self) -> Awaitable[None] | None:
         """A channel's port: something to wait for while too much waits to be written."""
-        return self._link.room_for_answer() if self._link.outbox is not None else None
+        return self.link.room_for_answer() if self.link.outbox is not None else None
 
     def channel_done(self, channel: Channel[Any, Any]) -> None:
         """A channel's port: it is over."""
         if self.channels is not None and self.channels.pop(channel.id, None) is not None:
-            session = self._link.session
+            session = self.link.session
             if session is not None:
-                session.forget(channel.id, self._link.runtime.time())
+                session.forget(channel.id, self.link.runtime.time())

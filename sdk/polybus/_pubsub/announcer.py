@@ -66,7 +66,7 @@ class Interest:
 
     def _take_back(self, peer: Peer, pattern: str | int) -> None:
         """Tell a peer that nobody here wants a pattern any more, unless something else does."""
-        link = peer._link
+        link = peer.link
         wanted = (pattern in self._interest and _announces(link)) or pattern in self.asked.patterns(peer)
         if (
             not wanted
@@ -108,7 +108,7 @@ class Interest:
     def handled(self, subject: str | int) -> None:
         """A handler was registered while links are up: tell those who want to know."""
         for peer in self._told():
-            if _tells_handlers(peer._link):
+            if _tells_handlers(peer.link):
                 for name in self._allowed(peer, [("request", subject)]):
                     _say(Message(Kind.SUBSCRIBE, name), peer)
 
@@ -137,7 +137,7 @@ class Interest:
             except LocalProtocolError as error:  # such subjects are not of that wire
                 foreign.append(error)
             except (Unsupported, Forbidden) as error:  # the others are told all the same
-                (foreign if isinstance(pattern, int) and not has_numbers(peer._link) else refused).append(error)
+                (foreign if isinstance(pattern, int) and not has_numbers(peer.link) else refused).append(error)
         if refused:
             raise refused[0]
         if foreign and len(foreign) == len(told):
@@ -156,7 +156,7 @@ class Interest:
         Args:
             alone: The subscription is to this peer and no other: one that dialled in must carry it too.
         """
-        link = peer._link
+        link = peer.link
         if alone:
             link.check_initiates(peer)
         if not self._understands(peer, pattern) and not await peer.extended():
@@ -181,7 +181,7 @@ class Interest:
     @staticmethod
     def _understands(peer: Peer, pattern: str | int) -> bool:
         """Whether a subscription can be written without asking the peer who it is."""
-        session = peer._link.session
+        session = peer.link.session
         if peer._extended or session is None:
             return True
         capabilities = session.capabilities
@@ -227,7 +227,7 @@ class Interest:
 
     def met(self, peer: Peer) -> None:
         """A peer is there: tell it of all interest, before any other traffic."""
-        link = peer._link
+        link = peer.link
         if not link.upstream and link.initiates and link.session is not None and not link.session.capabilities.subscribe:
             self._bare[peer] = 0
             self.routes.clear()
@@ -263,7 +263,7 @@ class Interest:
 
         What an asynchronous `authorize` allows is told later.
         """
-        link = peer._link
+        link = peer.link
         if self._services.authorize is None or link.upstream or not _tells_handlers(link):
             return dict.fromkeys(name for _, name in names)
         allowed: dict[str | int, None] = {}
@@ -287,7 +287,7 @@ class Interest:
     @staticmethod
     def _tell(peer: Peer, pattern: str | int) -> None:
         """Queue one subscription, for the session to write many at once."""
-        link = peer._link
+        link = peer.link
         assert link.session is not None
         try:
             link.session.send(Message(Kind.SUBSCRIBE, pattern), link.runtime.time(), peer.key)
@@ -303,7 +303,7 @@ class Interest:
         Args:
             again: On a new connection, of which nobody there has heard them yet.
         """
-        link = peer._link
+        link = peer.link
         session = link.session
         if session is None or session.capabilities.subscribe or not _announces(link):
             return 0
@@ -337,7 +337,7 @@ class Interest:
 
     def known_late(self, peer: Peer) -> None:
         """A peer that was silent has shown to be ours: tell it of the interest that waited for that."""
-        link = peer._link
+        link = peer.link
         session = link.session
         if session is None or not peer.connected or not _announces(link):
             return
@@ -353,7 +353,7 @@ class Interest:
             await done.wait()
 
     async def _restore_patterns(self, peer: Peer, patterns: Iterable[str | int], done: anyio.Event) -> None:
-        link = peer._link
+        link = peer.link
         session = link.session
         try:
             if await peer.extended():
@@ -379,7 +379,7 @@ def has_numbers(link: Link) -> bool:
 def _say(message: Message, peer: Peer) -> None:
     """Tell a peer of interest in a subject, where its wire can name that."""
     try:
-        peer._link.answer(message, peer)
+        peer.link.answer(message, peer)
     except (LocalProtocolError, Unsupported) as error:
         logger.debug("polybus: %r is not told of %r: %s", peer, message.subject, error)
 

@@ -44,7 +44,7 @@ wait for it."""
 
 def own_format(peers: tuple[Peer, ...]) -> Choose | None:
     """How the wires of these peers write a value, where all of them do so in one way: what JSON cannot say is not lost then."""
-    ways = {peer._link.format_for for peer in peers}
+    ways = {peer.link.format_for for peer in peers}
     return ways.pop() if len(ways) == 1 else None
 
 
@@ -57,7 +57,7 @@ class Route:
         self.inboxes: tuple[Inbox, ...] = inboxes
         self.peers: tuple[Peer, ...] = peers
         # The commonest case has a short way: one link, opened by this bus, whose peer reads publications, and nobody here.
-        short = known and len(peers) == 1 and not inboxes and peers[0]._link.upstream
+        short = known and len(peers) == 1 and not inboxes and peers[0].link.upstream
         self.sole: Peer | None = peers[0] if short else None
         # On the short way a codec writes the message at once and nobody keeps it: one object serves for all.
         self.message: Message = Message(Kind.PUBLISH, subject)
@@ -181,7 +181,7 @@ class FanOut(Interest):
             matched = tuple(dict.fromkeys((*matched, *self._bare)))
         upstream = self.upstream
         if isinstance(subject, int) and len(upstream) > 1:  # the links that number their subjects, if there is any
-            upstream = tuple(peer for peer in upstream if has_numbers(peer._link)) or upstream
+            upstream = tuple(peer for peer in upstream if has_numbers(peer.link)) or upstream
         if matched and upstream:
             matched = tuple(dict.fromkeys((*upstream, *matched)))
         peers = matched or upstream
@@ -340,7 +340,7 @@ class FanOut(Interest):
         undecided: list[tuple[Deliveries, Waiting]] = []
         shared, turn, at_once = message.shared, self._services.running.turn(), 0
         for peer in peers:
-            link = peer._link
+            link = peer.link
             try:
                 if free and link.flowing:  # the usual case, without a coroutine for each peer
                     if (alike := link.alike) is not None:
@@ -386,7 +386,7 @@ class FanOut(Interest):
             await anyio.lowlevel.checkpoint()
 
     async def _send(self, message: Message, peer: Peer, deadline: float) -> bool:
-        link = peer._link
+        link = peer.link
         while not link.publish(message, peer, deadline):
             if not link.upstream:
                 return True  # dropped or cut by the policy of the listener, and counted
@@ -433,10 +433,10 @@ class FanOut(Interest):
         if peer._extended is False or peer._silent:
             raise bare_peer(peer)
         if peer.connected:
-            peer._link.runtime.spawn(self._ask, (peer,))
+            peer.link.runtime.spawn(self._ask, (peer,))
 
     def _send_nowait(self, message: Message, peer: Peer, deadline: float) -> bool:
-        link = peer._link
+        link = peer.link
         if self._services.authorize is not None and not link.upstream:
             self._send_if_allowed(message, peer, deadline)
             return True
@@ -450,7 +450,7 @@ class FanOut(Interest):
         if inspect.isawaitable(allowed):
             return Deliveries(peer).begin(message, deadline, allowed)
         if allowed:
-            peer._link.publish(message, peer, deadline)  # or dropped by the policy of the listener, and counted
+            peer.link.publish(message, peer, deadline)  # or dropped by the policy of the listener, and counted
         return None
 
 
@@ -459,5 +459,5 @@ def split(peers: tuple[Peer, ...]) -> tuple[list[Peer], list[Peer]]:
     carry: list[Peer] = []
     others: list[Peer] = []
     for peer in peers:
-        (carry if peer._link.carries_headers else others).append(peer)
+        (carry if peer.link.carries_headers else others).append(peer)
     return carry, others

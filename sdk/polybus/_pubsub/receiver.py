@@ -119,7 +119,7 @@ class Distribution(FanOut):
         if message.attributes:  # what only that wire knows goes on to peers on the same one
             alike = Message(Kind.PUBLISH, on.subject, None, on.raw, on.format, on.headers, attributes=message._attributes)
             alike._value = on._value
-        now = source._link.runtime.time()
+        now = source.link.runtime.time()
         deadline = now + 30.0
         if message.expires is not None:  # what is left of its time
             on.expires = alike.expires = message.expires

@@ -105,7 +105,7 @@ class Call:
     def run(self) -> Coroutine[Any, Any, None] | None:
         if self.ended:
             return None
-        if (peer := self.peer) is not None and peer._link.outbox is not None and peer.put_off(self):
+        if (peer := self.peer) is not None and peer.link.outbox is not None and peer.put_off(self):
             return None
         self.started = True
         return self._run()
@@ -124,7 +124,7 @@ class Call:
                 result = await handler.invoke(services.bus, message, deadline if timed else None)
             else:
                 result = await services.executor.run(handler, message, deadline if timed else None)
-            if self.peer is not None and (outbox := self.peer._link.outbox) is not None and not outbox.takes_answers:
+            if self.peer is not None and (outbox := self.peer.link.outbox) is not None and not outbox.takes_answers:
                 later = self.peer.answer_later(self, result)
                 result = None  # once it is encoded nobody keeps it
                 await later

@@ -122,11 +122,11 @@ class TunnelConnector:
 
     async def _connect(self, options: DialOptions) -> TunnelTransport:
         peer = self._route()
-        runtime = peer._link.runtime
+        runtime = peer.link.runtime
         runtime.check_here()
         if not peer.connected:
             raise ConnectFailed(self.url, f"the outer link to {peer.address} is down")
-        transport = peer._link.transport
+        transport = peer.link.transport
         hops = 0 if transport is None else transport.hops
         limit = options.host.limits.hops
         if hops >= limit:

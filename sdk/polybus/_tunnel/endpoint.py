@@ -194,7 +194,7 @@ class Entrance:
         return outcome
 
     def _handshake(self, peer: Peer, name: str, given: _Open) -> Handshake:
-        outer = peer._link.handshake
+        outer = peer.link.handshake
         tokens = name.split(".")
         cookies = given.headers.get("cookie")
         return Handshake(
@@ -232,7 +232,7 @@ class TunnelCall(Call):
     weighed = False
 
     def __init__(self, entrance: Any, peer: Peer, message: Message, deadline: float, channel: FrameChannel) -> None:
-        super().__init__(peer._link.services, peer, peer, None, message, deadline)  # type: ignore[arg-type]  # there is no handler
+        super().__init__(peer.link.services, peer, peer, None, message, deadline)  # type: ignore[arg-type]  # there is no handler
         self._entrance = entrance
         self.channel: FrameChannel = channel
 

@@ -38,7 +38,7 @@ class FrameChannel(Channel[bytes, bytes]):
     """The channel below a tunnel: it hands frames to a receiver as they come, and keeps what it may not write yet."""
 
     def __init__(self, peer: Peer, name: str | int, credit: int, packing: Packing) -> None:
-        super().__init__(peer._link.runtime.loop, peer, name, credit, window=WINDOW)
+        super().__init__(peer.link.runtime.loop, peer, name, credit, window=WINDOW)
         self.frames = True
         self._peer = peer
         self._packing = packing
@@ -114,7 +114,7 @@ class FrameChannel(Channel[bytes, bytes]):
         if self._peer.takes_items:
             return True
         self._stalled = True
-        self._peer._link.runtime.spawn(self._wait_for_room)
+        self._peer.link.runtime.spawn(self._wait_for_room)
         return False
 
     async def _wait_for_room(self) -> None:
@@ -183,7 +183,7 @@ class FrameChannel(Channel[bytes, bytes]):
         self._granted -= 1
         arrived = self._arrived
         if not arrived:
-            self._peer._link.deferred.append(self._hand_over)
+            self._peer.link.deferred.append(self._hand_over)
         arrived.append(frame)
         self._consumed += 1
         self._consumed_bytes += cost(message)

@@ -115,7 +115,7 @@ def limits_of(peer: Peer, text: bool, name: str) -> Packing:
     Raises:
         Disconnected: The link is down.
     """
-    link = peer._link
+    link = peer.link
     limits, transport = link.runtime.limits, link.transport
     outer = limits.message if transport is None else min(limits.message, transport.max_frame)
     return packing(link.adapter.codec(limits), text, name, outer, limits.depth)

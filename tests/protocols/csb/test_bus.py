@@ -49,7 +49,7 @@ async def test_the_ids_of_cancelled_requests_are_free_after_a_round_trip() -> No
         return body
 
     async with pair(bus, protocol=Csb()) as client:
-        session: Any = client.peers[0]._link.session
+        session: Any = client.peers[0].link.session
         for turn in range(3):
             replies = [client.request(7, b"wait") for _ in range(999)]
             assert await client.request(7, b"%d" % turn) == b"%d" % turn

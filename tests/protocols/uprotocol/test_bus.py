@@ -415,11 +415,11 @@ async def test_a_relay_passes_on_what_is_left_of_the_time() -> None:
     with anyio.fail_after(BOUND):
         async with hub.serve("uprotocol+memory://hub"), connect("uprotocol+memory://hub") as listener:
             async with listener.subscribe("news") as news, connect("uprotocol+memory://hub") as talker:
-                session = talker.peers[0]._link.session
+                session = talker.peers[0].link.session
                 assert session is not None
                 # A publication with a ttl, as a vehicle sends it.
                 session.send(Message(Kind.PUBLISH, "news", body=1, ttl=60.0, attributes={"priority": "CS5"}), 0.0)
-                talker.peers[0]._link.flush()
+                talker.peers[0].link.flush()
                 message = await anext(news)
                 assert message.body == 1
                 assert 59_000 < message.attributes["ttl"] <= 60_000
