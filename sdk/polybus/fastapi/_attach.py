@@ -12,9 +12,7 @@ from starlette.routing import PARAM_REGEX, compile_path
 from .._bus.acceptor import WHEN_FULL
 from .._bus.bus import Bus
 from .._validation import check_type, shown, texts
-from ..bindings.http.listener import WEB_ENDPOINTS
-from ..plugins import ProtocolFeatures
-from ..plugins.registry import find_protocol
+from ..plugins.registry import find_protocol, find_web_endpoint
 from ..transports._ws.asgi_server import AsgiWebSocket
 from ..transports._ws.policy import check_hosts, check_origins
 from ._attachment import AttachedRoute, Attachment
@@ -79,7 +77,7 @@ def attach(
         check_script(script)
     path = _full_path(router, path)
     adapter = find_protocol(protocol, {})
-    endpoint = (ProtocolFeatures.of(adapter).web_endpoint or WEB_ENDPOINTS.get(adapter.name, AsgiWebSocket))(path)
+    endpoint = find_web_endpoint(adapter, path) or AsgiWebSocket(path)
     serve = functools.partial(
         bus.serve,
         endpoint,

@@ -54,6 +54,7 @@ from .transports import (
 )
 from .web import (
     AsgiApp,
+    HttpBinding,
     WebEndpoint,
     WebRoute,
 )
@@ -74,6 +75,7 @@ __all__ = [
     "Gate",
     "Handshake",
     "Host",
+    "HttpBinding",
     "Identity",
     "ListenOptions",
     "Listening",

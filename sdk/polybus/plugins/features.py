@@ -16,7 +16,7 @@ from .transports import Closed
 
 if TYPE_CHECKING:
     from .protocols import FrameField, ProtocolAdapter
-    from .web import WebEndpoint
+    from .web import HttpBinding, WebEndpoint
 
 __all__ = [
     "CodecFeatures",
@@ -126,6 +126,8 @@ class ProtocolFeatures(_Features):
     """Servers do not listen but connect, because their clients come through somebody else."""
     web_endpoint: Callable[[str], WebEndpoint] | None = None
     """``web_endpoint(path)`` is what `polybus.fastapi.attach` and servers of ``http`` serve; see `WebEndpoint`."""
+    http_binding: type[HttpBinding] | None = None
+    """Form of the protocol over HTTP, at both ends; its `web_endpoint` is served where the adapter has none."""
     option_names: Collection[str] | None = None
     """Members of a URL's query that are options; without it the attrs fields of the adapter."""
     actions: Sequence[tuple[str, int]] = ()

@@ -14,9 +14,19 @@ from .._validation import without_password
 from .features import EndpointFeatures, ProtocolFeatures
 
 if TYPE_CHECKING:
-    from . import ProtocolAdapter, TransportAdapter
+    from . import HttpBinding, ProtocolAdapter, TransportAdapter, WebEndpoint
 
-__all__ = ["SplitUrl", "find_protocol", "find_reader", "find_transport", "join_url", "resolve_url", "split_url"]
+__all__ = [
+    "SplitUrl",
+    "find_http_binding",
+    "find_protocol",
+    "find_reader",
+    "find_transport",
+    "find_web_endpoint",
+    "join_url",
+    "resolve_url",
+    "split_url",
+]
 
 # Ours are known without a look at the installed distributions.
 _PROTOCOLS = {
@@ -35,11 +45,18 @@ _TRANSPORTS = {
     "ws": "polybus.transports.websocket:WebSocket",
     "wss": "polybus.transports.websocket:SecureWebSocket",
 }
+# Protocols of ours do not name theirs themselves: a protocol imports no transport.
+_BINDINGS = {
+    "jrep": "polybus.bindings.jrep_http.binding:JrepHttp",
+    "uprotocol": "polybus.bindings.cloudevents_http.binding:CloudEventsHttp",
+}
+_KNOWN = {"protocols": _PROTOCOLS, "transports": _TRANSPORTS, "bindings": _BINDINGS}
 
-
-_WITH_QUERY = frozenset({"memory", "ws", "wss", "http", "https"})
+_OVER_HTTP = frozenset({"http", "https"})
+"""Transports that carry no frames of a protocol, but its `HttpBinding`."""
+_WITH_QUERY = frozenset({"memory", "ws", "wss", *_OVER_HTTP})
 """Transports whose handshake has a query; those of others say ``carries_query = True``."""
-_WITH_HEADERS = frozenset({"ws", "wss", "http", "https"})
+_WITH_HEADERS = frozenset({"ws", "wss", *_OVER_HTTP})
 """Transports that could carry the user of a URL, as HTTP's basic authentication: in the headers, where its maker sees it."""
 
 
@@ -113,6 +130,8 @@ def resolve_url(
                 shown = without_password(url)
                 raise ValueError(f"{shown}: no option of a server: {', '.join(rest)}; known are {', '.join(known) or 'none'}")
     adapter = find_protocol(protocol or parts.protocol, options)
+    if parts.transport in _OVER_HTTP:
+        transport = _load("transports", parts.transport)(find_http_binding(adapter))
     return adapter, transport, f"{parts.address}?{urlencode(rest)}" if rest else parts.address
 
 
@@ -163,9 +182,23 @@ def find_transport(name: str) -> TransportAdapter:
     return cast("TransportAdapter", _load("transports", name)())
 
 
+def find_http_binding(adapter: ProtocolAdapter) -> type[HttpBinding] | None:
+    """The form of a protocol over HTTP, if it has one."""
+    own = ProtocolFeatures.of(adapter).http_binding
+    return cast("type[HttpBinding]", _load("bindings", adapter.name)) if own is None and adapter.name in _BINDINGS else own
+
+
+def find_web_endpoint(adapter: ProtocolAdapter, path: str) -> WebEndpoint | None:
+    """The endpoint of a protocol in a web application, if it has one of its own."""
+    make = ProtocolFeatures.of(adapter).web_endpoint
+    if make is None and (binding := find_http_binding(adapter)) is not None:
+        make = binding.from_options({}).web_endpoint
+    return None if make is None else make(path)
+
+
 @cache
 def _load(group: str, name: str) -> Any:
-    known = _PROTOCOLS if group == "protocols" else _TRANSPORTS
+    known = _KNOWN[group]
     if name in known:
         module, _, attribute = known[name].partition(":")
         return getattr(import_module(module), attribute)

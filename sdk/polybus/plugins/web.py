@@ -1,16 +1,18 @@
-"""A protocol inside of a web application: its routes, and where they hand over whoever comes."""
+"""Protocols over HTTP: their routes in a web application, and their connections to one."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, MutableMapping, Sequence
-from typing import Any, Protocol, TypeAlias
+from collections.abc import Awaitable, Callable, Collection, Mapping, MutableMapping, Sequence
+from typing import Any, Protocol, Self, TypeAlias
 
 from attrs import frozen
 
-from .endpoints import Listening, ListenOptions
+from .endpoints import DialOptions, Listening, ListenOptions
+from .transports import Transport
 
 __all__ = [
     "AsgiApp",
+    "HttpBinding",
     "WebEndpoint",
     "WebRoute",
 ]
@@ -39,10 +41,10 @@ class WebRoute:
 
 
 class WebEndpoint(Protocol):
-    """A protocol in a web application: its routes, and where they hand over whoever comes.
+    """Server side of a protocol in a web application: its routes, which hand over the connections that are made there.
 
-    `polybus.fastapi.attach` asks the protocol's adapter for one: ``adapter.web_endpoint(path)``. An adapter without that method
-    gets WebSockets at the path, which any protocol can use.
+    `polybus.fastapi.attach` asks the protocol's adapter for one: ``adapter.web_endpoint(path)``, or that of its `HttpBinding`.
+    An adapter with neither gets WebSockets at the path, which any protocol can use.
     """
 
     def routes(self) -> Sequence[WebRoute]:
@@ -50,9 +52,47 @@ class WebEndpoint(Protocol):
         ...
 
     async def listen(self, options: ListenOptions) -> Listening:
-        """From now on, connections are handed to `options.gate`; until `Listening.aclose`.
+        """Hand connections to `options.gate` from now on, until `Listening.aclose`.
 
         Raises:
             ValueError: Something in the options is wrong.
         """
+        ...
+
+
+class HttpBinding(Protocol):
+    """A protocol over HTTP, at both ends. An adapter offers the class as ``http_binding``; each URL gets an object of it.
+
+    ``connect("lines+http://host/path")`` calls `connect`; ``serve()`` with such a URL, and `polybus.fastapi.attach`, call
+    `web_endpoint`, unless the adapter itself has a method of that name.
+    """
+
+    @classmethod
+    def from_options(cls, options: Mapping[str, str]) -> Self:
+        """Make one from those members of a URL's query that are in the class's ``option_names``, any collection of names.
+
+        The server is shown the others (`Handshake.query`). A server's own URL has none.
+
+        Raises:
+            ValueError: A value is not known.
+        """
+        ...
+
+    @property
+    def option_names(self) -> Collection[str]:
+        """Members of a URL's query that are options."""
+        ...
+
+    async def connect(self, url: str, options: DialOptions) -> Transport:
+        """Make one connection to ``http://host/path`` or ``https://host/path``, as `Connector.connect`.
+
+        Raises:
+            ConnectFailed: With the address and the reason.
+            Unauthorized: The server refuses who we are.
+            Forbidden: The server does not let us in.
+        """
+        ...
+
+    def web_endpoint(self, path: str) -> WebEndpoint:
+        """Make the endpoint of a server at this path."""
         ...

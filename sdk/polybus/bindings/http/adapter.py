@@ -5,11 +5,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
-from attrs import define, field
+from attrs import field, frozen
 
 from ...errors import LocalProtocolError, Unsupported
 from ...plugins import DialOptions, ListenOptions, Transport
@@ -17,54 +16,47 @@ from ...transports._stream.sockets import bind_tcp
 from ...transports._stream.urls import NetAddress, net_address
 
 if TYPE_CHECKING:
-    from ...plugins import Connector, Listening
+    from ...plugins import Connector, HttpBinding, Listening
 
 __all__ = ["Http", "SecureHttp"]
 
-_OPTIONS = ("channel", "frame")
-_CHANNELS = {"auto": ("websocket", "events", "poll"), "websocket": ("websocket",), "events": ("events",), "poll": ("poll",)}
 
-
-@define
+@frozen
 class HttpConnector:
     """Dials ``http://host/path`` or ``https://host/path``."""
 
     url: str
-    ways: set[str]
-    """How messages may come to us."""
-    frame: int | None = None
-    """Bytes: what is larger is posted, although there is a WebSocket; 0 is nothing. None: as the server needs it."""
+    binding: HttpBinding | None
     reconnects: bool = field(default=True, init=False)
 
     async def connect(self, options: DialOptions) -> Transport:
-        """One attempt.
+        """Make one attempt.
 
         Raises:
-            ConnectFailed: Nobody is there.
+            ConnectFailed: There is no server.
             Unauthorized, Forbidden: The server does not let us in.
             Unsupported: The protocol has no form over HTTP.
             LocalProtocolError: TLS options without TLS.
         """
-        if options.subprotocol not in ("jrep", "uprotocol"):
+        if self.binding is None:
             raise Unsupported(f"{options.subprotocol} has no form over HTTP here: use ws:// or tcp://")
         if options.tls is not None and urlsplit(self.url).scheme != "https":
             raise LocalProtocolError("tls= given for http://, which is not encrypted: use https://", protocol="http")
-        if options.subprotocol == "uprotocol":
-            from ..cloudevents_http.client import EventsClient
-
-            return await EventsClient.opened(self.url, options.tls, options)
-        from ..jrep_http.client import ErraiClient
-
-        # Nothing is sent yet: the first request is the protocol's handshake.
-        return ErraiClient(self.url, options.tls, options, self.ways, self.frame)
+        return await self.binding.connect(self.url, options)
 
 
 class Http:
-    """``http://host:port/path``; ``?channel=poll``, ``events`` or ``websocket`` chooses how messages come to a client, and
-    ``?frame=`` is the largest frame in bytes that it gives to a WebSocket."""
+    """``http://host:port/path``
+
+    Args:
+        binding: The protocol's form over HTTP. It has options of its own in the URL.
+    """
 
     name = "http"
     _port = 80
+
+    def __init__(self, binding: type[HttpBinding] | None = None) -> None:
+        self._binding = binding
 
     def connector(self, url: str) -> Connector:
         """For an address without the protocol.
@@ -73,16 +65,14 @@ class Http:
             ValueError: The host is missing, or an option has no value that it may have.
         """
         self._address(url)
+        kind: Any = self._binding
+        if kind is None:
+            return HttpConnector(url, None)
         root, _, query = url.partition("?")
         fields = parse_qsl(query, keep_blank_values=True)
-        options = {name: value for name, value in fields if name in _OPTIONS}
-        channel, frame = options.get("channel", "auto"), options.get("frame")
-        if channel not in _CHANNELS:
-            raise ValueError(f"http: channel={channel!r} is not known; it is one of {', '.join(_CHANNELS)}")
-        if frame is not None and not (frame.isascii() and frame.isdigit()):
-            raise ValueError(f"http: frame={frame!r} is no number of bytes; 0 is no limit")
-        others = _joined(root, ((name, value) for name, value in fields if name not in _OPTIONS))
-        return HttpConnector(others, set(_CHANNELS[channel]), None if frame is None else int(frame))
+        binding: HttpBinding = kind.from_options({name: value for name, value in fields if name in kind.option_names})
+        rest = urlencode([(name, value) for name, value in fields if name not in kind.option_names])
+        return HttpConnector(f"{root}?{rest}" if rest else root, binding)
 
     def is_private(self, url: str) -> bool:
         """Whether only this machine can reach that address."""
@@ -115,8 +105,3 @@ class SecureHttp(Http):
 
     name = "https"
     _port = 443
-
-
-def _joined(root: str, fields: Iterable[tuple[str, str]]) -> str:
-    query = urlencode(list(fields))
-    return f"{root}?{query}" if query else root

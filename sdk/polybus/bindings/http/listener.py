@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from ...errors import Unsupported
-from ...plugins import ProtocolFeatures
+from ...plugins.registry import find_web_endpoint
 from ...transports._ws.asgi_server import answered
 from ...transports._ws.policy import Turned
-from ..cloudevents_http.server import EventsEndpoint
-from ..jrep_http.server import ErraiEndpoint
 from .server import turn_away
 
 if TYPE_CHECKING:
@@ -22,10 +20,7 @@ if TYPE_CHECKING:
     from ...transports._stream.urls import NetAddress
     from ...transports._ws.asgi import Receive, Scope, Send
 
-__all__ = ["WEB_ENDPOINTS", "HttpListener"]
-
-WEB_ENDPOINTS: Final[Mapping[str, Callable[[str], WebEndpoint]]] = {"jrep": ErraiEndpoint, "uprotocol": EventsEndpoint}
-"""Of protocols of ours that want more of the web than WebSockets: a protocol cannot name a transport."""
+__all__ = ["HttpListener"]
 
 logger: logging.Logger = logging.getLogger("polybus.transports")
 
@@ -140,10 +135,10 @@ def _endpoint(path: str, options: ListenOptions) -> WebEndpoint:
     Raises:
         Unsupported: The protocol has no form over HTTP.
     """
-    make = ProtocolFeatures.of(options.adapter).web_endpoint or WEB_ENDPOINTS.get(options.protocol)
-    if make is None:
+    endpoint = None if options.adapter is None else find_web_endpoint(options.adapter, path)
+    if endpoint is None:
         raise Unsupported(f"{options.protocol} has no form over HTTP here: use ws:// or tcp://")
-    return make(path)
+    return endpoint
 
 
 def _server(options: ListenOptions) -> Callable[[Application, ListenOptions], HttpServer]:

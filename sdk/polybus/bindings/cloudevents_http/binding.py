@@ -1,0 +1,34 @@
+"""uProtocol over HTTP, as CloudEvents."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, ClassVar, Self
+
+if TYPE_CHECKING:
+    from ...plugins import DialOptions, Transport, WebEndpoint
+
+__all__ = ["CloudEventsHttp"]
+
+
+class CloudEventsHttp:
+    """A `plugins.HttpBinding` without options."""
+
+    option_names: ClassVar[tuple[str, ...]] = ()
+
+    @classmethod
+    def from_options(cls, options: Mapping[str, str]) -> Self:
+        """From a URL's query."""
+        return cls()
+
+    async def connect(self, url: str, options: DialOptions) -> Transport:
+        """Make a connection, as `EventsClient.opened`."""
+        from .client import EventsClient
+
+        return await EventsClient.opened(url, options.tls, options)
+
+    def web_endpoint(self, path: str) -> WebEndpoint:
+        """Make the endpoint of a server."""
+        from .server import EventsEndpoint
+
+        return EventsEndpoint(path)

@@ -1,0 +1,59 @@
+"""J.REP over HTTP, as Errai speaks it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, ClassVar, Final, Self
+
+from attrs import frozen
+
+if TYPE_CHECKING:
+    from ...plugins import DialOptions, Transport, WebEndpoint
+
+__all__ = ["JrepHttp"]
+
+_CHANNELS: Final[Mapping[str, tuple[str, ...]]] = {
+    "auto": ("websocket", "events", "poll"),
+    "websocket": ("websocket",),
+    "events": ("events",),
+    "poll": ("poll",),
+}
+
+
+@frozen
+class JrepHttp:
+    """A `plugins.HttpBinding`: ``?channel=poll``, ``events`` or ``websocket`` chooses how messages come to a client, and
+    ``?frame=`` is the largest frame in bytes that it gives to a WebSocket."""
+
+    option_names: ClassVar[tuple[str, ...]] = ("channel", "frame")
+
+    ways: set[str]
+    """Channels that may be tried. A client takes out one that swallows messages, for the connections that follow."""
+    frame: int | None = None
+    """Bytes: what is larger is posted, although there is a WebSocket; 0 is nothing. None: as the server needs it."""
+
+    @classmethod
+    def from_options(cls, options: Mapping[str, str]) -> Self:
+        """From a URL's query.
+
+        Raises:
+            ValueError: A value is not known.
+        """
+        channel, frame = options.get("channel", "auto"), options.get("frame")
+        if channel not in _CHANNELS:
+            raise ValueError(f"http: channel={channel!r} is not known; it is one of {', '.join(_CHANNELS)}")
+        if frame is not None and not (frame.isascii() and frame.isdigit()):
+            raise ValueError(f"http: frame={frame!r} is no number of bytes; 0 is no limit")
+        return cls(set(_CHANNELS[channel]), None if frame is None else int(frame))
+
+    async def connect(self, url: str, options: DialOptions) -> Transport:
+        """Make a connection. Nothing is sent yet: the first request is the protocol's handshake."""
+        from .client import ErraiClient
+
+        return ErraiClient(url, options.tls, options, self.ways, self.frame)
+
+    def web_endpoint(self, path: str) -> WebEndpoint:
+        """Make the endpoint of a server."""
+        from .server import ErraiEndpoint
+
+        return ErraiEndpoint(path)
