@@ -1,10 +1,11 @@
 # Each target does its own set-up; none needs anything but make, bash and a Debian or a Python >= 3.11.
-# ARGS is passed on: make test ARGS="-x tests/test_repository.py"
+# ARGS is passed on: make test ARGS="-x tests/test_repository.py"; WORKERS=0 runs the tests in one process, for -s and --pdb.
 
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 DOCS_READY := $(VENV)/.ready-docs
+WORKERS ?= 3
 NODE := tests/interop/node
 NODE_READY := $(NODE)/node_modules/.ready
 UP_PYTHON := tests/interop/up_python
@@ -13,11 +14,12 @@ WHEELS := tests/pyodide/wheels
 WHEELS_READY := $(WHEELS)/.ready
 PIP_INSTALL = $(BIN)/python -m pip install -qq --disable-pip-version-check
 
-.PHONY: help demo test bench gate fuzz lint format docs peers web clean FORCE
+.PHONY: help demo test test-all bench gate fuzz lint format docs peers web clean FORCE
 
 help:
 	@echo "make demo    a small plant in several processes, over every protocol and transport"
-	@echo "make test    the whole test suite"
+	@echo "make test    the test suite"
+	@echo "make test-all  the same on every event loop: before a release"
 	@echo "make bench   throughput and latency beside raw limits and a WebSocket library"
 	@echo "make gate    the short run of it that CI holds us to"
 	@echo "make fuzz    a decoder under coverage guidance: make fuzz TARGET=csb SECONDS=600"
@@ -30,7 +32,10 @@ demo: $(READY)
 	$(BIN)/polybus demo $(ARGS)
 
 test: $(READY) peers web
-	$(BIN)/python -m pytest $(ARGS)
+	$(BIN)/python -m pytest -n $(WORKERS) $(ARGS)
+
+test-all: export POLYBUS_FULL := 1
+test-all: test
 
 bench: $(READY)
 	$(BIN)/python -m bench $(ARGS)

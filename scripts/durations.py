@@ -1,7 +1,7 @@
 """Durations of the test suite by file, from pytest's own reports.
 
-    python -m pytest -p scripts.durations --junitxml=/tmp/all.xml
-    python -m scripts.durations /tmp/all.xml --note "two idle cores" > tests/durations.md
+    make test ARGS="-p scripts.durations --junitxml=all.xml"
+    python -m scripts.durations all.xml --note "Two idle cores." > tests/durations.md
 
 As a plugin of pytest it adds the seconds of CPU to each test in the report: they hold on a busy machine too, where those of the
 clock do not. A process counts where it was waited for.

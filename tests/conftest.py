@@ -1,11 +1,15 @@
-"""What every test shares: the three event loops that polybus promises to run on, and how hypothesis tries things."""
+"""What every test shares: the event loops that polybus promises to run on, how hypothesis tries things, and who runs what."""
+
+from __future__ import annotations
 
 import os
-from importlib.util import find_spec
 from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+from tests.distribution import scope_of, seconds_by_file
+from tests.loops import ASYNCIO, FULL, LOOPS, PARAMS, TRIO
 
 # A machine with other work to do is no failure: hypothesis would else take 200 ms for one example as one. Where a change is
 # judged (.ci/run) it tries the same examples each time, so that the verdict is about the change; on our machines, others.
@@ -14,18 +18,28 @@ settings.register_profile("polybus", _USUAL)
 settings.register_profile("long", _USUAL, max_examples=3000, derandomize=False)
 settings.load_profile("polybus")
 
-_without_uvloop = pytest.mark.skipif(find_spec("uvloop") is None, reason="uvloop is not installed")
-
 
 @pytest.fixture(
     scope="module",  # as in anyio itself, so that a module may share an asynchronous fixture
-    params=[
-        pytest.param(("asyncio", {"use_uvloop": False}), id="asyncio"),
-        pytest.param(("asyncio", {"use_uvloop": True}), id="asyncio+uvloop", marks=_without_uvloop),
-        pytest.param(("trio", {}), id="trio"),
-    ],
+    params=[PARAMS[loop] for loop in (LOOPS if FULL else (ASYNCIO, TRIO))],
 )
 def anyio_backend(request: pytest.FixtureRequest) -> tuple[str, dict[str, Any]]:
-    """Runs a test that is marked `anyio` once on each event loop."""
+    """Runs a test that is marked `anyio` on asyncio and on trio; on uvloop too where the loop matters (`every_loop`)."""
     backend: tuple[str, dict[str, Any]] = request.param
     return backend
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Begin with what takes longest, where several workers share the tests, so that they end at about the same time."""
+    if hasattr(config, "workerinput"):
+        seconds = seconds_by_file()
+        items.sort(key=lambda item: -seconds.get(scope_of(item.nodeid).partition("::")[0], 0.0))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Hand out the tests by file (`make test`)."""
+    from tests.distribution import scheduler
+
+    return scheduler(config, log)

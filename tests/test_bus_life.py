@@ -17,6 +17,7 @@ import pytest
 
 from polybus import Bus, BusError, Channel, Context, Disconnected, Limits, LocalProtocolError, Peer, Unavailable, connect
 from polybus.testing import pair
+from tests.loops import every_loop  # noqa: F401
 
 from .support import BOUND, bounded, eventually
 

@@ -16,6 +16,7 @@ from polybus._rpc.reply import Reply
 from polybus.plugins import Closed
 from polybus.protocols.ubre import session as ubre
 from polybus.testing import pair
+from tests.loops import every_loop  # noqa: F401
 
 from .support import bounded, eventually
 

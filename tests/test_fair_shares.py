@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from polybus import Bus, BusError, Limits, TooManyRequests
 from polybus._core.memory import Account, Share, network_of
 from polybus.testing import pair
+from tests.loops import every_loop  # noqa: F401
 
 from .support import bounded, eventually
 

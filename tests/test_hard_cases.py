@@ -30,6 +30,7 @@ from polybus import (
 )
 from polybus._util.cancel_scopes import let_scope_fire
 from polybus.testing import pair
+from tests.loops import every_loop  # noqa: F401
 
 from .support import BOUND, bounded, eventually
 

@@ -11,6 +11,7 @@ import pytest
 
 from polybus import Bus, ConnectFailed, Context, RemoteError, connect
 from polybus.testing import pair
+from tests.loops import every_loop  # noqa: F401
 
 from .support import BOUND, bounded
 

@@ -10,6 +10,7 @@ import anyio.lowlevel
 import pytest
 
 from polybus import Bus, BusError, Context, Limits
+from tests.loops import every_loop  # noqa: F401
 
 from .support import bounded, eventually
 

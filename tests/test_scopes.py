@@ -15,6 +15,7 @@ from polybus import Bus, DeadlineExceeded, LocalProtocolError
 from polybus._util.cancel_scopes import effective_deadline
 from polybus._util.event_loop import running_loop
 from polybus.testing import pair
+from tests.loops import every_loop  # noqa: F401
 
 SCOPES = st.lists(st.tuples(st.sampled_from([math.inf, 100.0, 200.0, 300.0]), st.booleans(), st.booleans()), max_size=5)
 

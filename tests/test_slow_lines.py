@@ -16,6 +16,7 @@ from polybus import Bus, Limits, connect
 from polybus._link.link import State
 from polybus.events import LinkDown
 from polybus.plugins import Closed
+from tests.loops import every_loop  # noqa: F401
 from tests.support import BOUND, bounded, eventually
 
 pytestmark = pytest.mark.anyio

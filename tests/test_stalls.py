@@ -10,6 +10,7 @@ import pytest
 
 from polybus import Bus, Context, Message
 from polybus.testing import pair
+from tests.loops import every_loop  # noqa: F401
 
 from .support import bounded, eventually
 

@@ -12,6 +12,7 @@ import pytest
 from polybus import Bus, BusError, Context, DeadlineExceeded, Limits, TooManyRequests, connect
 from polybus._core.threads import THREADS
 from polybus.testing import pair
+from tests.loops import every_loop  # noqa: F401
 
 from .support import bounded, eventually, let_expire
 

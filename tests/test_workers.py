@@ -9,6 +9,7 @@ import pytest
 
 from polybus import Bus, Code, Context, DeadlineExceeded, Limits, RemoteError, RequestCancelled
 from polybus.testing import pair
+from tests.loops import every_loop  # noqa: F401
 
 from .support import bounded, eventually, let_expire
 

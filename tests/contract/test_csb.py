@@ -12,11 +12,12 @@ from attrs import frozen
 from polybus import Backoff, Broker, Bus, Peer, connect
 from polybus.protocols import Csb
 from polybus.testing import protocol_suite
+from tests.loops import ASYNCIO, TRIO, UVLOOP, on
 
 TestCsbOverMemory = protocol_suite(Csb)
-TestCsbOverTcp = protocol_suite(Csb, transport="tcp")
-TestCsbOverWebSocket = protocol_suite(Csb, transport="ws://127.0.0.1:0/bus")
-TestCsbOverUnix = protocol_suite(Csb, transport="unix")
+TestCsbOverTcp = on(UVLOOP, protocol_suite(Csb, transport="tcp"))
+TestCsbOverWebSocket = on(TRIO, protocol_suite(Csb, transport="ws://127.0.0.1:0/bus"))
+TestCsbOverUnix = on(ASYNCIO, TRIO, protocol_suite(Csb, transport="unix"))
 
 BACKOFF = Backoff(initial=0.001, maximum=0.02)
 
@@ -48,8 +49,10 @@ def through_a_broker(clients: str, servers: str, query: str) -> type[Any]:
             async with connect(broker.server_urls[0] + query, bus=bus, backoff=BACKOFF):
                 yield Seen(for_clients, bus), dial
 
-    return type("ThroughABroker", (protocol_suite(Csb),), {"serving": serving})
+    return type("ThroughABroker", (protocol_suite(Csb),), {"serving": serving, "over": clients.partition(":")[0]})
 
 
-TestCsbThroughABroker = through_a_broker("memory://NAME", "memory://NAME", "&server=A")
-TestCsbThroughABrokerOverSockets = through_a_broker("ws://127.0.0.1:0/game", "ws://127.0.0.1:0/servers", "&server=A&pool=2")
+TestCsbThroughABroker = on(UVLOOP, through_a_broker("memory://NAME", "memory://NAME", "&server=A"))
+TestCsbThroughABrokerOverSockets = on(
+    TRIO, through_a_broker("ws://127.0.0.1:0/game", "ws://127.0.0.1:0/servers", "&server=A&pool=2")
+)

@@ -2,10 +2,13 @@
 
 from polybus.protocols import Jrep
 from polybus.testing import protocol_suite
+from tests.loops import ASYNCIO, TRIO, UVLOOP, on
 
-TestErraiOverMemory = protocol_suite(Jrep)
-TestErraiOverTcp = protocol_suite(lambda: Jrep(dialect="v3"), transport="tcp")
-TestErraiOverWebSocket = protocol_suite(Jrep, transport="ws://127.0.0.1:0/bus")
-TestPlainOverMemory = protocol_suite(lambda: Jrep(values="plain"))
+TestErraiOverMemory = on(TRIO, protocol_suite(Jrep))
+TestErraiOverTcp = on(ASYNCIO, protocol_suite(lambda: Jrep(dialect="v3"), transport="tcp"))
+TestErraiOverWebSocket = on(UVLOOP, protocol_suite(Jrep, transport="ws://127.0.0.1:0/bus"))
+TestPlainOverMemory = on(UVLOOP, protocol_suite(lambda: Jrep(values="plain")))
 TestPlainLegacyOverTcp = protocol_suite(lambda: Jrep(values="plain", dialect="legacy"), transport="tcp")
-TestLegacyOverWebSocket = protocol_suite(lambda: Jrep(dialect="legacy", types="strict"), transport="ws://127.0.0.1:0/bus")
+TestLegacyOverWebSocket = on(
+    ASYNCIO, protocol_suite(lambda: Jrep(dialect="legacy", types="strict"), transport="ws://127.0.0.1:0/bus")
+)

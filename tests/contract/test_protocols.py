@@ -2,19 +2,22 @@
 
 from polybus.protocols import Ubre, UProtocol
 from polybus.testing import protocol_suite
+from tests.loops import ASYNCIO, TRIO, UVLOOP, on
 
-TestUbreJsonOverMemory = protocol_suite(Ubre)
+TestUbreJsonOverMemory = on(ASYNCIO, protocol_suite(Ubre))
 TestUbreJsonOverTcp = protocol_suite(Ubre, transport="tcp")
-TestUbreJsonOverWebSocket = protocol_suite(Ubre, transport="ws://127.0.0.1:0/bus")
-TestUbreBinaryOverMemory = protocol_suite(lambda: Ubre(format="binary"))
-TestUbreBinaryOverTcp = protocol_suite(lambda: Ubre(format="binary"), transport="tcp")
-TestUbreBinaryOverWebSocket = protocol_suite(lambda: Ubre(format="binary"), transport="ws://127.0.0.1:0/bus")
-TestUbreSpecOverUnix = protocol_suite(lambda: Ubre(dialect="spec"), transport="unix")
+TestUbreJsonOverWebSocket = on(TRIO, protocol_suite(Ubre, transport="ws://127.0.0.1:0/bus"))
+TestUbreBinaryOverMemory = on(TRIO, protocol_suite(lambda: Ubre(format="binary")))
+TestUbreBinaryOverTcp = on(UVLOOP, protocol_suite(lambda: Ubre(format="binary"), transport="tcp"))
+TestUbreBinaryOverWebSocket = on(ASYNCIO, protocol_suite(lambda: Ubre(format="binary"), transport="ws://127.0.0.1:0/bus"))
+TestUbreSpecOverUnix = on(UVLOOP, protocol_suite(lambda: Ubre(dialect="spec"), transport="unix"))
 
 BASE64 = {"test_a_body_just_below_the_limit_arrives": "base64 adds a third to a body; see tests/protocols/uprotocol"}
-TestUProtocolJsonOverMemory = protocol_suite(UProtocol, skip=BASE64)
-TestUProtocolJsonOverTcp = protocol_suite(UProtocol, transport="tcp", skip=BASE64)
+TestUProtocolJsonOverMemory = on(UVLOOP, protocol_suite(UProtocol, skip=BASE64))
+TestUProtocolJsonOverTcp = on(ASYNCIO, protocol_suite(UProtocol, transport="tcp", skip=BASE64))
 TestUProtocolJsonOverWebSocket = protocol_suite(UProtocol, transport="ws://127.0.0.1:0/bus", skip=BASE64)
-TestUProtocolProtobufOverMemory = protocol_suite(lambda: UProtocol(format="protobuf"))
-TestUProtocolProtobufOverTcp = protocol_suite(lambda: UProtocol(format="protobuf"), transport="tcp")
-TestUProtocolProtobufOverWebSocket = protocol_suite(lambda: UProtocol(format="protobuf"), transport="ws://127.0.0.1:0/bus")
+TestUProtocolProtobufOverMemory = on(TRIO, protocol_suite(lambda: UProtocol(format="protobuf")))
+TestUProtocolProtobufOverTcp = on(TRIO, protocol_suite(lambda: UProtocol(format="protobuf"), transport="tcp"))
+TestUProtocolProtobufOverWebSocket = on(
+    UVLOOP, protocol_suite(lambda: UProtocol(format="protobuf"), transport="ws://127.0.0.1:0/bus")
+)

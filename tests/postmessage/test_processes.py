@@ -59,6 +59,7 @@ anyio.run(main, backend=sys.argv[1])
 # Without polybus: JSON, line by line.
 BARE = """
 import json, sys
+from tests.loops import every_loop  # noqa: F401
 for line in sys.stdin:
     asked = json.loads(line)
     print(json.dumps({"success": asked["id"], "body": 2 * asked["body"]}), flush=True)

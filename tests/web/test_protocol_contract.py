@@ -1,8 +1,9 @@
 """The contract of a protocol, kept by a bus that is attached to a FastAPI application under uvicorn."""
 
 from polybus.protocols import Ubre
+from tests.loops import ASYNCIO, UVLOOP, on
 
 from .contract import attached
 
-TestUbreJson = attached(Ubre)
-TestUbreBinary = attached(lambda: Ubre(format="binary"))
+TestUbreJson = on(ASYNCIO, attached(Ubre))
+TestUbreBinary = on(UVLOOP, attached(lambda: Ubre(format="binary")))

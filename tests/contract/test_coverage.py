@@ -1,0 +1,94 @@
+"""The daily tier of the contract leaves no pair out: protocol and transport, protocol and loop, transport and loop."""
+
+from __future__ import annotations
+
+import inspect
+import itertools
+from collections.abc import Iterator
+from types import ModuleType
+from typing import Any
+
+import anyio
+import pytest
+from attrs import frozen
+
+from tests.loops import FULL, LOOPS, TRIO, on
+
+from . import test_csb, test_jrep, test_protocols, test_tunnels
+
+PROTOCOLS = {"csb", "jrep", "ubre", "uprotocol"}
+
+
+@frozen
+class Place:
+    """One class of the contract."""
+
+    name: str
+    protocol: str
+    outside: str | None
+    """The protocol around it, in a tunnel."""
+    transport: str
+    loops: tuple[str, ...]
+
+
+async def _transport_of(cls: Any) -> str:
+    async with cls.ground() as address:
+        return str(address.partition(":")[0])
+
+
+def places(*modules: ModuleType) -> Iterator[Place]:
+    for module in modules:
+        for name, cls in vars(module).items():
+            if inspect.isclass(cls) and name.startswith("Test"):
+                transport = getattr(cls, "over", None) or anyio.run(_transport_of, cls)
+                outside = cls.outside().name if hasattr(cls, "outside") else None
+                yield Place(name, cls().adapter.name, outside, transport, getattr(cls, "loops", LOOPS))
+
+
+ON_TRANSPORTS = [*places(test_csb, test_jrep, test_protocols)]
+IN_TUNNELS = [*places(test_tunnels)]
+
+
+def test_every_form_of_a_protocol_on_every_transport_runs() -> None:
+    # One class each; what `make test-all` multiplies are the loops alone.
+    assert len(ON_TRANSPORTS) == 25
+    assert all(place.loops for place in [*ON_TRANSPORTS, *IN_TUNNELS])
+    tunnels = {(place.protocol, place.outside, place.transport) for place in IN_TUNNELS}
+    assert tunnels >= {*itertools.product(PROTOCOLS, PROTOCOLS, ["tcp", "ws"])}
+
+
+def test_every_protocol_runs_on_every_loop_and_in_one_place_on_all() -> None:
+    met = {(place.protocol, loop) for place in ON_TRANSPORTS for loop in place.loops}
+    assert met == {*itertools.product(PROTOCOLS, LOOPS)}
+    assert {place.protocol for place in ON_TRANSPORTS if place.loops == LOOPS} == PROTOCOLS
+
+
+def test_every_transport_runs_on_every_loop() -> None:
+    met = {(place.transport, loop) for place in ON_TRANSPORTS for loop in place.loops}
+    assert met == {*itertools.product(["memory", "tcp", "unix", "ws"], LOOPS)}
+
+
+@pytest.mark.parametrize("part", ["protocol", "outside", "transport"])
+def test_every_part_of_a_tunnel_runs_on_every_loop(part: str) -> None:
+    met = {(getattr(place, part), loop) for place in IN_TUNNELS for loop in place.loops}
+    assert met == {*itertools.product({getattr(place, part) for place in IN_TUNNELS}, LOOPS)}
+
+
+class Two:
+    async def test_a_class_runs_on_the_loops_that_it_names(self, anyio_backend: Any) -> None:
+        assert FULL or anyio_backend[0] == "trio"
+
+    async def test_and_its_other_tests_too(self) -> None:
+        pass
+
+
+TestTwo = pytest.mark.anyio(on(TRIO, Two))
+
+
+def test_a_class_that_names_its_loops_was_collected_on_these_alone(request: pytest.FixtureRequest) -> None:
+    ids = [
+        item.name
+        for item in request.session.items
+        if item.nodeid.partition("[")[0].endswith("TestTwo::test_and_its_other_tests_too")
+    ]
+    assert FULL or ids in ([], ["test_and_its_other_tests_too[trio]"])
