@@ -44,7 +44,7 @@ def scheduler(config: Any, log: Any) -> Any:
     """The scheduler of pytest-xdist for these scopes, in the order of the collection."""
     from xdist.scheduler import LoadScopeScheduling
 
-    class Scopes(LoadScopeScheduling):
+    class Scopes(LoadScopeScheduling):  # type: ignore[misc]  # it has no types
         def _split_scope(self, nodeid: str) -> str:
             return scope_of(nodeid)
 

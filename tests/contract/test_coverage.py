@@ -38,8 +38,9 @@ async def _transport_of(cls: Any) -> str:
 
 def places(*modules: ModuleType) -> Iterator[Place]:
     for module in modules:
-        for name, cls in vars(module).items():
-            if inspect.isclass(cls) and name.startswith("Test"):
+        for name, value in vars(module).items():
+            if inspect.isclass(value) and name.startswith("Test"):
+                cls: Any = value
                 transport = getattr(cls, "over", None) or anyio.run(_transport_of, cls)
                 outside = cls.outside().name if hasattr(cls, "outside") else None
                 yield Place(name, cls().adapter.name, outside, transport, getattr(cls, "loops", LOOPS))

@@ -90,6 +90,6 @@ def core_of(suite: type[Any]) -> type[Any]:
 
 # The places of the three in their tables, added up: so that each of them meets each loop.
 for place in itertools.product(range(len(PROTOCOLS)), range(len(PROTOCOLS)), range(len(OVER))):
-    inside, outside, where = (list(names)[at] for names, at in zip((PROTOCOLS, PROTOCOLS, OVER), place, strict=True))
+    inside, outside, where = list(PROTOCOLS)[place[0]], list(PROTOCOLS)[place[1]], list(OVER)[place[2]]
     suite = core_of(tunnelled(PROTOCOLS[inside], PROTOCOLS[outside], OVER[where]))
     globals()[f"Test{inside}In{outside}Over{where}"] = on(LOOPS[sum(place) % len(LOOPS)], suite)
