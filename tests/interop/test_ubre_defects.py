@@ -457,7 +457,11 @@ async def test_15_whatever_a_handler_raises_is_answered(raised: Exception, debug
         assert bus.stats().running == 0
 
 
-@pytest.mark.parametrize("returned", [object(), {1: object()}, float("nan"), "\ud800", b"bytes", 2**80], ids=repr)
+@pytest.mark.parametrize(
+    "returned",
+    [object(), {1: object()}, float("nan"), "\ud800", b"bytes", 2**80],
+    ids=["object", "dict", "nan", "surrogate", "bytes", "int"],
+)
 async def test_15_whatever_a_handler_returns_is_answered(returned: Any) -> None:
     bus = plant()
 

@@ -150,7 +150,7 @@ ANYTHING = (
 )
 
 
-@pytest.mark.parametrize("adapter", [Jrep(), Jrep(values="plain"), Jrep(types="strict")], ids=str)
+@pytest.mark.parametrize("adapter", [Jrep(), Jrep(values="plain"), Jrep(types="strict")], ids=["errai", "plain", "strict"])
 @given(frame=ANYTHING)
 def test_any_bytes_give_messages_or_a_remote_protocol_error(adapter: Jrep, frame: bytes) -> None:
     try:
