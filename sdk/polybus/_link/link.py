@@ -1,68 +1,120 @@
 """One connection: a session joined to a transport, with its peers and its ups and downs.
 
 A transport reports to its link. On the way in it hands messages to its peers, on the way out it takes them from the peers
-to the session; there is no queue and no task in between, unless the connection is slow or down: then messages wait in the
-outbox. What leaves is in `outflow`, what comes in is in `inflow`; its life is here.
+to the session; there is no queue and no task in between, unless the connection is slow or down: then messages wait in a
+`SendQueue`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, cast
+import logging
+import math
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Final, cast
 
-from .._core.memory import Account
+from .._core.memory import Account, Share
+from .._peer import dispatch
 from .._peer.peer import Peer
-from ..errors import Forbidden, Unauthorized
-from ..events import LinkDown, LinkUp
-from ..plugins import Closed, Handshake, Identity, TransportFeatures
-from .inflow import Attachment, Inflow
+from .._util.violation_counter import Offences, too_many
+from ..errors import (
+    BusError,
+    Disconnected,
+    Forbidden,
+    QueueFull,
+    RequestError,
+    TooLarge,
+    Unauthorized,
+    Unsupported,
+    another,
+)
+from ..events import FrameRefused, LinkDown, LinkUp, PeerSlow
+from ..message import Kind, Message
+from ..plugins import (
+    Closed,
+    CloseWanted,
+    CodecFeatures,
+    Handshake,
+    Identity,
+    PeerClosed,
+    PeerOpened,
+    Ready,
+    Refused,
+    TransportFeatures,
+    Undelivered,
+)
 from .multiplexer import Crowd, expiry
-from .outflow import State
+from .receiver import ConnectionReceiver
+from .recording import Taps
+from .send_queue import SendQueue
+from .state import State
 
 if TYPE_CHECKING:
     from .._bus.bus import Bus
     from .._core.runtime import Runtime
     from .._core.services import Services
+    from .._rpc.reply import Reply
+    from ..body import BodyFormat
     from ..capture.record.recorder import Recorder
-    from ..capture.record.taps import Tap
-    from ..plugins import ProtocolAdapter, Receiver, Role, Session, Transport
-    from .outbox import Outbox
+    from ..plugins import Codec, ProtocolAdapter, Receiver, Role, Session, Transport
 
 __all__ = ["Link", "State"]
 
+logger: logging.Logger = logging.getLogger("polybus.link")
 
-class Link(Inflow):
+_ANSWERS: Final = (Kind.RESPONSE, Kind.ERROR)
+
+
+class Link:
     """A connection that this bus opened (it may come back) or accepted (it ends once)."""
 
     __slots__ = (
         "_arriving",
-        "_attachment",
-        "_bare",
+        "_closing",
+        "_offences",
+        "_peer",
+        "_receiver",
         "_since",
         "_taps",
+        "_wanted",
+        "adapter",
+        "alike",
+        "bodies",
+        "bus",
+        "carries_headers",
+        "crowd",
+        "deferred",
         "expires",
+        "flowing",
+        "format",
+        "format_for",
         "handshake",
         "identity",
+        "initiates",
         "on_down",
         "on_up",
+        "opened",
+        "outbox",
+        "paused",
         "recorder",
         "renews",
+        "runtime",
+        "send_framed",
         "serves",
+        "services",
+        "session",
+        "share",
+        "shared",
+        "slow",
+        "state",
+        "stuck",
+        "transport",
+        "unwritten",
+        "urgency",
+        "url",
         "was_up",
+        "when_full",
     )
-
-    # Declared in `Backlog`; again here for type checkers, because all parts set them.
-    flowing: bool
-    paused: bool
-    session: Session | None
-    state: State
-    transport: Transport | None
-    crowd: Crowd | None
-    initiates: bool
-    outbox: Outbox | None
-    _closing: Closed | None
-    _wanted: bool
-    _peer: Peer | None
 
     def __init__(
         self,
@@ -78,7 +130,54 @@ class Link(Inflow):
         identity: Identity | None = None,
         handshake: Handshake | None = None,
     ) -> None:
-        super().__init__(bus, services, runtime, adapter, url, opened, when_full)
+        self.bus: Bus = bus
+        self.services: Services = services
+        self.runtime: Runtime = runtime
+        self.adapter: ProtocolAdapter = adapter
+        self.url: str = url
+        self.opened: bool = opened
+        """Whether this bus has dialled (and not accepted) the connection."""
+        self.when_full: str = when_full
+        self.state: State = State.CONNECTING
+        self.session: Session | None = None
+        self.transport: Transport | None = None
+        self.carries_headers: bool = True
+        """Whether its wire has headers: known since the first session, also while the link is down."""
+        self.shared: Codec | None = None
+        """The codec, where a publication has the same frame on all its sessions."""
+        self.alike: tuple[Codec, type[Transport], str] | None = None
+        """What a publication's bytes depend on, where they are the same on all links alike: they are made once."""
+        self.send_framed: Callable[[bytes, int], None] | None = None
+        """Writes such bytes."""
+        self.outbox: SendQueue | None = None
+        self.paused: bool = False
+        self.flowing: bool = False
+        """Up, not paused, and nothing waits: messages go straight to the session."""
+        self.share: Share | None = None if opened else Share()
+        """Of `Limits.total_bytes`. What this application itself has connected to is not held back for others."""
+        self.slow: int = 0
+        """Publications dropped since the peer was last keeping up."""
+        self.unwritten: Account = Account(runtime, share=self.share)
+        """What the connection held when it last asked for a pause."""
+        self.bodies: Account = Account(runtime, share=self.share)
+        """Large bodies of requests that run."""
+        self.stuck: dict[Peer, None] = {}
+        """Peers whose requests wait until this connection takes answers again."""
+        self.crowd: Crowd | None = None
+        """The peers of a connection that carries many."""
+        self.initiates: bool = True
+        """Whether this side may begin requests and publications."""
+        self._peer: Peer | None = None
+        self._closing: Closed | None = None
+        self._wanted = False  # the end was not this application's wish: an opened link comes back
+        codec = adapter.codec(runtime.limits)
+        self.format: BodyFormat = codec.formats[0]
+        self.urgency: Callable[[Message], int] | None = CodecFeatures.of(codec).urgency
+        """How urgent a message is, where the wire has priorities."""
+        self.format_for: Callable[[Any, str | int], BodyFormat] = codec.format_for
+        self.deferred: list[Callable[[], None]] = []
+        """What is to be done when all that came in at once has been looked at."""
+        self._offences = Offences()
         self.serves: tuple[str | int, ...] = serves
         self.identity: Identity | None = identity
         self.handshake: Handshake | None = handshake
@@ -90,14 +189,13 @@ class Link(Inflow):
         self.recorder: Recorder | None = None
         """Records this link, besides those that record the whole bus."""
         self._arriving: Account | None = None
-        self._attachment: Attachment | None = None
-        self._taps: list[Tap] = []
-        self._bare: tuple[Session, Transport] | None = None  # what they are around
+        self._receiver: ConnectionReceiver | None = None
+        self._taps: Taps | None = None
         self._since = 0.0
         self.expires = expiry(identity, runtime)
         runtime.links[self] = None
 
-    # -- peers -----------------------------------------------------------------------------------------------------------
+    # -- who is there ----------------------------------------------------------------------------------------------------
 
     @property
     def peer(self) -> Peer | None:
@@ -115,6 +213,26 @@ class Link(Inflow):
     def ends(self) -> Closed | None:
         """Why it is over, or is about to be, and does not come back."""
         return self._closing if self.state is State.CLOSED or not self._wanted else None
+
+    @property
+    def upstream(self) -> bool:
+        """Whether there is one peer and this bus has dialled it: a server of ours, not clients behind a broker."""
+        return self.opened and self.crowd is None
+
+    @property
+    def address(self) -> str:
+        """Of the other end."""
+        return self.transport.address if self.transport is not None else self.url
+
+    @property
+    def takes_answers(self) -> bool:
+        """Whether requests of its peers may begin: there is no more than a little that they have not read."""
+        return self.outbox is None or self.outbox.takes_answers
+
+    @property
+    def unread(self) -> int:
+        """Bytes of answers and the like that have not been taken, as far as that is known."""
+        return self.unwritten.held + (0 if self.outbox is None else self.outbox.kept_bytes)
 
     # -- life ------------------------------------------------------------------------------------------------------------
 
@@ -136,38 +254,29 @@ class Link(Inflow):
         self._since = now
         self.state = State.CONNECTING
         session.start(now)
-        if self._attachment is not None:
-            self._attachment.over()
-        self._attachment = Attachment(self, transport, session)
+        if self._receiver is not None:
+            self._receiver.over()
+        self._receiver = ConnectionReceiver(self, transport, session)
         if self.urgency is not None:
             TransportFeatures.of(transport).keep_short()
-        transport.start(cast("Receiver", self._attachment))  # pyright takes an attribute that is a function for a method
+        transport.start(cast("Receiver", self._receiver))  # pyright takes an attribute that is a function for a method
         self._take_events(now)
         self.flush()
 
     def record(self, recorder: Recorder) -> None:
         """Write down every frame of this connection from now on. Not to be called while a frame is being handled."""
-        if self.session is not None and self.transport is not None and all(tap.recorder is not recorder for tap in self._taps):
-            if not self._taps:
-                self._bare = self.session, self.transport
-            self._taps.append(recorder.tap(self.adapter, self.transport, opened=self.opened))
-            self._wrap()
+        if self.session is not None and self.transport is not None:
+            taps = self._taps = self._taps or Taps(self.session, self.transport)
+            if taps.add(recorder, self.adapter, self.transport, opened=self.opened):
+                self._wrap(taps)
 
     def unrecord(self, recorder: Recorder) -> None:
         """Write down nothing more. Not to be called while a frame is being handled."""
-        if self.session is not None and any(tap.recorder is recorder for tap in self._taps):
-            self._taps = [tap for tap in self._taps if tap.recorder is not recorder]
-            self._wrap()
+        if self.session is not None and self._taps is not None and self._taps.remove(recorder):
+            self._wrap(self._taps)
 
-    def _wrap(self) -> None:
-        """Put all who write down around the session and the transport, which otherwise know nothing of it."""
-        session: Any
-        transport: Any
-        session, transport = self._bare or (None, None)
-        for tap in self._taps:
-            session, transport = tap.around(session, transport)
-        self.session = session
-        self.transport = transport
+    def _wrap(self, taps: Taps) -> None:
+        self.session, self.transport = taps.around()
         if self.state is State.UP:
             self.set_shared()
 
@@ -221,7 +330,420 @@ class Link(Inflow):
         else:
             self._ended(why)
 
-    # -- what the connection reports -------------------------------------------------------------------------------------
+    def tick(self, now: float) -> None:
+        """About once a second."""
+        transport, session = self.transport, self.session
+        if self.expires is not None and self.expires <= now:
+            self.expires = None
+            self._closing = Closed(4401, "the identity has expired", Unauthorized("the identity has expired"))
+            self.close(4401, "the identity has expired: authenticate again")
+        if transport is not None and self.state is not State.DOWN:
+            transport.tick(now)
+            self._charge_arrival(transport)
+        if self.crowd is not None:
+            self.crowd.tick(now)
+        limit = self.runtime.limits.handshake_timeout
+        if self.state is State.CONNECTING and not self.opened and now - self._since > limit:
+            self.abort(Closed(1002, f"the {self.adapter.name} handshake did not complete in {limit:g} s"))
+        if session is not None and self.session is session:
+            due = session.next_tick()
+            if due is not None and due <= now:
+                session.tick(now)
+                self._take_events(now)
+                if self.deferred:
+                    self._do_deferred()
+                self.flush()
+
+    # -- what comes in ---------------------------------------------------------------------------------------------------
+
+    def frames_received(self, frames: Sequence[bytes]) -> None:
+        session = self.session
+        if session is None:
+            return
+        now = self.runtime.time()
+        receive = session.receive
+        try:
+            for frame in frames:
+                receive(frame, now)
+            self._take_events(now)
+            if self.deferred:
+                self._do_deferred()
+            self.flush()
+        except BaseException as error:
+            self.broken()
+            if not isinstance(error, Exception):
+                raise  # Ctrl-C, in a hook
+
+    @property
+    def ending(self) -> bool:
+        """Whether nothing more is looked at."""
+        return self._closing is not None or self.session is None
+
+    def _do_deferred(self) -> None:
+        deferred, self.deferred = self.deferred, []
+        for act in deferred:
+            act()
+
+    def broken(self) -> None:
+        """A mistake of ours, or of a plugin: it costs this link, and neither the event loop nor the others."""
+        logger.exception("polybus: what came from %s could not be handled; its link is cut", self.address)
+        self.abort(Closed(1011, "an internal error"), comes_back=True)
+
+    def _take_events(self, now: float) -> None:
+        session = self.session
+        assert session is not None
+        receive = dispatch.receive
+        for event in session.events():
+            if isinstance(event, Message):
+                peer = self._peer or self._peer_of(event.peer)
+                if peer is None:  # it was sent away, has never been opened, or waits to be let in
+                    if self.crowd is not None:
+                        self.crowd.hold(event)
+                    continue
+                event.peer = peer
+                receive(peer, event, now)
+            else:
+                self._session_event(event, now)
+                if self._closing is not None:
+                    return  # what came after the offence is not looked at
+            if self.session is not session:
+                return
+
+    def _peer_of(self, key: Any) -> Peer | None:
+        if self.crowd is None:
+            return self._peer
+        return self.crowd.peers.get(key)
+
+    def receive_all(self, messages: list[Message]) -> None:
+        """What one of many has said before it was let in."""
+        now = self.runtime.time()
+        for message in messages:
+            peer = self._peer_of(message.peer)
+            if peer is not None:
+                message.peer = peer
+                dispatch.receive(peer, message, now)
+        if self.deferred:
+            self._do_deferred()
+        self.flush()
+
+    def _session_event(self, event: Any, now: float) -> None:
+        if isinstance(event, Ready):
+            self._ready(event.bare)
+        elif isinstance(event, Refused):
+            self.refused(event.error.reason, str(event.error), now)
+            if event.answer is not None:
+                self._answer_refused(event.answer, event.peer_key, now)
+            if event.error.reply_id is not None and (peer := self._peer_of(event.peer_key)) is not None:
+                peer.answered_badly(event.error)
+        elif isinstance(event, Undelivered):
+            self.services.counters.dropped += 1
+            text = f"{event.reason}: {event.text}" if event.text else event.reason
+            peer = self._peer_of(event.message.peer)
+            self.services.dead_letter(peer, event.message, event.code, text)
+            if peer is not None and event.message.kind in _ANSWERS:
+                peer.answered_in_vain(event.message.id, text)
+        elif isinstance(event, PeerOpened):
+            if self.crowd is not None:
+                self.crowd.opened(event, now)
+        elif isinstance(event, PeerClosed):
+            if self.crowd is not None:
+                self.crowd.closed(event.key, event.reason)
+        elif isinstance(event, CloseWanted):
+            self.flush()
+            if self._closing is None:
+                self._closing = Closed(event.code, event.reason, event.error)
+                self._wanted = True
+            self.flowing = False
+            if self.transport is not None:
+                self.transport.close(event.code, event.reason)
+
+    def _answer_refused(self, answer: Message, key: Any, now: float) -> None:
+        """Answer what was malformed, unless its id is in flight: who asked that would take this for the answer."""
+        peer = self._peer_of(key)
+        in_flight = peer is not None and (answer.id in (peer.calls or ()) or answer.id in (peer.channels or ()))
+        if self.session is not None and not in_flight:
+            with suppress(BusError):  # one of many has gone meanwhile
+                self.session.send(answer, now, key)
+
+    def refused(self, reason: str, text: str, now: float) -> None:
+        """Count one malformed message; too many in a minute end the link."""
+        self.services.counters.malformed += 1
+        count, limit = self._offences.add(now), self.runtime.limits.bad_messages
+        if count == 1:
+            template = "polybus: malformed message from %s dropped: %.200r"
+            self.runtime.warnings.warn(logger, now, template, self.address, text)
+        self.services.emit(FrameRefused(peer=self._peer, reason=reason, text=text))
+        if count > limit and self._closing is None:
+            self._closing = Closed(1008, too_many(limit))
+            self._wanted = True
+            self.flowing = False
+            if self.transport is not None:
+                self.transport.close(1008, self._closing.reason)
+
+    # -- what leaves -----------------------------------------------------------------------------------------------------
+
+    def flush(self) -> None:
+        """Hand what the session has queued to the transport."""
+        session = self.session
+        if session is not None and (frames := session.frames_to_send()):
+            send = self.transport.send  # type: ignore[union-attr]  # a session stands on a transport
+            for frame in frames:
+                send(frame)
+
+    def write(self, message: Message, peer: Peer) -> Any:
+        """Give a message to the session now, whatever the state of the connection.
+
+        Nothing is written to one of many peers that has gone: its key may be another's by now.
+
+        Raises:
+            EncodeError, Unsupported, LocalProtocolError, TooLarge, QueueFull: As `Session.send`.
+        """
+        assert self.session is not None
+        if self.crowd is not None and peer.gone:
+            return None
+        self.services.counters.sent += 1
+        key = self.session.send(message, self.runtime.time(), peer.key)
+        self.flush()
+        return key
+
+    def publish(self, message: Message, peer: Peer, deadline: float) -> bool:
+        """Send a publication or let it wait; False if there is no room (then nothing has happened)."""
+        session = self.session
+        if self.crowd is not None and peer.gone:
+            return True  # nobody will read it
+        if self.flowing and session is not None:
+            self.services.counters.sent += 1
+            codec = self.shared
+            if codec is not None:
+                shared = message.shared
+                frame = shared.get(codec)
+                if frame is None:
+                    frame = self._shared_frame(message, codec)
+                self.transport.send(frame)  # type: ignore[union-attr]  # a session stands on a transport
+            else:
+                session.send(message, self.runtime.time(), peer.key)
+                self.flush()
+            return True
+        self.check_initiates(peer)
+        return self._wait(message, peer, None, deadline, droppable=True)
+
+    def check_initiates(self, peer: Peer) -> None:
+        """
+        Raises:
+            Unsupported: This side may only answer (a plain HTTP server).
+        """
+        if not self.initiates:
+            raise Unsupported(f"{peer!r} can only be answered: on this connection its server begins nothing")
+
+    def publish_alone(self, message: Message, peer: Peer) -> None:
+        """`publish` for a link that is flowing and a publication that goes nowhere else: nothing is kept for others."""
+        codec = self.shared
+        if codec is None:
+            self.write(message, peer)
+            return
+        frame = codec.encode((message,))
+        if len(frame) > self.runtime.limits.message:
+            raise self._too_large(frame)
+        self.services.counters.sent += 1
+        self.transport.send(frame)  # type: ignore[union-attr]  # a flowing link has a transport
+
+    def set_shared(self) -> None:
+        """A session has begun, or its peer is known to be one of ours: find out what of a publication it shares with others."""
+        session, transport = self.session, self.transport
+        assert session is not None and transport is not None
+        can = session.capabilities
+        self.carries_headers = can.headers
+        # Where publications are an extension, what a stranger asked for has a form that strangers read: see the session.
+        known = self.opened or not can.asks_before_publishing or (self._peer is not None and self._peer._extended)
+        self.shared = session.codec if can.shared_publish and known else None
+        features = TransportFeatures.of(transport)
+        self.initiates = can.initiates and features.initiates
+        self.send_framed = features.send_framed
+        self.alike = None
+        if self.shared is not None and self.send_framed is not None and self.when_framed(b"") is not None:
+            self.alike = self.shared, type(transport), session.codec.writes
+
+    def when_framed(self, frame: bytes) -> bytes | None:
+        """The bytes of a frame on this connection, where others alike have the same."""
+        framed: bytes | None = self.transport.framed(frame)  # type: ignore[union-attr]  # asked for where `send_framed` is
+        return framed
+
+    def framed(self, message: Message) -> bytes:
+        """The bytes of a publication on all links alike.
+
+        Raises:
+            EncodeError, Unsupported, TooLarge: The wire cannot carry it.
+        """
+        alike = self.alike
+        assert alike is not None
+        data = self.when_framed(alike[0].encode((message,)))
+        assert data is not None
+        message.shared[alike] = data
+        return data
+
+    def _too_large(self, frame: bytes) -> TooLarge:
+        return TooLarge(f"a publication of {len(frame)} bytes: the limit is {self.runtime.limits.message} (Limits.message)")
+
+    def _shared_frame(self, message: Message, codec: Any) -> bytes:
+        frame: bytes = codec.encode((message,))
+        if len(frame) > self.runtime.limits.message:
+            raise self._too_large(frame)
+        message.shared[codec] = frame
+        return frame
+
+    def request(self, message: Message, reply: Reply[Any], peer: Peer) -> None:
+        """Send a request or let it wait.
+
+        Raises:
+            EncodeError, Unsupported, LocalProtocolError: Misuse; anything else fails the reply.
+        """
+        if self.crowd is not None and peer.gone:
+            reply._fail(Disconnected("the peer has gone", peer.address, False))
+            return
+        if not self.flowing:
+            self.check_initiates(peer)
+            if self.state is State.CLOSED or self._closing is not None:
+                reply._fail(self.disconnected(sent=False))
+            elif self._wait(message, peer, reply, reply.deadline, droppable=False):
+                peer._unsent_reply(reply)
+            else:
+                reply._fail(QueueFull(f"the outbox to {self.address} is full: {self.outbox or 'empty'}"))
+            return
+        self.send_request(message, reply, peer, reply.started)
+        try:
+            self.flush()
+        except TooLarge as error:  # for a connection that takes less than the session does: a tunnel
+            peer.pending.pop(reply.key, None)
+            reply._fail(error)
+
+    def request_ahead(self, message: Message, reply: Reply[Any], peer: Peer) -> None:
+        """Send a request before anything that waits. For a few small ones."""
+        self.send_request(message, reply, peer, reply.started)
+        self.flush()
+
+    def send_request(self, message: Message, reply: Reply[Any], peer: Peer, now: float) -> None:
+        if len(peer.pending) >= self.runtime.limits.pending:
+            reply._fail(QueueFull(f"{len(peer.pending)} requests to {self.address} already wait for their answer"))
+            return
+        try:
+            key = self.session.send(message, now, peer.key)  # type: ignore[union-attr]
+        except (RequestError, QueueFull, Disconnected) as error:
+            reply._fail(error)
+            return
+        self.services.counters.sent += 1
+        reply.key = key
+        reply.sent = True
+        peer.pending[key] = reply
+
+    def answer(self, message: Message, peer: Peer) -> None:
+        """Send what must not be dropped: answers, items, control. A peer that does not read even these loses its link."""
+        if self.flowing or (self.state is State.UP and not self.paused and not self.outbox):
+            self.write(message, peer)
+        elif self.state is State.UP and self._closing is None and not self._wait(message, peer, None, 0.0, droppable=False):
+            self.too_slow(peer, "its outbox is full of answers")
+
+    async def written(self) -> None:
+        """Wait until all that was said so far has left, or the connection is gone. Only where writing takes a while (HTTP):
+        elsewhere what the connection takes has left.
+        """
+        written = TransportFeatures.of(self.transport).written
+        if written is None:
+            return
+        last = self.outbox.last if self.outbox is not None else None
+        while last is not None and last.waits and self.state is State.UP:
+            await self.room(0, math.inf)
+        await written()
+
+    def disconnected(self, *, sent: bool) -> BusError:
+        """Why nothing can be sent any more."""
+        why = self._closing
+        if why is not None and why.error is not None:
+            return another(why.error)
+        return Disconnected(why.reason if why is not None else "the link is closed", self.address, sent)
+
+    # -- what waits ------------------------------------------------------------------------------------------------------
+
+    def too_slow(self, peer: Peer, text: str) -> None:
+        """End the link of a peer that does not read; one of many is sent away alone."""
+        if self.crowd is not None and peer.gone:
+            return
+        self.services.emit(PeerSlow(peer=peer, policy="disconnect", dropped=self.slow))
+        if self.crowd is not None:
+            self.crowd.send_away(peer, 1013, f"too slow: {text}")
+            return
+        self.abort(Closed(1013, f"the peer is too slow: {text}"), comes_back=True)
+
+    def dropped(self, peer: Peer) -> None:
+        self.services.counters.dropped += 1
+        self.slow += 1
+        if self.slow == 1:
+            self.services.emit(PeerSlow(peer=peer, policy=self.when_full, dropped=1))
+
+    def _wait(self, message: Message, peer: Peer, reply: Reply[Any] | None, deadline: float, *, droppable: bool) -> bool:
+        if self.state is State.CLOSED or (self._closing is not None and (reply is not None or not self._wanted)):
+            return True  # nobody will read it; the caller learns from the link's end
+        if self.outbox is None:
+            self.outbox = SendQueue(self)
+        return self.outbox.wait(message, peer, reply, deadline, droppable=droppable)
+
+    @property
+    def takes_more(self) -> bool:
+        """Whether the connection is up and takes what waits."""
+        return self.state is State.UP and not self.paused
+
+    def _update_flow(self) -> None:
+        ready = self.state is State.UP and not self.paused and not self.outbox and self._closing is None
+        self.flowing = ready and self.initiates
+
+    def _drain_outbox(self) -> None:
+        """Write what waits, as far as the connection takes it."""
+        outbox = self.outbox
+        if outbox is not None:
+            outbox.drain()
+            if not len(outbox):
+                self.outbox = None
+                self.runtime.bell.ring()
+        self._update_flow()
+        self.let_begin()
+
+    def let_begin(self) -> None:
+        """Somebody has read: requests that waited for that may begin."""
+        if self.stuck:
+            stuck, self.stuck = self.stuck, {}
+            for peer in stuck:
+                peer.turn_again()
+
+    async def room(self, size: int, deadline: float) -> bool:
+        """Wait until the outbox may have room again. False when the deadline passed or the link ended."""
+        if self.state is State.CLOSED:
+            return False
+        return self.outbox is None or await self.outbox.room(deadline)
+
+    async def room_for_answer(self) -> None:
+        """Let the answer of a handler wait as long as too many others do: it keeps the handler's place meanwhile.
+
+        So a peer that reads gets all it has asked for, however much that is. One that does not read ends at `write_timeout`.
+        """
+        while self.state is State.UP and self.outbox is not None and not self.outbox.takes_answers:
+            await self.room(0, math.inf)
+
+    def pause_writing(self) -> None:
+        self.paused = True
+        self.flowing = False
+        self._charge(self.transport.write_backlog() if self.transport is not None else 0)
+
+    def resume_writing(self) -> None:
+        self.paused = False
+        self._charge(0)
+        if self.slow:
+            self.slow = 0
+        self._drain_outbox()
+
+    def _charge(self, size: int) -> None:
+        """What a stuck connection holds counts in `Limits.total_bytes` like what waits for it."""
+        self.unwritten.charge(size - self.unwritten.held)
+
+    # -- the end ---------------------------------------------------------------------------------------------------------
 
     def closing(self, why: Closed) -> None:
         """No answer can come any more, though the connection is not gone: whoever waits for one is told now."""
@@ -238,20 +760,17 @@ class Link(Inflow):
             why = self._closing if self._closing.error is not None or why.code == 1006 else why
         self._ended(why)
 
-    # -- the end ---------------------------------------------------------------------------------------------------------
-
     def _ended(self, why: Closed) -> None:
         """The connection is gone. An opened link may come back (`on_down` decides), an accepted one is over."""
         if self.state is State.CLOSED:
             return
         before = self.state
-        for tap in self._taps:
-            tap.over(why)
-        if self._taps:
-            self._taps, self._bare = [], None
-        if self._attachment is not None:
-            self._attachment.over()
-            self._attachment = None
+        if self._taps is not None:
+            self._taps.over(why)
+            self._taps = None
+        if self._receiver is not None:
+            self._receiver.over()
+            self._receiver = None
         returns = self._comes_back(why)
         self.state = State.DOWN if returns else State.CLOSED
         self.flowing = False
@@ -284,13 +803,14 @@ class Link(Inflow):
         return self.opened and self.on_down is not None and not final
 
     def _finish(self, why: Closed) -> None:
-        if self.outbox is not None:
-            for entry in self.outbox.clear():
+        outbox, self.outbox = self.outbox, None
+        if outbox is not None:
+            for entry in outbox.clear():
                 if entry.reply is not None:
                     entry.reply._fail(self.disconnected(sent=False))
-            self.outbox = None
-        self._wake_room()
-        self.runtime.timed.pop(self, None)
+            outbox.wake()
+            self.runtime.timed.pop(outbox, None)
+        self.let_begin()
         self.runtime.links.pop(self, None)
         if self.share is not None:
             self.share.leave(self.runtime.addresses)
@@ -310,27 +830,3 @@ class Link(Inflow):
         elif not account.hold(size - account.held):
             text = f"the share of Limits.total_bytes leaves no room for the {size} bytes of a frame which comes slowly"
             self.abort(Closed(1013, text), comes_back=True)
-
-    def tick(self, now: float) -> None:
-        """About once a second."""
-        transport, session = self.transport, self.session
-        if self.expires is not None and self.expires <= now:
-            self.expires = None
-            self._closing = Closed(4401, "the identity has expired", Unauthorized("the identity has expired"))
-            self.close(4401, "the identity has expired: authenticate again")
-        if transport is not None and self.state is not State.DOWN:
-            transport.tick(now)
-            self._charge_arrival(transport)
-        if self.crowd is not None:
-            self.crowd.tick(now)
-        limit = self.runtime.limits.handshake_timeout
-        if self.state is State.CONNECTING and not self.opened and now - self._since > limit:
-            self.abort(Closed(1002, f"the {self.adapter.name} handshake did not complete in {limit:g} s"))
-        if session is not None and self.session is session:
-            due = session.next_tick()
-            if due is not None and due <= now:
-                session.tick(now)
-                self._take_events(now)
-                if self.deferred:
-                    self._do_deferred()
-                self.flush()

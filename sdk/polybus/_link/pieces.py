@@ -11,7 +11,7 @@ from ..plugins import TransportFeatures
 
 if TYPE_CHECKING:
     from ..plugins import Transport
-    from .inflow import Inflow
+    from .link import Link
 
 __all__ = ["Pieces"]
 
@@ -33,7 +33,7 @@ class Pieces:
 
     __slots__ = ("_bytes", "_link", "_pieces", "_transport", "_waiting")
 
-    def __init__(self, link: Inflow, transport: Transport, pieces: Callable[[bytes], Sequence[bytes]]) -> None:
+    def __init__(self, link: Link, transport: Transport, pieces: Callable[[bytes], Sequence[bytes]]) -> None:
         self._link = link
         self._transport = transport
         self._pieces = pieces

@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any
 import anyio
 
 from .._core.memory import Account
-from .._link.outbox import Outbox, Waiting
+from .._link.send_queue import SendQueue
 from ..errors import BusError
 
 if TYPE_CHECKING:
+    from .._link.outbox import Waiting
     from ..message import Message
     from .peer import Peer
 
@@ -30,7 +31,7 @@ class Deliveries:
     def __init__(self, peer: Peer) -> None:
         link = peer.link
         self._peer = peer
-        self._box = Outbox(link.runtime.limits, link.runtime, link.share)
+        self._box = SendQueue(link)
         self._deciding = Account(link.runtime, share=link.share)
         """The publication that is being decided about."""
         self._publishers: list[Any] = []
@@ -38,16 +39,15 @@ class Deliveries:
     def begin(self, message: Message, deadline: float, allowed: Awaitable[bool]) -> Waiting:
         """The first publication, about which `authorize` has been asked."""
         peer = self._peer
-        entry = peer.link.entry(message, peer, deadline)
+        entry = self._box.entry(message, peer, deadline)
         peer.undelivered = self
         peer.spawn(self._run, entry, allowed)
         return entry
 
     def add(self, message: Message, deadline: float) -> Waiting:
         """One more, behind the others."""
-        link = self._peer.link
-        entry = link.entry(message, self._peer, deadline)
-        if link.make_room(self._box, entry):
+        entry = self._box.entry(message, self._peer, deadline)
+        if self._box.make_room(entry):
             self._box.add(entry)
         else:
             entry.waits = False  # dropped by the policy, and counted
