@@ -94,7 +94,6 @@ BOUNDS: dict[str, str] = {
     "_pubsub.queue._overflow": "Limits.queue_bytes; charged",
     "_pubsub.queue._queue": "`queue` messages and Limits.queue_bytes, and what is held back; charged",
     "_pubsub.queue._room": OURS,
-    "_link.link._taps": "as bus._recorders, and one",
     "_link.link.deferred": "one for each channel of the link, for the time of one chunk",
     "_bridge.bridge._entered": "two buses",
     "_bridge.route_side._known": "1,024 subjects, then it is emptied",
