@@ -34,7 +34,7 @@ BOUNDS: dict[str, str] = {
     "broker.registry.servers": "Limits.peers",
     "_bus.bus._entrances": OURS,
     "_bus.bus._passages": OURS,
-    "_bus.bus._recorders": OURS,
+    "_core.services.recorders": OURS,
     "_bus.lifecycle._guests": OURS,
     "_link.pieces._waiting": "one frame and 1 MiB behind it: then all is handled at once",
     "protocols.csb.crowded._early": "Limits.queue_bytes, then the connection ends",

@@ -126,7 +126,15 @@ def _context_in_a_thread(bus: Bus, message: Message, deadline: float | None) -> 
     return BlockingContext(bus, message, deadline)
 
 
+def _cloudevents() -> Any:
+    """The translator between messages and events of the ``cloudevents`` package: loaded when it is first asked for."""
+    from .protocols import uprotocol
+
+    return uprotocol
+
+
 Execution.context_in_a_thread = staticmethod(_context_in_a_thread)
+Message.cloudevents = staticmethod(_cloudevents)
 
 
 def __getattr__(name: str) -> Any:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import enum
-from importlib import import_module
-from typing import TYPE_CHECKING, Any, Final, Generic
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic
 
 from attrs import define, field
 
@@ -92,6 +91,9 @@ class Message(Generic[T_co]):
     _shared: dict[Any, bytes] | None = field(default=None, init=False)
     expires: float | None = field(default=None, init=False)
 
+    # A function that loads `polybus.protocols.uprotocol`, a floor above: handed in by the package.
+    cloudevents: ClassVar[Any]
+
     @property
     def attributes(self) -> dict[str, Any]:
         """What only that wire knows; empty where there is nothing."""
@@ -163,8 +165,7 @@ class Message(Generic[T_co]):
             LocalProtocolError: It breaks a rule, for example a request without ttl; the text names it.
             Unsupported: There is no event for this kind of message.
         """
-        border = import_module("polybus.protocols.uprotocol")  # a floor above; loaded when somebody asks
-        event: BaseCloudEvent = border.to_cloudevent(self, entity=entity)
+        event: BaseCloudEvent = Message.cloudevents().to_cloudevent(self, entity=entity)
         return event
 
     @classmethod
@@ -178,8 +179,7 @@ class Message(Generic[T_co]):
         Raises:
             RemoteProtocolError: It breaks a rule; the error names it.
         """
-        border = import_module("polybus.protocols.uprotocol")
-        message: Message = border.from_cloudevent(event, mode=mode)
+        message: Message = cls.cloudevents().from_cloudevent(event, mode=mode)
         return message
 
     def with_headers(self, headers: dict[str, str] | None) -> Message:

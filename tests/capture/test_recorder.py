@@ -28,6 +28,7 @@ import pyarrow as pa
 import pytest
 
 from polybus import Backoff, Bus, LocalProtocolError, connect, sync
+from polybus._link.link import Link
 from polybus.capture import Capture, CaptureError, Recorder, Recording, decode, make_recorder
 from polybus.capture.record.gaps import Gap
 from polybus.capture.record.packing import Packer
@@ -1000,18 +1001,18 @@ async def test_a_recording_is_entered_once_and_says_so(tmp_path: Path) -> None:
 async def test_a_recording_that_is_cancelled_while_it_begins_leaves_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    between_turns = Recording._between_turns
+    for_each_link = Recording._for_each_link
 
-    async def cancelled(self: Recording, change: Callable[[], None]) -> None:
+    async def cancelled(self: Recording, change: Callable[[Link], None]) -> None:
         group.cancel_scope.cancel()  # its thread is there, and links are about to be told
-        await between_turns(self, change)
+        await for_each_link(self, change)
 
-    monkeypatch.setattr(Recording, "_between_turns", cancelled)
+    monkeypatch.setattr(Recording, "_for_each_link", cancelled)
     async with pair(_server("ubre")) as client:
         async with anyio.create_task_group() as group:
             await client.record(tmp_path).__aenter__()
         assert group.cancel_scope.cancelled_caught
-        assert client._recorders == []
+        assert client._services.recorders == []
         assert not _threads()
 
 

@@ -6,8 +6,7 @@ import os
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager
 from datetime import timedelta
-from importlib import import_module
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from .._core.access import Authenticate, Authorize
 from .._core.executor import Middleware
@@ -16,13 +15,11 @@ from .._tunnel.endpoint import Entrance
 from .._validation import check_callable, check_type, shown
 from ..events import BusEvent
 from ..limits import Limits
+from ..plugins.registry import make_recorder
 from ..stats import Stats
 from .lifecycle import Lifespan
 from .publishing import Publishing
-
-if TYPE_CHECKING:
-    from ..capture.record.recorder import Recorder
-    from ..capture.record.recording import Recording
+from .recording import Recording
 
 __all__ = ["Bus", "Middleware"]
 
@@ -68,7 +65,6 @@ class Bus(Publishing):
         )
         super().__init__(self, services, lifespan)
         self._deliver = self._distribution.deliver
-        self._recorders: list[Recorder] = []
         self._checked: set[str | int] = set()
         self._entrances: list[Entrance] = []
         self._passages: list[Any] = []
@@ -103,10 +99,8 @@ class Bus(Publishing):
             TypeError, ValueError: An argument is not what it should be.
             CaptureError: (on entering) The folder cannot be made or written.
         """
-        capture: Any = import_module("polybus.capture")  # floors above; loaded when somebody asks
-        recorder = capture.make_recorder(path, max_bytes=max_bytes, max_age=max_age, bodies=bodies, redact=redact)
-        recording: AbstractAsyncContextManager[Recording] = capture.Recording(self, recorder)
-        return recording
+        recorder = make_recorder(path, max_bytes=max_bytes, max_age=max_age, bodies=bodies, redact=redact)
+        return Recording(self._services, recorder)
 
     # -- running handlers ------------------------------------------------------------------------------------------------
 

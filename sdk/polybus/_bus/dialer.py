@@ -7,7 +7,6 @@ import logging
 import os
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import AsyncExitStack
-from importlib import import_module
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -23,13 +22,14 @@ from ..errors import ConnectFailed, Disconnected, Forbidden, RequestError, Unaut
 from ..events import LinkRetrying
 from ..headers import check_handshake_headers
 from ..plugins import Closed, Connector, DialOptions, EndpointFeatures, ProtocolAdapter, ProtocolFeatures, TransportFeatures
+from ..plugins.registry import make_recorder
 from ..plugins.targets import check_serves, check_tls, resolve_target
 
 if TYPE_CHECKING:
     import ssl
 
     from .._core.runtime import Runtime
-    from ..capture.record.recorder import Recorder
+    from ..plugins.recording import Recorder
     from .bus import Bus
 
 __all__ = ["Connecting", "Headers"]
@@ -92,7 +92,7 @@ class Connecting:
         self._wait = seconds(wait, "wait", endless=True)
         self._recorder: Recorder | None = None
         if record is not None:
-            self._recorder = import_module("polybus.capture").make_recorder(record)  # floors above; loaded when asked for
+            self._recorder = make_recorder(record)
             for sibling in self._siblings:
                 sibling._recorder = self._recorder
         self._records = record is not None

@@ -16,6 +16,7 @@ from .executor import Execution
 
 if TYPE_CHECKING:
     from ..message import Message
+    from ..plugins.recording import Recorder
     from .runtime import Runtime
 
 __all__ = ["Services"]
@@ -27,7 +28,20 @@ _KEPT: Final = 4096
 class Services:
     """Limits, counters, events, access, execution of handlers, and the runtime: handed to each part in place of the bus."""
 
-    __slots__ = ("access", "authorize", "bus", "counters", "debug", "emit", "events", "executor", "id", "limits", "runtime")
+    __slots__ = (
+        "access",
+        "authorize",
+        "bus",
+        "counters",
+        "debug",
+        "emit",
+        "events",
+        "executor",
+        "id",
+        "limits",
+        "recorders",
+        "runtime",
+    )
 
     def __init__(
         self, bus: Any, limits: Limits, *, authenticate: Authenticate | None, authorize: Authorize | None, debug: bool
@@ -44,6 +58,8 @@ class Services:
         self.access: Authority = Authority(authenticate, authorize, limits.handshake_timeout)
         self.authorize: Authorize | None = authorize
         self.executor: Execution = Execution(self)
+        self.recorders: list[Recorder] = []
+        """Recorders of every link."""
         self.runtime: Runtime | None = None
         """Present while the bus is entered."""
 

@@ -55,8 +55,8 @@ if TYPE_CHECKING:
     from .._core.services import Services
     from .._rpc.reply import Reply
     from ..body import BodyFormat
-    from ..capture.record.recorder import Recorder
     from ..plugins import Codec, ProtocolAdapter, Receiver, Role, Session, Transport
+    from ..plugins.recording import Recorder
 
 __all__ = ["Link", "State"]
 
@@ -244,7 +244,7 @@ class Link:
         self.transport = transport
         if self.share is not None:
             self.share.join(self.runtime.addresses, transport.address)
-        for recorder in (*self.bus._recorders, self.recorder):
+        for recorder in (*self.services.recorders, self.recorder):
             if recorder is not None:
                 self.record(recorder)
         transport, session = self.transport, self.session

@@ -5,9 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from ..capture.record.recorder import Recorder
-    from ..capture.record.taps import Tap
     from ..plugins import Closed, ProtocolAdapter, Session, Transport
+    from ..plugins.recording import Recorder, Tap
 
 __all__ = ["Taps"]
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import AsyncIterator, Callable, Iterable
-from importlib import import_module
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
@@ -17,7 +16,7 @@ from .._util.http_status import HttpStatus
 from ..errors import LocalProtocolError
 from ..limits import Limits
 from ..plugins import Closed, Listening, ListenOptions, Receiver, Transport
-from ..plugins.registry import resolve_url
+from ..plugins.registry import make_recorder, resolve_url
 from ..transports._stream.sockets import is_loopback
 from .connections import ClientEnd, Door, ServerEnd
 from .events import BrokerEvent
@@ -28,7 +27,7 @@ if TYPE_CHECKING:
     import ssl
 
     from .._util.event_loop import Loop
-    from ..capture.record.recorder import Recorder
+    from ..plugins.recording import Recorder
 
 __all__ = ["Broker"]
 
@@ -182,8 +181,7 @@ class Broker:
         return server
 
     def _new_recorder(self) -> Recorder | None:
-        # Floors above; loaded when asked for.
-        return None if self._record is None else import_module("polybus.capture").make_recorder(self._record)
+        return None if self._record is None else make_recorder(self._record)
 
     def _listens_in(self, transport: Transport) -> tuple[Transport, Callable[[Receiver], Receiver]]:
         assert self._recorder is not None

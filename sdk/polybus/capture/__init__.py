@@ -6,12 +6,12 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from .._bus.recording import Recording as Recording
+    from ..plugins.recording import RecorderStats as RecorderStats
     from .decoding.decoder import Decoded as Decoded
     from .decoding.decoder import decode as decode
     from .errors import CaptureError as CaptureError
     from .record.recorder import Recorder as Recorder
-    from .record.recorder import RecorderStats as RecorderStats
-    from .record.recording import Recording as Recording
     from .record.recording import make_recorder as make_recorder
     from .record.redaction import redact_default as redact_default
     from .replaying.player import Replayed as Replayed
@@ -55,28 +55,28 @@ __all__ = [
 ]
 
 _HOMES = {
-    "Batch": "store.reader",
-    "Capture": "store.reader",
-    "CaptureError": "errors",
-    "Decoded": "decoding.decoder",
-    "Position": "store.reader",
-    "Recorder": "record.recorder",
-    "RecorderStats": "record.recorder",
-    "Recording": "record.recording",
-    "decode": "decoding.decoder",
-    "make_recorder": "record.recording",
-    "redact_default": "record.redaction",
-    "Replayed": "replaying.player",
-    "Selection": "replaying.player",
-    "replay": "replaying.player",
-    "Info": "store.inspection",
-    "Recovered": "store.recovery",
-    "Verdict": "store.inspection",
-    "compact": "store.export",
-    "export": "store.export",
-    "info": "store.inspection",
-    "recover": "store.recovery",
-    "verify": "store.inspection",
+    "Batch": ".store.reader",
+    "Capture": ".store.reader",
+    "CaptureError": ".errors",
+    "Decoded": ".decoding.decoder",
+    "Position": ".store.reader",
+    "Recorder": ".record.recorder",
+    "RecorderStats": "..plugins.recording",
+    "Recording": ".._bus.recording",
+    "decode": ".decoding.decoder",
+    "make_recorder": ".record.recording",
+    "redact_default": ".record.redaction",
+    "Replayed": ".replaying.player",
+    "Selection": ".replaying.player",
+    "replay": ".replaying.player",
+    "Info": ".store.inspection",
+    "Recovered": ".store.recovery",
+    "Verdict": ".store.inspection",
+    "compact": ".store.export",
+    "export": ".store.export",
+    "info": ".store.inspection",
+    "recover": ".store.recovery",
+    "verify": ".store.inspection",
 }
 
 
@@ -90,7 +90,7 @@ def __getattr__(name: str) -> Any:
     if home is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     try:
-        return getattr(import_module(f"{__name__}.{home}"), name)
+        return getattr(import_module(home, __name__), name)
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] not in ("pyarrow", "numpy"):
             raise

@@ -14,7 +14,10 @@ from .._validation import without_password
 from .features import EndpointFeatures, ProtocolFeatures
 
 if TYPE_CHECKING:
+    import os
+
     from . import HttpBinding, ProtocolAdapter, TransportAdapter, WebEndpoint
+    from .recording import Recorder
 
 __all__ = [
     "SplitUrl",
@@ -24,6 +27,7 @@ __all__ = [
     "find_transport",
     "find_web_endpoint",
     "join_url",
+    "make_recorder",
     "resolve_url",
     "split_url",
 ]
@@ -50,7 +54,8 @@ _BINDINGS = {
     "jrep": "polybus.bindings.jrep_http.binding:JrepHttp",
     "uprotocol": "polybus.bindings.cloudevents_http.binding:CloudEventsHttp",
 }
-_KNOWN = {"protocols": _PROTOCOLS, "transports": _TRANSPORTS, "bindings": _BINDINGS}
+_RECORDERS = {"capture": "polybus.capture:make_recorder"}
+_KNOWN = {"protocols": _PROTOCOLS, "transports": _TRANSPORTS, "bindings": _BINDINGS, "recorders": _RECORDERS}
 
 _OVER_HTTP = frozenset({"http", "https"})
 """Transports that carry no frames of a protocol, but its `HttpBinding`."""
@@ -194,6 +199,16 @@ def find_web_endpoint(adapter: ProtocolAdapter, path: str) -> WebEndpoint | None
     if make is None and (binding := find_http_binding(adapter)) is not None:
         make = binding.from_options({}).web_endpoint
     return None if make is None else make(path)
+
+
+def make_recorder(path: str | os.PathLike[str], **options: Any) -> Recorder:
+    """A recorder, not open yet; `polybus.capture.make_recorder` has the options.
+
+    Raises:
+        ImportError: pyarrow is not installed.
+        TypeError, ValueError: An argument is not what it should be.
+    """
+    return cast("Recorder", _load("recorders", "capture")(path, **options))
 
 
 @cache

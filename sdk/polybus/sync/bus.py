@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 
     from .._bus.bus import Bus
     from .._bus.dialer import Headers
+    from .._bus.recording import Recording
     from .._handlers.router import WhenFull
     from ..backoff import Backoff
-    from ..capture.record.recording import Recording
     from ..events import BusEvent
     from ..plugins import Connector, ProtocolAdapter
     from ..stats import Stats

@@ -16,9 +16,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
 
-from attrs import frozen
-
 from ...errors import LocalProtocolError
+from ...plugins.recording import RecorderStats
 from ..errors import CaptureError
 from ..writer.process import WriterProcess, possible
 from .row_buffer import Waiting
@@ -29,28 +28,12 @@ if TYPE_CHECKING:
     from ..writer.thread import WriterThread
     from .redaction import Redact
 
-__all__ = ["Recorder", "RecorderStats"]
+__all__ = ["Recorder"]
 
 logger: logging.Logger = logging.getLogger("polybus.capture")
 
 _PATIENCE: Final = 10.0
 """Seconds that `close` waits for the disk. Then the writer goes on by itself."""
-
-
-@frozen
-class RecorderStats:
-    """What a recorder has done so far."""
-
-    frames: int
-    """Frames written, with the rows that say what became of connections."""
-    bytes: int
-    """Bytes written."""
-    dropped: int
-    """Frames lost, because the writer could not keep up or was killed, or the disk took nothing."""
-    redacted: int
-    """Frames in which something was blanked."""
-    waiting: int
-    """Frames not written yet."""
 
 
 class Recorder:

@@ -1,26 +1,21 @@
-"""``bus.record(...)`` and ``connect(..., record=...)``: for how long what is recorded."""
+"""Recorders for ``bus.record(...)`` and ``connect(..., record=...)``, from their arguments."""
 
 from __future__ import annotations
 
 import math
 import os
 import sys
-from collections.abc import Callable
 from datetime import timedelta
 from importlib.util import find_spec
-from types import TracebackType
 from typing import TYPE_CHECKING, Literal
 
-import anyio
-
 from ...errors import Unsupported
-from .recorder import Recorder, RecorderStats
+from .recorder import Recorder
 
 if TYPE_CHECKING:
-    from ..._bus.bus import Bus
     from .redaction import Redact
 
-__all__ = ["Recording", "make_recorder"]
+__all__ = ["make_recorder"]
 
 _GIB = 1 << 30
 
@@ -72,79 +67,3 @@ def _installed(module: str) -> bool:
         return find_spec(module) is not None
     except ValueError:
         return False
-
-
-class Recording:
-    """An async context manager: while it is entered, every frame of every link of a bus is recorded.
-
-    Attributes:
-        recorder: Does the work.
-    """
-
-    def __init__(self, bus: Bus, recorder: Recorder) -> None:
-        self._bus = bus
-        self.recorder: Recorder = recorder
-
-    @property
-    def capture_id(self) -> str:
-        """Of all that is recorded by this one."""
-        return self.recorder.capture_id
-
-    @property
-    def path(self) -> str:
-        """The folder."""
-        return str(self.recorder.path)
-
-    def stats(self) -> RecorderStats:
-        """What has been recorded so far, and what was lost."""
-        return self.recorder.stats()
-
-    async def __aenter__(self) -> Recording:
-        self.recorder.claim()
-        try:
-            await anyio.to_thread.run_sync(self.recorder.open)
-            self._bus._recorders.append(self.recorder)
-            await self._between_turns(self._begin)
-        except BaseException:
-            await self._left()
-            raise
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self._left()
-
-    async def _left(self) -> None:
-        with anyio.CancelScope(shield=True):
-            if self.recorder in self._bus._recorders:
-                self._bus._recorders.remove(self.recorder)
-                await self._between_turns(self._end)
-            await anyio.to_thread.run_sync(self.recorder.close)
-
-    async def _between_turns(self, change: Callable[[], None]) -> None:
-        """Change links where none of them is in the middle of a frame."""
-        runtime = self._bus._services.runtime
-        if runtime is None:
-            return
-        done = anyio.Event()
-
-        def now() -> None:
-            try:
-                change()
-            finally:
-                done.set()
-
-        runtime.call_soon(now)
-        with anyio.move_on_after(1):
-            await done.wait()
-
-    def _begin(self) -> None:
-        if self._bus._services.runtime is not None:
-            for link in self._bus._services.runtime.links:
-                link.record(self.recorder)
-
-    def _end(self) -> None:
-        if self._bus._services.runtime is not None:
-            for link in self._bus._services.runtime.links:
-                link.unrecord(self.recorder)

@@ -139,7 +139,7 @@ class _Client:
     def __init__(self, url: str, recorder: Any, options: dict[str, Any]) -> None:
         self.bus = Bus()
         if recorder is not None:
-            self.bus._recorders.append(recorder)
+            self.bus._services.recorders.append(recorder)
         self._connecting: Any = connect(url, bus=self.bus, **options)
         self.asked: dict[Any, Reply[Any]] = {}
         self.subscriptions: dict[str | int, Subscription] = {}
