@@ -72,7 +72,9 @@ class Message(Generic[T_co]):
         attributes: What only that wire knows. Of an error or an end: ``text``, ``reason``, ``detail``, and ``undelivered``
             where the bus itself refuses what has not come to a handler. Of an open: ``mode`` (``"stream"``, ``"channel"``,
             ``"tunnel"``), ``credit``, ``hops``. Of a credit: ``credit``.
+        extras: The same as it was set: None where there are none. Codecs set it.
         peer: Who sent it.
+        decoded: The body as a value; `MISSING` while it exists only as `raw`. Codecs that have parsed it anyhow set it.
         expires: Of a publication: when it is worth nothing any more, on the clock of the bus; None for never.
     """
 
@@ -85,9 +87,9 @@ class Message(Generic[T_co]):
     ttl: float | None = None
     code: Code | None = None
     reply_to: str | None = None
-    _attributes: dict[str, Any] | None = field(default=None, alias="attributes")
+    extras: dict[str, Any] | None = field(default=None, alias="attributes")
     peer: Peer | Any = None
-    _value: Any = field(default=MISSING, alias="body")
+    decoded: Any = field(default=MISSING, alias="body")
     _shared: dict[Any, bytes] | None = field(default=None, init=False)
     expires: float | None = field(default=None, init=False)
 
@@ -97,9 +99,9 @@ class Message(Generic[T_co]):
     @property
     def attributes(self) -> dict[str, Any]:
         """What only that wire knows; empty where there is nothing."""
-        if self._attributes is None:
-            self._attributes = {}
-        return self._attributes
+        if self.extras is None:
+            self.extras = {}
+        return self.extras
 
     @property
     def body(self) -> T_co:
@@ -108,18 +110,18 @@ class Message(Generic[T_co]):
         Raises:
             BadRequest: The bytes do not decode.
         """
-        value = self._value
+        value = self.decoded
         if value is MISSING:
             raw = self.raw
             if raw is None:
                 return None  # type: ignore[return-value]  # not kept: a body of null is another thing than no body
-            value = self._value = self.format.decode(raw)
+            value = self.decoded = self.format.decode(raw)
         return value  # type: ignore[no-any-return]  # whoever says which type it is has had it converted
 
     @property
     def has_body(self) -> bool:
         """Whether there is a body at all (a body of null is one)."""
-        return self.raw is not None or self._value is not MISSING
+        return self.raw is not None or self.decoded is not MISSING
 
     def encoded(self, formats: tuple[BodyFormat, ...], choose: Any = None) -> bytes | None:
         """The body as bytes in one of the formats of a wire, re-encoded only where it must be; None where there is none.
@@ -184,8 +186,8 @@ class Message(Generic[T_co]):
 
     def with_headers(self, headers: dict[str, str] | None) -> Message:
         """The same with other headers, for another way."""
-        on = Message(self.kind, self.subject, None, self.raw, self.format, headers, attributes=self._attributes)
-        on._value, on.expires, on.ttl = self._value, self.expires, self.ttl
+        on = Message(self.kind, self.subject, None, self.raw, self.format, headers, attributes=self.extras)
+        on.decoded, on.expires, on.ttl = self.decoded, self.expires, self.ttl
         return on
 
     def forget_shared(self) -> None:
@@ -195,7 +197,7 @@ class Message(Generic[T_co]):
     def forget_value(self) -> None:
         """The body is decoded again when it is read: what waits for long shall not be held twice."""
         if self.raw is not None:
-            self._value = MISSING
+            self.decoded = MISSING
 
     def __repr__(self) -> str:
         size = len(self.raw) if self.raw is not None else 0

@@ -128,7 +128,7 @@ class BySubjectSession(ShapeSession):
             key = f"{self._prefix}{self._count}"
             # The caller's message keeps its fields: it may be sent to others too.
             copy = Message(message.kind, message.subject, key, message.raw, message.format, message.headers, message.ttl)
-            copy.reply_to, copy._attributes = key, message._attributes
+            copy.reply_to, copy.extras = key, message.extras
             message = copy
         self.queue(self.codec.encode([message]))
         return key

@@ -121,8 +121,8 @@ class ExpiringSession(ShapeSession):
     def send(self, message: Message, now: float, peer_key: Any = None) -> str | None:
         kind = message.kind
         copy = Message(kind, self._uri_of(message), message.id, message.raw, message.format, message.headers, message.ttl)
-        copy.code, copy._value, key = message.code, message._value, None
-        copy._attributes = {**message.attributes, "at": self._clock()}
+        copy.code, copy.decoded, key = message.code, message.decoded, None
+        copy.extras = {**message.attributes, "at": self._clock()}
         if kind in (Kind.REQUEST, Kind.OPEN, Kind.PUBLISH, Kind.NOTIFY, Kind.SUBSCRIBE, Kind.UNSUBSCRIBE):
             self._count += 1
             copy.id = f"{self._prefix}{self._count}"

@@ -189,7 +189,7 @@ class VerboseSession(ShapeSession):
             self._count += 1
             key = f"{self._prefix}{self._count}"
             copy = Message(message.kind, message.subject, key, message.raw, message.format, message.headers, message.ttl)
-            copy._attributes = message._attributes
+            copy.extras = message.extras
         document = self.codec.document(copy)
         if len(document) + 2 > self.limits.message:
             self.queue(document + b"[]")  # says so

@@ -102,8 +102,8 @@ def test_slices_of_one_byte_cost_no_object_each() -> None:
     framer.feed(data[:50_000])
     for i in range(50_000, 80_000):
         framer.feed(data[i : i + 1])
-    assert framer._parts is not None
-    assert len(framer._parts) == 2
+    assert framer._frame is not None
+    assert len(framer._frame.parts) == 2
 
 
 @given(

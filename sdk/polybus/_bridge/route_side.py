@@ -113,9 +113,9 @@ class Passage:
         if convert is None:
             on.raw, on.format = message.raw, message.format
             if message.raw is None and message.has_body:
-                on._value = message.body
+                on.decoded = message.body
             return on
-        on._value = await applied(convert, message.body, message)
+        on.decoded = await applied(convert, message.body, message)
         return on
 
     def hop(self, subject: str | int, hops: int) -> int:

@@ -75,7 +75,7 @@ class AnsweredPeer(KnownPeer):
         if (
             call is not None and call.away and isinstance(value, Message)
         ):  # over a bridge: as it came, where this wire can carry that
-            response.raw, response.format, response._value = value.raw, value.format, value._value
+            response.raw, response.format, response.decoded = value.raw, value.format, value.decoded
             if value.raw is None and value.has_body:
                 response.format = chosen = link.format_for(value.body, message.subject)
                 response.raw = chosen.encode(value.body)

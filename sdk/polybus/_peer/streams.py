@@ -48,7 +48,7 @@ class ChannelledPeer(AcquaintedPeer):
         message = Message(
             Kind.OPEN, subject, None, None, link.format, None, link.runtime.ttl(now, now + timeout if timeout else math.inf)
         )
-        message._attributes = facts
+        message.extras = facts
         if body is not None:
             message.format = chosen = link.format_for(body, subject)
             message.raw = chosen.encode(body)
@@ -87,7 +87,7 @@ class ChannelledPeer(AcquaintedPeer):
         link = self.link
         message = Message(kind, channel.subject, channel.id, None, link.format, code=code)
         if facts:
-            message._attributes = facts
+            message.extras = facts
         if kind is Kind.ITEM:
             message.format = chosen = link.format_for(value, channel.subject)
             message.raw = chosen.encode(value)

@@ -114,11 +114,11 @@ class Distribution(FanOut):
         on = Message(Kind.PUBLISH, message.subject, None, message.raw, message.format)
         on.headers = {**(message.headers or {}), VIA: str(self.journeys.leaving(via))}
         if message.raw is None and message.has_body:
-            on._value = message.body
+            on.decoded = message.body
         alike = on
         if message.attributes:  # what only that wire knows goes on to peers on the same one
-            alike = Message(Kind.PUBLISH, on.subject, None, on.raw, on.format, on.headers, attributes=message._attributes)
-            alike._value = on._value
+            alike = Message(Kind.PUBLISH, on.subject, None, on.raw, on.format, on.headers, attributes=message.extras)
+            alike.decoded = on.decoded
         now = source.link.runtime.time()
         deadline = now + 30.0
         if message.expires is not None:  # what is left of its time

@@ -138,7 +138,7 @@ class Subscription(Inbox, Generic[T_co]):
                 self._skipped(message, f"returns={getattr(self._returns, '__name__', self._returns)}", misfit(error))
                 continue
             typed = copy.copy(message)  # other subscriptions share the message
-            typed._value = body
+            typed.decoded = body
             return typed
 
     async def receive(self, timeout: float | None = None) -> Message[T_co]:

@@ -1,4 +1,4 @@
-"""What must hold of subjects, headers and deadlines on every wire that carries them as text."""
+"""Rules for subjects, headers and deadlines that hold on every wire that carries them as text."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def fault_in_subject(value: Any, limit: int) -> str | None:
 
 
 def unfit_subject(value: Any, fault: str, protocol: str) -> LocalProtocolError | Unsupported:
-    """What is said to an application of a subject that this wire cannot carry: other wires number theirs."""
+    """Error for an application whose subject this wire cannot carry: other wires number theirs."""
     if isinstance(value, int):
         return Unsupported(f"{protocol}: {value} is a number, and subjects are text here")
     return LocalProtocolError(fault, protocol=protocol)

@@ -16,7 +16,7 @@ __all__ = ["HIGH_BYTES", "HIGH_FRAMES", "MemoryTransport"]
 
 HIGH_BYTES: Final = 64 * 1024
 HIGH_FRAMES: Final = 256
-"""What may wait for the other side before `pause_writing`; `resume_writing` follows when it has taken everything."""
+"""Frames or bytes that may wait for the other side before `pause_writing`; `resume_writing` follows when all is taken."""
 
 
 class MemoryTransport:

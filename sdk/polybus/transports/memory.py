@@ -109,7 +109,7 @@ class _Knock:
         server.gate.opened(other, outcome)
 
     def _refusal(self, error: BusError) -> BusError:
-        """What a caller sees, the same as over a network: a new error, that has never been on the other side."""
+        """The error for a caller, the same as over a network: a new one, that has never been on the other side."""
         text = text_of(error)
         if isinstance(error, Unauthorized):
             return Unauthorized(text)

@@ -239,7 +239,7 @@ class Tcp:
         return TcpConnector(url)
 
     def is_private(self, url: str) -> bool:
-        """Whether only this machine can reach that address."""
+        """True if only this machine can reach that address."""
         return bare_address(url).private
 
     async def listen(self, url: str, options: ListenOptions) -> Listening:

@@ -74,7 +74,7 @@ class WebSocket:
         return WebSocketConnector(url)
 
     def is_private(self, url: str) -> bool:
-        """Whether only this machine can reach that address."""
+        """True if only this machine can reach that address."""
         return self._address(url).private
 
     async def listen(self, url: str, options: ListenOptions) -> Listening:

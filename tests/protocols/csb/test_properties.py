@@ -47,7 +47,7 @@ def written(kind: Kind, id: Any = None, subject: Any = "", **facts: Any) -> Mess
             message.format = CODEC.format_for(value, subject)
             message.raw = message.format.encode(value)
         else:
-            setattr(message, "_attributes" if name == "attributes" else name, value)
+            setattr(message, "extras" if name == "attributes" else name, value)
     return message
 
 

@@ -86,7 +86,7 @@ def test_answers_come_back_to_the_id_that_was_asked(
     (asked,) = codec.decode(codec.encode([Message(Kind.REQUEST, subject, id)]))
     assert isinstance(asked, Message)
     answers = [Message(Kind.RESPONSE, subject, asked.id, body=body), Message(Kind.ERROR, subject, asked.id, code=code)]
-    answers[1]._attributes = failure
+    answers[1].extras = failure
     response, error = codec.decode(codec.encode(answers))
     assert isinstance(response, Message)
     assert (response.kind, response.id, response.body) == (Kind.RESPONSE, id, body)

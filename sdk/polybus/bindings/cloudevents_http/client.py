@@ -50,7 +50,7 @@ _CODES: Final[Mapping[int, Code]] = {
     503: Code.UNAVAILABLE,
     504: Code.DEADLINE_EXCEEDED,
 }
-"""What a request is told that a server, or something before it, did not deliver (up-l2 dispatchers)."""
+"""Codes that the caller gets for a request that a server, or something before it, did not deliver (up-l2 dispatchers)."""
 
 
 class EventsClient(HttpClient):
@@ -82,16 +82,16 @@ class EventsClient(HttpClient):
         try:
             status, _, body = await made.ask("OPTIONS", url)
         except Lost as lost:
-            await made._http.aclose()
+            await made.drop()
             raise ConnectFailed(url, lost.why.reason) from lost
         except BaseException:
             with anyio.CancelScope(shield=True):
-                await made._http.aclose()
+                await made.drop()
             raise
         away = turned_away(status, body)
         # Foreign servers may know no OPTIONS: of them it is enough that they are there.
         if away is not None or status >= 500:
-            await made._http.aclose()
+            await made.drop()
             if away is not None and away.error is not None:
                 raise away.error
             raise ConnectFailed(url, f"the server answered {status}: {_shown(body)}")
@@ -146,7 +146,7 @@ class EventsClient(HttpClient):
             self.taken(self._size - sum(map(len, self._queue)))
 
     def _more(self) -> list[bytes]:
-        """What waits behind an event and may go into one batch with it."""
+        """Events that wait behind this one and may go into one batch with it."""
         found: list[bytes] = []
         if self._form.mode == "batch":
             room = self.max_frame // 2
@@ -209,7 +209,7 @@ class EventsClient(HttpClient):
         return [self._undelivered(asked, code, f"the server answered {status}: {_shown(body)}")]
 
     def _undelivered(self, asked: Mapping[str, Any], code: Code, text: str) -> bytes:
-        """What a dispatcher says of a request that it could not deliver."""
+        """Error from a dispatcher for a request that it could not deliver."""
         facts = {name: asked[name] for name in ("priority", "ttl") if name in asked}
         facts |= {"id": self._ids.next(), "source": asked["sink"], "sink": asked["source"], "commstatus": int(code)}
         return self._codec.encode([Message(Kind.ERROR, "", asked["id"], code=code, attributes={**facts, "text": text})])

@@ -53,7 +53,7 @@ class Posted:
 
     @property
     def complete(self) -> bool:
-        """Whether nothing is waited for."""
+        """True if nothing is waited for."""
         return self.over or len(self.answers) == len(self.requests)
 
     async def wait(self) -> None:
@@ -83,7 +83,7 @@ class EventsConnection:
         self._state = State.OPEN
         self._receiver: Receiver | None = None
         self._posted: dict[str, Posted] = {}
-        """What waits, by the ids of its requests."""
+        """Exchanges that wait, by the ids of their requests."""
         self._held = 0
         self._busy = 0
         self._seen = host.time()
@@ -135,7 +135,7 @@ class EventsConnection:
 
     @property
     def over(self) -> bool:
-        """Whether it takes nothing any more."""
+        """True if it takes nothing any more."""
         return self._state is not State.OPEN
 
     def taken(self, ids: Sequence[str]) -> str | None:

@@ -35,7 +35,7 @@ _KINDS = frozenset({Kind.REQUEST, Kind.PUBLISH, Kind.NOTIFY})
 
 @frozen
 class _Content:
-    """What was posted: the events, who sends them, and which of them want an answer."""
+    """Content of a post: the events, who sends them, and which of them want an answer."""
 
     form: Form
     frames: Sequence[bytes]

@@ -75,7 +75,7 @@ class Http:
         return HttpConnector(f"{root}?{rest}" if rest else root, binding)
 
     def is_private(self, url: str) -> bool:
-        """Whether only this machine can reach that address."""
+        """True if only this machine can reach that address."""
         return self._address(url).private
 
     async def listen(self, url: str, options: ListenOptions) -> Listening:

@@ -1,4 +1,4 @@
-"""What all connections over HTTP share at the client: the queue of what is to be posted, the requests, and their failures."""
+"""Client half that all connections over HTTP share: the queue of what is to be posted, the requests, and their failures."""
 
 from __future__ import annotations
 
@@ -123,13 +123,17 @@ class HttpClient:
             self._queue.clear()
             self._scope.cancel()
 
+    async def drop(self) -> None:
+        """Close a connection that has not been started."""
+        await self._http.aclose()
+
     def tick(self, now: float) -> None:
         """Requests have their own deadlines."""
 
     # -- for subclasses
 
     def works(self) -> tuple[Callable[[], Awaitable[None]], ...]:
-        """What runs side by side, from the start to the end. What raises `Lost` ends the connection."""
+        """Tasks that run side by side, from the start to the end. One that raises `Lost` ends the connection."""
         raise NotImplementedError
 
     async def something(self) -> bool:
@@ -162,7 +166,7 @@ class HttpClient:
         self._group.start_soon(self.guarded, work)
 
     def deliver(self, frames: list[bytes]) -> None:
-        """What the server has said."""
+        """Hand on frames from the server."""
         if frames and self._receiver is not None and self._state is not State.LOST:
             self._receiver.frames_received(frames)
 
@@ -229,7 +233,7 @@ class HttpClient:
 
 
 def lost(address: str, error: httpx.HTTPError) -> Lost:
-    """What a failure of httpx means to a connection."""
+    """The end of a connection, as a failure of httpx means it."""
     if isinstance(error, httpx.TimeoutException):
         return Lost(Closed(1006, f"{address} did not answer in time ({type(error).__name__})"))
     return Lost(Closed(1006, f"{address}: {plain_reason(error)}"))

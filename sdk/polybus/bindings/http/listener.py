@@ -85,7 +85,7 @@ async def _live(receive: Receive, send: Send) -> None:
 
 
 class HttpServer(Protocol):
-    """What serves an application on one event loop."""
+    """Server of an application on one event loop."""
 
     async def start(self, sockets: list[socket.socket]) -> None:
         """Begin to accept at sockets that are bound."""

@@ -1,4 +1,4 @@
-"""What protocols over HTTP share in an application: who may make a request, how much it may hold, how it is answered."""
+"""Server half that protocols over HTTP share: who may make a request, how much it may hold, how it is answered."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ...plugins import Admission, Handshake, Listening, ListenOptions, Transport
 from ...transports._stream.pace import SLOWEST, Pace
 from ...transports._stream.sockets import is_loopback, tune
 from ...transports._ws.asgi import Receive, Scope, Send, socket_of
-from ...transports._ws.asgi_server import AsgiWebSocket, _address, _at, _decision, _is_open, _upgrade
+from ...transports._ws.asgi_server import AsgiWebSocket, admit, client_of, host_and_port, is_public, upgrade_of
 from ...transports._ws.policy import Door, Turned, Upgrade, answer, refused
 
 if TYPE_CHECKING:
@@ -38,11 +38,11 @@ class Request:
         self._slow = slow
         self.scope: Scope = scope
         self.receive: Receive = receive
-        self.head: Upgrade = _upgrade(scope)
+        self.head: Upgrade = upgrade_of(scope)
         self.name: str = "https" if scope.get("scheme") in ("https", "wss") else "http"
-        self.address: str = _address(scope)
+        self.address: str = client_of(scope)
         here: tuple[str, int | None] = scope.get("server") or ("", None)
-        self.url: str = f"{self.name}://{_at(*here)}{self.head.path}"
+        self.url: str = f"{self.name}://{host_and_port(*here)}{self.head.path}"
         self.door: Door = Door(
             path=self.head.path,
             tls=self.name == "https",
@@ -129,7 +129,7 @@ class Request:
         return client[0] if client else ""
 
     async def admission(self) -> Admission:
-        """Who asks, as the bus sees it.
+        """Ask the bus to admit the client.
 
         Raises:
             Turned: The bus does not let it in.
@@ -139,7 +139,7 @@ class Request:
         protocol = self.options.protocol
         known = Handshake(protocol=protocol, url=self.url, address=self.address, tls_peer=peer, scope=self.scope)
         _, handshake = self.door.handshake(self.head, known)
-        return await _decision(self.options, evolve(handshake, transport=self.name))
+        return await admit(self.options, evolve(handshake, transport=self.name))
 
     def knock(self) -> None:
         """Count a newcomer.
@@ -152,7 +152,7 @@ class Request:
             raise refused(refusal)
 
     async def probe(self) -> None:
-        """Whether a stranger would be let in.
+        """Find out if a client would be admitted.
 
         Raises:
             Turned: The bus does not let it in.
@@ -210,7 +210,7 @@ class HttpEndpoint:
 
     @property
     def url(self) -> str:
-        """Where it is in its application."""
+        """Address in its application."""
         return self._sockets.url
 
     async def listen(self, options: ListenOptions) -> Listening:
@@ -257,8 +257,8 @@ class HttpEndpoint:
             raise Turned(HTTPStatus.SERVICE_UNAVAILABLE, "this server is shutting down")
         request = Request(options, scope, receive, self._slow)
         host = (scope.get("server") or ("", None))[0]
-        if options.private and _is_open(host):
-            self._sockets._turn_from_open(host)
+        if options.private and is_public(host):
+            self._sockets.refuse_public(host)
         socket = socket_of(receive)
         if socket is not None:
             # Head and body are two writes; with Nagle's algorithm the second waits 40 ms for the client to confirm the first.

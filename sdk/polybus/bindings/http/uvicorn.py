@@ -80,7 +80,7 @@ class UvicornServer:
 
 
 def _asks_nothing(connection: Any) -> bool:
-    """Whether no request has come in yet; a WebSocket has no cycle of requests."""
+    """True if no request has come in yet; a WebSocket has no cycle of requests."""
     return getattr(connection, "cycle", connection) is None
 
 

@@ -44,7 +44,7 @@ class PatientWebSockets(WebSocketsSansIOProtocol):
             super().keepalive_timeout()
 
     def _lives(self) -> bool:
-        """Whether the peer has shown, since this was asked last, that it is there."""
+        """True if the peer has shown, since this was asked last, that it is there."""
         heard, self._heard = self._heard, False
         signs = signs_of(self.transport.get_extra_info("socket")) if self._acknowledged < self._ping_ends else None
         if signs is None:

@@ -81,9 +81,9 @@ class ErraiClient(HttpClient):
         self._upgrade: Upgrade | None = None
         self._socket: WebSocketTransport | None = None
         self._unread = False
-        """Whether something was said over the WebSocket of which it is not known that it was read."""
+        """True if something was said over the WebSocket of which it is not known that it was read."""
         self._slow = False
-        """Whether the WebSocket takes nothing at the moment."""
+        """True if the WebSocket takes nothing at the moment."""
 
     # -- plugins.Transport
 
@@ -201,7 +201,7 @@ class ErraiClient(HttpClient):
     # -- out, where there is a WebSocket
 
     def _fits(self, frame: bytes) -> bool:
-        """Whether the server takes a frame over the WebSocket."""
+        """True if the server takes a frame over the WebSocket."""
         most = self._frame if self._frame is not None else 0 if self._offer.ours else FRAME
         return not most or len(frame) <= most
 
@@ -250,7 +250,7 @@ class ErraiClient(HttpClient):
         await self._poll_all()
 
     async def _upgraded(self) -> bool:
-        """Whether a WebSocket carries everything from now on, but what is too large for it."""
+        """Try a WebSocket. True if it carries everything from now on, but what is too large for it."""
         self._upgrade = upgrade = Upgrade(self, self._offer, self._requests, self._options)
         if not await upgrade.negotiate():
             logger.info("polybus: %s: no WebSocket: %s", self.address, upgrade.reason)

@@ -50,9 +50,9 @@ class ErraiConnection:
         self.large: anyio.Lock = anyio.Lock()
         """Held by who posts more than one message may have: one at a time, so that few are in memory."""
         self.ours: bool = False
-        """Whether one of our own buses is there."""
+        """True if the peer is one of our own buses."""
         self.polls: bool = False
-        """Whether messages are fetched by requests that do nothing else."""
+        """True if messages are fetched by requests that do nothing else."""
         self.negotiating: Channel | None = None
         """A WebSocket that has shown a token and waits for the client to confirm it over HTTP."""
         self._host = host
@@ -136,7 +136,7 @@ class ErraiConnection:
 
     @property
     def over(self) -> bool:
-        """Whether nothing will come any more."""
+        """True if nothing will come any more."""
         return self._state is State.LOST or (self._state is State.CLOSING and not self._queue)
 
     async def body_of(self, request: Request, limit: int | None = None) -> bytes:
@@ -169,7 +169,7 @@ class ErraiConnection:
         await self._intake.settled()
 
     async def room(self, size: int) -> bool:
-        """Whether there is room for a payload beside what has not been read yet; waits for it a while."""
+        """Wait a while for room for a payload beside what has not been read yet; True if there is some."""
         return await self._intake.room(size)
 
     def _give(self, payload: bytes) -> None:
@@ -177,7 +177,7 @@ class ErraiConnection:
             self._receiver.frames_received([payload])
 
     async def fetch(self, wait: float) -> tuple[bytes, bool]:
-        """What waits, as one payload, nothing after `wait` seconds; and whether no later request has taken its place.
+        """Payload of what waits, nothing after `wait` seconds; and True unless a later request has taken its place.
 
         One that has been replaced must not ask again by itself: two of them would replace each other without end.
         """

@@ -1,4 +1,4 @@
-"""What the transports of Errai read of payloads themselves: the few words with which a WebSocket is negotiated (notes 2.4)."""
+"""Words in payloads that the transports of Errai read themselves: those with which a WebSocket is negotiated (notes 2.4)."""
 
 from __future__ import annotations
 

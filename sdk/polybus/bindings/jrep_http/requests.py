@@ -24,7 +24,7 @@ __all__ = ["HEADERS", "POLL", "Requests"]
 POLL: Final = 60.0
 """Seconds of patience with a poll, and between two signs of life in a stream of events; a real server gives one after 45."""
 _QUEUE: Final = "RemoteQueueID"
-"""Where servers of Errai until 2.3 look for the client's id, and in ``phase`` for what later ones find in the query."""
+"""Header in which servers of Errai until 2.3 look for the client's id; in ``phase`` is what later ones find in the query."""
 _CSRF: Final = "errai-csrf-token"
 _JSON: Final = "application/json"
 _EVENTS: Final = "text/event-stream"

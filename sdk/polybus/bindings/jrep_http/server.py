@@ -1,4 +1,4 @@
-"""What an Errai client asks of its server: ``*.erraiBus`` addresses with long polls and streams of events, and WebSockets.
+"""Server for Errai's clients: ``*.erraiBus`` addresses with long polls and streams of events, and WebSockets.
 
 Sources: Errai's `HttpPollingHandler`, `SSEHandler` and servlets, as told in the J.REP notes, sections 2.1 and 2.3. Addresses
 are ``in.<client id>.erraiBus`` and ``out.<client id>.erraiBus``; which of them is of no importance, what counts is the query. A
@@ -24,7 +24,7 @@ from .websocket import Channels, confirm
 __all__ = ["CHANNEL", "ErraiEndpoint"]
 
 CHANNEL = "/websocket.bus"
-"""Where the WebSockets of sessions are, as on a real server."""
+"""Path of the WebSockets of sessions, as on a real server."""
 _COOKIE = "polybus-errai"
 _POLL = 45.0
 """Seconds that a poll waits, as on a real server."""
@@ -174,7 +174,7 @@ def _cookie_of(request: Request) -> str:
 
 
 def _channel_url(request: Request) -> str:
-    """Where the client finds its WebSocket: at the same host, whatever that is called from outside."""
+    """Address at which the client finds its WebSocket: at the same host, whatever that is called from outside."""
     scheme = "wss" if request.door.tls else "ws"
     return f"{scheme}://{request.head.only('host')}{request.head.path.rpartition('/')[0]}{CHANNEL}"
 

@@ -14,7 +14,7 @@ _MOST: Final = 6
 
 
 class Tokens:
-    """Those of one session."""
+    """Tokens of one session."""
 
     def __init__(self) -> None:
         self._known: deque[str] = deque(maxlen=_MOST)
@@ -26,7 +26,7 @@ class Tokens:
         return token
 
     def use(self, token: object) -> bool:
-        """Whether a token is one of these, which it then is no longer."""
+        """Use up a token; True if it was one of these."""
         if isinstance(token, str):
             for known in self._known:
                 if hmac.compare_digest(known.encode(), token.encode("utf-8", "surrogatepass")):

@@ -24,12 +24,12 @@ PATIENCE: Final = 2.5
 """Seconds for each step: a proxy that does not know WebSockets may answer nothing at all."""
 _PAUSE: Final = 0.05
 _TRIES: Final = 20
-"""How often to ask whether the channel is open: a real server answers from another thread, perhaps after the post."""
+"""Number of times to ask if the channel is open: a real server answers from another thread, perhaps after the post."""
 
 
 @frozen
 class Offer:
-    """What a server can do, as it said when it let us in."""
+    """Abilities of a server, as it said when it let us in."""
 
     flags: frozenset[str] = frozenset()
     key: str = ""
@@ -38,13 +38,13 @@ class Offer:
     frequency: float = 0.5
     """Seconds between two short polls."""
     legacy: bool = False
-    """Whether it is a server of Errai until 2.3."""
+    """True if it is a server of Errai until 2.3."""
     ours: bool = False
-    """Whether it is a polybus."""
+    """True if it is a polybus."""
 
 
 def offer_in(payload: bytes) -> Offer:
-    """What FinishAssociation, or CapabilitiesNotice, says."""
+    """Abilities in a FinishAssociation, or in a CapabilitiesNotice."""
     message = command_in(payload, "FinishAssociation", "CapabilitiesNotice")
     if message is None:
         return Offer()
@@ -70,7 +70,7 @@ def _frequency(message: Mapping[str, Any]) -> float:
 
 
 class Owner(Protocol):
-    """Whose WebSocket it is."""
+    """The client to which a WebSocket belongs."""
 
     async def post(self, payload: bytes) -> bytes:
         """Post between other posts, deliver what the answer has for the bus, and return it."""
@@ -108,7 +108,7 @@ class Upgrade:
         return word(CommandType="Associate", ConnectionSessionKey=offer.key, WebSocketToken=offer.token)[1:-1]
 
     async def negotiate(self) -> bool:
-        """Whether the WebSocket is there and the server has confirmed it: `open` is all that is left."""
+        """Negotiate. True if the WebSocket is there and the server has confirmed it: `open` is all that is left."""
         self.reason = self._objection()
         if not self.reason:
             try:

@@ -36,7 +36,7 @@ _TEXT: Final[frozenset[Literal["text", "binary"]]] = frozenset({"text"})
 
 
 class Stage(enum.Enum):
-    """Where the negotiation stands."""
+    """States of the negotiation."""
 
     CLAIMING = 1
     """Nothing has been shown yet."""
@@ -97,7 +97,7 @@ class Channel:
             self.transport.abort(Closed(1008, "the negotiation was not completed"))
 
     def verified(self, token: object) -> bool:
-        """Whether the client has returned the right token over HTTP."""
+        """True if the client has returned the right token over HTTP."""
         right = self._stage is Stage.VERIFYING and isinstance(token, str) and token == self._token
         if right:
             self._stage = Stage.VERIFIED
@@ -155,7 +155,7 @@ def confirm(connection: ErraiConnection, message: Mapping[str, Any]) -> None:
 
 
 def _is_claim(frame: bytes) -> bool:
-    """Whether a client says its first word a third time, as it does after WebsocketChannelOpen over the socket (notes 2.4)."""
+    """True if a client says its first word a third time, as it does after WebsocketChannelOpen over the socket (notes 2.4)."""
     return frame[:1] == b"{" and len(frame) <= MAX_WORD and b'"Associate"' in frame and b'"ToSubject"' not in frame
 
 

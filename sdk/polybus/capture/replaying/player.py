@@ -312,7 +312,7 @@ class _Player:
         if message.raw is not None and link.adapter.name == said.protocol:  # as it was written: the format of a body is kept
             again.raw, again.format = message.raw, message.format
         elif message.has_body:
-            again._value = message.body
+            again.decoded = message.body
         earlier = client.asked.pop(message.id, None)
         if earlier is not None:  # an id of 16 bits comes again
             client.asked[object()] = earlier

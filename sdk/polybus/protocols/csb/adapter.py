@@ -112,7 +112,7 @@ class Csb:
 
     @property
     def dials(self) -> bool:
-        """Whether a server of this side connects, and does not listen: behind a broker."""
+        """True if a server of this side connects, and does not listen: behind a broker."""
         return self.side == "broker-server"
 
     @classmethod

@@ -54,7 +54,7 @@ class CrowdedSession(CsbSession):
         self._introduction = introduction
         self._registered = False
         self._early: dict[tuple[bytes, int], bytes] | None = {} if introduction is not None else None
-        """What has come of clients before the broker has answered the introduction. It may have assigned some by then."""
+        """Frames of clients that came before the broker has answered the introduction. It may have assigned some by then."""
         self._early_bytes = 0
         self._parties: dict[int, Party] = {}
         self._resting: dict[Party, None] = {}
@@ -169,7 +169,7 @@ class CrowdedSession(CsbSession):
                 self._resting[party] = None
 
     def next_tick(self) -> float | None:
-        """When the next id has rested long enough."""
+        """Time at which the next id has rested long enough."""
         return min((when for party in self._resting for when in _first(party)), default=None)
 
     def tick(self, now: float) -> None:
@@ -204,7 +204,7 @@ def _first(party: Party) -> list[float]:
 
 
 def _facts(message: Message) -> tuple[str, dict[str, str]]:
-    """What a broker of ours says of a client: its address, and what its handshake said."""
+    """Address of a client and facts of its handshake, from a broker of ours."""
     body = message.body if message.format is JSON_FORMAT else None
     if not isinstance(body, dict):
         return "", {}

@@ -13,7 +13,7 @@ REST: Final = 60.0
 """Seconds that an id rests whose request nobody waits for any more, if its answer does not come before."""
 
 NUMBER_SHIFT: Final = 48
-"""Where the number of the party is in a serial."""
+"""Position of the party's number in a serial."""
 
 _MASK: Final = IDS - 1
 _ACTION: Final = 0xFFFFFFFF
@@ -35,9 +35,9 @@ class Party:
         self.pending: dict[int, int] = {}
         """Ids that are taken: ``serial << 32 | action``."""
         self.resting: dict[int, float] = {}
-        """Those of them that nobody waits for, and when they are free at the latest; the earliest first."""
+        """Ids of requests that were given up, and when they are free at the latest; the earliest first."""
         self.ours: bool | None = None
-        """Whether it is a polybus; None while nobody has asked."""
+        """True if the peer is a polybus; None while it has not been asked."""
         self.asked: int = 0
         """The key of the session's own `_polybus.hello`."""
         self.notice: tuple[Any, float | None] | None = None
@@ -81,7 +81,7 @@ class Party:
             self.resting.pop(number, None)
 
     def action_of(self, key: int) -> int | None:
-        """Where the request of a key went to, if its id still belongs to it."""
+        """Action to which the request of a key went, if its id still belongs to it."""
         entry = self.pending.get(-key & _MASK)
         return entry & _ACTION if entry is not None and entry >> 32 == -key else None
 

@@ -97,17 +97,17 @@ class Reader:
                 id = action << 16 | number
                 if first == _BINARY_REQUEST:
                     message = Message(_REQUEST, self._names.get(action, action), id, frame[8:] or None, OCTETS)
-                    message._attributes = {"encoding": "binary"}
+                    message.extras = {"encoding": "binary"}
                     return message
                 raw, body_format, value = self._body(first & 15, frame[8:], id)
                 message = Message(_REQUEST, self._names.get(action, action), id, raw, body_format)
-                message._attributes = {"encoding": _WORDS[first & 15]}
+                message.extras = {"encoding": _WORDS[first & 15]}
                 if raw is not None:
-                    message._value = value
+                    message.decoded = value
                 return message
             if first == _BINARY_RESPONSE and not result and action < _OF_CHANNEL:
                 message = Message(_RESPONSE, "", action << 16 | number, frame[8:] or None, OCTETS)
-                message._attributes = {"encoding": "binary"}
+                message.extras = {"encoding": "binary"}
                 return message
             if kind == wire.RESPONSE:
                 return self._response(first & 15, result, number, action, frame)
@@ -129,7 +129,7 @@ class Reader:
         raw, message.format, value = self._body(encoding, data, answer_id)
         message.attributes["encoding"] = _WORDS[encoding]
         if raw is not None:
-            message.raw, message._value = raw, value
+            message.raw, message.decoded = raw, value
         return message
 
     # -- answers ---------------------------------------------------------------------------------------------------------
@@ -149,9 +149,9 @@ class Reader:
             fill_error(message, result, value)
             return message
         message = Message(_RESPONSE, "", id, raw, body_format)
-        message._attributes = {"encoding": _WORDS[encoding]}
+        message.extras = {"encoding": _WORDS[encoding]}
         if raw is not None:
-            message._value = value
+            message.decoded = value
         return message
 
     def _control(self, kind: int, encoding: int, number: int, action: int, frame: bytes) -> Message:
@@ -204,12 +204,12 @@ class Reader:
         if encoding:
             raw, body_format, value = self._body(encoding, frame[end + more :], id)
             message = Message(_REQUEST, subject, id, raw, body_format, None, seconds)
-            message._attributes = {"encoding": _WORDS[encoding]}
+            message.extras = {"encoding": _WORDS[encoding]}
             if raw is not None:
-                message._value = value
+                message.decoded = value
         else:
             message = Message(_REQUEST, subject, id, frame[end + more :] or None, OCTETS, None, seconds)
-            message._attributes = {"encoding": "binary"}
+            message.extras = {"encoding": "binary"}
         if more:
             message.headers = self._headers(self._extras(frame, end, more, id), id)
         return message
@@ -253,7 +253,7 @@ class Reader:
         """Items, credits and ends: under the open's number, from its sender as requests, from its receiver as responses."""
         if kind is _ITEM and not encoding and len(frame) > 8:
             message = Message(_ITEM, "", id, frame[8:], OCTETS)
-            message._attributes = {"encoding": "binary"}
+            message.extras = {"encoding": "binary"}
             return message
         message = Message(kind, "", id)
         if kind is _ITEM:

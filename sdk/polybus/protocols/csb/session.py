@@ -56,7 +56,7 @@ class CsbSession:
         self._writer = codec.writer
         self._max_frame = limits.message
         self._faces_strangers = faces_strangers
-        """Whether publications may go to who has only said that it subscribes: ours say hello before."""
+        """True if publications may go to a peer that has only said that it subscribes: ours say hello before."""
         self._one = Party()
         self._events: list[Message | SessionEvent] = []
         self._frames: list[bytes] = []
@@ -151,7 +151,7 @@ class CsbSession:
             self._events.append(CloseWanted(error.close_code, error.reason, error))
 
     def events(self) -> list[Message | SessionEvent]:
-        """What has happened since the last call, in order."""
+        """Take away what has happened since the last call, in order."""
         events, self._events = self._events, []
         return events
 
@@ -249,7 +249,7 @@ class CsbSession:
             party.rest(key, now)
 
     def next_tick(self) -> float | None:
-        """When the next id has rested long enough."""
+        """Time at which the next id has rested long enough."""
         return next(iter(self._one.resting.values()), None)
 
     def tick(self, now: float) -> None:

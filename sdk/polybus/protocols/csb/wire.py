@@ -100,5 +100,5 @@ DEADLINE: Final = 0xFFFF000C
 """Behind a request to a peer that is not known yet."""
 CHANNEL_KINDS: Final[Mapping[int, Kind]] = {ITEM: Kind.ITEM, CREDIT: Kind.CREDIT, END: Kind.END}
 REQUESTS: Final = frozenset((REQUEST_NAMED, REQUEST_MORE))
-"""Those that a handler answers."""
+"""Actions that a handler answers."""
 UNANSWERED: Final = frozenset((PUBLISH_MORE, CANCEL, ITEM, CREDIT, END, DEADLINE))

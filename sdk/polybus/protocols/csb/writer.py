@@ -250,7 +250,7 @@ class Writer:
 
 
 def choose_format(value: Any) -> BodyFormat:
-    """How a value is written where nothing else is said: bytes as they are, text as text, anything else as JSON."""
+    """Format of a value where nothing else is said: bytes as they are, text as text, anything else as JSON."""
     if isinstance(value, (bytes, bytearray, memoryview)):
         return OCTETS
     return FORMATS[2] if isinstance(value, str) else JSON_FORMAT

@@ -1,4 +1,4 @@
-"""What a subject gives to the messages that go to it: bytes that are the same each time."""
+"""Parts that a subject gives to the messages that go to it: bytes that are the same each time."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["Address", "address_of", "addressed"]
 
 @frozen
 class Address:
-    """What a subject gives to the messages that go to it.
+    """Parts that a subject gives to the messages that go to it.
 
     Attributes:
         to: ``{"ToSubject":...``, of a remote procedure with its CommandType.
@@ -31,7 +31,7 @@ class Address:
 
 
 def address_of(subject: Any, limit: int) -> Address:
-    """What stands in all messages to a subject of at most `limit` bytes.
+    """Make the parts of all messages to a subject of at most `limit` bytes.
 
     Raises:
         LocalProtocolError, ReservedSubject: Nothing can be sent there.

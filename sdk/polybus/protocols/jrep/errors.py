@@ -22,7 +22,7 @@ __all__ = ["failure_of", "failure_parts"]
 
 _EXPLAINED: Final = 1000
 _CAUSES: Final = 16
-"""How deep causes are followed: what came in may go in circles."""
+"""Depth to which causes are followed: what came in may go in circles."""
 
 
 def failure_of(kind: Kind, subject: str, key: Any, values: dict[str, Any], types: JavaTypes) -> Message:

@@ -54,7 +54,7 @@ class Parts(Mapping[str, Any]):
         return f"Parts({self._parts!r})"
 
     def model_dump(self, mode: str = "json") -> dict[str, Any]:
-        """What other protocols carry: a JSON object with all of them."""
+        """Plain form for other protocols: a JSON object with all of them."""
         return self._parts
 
 

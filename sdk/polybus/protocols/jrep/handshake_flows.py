@@ -25,7 +25,7 @@ __all__ = [
 
 _FLAGS: Final = "LongPolling,SSE"
 _LEGACY_FLAGS: Final = "NoLongPollAvailable"
-"""Where there is no HTTP these say nothing, but Errai's clients look for them."""
+"""Flags without meaning where there is no HTTP, but Errai's clients look for them."""
 _MAX_FLAGS: Final = 4096
 
 # -- a server's handshake ------------------------------------------------------------------------------------------------

@@ -89,7 +89,7 @@ _LOOK_ALIKES: Final = frozenset(name.casefold() for name in RESERVED)
 
 @lru_cache(2048)
 def is_reserved(subject: str) -> bool:
-    """Whether a subject is one of the buses' own, or only looks like one.
+    """True if a subject is one of the buses' own, or only looks like one.
 
     Compared after NFKC, without white space and characters that nobody sees, and whatever the case.
     """
@@ -99,17 +99,17 @@ def is_reserved(subject: str) -> bool:
 
 
 def names_an_answer(subject: str) -> bool:
-    """Whether a peer would take what goes to this subject for an answer, and not for a message of its own."""
+    """True if a peer would take what goes to this subject for an answer, and not for a message of its own."""
     return subject.endswith(_ANSWERS) or service_of(subject).endswith(_ANSWERS)
 
 
 @lru_cache(2048)
 def is_unusable(subject: str) -> bool:
-    """Whether nobody may be asked or told anything under this subject: it is the buses', or names an answer."""
+    """True if no message may go to this subject: it is the buses', or names an answer."""
     return is_reserved(subject) or names_an_answer(subject)
 
 
 def service_of(subject: str) -> str:
-    """What is announced of a handler: of a remote procedure its interface, ``x.Svc:RPC``."""
+    """Name that is announced of a handler: of a remote procedure its interface, ``x.Svc:RPC``."""
     mark = subject.find(RPC_MARK)
     return subject if mark < 0 else subject[: mark + len(RPC_MARK) - 1]

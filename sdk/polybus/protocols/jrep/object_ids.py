@@ -1,4 +1,4 @@
-"""What all writers of marked values share: the ids of a message, and the words of the markers (notes sections 1.2 and 1.4)."""
+"""Ids of a message, and the words of the markers, for all writers of marked values (notes sections 1.2 and 1.4)."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Numbering:
         self.seen: dict[int, int] = {}
         """From `id()` to the id on the wire."""
         self.copied: bool = False
-        """Whether something came in with levels that have no ids."""
+        """True if something came in with levels that have no ids."""
         self.keep: list[Any] = []
         """Objects made on the way: while one lives, no other has its `id()`."""
 

@@ -144,7 +144,7 @@ class JrepSession:
         return not is_reserved(error_to) or (error_to == CLIENT_BUS_ERRORS and self.federation.role == "server")
 
     def _echo(self, message: Message) -> None:
-        """What every server answers: it proves to an Errai client that a channel carries (notes section 2.3)."""
+        """Answer the service that every server has: it proves to an Errai client that a channel carries (notes section 2.3)."""
         value = message.body if message.raw is None and message.has_body else MISSING
         answer = Message(_RESPONSE, ECHO_SERVICE, message.id, message.raw, message.format, body=value)
         document = self._write(answer, message.id)

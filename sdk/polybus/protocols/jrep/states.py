@@ -15,7 +15,7 @@ __all__ = ["STATES", "BusState", "bus_states"]
 
 
 class BusState(enum.Enum):
-    """Where a bus stands."""
+    """States of a bus."""
 
     UNINITIALIZED = "uninitialized"
     """It has not been entered, or has been left."""

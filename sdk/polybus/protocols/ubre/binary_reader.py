@@ -143,7 +143,7 @@ class BinaryReader:
         return error(id, self._fail_body(body), extras, self._limits)
 
     def _fail_body(self, body: bytes | None) -> Any:
-        """Whatever the peer says, the request has failed: what is no JSON is taken as text."""
+        """Read an error. The request has failed whatever the peer says: what is no JSON is taken as text."""
         if not body:
             return None
         try:
@@ -200,10 +200,10 @@ class BinaryReader:
     def _with_body(self, message: Message, body: bytes | None, octets: bool, answer_id: Any = None) -> Message:
         if octets:
             if body is not None:
-                message.raw = message._value = body
+                message.raw = message.decoded = body
                 message.format = OCTETS
         elif body:
-            message._value = self._value(body, answer_id)
+            message.decoded = self._value(body, answer_id)
             message.raw = body
         return message
 

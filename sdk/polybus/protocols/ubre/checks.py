@@ -1,4 +1,4 @@
-"""What must hold of subjects, ids, headers and deadlines on this wire, in both directions.
+"""Rules for subjects, ids, headers and deadlines on this wire, in both directions.
 
 The readers test the usual case inline and come here for the rest: these functions say exactly what is wrong.
 """

@@ -134,7 +134,7 @@ class JsonReader:
         raw = bytes(fields.body)
         if raw:
             try:
-                message._value = _decode(raw)
+                message.decoded = _decode(raw)
             except (ValueError, RecursionError) as error:
                 raise foul_json(error, id) from error
             message.raw = raw
@@ -155,7 +155,7 @@ class JsonReader:
             message.headers = read_headers(fields.headers, self._limits.headers)
         raw = bytes(fields.body)
         if raw:
-            message._value = _decode(raw)
+            message.decoded = _decode(raw)
             message.raw = raw
         return message
 
@@ -169,7 +169,7 @@ class JsonReader:
                 message.headers = read_headers(fields.headers, self._limits.headers)
             raw = bytes(fields.body)
             if raw:
-                message._value = _decode(raw)
+                message.decoded = _decode(raw)
                 message.raw = raw
         except (ValueError, RecursionError, RemoteProtocolError) as error:
             refused = error if isinstance(error, RemoteProtocolError) else foul_json(error)
@@ -194,11 +194,11 @@ class JsonReader:
         if fields.data is not UNSET:
             if raw:
                 raise refuse("both body and data", "ambiguous", answer_id)
-            message.raw = message._value = fields.data
+            message.raw = message.decoded = fields.data
             message.format = OCTETS
         elif raw:
             try:
-                message._value = _decode(raw)
+                message.decoded = _decode(raw)
             except (ValueError, RecursionError) as error:
                 raise foul_json(error, answer_id) from error
             message.raw = raw

@@ -17,7 +17,7 @@ from .checks import MAX_INT, fault_in_headers, milliseconds, read_headers, read_
 __all__ = ["NO_EXTRAS", "Extras", "body_is_octets", "credit", "end", "error", "error_body", "extras_of", "opening"]
 
 NOT_FOUND = "NotFound"
-"""What npm ubre answers to a request that nobody handles."""
+"""Text with which npm ubre answers a request without a handler."""
 
 _MODES = ("stream", "channel", "tunnel")
 _encode = msgspec.json.Encoder().encode
@@ -70,7 +70,7 @@ def error(id: Any, body: Any, extras: Extras, limits: Limits) -> Message:
 
 
 def _bare_error(body: Any) -> tuple[Code, dict[str, Any]]:
-    """What a peer without codes meant. npm writes an Error as an object with ``name``, ``message``, ``stack``."""
+    """Code that a peer without codes meant. npm writes an Error as an object with ``name``, ``message``, ``stack``."""
     if isinstance(body, str):
         code = Code.UNIMPLEMENTED if body == NOT_FOUND else Code.UNKNOWN
         return code, {"text": body, "reason": None, "detail": None}
@@ -100,7 +100,7 @@ def end(id: Any, extras: Extras) -> Message:
 
 
 def credit(id: Any, extras: Extras) -> Message:
-    """How many more items may be sent.
+    """Read a credit: the number of items that may be sent besides.
 
     Raises:
         RemoteProtocolError: ``malformed``: not a whole number above 0.
@@ -139,7 +139,7 @@ def _count(value: Any, name: str, answer_id: Any = None) -> int:
 
 
 def body_is_octets(message: Message) -> bool:
-    """Whether the body of an item or open travels as bytes and not as JSON."""
+    """True if the body of an item or open travels as bytes and not as JSON."""
     if message.raw is not None:
         return message.format is OCTETS
     return message.has_body and isinstance(message.body, (bytes, bytearray, memoryview))

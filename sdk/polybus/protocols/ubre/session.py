@@ -82,7 +82,7 @@ class UbreSession:
             self._events.append(CloseWanted(error.close_code, error.reason, error))
 
     def events(self) -> list[Message | SessionEvent]:
-        """What has happened since the last call, in order."""
+        """Take away what has happened since the last call, in order."""
         events, self._events = self._events, []
         return events
 

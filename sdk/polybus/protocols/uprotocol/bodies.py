@@ -96,7 +96,7 @@ def unpack(data: bytes) -> tuple[str, bytes]:
 
 
 def check_any(data: bytes) -> bool:
-    """Whether the bytes are an ``Any``. What is in it is not looked at."""
+    """True if the bytes are an ``Any``. What is in it is not looked at."""
     try:
         head = data[1] + 2
         size = data[head + 1]

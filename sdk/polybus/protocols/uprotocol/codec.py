@@ -84,7 +84,7 @@ class UProtocolCodec:
         return ANY if type(value) is dict or not isinstance(value, (bytes, bytearray, memoryview)) else OCTETS
 
     def urgency(self, message: Message) -> int:
-        """How urgent a message is, where some must wait: 0 (CS0) to 6 (CS6)."""
+        """Urgency of a message, where some must wait: 0 (CS0) to 6 (CS6)."""
         name = message.attributes.get("priority") or self.level_of(message.subject)
         if name is None and isinstance(message.id, ReturnAddress):  # an answer, as urgent as its question
             name = message.id.event.priority
@@ -123,7 +123,7 @@ class UProtocolCodec:
         if message.headers is not None or message.kind is Kind.ITEM:
             return None
         raw, format = message.raw, message.format
-        if type(message) is EventMessage and message._attributes is None:
+        if type(message) is EventMessage and message.extras is None:
             event = message.event  # as it was read, and examined then
             if event.data_base64 is raw and self.writes == "text":
                 return _json(event)
@@ -176,7 +176,7 @@ class UProtocolCodec:
         return self.event(attributes, raw, format)
 
     def takes_item(self, message: Message) -> bool:
-        """Whether an item is written with as little as possible around it."""
+        """True if an item is written with as little as possible around it."""
         return message.raw is not None and (message.format is OCTETS or (message.format is JSON and self.writes == "text"))
 
     def item(self, source: str, id: str, message: Message) -> bytes:
@@ -222,7 +222,7 @@ class UProtocolCodec:
         return attributes, raw, format
 
     def check(self, attributes: dict[str, Any], has_data: bool, is_any: bool) -> None:
-        """What is written keeps all rules of the document.
+        """Check that what is written keeps all rules of the document.
 
         Raises:
             LocalProtocolError: It does not.

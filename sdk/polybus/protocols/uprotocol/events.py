@@ -18,7 +18,7 @@ Attributes: TypeAlias = tuple[tuple[str, Any], ...]
 
 
 class Head(Protocol):
-    """What a writer writes once for many events."""
+    """Parts that a writer writes once for many events."""
 
     def __call__(self, type: str, source: str, sink: str | None, priority: str | None, more: Attributes = ..., /) -> bytes: ...
 
@@ -74,8 +74,8 @@ class EventMessage(Message):
         self.format = format
         self.ttl = ttl
         self.event = event
-        self.headers = self.code = self.reply_to = self._attributes = self.peer = self._shared = self.expires = None
-        self._value = MISSING
+        self.headers = self.code = self.reply_to = self.extras = self.peer = self._shared = self.expires = None
+        self.decoded = MISSING
 
     def __copy__(self) -> EventMessage:
         made = EventMessage(self.kind, "", None, self.raw, self.format, self.ttl, self.event)
@@ -86,10 +86,10 @@ class EventMessage(Message):
     @property
     def attributes(self) -> dict[str, Any]:
         """The attributes of the event."""
-        if self._attributes is None:
+        if self.extras is None:
             given = msgspec.structs.asdict(self.event)
-            self._attributes = {k: v for k, v in given.items() if v is not None and k not in _NO_ATTRIBUTES}
-        return self._attributes
+            self.extras = {k: v for k, v in given.items() if v is not None and k not in _NO_ATTRIBUTES}
+        return self.extras
 
 
 EVENT_FIELDS: Final = frozenset(Event.__struct_fields__) - frozenset(_NO_ATTRIBUTES)

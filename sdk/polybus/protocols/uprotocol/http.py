@@ -51,7 +51,7 @@ class HttpContent:
 
 @frozen
 class Form:
-    """How events stand in an HTTP message."""
+    """Form of events in an HTTP message."""
 
     mode: Mode = "structured"
     format: Format = "json"
@@ -106,7 +106,7 @@ def from_http(headers: Mapping[str, str], body: bytes, *, mode: str = "strict") 
 
 
 def form_of(headers: Mapping[str, str]) -> Form:
-    """How events stand in an HTTP message with these headers (names in lower case).
+    """Form of the events in an HTTP message with these headers (names in lower case).
 
     Raises:
         RemoteProtocolError: There are none in it; the reason is ``unknown_format``.

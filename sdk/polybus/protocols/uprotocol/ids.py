@@ -79,7 +79,7 @@ def id_version(id: str) -> int | None:
 
 
 def id_time_ms(id: str) -> int | None:
-    """When an id was made, in milliseconds since 1970; None where its version has no time (4, as in the document's examples).
+    """Time at which an id was made, in milliseconds since 1970; None where it has none (version 4, as in the document).
 
     Raises:
         ValueError: The text is no hyphenated UUID.

@@ -67,7 +67,7 @@ class Names:
         self.subjects.clear()
 
     def method(self, subject: str | int) -> str:
-        """Where a request for a subject goes.
+        """Address to which a request for a subject goes.
 
         Raises:
             LocalProtocolError: An address that is no method, or a subject that is too long.
@@ -86,7 +86,7 @@ class Names:
         return self._checked(f"{self.peer or self.entity}/rpc.{encode_name(text, _DOTS - 1)}")
 
     def topic(self, subject: str | int) -> str:
-        """Where a publication of a subject comes from.
+        """Address from which a publication of a subject comes.
 
         Raises:
             LocalProtocolError: An address that is no topic, or a subject that is too long.

@@ -1,4 +1,4 @@
-"""What one connection of uProtocol writes: ids, addresses, times, and who was asked."""
+"""Messages that one connection of uProtocol writes: ids, addresses, times, and who was asked."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ class Outgoing:
         return frame
 
     def _event(self, kind: Kind, message: Message) -> bytes:
-        relayed = message._attributes.get("priority") if message._attributes else None
+        relayed = message.extras.get("priority") if message.extras else None
         relayed = relayed if relayed in LEVELS else None
         head = self._topics.get((kind, message.subject, relayed)) or self._topic(kind, message.subject, relayed)
         ttl = self._ttl if message.ttl is None else self._milliseconds(message)
@@ -208,7 +208,7 @@ class Outgoing:
 
 
 def _given(option: str, value: Any, kind: type) -> Any:
-    """What a function of the application gives.
+    """Result of a function of the application.
 
     Raises:
         LocalProtocolError: It is something else.

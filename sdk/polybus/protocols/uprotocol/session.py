@@ -28,7 +28,7 @@ _READY: Final = Ready()
 _REQUEST, _RESPONSE, _ERROR, _PUBLISH, _NOTIFY = Kind.REQUEST, Kind.RESPONSE, Kind.ERROR, Kind.PUBLISH, Kind.NOTIFY
 _OPEN: Final = Kind.OPEN
 _LAST_MOMENT: Final = 0.001
-"""What is left in the very millisecond in which the time is up: it has expired only after it."""
+"""Time that is left in the very millisecond in which it is up: it has expired only after it."""
 _PLAIN: Final = f"#{MESSAGE}"
 _HELLO: Final = f"/rpc.{HELLO}"
 """Its answer is measured by no clock: those of two buses of ours that differ by its one second would make them strangers."""
@@ -121,7 +121,7 @@ class UProtocolSession(Outgoing):
             self._methods.clear()
 
     def _check_answer(self, message: EventMessage) -> bool:
-        """Whether an answer is taken. For one that has expired the request goes on waiting, to its own deadline."""
+        """True if an answer is taken. For one that has expired the request goes on waiting, to its own deadline."""
         key, event = message.id, message.event
         sink = self._asked.get(key)
         if sink is None:
@@ -137,7 +137,7 @@ class UProtocolSession(Outgoing):
         return True
 
     def _in_time(self, message: Message, id: str, ttl: float) -> bool:
-        """Whether a message still lives (document, 1.1 ttl: expired strictly after); sets what is left of its time, but of an
+        """True if a message still lives (document, 1.1 ttl: expired strictly after); sets what is left of its time, but of an
         answer, for which a timer of this side runs."""
         if id[:15] == self._seen:  # ids of one sender and one millisecond have the same beginning
             made = self._seen_ms
@@ -199,7 +199,7 @@ class UProtocolSession(Outgoing):
         self._frames.append(self._response(Message(_ERROR, "", address, code=code, attributes=facts)))
 
     def events(self) -> list[Message | SessionEvent]:
-        """What has happened since the last call, in order."""
+        """Take away what has happened since the last call, in order."""
         events, self._events = self._events, []
         return events
 

@@ -19,7 +19,7 @@ _DOMAIN: Final = field(b"\x12", b"polybus")
 _STATUSES: Final = (_STATUS, "uprotocol.v1.UStatus")
 """The document's, and the one that the SDKs answer with, whose fields are the same."""
 STATUS_URLS: Final = tuple(f"{where}/{name}".encode() for where in ("type.googleapis.com", "") for name in _STATUSES)
-"""How the type of a Status begins in an ``Any``."""
+"""Types of a Status, as they stand in an ``Any``."""
 
 
 def write_status(code: int, text: str, reason: str | None, detail: Any) -> bytes:

@@ -78,7 +78,7 @@ class Uri:
 
     @property
     def local(self) -> bool:
-        """Whether it lies on the device where it is used."""
+        """True if it lies on the device where it is used."""
         return not self.authority
 
     @property
@@ -104,29 +104,29 @@ class Uri:
 
     @property
     def is_pattern(self) -> bool:
-        """Whether it has wildcards, which no message may."""
+        """True if it has wildcards, which no message may."""
         return "*" in self.text
 
     @property
     def is_versioned(self) -> bool:
-        """Whether it names an entity with MAJOR, perhaps MINOR and no PATCH."""
+        """True if it names an entity with MAJOR, perhaps MINOR and no PATCH."""
         return bool(self.ue) and _VERSION.fullmatch(self.version) is not None
 
     @property
     def is_response(self) -> bool:
-        """Whether answers go here."""
+        """True if answers go here."""
         return self.number == 0 if self.short else self.name == RESPONSE and not self.message
 
     @property
     def is_method(self) -> bool:
-        """Whether it is ``rpc.<name>``, and not the place for answers."""
+        """True if it is ``rpc.<name>``, and not the place for answers."""
         if self.short:
             return 0 < self.number < FIRST_TOPIC_ID
         return self.resource == "rpc" and bool(self.instance) and not self.message and not self.is_response
 
     @property
     def is_topic(self) -> bool:
-        """Whether it names a resource and the message that is published there."""
+        """True if it names a resource and the message that is published there."""
         if self.short:
             return self.number >= FIRST_TOPIC_ID
         return bool(self.resource and self.message) and self.resource != "rpc"

@@ -21,12 +21,12 @@ def code_for(error: BusError) -> int:
 
 
 def text_of(error: BusError) -> str:
-    """What a stranger is told."""
+    """Error text for a client that is not let in."""
     return getattr(error, "text", None) or str(error)
 
 
 def closed_by_peer(code: int, reason: str) -> Closed:
-    """What a received close code means for those who wait on the connection."""
+    """End of a connection with this close code, as those see it who wait on it."""
     if code == 4401:
         return Closed(code, reason, Unauthorized(reason))
     if code == 4403:

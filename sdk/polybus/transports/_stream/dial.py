@@ -55,7 +55,7 @@ async def dial_tcp(url: str, host: str, port: int, tls: ssl.SSLContext | None, b
 
 
 def _met_itself(sock: socket.socket) -> bool:
-    """Whether a socket is connected to itself: where nobody listens, the system may have chosen that very port for this end.
+    """True if a socket is connected to itself: without a listener, the system may have chosen that very port for this end.
 
     Such a connection would hold the port that the server needs in order to come back.
     """

@@ -15,13 +15,13 @@ from typing import Final
 
 from ...plugins import Closed
 from .close_codes import MAX_REASON, closed_by_peer, cut_reason
+from .partial_frame import PartialFrame
 
 __all__ = ["CLOSING", "KEEP_ALIVE", "LengthFramer", "closing_frame", "pack_length"]
 
 CLOSING: Final = 0xFF434C4F
 KEEP_ALIVE: Final = b"\0\0\0\0"
 
-_SMALL: Final = 4096
 _CLOSE: Final = struct.Struct("!IHH")
 _unpack_length = struct.Struct("!I").unpack_from
 pack_length = struct.Struct("!I").pack
@@ -44,32 +44,32 @@ class LengthFramer:
         keep_alives: How many have come in since somebody set it to zero.
     """
 
-    __slots__ = ("_begun", "_head", "_limit", "_missing", "_parts", "_size", "broken", "ended", "keep_alives")
+    __slots__ = ("_begun", "_frame", "_head", "_limit", "broken", "ended", "keep_alives")
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
         self._begun = False
         # The first bytes of a length or of a closing frame.
         self._head = b""
-        # A frame that has begun: its size, how much of it is missing, and what is there.
-        self._size = 0
-        self._missing = 0
-        self._parts: list[bytes | bytearray] | None = None
+        # The frame that has begun.
+        self._frame: PartialFrame | None = None
         self.ended: Closed | None = None
         self.broken: Closed | None = None
         self.keep_alives: int = 0
 
     @property
     def partial(self) -> str:
-        """How much of the frame that has begun is there, for people; empty between two frames."""
-        if self._missing:
-            return f"{self._size - self._missing} of {self._size} bytes"
+        """Arrived part of the frame that has begun, for people; empty between two frames."""
+        frame = self._frame
+        if frame is not None:
+            return f"{frame.size - frame.missing} of {frame.size} bytes"
         return f"{len(self._head)} of 4 bytes of a length" if self._head else ""
 
     @property
     def arrived(self) -> int:
         """The same in bytes, with those of the length; 0 between two frames."""
-        return 4 + self._size - self._missing if self._missing else len(self._head)
+        frame = self._frame
+        return 4 + frame.size - frame.missing if frame is not None else len(self._head)
 
     def feed(self, data: bytes) -> list[bytes]:
         """The frames that this chunk completes."""
@@ -77,12 +77,14 @@ class LengthFramer:
         if self.ended is not None or self.broken is not None:
             return frames
         position = 0
-        if self._missing:
-            position = self._missing
+        frame = self._frame
+        if frame is not None:
+            position = frame.missing
             if len(data) < position:
-                self._collect(data)
+                frame.add(data)
                 return frames
-            frames.append(self._complete(data[:position]))
+            frames.append(frame.complete(data[:position]))
+            self._frame = None
         elif self._head:
             data = self._head + data
             self._head = b""
@@ -94,7 +96,8 @@ class LengthFramer:
             if 0 < length <= limit:
                 position = start + length
                 if position > size:
-                    self._begin(length, data[start:])
+                    self._begun = True
+                    self._frame = PartialFrame(length, data[start:])
                     return frames
                 frames.append(data[start:position])
             elif length:
@@ -106,33 +109,6 @@ class LengthFramer:
         if position < size:
             self._head = data[position:]
         return frames
-
-    def _begin(self, size: int, data: bytes) -> None:
-        self._begun = True
-        self._size = self._missing = size
-        self._parts = []
-        if data:
-            self._collect(data)
-
-    def _collect(self, data: bytes) -> None:
-        """Keep a part. Small ones are put together, so that a frame in slices of one byte costs no object for each."""
-        self._missing -= len(data)
-        parts = self._parts
-        assert parts is not None
-        if len(data) >= _SMALL:
-            parts.append(data)
-        elif parts and isinstance(parts[-1], bytearray):
-            parts[-1] += data
-        else:
-            parts.append(bytearray(data))
-
-    def _complete(self, rest: bytes) -> bytes:
-        parts = self._parts
-        assert parts is not None
-        parts.append(rest)
-        self._parts = None
-        self._missing = 0
-        return b"".join(parts)
 
     def _special(self, length: int, data: bytes) -> None:
         """A length that no frame has."""
@@ -154,7 +130,7 @@ class LengthFramer:
             self.ended = closed_by_peer(code, data[_CLOSE.size : end].decode("utf-8", "replace"))
 
     def _hint(self, head: bytes) -> str:
-        """What a first length that is far too large really was."""
+        """Guess what a first length that is far too large really was."""
         if self._begun:
             return ""
         if head in _HTTP:

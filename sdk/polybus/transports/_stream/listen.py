@@ -54,7 +54,7 @@ class Listener:
         self._arrival = arrival
         self._arrivals: set[Arrival] = set()
         self.silent: dict[Knock, None] = {}
-        """Who has said nothing yet, the oldest first."""
+        """Connections that have said nothing yet, the oldest first."""
         self._path, self._inode = "", 0
         if sockets[0].family not in (socket.AF_INET, socket.AF_INET6):
             self._path = sockets[0].getsockname()
@@ -182,7 +182,7 @@ class Listener:
 
 
 def _acceptor(backend: str, sock: socket.socket) -> Callable[[], Coroutine[Any, Any, tuple[socket.socket, Any]]]:
-    """How this event loop accepts.
+    """Function by which this event loop accepts.
 
     Not `loop.create_server`: of Python 3.11 and 3.12, out of file descriptors, it reports and re-arms itself once per entry of
     the backlog, that is 2,048 times; and with TLS it would not let us knock before the handshake.

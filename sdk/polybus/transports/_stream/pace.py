@@ -1,4 +1,4 @@
-"""How fast something must arrive that has begun to: a bound on progress, whatever its size."""
+"""Slowest pace at which something must arrive that has begun to: a bound on progress, whatever its size."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Pace:
         self._arrived = arrived
 
     def deadline(self, now: float, arrived: int, seconds: float) -> float:
-        """When it is too slow, unless more comes by then: `seconds` after it last was `SLOWEST` times `seconds` further."""
+        """Time at which it is too slow, unless more comes: `seconds` after it last was `SLOWEST` times `seconds` further."""
         if arrived < self._arrived:  # another one
             self.began = self._since = now
             self._arrived = arrived

@@ -43,7 +43,7 @@ class Arrival:
         raise NotImplementedError
 
     def no(self, error: BusError) -> bytes:
-        """What is written to somebody who is not let in."""
+        """Bytes for a client that is not let in."""
         raise NotImplementedError
 
     def let_in(self, admission: Admission) -> StreamTransport:
@@ -119,10 +119,10 @@ class Arrival:
             self._knock.left()
 
     def pause_writing(self) -> None:
-        """What is written here is short."""
+        """Ignore: what is written here is short."""
 
     def resume_writing(self) -> None:
-        """What is written here is short."""
+        """Ignore: what is written here is short."""
 
 
 class Knock:

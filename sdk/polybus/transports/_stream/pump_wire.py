@@ -36,7 +36,7 @@ _READ_FULL: Final = 4 * 1024
 _TURNS: Final = 32
 """Of the event loop, in which a peer that reads has taken some answers. One that does not cannot hold the reader up."""
 _WRITE_SIZE: Final = 64 * 1024
-"""What goes into one send, so that progress is seen while a large frame leaves over a slow line."""
+"""Bytes that go into one send, so that progress is seen while a large frame leaves over a slow line."""
 
 
 class PumpWire:
@@ -63,7 +63,7 @@ class PumpWire:
         self._sender: anyio.CancelScope | None = None
         self._flushes = False
         self._may_read: anyio.Event | None = anyio.Event()
-        """What the reading task waits for; None while it may read."""
+        """Event for which the reading task waits; None while it may read."""
         # We write nothing more; all of it is written; the peer sends nothing more.
         self._hung_up = False
         self._all_written = False
@@ -202,7 +202,7 @@ class PumpWire:
                 self._user.resume_writing()
 
     async def _close_our_half(self) -> None:
-        """What waited is written: say that nothing more comes; the reader goes on until the peer says so too."""
+        """Say that nothing more comes: what waited is written. The reader goes on until the peer says so too."""
         if isinstance(self._stream, TLSStream):
             # TLS has no half-close: its goodbye is exchanged by closing, and only one task may read.
             if self._reading is not None:
@@ -278,7 +278,7 @@ class PumpWire:
             self._pending = []
 
     def _try(self, data: bytes) -> int:
-        """How much of it the socket has taken."""
+        """Bytes of it that the socket has taken."""
         try:
             taken = self._socket.send(data)  # type: ignore[union-attr]  # only asked for where there is one
         except OSError:  # full, or broken: the writing task waits, or meets the same error

@@ -1,4 +1,4 @@
-"""How much is read of a connection before others have their turn.
+"""Shares of reading: how much is read of a connection before others have their turn.
 
 A turn of the event loop reads from all connections that have something to say. If each were read as far as it goes, one turn
 beside two hundred that send as fast as they can took a second, and somebody's request takes some turns. So those that fill what
@@ -17,7 +17,7 @@ __all__ = ["LEAST", "RATION", "Rations", "rations_here"]
 RATION: Final = 128 * 1024
 """Bytes that one turn of the event loop reads of all that have so much to say. As small requests they keep it some 70 ms."""
 LEAST: Final = 2 * 1024
-"""What is read of each of them, however many there are."""
+"""Bytes that are read of each connection, however many there are."""
 
 
 class Rations:
@@ -52,7 +52,7 @@ class Rations:
         self.size = max(LEAST, min(self._share, RATION - self._read))
 
     def enough(self, size: int) -> bool:
-        """Whether a connection of which so much was read in this turn waits for the next."""
+        """True if a connection of which so much was read in this turn waits for the next."""
         return size >= self._share or self.size <= LEAST
 
     def _next_turn(self) -> None:
@@ -65,7 +65,7 @@ _here: RunVar[Rations] = RunVar("polybus rations")
 
 
 def rations_here(call_soon: Callable[..., Any]) -> Rations:
-    """Those of the running event loop."""
+    """Shares of the running event loop."""
     try:
         return _here.get()
     except LookupError:

@@ -89,8 +89,8 @@ class Signs(NamedTuple):
     silence: float
     """Seconds since the other machine last sent anything, an acknowledgement at least."""
     unanswered: int
-    """How often it has been asked in vain since: what was written again, and probes. A peer that is there and reads nothing
-    answers these."""
+    """Number of times that it has been asked in vain since: what was written again, and probes. A peer that is there and reads
+    nothing answers these."""
     acknowledged: int
     """Bytes of ours that have arrived there since the beginning."""
     outstanding: int
@@ -130,7 +130,7 @@ def address_of(family: int, name: Any) -> str:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether a host name or address is this machine's own."""
+    """True if a host name or address is this machine's own."""
     if host.lower().rstrip(".") == "localhost":
         return True
     try:

@@ -1,4 +1,4 @@
-"""What all transports over a byte connection have in common: beginning, end, and the deadlines in between."""
+"""Base of all transports over a byte connection: beginning, end, and the deadlines in between."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _GOODBYE = 0.1
 
 
 class State(enum.Enum):
-    """Where a connection is in its life."""
+    """States of a connection."""
 
     OPEN = 1
     CLOSING = 2
@@ -175,7 +175,7 @@ class StreamTransport:
         raise NotImplementedError
 
     def _partial(self) -> str:
-        """How much of the frame that has begun is there; empty between two frames."""
+        """Arrived part of the frame that has begun; empty between two frames."""
         raise NotImplementedError
 
     def _arrived(self) -> int:

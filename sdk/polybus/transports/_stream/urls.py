@@ -14,7 +14,7 @@ __all__ = ["NetAddress", "bare_address", "host_port", "net_address", "unix_path"
 
 @frozen
 class NetAddress:
-    """Where on a network."""
+    """Address on a network."""
 
     scheme: str
     host: str
@@ -24,7 +24,7 @@ class NetAddress:
 
     @property
     def private(self) -> bool:
-        """Whether it can be reached from this machine only."""
+        """True if it can be reached from this machine only."""
         return is_loopback(self.host)
 
     def with_port(self, port: int) -> str:

@@ -1,4 +1,4 @@
-"""What a byte connection offers, whoever drives it.
+"""Interface of a byte connection, for all its drivers.
 
 A **wire** is one established byte connection; a **wire user** is what stands on it: the handshake of a stranger at first, then
 the transport. There are two drivers: `_wire_asyncio` (callbacks) and `_wire_pump` (two tasks over any anyio byte stream).
@@ -46,7 +46,7 @@ LOW_WATER: Final = 8 * 1024
 
 
 class WireUser(Protocol):
-    """What a wire calls, always from the event loop and never from inside one of the wire's own methods, except for
+    """Interface that a wire calls, always from the event loop and never from inside one of the wire's own methods, except for
     `pause_writing`, which `Wire.write` may call."""
 
     def data_received(self, data: bytes) -> None:
@@ -79,7 +79,7 @@ class Wire(Protocol):
         ...
 
     def attach(self, user: WireUser) -> None:
-        """Who is called from now on; may change hands. A loss that has already happened is told in the next turn."""
+        """Call this user from now on; another may follow. A loss that has already happened is told in the next turn."""
         ...
 
     def write(self, data: bytes) -> None:
@@ -154,7 +154,7 @@ async def _call_after(scope: anyio.CancelScope, delay: float, function: Callable
 
 
 def closed_with(error: Exception | None) -> Closed:
-    """How a connection ended that was lost without a word."""
+    """End of a connection that was lost without a word."""
     if error is None:
         return Closed(1006, "the peer closed the connection without a reason")
     return Closed(1006, plain_reason(error))
@@ -175,7 +175,7 @@ _REASONS: Final[Mapping[int, str]] = {
 
 
 def plain_reason(error: BaseException) -> str:
-    """What went wrong, for people: without numbers, classes and stacks of causes."""
+    """Cause of a failure, for people: without numbers, classes and stacks of causes."""
     if isinstance(error, ssl.SSLCertVerificationError):
         return (
             f"the server's certificate is not trusted ({error.verify_message}): name its authority with --ca, "

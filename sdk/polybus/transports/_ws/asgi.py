@@ -38,7 +38,7 @@ _UNSEEN: Final = 8192
 
 
 class Socket(Protocol):
-    """What the server writes to, where it can be seen: an `asyncio.Transport`."""
+    """Stream that the server writes to, where it can be seen: an `asyncio.Transport`."""
 
     def abort(self) -> None: ...
 
@@ -279,8 +279,8 @@ class AsgiTransport:
 
 
 def _ended(message: MutableMapping[str, Any]) -> Closed:
-    """What `websocket.disconnect` says. 1005 stands for a closing frame without a code, and for none at all: then without a
-    reason."""
+    """The end that `websocket.disconnect` tells. 1005 stands for a closing frame without a code, and for none at all: then
+    without a reason."""
     code, reason = message.get("code", 1005), message.get("reason")
     if code == 1005:
         if reason is None:

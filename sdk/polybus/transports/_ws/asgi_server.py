@@ -17,7 +17,7 @@ from .._stream.urls import host_port
 from .asgi import AsgiTransport, Receive, Scope, Send, socket_of
 from .policy import Door, Turned, Upgrade, answer, check_origins, refused
 
-__all__ = ["AsgiWebSocket", "accept", "answered"]
+__all__ = ["AsgiWebSocket", "accept", "admit", "answered", "client_of", "host_and_port", "is_public", "upgrade_of"]
 
 logger: logging.Logger = logging.getLogger("polybus.security")
 
@@ -26,7 +26,7 @@ _PARTING = 1.0
 
 
 class AsgiWebSocket:
-    """What `Bus.serve` takes in place of a URL, and what a router calls for every WebSocket at one path.
+    """Endpoint that `Bus.serve` takes in place of a URL, and that a router calls for every WebSocket at one path.
 
     What is known of a stranger is what the ASGI server says: `scope`'s client, scheme and headers. Behind a proxy these are
     those of the proxy's own request, unless the server is told whose ``X-Forwarded-*`` it may believe.
@@ -48,7 +48,7 @@ class AsgiWebSocket:
 
     @property
     def url(self) -> str:
-        """Where it is in its application; which host and port that is only the server knows."""
+        """Address in its application; which host and port that is only the server knows."""
         return f"asgi://{self.path}"
 
     async def listen(self, options: ListenOptions) -> AsgiWebSocket:
@@ -82,14 +82,14 @@ class AsgiWebSocket:
         options = self._options
         if options is None:
             raise Turned(HTTPStatus.SERVICE_UNAVAILABLE, "this server is shutting down")
-        address = _address(scope)
+        address = client_of(scope)
         refusal = options.gate.knock(address)
         if refusal is not None:
             raise refused(refusal)
         inside = False
         try:
             chosen, handshake = self._examine(scope, receive, options)
-            admission = await _decision(options, handshake)
+            admission = await admit(options, handshake)
             socket = socket_of(receive)
             if socket is not None:
                 # asyncio leaves Nagle's algorithm on where the server was given a socket that it did not make itself.
@@ -118,7 +118,7 @@ class AsgiWebSocket:
             Turned: The request breaks a rule.
         """
         here: tuple[str, int | None] = scope.get("server") or ("", None)
-        upgrade = _upgrade(scope)
+        upgrade = upgrade_of(scope)
         door = Door(
             path=upgrade.path,
             tls=scope.get("scheme") in ("wss", "https"),
@@ -128,20 +128,20 @@ class AsgiWebSocket:
             origins=options.origins,
             hosts=options.hosts,
         )
-        if options.private and _is_open(here[0]):
-            self._turn_from_open(here[0])
+        if options.private and is_public(here[0]):
+            self.refuse_public(here[0])
         door.check(upgrade)
         socket = socket_of(receive)
         known = Handshake(
             protocol=options.protocol,
-            url=f"{'wss' if door.tls else 'ws'}://{_at(*here)}{upgrade.path}",
-            address=_address(scope),
+            url=f"{'wss' if door.tls else 'ws'}://{host_and_port(*here)}{upgrade.path}",
+            address=client_of(scope),
             tls_peer=(socket.get_extra_info("peercert") or None) if socket is not None else None,
             scope=scope,
         )
         return door.handshake(upgrade, known)
 
-    def _turn_from_open(self, host: str) -> None:
+    def refuse_public(self, host: str) -> None:
         """
         Raises:
             Turned: 403
@@ -172,7 +172,7 @@ async def answered(upgrade: Knock, scope: Scope, receive: Receive, send: Send) -
             logger.debug("polybus: gone before it could be turned away: %r", error)
 
 
-async def _decision(options: ListenOptions, handshake: Handshake) -> Admission:
+async def admit(options: ListenOptions, handshake: Handshake) -> Admission:
     """
     Raises:
         Turned: The bus does not let the stranger in, or could not say so in time.
@@ -197,7 +197,7 @@ async def _decision(options: ListenOptions, handshake: Handshake) -> Admission:
 
 
 async def accept(send: Send, chosen: str | None) -> bool:
-    """Whether the stranger was still there."""
+    """Answer; True if the client was still there."""
     try:
         await send({"type": "websocket.accept", "subprotocol": chosen, "headers": []})
     except Exception as error:
@@ -228,7 +228,7 @@ async def _until_gone(receive: Receive) -> None:
             await receive()
 
 
-def _upgrade(scope: Scope) -> Upgrade:
+def upgrade_of(scope: Scope) -> Upgrade:
     headers: dict[str, list[str]] = {}
     for name, value in scope["headers"]:
         headers.setdefault(name.decode("latin-1").lower(), []).append(value.decode("latin-1"))
@@ -240,17 +240,17 @@ def _upgrade(scope: Scope) -> Upgrade:
     )
 
 
-def _address(scope: Scope) -> str:
+def client_of(scope: Scope) -> str:
     client = scope.get("client")
-    return _at(*client) if client else ""
+    return host_and_port(*client) if client else ""
 
 
-def _at(host: str, port: int | None) -> str:
+def host_and_port(host: str, port: int | None) -> str:
     return host if port is None else host_port(host, port)
 
 
-def _is_open(host: str) -> bool:
-    """Whether this is an address that other machines can reach. Names are those of test clients and Unix sockets."""
+def is_public(host: str) -> bool:
+    """True if this is an address that other machines can reach. Names are those of test clients and Unix sockets."""
     try:
         return not ipaddress.ip_address(host.partition("%")[0]).is_loopback
     except ValueError:

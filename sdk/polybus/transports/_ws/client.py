@@ -96,7 +96,7 @@ class _Answer:
         self.complete = anyio.Event()
         self.accepted: bool = False
         self.rest = bytearray()
-        """What came after the answer is already WebSocket."""
+        """Bytes that came after the answer: they are WebSocket already."""
         self.eof: bool = False
         self._core = core
         self._wire = wire

@@ -19,6 +19,7 @@ from websockets.protocol import CLIENT, OPEN, SERVER, Protocol
 
 from ...plugins import Closed
 from .._stream.close_codes import closed_by_peer, cut_reason
+from .._stream.partial_frame import PartialFrame
 
 try:
     from websockets.speedups import apply_mask
@@ -34,7 +35,6 @@ _TEXT: Final = 0x81
 _BINARY: Final = 0x82
 _FIRST: Final = {"text": _TEXT, "binary": _BINARY}
 _OPCODES: Final = frozenset(Opcode)
-_SMALL: Final = 4096
 _KEYS: Final = 512
 """Bytes of masking keys drawn at a time: a system call for each frame would be a tenth of its cost."""
 
@@ -58,8 +58,8 @@ class WebSocketFramer:
     """
 
     __slots__ = (
-        "_core", "_first", "_fragments", "_head", "_key", "_keys", "_kinds", "_limit", "_missing", "_owed", "_parts", "_server",
-        "_size", "_text", "broken", "controls", "ended", "out",
+        "_core", "_first", "_fragments", "_frame", "_head", "_key", "_keys", "_kinds", "_limit", "_owed", "_server", "_size",
+        "_text", "broken", "controls", "ended", "out",
     )  # fmt: skip
 
     def __init__(
@@ -72,14 +72,13 @@ class WebSocketFramer:
         self._keys = bytearray()
         # The beginning of a frame whose header is not complete.
         self._head = b""
-        # A data frame that has begun: its size, what is missing and what is there, its key and whether it is text.
-        self._size = 0
-        self._missing = 0
-        self._parts: list[bytes | bytearray] | None = None
+        # A data frame that has begun, its key and whether it is text.
+        self._frame: PartialFrame | None = None
         self._key = b""
         self._text = False
-        # The library's core while it has something in hand, and how many bytes of a frame it still has to get.
+        # The library's core while it has something in hand, the size of its frame, and how much of that it still has to get.
         self._core: Protocol | None = None
+        self._size = 0
         self._owed = 0
         self._fragments: list[bytes] | None = None
         self.controls: int = 0
@@ -89,9 +88,10 @@ class WebSocketFramer:
 
     @property
     def partial(self) -> str:
-        """How much of the message that has begun is there, for people; empty between two messages."""
-        if self._missing:
-            return f"{self._size - self._missing} of {self._size} bytes"
+        """Arrived part of the message that has begun, for people; empty between two messages."""
+        frame = self._frame
+        if frame is not None:
+            return f"{frame.size - frame.missing} of {frame.size} bytes"
         if self._owed:
             return f"{self._owed} bytes of a frame are missing"
         if self._fragments is not None:
@@ -101,8 +101,9 @@ class WebSocketFramer:
     @property
     def arrived(self) -> int:
         """The same in bytes, with two at least for a header; 0 between two messages."""
-        if self._missing:
-            return 2 + self._size - self._missing
+        frame = self._frame
+        if frame is not None:
+            return 2 + frame.size - frame.missing
         fragments = 2 + sum(map(len, self._fragments)) if self._fragments is not None else 0
         return fragments + (self._size - self._owed if self._owed else len(self._head))
 
@@ -114,12 +115,14 @@ class WebSocketFramer:
         position = 0
         if self.ended is not None or self.broken is not None:
             return frames
-        if self._missing:
-            position = self._missing
+        frame = self._frame
+        if frame is not None:
+            position = frame.missing
             if len(data) < position:
-                self._collect(data)
+                frame.add(data)
                 return frames
-            self._complete(data[:position], frames)
+            self._frame = None
+            self._complete(frame.complete(data[:position]), frames)
         elif self._owed:
             position = min(self._owed, len(data))
             self._owed -= position
@@ -158,7 +161,8 @@ class WebSocketFramer:
                 if start > size:
                     break
                 if end > size:
-                    self._begin(first, length, data[start - 4 : start], data[start:])
+                    self._text, self._key = first == _TEXT, data[start - 4 : start]
+                    self._frame = PartialFrame(length, data[start:])
                     return frames
                 frame = data[start:end]
                 if masked:
@@ -173,33 +177,7 @@ class WebSocketFramer:
             self._head = data[position:]
         return frames
 
-    def _begin(self, first: int, size: int, key: bytes, data: bytes) -> None:
-        self._text = first == _TEXT
-        self._key = key
-        self._size = self._missing = size
-        self._parts = []
-        if data:
-            self._collect(data)
-
-    def _collect(self, data: bytes) -> None:
-        """Keep a part. Small ones are put together, so that a frame in slices of one byte costs no object for each."""
-        self._missing -= len(data)
-        parts = self._parts
-        assert parts is not None
-        if len(data) >= _SMALL:
-            parts.append(data)
-        elif parts and isinstance(parts[-1], bytearray):
-            parts[-1] += data
-        else:
-            parts.append(bytearray(data))
-
-    def _complete(self, rest: bytes, frames: list[bytes]) -> None:
-        parts = self._parts
-        assert parts is not None
-        parts.append(rest)
-        self._parts = None
-        self._missing = 0
-        frame = b"".join(parts)
+    def _complete(self, frame: bytes, frames: list[bytes]) -> None:
         if self._server:
             frame = apply_mask(frame, self._key)
         if not self._text or self._is_utf8(frame):
@@ -219,7 +197,7 @@ class WebSocketFramer:
     # -- everything but plain data frames
 
     def _begun_badly(self, data: bytes, position: int, frames: list[bytes]) -> int:
-        """What two bytes already show to be wrong need not wait for the rest of the header; how far the core got it."""
+        """Give the core a header that two bytes already show to be wrong; how far it got."""
         first, second = data[position], data[position + 1]
         if (second > 0x7F) == self._server and first & 0x0F in _OPCODES:
             return position
@@ -304,7 +282,7 @@ class WebSocketFramer:
 
     @property
     def server(self) -> bool:
-        """Whether this is the server's side, whose frames are not masked (section 5.1)."""
+        """True if this is the server's side, whose frames are not masked (section 5.1)."""
         return self._server
 
     def encode(self, frame: bytes) -> tuple[bytes, bytes]:

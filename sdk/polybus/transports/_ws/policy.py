@@ -1,4 +1,4 @@
-"""Who may open a WebSocket here: Host, Origin and sub-protocol, as pure functions.
+"""Rules for opening a WebSocket here: Host, Origin and sub-protocol, as pure functions.
 
 A browser lets any page open a WebSocket to any server and sends the user's cookies along, so the server must look at Origin
 (CWE-1385). A page can also give its own host name the address 127.0.0.1 (DNS rebinding): then Origin and Host agree, and
@@ -70,7 +70,7 @@ class Door:
     hosts: tuple[str, ...] = ()
 
     def check(self, upgrade: Upgrade) -> None:
-        """Whether the request may be made here at all, whoever makes it.
+        """Check that the request may be made here at all.
 
         Raises:
             Turned: Host, origin or path are not those of this listener.
@@ -212,7 +212,7 @@ def cookies_of(text: str) -> dict[str, str]:
 
 
 def refused(error: BusError) -> Turned:
-    """What a stranger is told before the upgrade whom the bus does not let in."""
+    """Answer before the upgrade to a client that the bus does not let in."""
     if isinstance(error, Unauthorized):
         status = HTTPStatus.UNAUTHORIZED
     elif isinstance(error, Forbidden):

@@ -146,7 +146,7 @@ class WebSocketTransport(StreamTransport):
                 self._ping_ends = signs.acknowledged + signs.outstanding + self._wire.backlog()
 
     def _comes_near(self) -> bool:
-        """Whether the ping has not arrived yet, and more of what was written before it has."""
+        """True if the ping has not arrived yet, and more of what was written before it has."""
         signs = self._wire.signs() if self._acknowledged < self._ping_ends else None
         if signs is None:
             return False

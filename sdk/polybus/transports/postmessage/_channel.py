@@ -28,7 +28,7 @@ _TURNS: Final = 12
 
 
 def later(shuffle: Random | None) -> Callable[[Callable[[], None]], Any]:
-    """How to call in a later turn of this event loop: in the next one, or in one at random."""
+    """Function that calls in a later turn of this event loop: in the next one, or in one at random."""
     call_soon = running_loop().call_soon
     if shuffle is None:
         return call_soon
@@ -51,7 +51,7 @@ def later(shuffle: Random | None) -> Callable[[Callable[[], None]], Any]:
 
 @frozen(kw_only=True)
 class MessageEvent:
-    """What a listener is told."""
+    """Event for a listener."""
 
     data: Any
     origin: str = ""
@@ -98,12 +98,12 @@ class InMemoryPort:
 
     @property
     def detached(self) -> bool:
-        """Whether it was handed over."""
+        """True if it was handed over."""
         return self._state == "detached"
 
     @property
     def closed(self) -> bool:
-        """Whether nothing is delivered here any more."""
+        """True if nothing is delivered here any more."""
         return self._state in ("closed", "detached")
 
     def post(self, data: Any, transfer: Iterable[InMemoryPort | ArrayBuffer] = ()) -> None:
@@ -206,7 +206,7 @@ class InMemoryPort:
             self._schedule()
 
     def _shell(self) -> InMemoryPort:
-        """What arrives in its place."""
+        """The copy that arrives in its place."""
         return InMemoryPort(self.info, big_ints=self._big_ints, shuffle=self._shuffle)
 
     def _move_to(self, new: InMemoryPort) -> None:

@@ -26,7 +26,7 @@ class DataCloneError(ValueError):
 
 @frozen
 class ClonedError:
-    """What arrives of an exception: no traceback, and no fields of its own."""
+    """The copy of an exception that arrives: no traceback, and no fields of its own."""
 
     name: str
     message: str
@@ -42,7 +42,7 @@ class ArrayBuffer:
 
     @property
     def detached(self) -> bool:
-        """Whether it was handed over."""
+        """True if it was handed over."""
         return self._data is None
 
     def __len__(self) -> int:
@@ -60,7 +60,7 @@ class ArrayBuffer:
         return bytes(self._data)
 
     def _shell(self) -> ArrayBuffer:
-        """What arrives in its place."""
+        """The copy that arrives in its place."""
         return ArrayBuffer()
 
     def _move_to(self, new: ArrayBuffer) -> None:

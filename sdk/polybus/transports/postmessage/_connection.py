@@ -20,7 +20,7 @@ __all__ = ["PortConnection"]
 
 HIGH_BYTES: Final = 256 * 1024
 HIGH_FRAMES: Final = 1024
-"""What the other end may not have taken before `pause_writing`. Far above `control.ACK_BYTES` and `ACK_FRAMES`."""
+"""Frames or bytes that may not have been taken before `pause_writing`. Far above `control.ACK_BYTES` and `ACK_FRAMES`."""
 LOW_BYTES: Final = 3 * HIGH_BYTES // 4
 LOW_FRAMES: Final = HIGH_FRAMES // 2
 """Above what the other end may leave unacknowledged for good."""
@@ -113,7 +113,7 @@ class PortConnection:
 
     @property
     def ours(self) -> bool:
-        """Whether the other end is one of ours."""
+        """True if the other end is one of ours."""
         return self._ours
 
     def settled(self) -> None:

@@ -1,4 +1,4 @@
-"""What two ends of a port say to each other besides frames.
+"""Words that two ends of a port say to each other besides frames.
 
 A port has no end that can be seen from the other side, no sign of life and no way to hold back a sender. Between two ends of
 ours these are messages of their own: text that begins with U+0000, which no frame of ours does (one that would is sent with a
@@ -44,13 +44,13 @@ PING: Final = "\0ping"
 PONG: Final = "\0pong"
 ACK_FRAMES: Final = 64
 ACK_BYTES: Final = 64 * 1024
-"""What is taken between two acknowledgements, in messages or in bytes, whichever comes first."""
+"""Frames or bytes that are taken between two acknowledgements, whichever come first."""
 _HELLO_SIZE: Final = 64 * 1024
 
 
 @frozen
 class Hello:
-    """What the other end says first."""
+    """First word of the other end."""
 
     protocol: str | None = None
     headers: Mapping[str, str] = field(factory=dict)
@@ -65,7 +65,7 @@ def hello(protocol: str, headers: Mapping[str, str]) -> str:
 
 
 def read_hello(text: str) -> Hello | Closed:
-    """What follows ``hi``; or why the connection ends."""
+    """Read what follows ``hi``; or why the connection ends."""
     if len(text) > _HELLO_SIZE:
         return Closed(1009, f"a greeting of {len(text)} characters, the limit is {_HELLO_SIZE}")
     try:
@@ -93,7 +93,7 @@ def bye(code: int, reason: str) -> str:
 
 
 def read_bye(text: str) -> Closed:
-    """What follows ``bye``."""
+    """Read what follows ``bye``."""
     word, _, reason = text.partition(" ")
     code = int(word) if word.isascii() and word.isdigit() and len(word) <= 4 else 1002
     return closed_by_peer(code, reason[:256])

@@ -104,7 +104,7 @@ class JSPort:
 
 
 def can_post(value: Any) -> bool:
-    """Whether an object of JavaScript is a port or like one. A window is not: what it is posted reaches whoever is in it."""
+    """True if an object of JavaScript is a port or like one. A window is not: any page in it gets what it is posted."""
     return callable(getattr(value, "postMessage", None)) and not hasattr(value, "window")
 
 

@@ -25,8 +25,8 @@ class PortListening:
         self.host: Host = options.host
         self._options = options
         self._waiting: dict[Newcomer, None] = {}
-        """Who is not let in yet. How long one is silent is its own affair: a bare peer may have nothing to say for hours. But
-        no more than `Limits.handshakes` are, as nobody tells when a page has gone."""
+        """Ports that are not let in yet. One may be silent for long: a bare peer may have nothing to say for hours. But there
+        are no more than `Limits.handshakes`, as no event tells when a page has gone."""
 
     def receive(self, port: MessagePort) -> Newcomer:
         """Somebody may come in by this port."""
@@ -55,7 +55,7 @@ class Newcomer:
         self._options = options
         self._waiting = waiting
         self.silent: bool = True
-        """Whether it has said nothing so far."""
+        """True if it has said nothing so far."""
         self.over: anyio.Event = anyio.Event()
         self.connection: PortConnection = _Tracked(port, options.host, options.reads, options.writes, self._first, self.over)
 

@@ -1,4 +1,4 @@
-"""What a message port is: the small interface that everything which hands over whole messages can offer."""
+"""Message ports: the small interface that everything which hands over whole messages can offer."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from attrs import frozen
 __all__ = ["MessagePort", "PortData", "PortInfo", "as_text"]
 
 PortData: TypeAlias = str | bytes
-"""What a port carries: text or binary, told apart as a browser tells them apart."""
+"""Payload of a port: text or binary, told apart as a browser tells them apart."""
 
 
 def as_text(content: bytes) -> PortData:
@@ -23,7 +23,7 @@ def as_text(content: bytes) -> PortData:
 
 @frozen(kw_only=True)
 class PortInfo:
-    """What is known of the other end of a port.
+    """Facts about the other end of a port.
 
     Attributes:
         origin: Of the page at the other end, where a handshake has found it out; ``"null"`` for an opaque one.
@@ -50,7 +50,7 @@ class MessagePort(Protocol):
 
     @property
     def info(self) -> PortInfo:
-        """What is known of the other end."""
+        """Facts about the other end."""
         ...
 
     def post(self, data: PortData, /) -> None:

@@ -1,4 +1,4 @@
-"""Where the ports of a `PortTransport` come from."""
+"""Sources of the ports of a `PortTransport`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from ._port import MessagePort
 __all__ = ["PortSource", "Single", "source_of"]
 
 PortSource: TypeAlias = MessagePort | Callable[[], "MessagePort | Awaitable[MessagePort]"] | AsyncIterator[MessagePort]
-"""Where ports come from: one port; a function, plain or async, that gives a port each time; or ports as they come. In a browser
+"""Source of ports: one port; a function, plain or async, that gives a port each time; or ports as they come. In a browser
 each port may be one of JavaScript, as it is; there it is `Any` for type checkers."""
 
 _EXPECTED = "a message port, a function that gives one, or an async iterator of ports"

@@ -26,7 +26,7 @@ __all__ = ["StdioPort"]
 _TEXT: Final = 0x8000_0000
 _CHUNK: Final = 64 * 1024
 _BACKLOG: Final = 8 * 1024 * 1024
-"""What may wait to be written; a peer of ours asks for less by its acknowledgements."""
+"""Bytes that may wait to be written; a peer of ours asks for less by its acknowledgements."""
 _LIMIT: Final = 64 * 1024 * 1024
 _LAST_WORDS: Final = 2.0
 """Seconds for what was posted before `close`."""
@@ -143,7 +143,7 @@ class StdioPort:
         self._backlog = 0
         self._writing = anyio.CancelScope()
         self._cut = False
-        """Whether something may have been written in part: then nothing can follow."""
+        """True if something may have been written in part: then nothing can follow."""
         self._news = anyio.Event()
         self._closed = False
 

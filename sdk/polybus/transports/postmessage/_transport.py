@@ -58,12 +58,12 @@ class PortTransport:
 
     @property
     def reconnects(self) -> bool:
-        """Whether there may be another port."""
+        """True if there may be another port."""
         return self._source.lasting
 
     @property
     def spent(self) -> bool:
-        """Whether there will be no other port: nobody waits for one."""
+        """True if there will be no other port."""
         return self._source.spent
 
     def __repr__(self) -> str:

@@ -1,4 +1,4 @@
-"""What must hold of parts, in both directions; these functions say exactly what is wrong."""
+"""Rules for parts, in both directions; these functions say exactly what is wrong."""
 
 from __future__ import annotations
 

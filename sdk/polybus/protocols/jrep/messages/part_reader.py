@@ -153,10 +153,10 @@ class PartReader:
         raw = bytes(parts[part])
         value = values.pop(part)
         if any(name != part and b"^ObjectID" in bytes(other) for name, other in parts.items()):
-            message._value = value  # its ids may be those of other parts: it must be written anew
+            message.decoded = value  # its ids may be those of other parts: it must be written anew
         else:
             self.set_body(message, raw)
-            message._value = value
+            message.decoded = value
 
     def _of_kind(self, subject: str, names: dict[str, str | None], values: dict[str, Any], id: Any) -> Message:
         verb = names["PolybusVerb"]
@@ -220,14 +220,14 @@ class PartReader:
             node = _decode(raw)
             kind = type(node)
             if kind is not dict and kind is not list:
-                message._value, message.raw, message.format = node, raw, self._values
+                message.decoded, message.raw, message.format = node, raw, self._values
             elif kind is dict and "^EncodedType" in node:
-                message._value = self._values.reading().read(node, self._values.depth)
+                message.decoded = self._values.reading().read(node, self._values.depth)
                 message.raw, message.format = raw, self._values
             elif b"EncodedType" in raw or b"\\u" in raw:  # perhaps markers inside: written again, they need some around them
-                message._value = self._values.reading().read(node, self._values.depth)
+                message.decoded = self._values.reading().read(node, self._values.depth)
             else:
-                message._value, message.raw, message.format = node, raw, JSON
+                message.decoded, message.raw, message.format = node, raw, JSON
         except (ValueError, RecursionError, BadRequest) as error:
             raise foul(error, message.id if message.kind is _REQUEST else None) from error
 

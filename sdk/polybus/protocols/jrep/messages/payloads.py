@@ -38,7 +38,7 @@ def told_apart(frame: bytes) -> list[bytes] | None:
 
 def by_priority(messages: Sequence[Message | RemoteProtocolError]) -> Sequence[Message | RemoteProtocolError]:
     """Of messages that come together, those with a salience first (document); commands keep their places."""
-    if any(isinstance(one, Message) and one._attributes and "PriorityProcessing" in one._attributes for one in messages):
+    if any(isinstance(one, Message) and one.extras and "PriorityProcessing" in one.extras for one in messages):
         if not any(isinstance(one, Message) and one.kind is Kind.CONTROL for one in messages):
             return sorted(messages, key=_salience)
     return messages

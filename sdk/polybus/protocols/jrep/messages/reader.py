@@ -151,7 +151,7 @@ class MessageReader(PartReader):
         else:
             message = Message(_PUBLISH, subject)
             if parts.ErrorTo is not None:
-                message._attributes = {"ErrorTo": parts.ErrorTo}
+                message.extras = {"ErrorTo": parts.ErrorTo}
         raw = bytes(parts.Value)
         if raw:
             self.set_body(message, raw)
@@ -165,7 +165,7 @@ class MessageReader(PartReader):
             raise refuse("to be looked at")
         message = Message(_REQUEST, parts.ToSubject, (reply, error))
         message.reply_to = reply
-        message._attributes = {"ReplyTo": reply} if error is None else {"ReplyTo": reply, "ErrorTo": error}
+        message.extras = {"ReplyTo": reply} if error is None else {"ReplyTo": reply, "ErrorTo": error}
         ttl = parts.PolybusTtl
         if ttl is not None:
             message.ttl = read_ttl(ttl)

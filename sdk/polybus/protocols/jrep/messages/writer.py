@@ -85,7 +85,7 @@ class MessageWriter:
     # -- the usual -------------------------------------------------------------------------------------------------------
 
     def _addressed(self, message: Message, id: Any) -> tuple[Address, bytes]:
-        """Where a request goes and where its answers shall go, up to ErrorTo. An id that came in is both of these already."""
+        """Write where a request goes and where its answers shall go, up to ErrorTo. An id that came in is both already."""
         names = self._names(message.subject)
         if type(id) is str:
             key = quoted(id)[1:-1]
@@ -109,7 +109,7 @@ class MessageWriter:
         return b"".join((start, names.body, raw, tail))
 
     def _answer_to(self, message: Message, id: Any, which: int) -> bytes:
-        """Where an answer goes: what the asker said, or the subject of an id that came in with an answer."""
+        """Write where an answer goes: what the asker said, or the subject of an id that came in with an answer."""
         if type(id) is str:
             return addressed(f"{message.subject}:{id}{(REPLY_SUFFIX, ERRORS_SUFFIX)[which]}")
         if type(id) is not tuple:
@@ -125,7 +125,7 @@ class MessageWriter:
     def _with_body(self, names: Address, message: Message, verb: bytes) -> bytes:
         tail = self._headers(message) if message.headers else b""
         body = self._body(message, names.body)
-        if message._attributes:
+        if message.extras:
             tail = self._attributes(message, body) + tail
         return b"".join((names.to, body, verb, tail, b"}"))
 

@@ -1,4 +1,4 @@
-"""What Java has and Python has not: objects of unknown types, enum constants, and a registry for the application's own."""
+"""Counterparts of what only Java has: objects of unknown types, enum constants, and a registry for the application's own."""
 
 from __future__ import annotations
 
@@ -26,17 +26,18 @@ class JavaObject(dict[str, Any]):
     Attributes:
         type: The Java class name.
         value: Of a type that keeps its content in ``^Value`` (collections, ``java.lang.Class``); else None.
+        node: The JSON that came in; None of an object made by hand.
+        table: The objects that the ids in `node` stand for.
     """
 
-    __slots__ = ("_node", "_table", "type", "value")
+    __slots__ = ("node", "table", "type", "value")
 
     def __init__(self, type: str, fields: Mapping[str, Any] | None = None, value: Any = None) -> None:
         super().__init__(fields or {})
         self.type: str = type
         self.value: Any = value
-        # How it stood on the wire, and what the ids of that message stood for.
-        self._node: dict[str, Any] | None = None
-        self._table: Mapping[str, Any] | None = None
+        self.node: dict[str, Any] | None = None
+        self.table: Mapping[str, Any] | None = None
 
     # As in Java where a class says nothing else: an object is equal to itself. It may contain itself.
     __hash__ = object.__hash__  # type: ignore[assignment]  # of dict it is None
@@ -64,7 +65,7 @@ class JavaEnum:
 
 @attrs.frozen
 class Portable:
-    """How objects of one registered class are written and read.
+    """Rules by which objects of one registered class are written and read.
 
     Attributes:
         fields: For each: its name here, its name in Java, and whether its numbers stay bare.
@@ -150,7 +151,7 @@ class JavaTypes:
             raise ValueError(f"{cls.__name__} is registered already")
 
     def of_class(self, cls: type) -> Portable | str | None:
-        """How objects of a class are written; of an enum the Java name.
+        """Rules for writing objects of a class; of an enum the Java name.
 
         Raises:
             TypeError: An annotation of it cannot be resolved.
@@ -159,7 +160,7 @@ class JavaTypes:
         return self._resolved(found) if isinstance(found, Portable) else found
 
     def of_name(self, java: str) -> Portable | type[enum.Enum] | None:
-        """How objects of a Java type are read.
+        """Rules for reading objects of a Java type.
 
         Raises:
             TypeError: An annotation of the class cannot be resolved.
@@ -190,7 +191,7 @@ class JavaTypes:
 
 
 def _is_bare(hint: Any) -> bool:
-    """Whether a field's static type says what a bare JSON value is: ``int``, ``float | None`` and the like."""
+    """True if a field's static type says what a bare JSON value is: ``int``, ``float | None`` and the like."""
     if hint in _BARE:
         return True
     kinds = [kind for kind in get_args(hint) if kind is not type(None)] if get_origin(hint) is not None else []

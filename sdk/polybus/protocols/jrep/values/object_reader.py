@@ -122,7 +122,7 @@ class ObjectReading:
         if self._strict and not known:
             raise BadRequest(f"the Java type {name[:100]!r} is not known here, or its ^Value is missing")
         made = JavaObject(name)
-        made._node, made._table = node, self._known
+        made.node, made.table = node, self._known
         if id is not None:
             self._known[id] = made
         for key, item in node.items():

@@ -35,7 +35,7 @@ class ObjectWriter:
         raise NotImplementedError
 
     def _fields_of(self, value: Any, ids: Numbering) -> Any:
-        """What JSON would have of an object: its fields as a map, a UUID as text."""
+        """Form of an object as JSON has it: its fields as a map, a UUID as text."""
         dump = getattr(value, "model_dump", None)
         if dump is not None:
             made = dump()
@@ -73,9 +73,9 @@ class ObjectWriter:
         return b'{"^EncodedType":%b,"^ObjectID":"%d"%b}' % (name, given, b"".join(members))
 
     def _java_object(self, value: JavaObject, ids: Numbering) -> bytes:
-        if value._node is not None:
+        if value.node is not None:
             ids.copied = True
-            return self._node(value._node, value._table or {}, ids)
+            return self._node(value.node, value.table or {}, ids)
         if value.value is not None and value.type in _SCALARS:
             raise EncodeError(
                 f"{value.type} keeps its content in no ^Value: declare the parameter as {value.type!r}, or write "
@@ -110,7 +110,7 @@ class ObjectWriter:
             given = ids.seen.get(id(target))
             if given is not None:
                 return b'{"^EncodedType":%b,"^ObjectID":"%d"}' % (json_text(name), given)
-            if len(node) == 2 and getattr(target, "_node", None) is not node:  # a reference to what has not been written yet
+            if len(node) == 2 and getattr(target, "node", None) is not node:  # a reference to what has not been written yet
                 return self._value(target, ids)
             given = ids.add(target)
         return b"{%b}" % b",".join(

@@ -1,4 +1,4 @@
-"""What values with references are when these are written out."""
+"""Values with references, and their size when these are written out."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _SINGLE: Final = frozenset((type(None), bool, int, float, str, bytes))
 
 
 class Measure:
-    """What the values of one message are when their references are written out: a few bytes may stand for billions."""
+    """Size of the values of one message when their references are written out: a few bytes may stand for billions."""
 
     def __init__(self) -> None:
         self._sizes: dict[int, tuple[int, int]] = {}

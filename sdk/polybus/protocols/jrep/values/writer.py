@@ -160,7 +160,7 @@ class ValueWriter(ObjectWriter):
         return self._value(self._fields_of(value, ids), ids)
 
     def _path(self, value: Any) -> str:
-        """Where the deepest part stands that cannot be written."""
+        """Path of the deepest part that cannot be written."""
         path = "$"
         for _ in range(200):
             for where, item in items_of(value, path):

@@ -65,7 +65,7 @@ class ReturnAddress(str):
 
 
 def return_address(event: Event) -> ReturnAddress:
-    """Where the answer to a request goes."""
+    """Address to which the answer to a request goes."""
     address = ReturnAddress(event.id)
     address.event = event
     return address
@@ -73,7 +73,7 @@ def return_address(event: Event) -> ReturnAddress:
 
 @lru_cache(256)
 def known_schema(text: str) -> bool:
-    """Whether a schema is spelled well; remembered, for there are few."""
+    """True if a schema is spelled well; remembered, for there are few."""
     return is_uri_reference(text)
 
 
@@ -122,7 +122,7 @@ class Envelope:
         return kind
 
     def look(self, type: str, source: str, sink: str | None) -> Kind | None:
-        """Whether type, source and sink fit together; remembered where they do."""
+        """True if type, source and sink fit together; remembered where they do."""
         kind = TYPES.get(type)
         if kind is None:
             return None  # also what is an extension of ours: rare, and examined
@@ -186,7 +186,7 @@ class Envelope:
             message.kind, str(message.subject), message.id, message.raw, message.format, message.ttl, event_of(attributes)
         )
         made.code = message.code
-        made._attributes = {**attributes, **(message._attributes or {})}
+        made.extras = {**attributes, **(message.extras or {})}
         made.headers = read_headers(made.attributes, self._limits.headers)
         return made
 
@@ -197,7 +197,7 @@ class Envelope:
         return error
 
     def _return_address(self, attributes: dict[str, Any]) -> ReturnAddress | None:
-        """Where a bad request can be answered; None where it cannot."""
+        """Address at which a bad request can be answered; None where it cannot."""
         found = [attributes.get(name) for name in ("id", "source", "sink")]
         if attributes.get("type") != "req.v1" or not all(isinstance(part, str) for part in found):
             return None

@@ -1,4 +1,4 @@
-"""What a format of events has to offer, and the bodies that go into events of either."""
+"""Interfaces of a format of events, and the bodies that go into events of either."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ FORMATS: Final[tuple[BodyFormat, ...]] = (ANY, OCTETS)
 
 
 class Writer(Protocol):
-    """What writes one format."""
+    """Writer of one format."""
 
     @property
     def head(self) -> Head: ...
@@ -40,7 +40,7 @@ class Writer(Protocol):
 
 
 class Reader(Protocol):
-    """What reads one format."""
+    """Reader of one format."""
 
     def read(self, frame: bytes) -> EventMessage: ...
 

@@ -41,5 +41,5 @@ def known_class(name: str) -> type[Any] | None:
 
 
 def is_message(value: Any) -> bool:
-    """Whether a value is a message of protocol buffers, without loading the package."""
+    """True if a value is a message of protocol buffers, without loading the package."""
     return hasattr(value, "DESCRIPTOR") and hasattr(value, "SerializeToString")

@@ -71,7 +71,7 @@ class JsonWriter:
         return write_json_item(head, id, raw, format)
 
     def _middle(self, ttl: int) -> bytes:
-        """What stands between an id and data. Few programs have more than a few deadlines; what is left of one is another."""
+        """Part between an id and data. Few programs have more than a few deadlines; what is left of one is another."""
         if len(self._middles) >= 1024:
             self._middles.clear()
         made = self._middles[ttl] = b'","ttl":%d%b' % (ttl, _ANY_DATA)

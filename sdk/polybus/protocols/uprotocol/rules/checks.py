@@ -1,4 +1,4 @@
-"""What the rules of the document are made of: tests of single attributes, each of which says what was seen where it fails."""
+"""Tests of single attributes, of which the rules of the document are made; each says what was seen where it fails."""
 
 from __future__ import annotations
 
@@ -213,7 +213,7 @@ def has_schema(facts: Facts) -> str | None:
 
 
 def is_uri_reference(text: str) -> bool:
-    """Whether all its characters may stand in a URI reference (RFC 3986, section 4.1)."""
+    """True if all its characters may stand in a URI reference (RFC 3986, section 4.1)."""
     return _URI_TEXT.fullmatch(text) is not None
 
 

@@ -1,4 +1,4 @@
-"""What buses of ours say to each other and uProtocol has no messages for: subscriptions, cancelling, streams and channels.
+"""Messages between buses of ours that uProtocol does not have: subscriptions, cancelling, streams and channels.
 
 Each is a CloudEvent with a type of its own, never sent to a peer that has not shown to be ours. ``reqid`` names the request or
 channel, ``subject`` (an attribute of CloudEvents) the pattern of a subscription; an ``open`` has the sink of a request.

@@ -23,7 +23,7 @@ ITEM: Final = "polybus.item.v1"
 item_id: Final = re.compile(
     r"([0-9a-f]{8}-[0-9a-f]{4}-[678][0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12})/[0-9a-f]{1,16}"
 ).fullmatch
-"""Whether an id is one, its first group the id of the open."""
+"""True if an id is one, its first group the id of the open."""
 
 
 class _Item(msgspec.Struct, gc=False, forbid_unknown_fields=True):
