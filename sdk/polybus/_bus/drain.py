@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import anyio
 
-from .._link.link import Link, State
+from .._link.link import Link
 from .._rpc.call import Call
 from .._rpc.stream_call import ChannelCall
 from ..errors import Code
@@ -41,7 +41,7 @@ async def drain(bus: Bus, runtime: Runtime, timeout: float) -> None:
         for entrance in bus._entrances:  # and where others run the bus inside
             await entrance.drain(LEAVING)
         await until(lambda: not any(inbox.busy for inbox in bus._inboxes))
-        await until(lambda: not any(link.outbox and link.state is State.UP for link in runtime.links))
+        await until(lambda: not any(link.outbox and link.stands for link in runtime.links))
     await close_links(bus, runtime, LEAVING)
 
 

@@ -173,7 +173,7 @@ class Links(Life):
         until = link.runtime.bell.until
         if drain:
             with anyio.move_on_after(self.limits.close_timeout):
-                await until(lambda: not link.outbox or link.state is not State.UP)
+                await until(lambda: not link.outbox or not link.stands)
         link.close(code, "leaving")
         with anyio.move_on_after(self.limits.close_timeout + 1):
             await until(lambda: link.state is State.CLOSED)

@@ -47,7 +47,7 @@ from .multiplexer import Crowd, expiry
 from .receiver import ConnectionReceiver
 from .recording import Taps
 from .send_queue import SendQueue
-from .state import State
+from .state import TRANSITIONS, Change, Ending, State
 
 if TYPE_CHECKING:
     from .._bus.bus import Bus
@@ -70,13 +70,12 @@ class Link:
 
     __slots__ = (
         "_arriving",
-        "_closing",
+        "_ending",
         "_offences",
         "_peer",
         "_receiver",
         "_since",
         "_taps",
-        "_wanted",
         "adapter",
         "alike",
         "bodies",
@@ -168,8 +167,7 @@ class Link:
         self.initiates: bool = True
         """Whether this side may begin requests and publications."""
         self._peer: Peer | None = None
-        self._closing: Closed | None = None
-        self._wanted = False  # the end was not this application's wish: an opened link comes back
+        self._ending: Ending | None = None
         codec = adapter.codec(runtime.limits)
         self.format: BodyFormat = codec.formats[0]
         self.urgency: Callable[[Message], int] | None = CodecFeatures.of(codec).urgency
@@ -212,7 +210,14 @@ class Link:
     @property
     def ends(self) -> Closed | None:
         """Why it is over, or is about to be, and does not come back."""
-        return self._closing if self.state is State.CLOSED or not self._wanted else None
+        ending = self._ending
+        return ending.why if ending is not None and (self.state is State.CLOSED or not ending.returns) else None
+
+    @property
+    def stands(self) -> bool:
+        """Whether messages are exchanged, also while it is being closed."""
+        state = self.state
+        return state is State.UP or state is State.CLOSING
 
     @property
     def upstream(self) -> bool:
@@ -249,10 +254,9 @@ class Link:
                 self.record(recorder)
         transport, session = self.transport, self.session
         self.paused = False
-        self._closing = None
-        self._wanted = False
+        self._ending = None
         self._since = now
-        self.state = State.CONNECTING
+        self._move(Change.ATTACHED)
         session.start(now)
         if self._receiver is not None:
             self._receiver.over()
@@ -277,10 +281,17 @@ class Link:
 
     def _wrap(self, taps: Taps) -> None:
         self.session, self.transport = taps.around()
-        if self.state is State.UP:
+        if self.stands:
             self.set_shared()
 
+    def _move(self, change: Change) -> None:
+        self.state = TRANSITIONS[self.state][change]
+        self._update_flow()
+
     def _ready(self, bare: bool) -> None:
+        self._move(Change.READY)
+        if self.state is not State.UP:
+            return  # it is being closed, or has been cut
         assert self.session is not None
         capabilities = self.session.capabilities
         if capabilities.many_peers:
@@ -290,7 +301,6 @@ class Link:
         if bare and self._peer is not None:
             self._peer._extended = False
         self.set_shared()
-        self.state = State.UP
         again, self.was_up = self.was_up, True
         self.bus._link_up(self)
         self._update_flow()
@@ -303,12 +313,13 @@ class Link:
         """Say goodbye and close; what waits in the outbox is written first where the connection takes it."""
         if self.state is State.CLOSED:
             return
-        self._closing = self._closing or Closed(code, reason)
-        self._wanted = self.flowing = False
+        why = Closed(code, reason) if self._ending is None else self._ending.why
+        self._ending = Ending(why)
         transport, session = self.transport, self.session
         if transport is None or session is None or self.state is State.DOWN:
             self._ended(Closed(code, reason))
             return
+        self._move(Change.CLOSE)
         session.close(code, reason, self.runtime.time())
         self.flush()
         transport.close(code, reason)
@@ -317,12 +328,11 @@ class Link:
         """Cut the connection; with `comes_back` to protect this process, so that an opened link is made anew."""
         if comes_back and self.state is State.DOWN:
             return  # it is on its way back already, and must not come twice
-        self._wanted = comes_back and (self._closing is None or self._wanted)
-        self._closing = self._closing or why
-        if self.transport is not None and self.state in (State.UP, State.CONNECTING):
+        ending = self._ending
+        self._ending = Ending(why if ending is None else ending.why, comes_back and (ending is None or ending.returns))
+        if self.transport is not None and self.state is not State.DOWN and self.state is not State.CLOSED:
             # Nothing more of what has already come in is looked at, and nothing more is written.
-            self.flowing = False
-            self.paused = True
+            self._move(Change.CUT)
             if self.session is not None:
                 self.session.connection_lost(why.reason)
                 self.session = None
@@ -335,7 +345,7 @@ class Link:
         transport, session = self.transport, self.session
         if self.expires is not None and self.expires <= now:
             self.expires = None
-            self._closing = Closed(4401, "the identity has expired", Unauthorized("the identity has expired"))
+            self._ending = Ending(Closed(4401, "the identity has expired", Unauthorized("the identity has expired")))
             self.close(4401, "the identity has expired: authenticate again")
         if transport is not None and self.state is not State.DOWN:
             transport.tick(now)
@@ -377,7 +387,7 @@ class Link:
     @property
     def ending(self) -> bool:
         """Whether nothing more is looked at."""
-        return self._closing is not None or self.session is None
+        return self._ending is not None or self.session is None
 
     def _do_deferred(self) -> None:
         deferred, self.deferred = self.deferred, []
@@ -404,7 +414,7 @@ class Link:
                 receive(peer, event, now)
             else:
                 self._session_event(event, now)
-                if self._closing is not None:
+                if self._ending is not None:
                     return  # what came after the offence is not looked at
             if self.session is not session:
                 return
@@ -450,12 +460,14 @@ class Link:
                 self.crowd.closed(event.key, event.reason)
         elif isinstance(event, CloseWanted):
             self.flush()
-            if self._closing is None:
-                self._closing = Closed(event.code, event.reason, event.error)
-                self._wanted = True
-            self.flowing = False
-            if self.transport is not None:
-                self.transport.close(event.code, event.reason)
+            self._break_off(Closed(event.code, event.reason, event.error))
+
+    def _break_off(self, why: Closed) -> None:
+        """Close the connection because the protocol wants it: a link that this bus has opened comes back."""
+        self._ending = self._ending or Ending(why, returns=True)
+        self._move(Change.CLOSE)
+        if self.transport is not None:
+            self.transport.close(why.code, why.reason)
 
     def _answer_refused(self, answer: Message, key: Any, now: float) -> None:
         """Answer what was malformed, unless its id is in flight: who asked that would take this for the answer."""
@@ -473,12 +485,8 @@ class Link:
             template = "polybus: malformed message from %s dropped: %.200r"
             self.runtime.warnings.warn(logger, now, template, self.address, text)
         self.services.emit(FrameRefused(peer=self._peer, reason=reason, text=text))
-        if count > limit and self._closing is None:
-            self._closing = Closed(1008, too_many(limit))
-            self._wanted = True
-            self.flowing = False
-            if self.transport is not None:
-                self.transport.close(1008, self._closing.reason)
+        if count > limit and self._ending is None:
+            self._break_off(Closed(1008, too_many(limit)))
 
     # -- what leaves -----------------------------------------------------------------------------------------------------
 
@@ -602,7 +610,7 @@ class Link:
             return
         if not self.flowing:
             self.check_initiates(peer)
-            if self.state is State.CLOSED or self._closing is not None:
+            if self.state is State.CLOSED or self._ending is not None:
                 reply._fail(self.disconnected(sent=False))
             elif self._wait(message, peer, reply, reply.deadline, droppable=False):
                 peer._unsent_reply(reply)
@@ -637,9 +645,9 @@ class Link:
 
     def answer(self, message: Message, peer: Peer) -> None:
         """Send what must not be dropped: answers, items, control. A peer that does not read even these loses its link."""
-        if self.flowing or (self.state is State.UP and not self.paused and not self.outbox):
+        if self.flowing or (self.takes_more and not self.outbox):
             self.write(message, peer)
-        elif self.state is State.UP and self._closing is None and not self._wait(message, peer, None, 0.0, droppable=False):
+        elif self.state is State.UP and not self._wait(message, peer, None, 0.0, droppable=False):
             self.too_slow(peer, "its outbox is full of answers")
 
     async def written(self) -> None:
@@ -650,13 +658,13 @@ class Link:
         if written is None:
             return
         last = self.outbox.last if self.outbox is not None else None
-        while last is not None and last.waits and self.state is State.UP:
+        while last is not None and last.waits and self.stands:
             await self.room(0, math.inf)
         await written()
 
     def disconnected(self, *, sent: bool) -> BusError:
         """Why nothing can be sent any more."""
-        why = self._closing
+        why = None if self._ending is None else self._ending.why
         if why is not None and why.error is not None:
             return another(why.error)
         return Disconnected(why.reason if why is not None else "the link is closed", self.address, sent)
@@ -680,7 +688,8 @@ class Link:
             self.services.emit(PeerSlow(peer=peer, policy=self.when_full, dropped=1))
 
     def _wait(self, message: Message, peer: Peer, reply: Reply[Any] | None, deadline: float, *, droppable: bool) -> bool:
-        if self.state is State.CLOSED or (self._closing is not None and (reply is not None or not self._wanted)):
+        ending = self._ending
+        if self.state is State.CLOSED or (ending is not None and (reply is not None or not ending.returns)):
             return True  # nobody will read it; the caller learns from the link's end
         if self.outbox is None:
             self.outbox = SendQueue(self)
@@ -689,11 +698,10 @@ class Link:
     @property
     def takes_more(self) -> bool:
         """Whether the connection is up and takes what waits."""
-        return self.state is State.UP and not self.paused
+        return not self.paused and self.stands
 
     def _update_flow(self) -> None:
-        ready = self.state is State.UP and not self.paused and not self.outbox and self._closing is None
-        self.flowing = ready and self.initiates
+        self.flowing = self.state is State.UP and not self.paused and not self.outbox and self.initiates
 
     def _drain_outbox(self) -> None:
         """Write what waits, as far as the connection takes it."""
@@ -724,7 +732,7 @@ class Link:
 
         So a peer that reads gets all it has asked for, however much that is. One that does not read ends at `write_timeout`.
         """
-        while self.state is State.UP and self.outbox is not None and not self.outbox.takes_answers:
+        while self.stands and self.outbox is not None and not self.outbox.takes_answers:
             await self.room(0, math.inf)
 
     def pause_writing(self) -> None:
@@ -748,16 +756,17 @@ class Link:
     def closing(self, why: Closed) -> None:
         """No answer can come any more, though the connection is not gone: whoever waits for one is told now."""
         comes_back = self._comes_back(why)
-        if not comes_back:
-            self._closing = self._closing or why  # so that nobody begins to wait
-        self.flowing = False
-        self.paused = True
+        if not comes_back and self._ending is None:
+            self._ending = Ending(why)  # so that nobody begins to wait
+        self._move(Change.CUT)
         for peer in self.peers:
             peer._cut_off(why.reason, None if comes_back else why.error)
 
     def closed(self, why: Closed) -> None:
-        if self._closing is not None and why.error is None:
-            why = self._closing if self._closing.error is not None or why.code == 1006 else why
+        """The connection is gone."""
+        if self._ending is not None and why.error is None:
+            first = self._ending.why
+            why = first if first.error is not None or why.code == 1006 else why
         self._ended(why)
 
     def _ended(self, why: Closed) -> None:
@@ -772,12 +781,11 @@ class Link:
             self._receiver.over()
             self._receiver = None
         returns = self._comes_back(why)
-        self.state = State.DOWN if returns else State.CLOSED
-        self.flowing = False
+        self._move(Change.LOST if returns else Change.ENDED)
         self._charge(0)
         if self._arriving is not None:
             self._arriving.release(self._arriving.held)
-        self._closing = None if returns else why
+        self._ending = None if returns else Ending(why)
         session, self.session = self.session, None
         if session is not None:
             session.connection_lost(why.reason)
@@ -789,7 +797,7 @@ class Link:
             self._finish(why)
         elif self.outbox is not None:
             self.outbox.drop_bound()
-        if before is State.UP or before is State.CONNECTING:
+        if before is not State.DOWN:
             self.services.emit(LinkDown(peer=self._peer, url=self.url, code=why.code, reason=why.reason))
         if self.on_down is not None:
             self.on_down(why)
@@ -799,7 +807,7 @@ class Link:
         # An identity that expires is no refusal where the next attempt brings a new one.
         renewed = self.renews and self.was_up and isinstance(why.error, Unauthorized)
         refused = isinstance(why.error, (Unauthorized, Forbidden)) and not renewed
-        final = refused or (self._closing is not None and not self._wanted)
+        final = refused or (self._ending is not None and not self._ending.returns)
         return self.opened and self.on_down is not None and not final
 
     def _finish(self, why: Closed) -> None:

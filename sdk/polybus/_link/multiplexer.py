@@ -133,7 +133,7 @@ class Crowd:
             stranger.said.append(message)
         else:
             link.services.counters.dropped += 1
-            if message.kind is Kind.REQUEST and link.session is not None and not link.paused:
+            if message.kind is Kind.REQUEST and link.session is not None and link.takes_more:
                 text = "too much was asked before it was known who asks: try again later"
                 facts = {"text": text, "reason": "too_many_requests", "detail": None}
                 answer = Message(Kind.ERROR, message.subject, message.id, code=Code.RESOURCE_EXHAUSTED, attributes=facts)

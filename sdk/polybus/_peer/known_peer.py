@@ -148,7 +148,7 @@ class KnownPeer(Answer):
     def connected(self) -> bool:
         """Whether the link is up, and the peer there."""
         link = self.link
-        if link.state.value != "up" or link.session is None:  # None: it has been cut, and the transport has yet to say so
+        if not link.stands:
             return False
         return self.key is None or link.crowd is None or link.crowd.peers.get(self.key) is self
 
@@ -164,7 +164,7 @@ class KnownPeer(Answer):
         link = self.link
         if self.key is not None:
             return link.crowd is None or link.crowd.peers.get(self.key) is not self
-        return link.state.value == "closed" or link.ends is not None
+        return link.ends is not None
 
     def __repr__(self) -> str:
         return f"<Peer {self.id} {self.protocol}+{self.transport} {self.address}>"

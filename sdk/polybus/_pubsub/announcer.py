@@ -116,7 +116,7 @@ class Interest:
         """Peers that are told of this bus's subscriptions."""
         runtime = self._services.runtime
         links = runtime.links if runtime is not None else ()
-        return [peer for link in links if link.state.value == "up" and _announces(link) for peer in link.peers]
+        return [peer for link in links if link.stands and _announces(link) for peer in link.peers]
 
     async def announce(self, pattern: str | int) -> None:
         """Tell the links that are up, and wait until they know.

@@ -81,13 +81,13 @@ def _now(bus: Bus, up: set[Any]) -> BusState:
     runtime = bus._services.runtime
     if runtime is None:
         return BusState.UNINITIALIZED
-    up.update(link.peer for link in runtime.links if link.state.value == "up")
+    up.update(link.peer for link in runtime.links if link.stands)
     if up:
         return BusState.CONNECTED
     states = {link.state.value for link in runtime.links}
     if "connecting" in states:
         return BusState.CONNECTING
-    return BusState.CONNECTION_INTERRUPTED if "down" in states else BusState.LOCAL_ONLY
+    return BusState.CONNECTION_INTERRUPTED if states & {"down", "failing"} else BusState.LOCAL_ONLY
 
 
 def _kind_of(event: BusEvent, bus: Bus, up: set[Any]) -> str | None:
