@@ -21,7 +21,7 @@ from polybus.limits import Limits
 from polybus.transports._stream import sockets
 from polybus.transports._stream.pace import SLOWEST, Pace
 from polybus.transports._stream.sockets import Signs
-from polybus.transports._stream.transport import State
+from polybus.transports._stream.transport import TransportState
 from tests.support import BOUND, eventually
 
 from .support import Raw, Receiver, client_tls, dial, fill, raw_peer, running, serving
@@ -45,7 +45,7 @@ def wire_of(receiver: Receiver) -> Any:
 
 
 def is_open(receiver: Receiver) -> bool:
-    return receiver.transport._state is State.OPEN  # type: ignore[attr-defined]
+    return receiver.transport._state is TransportState.OPEN  # type: ignore[attr-defined]
 
 
 def raw_socket(receiver: Receiver) -> Any:

@@ -7,17 +7,17 @@ from typing import Any
 
 import pytest
 
-from polybus.transports._ws.policy import Door, Turned, cookies_of, query_of
+from polybus.transports._ws.policy import HandshakeRejected, OriginPolicy, cookies_of, query_of
 
 
-def door(**changes: Any) -> Door:
-    return Door(**{"path": "/bus", "tls": False, "loopback": True, "subprotocol": "ubre.v1", **changes})
+def door(**changes: Any) -> OriginPolicy:
+    return OriginPolicy(**{"path": "/bus", "tls": False, "loopback": True, "subprotocol": "ubre.v1", **changes})
 
 
 def status_of(function: Any, *args: Any) -> tuple[int, str]:
     try:
         function(*args)
-    except Turned as turned:
+    except HandshakeRejected as turned:
         return turned.status, turned.text
     return 101, ""
 

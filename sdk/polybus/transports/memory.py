@@ -1,7 +1,7 @@
 """In-process connections, by name or as a pair of ends. They need no sockets and no threads.
 
 ``memory://orders`` is served by name within one event loop: two loops in two threads do not meet. `pipe` makes two ends that
-belong to nobody else. What a connection is, once it is there: `MemoryTransport`.
+belong to no other. What a connection is, once it is there: `MemoryTransport`.
 """
 
 from __future__ import annotations
@@ -46,13 +46,13 @@ class MemoryListener:
         self._names = names
 
     async def aclose(self) -> None:
-        """Nobody can connect any more; connections stay."""
+        """Stop accepting; connections stay."""
         if self._names is not None:
             self._names.pop(_name(self.url), None)
             self._names = None
 
 
-class _Knock:
+class _PendingMemoryConnection:
     """One attempt to be let in."""
 
     def __init__(self, listener: MemoryListener, url: str, options: DialOptions) -> None:
@@ -68,7 +68,7 @@ class _Knock:
         """Our end.
 
         Raises:
-            ConnectFailed: The other side takes nobody now, or did not decide in time.
+            ConnectFailed: The other side takes no connection now, or did not decide in time.
             Unauthorized: It refuses who we are.
             Forbidden: It does not let us in.
         """
@@ -165,7 +165,7 @@ class MemoryConnector:
         """One attempt.
 
         Raises:
-            ConnectFailed: Nobody serves that name in this event loop.
+            ConnectFailed: There is no server of that name in this event loop.
             Unauthorized: The server refuses who we are.
             Forbidden: The server does not let us in.
         """
@@ -173,7 +173,7 @@ class MemoryConnector:
         listener = _names().get(_name(self.url))
         if listener is None:
             raise ConnectFailed(self.url, "nobody serves this name in this event loop")
-        return await _Knock(listener, self.url, options).result()
+        return await _PendingMemoryConnection(listener, self.url, options).result()
 
 
 class Memory:
@@ -248,7 +248,7 @@ class PipeEnd:
                     return self._half
             finally:
                 self._half = None
-        return await _Knock(other._listener, self.url, options).result()
+        return await _PendingMemoryConnection(other._listener, self.url, options).result()
 
     async def _wait_for(self, other: PipeEnd, seconds: float) -> None:
         """

@@ -19,10 +19,10 @@ from ..plugins import Admission, Closed, DialOptions, Handshake, Host, ListenOpt
 from ._stream.close_codes import code_for, text_of
 from ._stream.dial import dial_tcp, dial_unix
 from ._stream.length_prefix import KEEP_ALIVE, LengthFramer, closing_frame, pack_length
-from ._stream.listen import Listener
-from ._stream.pending import Arrival
+from ._stream.listen import StreamListener
+from ._stream.pending import PendingConnection
 from ._stream.sockets import bind_tcp, bind_unix
-from ._stream.transport import State, StreamTransport
+from ._stream.transport import StreamTransport, TransportState
 from ._stream.urls import bare_address, unix_path
 from ._stream.wire import Wire
 
@@ -60,7 +60,7 @@ class TcpTransport(StreamTransport):
         size = len(frame)
         if size > self.max_frame:
             self._check_size(size)
-        if self._state is not State.OPEN:
+        if self._state is not TransportState.OPEN:
             return
         if size < _LARGE:
             self._wire.write(pack_length(size) + frame)
@@ -87,7 +87,9 @@ class TcpTransport(StreamTransport):
         if framer.ended is not None:
             self._peer_left(framer.ended)
         elif framer.broken is not None:
-            if self._state is not State.OPEN:  # it has been told, and may go on for as long as it is given to read that
+            if (
+                self._state is not TransportState.OPEN
+            ):  # it has been told, and may go on for as long as it is given to read that
                 return
             logger.warning("%s: %s", self.address, framer.broken.reason)
             self._fail(framer.broken.code, framer.broken.reason)
@@ -95,7 +97,7 @@ class TcpTransport(StreamTransport):
             self._check_flood()
 
     def _peer_left(self, why: Closed) -> None:
-        if self._state is State.OPEN:
+        if self._state is TransportState.OPEN:
             self._leave(why)
             self._wire.hang_up()
 
@@ -128,8 +130,8 @@ class TcpTransport(StreamTransport):
             self._wire.write(KEEP_ALIVE)
 
 
-class TcpArrival(Arrival):
-    """A stranger on tcp, tls or unix: there is nothing to read before it is let in."""
+class PendingTcpConnection(PendingConnection):
+    """A connection on tcp, tls or unix before it is let in: there is nothing to read."""
 
     __slots__ = ()
 
@@ -260,7 +262,7 @@ class Tcp:
             )
         sockets = await bind_tcp(address.host, address.port)
         real = address.with_port(sockets[0].getsockname()[1])
-        return Listener(real, options, sockets, options.tls, TcpArrival)
+        return StreamListener(real, options, sockets, options.tls, PendingTcpConnection)
 
 
 class Tls(Tcp):
@@ -294,4 +296,4 @@ class Unix:
             OSError: The address is taken or not ours.
             ValueError: The path is missing.
         """
-        return Listener(url, options, [bind_unix(unix_path(url))], None, TcpArrival)
+        return StreamListener(url, options, [bind_unix(unix_path(url))], None, PendingTcpConnection)

@@ -85,9 +85,9 @@ class WebSocket:
             ValueError: The host is missing, or something in `origins` is no origin.
             LocalProtocolError: `tls` is given without need, or is missing.
         """
-        from ._stream.listen import Listener
-        from ._ws.policy import Door, check_hosts, check_origins
-        from ._ws.server import WebSocketArrival
+        from ._stream.listen import StreamListener
+        from ._ws.policy import OriginPolicy, check_hosts, check_origins
+        from ._ws.server import PendingWebSocket
 
         address = self._address(url)
         secure = self.name == "wss"
@@ -97,7 +97,7 @@ class WebSocket:
         check_origins(options.origins)
         check_hosts(options.hosts)
         sockets = await bind_tcp(address.host, address.port)
-        door = Door(
+        policy = OriginPolicy(
             path=address.path,
             tls=secure,
             loopback=all(is_loopback(sock.getsockname()[0]) for sock in sockets),
@@ -106,7 +106,7 @@ class WebSocket:
             hosts=options.hosts,
         )
         real = address.with_port(sockets[0].getsockname()[1])
-        return Listener(real, options, sockets, options.tls, functools.partial(WebSocketArrival, door=door))
+        return StreamListener(real, options, sockets, options.tls, functools.partial(PendingWebSocket, policy=policy))
 
     def _address(self, url: str) -> NetAddress:
         return net_address(url, self._port)

@@ -19,7 +19,7 @@ from ...plugins import Closed
 from ...protocols.uprotocol.adapter import UProtocol
 from ...protocols.uprotocol.http import Form, frames_of, http_of
 from ...protocols.uprotocol.ids import IdFactory
-from ..http.client import HttpClient, Lost, turned_away
+from ..http.client import ExchangeFailed, HttpClient, turned_away
 
 if TYPE_CHECKING:
     import ssl
@@ -75,13 +75,13 @@ class EventsClient(HttpClient):
         """One whose server is there and lets us in, as far as it can say without an event.
 
         Raises:
-            ConnectFailed: Nobody is there, or not now.
+            ConnectFailed: There is no server, or not now.
             Unauthorized, Forbidden: It does not let us in.
         """
         made = cls(url, tls, options)
         try:
             status, _, body = await made.ask("OPTIONS", url)
-        except Lost as lost:
+        except ExchangeFailed as lost:
             await made.drop()
             raise ConnectFailed(url, lost.why.reason) from lost
         except BaseException:
@@ -128,13 +128,13 @@ class EventsClient(HttpClient):
             await self.guarded(
                 partial(self._post_each, group)
             )  # within: the group would wrap what is lost in a group of errors
-            group.cancel_scope.cancel()  # whoever still wanted an answer has been told: a bus that is left drains before
+            group.cancel_scope.cancel()  # those that still wanted an answer have been told: a bus that is left drains before
         self._scope.cancel()
 
     async def _post_each(self, group: TaskGroup) -> None:
         """
         Raises:
-            Lost: What has no answer did not arrive.
+            ExchangeFailed: What has no answer did not arrive.
         """
         while await self.something():
             frame = self._queue.popleft()
@@ -161,11 +161,11 @@ class EventsClient(HttpClient):
         """Post what has no answer.
 
         Raises:
-            Lost: It did not arrive.
+            ExchangeFailed: It did not arrive.
         """
         status, _, body = await self._post(frames, self._form, None)
         if status >= 500:
-            raise Lost(Closed(1006, f"the server answered {status}: {_shown(body)}"))
+            raise ExchangeFailed(Closed(1006, f"the server answered {status}: {_shown(body)}"))
         if status >= 300 and not self._warned:
             self._warned = True
             logger.warning("%s: an event was refused with status %d: %s", self.address, status, _shown(body))
@@ -178,7 +178,7 @@ class EventsClient(HttpClient):
     async def _ask_one(self, scope: anyio.CancelScope, frame: bytes, attributes: Mapping[str, Any]) -> None:
         """
         Raises:
-            Lost: The connection was lost.
+            ExchangeFailed: The connection was lost.
         """
         try:
             with scope:
@@ -217,7 +217,7 @@ class EventsClient(HttpClient):
     async def _post(self, frames: Sequence[bytes], form: Form, patience: float | None) -> tuple[int, httpx.Headers, bytes]:
         """
         Raises:
-            Lost: No answer, or the server does not let us in.
+            ExchangeFailed: No answer, or the server does not let us in.
             TimeoutError: No answer in this time.
         """
         content = http_of(frames, self._adapter, form, self._limits)
@@ -228,7 +228,7 @@ class EventsClient(HttpClient):
             )
         away = turned_away(status, body)
         if away is not None and not _has_event(headers):
-            raise Lost(away)
+            raise ExchangeFailed(away)
         return status, headers, body
 
 

@@ -11,12 +11,12 @@ from ...errors import TooLarge
 from ...message import Kind, Message
 from ...plugins import Closed
 from ...protocols.uprotocol.ids import IdFactory
-from ...transports._stream.transport import State
+from ...transports._stream.transport import TransportState
 
 if TYPE_CHECKING:
     from ...plugins import Identity, Receiver
     from ...protocols.uprotocol.adapter import UProtocol
-    from ..http.server import Request
+    from ..http.server import HttpRequest
 
 __all__ = ["EventsConnection", "Posted"]
 
@@ -68,7 +68,7 @@ class EventsConnection:
     initiates = False
 
     def __init__(
-        self, request: Request, adapter: UProtocol, identity: Identity, ended: Callable[[EventsConnection], None]
+        self, request: HttpRequest, adapter: UProtocol, identity: Identity, ended: Callable[[EventsConnection], None]
     ) -> None:
         host = request.options.host
         self.name: str = request.name
@@ -80,7 +80,7 @@ class EventsConnection:
         self._source = f"{adapter.entity}/rpc.response"
         self._ids = IdFactory(adapter.clock)
         self._ended = ended
-        self._state = State.OPEN
+        self._state = TransportState.OPEN
         self._receiver: Receiver | None = None
         self._posted: dict[str, Posted] = {}
         """Exchanges that wait, by the ids of their requests."""
@@ -96,7 +96,7 @@ class EventsConnection:
         self._receiver = receiver
 
     def send(self, frame: bytes) -> None:
-        """Hand an answer to the request that waits for it. One that nobody waits for is dropped.
+        """Hand an answer to the request that waits for it. One without such a request is dropped.
 
         Raises:
             TooLarge: The frame is over `Limits.message`.
@@ -122,8 +122,8 @@ class EventsConnection:
 
     def abort(self, why: Closed) -> None:
         """End at once. `Receiver.closed` follows with this reason."""
-        if self._state is State.OPEN:
-            self._state, self._why = State.CLOSING, why
+        if self._state is TransportState.OPEN:
+            self._state, self._why = TransportState.CLOSING, why
             self._host.call_soon(self._finish)
 
     def tick(self, now: float) -> None:
@@ -136,7 +136,7 @@ class EventsConnection:
     @property
     def over(self) -> bool:
         """True if it takes nothing any more."""
-        return self._state is not State.OPEN
+        return self._state is not TransportState.OPEN
 
     def taken(self, ids: Sequence[str]) -> str | None:
         """The first of these ids that is given twice, or under which an answer is waited for."""
@@ -147,9 +147,9 @@ class EventsConnection:
             seen.add(id)
         return None
 
-    async def take(self, posted: Posted, frames: Sequence[bytes], request: Request) -> None:
-        """Hand over events, and wait for all answers, for the end, or until whoever asks has gone."""
-        if self._state is not State.OPEN or self._receiver is None:
+    async def take(self, posted: Posted, frames: Sequence[bytes], request: HttpRequest) -> None:
+        """Hand over events, and wait for all answers, for the end, or until the client has gone."""
+        if self._state is not TransportState.OPEN or self._receiver is None:
             posted.end()
             return
         for id in posted.requests:
@@ -165,7 +165,7 @@ class EventsConnection:
             self._seen = self._host.time()
             self._give_up(posted)
 
-    async def _wait(self, posted: Posted, request: Request) -> None:
+    async def _wait(self, posted: Posted, request: HttpRequest) -> None:
         async with anyio.create_task_group() as group:
 
             async def watch() -> None:
@@ -177,11 +177,11 @@ class EventsConnection:
             group.cancel_scope.cancel()
 
     def _give_up(self, posted: Posted) -> None:
-        """Nobody waits for what is not answered yet: its handlers are told so."""
+        """Tell the handlers of what is not answered yet that no answer is wanted any more."""
         for id in posted.requests:
             if self._posted.get(id) is posted:
                 del self._posted[id]
-                if self._state is State.OPEN and self._receiver is not None:
+                if self._state is TransportState.OPEN and self._receiver is not None:
                     self._receiver.frames_received([self._cancel(id)])
 
     def _cancel(self, id: str) -> bytes:
@@ -189,9 +189,9 @@ class EventsConnection:
         return self._codec.encode([Message(Kind.CANCEL, "", id, attributes=facts)])
 
     def _finish(self) -> None:
-        if self._state is State.LOST:
+        if self._state is TransportState.LOST:
             return
-        self._state = State.LOST
+        self._state = TransportState.LOST
         everything, self._posted = self._posted, {}
         for posted in everything.values():
             posted.end()

@@ -2,7 +2,7 @@
 
 The form is that of CloudEvents 1.0.2, HTTP protocol binding. A server begins nothing here.
 
-Whoever posts is asked for credentials with each request, as is usual with HTTP. Requests of one entity with one identity, from
+The client is asked for credentials with each request, as is usual with HTTP. Requests of one entity with one identity, from
 one host, are one peer of the bus: what it may run and how much of it waits is then bounded as on any other connection.
 """
 
@@ -22,8 +22,8 @@ from ...protocols.uprotocol.cloudevents.envelope import ReturnAddress
 from ...protocols.uprotocol.http import Form, form_of, frames_of, http_of
 from ...protocols.uprotocol.names import entity_of
 from ...transports._ws.asgi import Send
-from ...transports._ws.policy import Turned
-from ..http.server import HttpEndpoint, Request, respond
+from ...transports._ws.policy import HandshakeRejected
+from ..http.server import HttpEndpoint, HttpRequest, respond
 from .connection import EventsConnection, Posted
 
 __all__ = ["EventsEndpoint"]
@@ -63,11 +63,11 @@ class EventsEndpoint(HttpEndpoint):
         return [*super().routes(), WebRoute("", self.exchange, ("POST", "OPTIONS"))]
 
     async def listen(self, options: ListenOptions) -> Listening:
-        """Let strangers in.
+        """Accept clients.
 
         Raises:
             ValueError: Something in `origins` is no origin.
-            LocalProtocolError: Somebody is let in here already.
+            LocalProtocolError: It is served already.
         """
         await super().listen(options)
         if isinstance(options.adapter, UProtocol):
@@ -75,10 +75,10 @@ class EventsEndpoint(HttpEndpoint):
         self._asking = anyio.Semaphore(options.host.limits.handshakes)
         return self
 
-    async def take(self, request: Request, send: Send) -> None:
+    async def take(self, request: HttpRequest, send: Send) -> None:
         """
         Raises:
-            Turned: There is no event in it, or whoever makes it is not let in.
+            HandshakeRejected: There is no event in it, or its client is not let in.
         """
         if request.scope["method"] == "OPTIONS":
             await request.probe()
@@ -95,7 +95,7 @@ class EventsEndpoint(HttpEndpoint):
             connection = self._enter(request, content.entity, admission)
         twice = connection.taken(content.requests)
         if twice is not None:
-            raise Turned(HTTPStatus.CONFLICT, f"the id {twice[:80]} is still in flight: ids must be unique")
+            raise HandshakeRejected(HTTPStatus.CONFLICT, f"the id {twice[:80]} is still in flight: ids must be unique")
         posted = Posted(content.requests)
         await connection.take(posted, content.frames, request)
         await self._answer(send, content, posted)
@@ -103,27 +103,27 @@ class EventsEndpoint(HttpEndpoint):
     async def _answer(self, send: Send, content: _Content, posted: Posted) -> None:
         """
         Raises:
-            Turned: Nothing that was posted is good, or the bus was left meanwhile.
+            HandshakeRejected: Nothing that was posted is good, or the bus was left meanwhile.
         """
         if posted.too_large:
             limit = self._options.host.limits.outbox_bytes if self._options is not None else 0
             text = f"answers of more than {limit} bytes wait (Limits.outbox_bytes): post fewer requests at a time"
-            raise Turned(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, text)
+            raise HandshakeRejected(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, text)
         if posted.answers and not posted.over:
             made = http_of(posted.answers, self._adapter, content.form)
             headers = [(name.encode(), value.encode("latin-1")) for name, value in made.headers.items()]
             await respond(send, HTTPStatus.OK, made.body, headers)
         elif posted.over:
-            raise Turned(HTTPStatus.SERVICE_UNAVAILABLE, "this server is shutting down")
+            raise HandshakeRejected(HTTPStatus.SERVICE_UNAVAILABLE, "this server is shutting down")
         elif content.refusal is not None:
             raise _turned(content.refusal)
         elif not content.requests:
             await respond(send, HTTPStatus.ACCEPTED, b"")
 
-    def _content(self, request: Request, body: bytes) -> _Content:
+    def _content(self, request: HttpRequest, body: bytes) -> _Content:
         """
         Raises:
-            Turned: There is no event in it, or one that has no place in HTTP.
+            HandshakeRejected: There is no event in it, or one that has no place in HTTP.
         """
         assert self._options is not None
         limits = self._options.host.limits
@@ -145,7 +145,7 @@ class EventsEndpoint(HttpEndpoint):
                 continue
             if message.kind not in _KINDS:
                 text = f"{message.attributes['type']}: requests, publications and notifications are posted here"
-                raise Turned(HTTPStatus.BAD_REQUEST, text)
+                raise HandshakeRejected(HTTPStatus.BAD_REQUEST, text)
             entity = entity or _entity(message)
             if message.kind is Kind.REQUEST:
                 requests.append(str(message.id))
@@ -154,14 +154,14 @@ class EventsEndpoint(HttpEndpoint):
 
     # -- who posts
 
-    def _connection_of(self, request: Request, entity: str, identity: Identity) -> EventsConnection | None:
+    def _connection_of(self, request: HttpRequest, entity: str, identity: Identity) -> EventsConnection | None:
         known = self._connections.get((request.host, entity, identity.key), ())
         return next((one for one in known if one.identity == identity and not one.over), None)
 
-    def _enter(self, request: Request, entity: str, admission: Admission) -> EventsConnection:
+    def _enter(self, request: HttpRequest, entity: str, admission: Admission) -> EventsConnection:
         """
         Raises:
-            Turned: There is no room.
+            HandshakeRejected: There is no room.
         """
         key = request.host, entity, admission.identity.key
         made = EventsConnection(request, self._adapter, admission.identity, lambda ended: self._left(key, ended))
@@ -181,6 +181,6 @@ def _entity(message: Message) -> str:
     return entity_of(str(message.attributes["source"]))
 
 
-def _turned(error: Exception) -> Turned:
+def _turned(error: Exception) -> HandshakeRejected:
     reason, text = getattr(error, "reason", "malformed"), getattr(error, "text", str(error))
-    return Turned(_STATUS.get(reason, HTTPStatus.BAD_REQUEST), text)
+    return HandshakeRejected(_STATUS.get(reason, HTTPStatus.BAD_REQUEST), text)

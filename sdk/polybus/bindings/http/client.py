@@ -12,7 +12,7 @@ import httpx
 
 from ...errors import Forbidden, TooLarge, Unauthorized
 from ...plugins import Closed
-from ...transports._stream.transport import State
+from ...transports._stream.transport import TransportState
 from ...transports._stream.wire import HIGH_WATER, LOW_WATER, call_later, plain_reason
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from ...plugins import DialOptions, Receiver
 
-__all__ = ["HttpClient", "Lost", "lost", "turned_away"]
+__all__ = ["HttpClient", "ExchangeFailed", "lost", "turned_away"]
 
 
 _PIECE: Final = 8 * 1024
@@ -36,7 +36,7 @@ async def _in_pieces(content: bytes) -> AsyncIterator[bytes]:
         yield content[start : start + _PIECE]
 
 
-class Lost(Exception):
+class ExchangeFailed(Exception):
     """The server, or the way to it, does not do as it should; nothing is sent a second time."""
 
     def __init__(self, why: Closed) -> None:
@@ -70,7 +70,7 @@ class HttpClient:
             limits=httpx.Limits(max_connections=None, max_keepalive_connections=20, keepalive_expiry=3.0),
             trust_env=False,
         )
-        self._state = State.OPEN
+        self._state = TransportState.OPEN
         self._receiver: Receiver | None = None
         self._queue: deque[bytes] = deque()
         self._size = 0
@@ -96,7 +96,7 @@ class HttpClient:
         """
         if len(frame) > self.max_frame:
             raise TooLarge(f"a payload of {len(frame)} bytes: the limit is {self.max_frame} (Limits.message)")
-        if self._state is not State.OPEN:
+        if self._state is not TransportState.OPEN:
             return
         self._queue.append(frame)
         self._size += len(frame)
@@ -110,16 +110,16 @@ class HttpClient:
 
     def close(self, code: int = 1000, reason: str = "") -> None:
         """Post what waits, tell the server; after `Limits.close_timeout` cut. `Receiver.closed` follows."""
-        if self._state is State.OPEN:
-            self._state = State.CLOSING
+        if self._state is TransportState.OPEN:
+            self._state = TransportState.CLOSING
             self._why = Closed(code, reason)
             self._cancel_timer = call_later(self._host, self._host.limits.close_timeout, self._scope.cancel)
             self._changed.set()
 
     def abort(self, why: Closed) -> None:
         """Cut at once. `Receiver.closed` follows with this reason."""
-        if self._state is not State.LOST:
-            self._state, self._why = State.CLOSING, why
+        if self._state is not TransportState.LOST:
+            self._state, self._why = TransportState.CLOSING, why
             self._queue.clear()
             self._scope.cancel()
 
@@ -133,12 +133,12 @@ class HttpClient:
     # -- for subclasses
 
     def works(self) -> tuple[Callable[[], Awaitable[None]], ...]:
-        """Tasks that run side by side, from the start to the end. One that raises `Lost` ends the connection."""
+        """Tasks that run side by side, from the start to the end. One that raises `ExchangeFailed` ends the connection."""
         raise NotImplementedError
 
     async def something(self) -> bool:
         """Wait until something is to be posted; False at the end, when nothing is left."""
-        while not self._queue and self._state is State.OPEN:
+        while not self._queue and self._state is TransportState.OPEN:
             self._changed = anyio.Event()
             await self._changed.wait()
         return bool(self._queue)
@@ -156,7 +156,7 @@ class HttpClient:
 
     def resume(self) -> None:
         """There is room again, if so."""
-        if self._paused and self._size <= LOW_WATER and self._state is State.OPEN and self._receiver is not None:
+        if self._paused and self._size <= LOW_WATER and self._state is TransportState.OPEN and self._receiver is not None:
             self._paused = False
             self._receiver.resume_writing()
 
@@ -167,14 +167,14 @@ class HttpClient:
 
     def deliver(self, frames: list[bytes]) -> None:
         """Hand on frames from the server."""
-        if frames and self._receiver is not None and self._state is not State.LOST:
+        if frames and self._receiver is not None and self._state is not TransportState.LOST:
             self._receiver.frames_received(frames)
 
     async def ask(self, method: str, url: str, **what: Any) -> tuple[int, httpx.Headers, bytes]:
         """One request, as `httpx.AsyncClient.stream` takes it. Status, headers and body of its answer.
 
         Raises:
-            Lost: No answer, or one without end.
+            ExchangeFailed: No answer, or one without end.
         """
         content = what.get("content")
         if isinstance(content, bytes) and len(content) > _PIECE:
@@ -197,14 +197,14 @@ class HttpClient:
         """The body of an answer.
 
         Raises:
-            Lost: It is one without end.
+            ExchangeFailed: It is one without end.
         """
         parts, size = list[bytes](), 0
         async for chunk in response.aiter_bytes():
             parts.append(chunk)
             size += len(chunk)
             if size > self.max_answer:
-                raise Lost(Closed(1009, f"an answer of more than {self.max_answer} bytes (Limits.message, payload)"))
+                raise ExchangeFailed(Closed(1009, f"an answer of more than {self.max_answer} bytes (Limits.message, payload)"))
         return b"".join(parts)
 
     # -- the tasks
@@ -216,7 +216,7 @@ class HttpClient:
                     for work in self.works():
                         self.begin(work)
         finally:
-            self._state = State.LOST
+            self._state = TransportState.LOST
             if self._cancel_timer is not None:
                 self._cancel_timer()
             with anyio.CancelScope(shield=True), anyio.move_on_after(self._host.limits.close_timeout):
@@ -228,15 +228,15 @@ class HttpClient:
         """Work in a task of its own: what it loses is lost to the whole connection."""
         try:
             await work()
-        except Lost as lost:
+        except ExchangeFailed as lost:
             self.abort(lost.why)
 
 
-def lost(address: str, error: httpx.HTTPError) -> Lost:
+def lost(address: str, error: httpx.HTTPError) -> ExchangeFailed:
     """The end of a connection, as a failure of httpx means it."""
     if isinstance(error, httpx.TimeoutException):
-        return Lost(Closed(1006, f"{address} did not answer in time ({type(error).__name__})"))
-    return Lost(Closed(1006, f"{address}: {plain_reason(error)}"))
+        return ExchangeFailed(Closed(1006, f"{address} did not answer in time ({type(error).__name__})"))
+    return ExchangeFailed(Closed(1006, f"{address}: {plain_reason(error)}"))
 
 
 def turned_away(status: int, body: bytes) -> Closed | None:

@@ -32,7 +32,7 @@ class HypercornServer:
             raise Unsupported(f"to serve HTTP alone on trio needs hypercorn ({error}): pip install hypercorn") from None
         tls = options.tls
 
-        class Given(Config):
+        class ServerConfig(Config):
             """With a TLS context in place of files."""
 
             @property
@@ -46,7 +46,7 @@ class HypercornServer:
         self._application = application
         self._options = options
         self._stop = anyio.Event()
-        self._config = config = Given()
+        self._config = config = ServerConfig()
         config.errorlog = config.accesslog = None
         config.include_server_header = config.include_date_header = False
         config.alpn_protocols = ["http/1.1"]
@@ -64,5 +64,5 @@ class HypercornServer:
         self._options.host.spawn(work)
 
     def close(self) -> None:
-        """Accept nobody any more; connections have the time that links need for their end."""
+        """Stop accepting; connections have the time that links need for their end."""
         self._stop.set()

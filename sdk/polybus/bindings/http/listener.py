@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Protocol
 from ...errors import Unsupported
 from ...plugins.registry import find_web_endpoint
 from ...transports._ws.asgi_server import answered
-from ...transports._ws.policy import Turned
+from ...transports._ws.policy import HandshakeRejected
 from .server import turn_away
 
 if TYPE_CHECKING:
@@ -48,11 +48,13 @@ class Application:
         socket = scope["type"] == "websocket"
         route = self._route(scope["path"], socket)
         if route is None:
-            turned = Turned(
+            turned = HandshakeRejected(
                 HTTPStatus.NOT_FOUND, f"nothing is served at {scope['path'][:200]!r}, only below {self._base or '/'}"
             )
         elif route.methods is not None and scope["method"] not in route.methods:
-            turned = Turned(HTTPStatus.METHOD_NOT_ALLOWED, f"{scope['method'][:20]} here: only {', '.join(route.methods)}")
+            turned = HandshakeRejected(
+                HTTPStatus.METHOD_NOT_ALLOWED, f"{scope['method'][:20]} here: only {', '.join(route.methods)}"
+            )
         else:
             await route.app(scope, receive, send)
             return
@@ -92,7 +94,7 @@ class HttpServer(Protocol):
         ...
 
     def close(self) -> None:
-        """Accept nobody any more and release the address."""
+        """Stop accepting and release the address."""
         ...
 
 
@@ -125,7 +127,7 @@ class HttpListener:
         return cls(real, listening, server)
 
     async def aclose(self) -> None:
-        """Let nobody in any more and release the address; sessions stay, and the connections on which they ask."""
+        """Stop accepting and release the address; sessions stay, and the connections on which they ask."""
         await self._listening.aclose()
         self._server.close()
 

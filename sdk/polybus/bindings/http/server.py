@@ -16,34 +16,34 @@ from ...transports._stream.pace import SLOWEST, Pace
 from ...transports._stream.sockets import is_loopback, tune
 from ...transports._ws.asgi import Receive, Scope, Send, socket_of
 from ...transports._ws.asgi_server import AsgiWebSocket, admit, client_of, host_and_port, is_public, upgrade_of
-from ...transports._ws.policy import Door, Turned, Upgrade, answer, refused
+from ...transports._ws.policy import HandshakeRejected, OriginPolicy, UpgradeRequest, answer, refused
 
 if TYPE_CHECKING:
     from ...limits import Limits
 
-__all__ = ["HttpEndpoint", "Request", "respond", "turn_away"]
+__all__ = ["HttpEndpoint", "HttpRequest", "respond", "turn_away"]
 
 logger: logging.Logger = logging.getLogger("polybus.transports")
 
 
-class Request:
+class HttpRequest:
     """One request whose Host and Origin are in order."""
 
-    def __init__(self, options: ListenOptions, scope: Scope, receive: Receive, slow: set[Request]) -> None:
+    def __init__(self, options: ListenOptions, scope: Scope, receive: Receive, slow: set[HttpRequest]) -> None:
         self.options: ListenOptions = options
         self.arrived: int = 0
         """Bytes of its body that are there."""
         self.too_late: Callable[[], bool] | None = None
-        """Says whether nobody wants the rest of its body any more."""
+        """Says if the rest of its body is not wanted any more."""
         self._slow = slow
         self.scope: Scope = scope
         self.receive: Receive = receive
-        self.head: Upgrade = upgrade_of(scope)
+        self.head: UpgradeRequest = upgrade_of(scope)
         self.name: str = "https" if scope.get("scheme") in ("https", "wss") else "http"
         self.address: str = client_of(scope)
         here: tuple[str, int | None] = scope.get("server") or ("", None)
         self.url: str = f"{self.name}://{host_and_port(*here)}{self.head.path}"
-        self.door: Door = Door(
+        self.policy: OriginPolicy = OriginPolicy(
             path=self.head.path,
             tls=self.name == "https",
             # Without a port it is a Unix socket, which no page in a browser can name.
@@ -52,7 +52,7 @@ class Request:
             origins=options.origins,
             hosts=options.hosts,
         )
-        self.door.check(self.head)
+        self.policy.check(self.head)
 
     @property
     def media(self) -> str:
@@ -61,19 +61,19 @@ class Request:
 
     @property
     def length(self) -> int:
-        """Bytes of the body, as far as whoever sends it has said so."""
+        """Bytes of the body, as far as the client has said so."""
         given = self.head.only("content-length") or ""
         return int(given) if given.isascii() and given.isdigit() and len(given) < 20 else 0
 
     async def body(self, limit: int | None = None) -> bytes | None:
-        """All of it; None where whoever has sent it is gone.
+        """Read all of it; None where the client is gone.
 
         Args:
             limit: Bytes; `Limits.message`, if not given.
 
         Raises:
-            Turned: 413; 408, it stalls for `Limits.frame_timeout`, as for a frame over TCP; 503, it takes longer than that, and
-                `Limits.handshakes` others do so too.
+            HandshakeRejected: 413; 408, it stalls for `Limits.frame_timeout`, as for a frame over TCP; 503, it takes longer
+                than that, and `Limits.handshakes` others do so too.
         """
         try:
             return await self._body(self.options.host.limits, limit)
@@ -94,22 +94,24 @@ class Request:
                 self.arrived = size
                 if size > most:
                     text = f"a payload of more than {most} bytes (Limits.{name})"
-                    raise Turned(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, text)
+                    raise HandshakeRejected(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, text)
                 if self.too_late is not None and self.too_late():
-                    raise Turned(HTTPStatus.SERVICE_UNAVAILABLE, f"the session has ended after {size} bytes of this body")
+                    raise HandshakeRejected(
+                        HTTPStatus.SERVICE_UNAVAILABLE, f"the session has ended after {size} bytes of this body"
+                    )
                 if not message.get("more_body"):
                     return b"".join(parts)
                 now = anyio.current_time()
                 scope.deadline = pace.deadline(now, size, seconds)
                 if now - pace.began >= seconds and self not in self._slow:
-                    # Nobody has been let in yet whom this could be charged to.
+                    # No client has been let in yet to which this could be charged.
                     if len(self._slow) >= limits.handshakes:
                         text = f"the body comes slowly, and so do {len(self._slow)} others (Limits.handshakes)"
-                        raise Turned(HTTPStatus.SERVICE_UNAVAILABLE, text)
+                        raise HandshakeRejected(HTTPStatus.SERVICE_UNAVAILABLE, text)
                     self._slow.add(self)
         text = f"the body stalled after {size} bytes: less than {math.ceil(SLOWEST * seconds)} came within {seconds:g} s"
         text = f"{text} (Limits.frame_timeout)"
-        raise Turned(HTTPStatus.REQUEST_TIMEOUT, text)
+        raise HandshakeRejected(HTTPStatus.REQUEST_TIMEOUT, text)
 
     async def rest(self) -> None:
         """Read on and keep nothing, for `Limits.frame_timeout`: who is answered while it sends may not see the answer."""
@@ -118,13 +120,13 @@ class Request:
                 pass
 
     async def gone(self) -> None:
-        """Wait until whoever asks has gone away."""
+        """Wait until the client has gone."""
         while (await self.receive())["type"] != "http.disconnect":
             pass
 
     @property
     def host(self) -> str:
-        """Of whoever asks, without the port: every request may come through another one."""
+        """Host of the client, without the port: every request may come through another one."""
         client = self.scope.get("client")
         return client[0] if client else ""
 
@@ -132,20 +134,20 @@ class Request:
         """Ask the bus to admit the client.
 
         Raises:
-            Turned: The bus does not let it in.
+            HandshakeRejected: The bus does not let it in.
         """
         socket = socket_of(self.receive)
         peer = (socket.get_extra_info("peercert") or None) if socket is not None else None
         protocol = self.options.protocol
         known = Handshake(protocol=protocol, url=self.url, address=self.address, tls_peer=peer, scope=self.scope)
-        _, handshake = self.door.handshake(self.head, known)
+        _, handshake = self.policy.handshake(self.head, known)
         return await admit(self.options, evolve(handshake, transport=self.name))
 
     def knock(self) -> None:
         """Count a newcomer.
 
         Raises:
-            Turned: There is no room.
+            HandshakeRejected: There is no room.
         """
         refusal = self.options.gate.knock(self.address)
         if refusal is not None:
@@ -155,7 +157,7 @@ class Request:
         """Find out if a client would be admitted.
 
         Raises:
-            Turned: The bus does not let it in.
+            HandshakeRejected: The bus does not let it in.
         """
         self.knock()
         try:
@@ -167,16 +169,16 @@ class Request:
         """Let one in who was asked already, as a connection of its own.
 
         Raises:
-            Turned: There is no room.
+            HandshakeRejected: There is no room.
         """
         self.knock()
         self.options.gate.opened(transport, admission)
 
     async def enter(self, make: Callable[[], Transport]) -> None:
-        """Let a stranger in, as a connection of its own.
+        """Accept a client, as a connection of its own.
 
         Raises:
-            Turned: The bus does not let it in.
+            HandshakeRejected: The bus does not let it in.
         """
         self.knock()
         inside = False
@@ -202,7 +204,7 @@ class HttpEndpoint:
         self._sockets = AsgiWebSocket(path)
         self._options: ListenOptions | None = None
         # Those whose bodies take longer than `Limits.frame_timeout`.
-        self._slow: set[Request] = set()
+        self._slow: set[HttpRequest] = set()
 
     def routes(self) -> Sequence[WebRoute]:
         """WebSockets at the path itself."""
@@ -214,28 +216,28 @@ class HttpEndpoint:
         return self._sockets.url
 
     async def listen(self, options: ListenOptions) -> Listening:
-        """Let strangers in.
+        """Accept clients.
 
         Raises:
             ValueError: Something in `origins` is no origin.
-            LocalProtocolError: Somebody is let in here already.
+            LocalProtocolError: It is served already.
         """
         await self._sockets.listen(options)
         self._options = options
         return self
 
     async def aclose(self) -> None:
-        """Let nobody in any more; connections stay."""
+        """Stop accepting; connections stay."""
         self._options = None
         await self._sockets.aclose()
 
     # -- requests
 
-    async def take(self, request: Request, send: Send) -> None:
+    async def take(self, request: HttpRequest, send: Send) -> None:
         """One request.
 
         Raises:
-            Turned: It is not as it has to be, or whoever makes it is not let in.
+            HandshakeRejected: It is not as it has to be, or its client is not let in.
         """
         raise NotImplementedError
 
@@ -243,19 +245,19 @@ class HttpEndpoint:
         """The ASGI application of a route that takes requests."""
         try:
             await self.take(self.knock(scope, receive), send)
-        except Turned as turned:
+        except HandshakeRejected as turned:
             await turn_away(send, turned)
 
-    def knock(self, scope: Scope, receive: Receive) -> Request:
+    def knock(self, scope: Scope, receive: Receive) -> HttpRequest:
         """Look at a request before its body is read.
 
         Raises:
-            Turned: 503 while nobody is let in; what `Door.check` and `AsgiWebSocket` say.
+            HandshakeRejected: 503 while no client is let in; what `OriginPolicy.check` and `AsgiWebSocket` say.
         """
         options = self._options
         if options is None:
-            raise Turned(HTTPStatus.SERVICE_UNAVAILABLE, "this server is shutting down")
-        request = Request(options, scope, receive, self._slow)
+            raise HandshakeRejected(HTTPStatus.SERVICE_UNAVAILABLE, "this server is shutting down")
+        request = HttpRequest(options, scope, receive, self._slow)
         host = (scope.get("server") or ("", None))[0]
         if options.private and is_public(host):
             self._sockets.refuse_public(host)
@@ -267,7 +269,7 @@ class HttpEndpoint:
 
 
 async def respond(send: Send, status: HTTPStatus, body: bytes, headers: Sequence[tuple[bytes, bytes]] = ()) -> bool:
-    """Answer a request. Whether whoever has asked was still there."""
+    """Answer a request. True if the client was still there."""
     fields = [*headers, (b"content-length", str(len(body)).encode()), (b"cache-control", b"no-store")]
     try:
         await send({"type": "http.response.start", "status": status.value, "headers": fields})
@@ -278,7 +280,7 @@ async def respond(send: Send, status: HTTPStatus, body: bytes, headers: Sequence
     return True
 
 
-async def turn_away(send: Send, turned: Turned) -> None:
+async def turn_away(send: Send, turned: HandshakeRejected) -> None:
     """Answer a request that may not be made: a status, and a text that says why."""
     fields, body = answer(turned)
     kept = [(name.lower().encode(), value.encode("latin-1")) for name, value in fields if name != "Connection"]

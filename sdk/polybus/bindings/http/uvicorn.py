@@ -57,7 +57,7 @@ class UvicornServer:
             lifespan="off",
             log_config=None,
             access_log=False,
-            # Nobody's word is taken for who somebody else is.
+            # The word of a proxy is not taken for who its client is.
             proxy_headers=False,
             server_header=False,
             date_header=False,
@@ -74,7 +74,7 @@ class UvicornServer:
         self._options.host.spawn(_keep, self._server, self._options)
 
     def close(self) -> None:
-        """Accept nobody any more and release the address; connections stay."""
+        """Stop accepting and release the address; connections stay."""
         for listening in self._server.servers:
             listening.close()
 
@@ -85,7 +85,7 @@ def _asks_nothing(connection: Any) -> bool:
 
 
 async def _keep(server: Any, options: ListenOptions) -> None:
-    """Cut who connects and asks for nothing; at the end of the bus, everybody."""
+    """Cut connections without a request; at the end of the bus, all."""
     state, limits = server.server_state, options.host.limits
     silent: dict[Any, float] = {}
     try:
@@ -102,7 +102,7 @@ async def _keep(server: Any, options: ListenOptions) -> None:
         for connection in list(state.connections):
             connection.shutdown()
         with anyio.CancelScope(shield=True), anyio.move_on_after(limits.close_timeout):
-            while state.tasks:  # noqa: ASYNC110  # uvicorn tells nobody
+            while state.tasks:  # noqa: ASYNC110  # uvicorn has no event for it
                 await anyio.sleep(0.002)
         for connection in list(state.connections):
             connection.transport.abort()

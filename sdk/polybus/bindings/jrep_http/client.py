@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Final
 import anyio
 
 from ...plugins import Closed
-from ...transports._stream.transport import State
-from ..http.client import HttpClient, Lost
+from ...transports._stream.transport import TransportState
+from ..http.client import ExchangeFailed, HttpClient
 from .intake import Intake
 from .payloads import NOTHING, Echo, next_payload, readable, word
-from .requests import HEADERS, POLL, Requests
-from .upgrade import PATIENCE, Offer, Upgrade, offer_in
+from .requests import HEADERS, POLL, ErraiRequests
+from .upgrade import PATIENCE, Offer, WebSocketNegotiation, offer_in
 
 if TYPE_CHECKING:
     import ssl
@@ -54,7 +54,7 @@ class ErraiClient(HttpClient):
         self, url: str, tls: ssl.SSLContext | None, options: DialOptions, ways: set[str], frame: int | None = None
     ) -> None:
         super().__init__(url, tls, options, HEADERS)
-        self._requests = Requests(self, self._http, url, tls, options)
+        self._requests = ErraiRequests(self, self._http, url, tls, options)
         self._options = options
         self._ways = ways
         self._frame = frame
@@ -62,7 +62,7 @@ class ErraiClient(HttpClient):
         self.max_answer: int = max(self.max_answer, options.host.limits.payload)
         self._intake = Intake(options.host, lambda payload: self.deliver([payload]))
         self._posting = anyio.Lock()
-        """Held by whoever posts: an answer that has not been delivered may not be overtaken by what comes on another way."""
+        """Held while posting: an answer that has not been delivered may not be overtaken by what comes on another way."""
         self._busy = False
         """Something is being posted."""
         self._given = 0
@@ -78,7 +78,7 @@ class ErraiClient(HttpClient):
         """Something has come on the stream of events, or it is known that there is none."""
         self._leaving = False
         self._stream_over = anyio.Event()
-        self._upgrade: Upgrade | None = None
+        self._upgrade: WebSocketNegotiation | None = None
         self._socket: WebSocketTransport | None = None
         self._unread = False
         """True if something was said over the WebSocket of which it is not known that it was read."""
@@ -93,7 +93,13 @@ class ErraiClient(HttpClient):
         Raises:
             TooLarge: The frame is over `Limits.message`.
         """
-        if self._socket is not None and self._state is State.OPEN and not self._queue and not self._busy and self._fits(frame):
+        if (
+            self._socket is not None
+            and self._state is TransportState.OPEN
+            and not self._queue
+            and not self._busy
+            and self._fits(frame)
+        ):
             self._say(self._socket, frame)
             return
         waiting = len(self._queue)
@@ -103,7 +109,7 @@ class ErraiClient(HttpClient):
     async def written(self) -> None:
         """Wait until the server has answered the posts with all that was sent so far, or the connection is over."""
         goal = self._given
-        while self._gone < goal and self._state is not State.LOST:
+        while self._gone < goal and self._state is not TransportState.LOST:
             await self._progress.wait()
 
     def write_backlog(self) -> int:
@@ -153,13 +159,13 @@ class ErraiClient(HttpClient):
     async def _post_waiting(self) -> None:
         """
         Raises:
-            Lost: It does not get through.
+            ExchangeFailed: It does not get through.
         """
         waiting = len(self._queue)
         payload = next_payload(self._queue, self.max_frame)
         posted = waiting - len(self._queue)
         query = {} if self._opened.is_set() else {"phase": "connection", "wait": "1"}
-        if self._state is State.CLOSING and not self._queue:
+        if self._state is TransportState.CLOSING and not self._queue:
             query = {"phase": "disconnect"}
         await self._ask("out", payload, query)
         if self._offer.flags or not self._queue:  # else the session tries its other handshake
@@ -170,16 +176,16 @@ class ErraiClient(HttpClient):
         """Post between other posts.
 
         Raises:
-            Lost: It does not get through.
+            ExchangeFailed: It does not get through.
         """
         async with self._posting:
             return await self._ask("out", payload, {})
 
     async def _ask(self, name: str, payload: bytes, query: Mapping[str, str]) -> bytes:
-        """Post, for whoever holds the lock, and deliver the answer.
+        """Post, while the lock is held, and deliver the answer.
 
         Raises:
-            Lost: It does not get through.
+            ExchangeFailed: It does not get through.
         """
         self._busy = True
         self.pause()
@@ -213,7 +219,7 @@ class ErraiClient(HttpClient):
         """Say what fits, up to what does not; that is posted when the server has read all that was said before it.
 
         Raises:
-            Lost: The server does not say that it has.
+            ExchangeFailed: The server does not say that it has.
         """
         said = 0
         while self._queue and self._fits(self._queue[0]):
@@ -227,7 +233,7 @@ class ErraiClient(HttpClient):
             with anyio.move_on_after(POLL):
                 await echo.heard.wait()
             if not echo.heard.is_set():
-                raise Lost(Closed(1006, f"{self.address} does not read what is said over the WebSocket"))
+                raise ExchangeFailed(Closed(1006, f"{self.address} does not read what is said over the WebSocket"))
             self._unread = False
 
     # -- in
@@ -235,7 +241,7 @@ class ErraiClient(HttpClient):
     async def _fetch_all(self) -> None:
         """
         Raises:
-            Lost: Nothing can be fetched, or no longer.
+            ExchangeFailed: Nothing can be fetched, or no longer.
         """
         await self._opened.wait()
         flags = self._offer.flags
@@ -246,12 +252,14 @@ class ErraiClient(HttpClient):
             return
         if "poll" not in self._ways:
             ways = " or ".join(sorted(self._ways))
-            raise Lost(Closed(1006, f"{self.address} offers {', '.join(sorted(flags)) or 'nothing'}: no way back by {ways}"))
+            raise ExchangeFailed(
+                Closed(1006, f"{self.address} offers {', '.join(sorted(flags)) or 'nothing'}: no way back by {ways}")
+            )
         await self._poll_all()
 
     async def _upgraded(self) -> bool:
         """Try a WebSocket. True if it carries everything from now on, but what is too large for it."""
-        self._upgrade = upgrade = Upgrade(self, self._offer, self._requests, self._options)
+        self._upgrade = upgrade = WebSocketNegotiation(self, self._offer, self._requests, self._options)
         if not await upgrade.negotiate():
             logger.info("polybus: %s: no WebSocket: %s", self.address, upgrade.reason)
             return False
@@ -263,17 +271,17 @@ class ErraiClient(HttpClient):
         """Read events for as long as there are some; whether there are none here.
 
         Raises:
-            Lost: They broke off, or are held up on the way.
+            ExchangeFailed: They broke off, or are held up on the way.
         """
         self.begin(self._try_events)
         began = self._host.time()
         try:
-            while self._state is State.OPEN and not self._leaving:
+            while self._state is TransportState.OPEN and not self._leaving:
                 pause = await self._requests.listen(self._deliver, self._carries.set)
                 if pause is None:
                     return True
                 await anyio.sleep(min(max(pause, _LULL), _PAUSES))
-        except Lost:
+        except ExchangeFailed:
             if not self._carries.is_set() and self._host.time() - began >= POLL:  # a real server says something by then
                 self._do_without_events()
             if not self._leaving:
@@ -293,7 +301,7 @@ class ErraiClient(HttpClient):
         before it has something to say, so it is asked for something, as Errai's own client does.
 
         Raises:
-            Lost: What was asked for has gone into the stream, and nothing comes out of it.
+            ExchangeFailed: What was asked for has gone into the stream, and nothing comes out of it.
         """
         pause = _MOMENT
         while not await self._carries_within(pause):
@@ -315,7 +323,7 @@ class ErraiClient(HttpClient):
         """End the session, for then the server ends the stream, and what is held up in it comes out.
 
         Raises:
-            Lost: Always.
+            ExchangeFailed: Always.
         """
         hint = "the next connection does without" if self._do_without_events() else "behind a proxy that collects, channel=poll"
         why = Closed(1006, f"events of {self.address} are held up on the way: {hint}")
@@ -328,7 +336,7 @@ class ErraiClient(HttpClient):
             with anyio.move_on_after(PATIENCE):
                 await self._stream_over.wait()
                 await self._intake.settled()
-        raise Lost(why)
+        raise ExchangeFailed(why)
 
     def _do_without_events(self) -> bool:
         """Take them out of the ways, for the connections that come after this one, where there is another. Whether there is."""
@@ -341,7 +349,7 @@ class ErraiClient(HttpClient):
         """Ask, wait, ask again."""
         flags, legacy = self._offer.flags, self._offer.legacy
         short = not flags.isdisjoint(("ShortPolling", "NoLongPollAvailable")) and "LongPolling" not in flags
-        while self._state is State.OPEN:
+        while self._state is TransportState.OPEN:
             if short:
                 await anyio.sleep(self._offer.frequency)
                 await self._take_over()
@@ -368,7 +376,7 @@ class ErraiClient(HttpClient):
 
     def socket_closed(self, why: Closed) -> None:
         """Nothing is kept of what may not have arrived; the link begins anew."""
-        if self._state is State.OPEN:
+        if self._state is TransportState.OPEN:
             self.abort(why)
         else:
             self._scope.cancel()

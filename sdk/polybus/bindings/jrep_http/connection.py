@@ -16,7 +16,7 @@ import anyio
 
 from ...errors import TooLarge
 from ...plugins import Closed
-from ...transports._stream.transport import State
+from ...transports._stream.transport import TransportState
 from ...transports._stream.wire import HIGH_WATER, LOW_WATER, call_later
 from .intake import Intake
 from .payloads import NOTHING, Offering, next_payload
@@ -24,8 +24,8 @@ from .tokens import Tokens
 
 if TYPE_CHECKING:
     from ...plugins import Host, Receiver
-    from ..http.server import Request
-    from .websocket import Channel
+    from ..http.server import HttpRequest
+    from .websocket import SessionSocket
 
 __all__ = ["ErraiConnection"]
 
@@ -53,12 +53,12 @@ class ErraiConnection:
         """True if the peer is one of our own buses."""
         self.polls: bool = False
         """True if messages are fetched by requests that do nothing else."""
-        self.negotiating: Channel | None = None
+        self.negotiating: SessionSocket | None = None
         """A WebSocket that has shown a token and waits for the client to confirm it over HTTP."""
         self._host = host
         self._ended = ended
-        self._channel: Channel | None = None
-        self._state = State.OPEN
+        self._channel: SessionSocket | None = None
+        self._state = TransportState.OPEN
         self._receiver: Receiver | None = None
         self._queue: deque[bytes] = deque()
         self._size = 0
@@ -71,7 +71,7 @@ class ErraiConnection:
         self._turn = 0
         self._changed = anyio.Event()
         self._intake = Intake(host, self._give)
-        self._posting: dict[Request, None] = {}
+        self._posting: dict[HttpRequest, None] = {}
         self._why: Closed | None = None
         self._cancel_timer: Callable[[], None] | None = None
 
@@ -89,7 +89,7 @@ class ErraiConnection:
         """
         if len(frame) > self.max_frame:
             raise TooLarge(f"a payload of {len(frame)} bytes: the limit is {self.max_frame} (Limits.message)")
-        if self._state is not State.OPEN:
+        if self._state is not TransportState.OPEN:
             return
         if self._channel is not None:
             self._channel.transport.send(frame)
@@ -106,8 +106,8 @@ class ErraiConnection:
 
     def close(self, code: int = 1000, reason: str = "") -> None:
         """Let what waits be fetched; after `Limits.close_timeout` it is dropped. `Receiver.closed` follows."""
-        if self._state is State.OPEN:
-            self._state = State.CLOSING
+        if self._state is TransportState.OPEN:
+            self._state = TransportState.CLOSING
             self._why = Closed(code, reason)
             self._cancel_timer = call_later(self._host, self._host.limits.close_timeout, self._finish)
             self._wake()
@@ -118,8 +118,8 @@ class ErraiConnection:
 
     def abort(self, why: Closed) -> None:
         """End at once. `Receiver.closed` follows with this reason."""
-        if self._state is not State.LOST:
-            self._state, self._why = State.CLOSING, why
+        if self._state is not TransportState.LOST:
+            self._state, self._why = TransportState.CLOSING, why
             self._queue.clear()
             self._host.call_soon(self._finish)
 
@@ -129,7 +129,7 @@ class ErraiConnection:
             self._channel.transport.tick(now)
             return
         patience = _SILENCE if self._silence is None else self._silence
-        if not self._fetching and now - self._seen > patience and self._state is State.OPEN:
+        if not self._fetching and now - self._seen > patience and self._state is TransportState.OPEN:
             self.abort(Closed(1006, f"no request for {patience:g} s"))
 
     # -- requests
@@ -137,13 +137,13 @@ class ErraiConnection:
     @property
     def over(self) -> bool:
         """True if nothing will come any more."""
-        return self._state is State.LOST or (self._state is State.CLOSING and not self._queue)
+        return self._state is TransportState.LOST or (self._state is TransportState.CLOSING and not self._queue)
 
-    async def body_of(self, request: Request, limit: int | None = None) -> bytes:
+    async def body_of(self, request: HttpRequest, limit: int | None = None) -> bytes:
         """The body of a request, which is charged to this session while it comes.
 
         Args:
-            limit: As of `Request.body`.
+            limit: As of `HttpRequest.body`.
 
         Raises:
             Turned: As there; 503 where the session ends meanwhile.
@@ -173,7 +173,7 @@ class ErraiConnection:
         return await self._intake.room(size)
 
     def _give(self, payload: bytes) -> None:
-        if self._state is State.OPEN and self._receiver is not None:
+        if self._state is TransportState.OPEN and self._receiver is not None:
             self._receiver.frames_received([payload])
 
     async def fetch(self, wait: float) -> tuple[bytes, bool]:
@@ -187,7 +187,7 @@ class ErraiConnection:
         self._silence = None
         try:
             with anyio.move_on_after(wait):
-                while not self._queue and self._state is State.OPEN and self._turn == turn:
+                while not self._queue and self._state is TransportState.OPEN and self._turn == turn:
                     await self._changed.wait()
         finally:
             self._fetching -= 1
@@ -202,14 +202,14 @@ class ErraiConnection:
         self._size = sum(map(len, self._queue))
         if self._size <= LOW_WATER:
             self.resume()
-        if self._state is State.CLOSING and not self._queue:
+        if self._state is TransportState.CLOSING and not self._queue:
             self._host.call_soon(self._finish)
         return payload
 
     # -- a WebSocket (notes, section 2.4)
 
     def offer(self, payload: bytes, url: str) -> Offering:
-        """The payload of somebody who associates, with what this side offers."""
+        """The payload of a client that associates, with what this side offers."""
         offering = Offering(payload)
         offering.offers = {
             "CapabilitiesFlags": "LongPolling,WebSockets,SSE",
@@ -219,7 +219,7 @@ class ErraiConnection:
         }
         return offering
 
-    def open_channel(self, channel: Channel) -> None:
+    def open_channel(self, channel: SessionSocket) -> None:
         """From now on everything goes over this WebSocket, first what waits; who polls gets nothing any more."""
         before, self._channel = self._channel, channel
         if before is not None:
@@ -231,17 +231,17 @@ class ErraiConnection:
         self._size = 0
         if not channel.paused:
             self.resume()
-        if self._state is State.CLOSING:
+        if self._state is TransportState.CLOSING:
             channel.transport.close(1001, self._why.reason if self._why is not None else "")
 
-    def channel_lost(self, channel: Channel) -> None:
+    def channel_lost(self, channel: SessionSocket) -> None:
         """A WebSocket has ended. The session stays for a while: its client may poll, or negotiate another one."""
         if channel is self.negotiating:
             self.negotiating = None
         if channel is self._channel:
             self._channel = None
             self._seen, self._silence = self._host.time(), _AFTER_CHANNEL
-            if self._state is State.CLOSING:
+            if self._state is TransportState.CLOSING:
                 self._host.call_soon(self._finish)
             else:
                 self.resume()
@@ -255,7 +255,7 @@ class ErraiConnection:
 
     def resume(self) -> None:
         """There is room again."""
-        if self._paused and self._state is State.OPEN and self._receiver is not None:
+        if self._paused and self._state is TransportState.OPEN and self._receiver is not None:
             self._paused = False
             self._intake.resume()
             self._receiver.resume_writing()
@@ -265,9 +265,9 @@ class ErraiConnection:
         self._changed = anyio.Event()
 
     def _finish(self) -> None:
-        if self._state is State.LOST:
+        if self._state is TransportState.LOST:
             return
-        self._state = State.LOST
+        self._state = TransportState.LOST
         if self._cancel_timer is not None:
             self._cancel_timer()
         self._queue.clear()

@@ -70,7 +70,7 @@ class Intake:
         self._change()
 
     async def settled(self) -> None:
-        """Wait until all has been read, or until reading on waits for somebody to fetch what it has made."""
+        """Wait until all has been read, or until reading on waits for the client to fetch what it has made."""
         while self._unread and not self._full:
             await self._changed.wait()
 

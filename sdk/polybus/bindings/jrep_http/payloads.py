@@ -25,7 +25,7 @@ _MESSAGES: Final = 1024
 
 
 class Offering(bytes):
-    """A payload with what the transport has to offer to whoever associates: parts for the session's FinishAssociation."""
+    """A payload with what the transport has to offer to a client that associates: parts for the session's FinishAssociation."""
 
     offers: Mapping[str, str]
 

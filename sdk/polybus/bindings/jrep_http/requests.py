@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 import httpx
 
 from ...plugins import Closed
-from ..http.client import Lost, lost, turned_away
+from ..http.client import ExchangeFailed, lost, turned_away
 from ..http.sse import EventReader, EventTooLarge
 from .payloads import NOTHING
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from ...plugins import DialOptions
     from ..http.client import HttpClient
 
-__all__ = ["HEADERS", "POLL", "Requests"]
+__all__ = ["HEADERS", "POLL", "ErraiRequests"]
 
 POLL: Final = 60.0
 """Seconds of patience with a poll, and between two signs of life in a stream of events; a real server gives one after 45."""
@@ -31,7 +31,7 @@ _EVENTS: Final = "text/event-stream"
 HEADERS: Final = {"content-type": f"{_JSON}; charset=utf-8", "accept": _JSON}
 
 
-class Requests:
+class ErraiRequests:
     """The requests of one client id."""
 
     def __init__(
@@ -54,7 +54,7 @@ class Requests:
         """Post a payload; the answer.
 
         Raises:
-            Lost: No answer, or one that ends the connection.
+            ExchangeFailed: No answer, or one that ends the connection.
         """
         status, headers, body = await self._exchange("POST", name, payload, query, patience)
         token = headers.get(_CSRF)
@@ -64,10 +64,10 @@ class Requests:
         return _judged(status, headers, body)
 
     async def poll(self, legacy: bool) -> bytes:
-        """Wait at the server for what it has to say; servers of Errai until 2.3 let nobody wait but who says GET.
+        """Wait at the server for what it has to say; servers of Errai until 2.3 let only a GET wait.
 
         Raises:
-            Lost: No answer, or one that ends the connection.
+            ExchangeFailed: No answer, or one that ends the connection.
         """
         if legacy:
             return _judged(*await self._exchange("GET", "in", b"", {}, POLL))
@@ -80,7 +80,7 @@ class Requests:
             Seconds after which to come back; None where the server has no events here.
 
         Raises:
-            Lost: It broke off, or is none of ours: what was under way in it is lost.
+            ExchangeFailed: It broke off, or is none of ours: what was under way in it is lost.
         """
         reader = EventReader(self._client.max_answer)
         timeout = httpx.Timeout(self._http.timeout.write, read=POLL)
@@ -94,7 +94,7 @@ class Requests:
                     for event in reader.feed(chunk):
                         deliver(event)
         except EventTooLarge as error:
-            raise Lost(Closed(1009, f"{self._client.address} sent {error} (Limits.payload)")) from error
+            raise ExchangeFailed(Closed(1009, f"{self._client.address} sent {error} (Limits.payload)")) from error
         except httpx.HTTPError as error:
             raise lost(self._client.address, error) from error
         return reader.retry
@@ -102,7 +102,7 @@ class Requests:
     async def _no_events(self, response: httpx.Response, deliver: Callable[[bytes], None]) -> float | None:
         """
         Raises:
-            Lost: The answer ends the connection.
+            ExchangeFailed: The answer ends the connection.
         """
         body = await self._client.read(response)
         if response.status_code == 200 and _media_type(response.headers) == _JSON:
@@ -110,7 +110,7 @@ class Requests:
             return 0.5
         away = turned_away(response.status_code, body)
         if away is not None:
-            raise Lost(away)
+            raise ExchangeFailed(away)
         return None
 
     def upgrade_headers(self, url: str) -> dict[str, str]:
@@ -138,7 +138,7 @@ class Requests:
     ) -> tuple[int, httpx.Headers, bytes]:
         """
         Raises:
-            Lost: No answer.
+            ExchangeFailed: No answer.
         """
         timeout = self._http.timeout if patience is None else httpx.Timeout(self._http.timeout.write, read=patience)
         headers = {"phase": query["phase"]} if "phase" in query else {}
@@ -150,18 +150,18 @@ class Requests:
 def _judged(status: int, headers: httpx.Headers, body: bytes) -> bytes:
     """
     Raises:
-        Lost: Anything but 200 with JSON, or with nothing.
+        ExchangeFailed: Anything but 200 with JSON, or with nothing.
     """
     away = turned_away(status, body)
     if away is not None:
-        raise Lost(away)
+        raise ExchangeFailed(away)
     text = body[:200].decode("utf-8", "replace").strip()
     if status != 200:
-        raise Lost(Closed(1006, f"the server answered {status}: {text}"))
+        raise ExchangeFailed(Closed(1006, f"the server answered {status}: {text}"))
     kind, start = _media_type(headers), body.lstrip()[:1]
     untyped = not kind and start == b"["  # Errai's asynchronous servlets name no type (notes section 2.6)
     if start and kind != _JSON and not untyped:
-        raise Lost(Closed(1006, f"the server's answer is {kind or 'of no type'}, not {_JSON}: {text}"))
+        raise ExchangeFailed(Closed(1006, f"the server's answer is {kind or 'of no type'}, not {_JSON}: {text}"))
     return body
 
 

@@ -15,11 +15,11 @@ import anyio
 
 from ...plugins import WebRoute
 from ...transports._ws.asgi import Send
-from ...transports._ws.policy import Turned, cookies_of, query_of
-from ..http.server import HttpEndpoint, Request, respond
+from ...transports._ws.policy import HandshakeRejected, cookies_of, query_of
+from ..http.server import HttpEndpoint, HttpRequest, respond
 from .connection import ErraiConnection
 from .payloads import NOTHING, command_in, complaint
-from .websocket import Channels, confirm
+from .websocket import SessionSockets, confirm
 
 __all__ = ["CHANNEL", "ErraiEndpoint"]
 
@@ -45,7 +45,7 @@ class ErraiEndpoint(HttpEndpoint):
         super().__init__(path)
         self._sessions: dict[str, dict[str, ErraiConnection]] = {}
         """By the cookie of a browser, and the client's id in one of its windows."""
-        self._channels = Channels(self.knock, self._sessions_of)
+        self._channels = SessionSockets(self.knock, self._sessions_of)
 
     def routes(self) -> Sequence[WebRoute]:
         """WebSockets at the path itself, those of sessions, and all addresses below it that end in ``.erraiBus``."""
@@ -53,29 +53,31 @@ class ErraiEndpoint(HttpEndpoint):
         return [*super().routes(), WebRoute(CHANNEL, self._channels), requests]
 
     async def aclose(self) -> None:
-        """Let nobody in any more. Sessions stay, and may fetch their last words."""
+        """Stop accepting. Sessions stay, and may fetch their last words."""
         await self._sockets.aclose()
 
     # -- requests
 
-    async def take(self, request: Request, send: Send) -> None:
+    async def take(self, request: HttpRequest, send: Send) -> None:
         """
         Raises:
-            Turned: The request is not as it has to be, or whoever makes it is not let in.
+            HandshakeRejected: The request is not as it has to be, or its client is not let in.
         """
         if request.scope["method"] == "POST" and request.media != "application/json":
             # A page of another site can post forms and plain text without being asked, and no JSON.
             text = f"a payload is application/json, not {request.media or 'without a type'}"
-            raise Turned(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, text)
+            raise HandshakeRejected(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, text)
         query = query_of(request.head.query)
         client = query.get("clientId") or request.head.only("remotequeueid") or ""  # the latter of Errai until 2.3
         if not 0 < len(client) <= _MAX_ID:
-            raise Turned(HTTPStatus.BAD_REQUEST, f"the query has no clientId, or one of more than {_MAX_ID} characters")
+            raise HandshakeRejected(
+                HTTPStatus.BAD_REQUEST, f"the query has no clientId, or one of more than {_MAX_ID} characters"
+            )
         cookie = _cookie_of(request)
         session = self._sessions.get(cookie, {}).get(client)
         try:
             body = await _body_of(request, session)
-        except Turned as turned:
+        except HandshakeRejected as turned:
             if turned.status is not HTTPStatus.REQUEST_ENTITY_TOO_LARGE or session is None or session.ours:
                 raise
             # After another status than 200 an Errai client stays interrupted (notes of the second round, M7).
@@ -90,7 +92,7 @@ class ErraiEndpoint(HttpEndpoint):
                 await respond(send, HTTPStatus.OK, _EXPIRED, headers)
                 return
             cookie, connection = await self._enter(request, cookie, client)
-            secure = "; Secure" if request.door.tls else ""
+            secure = "; Secure" if request.policy.tls else ""
             kept = f"{_COOKIE}={cookie}; Path=/; HttpOnly; SameSite=Strict{secure}"
             headers.append((b"set-cookie", kept.encode()))
         if body:
@@ -116,16 +118,16 @@ class ErraiEndpoint(HttpEndpoint):
         if query.get("phase") == "disconnect":
             connection.close(1000, "the client has left")
 
-    async def _enter(self, request: Request, cookie: str, client: str) -> tuple[str, ErraiConnection]:
+    async def _enter(self, request: HttpRequest, cookie: str, client: str) -> tuple[str, ErraiConnection]:
         """A new session.
 
         Raises:
-            Turned: The bus does not let the stranger in.
+            HandshakeRejected: The bus does not let the client in.
         """
         entered: list[tuple[str, ErraiConnection]] = []
 
         def make() -> ErraiConnection:
-            mine = cookie if cookie in self._sessions else secrets.token_urlsafe(24)  # never one that somebody else has chosen
+            mine = cookie if cookie in self._sessions else secrets.token_urlsafe(24)  # never one that the client has chosen
             host = request.options.host
             connection = ErraiConnection(request.name, request.address, host, lambda ended: self._left(mine, client, ended))
             self._sessions.setdefault(mine, {})[client] = connection
@@ -142,16 +144,16 @@ class ErraiEndpoint(HttpEndpoint):
             if not windows:
                 del self._sessions[cookie]
 
-    def _sessions_of(self, request: Request) -> list[ErraiConnection]:
+    def _sessions_of(self, request: HttpRequest) -> list[ErraiConnection]:
         """The sessions of a browser, which its cookie names."""
         return list(self._sessions.get(_cookie_of(request), {}).values())
 
 
-async def _body_of(request: Request, session: ErraiConnection | None) -> bytes:
-    """The body: of who is known up to `Limits.payload`, a stranger's up to `Limits.message`.
+async def _body_of(request: HttpRequest, session: ErraiConnection | None) -> bytes:
+    """Read the body: of a client that is known up to `Limits.payload`, of others up to `Limits.message`.
 
     Raises:
-        Turned: 413, 408; 503, what came before it has not been read yet.
+        HandshakeRejected: 413, 408; 503, what came before it has not been read yet.
     """
     limits = request.options.host.limits
     if session is None:
@@ -165,28 +167,28 @@ async def _body_of(request: Request, session: ErraiConnection | None) -> bytes:
             body = await session.body_of(request, limits.payload) if there else b""
     if not there:
         text = f"{limits.payload} bytes of this session wait to be read (Limits.payload): fetch what waits, and try again"
-        raise Turned(HTTPStatus.SERVICE_UNAVAILABLE, text)
+        raise HandshakeRejected(HTTPStatus.SERVICE_UNAVAILABLE, text)
     return body
 
 
-def _cookie_of(request: Request) -> str:
+def _cookie_of(request: HttpRequest) -> str:
     return cookies_of("; ".join(request.head.headers.get("cookie", ()))).get(_COOKIE, "")
 
 
-def _channel_url(request: Request) -> str:
+def _channel_url(request: HttpRequest) -> str:
     """Address at which the client finds its WebSocket: at the same host, whatever that is called from outside."""
-    scheme = "wss" if request.door.tls else "ws"
+    scheme = "wss" if request.policy.tls else "ws"
     return f"{scheme}://{request.head.only('host')}{request.head.path.rpartition('/')[0]}{CHANNEL}"
 
 
-async def _poll(connection: ErraiConnection, request: Request, send: Send, headers: list[tuple[bytes, bytes]]) -> None:
+async def _poll(connection: ErraiConnection, request: HttpRequest, send: Send, headers: list[tuple[bytes, bytes]]) -> None:
     """Answer with what waits; who goes away meanwhile takes nothing along."""
     fetched = (connection.take(), True) if connection.over else await _while_there(connection, request)
     if fetched is not None:
         await respond(send, HTTPStatus.OK, fetched[0], headers)
 
 
-async def _while_there(connection: ErraiConnection, request: Request) -> tuple[bytes, bool] | None:
+async def _while_there(connection: ErraiConnection, request: HttpRequest) -> tuple[bytes, bool] | None:
     """As `ErraiConnection.fetch`; None of who has gone."""
     fetched: tuple[bytes, bool] | None = None
     async with anyio.create_task_group() as group:
@@ -201,7 +203,7 @@ async def _while_there(connection: ErraiConnection, request: Request) -> tuple[b
     return fetched
 
 
-async def _stream(connection: ErraiConnection, request: Request, send: Send) -> None:
+async def _stream(connection: ErraiConnection, request: HttpRequest, send: Send) -> None:
     """A stream of events; an empty payload now and then shows that it lives. It ends when another request takes its place."""
     fields = [(b"content-type", b"text/event-stream; charset=utf-8"), (b"cache-control", b"no-store")]
     await send({"type": "http.response.start", "status": 200, "headers": fields})

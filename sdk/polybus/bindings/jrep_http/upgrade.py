@@ -15,9 +15,9 @@ from .payloads import MAX_WORD, command_in, word
 
 if TYPE_CHECKING:
     from ...transports._ws.transport import WebSocketTransport
-    from .requests import Requests
+    from .requests import ErraiRequests
 
-__all__ = ["Offer", "Upgrade", "offer_in"]
+__all__ = ["Offer", "WebSocketNegotiation", "offer_in"]
 
 _TEXT: Final[frozenset[Literal["text", "binary"]]] = frozenset({"text"})
 PATIENCE: Final = 2.5
@@ -85,10 +85,10 @@ class Owner(Protocol):
     def resume_writing(self) -> None: ...
 
 
-class Upgrade:
+class WebSocketNegotiation:
     """One attempt, as what its WebSocket calls; afterwards the frames go to the owner."""
 
-    def __init__(self, owner: Owner, offer: Offer, requests: Requests, options: DialOptions) -> None:
+    def __init__(self, owner: Owner, offer: Offer, requests: ErraiRequests, options: DialOptions) -> None:
         self._owner = owner
         self._offer = offer
         self._requests = requests
@@ -128,7 +128,7 @@ class Upgrade:
         return self.socket
 
     def _objection(self) -> str:
-        """A server may send its clients to a WebSocket of its own, not to somebody else's, and not out of TLS."""
+        """A server may send its clients to a WebSocket of its own, not to another's, and not out of TLS."""
         parts = urlsplit(self._offer.url)
         if parts.scheme not in ("ws", "wss") or not self._offer.token or not self._offer.key:
             return "the server offers WebSockets and does not say where"

@@ -21,21 +21,21 @@ from ...plugins import Closed
 from ...transports._stream.wire import call_later
 from ...transports._ws.asgi import AsgiTransport, Receive, Scope, Send, socket_of
 from ...transports._ws.asgi_server import accept, answered
-from ...transports._ws.policy import Turned
+from ...transports._ws.policy import HandshakeRejected
 from .payloads import MAX_WORD, said, word
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from ..http.server import Request
+    from ..http.server import HttpRequest
     from .connection import ErraiConnection
 
-__all__ = ["Channel", "Channels", "confirm"]
+__all__ = ["SessionSocket", "SessionSockets", "confirm"]
 
 _TEXT: Final[frozenset[Literal["text", "binary"]]] = frozenset({"text"})
 
 
-class Stage(enum.Enum):
+class NegotiationStage(enum.Enum):
     """States of the negotiation."""
 
     CLAIMING = 1
@@ -47,7 +47,7 @@ class Stage(enum.Enum):
     OVER = 5
 
 
-class Channel:
+class SessionSocket:
     """One WebSocket, as what its transport calls."""
 
     def __init__(
@@ -57,7 +57,7 @@ class Channel:
         self.paused: bool = False
         self._find = find
         self._settled: Callable[[], None] | None = settled
-        self._stage = Stage.CLAIMING
+        self._stage = NegotiationStage.CLAIMING
         self._connection: ErraiConnection | None = None
         self._token = ""
 
@@ -66,27 +66,27 @@ class Channel:
     def frames_received(self, frames: Sequence[bytes]) -> None:
         """Words of the negotiation, then payloads."""
         for frame in frames:
-            if self._stage is not Stage.OPEN:
+            if self._stage is not NegotiationStage.OPEN:
                 self._negotiate(frame)
             elif self._connection is not None and not _is_claim(frame):
                 self._connection.receive(frame)
 
     def closed(self, why: Closed) -> None:
         """The session goes on without it."""
-        self._settle(Stage.OVER)
+        self._settle(NegotiationStage.OVER)
         if self._connection is not None:
             self._connection.channel_lost(self)
 
     def pause_writing(self) -> None:
         """The client reads slowly."""
         self.paused = True
-        if self._stage is Stage.OPEN and self._connection is not None:
+        if self._stage is NegotiationStage.OPEN and self._connection is not None:
             self._connection.pause()
 
     def resume_writing(self) -> None:
         """There is room again."""
         self.paused = False
-        if self._stage is Stage.OPEN and self._connection is not None:
+        if self._stage is NegotiationStage.OPEN and self._connection is not None:
             self._connection.resume()
 
     # -- the negotiation
@@ -98,9 +98,9 @@ class Channel:
 
     def verified(self, token: object) -> bool:
         """True if the client has returned the right token over HTTP."""
-        right = self._stage is Stage.VERIFYING and isinstance(token, str) and token == self._token
+        right = self._stage is NegotiationStage.VERIFYING and isinstance(token, str) and token == self._token
         if right:
-            self._stage = Stage.VERIFIED
+            self._stage = NegotiationStage.VERIFIED
         return right
 
     def _negotiate(self, frame: bytes) -> None:
@@ -116,12 +116,12 @@ class Channel:
         connection = self._find(claim.get("ConnectionSessionKey"))
         if connection is None or self._connection not in (None, connection):
             self._fail("bad session id")
-        elif self._stage is Stage.VERIFIED:
+        elif self._stage is NegotiationStage.VERIFIED:
             connection.negotiating = None
-            self._settle(Stage.OPEN)
+            self._settle(NegotiationStage.OPEN)
             connection.open_channel(self)
-        elif self._stage is Stage.CLAIMING and connection.tokens.use(claim.get("WebSocketToken")):
-            self._stage, self._connection = Stage.VERIFYING, connection
+        elif self._stage is NegotiationStage.CLAIMING and connection.tokens.use(claim.get("WebSocketToken")):
+            self._stage, self._connection = NegotiationStage.VERIFYING, connection
             self._token = secrets.token_urlsafe(16)  # for this socket alone
             if connection.negotiating is not None:
                 connection.negotiating.give_up()
@@ -130,7 +130,7 @@ class Channel:
         else:
             self._fail("bad negotiation key")
 
-    def _settle(self, stage: Stage) -> None:
+    def _settle(self, stage: NegotiationStage) -> None:
         """There is nothing left to negotiate."""
         self._stage = stage
         if self._settled is not None:
@@ -138,7 +138,7 @@ class Channel:
             settled()
 
     def _fail(self, text: str) -> None:
-        self._settle(Stage.OVER)
+        self._settle(NegotiationStage.OVER)
         self.transport.send(word(ToSubject="ClientBus", CommandType="WebsocketNegotiationFailed", ErrorMessage=text))
         self.transport.close(1008, text)
 
@@ -159,18 +159,18 @@ def _is_claim(frame: bytes) -> bool:
     return frame[:1] == b"{" and len(frame) <= MAX_WORD and b'"Associate"' in frame and b'"ToSubject"' not in frame
 
 
-class Channels:
+class SessionSockets:
     """The ASGI application of these WebSockets. Whom they belong to shows the cookie of a session, before the upgrade.
 
     They are part of a session that the bus has let in, so its gate is not asked again: also while it drains.
     """
 
     def __init__(
-        self, knock: Callable[[Scope, Receive], Request], sessions: Callable[[Request], list[ErraiConnection]]
+        self, knock: Callable[[Scope, Receive], HttpRequest], sessions: Callable[[HttpRequest], list[ErraiConnection]]
     ) -> None:
         self._knock = knock
         self._sessions = sessions
-        self._claiming: dict[Channel, list[ErraiConnection]] = {}
+        self._claiming: dict[SessionSocket, list[ErraiConnection]] = {}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """One WebSocket, from its upgrade to its end."""
@@ -179,21 +179,23 @@ class Channels:
     async def _admit(self, scope: Scope, receive: Receive, send: Send) -> None:
         """
         Raises:
-            Turned: Before the upgrade: the stranger stays outside.
+            HandshakeRejected: Before the upgrade: the client is not let in.
         """
         request = self._knock(scope, receive)
         sessions = self._sessions(request)
         if not sessions:
-            raise Turned(HTTPStatus.FORBIDDEN, "no session has this cookie: an Errai client associates over HTTP first")
+            raise HandshakeRejected(
+                HTTPStatus.FORBIDDEN, "no session has this cookie: an Errai client associates over HTTP first"
+            )
         if sum(sessions[0] in others for others in self._claiming.values()) >= 2 * len(sessions):
-            raise Turned(HTTPStatus.SERVICE_UNAVAILABLE, "too many WebSockets of this browser are being negotiated")
-        host, name = request.options.host, "wss" if request.door.tls else "ws"
+            raise HandshakeRejected(HTTPStatus.SERVICE_UNAVAILABLE, "too many WebSockets of this browser are being negotiated")
+        host, name = request.options.host, "wss" if request.policy.tls else "ws"
         transport = AsgiTransport(name, request.address, host, send, socket_of(receive), reads=_TEXT, writes="text")
 
         def find(key: object) -> ErraiConnection | None:
             return next((session for session in self._sessions(request) if session.key == key), None)
 
-        channel = Channel(transport, find, lambda: self._settled(channel))
+        channel = SessionSocket(transport, find, lambda: self._settled(channel))
         self._claiming[channel] = sessions
         transport.start(channel)
         cancel = call_later(host, host.limits.handshake_timeout, channel.give_up)
@@ -204,5 +206,5 @@ class Channels:
             cancel()
             channel.closed(Closed(1006, "the connection is over"))
 
-    def _settled(self, channel: Channel) -> None:
+    def _settled(self, channel: SessionSocket) -> None:
         self._claiming.pop(channel, None)

@@ -13,8 +13,8 @@ from ...limits import Limits
 from ...message import Message
 from . import wire
 from .bodies import FORMATS, refuse
-from .reader import Reader
-from .writer import Writer, choose_format
+from .reader import CsbReader
+from .writer import CsbWriter, choose_format
 
 __all__ = ["CsbCodec"]
 
@@ -35,8 +35,8 @@ class CsbCodec:
         chosen: The body formats of actions that have one of their own, by number and by name.
     """
 
-    reader: Reader
-    writer: Writer
+    reader: CsbReader
+    writer: CsbWriter
     wrapped: bool = False
     chosen: Mapping[int | str, BodyFormat] = field(factory=dict)
     reads: frozenset[Literal["text", "binary"]] = _BINARY
@@ -98,4 +98,4 @@ def unwrap(frame: bytes) -> tuple[int, bytes]:
 def make_codec(limits: Limits, actions: Mapping[str, int], wrapped: bool, chosen: Mapping[int | str, BodyFormat]) -> CsbCodec:
     """The codec of a table of actions."""
     names = {number: name for name, number in actions.items()}
-    return CsbCodec(reader=Reader(limits, names), writer=Writer(limits, actions), wrapped=wrapped, chosen=chosen)
+    return CsbCodec(reader=CsbReader(limits, names), writer=CsbWriter(limits, actions), wrapped=wrapped, chosen=chosen)

@@ -1,7 +1,7 @@
 """The server's end of a connection to a broker: many clients on it (document CSB, "Message structure with broker").
 
 Each frame has the number of a client in front. The broker alone gives those numbers; it tells of each client with Connected and
-Closed, and is asked to send one away with Close. The number 0 is nobody's: with ``server=ID`` the first frame is a
+Closed, and is asked to send one away with Close. The number 0 has no client: with ``server=ID`` the first frame is a
 `_polybus.hello` under it, by which the broker knows the server; then it also says who its clients are and is told why one is
 sent away. Without that, nothing but the document's bytes go to the broker.
 """
@@ -89,7 +89,7 @@ class CrowdedSession(CsbSession):
                 message.peer = client
                 self._take(message, party)
         except RemoteProtocolError as error:
-            if party is None:  # there is nobody to answer
+            if party is None:  # there is no peer to answer
                 error.answer_id = error.reply_id = None
             self._refuse(error, party if party is not None else self._one)
 
@@ -161,7 +161,7 @@ class CrowdedSession(CsbSession):
     # -- ids and time ----------------------------------------------------------------------------------------------------
 
     def forget(self, key: Any, now: float) -> None:
-        """Nobody waits for the answer to `key` any more; its id rests."""
+        """Let the id of a request rest: its answer is not wanted any more."""
         party = self._numbered.get(-key >> NUMBER_SHIFT) if type(key) is int else None
         if party is not None:
             self._forget(key, party, now)
@@ -191,7 +191,7 @@ class CrowdedSession(CsbSession):
                 self._frames.append(wire.CLIENT.pack(client) + head + said)
 
     def connection_lost(self, reason: str) -> None:
-        """Everybody has gone."""
+        """Report that all clients have gone."""
         super().connection_lost(reason)
         self._early = None
         self._parties.clear()

@@ -10,7 +10,7 @@ from .wire import IDS
 __all__ = ["NUMBER_SHIFT", "REST", "Party"]
 
 REST: Final = 60.0
-"""Seconds that an id rests whose request nobody waits for any more, if its answer does not come before."""
+"""Seconds that the id of an abandoned request rests, if its answer does not come before."""
 
 NUMBER_SHIFT: Final = 48
 """Position of the party's number in a serial."""
@@ -86,7 +86,7 @@ class Party:
         return entry & _ACTION if entry is not None and entry >> 32 == -key else None
 
     def rest(self, key: int, now: float) -> None:
-        """Nobody waits for this answer any more: until it comes, a new request must not have its id."""
+        """Let an id rest whose answer is not wanted any more: until it comes, a new request must not have its id."""
         number = -key & _MASK
         if self.action_of(key) is not None and number not in self.resting:
             self.resting[number] = now + REST

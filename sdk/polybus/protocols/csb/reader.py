@@ -18,7 +18,7 @@ from . import wire
 from .bodies import Payloads, refuse
 from .results import fill_error
 
-__all__ = ["DEADLINE_WORD", "NO_TTL", "NUMBERED", "Extras", "Reader"]
+__all__ = ["DEADLINE_WORD", "NO_TTL", "NUMBERED", "CsbExtras", "CsbReader"]
 
 NUMBERED: Final = 0xFFFF
 """In place of the length of a subject: it is an action's number, four bytes."""
@@ -39,7 +39,7 @@ _CACHED: Final = 1024
 _WORDS: Final = {number: word for word, number in wire.ENCODINGS.items()}
 
 
-class Extras(msgspec.Struct, gc=False, kw_only=True):
+class CsbExtras(msgspec.Struct, gc=False, kw_only=True):
     """The JSON object of an action with extras; other members are ignored."""
 
     headers: Any = None
@@ -48,10 +48,10 @@ class Extras(msgspec.Struct, gc=False, kw_only=True):
     hops: Any = 0
 
 
-_decode_extras: Final = msgspec.json.Decoder(Extras).decode
+_decode_extras: Final = msgspec.json.Decoder(CsbExtras).decode
 
 
-class Reader:
+class CsbReader:
     """Makes messages of frames without a client's number; `names` has the names of actions."""
 
     def __init__(self, limits: Limits, names: Mapping[int, str]) -> None:
@@ -167,7 +167,7 @@ class Reader:
         if kind is not None:
             return self._of_channel(kind, encoding, wire.OPEN << 16 | number, frame)
         read = self._reserved.get(action)
-        if read is None:  # from a later version of polybus, maybe: the bus answers that nobody handles it
+        if read is None:  # from a later version of polybus, maybe: the bus answers that there is no handler
             return self._filled(Message(_REQUEST, action, action << 16 | number), encoding, frame[8:], action << 16 | number)
         return read(encoding, number, frame)
 
@@ -226,7 +226,7 @@ class Reader:
         message.attributes.update(mode=extras.mode, credit=_count(extras.n, id), hops=_count(extras.hops, id))
         return message
 
-    def _with_more(self, message: Message, encoding: int, frame: bytes, id: int | None) -> tuple[Message, Extras]:
+    def _with_more(self, message: Message, encoding: int, frame: bytes, id: int | None) -> tuple[Message, CsbExtras]:
         if len(frame) < 16:
             raise refuse("the payload is shorter than its lengths", "truncated", id)
         size, more, ttl = _MORE.unpack_from(frame, 8)
@@ -303,7 +303,7 @@ class Reader:
         self._subjects[text] = subject
         return subject
 
-    def _extras(self, frame: bytes, start: int, size: int, id: int | None) -> Extras:
+    def _extras(self, frame: bytes, start: int, size: int, id: int | None) -> CsbExtras:
         if not size:
             return _NOTHING
         text = frame[start : start + size]
@@ -314,7 +314,7 @@ class Reader:
         except (ValueError, RecursionError) as error:
             raise refuse(f"the extras are no JSON object: {error}", "malformed", id) from error
 
-    def _headers(self, extras: Extras, id: int | None) -> dict[str, str] | None:
+    def _headers(self, extras: CsbExtras, id: int | None) -> dict[str, str] | None:
         headers = extras.headers
         if headers is None:
             return None
@@ -324,7 +324,7 @@ class Reader:
         return headers  # type: ignore[no-any-return]
 
 
-_NOTHING: Final = Extras()
+_NOTHING: Final = CsbExtras()
 
 
 def _count(value: Any, id: int) -> int:

@@ -115,7 +115,7 @@ class CsbSession:
                     raise refuse(f"a channel {~message.id & 0xFFFF} that is not open", "unknown_id")
                 message.id = opened
         elif kind in _TOLD:
-            # Publications and subscriptions of our own buses have the number 0, and nobody there reads the answer.
+            # Publications and subscriptions of our own buses have the number 0, and they do not read the answer.
             if message.id is not None and (message.id & 0xFFFF or not party.ours):
                 self._queue(self._writer.acknowledged(message.id), party)
         elif kind is _CONTROL:
@@ -212,7 +212,7 @@ class CsbSession:
         frame, action = self._writer.request(message, number, party.ours)
         self._queue(frame, party)
         party.pending[number] = serial << 32 | action
-        party.rest(-serial, now)  # it is answered like any request, and nobody waits for that
+        party.rest(-serial, now)  # it is answered like any request, and that answer is not waited for
         return None
 
     def _ask(self, party: Party, now: float) -> None:
@@ -240,7 +240,7 @@ class CsbSession:
     # -- ids and time ----------------------------------------------------------------------------------------------------
 
     def forget(self, key: Any, now: float) -> None:
-        """Nobody waits for the answer to `key` any more; its id rests. The id of a channel that is over is free."""
+        """Let the id of a request rest: its answer is not wanted any more. The id of a channel that is over is free."""
         self._forget(key, self._one, now)
 
     @staticmethod

@@ -20,7 +20,7 @@ from .bodies import FORMATS, number_of
 from .reader import DEADLINE_WORD, NO_TTL, NUMBERED
 from .results import error_payload
 
-__all__ = ["Writer"]
+__all__ = ["CsbWriter"]
 
 _REQUEST, _NOTIFY, _RESPONSE, _PUBLISH, _ITEM = Kind.REQUEST, Kind.NOTIFY, Kind.RESPONSE, Kind.PUBLISH, Kind.ITEM
 _AS_REQUEST: Final = wire.REQUEST << 4
@@ -46,7 +46,7 @@ _ALL_IDS: Final = 1 << 48
 _CONTROL: Final = {word: kind for kind, word in wire.CONTROL_WORDS.items()}
 
 
-class Writer:
+class CsbWriter:
     """Makes frames without a client's number; `actions` has the numbers of names."""
 
     def __init__(self, limits: Limits, actions: Mapping[str, int]) -> None:
@@ -124,12 +124,12 @@ class Writer:
         return _pack(first, 0, id & 0xFFFF, id >> 16) + raw
 
     def error(self, message: Message, id: int) -> bytes:
-        """A failed answer: the result byte for everybody, the rest as JSON."""
+        """A failed answer: the result byte for all peers, the rest as JSON."""
         result, payload = error_payload(message)
         return _pack(_JSON_RESPONSE, result, id & 0xFFFF, id >> 16) + payload
 
     def acknowledged(self, id: int) -> bytes:
-        """The answer to a subscription, or to a publication of somebody who wants one: Ok and nothing else."""
+        """The answer to a subscription, or to a publication that wants one: Ok and nothing else."""
         return _pack(_AS_RESPONSE, 0, id & 0xFFFF, id >> 16)
 
     def cancel(self, number: int, action: int) -> bytes:
@@ -137,7 +137,7 @@ class Writer:
         return _pack(_AS_REQUEST, 0, number, wire.CANCEL) + wire.NUMBER.pack(action)
 
     def deadline(self, number: int, action: int, ttl: float) -> bytes:
-        """Of a request that has just been written without one, because nobody knows yet whether the peer reads it there."""
+        """Of a request that has just been written without one, because it is not known yet whether the peer reads it there."""
         payload = wire.NUMBER.pack(action) + wire.NUMBER.pack(_wait(ttl))
         return _pack(_AS_REQUEST, 0, number, wire.DEADLINE) + payload
 

@@ -44,7 +44,7 @@ class Jrep:
     Args:
         dialect: The handshake: ``v3`` as Errai from 2.4 on, ``legacy`` as the document, ``auto`` to find out.
         values: How values are written: ``errai`` with Errai's markers, ``plain`` as bare JSON. Both are read.
-        types: What becomes of Java types that nobody has registered: ``lenient`` keeps them as `JavaObject`, ``strict`` refuses
+        types: What becomes of Java types that are not registered: ``lenient`` keeps them as `JavaObject`, ``strict`` refuses
             them, and also members that stand twice in an object.
         heartbeat: Seconds between two Heartbeat messages; 0 sends none. A peer of ours that sends some is held to it.
         java: The application's own types.

@@ -10,11 +10,11 @@ from .messages.checks import check_local_subject
 from .messages.text import quoted
 from .names import service_of
 
-__all__ = ["Address", "address_of", "addressed"]
+__all__ = ["SubjectParts", "address_of", "addressed"]
 
 
 @frozen
-class Address:
+class SubjectParts:
     """Parts that a subject gives to the messages that go to it.
 
     Attributes:
@@ -30,7 +30,7 @@ class Address:
     body: bytes
 
 
-def address_of(subject: Any, limit: int) -> Address:
+def address_of(subject: Any, limit: int) -> SubjectParts:
     """Make the parts of all messages to a subject of at most `limit` bytes.
 
     Raises:
@@ -44,7 +44,7 @@ def address_of(subject: Any, limit: int) -> Address:
         method = subject[len(service) + 1 :]
         to = b'{"ToSubject":%b,"CommandType":%b' % (quoted(service), quoted(method))
     body = b',"MethodParms":' if service != subject else b',"Value":'
-    return Address(to, b'%b,"ReplyTo":%b:' % (to, name[:-1]), b':RespondTo:RPC","ErrorTo":%b:' % name[:-1], body)
+    return SubjectParts(to, b'%b,"ReplyTo":%b:' % (to, name[:-1]), b':RespondTo:RPC","ErrorTo":%b:' % name[:-1], body)
 
 
 def addressed(subject: str) -> bytes:

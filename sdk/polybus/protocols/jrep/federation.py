@@ -20,7 +20,7 @@ from .names import CLIENT_BUS, SERVER_BUS
 __all__ = ["Federation", "verb_of"]
 
 _ALPHABET: Final = string.ascii_letters + string.digits
-_TOKEN_LENGTH: Final = 12  # 62^12: 71 bits, so that nobody guesses where an answer goes
+_TOKEN_LENGTH: Final = 12  # 62^12: 71 bits, so that where an answer goes cannot be guessed
 _TO_POLYBUS: Final = Capabilities(shared_publish=True, announce="client")
 """Towards a bus of ours, and before it is known what the peer is."""
 _TO_BARE: Final = Capabilities(shared_publish=True, announce="both", handlers=True, extensions=False)

@@ -14,7 +14,7 @@ from .messages.text import quoted
 from .names import MAX_PARTS, PROTOCOL_PARTS
 from .object_ids import Numbering
 from .values.java import JavaTypes
-from .values.reader import READERS, Reading
+from .values.reader import READERS, ValueReading
 from .values.writer import ValueWriter
 
 __all__ = ["ErraiFormat", "Parts", "PartsFormat", "ids_after"]
@@ -85,9 +85,9 @@ class ErraiFormat:
             check_depth(data, self.depth)
         return data
 
-    def reading(self) -> Reading:
+    def reading(self) -> ValueReading:
         """For the parts of one message."""
-        return Reading(self.types, self.strict, self._readers)
+        return ValueReading(self.types, self.strict, self._readers)
 
     def decode(self, data: bytes) -> Any:
         """Of bytes whose depth has been checked."""
@@ -95,7 +95,7 @@ class ErraiFormat:
             node = _decode(data)
             if type(node) is str:
                 return node
-            reading = Reading(self.types, self.strict, self._readers)
+            reading = ValueReading(self.types, self.strict, self._readers)
             value = reading.value(node)
             if reading.referred is not None:
                 reading.referred.add(value, self.depth)

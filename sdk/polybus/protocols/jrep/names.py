@@ -91,7 +91,7 @@ _LOOK_ALIKES: Final = frozenset(name.casefold() for name in RESERVED)
 def is_reserved(subject: str) -> bool:
     """True if a subject is one of the buses' own, or only looks like one.
 
-    Compared after NFKC, without white space and characters that nobody sees, and whatever the case.
+    Compared after NFKC, without white space and invisible characters, and whatever the case.
     """
     plain = unicodedata.normalize("NFKC", subject)
     seen = "".join(c for c in plain if not (c.isspace() or unicodedata.category(c) in ("Cf", "Cc", "Mn")))

@@ -163,7 +163,7 @@ class JrepSession:
             return
         self._notification(message)
         if not self.federation.ours:
-            # To Errai it is one thing: whoever listens gets it, whether it answers questions or not.
+            # To Errai it is one thing: all that listen get it, handlers too.
             twin = message.with_headers(message.headers)
             twin.kind = _NOTIFY
             self.federation.events.append(twin)
@@ -218,7 +218,7 @@ class JrepSession:
             reply_to, error_to = error.answer_id[:2]
             if error_to is None or not self._may_be_told(error_to):
                 if self.federation.role == "client":
-                    return  # as in `send`: only a client's bus hears errors that nobody asked for
+                    return  # as in `send`: only a client's bus hears errors that answer no request
                 error_to = None
             self.federation.tell_error(error, (reply_to, error_to))
 

@@ -52,7 +52,7 @@ def bus_states(bus: Bus) -> AsyncIterator[BusState]:
 
 
 class _States(AsyncIterator[BusState]):
-    """Not a generator: whoever stops reading owes it nothing."""
+    """Not a generator: it need not be closed."""
 
     def __init__(self, bus: Bus) -> None:
         self._bus = bus

@@ -24,7 +24,7 @@ end         ``{"end": id}``                                      ``"code"`` wher
 
 Further members of ours, which other peers ignore: ``headers`` (text to text) in publish, request, success, fail and open;
 ``ttl`` (milliseconds, whole) in request and open; ``reason``, ``detail`` and, where the body does not hold it, ``text`` in fail
-and end. A notification is a request whose answer nobody waits for.
+and end. A notification is a request whose answer is not waited for.
 
 **Binary** (``format=binary``). Type (uint8), length of the name (uint16), length of the body (uint32), name, body; big endian.
 

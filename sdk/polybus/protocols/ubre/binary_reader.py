@@ -19,7 +19,7 @@ from ...limits import Limits
 from ...message import Kind, Message
 from .checks import check_id, check_subject, foul_json, read_headers, read_ttl, refuse
 from .document import named_in_body
-from .members import NO_EXTRAS, Extras, credit, end, error, opening
+from .members import NO_EXTRAS, ChannelMembers, credit, end, error, opening
 
 __all__ = ["HEADER", "REST_OF_FRAME", "BinaryReader"]
 
@@ -30,7 +30,7 @@ REST_OF_FRAME: Final = 0xFFFFFFFF
 _FAIL_BY_HEX: Final = 0x63  # the document's table gives fail as "f", 102 and 0x63, which is 99
 _REQUEST, _RESPONSE, _PUBLISH, _ITEM = Kind.REQUEST, Kind.RESPONSE, Kind.PUBLISH, Kind.ITEM
 _decode: Final = msgspec.json.Decoder().decode
-_decode_extras: Final = msgspec.json.Decoder(Extras).decode
+_decode_extras: Final = msgspec.json.Decoder(ChannelMembers).decode
 
 
 class BinaryReader:
@@ -185,11 +185,11 @@ class BinaryReader:
                 raise refuse("NUL in the id", "invalid_id")
         return id
 
-    def _id_and_extras(self, name: str) -> tuple[str, Extras]:
+    def _id_and_extras(self, name: str) -> tuple[str, ChannelMembers]:
         id, more, text = name.partition("\0")
         return self._check_id(id), self._extras(text) if more else NO_EXTRAS
 
-    def _extras(self, text: str, answer_id: Any = None) -> Extras:
+    def _extras(self, text: str, answer_id: Any = None) -> ChannelMembers:
         try:
             if len(text) > self._short_json:
                 check_json(text.encode(), self._limits.depth + 1)

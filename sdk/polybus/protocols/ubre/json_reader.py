@@ -21,17 +21,17 @@ from ...message import Kind, Message
 from .checks import check_id, check_subject, foul_json, read_headers, read_ttl, refuse
 from .document import named_in_body
 from .json_shapes import (
-    Cancel,
-    Credit,
-    End,
-    Fail,
-    Item,
-    Open,
-    Publish,
-    Request,
-    Subscribe,
-    Success,
-    Unsubscribe,
+    CancelShape,
+    CreditShape,
+    EndShape,
+    FailShape,
+    ItemShape,
+    OpenShape,
+    PublishShape,
+    RequestShape,
+    SubscribeShape,
+    SuccessShape,
+    UnsubscribeShape,
 )
 from .members import credit, end, error, opening
 
@@ -61,23 +61,23 @@ class JsonReader:
         # Shorter than this, a frame can be neither too large nor too deep.
         self._short_frame = min(limits.message, 2 * limits.depth)
         shapes: list[tuple[type[Struct], Callable[[Any], Message]]] = [
-            (Request, self._request),
-            (Success, self._success),
-            (Publish, self._publish),
-            (Item, self._item),
-            (Fail, self._fail),
-            (Subscribe, self._subscribe),
-            (Unsubscribe, self._unsubscribe),
-            (Cancel, lambda fields: Message(Kind.CANCEL, "", self._id(fields.cancel))),
-            (Open, self._open),
-            (Credit, lambda fields: credit(self._id(fields.credit), fields)),
-            (End, lambda fields: end(self._id(fields.end), fields)),
+            (RequestShape, self._request),
+            (SuccessShape, self._success),
+            (PublishShape, self._publish),
+            (ItemShape, self._item),
+            (FailShape, self._fail),
+            (SubscribeShape, self._subscribe),
+            (UnsubscribeShape, self._unsubscribe),
+            (CancelShape, lambda fields: Message(Kind.CANCEL, "", self._id(fields.cancel))),
+            (OpenShape, self._open),
+            (CreditShape, lambda fields: credit(self._id(fields.credit), fields)),
+            (EndShape, lambda fields: end(self._id(fields.end), fields)),
         ]
         self._by_verb: dict[str, _Reader] = {}
         # Keyed by the third byte of a frame, `{"r...`. Where two verbs share a letter, the first one above has it.
         self._by_letter: dict[int, _Reader] = {}
         for shape, build in shapes:
-            verb = shape.__name__.lower()
+            verb = shape.__name__.removesuffix("Shape").lower()
             self._by_verb[verb] = msgspec.json.Decoder(shape).decode, build
             self._by_letter.setdefault(ord(verb[0]), (_strict(shape), build))
 
@@ -118,7 +118,7 @@ class JsonReader:
         decode, build = self._by_verb[verbs[0]]
         return build(decode(frame))
 
-    def _request(self, fields: Request) -> Message:
+    def _request(self, fields: RequestShape) -> Message:
         id = fields.id
         if id is UNSET:
             return self._request_of_the_document(fields)
@@ -140,13 +140,13 @@ class JsonReader:
             message.raw = raw
         return message
 
-    def _request_of_the_document(self, fields: Request) -> Message:
+    def _request_of_the_document(self, fields: RequestShape) -> Message:
         """``{"request": id, "body": {"subject": ..., "body": ...}}``; any other body is for the subject ``""``."""
         found = named_in_body(fields.body)
         subject, body = ("", fields.body) if found is None else (found.subject, found.body)
-        return self._request(Request(subject, fields.request, body, fields.ttl, fields.headers))
+        return self._request(RequestShape(subject, fields.request, body, fields.ttl, fields.headers))
 
-    def _publish(self, fields: Publish) -> Message:
+    def _publish(self, fields: PublishShape) -> Message:
         subject = fields.publish
         if type(subject) is not str or not 0 < len(subject) <= self._short_subject or not subject.isprintable():
             check_subject(subject, self._limits.subject)
@@ -159,7 +159,7 @@ class JsonReader:
             message.raw = raw
         return message
 
-    def _success(self, fields: Success) -> Message:
+    def _success(self, fields: SuccessShape) -> Message:
         id = fields.success
         if type(id) is not str or not 0 < len(id) <= self._short_id:
             check_id(id, self._limits.id)
@@ -177,19 +177,19 @@ class JsonReader:
             raise refused from error
         return message
 
-    def _item(self, fields: Item) -> Message:
+    def _item(self, fields: ItemShape) -> Message:
         message = Message(_ITEM, "", self._id(fields.item))
         self._add_body(message, fields)
         return message
 
-    def _open(self, fields: Open) -> Message:
+    def _open(self, fields: OpenShape) -> Message:
         id = self._id(fields.open)
         check_subject(fields.subject, self._limits.subject, id, empty=True)
         message = opening(id, fields.subject, fields, self._limits)
         self._add_body(message, fields, id)
         return message
 
-    def _add_body(self, message: Message, fields: Item | Open, answer_id: Any = None) -> None:
+    def _add_body(self, message: Message, fields: ItemShape | OpenShape, answer_id: Any = None) -> None:
         raw = bytes(fields.body)
         if fields.data is not UNSET:
             if raw:
@@ -203,14 +203,14 @@ class JsonReader:
                 raise foul_json(error, answer_id) from error
             message.raw = raw
 
-    def _fail(self, fields: Fail) -> Message:
+    def _fail(self, fields: FailShape) -> Message:
         return error(self._id(fields.fail), fields.body, fields, self._limits)
 
-    def _subscribe(self, fields: Subscribe) -> Message:
+    def _subscribe(self, fields: SubscribeShape) -> Message:
         check_subject(fields.subscribe, self._limits.subject)
         return Message(Kind.SUBSCRIBE, fields.subscribe)
 
-    def _unsubscribe(self, fields: Unsubscribe) -> Message:
+    def _unsubscribe(self, fields: UnsubscribeShape) -> Message:
         check_subject(fields.unsubscribe, self._limits.subject)
         return Message(Kind.UNSUBSCRIBE, fields.unsubscribe)
 

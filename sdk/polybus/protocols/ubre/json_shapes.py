@@ -1,4 +1,4 @@
-"""The shapes of JSON frames, one for each verb; the name of the class in lower case is the verb.
+"""The shapes of JSON frames, one for each verb; the name of the class without "Shape" is the verb.
 
 Nothing is checked yet, so that a wrong type gets an error that says which rule it breaks. A body is cut out as bytes.
 """
@@ -9,26 +9,38 @@ from typing import Any
 
 from msgspec import UNSET, Raw, Struct, UnsetType
 
-from .members import Extras
+from .members import ChannelMembers
 
-__all__ = ["Cancel", "Credit", "End", "Fail", "Item", "Open", "Publish", "Request", "Subscribe", "Success", "Unsubscribe"]
+__all__ = [
+    "CancelShape",
+    "CreditShape",
+    "EndShape",
+    "FailShape",
+    "ItemShape",
+    "OpenShape",
+    "PublishShape",
+    "RequestShape",
+    "SubscribeShape",
+    "SuccessShape",
+    "UnsubscribeShape",
+]
 
 
-class Subscribe(Struct, gc=False):
+class SubscribeShape(Struct, gc=False):
     subscribe: Any
 
 
-class Unsubscribe(Struct, gc=False):
+class UnsubscribeShape(Struct, gc=False):
     unsubscribe: Any
 
 
-class Publish(Struct, gc=False):
+class PublishShape(Struct, gc=False):
     publish: Any
     body: Raw = Raw()
     headers: Any = None
 
 
-class Request(Struct, gc=False):
+class RequestShape(Struct, gc=False):
     request: Any
     id: Any = UNSET
     body: Raw = Raw()
@@ -36,37 +48,37 @@ class Request(Struct, gc=False):
     headers: Any = None
 
 
-class Success(Struct, gc=False):
+class SuccessShape(Struct, gc=False):
     success: Any
     body: Raw = Raw()
     headers: Any = None
 
 
-class Fail(Extras, gc=False, kw_only=True):
+class FailShape(ChannelMembers, gc=False, kw_only=True):
     fail: Any
     body: Any = None
 
 
-class Cancel(Struct, gc=False):
+class CancelShape(Struct, gc=False):
     cancel: Any
 
 
-class Open(Extras, gc=False, kw_only=True):
+class OpenShape(ChannelMembers, gc=False, kw_only=True):
     open: Any
     subject: Any = None
     body: Raw = Raw()
     data: bytes | UnsetType = UNSET
 
 
-class Item(Struct, gc=False):
+class ItemShape(Struct, gc=False):
     item: Any
     body: Raw = Raw()
     data: bytes | UnsetType = UNSET
 
 
-class Credit(Extras, gc=False, kw_only=True):
+class CreditShape(ChannelMembers, gc=False, kw_only=True):
     credit: Any
 
 
-class End(Extras, gc=False, kw_only=True):
+class EndShape(ChannelMembers, gc=False, kw_only=True):
     end: Any

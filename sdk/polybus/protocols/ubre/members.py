@@ -14,7 +14,7 @@ from ...limits import Limits
 from ...message import Kind, Message
 from .checks import MAX_INT, fault_in_headers, milliseconds, read_headers, read_ttl, refuse
 
-__all__ = ["NO_EXTRAS", "Extras", "body_is_octets", "credit", "end", "error", "error_body", "extras_of", "opening"]
+__all__ = ["NO_EXTRAS", "ChannelMembers", "body_is_octets", "credit", "end", "error", "error_body", "extras_of", "opening"]
 
 NOT_FOUND = "NotFound"
 """Text with which npm ubre answers a request without a handler."""
@@ -23,7 +23,7 @@ _MODES = ("stream", "channel", "tunnel")
 _encode = msgspec.json.Encoder().encode
 
 
-class Extras(Struct, gc=False, kw_only=True):
+class ChannelMembers(Struct, gc=False, kw_only=True):
     """Members beside the verb, all optional, none checked yet. Binary frames carry them as a JSON object in the name."""
 
     headers: Any = None
@@ -38,13 +38,13 @@ class Extras(Struct, gc=False, kw_only=True):
     spec: Any = False
 
 
-NO_EXTRAS = Extras()
+NO_EXTRAS = ChannelMembers()
 
 
 # -- reading -------------------------------------------------------------------------------------------------------------
 
 
-def error(id: Any, body: Any, extras: Extras, limits: Limits) -> Message:
+def error(id: Any, body: Any, extras: ChannelMembers, limits: Limits) -> Message:
     """A fail.
 
     Args:
@@ -79,7 +79,7 @@ def _bare_error(body: Any) -> tuple[Code, dict[str, Any]]:
     return Code.UNKNOWN, {"text": text, "reason": None, "detail": body}
 
 
-def _failure(extras: Extras) -> dict[str, Any]:
+def _failure(extras: ChannelMembers) -> dict[str, Any]:
     return {
         "text": extras.text if isinstance(extras.text, str) else "",
         "reason": extras.reason if isinstance(extras.reason, str) else None,
@@ -92,14 +92,14 @@ def _code(value: Any) -> Code:
     return Code(value) if type(value) is int and 1 <= value <= 16 else Code.UNKNOWN
 
 
-def end(id: Any, extras: Extras) -> Message:
+def end(id: Any, extras: ChannelMembers) -> Message:
     """The end of a channel: clean without a code (or with 0), otherwise an error."""
     if extras.code is UNSET or (type(extras.code) is int and extras.code == 0):
         return Message(Kind.END, "", id)
     return Message(Kind.END, "", id, None, JSON, None, None, _code(extras.code), None, _failure(extras))
 
 
-def credit(id: Any, extras: Extras) -> Message:
+def credit(id: Any, extras: ChannelMembers) -> Message:
     """Read a credit: the number of items that may be sent besides.
 
     Raises:
@@ -111,7 +111,7 @@ def credit(id: Any, extras: Extras) -> Message:
     return Message(Kind.CREDIT, "", id, None, JSON, None, None, None, None, {"credit": amount})
 
 
-def opening(id: Any, subject: str, extras: Extras, limits: Limits) -> Message:
+def opening(id: Any, subject: str, extras: ChannelMembers, limits: Limits) -> Message:
     """An open, still without its body.
 
     Raises:

@@ -17,7 +17,7 @@ from .codec import UbreCodec
 __all__ = ["UbreSession"]
 
 _ALPHABET: Final = string.ascii_letters + string.digits
-_TOKEN_LENGTH: Final = 10  # 62^10: 59 bits, so that peers behind one relay never meet and nobody guesses
+_TOKEN_LENGTH: Final = 10  # 62^10: 59 bits, so that peers behind one relay never meet and ids cannot be guessed
 _PREFIX_LENGTH: Final = _TOKEN_LENGTH + 1
 _CAPABILITIES: Final = Capabilities(shared_publish=True, announce="client", answers_duplicates=True)
 _READY: Final = Ready()

@@ -14,8 +14,8 @@ from ..._util.pattern_index import SubjectIndex
 from ...limits import Limits
 from ...plugins import FrameField, Role
 from .cloudevents.envelope import Envelope
-from .cloudevents.json_reader import JsonReader
-from .cloudevents.json_writer import JsonWriter
+from .cloudevents.json_reader import JsonEventReader
+from .cloudevents.json_writer import JsonEventWriter
 from .cloudevents.proto_reader import ProtoReader
 from .cloudevents.proto_writer import ProtoWriter
 from .codec import UProtocolCodec
@@ -201,8 +201,8 @@ def _codec(adapter: UProtocol, limits: Limits) -> UProtocolCodec:
     }
     if adapter.format == "json":
         return UProtocolCodec(
-            reader=JsonReader(envelope, limits),
-            writer=JsonWriter(adapter.schema),
+            reader=JsonEventReader(envelope, limits),
+            writer=JsonEventWriter(adapter.schema),
             reads=frozenset({"text"}),
             writes="text",
             **common,

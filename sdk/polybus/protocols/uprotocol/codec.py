@@ -14,8 +14,8 @@ from ...errors import LocalProtocolError, RemoteProtocolError, Unsupported
 from ...message import Kind, Message
 from .bodies import ANY
 from .cloudevents.envelope import ReturnAddress, is_id, known_schema
-from .cloudevents.forms import FORMATS, Reader, Writer, error_body, written_body
-from .events import Event, EventMessage
+from .cloudevents.forms import FORMATS, EventFormatReader, EventFormatWriter, error_body, written_body
+from .events import EventMessage, UsualEvent
 from .rules import violations
 from .rules.checks import PRIORITIES, TYPES, Facts
 from .rules.extensions import BY_KIND, extension_attributes
@@ -59,14 +59,14 @@ class UProtocolCodec:
         level_of: The priority of a subject, where one was set for it.
     """
 
-    reader: Reader
-    writer: Writer
+    reader: EventFormatReader
+    writer: EventFormatWriter
     reads: frozenset[Literal["text", "binary"]]
     writes: Literal["text", "binary"]
     local: frozenset[str] | None = frozenset()
     headers_limit: int = 16 * 1024
     schema: str = ""
-    usual: Callable[[Event], Kind | None] = field(default=lambda event: None)
+    usual: Callable[[UsualEvent], Kind | None] = field(default=lambda event: None)
     level_of: Callable[[str | int], str | None] = field(default=lambda subject: None)
     formats: tuple[BodyFormat, ...] = FORMATS
     read: Callable[[bytes], EventMessage] = field(init=False)
@@ -148,14 +148,14 @@ class UProtocolCodec:
         head = self.writer.head(event.type, event.source, event.sink, event.priority)
         return self.writer.write(head, event.id, event.ttl, event.reqid, None, raw, format)
 
-    def _usual(self, message: Message) -> Event | None:
+    def _usual(self, message: Message) -> UsualEvent | None:
         """The attributes of a message as an event, where all are usual and keep the rules."""
         kind = message.kind
         if kind not in _QUICK:
             return None
         given = {"specversion": "1.0", "type": _TYPES[kind], **message.attributes}
         try:
-            event = _convert(given, Event)  # types and ranges
+            event = _convert(given, UsualEvent)  # types and ranges
         except ValueError:
             return None
         if is_id(event.id) is None or self.usual(event) is not kind:

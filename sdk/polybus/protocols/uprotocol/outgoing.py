@@ -198,7 +198,7 @@ class Outgoing:
         return extra or None
 
     def forget(self, key: Any, now: float) -> None:
-        """Nobody waits for the answer any more."""
+        """Forget a request: its answer is not wanted any more."""
         self._asked.pop(key, None)
 
     def frames_to_send(self) -> list[bytes]:

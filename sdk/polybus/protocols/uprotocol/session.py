@@ -31,7 +31,7 @@ _LAST_MOMENT: Final = 0.001
 """Time that is left in the very millisecond in which it is up: it has expired only after it."""
 _PLAIN: Final = f"#{MESSAGE}"
 _HELLO: Final = f"/rpc.{HELLO}"
-"""Its answer is measured by no clock: those of two buses of ours that differ by its one second would make them strangers."""
+"""Its answer is measured by no clock: those of two buses of ours that differ by its one second would keep them apart."""
 # What a refused request is told, where it is not that its header is malformed (up-l2 dispatchers).
 _CODES: Final = {"clock_skew": Code.DEADLINE_EXCEEDED, "invalid_hash": Code.UNAUTHENTICATED}
 

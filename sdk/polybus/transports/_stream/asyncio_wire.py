@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import ssl
-from collections.abc import Mapping
+from collections.abc import Coroutine, Mapping
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from anyio.lowlevel import RunVar
@@ -284,16 +284,8 @@ async def accept_wire(sock: socket.socket, address: str, tls: ssl.SSLContext | N
         OSError: The connection broke or the TLS handshake failed.
     """
     wire = AsyncioWire()
-    wire.address = address
-    try:
-        await wire._loop.connect_accepted_socket(lambda: wire, sock, **_tls_options(tls, limits))
-    except BaseException:
-        wire.abort()
-        sock.close()
-        raise
-    wire.tune(limits)
-    wire.pause_reading()
-    return wire
+    connected = wire._loop.connect_accepted_socket(lambda: wire, sock, **_tls_options(tls, limits))
+    return await _opened(wire, connected, sock, address, limits)
 
 
 async def dial_wire(sock: socket.socket, address: str, host: str, tls: ssl.SSLContext | None, limits: Limits) -> AsyncioWire:
@@ -303,12 +295,19 @@ async def dial_wire(sock: socket.socket, address: str, host: str, tls: ssl.SSLCo
         OSError: The connection broke or the TLS handshake failed.
     """
     wire = AsyncioWire()
-    wire.address = address
     options = _tls_options(tls, limits)
     if tls is not None:
         options["server_hostname"] = host
+    connected = wire._loop.create_connection(lambda: wire, sock=sock, **options)
+    return await _opened(wire, connected, sock, address, limits)
+
+
+async def _opened(
+    wire: AsyncioWire, connected: Coroutine[Any, Any, Any], sock: socket.socket, address: str, limits: Limits
+) -> AsyncioWire:
+    wire.address = address
     try:
-        await wire._loop.create_connection(lambda: wire, sock=sock, **options)
+        await connected
     except BaseException:
         wire.abort()
         sock.close()

@@ -14,7 +14,7 @@ MAX_REASON: Final = 123
 
 
 def code_for(error: BusError) -> int:
-    """The close code that tells a stranger why it is not let in."""
+    """The close code that tells a client why it is not let in."""
     if isinstance(error, Unauthorized):
         return 4401
     return 4403 if isinstance(error, Forbidden) else 1013

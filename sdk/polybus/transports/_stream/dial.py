@@ -62,7 +62,7 @@ def _met_itself(sock: socket.socket) -> bool:
     try:
         return bool(sock.getsockname() == sock.getpeername())
     except OSError:
-        return False  # gone again: whoever uses it will see
+        return False  # gone again: its user will see
 
 
 async def dial_unix(url: str, path: str, bus: Host) -> Wire:

@@ -38,7 +38,7 @@ async def connect_unix(path: str, backend: str) -> socket.socket:
     """A connected socket.
 
     Raises:
-        OSError: Nobody listens there.
+        OSError: There is no listener.
     """
     return await _connect((socket.AF_UNIX, path), backend)
 

@@ -41,7 +41,7 @@ class LengthFramer:
     Attributes:
         ended: The peer's closing frame, once it has come.
         broken: Why nothing more is taken from a peer that has sent something impossible.
-        keep_alives: How many have come in since somebody set it to zero.
+        keep_alives: How many have come in since it was set to zero.
     """
 
     __slots__ = ("_begun", "_frame", "_head", "_limit", "broken", "ended", "keep_alives")

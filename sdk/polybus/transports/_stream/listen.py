@@ -17,14 +17,14 @@ import anyio.lowlevel
 
 from ...errors import TooManyRequests
 from ...plugins import ListenOptions
-from .pending import Arrival, Knock
+from .pending import AdmissionSlot, PendingConnection
 from .sockets import address_of, unlink_if_ours
 from .wire import Wire, plain_reason
 
 if TYPE_CHECKING:
     pass
 
-__all__ = ["Listener"]
+__all__ = ["StreamListener"]
 
 logger: logging.Logger = logging.getLogger("polybus.transports")
 
@@ -33,10 +33,10 @@ _PAUSE: Final = 0.2
 """Seconds between two attempts to accept when the process is out of file descriptors: the socket stays readable then."""
 
 
-ArrivalFactory = Callable[["Listener", Wire, "Knock | None", float], Arrival]
+PendingFactory = Callable[["StreamListener", Wire, "AdmissionSlot | None", float], PendingConnection]
 
 
-class Listener:
+class StreamListener:
     """Bound sockets and the task that accepts from them, which belongs to the bus."""
 
     def __init__(
@@ -45,15 +45,15 @@ class Listener:
         options: ListenOptions,
         sockets: list[socket.socket],
         tls: ssl.SSLContext | None,
-        arrival: ArrivalFactory,
+        arrival: PendingFactory,
     ) -> None:
         self.url: str = url
         self.options: ListenOptions = options
         self._sockets = sockets
         self._tls = tls
         self._arrival = arrival
-        self._arrivals: set[Arrival] = set()
-        self.silent: dict[Knock, None] = {}
+        self._arrivals: set[PendingConnection] = set()
+        self.silent: dict[AdmissionSlot, None] = {}
         """Connections that have said nothing yet, the oldest first."""
         self._path, self._inode = "", 0
         if sockets[0].family not in (socket.AF_INET, socket.AF_INET6):
@@ -72,7 +72,7 @@ class Listener:
                 arrival.wire.abort()
         await self._released.wait()
 
-    def forget(self, arrival: Arrival) -> None:
+    def forget(self, arrival: PendingConnection) -> None:
         """It was let in or went away."""
         self._arrivals.discard(arrival)
         if not self._arrivals:
@@ -111,7 +111,7 @@ class Listener:
                 accepted, name = await accept()
             except OSError as error:
                 if error.errno in _HARMLESS:
-                    # Somebody hung up before we came.
+                    # The client hung up before we came.
                     continue
                 if not told:
                     logger.error("%s: accepting pauses: %s", self.url, plain_reason(error))
@@ -135,7 +135,7 @@ class Listener:
             sock.close()
             return
         scope = anyio.CancelScope()
-        knock = Knock(self, address, scope.cancel) if refusal is None else None
+        knock = AdmissionSlot(self, address, scope.cancel) if refusal is None else None
         wire: Wire | None = None
         try:
             with scope:

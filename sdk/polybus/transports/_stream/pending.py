@@ -1,4 +1,4 @@
-"""Strangers who have knocked but are not let in yet."""
+"""Connections that were accepted and are not let in yet."""
 
 from __future__ import annotations
 
@@ -11,26 +11,26 @@ from ...plugins import Admission, Handshake
 from .wire import Wire, call_later
 
 if TYPE_CHECKING:
-    from .listen import Listener
+    from .listen import StreamListener
     from .transport import StreamTransport
 
-__all__ = ["Arrival", "Knock"]
+__all__ = ["PendingConnection", "AdmissionSlot"]
 
 logger: logging.Logger = logging.getLogger("polybus.transports")
 
 
-class Arrival:
-    """A stranger: the user of a wire from the moment it is accepted until it is let in or gone.
+class PendingConnection:
+    """User of a wire from the moment it is accepted until it is let in or gone.
 
     Subclasses speak the framing: `begin`, `no` and `let_in`. All of it is over after `Limits.handshake_timeout`.
     """
 
     __slots__ = ("_cancel_timer", "_knock", "_over", "listener", "wire")
 
-    def __init__(self, listener: Listener, wire: Wire, knock: Knock | None, seconds: float) -> None:
-        self.listener: Listener = listener
+    def __init__(self, listener: StreamListener, wire: Wire, knock: AdmissionSlot | None, seconds: float) -> None:
+        self.listener: StreamListener = listener
         self.wire: Wire = wire
-        # What the gate has counted; None of somebody who is only told no.
+        # What the gate has counted; None of a client that is only refused.
         self._knock = knock
         if knock is not None:
             knock.give_up = self._give_way
@@ -125,15 +125,15 @@ class Arrival:
         """Ignore: what is written here is short."""
 
 
-class Knock:
-    """One stranger in the gate's count, from the accept until it is let in or gone.
+class AdmissionSlot:
+    """Place of one connection in the gate's count, from the accept until it is let in or gone.
 
-    While it is silent, it gives way to others: nobody shuts a listener by connecting and saying nothing.
+    While it is silent, it gives way to others: a listener cannot be shut by connecting and saying nothing.
     """
 
     __slots__ = ("_counted", "_listener", "address", "give_up")
 
-    def __init__(self, listener: Listener, address: str, give_up: Callable[[], None]) -> None:
+    def __init__(self, listener: StreamListener, address: str, give_up: Callable[[], None]) -> None:
         self._listener = listener
         self._counted = True
         self.address: str = address

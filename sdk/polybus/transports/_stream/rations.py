@@ -1,8 +1,8 @@
 """Shares of reading: how much is read of a connection before others have their turn.
 
 A turn of the event loop reads from all connections that have something to say. If each were read as far as it goes, one turn
-beside two hundred that send as fast as they can took a second, and somebody's request takes some turns. So those that fill what
-is read of them share one ration; the others, and one that is alone, do not notice.
+beside two hundred that send as fast as they can took a second, and another peer's request takes some turns. So those that
+fill what is read of them share one ration; the others, and one that is alone, do not notice.
 """
 
 from __future__ import annotations

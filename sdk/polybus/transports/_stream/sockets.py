@@ -201,10 +201,10 @@ def _bind(family: int, address: Any) -> socket.socket:
 
 
 def bind_unix(path: str) -> socket.socket:
-    """A listening Unix socket. A socket file that nobody listens on any more is replaced.
+    """A listening Unix socket. A socket file without a listener is replaced.
 
     Raises:
-        OSError: Somebody listens there, or the path cannot be used.
+        OSError: Another server listens there, or the path cannot be used.
     """
     _remove_stale(path)
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -235,7 +235,7 @@ def _remove_stale(path: str) -> None:
 
 
 def unlink_if_ours(path: str, inode: int) -> None:
-    """Remove the file of a Unix socket, unless somebody else has put another one there."""
+    """Remove the file of a Unix socket, unless there is another one by now."""
     with contextlib.suppress(OSError):
         if os.stat(path).st_ino == inode:
             os.unlink(path)

@@ -15,15 +15,15 @@ from .wire import Wire, call_later, closed_with
 if TYPE_CHECKING:
     from ...plugins import Host, Receiver
 
-__all__ = ["State", "StreamTransport"]
+__all__ = ["TransportState", "StreamTransport"]
 
 _A_TICK = 0.5
 """Less than the time from one `tick` to the next."""
 _GOODBYE = 0.1
-"""Seconds for the peer to read a goodbye before which nothing was said: nobody needs to wait longer for somebody silent."""
+"""Seconds for the peer to read a goodbye before which nothing was said: there is no need to wait longer for a silent peer."""
 
 
-class State(enum.Enum):
+class TransportState(enum.Enum):
     """States of a connection."""
 
     OPEN = 1
@@ -51,7 +51,7 @@ class StreamTransport:
         self.max_frame: int = host.limits.message
         self._wire = wire
         self._host = host
-        self._state = State.OPEN
+        self._state = TransportState.OPEN
         self._receiver: Receiver | None = None
         # Frames that came in before `start`; None from then on.
         self._early: list[bytes] | None = []
@@ -87,9 +87,9 @@ class StreamTransport:
         receiver, early = self._receiver, self._early
         self._early = None
         assert receiver is not None
-        if early and self._state is not State.CLOSING:
+        if early and self._state is not TransportState.CLOSING:
             receiver.frames_received(early)
-        if self._state is State.LOST:
+        if self._state is TransportState.LOST:
             receiver.closed(self._why or closed_with(None))
             return
         if not self._deaf:
@@ -101,7 +101,7 @@ class StreamTransport:
 
     def pause_reading(self) -> None:
         """Read nothing for now: the peer is held back as soon as the operating system's buffers are full."""
-        if self._state is State.OPEN and not self._deaf:
+        if self._state is TransportState.OPEN and not self._deaf:
             self._deaf = True
             if self._early is None:
                 self._wire.pause_reading()
@@ -129,24 +129,24 @@ class StreamTransport:
 
     def close(self, code: int = 1000, reason: str = "") -> None:
         """Write what was sent, tell the peer, close; after `Limits.close_timeout` cut. `Receiver.closed` follows."""
-        if self._state is State.OPEN:
+        if self._state is TransportState.OPEN:
             only_goodbye = code == 1000 and not (self._wire.taken() or self._wire.backlog())
             self._leave(Closed(code, reason), _GOODBYE if only_goodbye else math.inf)
             self._say_goodbye(code, reason)
 
     def abort(self, why: Closed) -> None:
         """Cut at once. `Receiver.closed` follows with this reason."""
-        if self._state is not State.LOST:
-            self._state = State.CLOSING
+        if self._state is not TransportState.LOST:
+            self._state = TransportState.CLOSING
             self._wire.shut = True
             self._why = why
             self._wire.abort()
 
     def tick(self, now: float) -> None:
         """About once a second: keep-alives or pings, frame and write deadlines."""
-        if self._state is not State.OPEN:
+        if self._state is not TransportState.OPEN:
             return
-        if self._heard or self._deaf:  # whoever does not listen cannot complain of silence
+        if self._heard or self._deaf:  # an end that does not listen cannot complain of silence
             self._heard = False
             self._heard_at = now
         if now - self._flood_since >= 1:
@@ -154,7 +154,7 @@ class StreamTransport:
             self._calm()
         self._check_frame(now)
         self._check_writing(now)
-        if self._state is State.OPEN:
+        if self._state is TransportState.OPEN:
             self._check_silence(now)
 
     # -- what subclasses bring
@@ -201,7 +201,7 @@ class StreamTransport:
 
     def _deliver(self, frames: list[bytes]) -> None:
         self._pace = None
-        if self._state is not State.OPEN:
+        if self._state is not TransportState.OPEN:
             return
         if self._early is not None:
             self._early += frames
@@ -212,7 +212,7 @@ class StreamTransport:
         """From now on only the end is waited for, and not for long."""
         if not self._paused:  # nothing is written any more; who writes without a pause would not hear `closed` of it
             self.pause_writing()
-        self._state = State.CLOSING
+        self._state = TransportState.CLOSING
         self._wire.shut = True
         self._why = why
         self._wire.resume_reading()
@@ -261,8 +261,8 @@ class StreamTransport:
     # -- what the wire calls
 
     def eof_received(self) -> None:
-        """The peer sends nothing more: there is nobody to talk to."""
-        if self._state is State.OPEN:
+        """End: the peer sends nothing more."""
+        if self._state is TransportState.OPEN:
             partial = self._partial()
             self._leave(Closed(1006, f"truncated: {partial}") if partial else closed_with(None))
         self._wire.hang_up()
@@ -275,17 +275,17 @@ class StreamTransport:
             partial = self._partial()
             why = closed_with(error)
             self._why = Closed(why.code, f"truncated: {partial} ({why.reason})") if partial else why
-        self._state = State.LOST
+        self._state = TransportState.LOST
         self._wire.shut = True
         if self._early is None and self._receiver is not None:
             self._receiver.closed(self._why)
 
     def pause_writing(self) -> None:
         self._paused = True
-        if self._receiver is not None and self._state is State.OPEN:
+        if self._receiver is not None and self._state is TransportState.OPEN:
             self._receiver.pause_writing()
 
     def resume_writing(self) -> None:
         self._paused = False
-        if self._receiver is not None and self._state is State.OPEN:
+        if self._receiver is not None and self._state is TransportState.OPEN:
             self._receiver.resume_writing()

@@ -1,6 +1,6 @@
 """Interface of a byte connection, for all its drivers.
 
-A **wire** is one established byte connection; a **wire user** is what stands on it: the handshake of a stranger at first, then
+A **wire** is one established byte connection; a **wire user** is what stands on it: the handshake at first, then
 the transport. There are two drivers: `_wire_asyncio` (callbacks) and `_wire_pump` (two tasks over any anyio byte stream).
 Bytes are written by the driver alone, so that no cancellation of user code can tear a frame.
 """

@@ -1,7 +1,7 @@
-"""A WebSocket that somebody else's server drives: the transport over `receive` and `send` of an ASGI application.
+"""A WebSocket that another server drives: the transport over `receive` and `send` of an ASGI application.
 
 The server (uvicorn, hypercorn) owns the socket, the framing and the pings; what is left here is the order of things: frames
-that leave one after another, a pause for whoever is slow, an end that is told once. Two tasks, because both halves of ASGI
+that leave one after another, a pause for a slow peer, an end that is told once. Two tasks, because both halves of ASGI
 wait: the server's own, which reads, and one that writes, so that a peer who reads nothing is still heard.
 """
 
@@ -19,7 +19,7 @@ from ..._util.event_loop import running_loop
 from ...errors import TooLarge
 from ...plugins import Closed, ReceiverFeatures
 from .._stream.close_codes import closed_by_peer, cut_reason, sayable
-from .._stream.transport import State
+from .._stream.transport import TransportState
 from .._stream.wire import HIGH_WATER, LOW_WATER, call_later
 
 if TYPE_CHECKING:
@@ -90,7 +90,7 @@ class AsgiTransport:
         self._reads = reads
         self._text = writes == "text"
         self._loop = running_loop()
-        self._state = State.OPEN
+        self._state = TransportState.OPEN
         self._receiver: Receiver | None = None
         self._why: Closed | None = None
         # Frames that wait for the server to take them, and their bytes, with the one that it is taking.
@@ -124,7 +124,7 @@ class AsgiTransport:
         size = len(frame)
         if size > self.max_frame:
             raise TooLarge(f"a frame of {size} bytes, the limit is {self.max_frame}: raise Limits(message=...) on both sides")
-        if self._state is not State.OPEN:
+        if self._state is not TransportState.OPEN:
             return
         self._pending.append(frame)
         self._size += size
@@ -135,14 +135,14 @@ class AsgiTransport:
 
     def write_backlog(self) -> int:
         """Bytes handed over that the operating system has not taken yet, as far as the server shows them."""
-        if self._state is State.LOST:
+        if self._state is TransportState.LOST:
             return 0
         return self._size + (self._socket.get_write_buffer_size() if self._socket is not None else 0)
 
     def close(self, code: int = 1000, reason: str = "") -> None:
         """Write what was sent, tell the peer, close; after `Limits.close_timeout` cut. `Receiver.closed` follows."""
-        if self._state is State.OPEN:
-            self._state = State.CLOSING
+        if self._state is TransportState.OPEN:
+            self._state = TransportState.CLOSING
             self._why = Closed(code, reason)
             self._goodbye = (sayable(code), cut_reason(reason).decode())
             self._cancel_timer = call_later(self._host, self._host.limits.close_timeout, self._cut)
@@ -151,14 +151,14 @@ class AsgiTransport:
 
     def abort(self, why: Closed) -> None:
         """Cut at once. `Receiver.closed` follows with this reason."""
-        if self._state is not State.LOST:
-            self._state = State.CLOSING
+        if self._state is not TransportState.LOST:
+            self._state = TransportState.CLOSING
             self._why = why
             self._cut()
 
     def tick(self, now: float) -> None:
         """About once a second: the write deadline. Pings are the server's."""
-        if self._state is not State.OPEN:
+        if self._state is not TransportState.OPEN:
             return
         limits = self._host.limits
         buffered = self._socket.get_write_buffer_size() if self._socket is not None else 0
@@ -208,7 +208,7 @@ class AsgiTransport:
                 return
 
     def _take(self, message: MutableMapping[str, Any]) -> None:
-        if self._state is not State.OPEN:
+        if self._state is not TransportState.OPEN:
             return
         binary: bytes | None = message.get("bytes")
         kind: Literal["text", "binary"] = "text" if binary is None else "binary"
@@ -255,7 +255,7 @@ class AsgiTransport:
 
     def _resume(self) -> None:
         self._paused = False
-        if self._receiver is not None and self._state is State.OPEN:
+        if self._receiver is not None and self._state is TransportState.OPEN:
             self._receiver.resume_writing()
 
     def _wake(self) -> None:
@@ -271,7 +271,7 @@ class AsgiTransport:
         if self._cancel_timer is not None:
             self._cancel_timer()
             self._cancel_timer = None
-        self._state = State.LOST
+        self._state = TransportState.LOST
         self._pending.clear()
         self._size = 0
         if self._receiver is not None:

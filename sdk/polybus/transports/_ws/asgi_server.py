@@ -1,4 +1,4 @@
-"""The WebSockets of an ASGI application: strangers who come in through somebody else's server."""
+"""The WebSockets of an ASGI application: clients that come in through another server."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from ...plugins import Admission, Handshake, ListenOptions, WebRoute
 from .._stream.sockets import is_loopback, tune
 from .._stream.urls import host_port
 from .asgi import AsgiTransport, Receive, Scope, Send, socket_of
-from .policy import Door, Turned, Upgrade, answer, check_origins, refused
+from .policy import HandshakeRejected, OriginPolicy, UpgradeRequest, answer, check_origins, refused
 
 __all__ = ["AsgiWebSocket", "accept", "admit", "answered", "client_of", "host_and_port", "is_public", "upgrade_of"]
 
 logger: logging.Logger = logging.getLogger("polybus.security")
 
 _PARTING = 1.0
-"""Seconds for the connection of somebody who was turned away to end."""
+"""Seconds for the connection of a client that was turned away to end."""
 
 
 class AsgiWebSocket:
     """Endpoint that `Bus.serve` takes in place of a URL, and that a router calls for every WebSocket at one path.
 
-    What is known of a stranger is what the ASGI server says: `scope`'s client, scheme and headers. Behind a proxy these are
+    What is known of a client is what the ASGI server says: `scope`'s client, scheme and headers. Behind a proxy these are
     those of the proxy's own request, unless the server is told whose ``X-Forwarded-*`` it may believe.
 
     Args:
@@ -52,11 +52,11 @@ class AsgiWebSocket:
         return f"asgi://{self.path}"
 
     async def listen(self, options: ListenOptions) -> AsgiWebSocket:
-        """Let strangers in.
+        """Accept clients.
 
         Raises:
             ValueError: Something in `origins` is no origin.
-            LocalProtocolError: Somebody is let in here already.
+            LocalProtocolError: It is served already.
         """
         check_origins(options.origins)
         if self._options is not None:
@@ -65,7 +65,7 @@ class AsgiWebSocket:
         return self
 
     async def aclose(self) -> None:
-        """Let nobody in any more; connections stay."""
+        """Stop accepting; connections stay."""
         self._options = None
 
     # -- the ASGI application
@@ -77,11 +77,11 @@ class AsgiWebSocket:
     async def _knock(self, scope: Scope, receive: Receive, send: Send) -> None:
         """
         Raises:
-            Turned: Before the upgrade: the stranger stays outside.
+            HandshakeRejected: Before the upgrade: the client is not let in.
         """
         options = self._options
         if options is None:
-            raise Turned(HTTPStatus.SERVICE_UNAVAILABLE, "this server is shutting down")
+            raise HandshakeRejected(HTTPStatus.SERVICE_UNAVAILABLE, "this server is shutting down")
         address = client_of(scope)
         refusal = options.gate.knock(address)
         if refusal is not None:
@@ -115,11 +115,11 @@ class AsgiWebSocket:
     def _examine(self, scope: Scope, receive: Receive, options: ListenOptions) -> tuple[str | None, Handshake]:
         """
         Raises:
-            Turned: The request breaks a rule.
+            HandshakeRejected: The request breaks a rule.
         """
         here: tuple[str, int | None] = scope.get("server") or ("", None)
         upgrade = upgrade_of(scope)
-        door = Door(
+        policy = OriginPolicy(
             path=upgrade.path,
             tls=scope.get("scheme") in ("wss", "https"),
             # Without a port it is a Unix socket, which no page in a browser can name.
@@ -130,21 +130,21 @@ class AsgiWebSocket:
         )
         if options.private and is_public(here[0]):
             self.refuse_public(here[0])
-        door.check(upgrade)
+        policy.check(upgrade)
         socket = socket_of(receive)
         known = Handshake(
             protocol=options.protocol,
-            url=f"{'wss' if door.tls else 'ws'}://{host_and_port(*here)}{upgrade.path}",
+            url=f"{'wss' if policy.tls else 'ws'}://{host_and_port(*here)}{upgrade.path}",
             address=client_of(scope),
             tls_peer=(socket.get_extra_info("peercert") or None) if socket is not None else None,
             scope=scope,
         )
-        return door.handshake(upgrade, known)
+        return policy.handshake(upgrade, known)
 
     def refuse_public(self, host: str) -> None:
         """
         Raises:
-            Turned: 403
+            HandshakeRejected: 403
         """
         text = (
             f"this server can be reached from other machines (at {host}) and its bus lets everybody in: pass "
@@ -153,7 +153,7 @@ class AsgiWebSocket:
         if not self._warned:
             self._warned = True
             logger.error("polybus: connections to %s are refused: %s", self.path, text)
-        raise Turned(HTTPStatus.FORBIDDEN, "this server lets nobody in: its log says why")
+        raise HandshakeRejected(HTTPStatus.FORBIDDEN, "this server lets nobody in: its log says why")
 
 
 Knock: TypeAlias = Callable[[Scope, Receive, Send], Awaitable[None]]
@@ -164,7 +164,7 @@ async def answered(upgrade: Knock, scope: Scope, receive: Receive, send: Send) -
     await receive()  # websocket.connect
     try:
         await upgrade(scope, receive, send)
-    except Turned as turned:
+    except HandshakeRejected as turned:
         try:
             await _turn_away(scope, send, turned)
             await _until_gone(receive)
@@ -175,7 +175,7 @@ async def answered(upgrade: Knock, scope: Scope, receive: Receive, send: Send) -
 async def admit(options: ListenOptions, handshake: Handshake) -> Admission:
     """
     Raises:
-        Turned: The bus does not let the stranger in, or could not say so in time.
+        HandshakeRejected: The bus does not let the client in, or could not say so in time.
     """
     decided = anyio.Event()
     outcome: list[Admission | BusError] = []
@@ -190,7 +190,7 @@ async def admit(options: ListenOptions, handshake: Handshake) -> Admission:
     with anyio.move_on_after(limits.handshake_timeout + limits.close_timeout):
         await decided.wait()
     if not outcome:
-        raise Turned(HTTPStatus.SERVICE_UNAVAILABLE, "this server is shutting down")
+        raise HandshakeRejected(HTTPStatus.SERVICE_UNAVAILABLE, "this server is shutting down")
     if isinstance(outcome[0], BusError):
         raise refused(outcome[0])
     return outcome[0]
@@ -206,7 +206,7 @@ async def accept(send: Send, chosen: str | None) -> bool:
     return True
 
 
-async def _turn_away(scope: Scope, send: Send, turned: Turned) -> None:
+async def _turn_away(scope: Scope, send: Send, turned: HandshakeRejected) -> None:
     """Answer the upgrade with a status and a text; a server that cannot do that answers 403."""
     if "websocket.http.response" not in (scope.get("extensions") or {}):
         await send({"type": "websocket.close", "code": 1008, "reason": turned.text[:100]})
@@ -218,7 +218,7 @@ async def _turn_away(scope: Scope, send: Send, turned: Turned) -> None:
 
 
 async def _until_gone(receive: Receive) -> None:
-    """Stay until the connection of somebody who was turned away has ended.
+    """Stay until the connection of a client that was turned away has ended.
 
     uvicorn (websockets-sansio) says at once that it will, and when it has says so again. An application that returns before
     that has, in its eyes, not answered at all: it logs an error.
@@ -228,11 +228,11 @@ async def _until_gone(receive: Receive) -> None:
             await receive()
 
 
-def upgrade_of(scope: Scope) -> Upgrade:
+def upgrade_of(scope: Scope) -> UpgradeRequest:
     headers: dict[str, list[str]] = {}
     for name, value in scope["headers"]:
         headers.setdefault(name.decode("latin-1").lower(), []).append(value.decode("latin-1"))
-    return Upgrade(
+    return UpgradeRequest(
         path=scope["path"],
         query=scope.get("query_string", b"").decode("latin-1"),
         headers=headers,

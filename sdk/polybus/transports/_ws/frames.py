@@ -53,7 +53,7 @@ class WebSocketFramer:
     Attributes:
         out: What must be written now: answers to pings, closing frames. The user takes it and empties it.
         ended: What the peer's closing frame said, once it has come.
-        controls: How many pings and pongs have come in since somebody set it to zero.
+        controls: How many pings and pongs have come in since it was set to zero.
         broken: Which rule the peer broke; the closing frame that tells it so is in `out`.
     """
 
@@ -308,7 +308,7 @@ class WebSocketFramer:
         return bytes((0x89, 0)) if self._server else bytes((0x89, 0x80)) + os.urandom(4)
 
     def pong(self) -> bytes:
-        """A sign of life that nobody has asked for (section 5.5.3)."""
+        """A sign of life without a question (section 5.5.3)."""
         return bytes((0x8A, 0)) if self._server else bytes((0x8A, 0x80)) + os.urandom(4)
 
     def close(self, code: int, reason: str) -> None:

@@ -21,12 +21,22 @@ from ...plugins import Handshake
 from .._stream.close_codes import text_of
 from .._stream.sockets import is_loopback
 
-__all__ = ["Door", "Turned", "Upgrade", "answer", "check_hosts", "check_origins", "cookies_of", "query_of", "refused"]
+__all__ = [
+    "OriginPolicy",
+    "HandshakeRejected",
+    "UpgradeRequest",
+    "answer",
+    "check_hosts",
+    "check_origins",
+    "cookies_of",
+    "query_of",
+    "refused",
+]
 
 _TOKEN = "polybus.token."
 
 
-class Turned(Exception):
+class HandshakeRejected(Exception):
     """A request is turned away with an HTTP status and a text that says what was seen and which option would change it."""
 
     def __init__(self, status: HTTPStatus, text: str) -> None:
@@ -36,8 +46,8 @@ class Turned(Exception):
 
 
 @frozen(kw_only=True)
-class Upgrade:
-    """A request for a WebSocket, whoever has parsed it."""
+class UpgradeRequest:
+    """A request for a WebSocket, for all parsers."""
 
     path: str
     query: str
@@ -50,16 +60,16 @@ class Upgrade:
         """The value of a header that may be there once.
 
         Raises:
-            Turned: 400, it is there more than once.
+            HandshakeRejected: 400, it is there more than once.
         """
         values = self.headers.get(name, ())
         if len(values) > 1:
-            raise Turned(HTTPStatus.BAD_REQUEST, f"more than one {name.capitalize()} header")
+            raise HandshakeRejected(HTTPStatus.BAD_REQUEST, f"more than one {name.capitalize()} header")
         return values[0] if values else None
 
 
 @frozen(kw_only=True)
-class Door:
+class OriginPolicy:
     """The rules of one listener."""
 
     path: str
@@ -69,22 +79,22 @@ class Door:
     origins: tuple[str, ...] = ()
     hosts: tuple[str, ...] = ()
 
-    def check(self, upgrade: Upgrade) -> None:
+    def check(self, upgrade: UpgradeRequest) -> None:
         """Check that the request may be made here at all.
 
         Raises:
-            Turned: Host, origin or path are not those of this listener.
+            HandshakeRejected: Host, origin or path are not those of this listener.
         """
         host = upgrade.only("host")
         self.check_host(host)
         self.check_origin(upgrade.only("origin"), host or "")
         self.check_path(upgrade.path)
 
-    def handshake(self, upgrade: Upgrade, known: Handshake) -> tuple[str | None, Handshake]:
-        """The sub-protocol to answer with, and what the bus is shown of the stranger: `known`, with what the request says.
+    def handshake(self, upgrade: UpgradeRequest, known: Handshake) -> tuple[str | None, Handshake]:
+        """The sub-protocol to answer with, and what the bus is shown of the client: `known`, with what the request says.
 
         Raises:
-            Turned: 400, no common sub-protocol, or more fields than anybody needs.
+            HandshakeRejected: 400, no common sub-protocol, or too many fields.
         """
         chosen, token = self.choose(upgrade.offers)
         shown = {name: ", ".join(values) for name, values in upgrade.headers.items()}
@@ -103,18 +113,18 @@ class Door:
     def check_path(self, path: str) -> None:
         """
         Raises:
-            Turned: 404, another path is served here.
+            HandshakeRejected: 404, another path is served here.
         """
         if unquote(path or "/") != unquote(self.path or "/"):
-            raise Turned(HTTPStatus.NOT_FOUND, f"nothing is served at {_shown(path)}, only at {self.path or '/'}")
+            raise HandshakeRejected(HTTPStatus.NOT_FOUND, f"nothing is served at {_shown(path)}, only at {self.path or '/'}")
 
     def check_host(self, host: str | None) -> None:
         """
         Raises:
-            Turned: 421, a name that a loopback server does not answer to; 400, none at all.
+            HandshakeRejected: 421, a name that a loopback server does not answer to; 400, none at all.
         """
         if not host:
-            raise Turned(HTTPStatus.BAD_REQUEST, "the Host header is missing")
+            raise HandshakeRejected(HTTPStatus.BAD_REQUEST, "the Host header is missing")
         name, _ = self._host_port(host)
         if not self.loopback or is_loopback(name):
             return
@@ -123,7 +133,7 @@ class Door:
                 return
         if any(urlsplit(origin).hostname == name for origin in self.origins):
             return
-        raise Turned(
+        raise HandshakeRejected(
             HTTPStatus.MISDIRECTED_REQUEST,
             f"Host {_shown(host)} is not a name of this server, which listens on a loopback address: "
             f"serve(..., hosts=[{_shown(host)}]) would answer to it",
@@ -132,21 +142,21 @@ class Door:
     def check_origin(self, origin: str | None, host: str) -> None:
         """
         Raises:
-            Turned: 403, a page of another site.
+            HandshakeRejected: 403, a page of another site.
         """
         if origin is None or origin in self.origins:
             return
         try:
             parts = urlsplit(origin)
         except ValueError:  # `http://[`, say
-            raise Turned(HTTPStatus.FORBIDDEN, f"Origin {_shown(origin)} is no origin") from None
+            raise HandshakeRejected(HTTPStatus.FORBIDDEN, f"Origin {_shown(origin)} is no origin") from None
         try:
             port = parts.port or (443 if parts.scheme == "https" else 80)
         except ValueError:
             port = -1
         if parts.scheme == ("https" if self.tls else "http") and (parts.hostname, port) == self._host_port(host):
             return
-        raise Turned(
+        raise HandshakeRejected(
             HTTPStatus.FORBIDDEN,
             f"Origin {_shown(origin)} may not connect here: serve(..., origins=[{_shown(origin)}]) would let it in",
         )
@@ -155,7 +165,7 @@ class Door:
         """The sub-protocol to answer with, and the token that came along in the offers.
 
         Raises:
-            Turned: 400, nothing in common.
+            HandshakeRejected: 400, nothing in common.
         """
         tokens = [offer for offer in offers if offer.startswith(_TOKEN)]
         token = tokens[0].removeprefix(_TOKEN) if tokens else None
@@ -167,7 +177,7 @@ class Door:
             # A browser ends the connection when none of its offers is taken.
             return tokens[0], token
         others = ", ".join(_shown(offer) for offer in offers if not offer.startswith(_TOKEN))
-        raise Turned(
+        raise HandshakeRejected(
             HTTPStatus.BAD_REQUEST,
             f"no common sub-protocol: offered {others}, spoken here {self.subprotocol or 'none'}",
         )
@@ -175,15 +185,15 @@ class Door:
     def _host_port(self, host: str) -> tuple[str, int]:
         """
         Raises:
-            Turned: 400, this is no host.
+            HandshakeRejected: 400, this is no host.
         """
         try:
             parts = urlsplit(f"//{host}")
             port = parts.port or (443 if self.tls else 80)
         except ValueError:
-            raise Turned(HTTPStatus.BAD_REQUEST, f"Host {_shown(host)} is malformed") from None
+            raise HandshakeRejected(HTTPStatus.BAD_REQUEST, f"Host {_shown(host)} is malformed") from None
         if not parts.hostname or parts.path or parts.query or parts.username is not None:
-            raise Turned(HTTPStatus.BAD_REQUEST, f"Host {_shown(host)} is malformed")
+            raise HandshakeRejected(HTTPStatus.BAD_REQUEST, f"Host {_shown(host)} is malformed")
         return parts.hostname, port
 
 
@@ -195,12 +205,12 @@ def query_of(text: str) -> dict[str, str]:
     """The fields of a query, the last of each name.
 
     Raises:
-        Turned: 400, too many fields.
+        HandshakeRejected: 400, too many fields.
     """
     try:
         return dict(parse_qsl(text, keep_blank_values=True, max_num_fields=200))
     except ValueError:
-        raise Turned(HTTPStatus.BAD_REQUEST, "too many fields in the query") from None
+        raise HandshakeRejected(HTTPStatus.BAD_REQUEST, "too many fields in the query") from None
 
 
 def cookies_of(text: str) -> dict[str, str]:
@@ -211,7 +221,7 @@ def cookies_of(text: str) -> dict[str, str]:
         return {}
 
 
-def refused(error: BusError) -> Turned:
+def refused(error: BusError) -> HandshakeRejected:
     """Answer before the upgrade to a client that the bus does not let in."""
     if isinstance(error, Unauthorized):
         status = HTTPStatus.UNAUTHORIZED
@@ -219,10 +229,10 @@ def refused(error: BusError) -> Turned:
         status = HTTPStatus.FORBIDDEN
     else:
         status = HTTPStatus.SERVICE_UNAVAILABLE
-    return Turned(status, text_of(error))
+    return HandshakeRejected(status, text_of(error))
 
 
-def answer(turned: Turned) -> tuple[list[tuple[str, str]], bytes]:
+def answer(turned: HandshakeRejected) -> tuple[list[tuple[str, str]], bytes]:
     """Headers and body that tell it."""
     body = f"{turned.text}\n".encode("utf-8", "replace")
     headers = [

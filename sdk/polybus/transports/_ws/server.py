@@ -13,28 +13,30 @@ from websockets.server import ServerProtocol
 
 from ...errors import BusError
 from ...plugins import Admission, Handshake
-from .._stream.listen import Listener
-from .._stream.pending import Arrival, Knock
+from .._stream.listen import StreamListener
+from .._stream.pending import AdmissionSlot, PendingConnection
 from .._stream.transport import StreamTransport
 from .._stream.wire import Wire
 from .frames import WebSocketFramer
-from .policy import Door, Turned, Upgrade, answer, refused
+from .policy import HandshakeRejected, OriginPolicy, UpgradeRequest, answer, refused
 from .transport import WebSocketTransport
 
-__all__ = ["WebSocketArrival"]
+__all__ = ["PendingWebSocket"]
 
 _LINE = 8192
 _END = b"\r\n\r\n"
 
 
-class WebSocketArrival(Arrival):
-    """A stranger on ws or wss, until its upgrade is answered."""
+class PendingWebSocket(PendingConnection):
+    """A connection on ws or wss, until its upgrade is answered."""
 
-    __slots__ = ("_door", "_head", "_welcome")
+    __slots__ = ("_policy", "_head", "_welcome")
 
-    def __init__(self, listener: Listener, wire: Wire, knock: Knock | None, seconds: float, *, door: Door) -> None:
+    def __init__(
+        self, listener: StreamListener, wire: Wire, knock: AdmissionSlot | None, seconds: float, *, policy: OriginPolicy
+    ) -> None:
         super().__init__(listener, wire, knock, seconds)
-        self._door = door
+        self._policy = policy
         self._head = bytearray()
         # The answer 101, ready to be written when the bus lets the peer in.
         self._welcome = b""
@@ -67,34 +69,34 @@ class WebSocketArrival(Arrival):
             # The library found that a line is too long (414) or that there are too many (431).
             self.turn_away(output)
         elif too_long:
-            self.turn_away(_response(Turned(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, "the request is too long")))
+            self.turn_away(_response(HandshakeRejected(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, "the request is too long")))
         elif not requests or not isinstance(requests[0], Request):
-            self.turn_away(_response(Turned(HTTPStatus.BAD_REQUEST, "this is not an HTTP/1.1 request")))
+            self.turn_away(_response(HandshakeRejected(HTTPStatus.BAD_REQUEST, "this is not an HTTP/1.1 request")))
         else:
             try:
                 self.ask(self._handshake(core, requests[0]))
-            except Turned as turned:
+            except HandshakeRejected as turned:
                 self.turn_away(_response(turned))
 
     def _handshake(self, core: ServerProtocol, request: Request) -> Handshake:
         """Check the request and prepare the answer.
 
         Raises:
-            Turned: The request breaks a rule of this listener.
+            HandshakeRejected: The request breaks a rule of this listener.
         """
-        door = self._door
+        policy = self._policy
         upgrade = _upgrade(request)
-        door.check(upgrade)
+        policy.check(upgrade)
         response = core.accept(request)
         if response.status_code != HTTPStatus.SWITCHING_PROTOCOLS:
-            raise Turned(HTTPStatus(response.status_code), bytes(response.body).decode().strip())
+            raise HandshakeRejected(HTTPStatus(response.status_code), bytes(response.body).decode().strip())
         known = Handshake(
             protocol=self.listener.options.protocol,
             url=self.listener.url,
             address=self.wire.address,
             tls_peer=self.wire.tls_peer(),
         )
-        chosen, handshake = door.handshake(upgrade, known)
+        chosen, handshake = policy.handshake(upgrade, known)
         if chosen is not None:
             response.headers["Sec-WebSocket-Protocol"] = chosen
         self._welcome = response.serialize()
@@ -107,23 +109,23 @@ class WebSocketArrival(Arrival):
         options = self.listener.options
         self.wire.write(self._welcome)
         framer = WebSocketFramer(server=True, limit=options.host.limits.message, reads=options.reads, writes=options.writes)
-        transport = WebSocketTransport("wss" if self._door.tls else "ws", self.wire, options.host, framer)
+        transport = WebSocketTransport("wss" if self._policy.tls else "ws", self.wire, options.host, framer)
         if self._head:
             transport.data_received(bytes(self._head))
         return transport
 
 
-def _upgrade(request: Request) -> Upgrade:
+def _upgrade(request: Request) -> UpgradeRequest:
     """
     Raises:
-        Turned: 400, the target or a header is malformed.
+        HandshakeRejected: 400, the target or a header is malformed.
     """
     try:
         target = urlsplit(request.path)
     except ValueError as error:  # `//[`, say
-        raise Turned(HTTPStatus.BAD_REQUEST, f"the target of the request is no URL: {error}") from None
+        raise HandshakeRejected(HTTPStatus.BAD_REQUEST, f"the target of the request is no URL: {error}") from None
     headers = request.headers
-    return Upgrade(
+    return UpgradeRequest(
         path=target.path,
         query=target.query,
         headers={name.lower(): headers.get_all(name) for name in headers},
@@ -134,14 +136,14 @@ def _upgrade(request: Request) -> Upgrade:
 def _offers(headers: Headers) -> list[str]:
     """
     Raises:
-        Turned: 400, the header is malformed.
+        HandshakeRejected: 400, the header is malformed.
     """
     try:
         return [offer for value in headers.get_all("Sec-WebSocket-Protocol") for offer in parse_subprotocol(value)]
     except InvalidHeader as error:
-        raise Turned(HTTPStatus.BAD_REQUEST, str(error)) from None
+        raise HandshakeRejected(HTTPStatus.BAD_REQUEST, str(error)) from None
 
 
-def _response(turned: Turned) -> bytes:
+def _response(turned: HandshakeRejected) -> bytes:
     fields, body = answer(turned)
     return Response(turned.status.value, turned.status.phrase, Headers(fields), body).serialize()

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from ...plugins import Closed
 from .._stream.close_codes import sayable
-from .._stream.transport import State, StreamTransport
+from .._stream.transport import StreamTransport, TransportState
 
 if TYPE_CHECKING:
     from ...plugins import Host
@@ -48,7 +48,7 @@ class WebSocketTransport(StreamTransport):
         """
         if len(frame) > self.max_frame:
             self._check_size(len(frame))
-        if self._state is not State.OPEN:
+        if self._state is not TransportState.OPEN:
             return
         header, payload = self._framer.encode(frame)
         if len(payload) < _LARGE:
@@ -92,12 +92,12 @@ class WebSocketTransport(StreamTransport):
 
     def _peer_left(self, why: Closed) -> None:
         """Its closing frame is here, ours is written: end the TCP connection (RFC 6455, section 7.1.1)."""
-        if self._state is State.OPEN:
+        if self._state is TransportState.OPEN:
             self._leave(why)
         self._wire.hang_up()
 
     def _peer_broke(self, why: Closed) -> None:
-        if self._state is State.OPEN:
+        if self._state is TransportState.OPEN:
             logger.warning("%s: %s", self.address, why.reason)
             self._leave(why)
         self._wire.hang_up()
@@ -125,7 +125,7 @@ class WebSocketTransport(StreamTransport):
         super()._check_frame(now)
         pace = self._pace
         slow = pace is not None and now - pace.began >= self._host.limits.ping_timeout / 2
-        if slow and self._state is State.OPEN and not self._wire.backlog():
+        if slow and self._state is TransportState.OPEN and not self._wire.backlog():
             self._wire.write(self._framer.pong())
 
     def _check_silence(self, now: float) -> None:

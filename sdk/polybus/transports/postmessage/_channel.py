@@ -156,7 +156,7 @@ class InMemoryPort:
                 self._schedule()
 
     def on_close(self, callback: Callable[[str], None]) -> None:
-        """Be told when this very end is closed by somebody else, as by the handshake that has found a newer page."""
+        """Be told when this very end is closed by other code, as by the handshake that has found a newer page."""
         self._on_close = callback
 
     def on_message_error(self, callback: Callable[[], Any]) -> None:
@@ -210,7 +210,7 @@ class InMemoryPort:
         return InMemoryPort(self.info, big_ints=self._big_ints, shuffle=self._shuffle)
 
     def _move_to(self, new: InMemoryPort) -> None:
-        """Give up this end, with what has not been delivered; this one is nobody's any more."""
+        """Give up this end, with what has not been delivered; this one has no owner any more."""
         other, self._other = self._other, None
         new._other = other
         if other is not None:

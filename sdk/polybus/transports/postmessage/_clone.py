@@ -69,7 +69,7 @@ class ArrayBuffer:
 
 
 class Unreadable:
-    """Stands in a message for what can be posted and cannot be read where it arrives, as code for another site: whoever gets
+    """Stands in a message for what can be posted and cannot be read where it arrives, as code for another site: who gets
     it is told of a message error in place of the message."""
 
     __slots__ = ()

@@ -236,7 +236,7 @@ class PortConnection:
             self._fail(1003, f"{kind} frames are not part of the protocol that is spoken here")
 
     def _keep(self, frame: bytes) -> None:
-        """Nobody takes it now. What is kept is not acknowledged, so one of ours soon stops."""
+        """Keep what no receiver takes now. What is kept is not acknowledged, so one of ours soon stops."""
         self._early.append(frame)
         self._bytes += len(frame)
         limits = self._host.limits
@@ -304,7 +304,7 @@ class PortConnection:
             self._leave(1006, "the peer cut the connection")
 
     def _unreadable(self) -> None:
-        """A frame is lost, and nobody knows which."""
+        """End: a frame is lost, and it is not known which."""
         self._fail(1003, "a message came that cannot be read here")
 
     def _fail(self, code: int, reason: str) -> None:

@@ -13,7 +13,7 @@ from ._connection import PortConnection
 from ._control import Hello
 from ._port import MessagePort
 
-__all__ = ["Newcomer", "PortListening", "run_port"]
+__all__ = ["PendingPort", "PortListening", "run_port"]
 
 
 class PortListening:
@@ -24,32 +24,32 @@ class PortListening:
         self.scope: anyio.CancelScope = anyio.CancelScope()
         self.host: Host = options.host
         self._options = options
-        self._waiting: dict[Newcomer, None] = {}
+        self._waiting: dict[PendingPort, None] = {}
         """Ports that are not let in yet. One may be silent for long: a bare peer may have nothing to say for hours. But there
         are no more than `Limits.handshakes`, as no event tells when a page has gone."""
 
-    def receive(self, port: MessagePort) -> Newcomer:
-        """Somebody may come in by this port."""
+    def receive(self, port: MessagePort) -> PendingPort:
+        """Take a port by which a client may come in."""
         silent = [newcomer for newcomer in self._waiting if newcomer.silent]
         if len(silent) >= self.host.limits.handshakes:
             silent[0].give_way()
-        newcomer = Newcomer(port, self.url, self._options, self._waiting)
+        newcomer = PendingPort(port, self.url, self._options, self._waiting)
         self._waiting[newcomer] = None
         run_port(port, self._options.host)
         newcomer.connection.listen()
         return newcomer
 
     async def aclose(self) -> None:
-        """Nobody comes in any more; connections stay."""
+        """Stop accepting; connections stay."""
         self.scope.cancel()
         for newcomer in list(self._waiting):
             newcomer.connection.close(1001, "the server is leaving")
 
 
-class Newcomer:
+class PendingPort:
     """One port of a bus that serves, from its first message on."""
 
-    def __init__(self, port: MessagePort, url: str, options: ListenOptions, waiting: dict[Newcomer, None]) -> None:
+    def __init__(self, port: MessagePort, url: str, options: ListenOptions, waiting: dict[PendingPort, None]) -> None:
         self._port = port
         self._url = url
         self._options = options

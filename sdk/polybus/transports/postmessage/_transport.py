@@ -34,7 +34,7 @@ class PortTransport:
     back by a new port; a bus that serves calls it again when the connection has ended. An async iterator of ports (what
     `serve_frame` gives) is asked for the next one; a bus that serves takes each as it comes.
 
-    Whoever connects greets the other end and waits for its greeting, so a refusal is an error of `connect`. The headers of
+    The connecting end greets the other one and waits for its greeting, so a refusal is an error of `connect`. The headers of
     `connect` travel in that greeting, over the port alone.
 
     Args:

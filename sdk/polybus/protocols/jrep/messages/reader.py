@@ -92,7 +92,7 @@ class MessageReader(PartReader):
             raise refused from error
 
     def cut(self, frame: bytes) -> list[bytes]:
-        """A long payload as several, so that nobody need read all of it at once; one of a single message as it is.
+        """A long payload as several, so that it need not be read all at once; one of a single message as it is.
 
         What is no JSON is cut too, where its messages can be told apart.
 

@@ -12,7 +12,7 @@ from ....errors import LocalProtocolError, Unsupported
 from ....limits import Limits
 from ....message import Kind, Message
 from ..._rules import fault_in_headers, milliseconds
-from ..addresses import Address, address_of, addressed
+from ..addresses import SubjectParts, address_of, addressed
 from ..errors import failure_parts
 from ..formats import ErraiFormat, Parts, PartsFormat, ids_after
 from ..names import (
@@ -84,7 +84,7 @@ class MessageWriter:
 
     # -- the usual -------------------------------------------------------------------------------------------------------
 
-    def _addressed(self, message: Message, id: Any) -> tuple[Address, bytes]:
+    def _addressed(self, message: Message, id: Any) -> tuple[SubjectParts, bytes]:
         """Write where a request goes and where its answers shall go, up to ErrorTo. An id that came in is both already."""
         names = self._names(message.subject)
         if type(id) is str:
@@ -122,7 +122,7 @@ class MessageWriter:
         tail = self._headers(message) + b"}" if message.headers else b"}"
         return b"".join((self._answer_to(message, id, 0), self._body(message, name), tail))
 
-    def _with_body(self, names: Address, message: Message, verb: bytes) -> bytes:
+    def _with_body(self, names: SubjectParts, message: Message, verb: bytes) -> bytes:
         tail = self._headers(message) if message.headers else b""
         body = self._body(message, names.body)
         if message.extras:
@@ -135,7 +135,7 @@ class MessageWriter:
     def _item(self, message: Message, id: Any) -> bytes:
         names, raw = self._names(message.subject), message.raw
         if raw is not None and message.format is JSON and (self._marked or b"EncodedType" in raw or b"\\u" in raw):
-            body = b',"PolybusFrame":' + raw  # as it is: nobody looks for markers in it, or adds any
+            body = b',"PolybusFrame":' + raw  # as it is: no markers are looked for in it, or added
         elif raw is not None and message.format is OCTETS:
             body = b',"PolybusFrame":"%b"' % binascii.b2a_base64(raw, newline=False)
         else:

@@ -17,7 +17,7 @@ _BARE: Final = (int, bool, float, str)
 
 
 class JavaObject(dict[str, Any]):
-    """An object of a Java type that nobody has registered: its fields, as plain values. It is written again as it came.
+    """An object of a Java type that is not registered: its fields, as plain values. It is written again as it came.
 
     So ``returns=User`` and a typed body work without registering anything, and other protocols carry it as a plain object.
     Made by hand, ``JavaObject("x.Point", {"x": 1, "y": 2})``, its fields are written with markers of their own, as Errai does
@@ -54,7 +54,7 @@ class JavaObject(dict[str, Any]):
 
 @attrs.frozen
 class JavaEnum:
-    """A constant of a Java enum that nobody has registered."""
+    """A constant of a Java enum that is not registered."""
 
     type: str
     name: str

@@ -1,4 +1,4 @@
-"""Reads marked objects: their identity in a message, registered types, and types that nobody knows here.
+"""Reads marked objects: their identity in a message, registered types, and types that are not known here.
 
 What a marker claims is data: no class is ever looked up by a name from the wire, only in the application's own registry.
 """
@@ -113,7 +113,7 @@ class ObjectReading:
         return made
 
     def _opaque(self, node: dict[str, Any], id: str | None, known: bool = False) -> JavaObject:
-        """A type that nobody has registered: kept as it came.
+        """A type that is not registered: kept as it came.
 
         Raises:
             BadRequest: In strict mode.

@@ -1,4 +1,4 @@
-"""Writes marked objects: registered types, those that nobody registered, exceptions, and what came in and is passed on."""
+"""Writes marked objects: registered types, those that are not registered, exceptions, and what came in and is passed on."""
 
 from __future__ import annotations
 

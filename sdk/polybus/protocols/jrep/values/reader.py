@@ -19,16 +19,16 @@ from ..object_ids import KEY_PREFIX, NULL_KEY
 from .object_reader import ObjectReading, Read
 from .scalars import read_big_decimal, read_big_integer, read_boolean, read_date, read_float, read_integer, read_text
 
-__all__ = ["READERS", "Reading"]
+__all__ = ["READERS", "ValueReading"]
 
 _KEY_DEPTH: Final = 4
 _ALIKE: Final = 64
-"""Elements of a set, or keys of a map, with one hash: anybody can find any number of such numbers, and each is compared with
+"""Elements of a set, or keys of a map, with one hash: it is easy to find any number of such numbers, and each is compared with
 all before it. A set of 40,000 took eight seconds."""
 _decode: Final = msgspec.json.Decoder().decode
 
 
-class Reading(ObjectReading):
+class ValueReading(ObjectReading):
     """The values of one message: its parts share their ids."""
 
     __slots__ = ()
@@ -199,9 +199,9 @@ def _unhashable(error: Exception, what: str) -> BadRequest:
 
 READERS: Final[Mapping[str, Read]] = {
     "java.lang.Integer": read_integer,
-    "java.util.ArrayList": Reading._list,
-    "java.util.LinkedHashMap": Reading._map,
-    "java.util.HashMap": Reading._map,
+    "java.util.ArrayList": ValueReading._list,
+    "java.util.LinkedHashMap": ValueReading._map,
+    "java.util.HashMap": ValueReading._map,
     "java.lang.Long": read_integer,
     "java.lang.Double": read_float,
     "java.lang.Boolean": read_boolean,
@@ -213,14 +213,14 @@ READERS: Final[Mapping[str, Read]] = {
     "java.lang.String": read_text,
     "java.lang.StringBuilder": read_text,
     "java.lang.StringBuffer": read_text,
-    "java.lang.Object": Reading._object,
+    "java.lang.Object": ValueReading._object,
     "java.math.BigInteger": read_big_integer,
     "java.math.BigDecimal": read_big_decimal,
     "java.sql.Date": read_date,
     "java.sql.Time": read_date,
     "java.sql.Timestamp": read_date,
-    "java.util.Optional": Reading._optional,
-    "[B": Reading._bytes,
+    "java.util.Optional": ValueReading._optional,
+    "[B": ValueReading._bytes,
     **dict.fromkeys(
         (
             "java.util.List",
@@ -237,14 +237,14 @@ READERS: Final[Mapping[str, Read]] = {
             "java.util.Collections$SingletonList",
             "java.util.Collections$EmptyList",
         ),
-        Reading._list,
+        ValueReading._list,
     ),
     **dict.fromkeys(
         ("java.util.Set", "java.util.HashSet", "java.util.LinkedHashSet", "java.util.SortedSet", "java.util.TreeSet"),
-        Reading._set,
+        ValueReading._set,
     ),
     **dict.fromkeys(
         ("java.util.Map", "java.util.SortedMap", "java.util.TreeMap", "java.util.concurrent.ConcurrentHashMap"),
-        Reading._map,
+        ValueReading._map,
     ),
 }

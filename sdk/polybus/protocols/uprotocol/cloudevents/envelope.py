@@ -15,7 +15,7 @@ from ....errors import Code, RemoteProtocolError
 from ....limits import Limits
 from ....message import Kind, Message
 from ..bodies import ANY, check_any
-from ..events import Event, EventMessage, event_of
+from ..events import EventMessage, UsualEvent, event_of
 from ..ids import id_version
 from ..rules import RULES, Violation, violations
 from ..rules.checks import PRIORITIES, TYPES, Facts, is_uri_reference
@@ -61,10 +61,10 @@ class ReturnAddress(str):
 
     __slots__ = ("event",)
 
-    event: Event
+    event: UsualEvent
 
 
-def return_address(event: Event) -> ReturnAddress:
+def return_address(event: UsualEvent) -> ReturnAddress:
     """Address to which the answer to a request goes."""
     address = ReturnAddress(event.id)
     address.event = event
@@ -114,7 +114,7 @@ class Envelope:
         self.addresses: dict[tuple[str, str, str | None], Kind] = {}
         """By type, source and sink: that they fit together, and what they make. Bounded."""
 
-    def usual(self, event: Event) -> Kind | None:
+    def usual(self, event: UsualEvent) -> Kind | None:
         """The kind of an event whose attributes fit each other; None where that needs a second look."""
         kind = self.addresses.get((event.type, event.source, event.sink)) or self.look(event.type, event.source, event.sink)
         if kind is _REQUEST and not (event.ttl and event.priority is not None and event.priority >= "CS4"):
@@ -212,7 +212,7 @@ class Envelope:
         answer = self._facts({"source": sink, "sink": source}, "response")
         if any(rule.broken(answer) and not (self.lenient and rule.tolerated) for rule in _ADDRESS_RULES):
             return None  # the answer would be as wrong as the question
-        return return_address(Event("1.0", id, source, "req.v1", sink, "CS4", 0))
+        return return_address(UsualEvent("1.0", id, source, "req.v1", sink, "CS4", 0))
 
     def _can_answer(self, id: str) -> bool:
         version = id_version(id)

@@ -2,36 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, Final, Protocol
 
 from ....body import OCTETS, BodyFormat
 from ....errors import RemoteProtocolError
 from ....message import Message
 from ..bodies import ANY
-from ..events import EventMessage, Head
+from ..events import EventMessage, Extra, Head
 from ..status import write_status
 
-__all__ = ["FORMATS", "Reader", "Writer", "error_body", "written_body"]
+__all__ = ["FORMATS", "EventFormatReader", "EventFormatWriter", "error_body", "written_body"]
 
 FORMATS: Final[tuple[BodyFormat, ...]] = (ANY, OCTETS)
 
 
-class Writer(Protocol):
+class EventFormatWriter(Protocol):
     """Writer of one format."""
 
     @property
     def head(self) -> Head: ...
 
     def write(
-        self,
-        head: bytes,
-        id: str,
-        ttl: int | None,
-        reqid: str | None,
-        extra: Mapping[str, Any] | None,
-        raw: bytes | None,
-        format: BodyFormat,
+        self, head: bytes, id: str, ttl: int | None, reqid: str | None, extra: Extra, raw: bytes | None, format: BodyFormat
     ) -> bytes: ...
 
     def item(self, head: bytes, id: str, raw: bytes, format: BodyFormat) -> bytes: ...
@@ -39,7 +32,7 @@ class Writer(Protocol):
     def batch(self, frames: Sequence[bytes]) -> bytes: ...
 
 
-class Reader(Protocol):
+class EventFormatReader(Protocol):
     """Reader of one format."""
 
     def read(self, frame: bytes) -> EventMessage: ...

@@ -16,23 +16,23 @@ from ....errors import EncodeError, RemoteProtocolError
 from ....limits import Limits
 from ....message import Kind
 from ..bodies import ANY, check_any
-from ..events import Event, EventMessage
+from ..events import EventMessage, UsualEvent
 from ..rules.items import read_json_item
 from ..rules.payloads import OCTET_STREAM, format_of, from_base64, from_json, from_text, hash_of
 from ..status import STATUS_URLS
 from .envelope import BATCH, Envelope, is_id, known_schema, read_each, refuse, shown
 
-__all__ = ["JsonReader"]
+__all__ = ["JsonEventReader"]
 
 _RECENT: Final = 256
 _ITEM: Final = b'"polybus.item.v1"'
 _REQUEST, _RESPONSE = Kind.REQUEST, Kind.RESPONSE
-_event: Final = msgspec.json.Decoder(Event).decode
+_event: Final = msgspec.json.Decoder(UsualEvent).decode
 _any: Final = msgspec.json.Decoder().decode
 _batch: Final = msgspec.json.Decoder(list[msgspec.Raw]).decode
 
 
-class JsonReader:
+class JsonEventReader:
     """Makes messages of JSON events."""
 
     def __init__(self, envelope: Envelope, limits: Limits) -> None:

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import binascii
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import lru_cache
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 
 from ....body import BodyFormat
 from ..bodies import ANY
-from ..events import Attributes, Head
+from ..events import Attributes, Extra, Head
 from ..rules.items import write_json_item
 from ..rules.payloads import OCTET_STREAM, PROTOBUF
 
-__all__ = ["JsonWriter"]
+__all__ = ["JsonEventWriter"]
 
 _encode: Final = msgspec.json.Encoder().encode
 _base64: Final = binascii.b2a_base64
@@ -23,7 +23,7 @@ _ANY_DATA: Final = b',"datacontenttype":"%b","data_base64":"' % PROTOBUF.encode(
 _OCTET_DATA: Final = b',"datacontenttype":"%b"' % OCTET_STREAM.encode()
 
 
-class JsonWriter:
+class JsonEventWriter:
     """Makes JSON events: bytes put together, nothing decoded."""
 
     def __init__(self, schema: str) -> None:
@@ -33,14 +33,7 @@ class JsonWriter:
         self._middles: dict[int, bytes] = {}
 
     def write(
-        self,
-        head: bytes,
-        id: str,
-        ttl: int | None,
-        reqid: str | None,
-        extra: Mapping[str, Any] | None,
-        raw: bytes | None,
-        format: BodyFormat,
+        self, head: bytes, id: str, ttl: int | None, reqid: str | None, extra: Extra, raw: bytes | None, format: BodyFormat
     ) -> bytes:
         """One event. Texts are known to need no more than JSON's own escapes; `id` and `reqid` none."""
         if ttl and extra is None and raw is not None and format is ANY:  # most of what is written

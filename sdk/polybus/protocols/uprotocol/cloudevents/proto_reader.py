@@ -14,7 +14,7 @@ from ....errors import EncodeError, RemoteProtocolError
 from ....limits import Limits
 from ....message import Kind
 from ..bodies import ANY, check_any
-from ..events import Event, EventMessage
+from ..events import EventMessage, UsualEvent
 from ..rules.items import ITEM, read_proto_item
 from ..rules.payloads import OCTET_STREAM, PROTOBUF
 from ..status import STATUS_URLS
@@ -43,7 +43,7 @@ class ProtoReader(ProtoFields):
         self._envelope = envelope
         self._max_frame = limits.message
         # What stands between id and reqid or data, and the few sizes that it has. Bounded.
-        self._blocks: dict[bytes, tuple[Kind, Event, BodyFormat]] = {}
+        self._blocks: dict[bytes, tuple[Kind, UsualEvent, BodyFormat]] = {}
         self._sizes: tuple[int, ...] = ()  # replaced, never changed: buses in other threads read with the same reader
 
     def read(self, frame: bytes) -> EventMessage:
@@ -111,7 +111,7 @@ class ProtoReader(ProtoFields):
                 return self._known_block(frame, _BLOCK + size, *found)
         return self._by_fields(frame)
 
-    def _known_block(self, frame: bytes, at: int, kind: Kind, known: Event, format: BodyFormat) -> EventMessage | None:
+    def _known_block(self, frame: bytes, at: int, kind: Kind, known: UsualEvent, format: BodyFormat) -> EventMessage | None:
         if not frame.startswith(_ID_HEAD):
             return None
         id, reqid, raw = str(frame[2:_BLOCK], "ascii"), None, None
@@ -130,7 +130,7 @@ class ProtoReader(ProtoFields):
                 return self._by_fields(frame)
         if is_id(id) is None:
             return None
-        event = Event("1.0", id, known.source, known.type, known.sink, known.priority, known.ttl, reqid)
+        event = UsualEvent("1.0", id, known.source, known.type, known.sink, known.priority, known.ttl, reqid)
         if format is not ANY:
             event.datacontenttype, event.dataschema = known.datacontenttype, known.dataschema
         return self._message(kind, event, raw, format)
@@ -181,7 +181,7 @@ class ProtoReader(ProtoFields):
     def _checked(
         self, frame: bytes, block: int, attributes: dict[str, Any], raw: bytes | None, format: BodyFormat
     ) -> EventMessage | None:
-        event = Event("1.0", **attributes)
+        event = UsualEvent("1.0", **attributes)
         kind = self._envelope.usual(event)
         if kind is None or is_id(event.id) is None:
             return None
@@ -201,7 +201,7 @@ class ProtoReader(ProtoFields):
             self._remember(frame, block, kind, event, raw, format)
         return self._message(kind, event, raw, format)
 
-    def _remember(self, frame: bytes, block: int, kind: Kind, event: Event, raw: bytes | None, format: BodyFormat) -> None:
+    def _remember(self, frame: bytes, block: int, kind: Kind, event: UsualEvent, raw: bytes | None, format: BodyFormat) -> None:
         """The next event may have the same bytes between its id and its reqid or data.
 
         Only of an event in which nothing else follows: that would be read into the events of others.
@@ -220,7 +220,7 @@ class ProtoReader(ProtoFields):
             if size in self._sizes:
                 self._blocks[frame[_BLOCK:block]] = kind, event, format
 
-    def _message(self, kind: Kind, event: Event, raw: bytes | None, format: BodyFormat) -> EventMessage | None:
+    def _message(self, kind: Kind, event: UsualEvent, raw: bytes | None, format: BodyFormat) -> EventMessage | None:
         ttl, reqid = event.ttl, event.reqid
         if reqid is not None and is_id(reqid) is None:
             return None

@@ -5,13 +5,13 @@ By hand, because what is the same in many events is then written once; a test co
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import lru_cache
-from typing import Any, Final
+from typing import Final
 
 from ....body import BodyFormat
 from ..bodies import ANY
-from ..events import Attributes, Head
+from ..events import Attributes, Extra, Head
 from ..rules.checks import MAX_INTEGER
 from ..rules.items import write_proto_item
 from ..rules.payloads import OCTET_STREAM
@@ -46,14 +46,7 @@ class ProtoWriter:
         """``head(type, source, sink, priority, more)``: what is the same in many events."""
 
     def write(
-        self,
-        head: bytes,
-        id: str,
-        ttl: int | None,
-        reqid: str | None,
-        extra: Mapping[str, Any] | None,
-        raw: bytes | None,
-        format: BodyFormat,
+        self, head: bytes, id: str, ttl: int | None, reqid: str | None, extra: Extra, raw: bytes | None, format: BodyFormat
     ) -> bytes:
         """One event."""
         parts = [_ID, length(name := id.encode()), name, head]

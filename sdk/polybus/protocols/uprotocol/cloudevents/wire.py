@@ -58,7 +58,7 @@ def read_fields(data: bytes) -> list[tuple[int, int | bytes]]:
     """The fields of a message: number, and a varint or bytes.
 
     Raises:
-        ValueError: It is no message; groups, which nobody writes any more, count as none.
+        ValueError: It is no message; groups, which are not written any more, count as none.
     """
     fields: list[tuple[int, int | bytes]] = []
     at, end = 0, len(data)

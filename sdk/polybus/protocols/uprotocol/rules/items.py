@@ -15,7 +15,7 @@ import msgspec
 from ....body import JSON, OCTETS, BodyFormat
 from ....message import Kind
 from ..cloudevents.wire import length
-from ..events import Event, EventMessage
+from ..events import EventMessage, UsualEvent
 
 __all__ = ["ITEM", "item_id", "read_json_item", "read_proto_item", "write_json_item", "write_proto_item"]
 
@@ -42,7 +42,7 @@ def _message(id: str, source: str, raw: bytes, format: BodyFormat) -> EventMessa
     found = item_id(id)
     if found is None or not source:
         return None
-    event = Event("1.0", id, source, ITEM)  # type: ignore[arg-type]  # of ours
+    event = UsualEvent("1.0", id, source, ITEM)  # type: ignore[arg-type]  # of ours
     return EventMessage(Kind.ITEM, "", found[1], raw, format, None, event)
 
 
