@@ -1,4 +1,4 @@
-"""What can be wrong with a capture."""
+"""Errors of captures."""
 
 from __future__ import annotations
 

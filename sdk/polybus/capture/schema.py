@@ -1,4 +1,4 @@
-"""What a capture and the tables made of it look like: one place, for the recorder, the decoder, Spark and the docs.
+"""Schemas of a capture and of the tables made of it: one place, for the recorder, the decoder, Spark and the docs.
 
 Times that end in ``_ns`` are nanoseconds: of the wall clock since 1970 UTC (``ts_ns``, ``time_ns``), or of a monotonic clock
 with an arbitrary start (``mono_ns``, ``latency_ns``). Field metadata ``doc`` says what a column means.

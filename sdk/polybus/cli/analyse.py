@@ -48,7 +48,7 @@ def analyse(
     strict: Annotated[bool, typer.Option("--strict", help="Fail where a part of the capture cannot be read.")] = False,
     as_json: Json = False,
 ) -> None:
-    """What happened on the bus: tables, metrics and an HTML report from a capture, by Spark.
+    """Analyse a capture by Spark: tables, metrics and an HTML report.
 
     Exchanges that what is recorded later may still change are counted as provisional until a run finds them over.
     """
@@ -99,7 +99,7 @@ def _run(pipeline: Any, capture: str, out: str, window: dict[str, Any]) -> Done:
 
 
 def _is_interrupted(error: BaseException | None) -> bool:
-    """Whether it is what py4j has failed with while it took back what the user has interrupted."""
+    """True for an error of py4j while it cancelled a job that the user has interrupted."""
     while error is not None and not isinstance(error, KeyboardInterrupt):
         error = error.__context__
     return error is not None
@@ -115,7 +115,7 @@ _PYTHONS: Final = re.compile(r"(?!org\.|java\.|scala\.)[A-Za-z_][\w.]*(?:Error|E
 
 
 def _reason(text: str) -> str:
-    """What a task said, out of Spark's account of it: what ours says, what Python says, or where it began in Java."""
+    """The error of a task, out of Spark's account of it: ours, Python's, or the place in Java where it began."""
     lines = [line.strip() for line in text.splitlines() if line.strip()] or ["Spark failed, and does not say why"]
     said = [line for line in lines if line.startswith("polybus.")]
     if said:

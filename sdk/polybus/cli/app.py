@@ -69,7 +69,7 @@ def _options(
 
 
 def _open_closed_streams() -> None:
-    """What goes to a stream that was closed (`>&-`) goes nowhere; and no socket gets its number."""
+    """Open streams that were closed (`>&-`) on the null device, so that no socket gets their numbers."""
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:
             setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # until the process ends

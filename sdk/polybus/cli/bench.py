@@ -34,7 +34,7 @@ _LOOPS = ("asyncio", "uvloop", "trio")
 
 @frozen(kw_only=True)
 class Load:
-    """What is sent."""
+    """A load to send."""
 
     subject: str | int
     body: Any
@@ -42,7 +42,7 @@ class Load:
     in_flight: int
     timeout: float
     any_answer: bool = False
-    """Whether "nobody handles it" counts as an answer: it goes there and back all the same."""
+    """True where `NoHandler` counts as an answer: it goes there and back all the same."""
 
 
 def bench(

@@ -29,7 +29,7 @@ Out = Annotated[str, typer.Argument(metavar="OUT", help="A folder, empty or not 
 
 
 class Format(StrEnum):
-    """What `export` writes."""
+    """Formats that `export` writes."""
 
     PARQUET = "parquet"
     JSONL = "jsonl"
@@ -45,7 +45,7 @@ class Table(StrEnum):
 
 @commands.command()
 def info(folder: Folder, as_json: Json = False) -> None:
-    """What is in it: frames, times, protocols, gaps."""
+    """Show its contents: frames, times, protocols, gaps."""
     capture = captures()
     found = capture.info(capture.Capture(folder))
     if as_json:

@@ -1,4 +1,4 @@
-"""What `polybus demo` has recorded, told by the Spark pipeline: where there is no Java or no Spark, it says so and goes on."""
+"""Report of the recording of `polybus demo`, by the Spark pipeline: without Java or Spark it says so and goes on."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Story:
 
     wanted: bool
     record: Path | None = None
-    """Where the demo records; None where nothing is to be told."""
+    """Folder that the demo records to; None without a report."""
     missing: str = ""
     """Why there is no report."""
     done: Done | None = None

@@ -1,4 +1,4 @@
-"""What to do about a step that failed."""
+"""Hints about a step that failed."""
 
 from __future__ import annotations
 

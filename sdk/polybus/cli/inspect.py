@@ -28,7 +28,7 @@ _PREFIX = 4
 
 @frozen
 class Finding:
-    """What one frame says."""
+    """Contents of one frame."""
 
     number: int
     offset: int

@@ -36,7 +36,7 @@ class UsageError(Exception):
 
 
 class PeerError(Exception):
-    """What the other side sent or did is not as it should be; status 1."""
+    """An error of the other side; status 1."""
 
 
 def say(text: str) -> None:
@@ -45,7 +45,7 @@ def say(text: str) -> None:
 
 
 def describe(error: Exception) -> tuple[str, int]:
-    """What to say about an error, and the exit status.
+    """The text for an error, and the exit status.
 
     Raises:
         Exception: The error itself, where it is a defect of ours: its traceback is wanted.
@@ -70,7 +70,7 @@ def describe(error: Exception) -> tuple[str, int]:
 
 
 def unwrapped(function: Callable[[], T]) -> T:
-    """What a function gives. A task group wraps what fails in it; a command has one thing that can fail.
+    """The result of a function. A task group wraps errors; a command has one part that can fail.
 
     Raises:
         Exception: What the function raises, without the groups around it.

@@ -1,4 +1,4 @@
-"""What `polybus bench` measures on one link."""
+"""Measurements of `polybus bench` on one link."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ Key: TypeAlias = Annotated[
 
 
 def certificate(cert: Path | None, key: Path | None) -> ssl.SSLContext | None:
-    """What a server shows, from its files; None without.
+    """The certificate of a server, from its files; None without.
 
     Raises:
         UsageError: They cannot be used.

@@ -1,4 +1,4 @@
-"""What people see: aligned text, in colour where a terminal wants it. Never cut off, so that it can be searched and copied."""
+"""Output for people: aligned text, in colour where a terminal wants it; never cut off, so that it can be searched."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ SABOTAGE = {
     "gaps": "streams leave out an item",
     "sinks": "nothing is passed on to other clients",
 }
-"""How the back end can be made to misbehave, to see the demo fail."""
+"""Faults of the back end, to see the demo fail."""
 
 
 class Backend:
@@ -139,7 +139,7 @@ class Backend:
         return "all tanks closed"
 
     async def open_vault(self) -> str:
-        """What the console may not ask for."""
+        """A request that the console may not send."""
         return SECRET
 
     # -- publications ----------------------------------------------------------------------------------------------------
@@ -185,7 +185,7 @@ class Backend:
     # -- itself ----------------------------------------------------------------------------------------------------------
 
     async def counters(self) -> Counters:
-        """What it knows of itself, with the ids of failures as a log would have them."""
+        """Counters of the back end, with the ids of failures as a log would have them."""
         with anyio.move_on_after(0):  # only what has happened by now
             async for event in self._events:
                 if isinstance(event, HandlerFailed):

@@ -57,7 +57,7 @@ class Console:
     plant: Plant
 
     async def counters(self) -> Counters:
-        """What the back end says of itself."""
+        """Counters of the back end."""
         return await self.bus.request("plant.counters", timeout=PATIENCE, returns=Counters)
 
     async def until(self, holds: Callable[[Counters], bool], text: str) -> Counters:
@@ -109,7 +109,7 @@ class Console:
         return "2 subscribers; 12 and 6 readings, none missing, none foreign"
 
     async def slow_consumer(self) -> str:
-        """Who does not keep up loses the oldest and no more; everybody else gets everything; no memory grows."""
+        """A slow subscriber loses the oldest and no more; every other one gets everything; no memory grows."""
         async with self.bus.subscribe("flood.>", queue=QUEUE, when_full="drop_oldest") as unread:
             await self.bus.request(FLOOD, Flood(200, 10), timeout=PATIENCE)
             kept = [message.body["number"] for message in await _take(unread, QUEUE)]
@@ -305,7 +305,7 @@ STEPS: Mapping[str, Callable[[Console], Awaitable[str]]] = {
 def play_row(
     transport: str, template: str, make: Callable[[str, str, str, Workshop], Plant] = make_plant
 ) -> Callable[[RowRun, Workshop], Awaitable[None]]:
-    """How to play a row: `template` makes the URL of an address, ``ubre+{address}?format=binary``; `make` makes the plant."""
+    """Plays a row: `template` makes the URL of an address, ``ubre+{address}?format=binary``; `make` the plant."""
 
     async def run(row: RowRun, workshop: Workshop) -> None:
         async with make(transport, template, row.row.name, workshop) as plant:

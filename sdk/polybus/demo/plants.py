@@ -23,7 +23,7 @@ __all__ = ["AnsweringPlant", "BrokeredPlant", "MemoryPlant", "Plant", "ProcessPl
 
 
 class Plant(Protocol):
-    """What the steps need of it."""
+    """The interface that the steps use."""
 
     url: str
     tls: ssl.SSLContext | None

@@ -51,7 +51,7 @@ class NotHere(Exception):
 
 
 def check(holds: object, text: str) -> None:
-    """What a step claims.
+    """Check a claim of a step.
 
     Raises:
         CheckFailed: It does not hold.
@@ -77,7 +77,7 @@ class Row:
 
 
 class Part(Protocol):
-    """What a protocol adds to the demo; `polybus.demo.parts` lists them."""
+    """The rows of a protocol in the demo; `polybus.demo.parts` lists them."""
 
     def rows(self) -> Sequence[Row]:
         """Its wires."""
@@ -103,7 +103,7 @@ class RowRun:
     not_here: str = ""
     """Why the whole row cannot be played on this machine."""
     trouble: str = ""
-    """What went wrong outside of the steps."""
+    """An error outside of the steps."""
     seconds: float = 0.0
     sent: int = 0
     received: int = 0
@@ -115,7 +115,7 @@ class RowRun:
 
     @property
     def ok(self) -> bool:
-        """Whether everything that can be played here held."""
+        """True if every step that can be played here held."""
         if self.not_here:
             return True
         return not self.trouble and all(step.outcome in ("ok", "not here") for step in self.steps.values())
@@ -148,12 +148,12 @@ class RowRun:
 
 @define
 class Workshop:
-    """What the rows share: a folder, a certificate, and how the back end is to misbehave, if at all."""
+    """Common things of the rows: a folder, a certificate, and the fault of the back end, if any."""
 
     folder: Path
     sabotage: str = ""
     record: Path | None = None
-    """Where the consoles record what they send and receive."""
+    """Folder that the consoles record to."""
     _certificate: Certificate | str | None = None
     _making: anyio.Lock = field(factory=anyio.Lock)
 

@@ -29,7 +29,7 @@ class Move:
 
 @frozen
 class Door:
-    """Where a door stands."""
+    """The position of a door."""
 
     door: str
     position: int

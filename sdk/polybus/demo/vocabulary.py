@@ -1,4 +1,4 @@
-"""What the plant's processes say to each other."""
+"""Messages between the plant's processes."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class GetLevel:
 
 @frozen
 class Level:
-    """What is in a tank."""
+    """Contents of a tank."""
 
     tank: int
     litres: float
@@ -74,7 +74,7 @@ class Announcement:
 
 @frozen
 class SensorStatus:
-    """What the sensors have seen."""
+    """Figures of the sensors."""
 
     floods: int
     last_reading: int
@@ -82,7 +82,7 @@ class SensorStatus:
 
 @frozen
 class Counters:
-    """What the back end knows of itself. `instance` is another one after each start."""
+    """Counters of the back end. `instance` is another one after each start."""
 
     instance: str
     started: int

@@ -24,7 +24,7 @@ JAVA_NEEDED: Final = 17
 """The oldest Java that Spark 4 runs on."""
 
 _OPTIONS: Final = "SPARK_SUBMIT_OPTS"
-"""What Spark gives the JVM before all options that it has been set up with, so that these hold."""
+"""Options of the JVM that Spark places before those of its configuration, so that the latter hold."""
 
 _LOCAL: Final = {
     # Spark takes the address of the network otherwise, and serves a page about itself there.

@@ -39,7 +39,7 @@ class Gap(End):
 
 @attrs.frozen
 class Missing:
-    """What such a row says.
+    """The contents of such a row.
 
     Attributes:
         what: Why, a word; "unknown" where it says nothing that can be read.

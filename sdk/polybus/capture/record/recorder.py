@@ -83,7 +83,7 @@ class Recorder:
         self._apart: bool = apart if apart is not None else possible() and not callable(redact)
         self._waiting = Waiting(frame_bytes)
         self.rows: list[Any] = self._waiting.rows
-        """What waits: the fields of rows, one after the other. Only links append."""
+        """The rows that wait to be written: their fields, one after the other. Only links append."""
         self._writer: WriterProcess | WriterThread | None = None
         self._claimed = False
         self._stopping = False
@@ -122,7 +122,7 @@ class Recorder:
             self.wake()
 
     def stats(self) -> RecorderStats:
-        """What has been done so far."""
+        """Figures so far."""
         waiting, writer = len(self._waiting), self._writer
         if writer is None:
             return RecorderStats(0, 0, self._waiting.dropped, 0, waiting)

@@ -47,7 +47,7 @@ SUSPECT_EVENT: Final = (
 with a space between, or in another member, it is found here."""
 
 _KEY: Final = re.compile(rb'((?<!\\)\\*|\\{0,7})"((?:[^"\\]|\\u[0-9a-fA-F]{4}){1,256})\1"\s*:\s*')
-"""What stands before its quotes is a whole run of backslashes, or the end of one: but not any end, or a frame of nothing but
+"""The part before its quotes is a whole run of backslashes, or the end of one: but not any end, or a frame of nothing but
 backslashes, of which each may be the first, took minutes."""
 _BEARER: Final = re.compile(rb"(?i)(bearer\s+)([A-Za-z0-9._~+/=-]+)")
 _BASE64: Final = re.compile(rb"[A-Za-z0-9+/]{20,}={0,2}")
@@ -55,7 +55,7 @@ _FIELD: Final = re.compile(rb"(?:^|(?<=[&?]))([^=&]{1,256})=([^&]*)")
 _PLAIN: Final = re.compile(rb"(?i)" + _WORDS.replace("sessionid", "session[-_ ]?id").encode() + rb"|bearer ")
 _SCALAR: Final = re.compile(rb"[-+.0-9eEa-z]+")
 _MARKER: Final = re.compile(rb'(\\*)"\^(?:ObjectID\1"\s*:\s*\1"-?\d+|EncodedType\1"\s*:\s*\1"[\w.$;\[]{1,200})\1"')
-"""What J.REP writes into objects beside their values, so that they can be read."""
+"""Members that J.REP writes into objects beside their values, so that they can be read."""
 _NUMBER: Final = re.compile(rb'(\\*)"\^NumVal\1"\s*:\s*\1"(-?\d+)\1"')
 _FIELDS_OF_VALUES: Final = frozenset({(1, 0), (2, 0), (2, 1), (3, 2), (4, 0), (4, 2), (5, 2), (6, 2), (7, 2)})
 """Numbers and wire types of the fields of ``google.protobuf.Value`` and of the attributes of CloudEvents."""
@@ -64,7 +64,7 @@ _DEPTH: Final = 3
 
 
 def is_secret(name: str) -> bool:
-    """Whether a member of this name is to be blanked."""
+    """True for the name of a member that is to be blanked."""
     plain = name.lower().replace("-", "").replace("_", "").replace(" ", "")
     return any(word in plain for word in NAMES)
 
@@ -152,7 +152,7 @@ class _Frame:
         return end
 
     def close(self, begin: int, escape: bytes) -> int:
-        """Where a string that begins here has its closing quote."""
+        """The place of the closing quote of a string that begins here."""
         data, place = self.data, begin
         while (place := data.find(b'"', place)) >= 0:
             slashes = 0
@@ -217,7 +217,7 @@ class _Frame:
                 self.message(begin, stop)
 
     def bearer(self) -> None:
-        """What follows ``Bearer``."""
+        """The token behind ``Bearer``."""
         for found in list(_BEARER.finditer(self.data)):
             self.fill(*found.span(2))
 
@@ -264,7 +264,7 @@ def _name(raw: bytes) -> str:
 
 
 def _is_key(data: bytearray, place: int) -> bool:
-    """Whether a string that ended here is the name of a member."""
+    """True if a string that ended here is the name of a member."""
     while place < len(data) and data[place] in b" \t\r\n":
         place += 1
     return place < len(data) and data[place] == 0x3A

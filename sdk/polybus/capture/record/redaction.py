@@ -1,4 +1,4 @@
-"""What must not be written: a stage between the recorder's list and its file."""
+"""Redaction of secrets: a stage between the recorder's list and its file."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _HIDING: Final = (_FORM, _BASE64)
 
 
 def redact_default(protocol: str, frame: bytes) -> bytes:
-    """What is done where nothing else is asked for: blank members named like secrets, cookies and tokens; see `blanking`."""
+    """The default redaction: blanks members named like secrets, cookies and tokens; see `redact_bytes`."""
     if protocol == "csb":
         for start in (0, 4):
             if len(frame) > start + 8 and frame[start] >> 4 in (1, 2) and frame[start] & 15 in _HIDING:
@@ -65,7 +65,7 @@ class Redaction:
         self._failed = False
 
     def apply(self, ends: Sequence[End], numbers: Int32s, frames: pa.Array) -> tuple[pa.Array, Int32s | None, int]:
-        """What is to be written of some frames, what is added to the flags of each (None for nothing), how many are blanked.
+        """The bytes to write of some frames, the flags to add to each (None for nothing), and the number of blanked frames.
 
         Args:
             ends: All that have numbers.
@@ -161,7 +161,7 @@ def _suspicious_of(protocol: str, frames: pa.Array) -> set[int]:
 
 
 def _bytes_of(frames: pa.Array) -> tuple[npt.NDArray[np.int32], memoryview]:
-    """Where each frame begins, and the last one ends, and the bytes of all."""
+    """The begin of each frame and the end of the last one, and the bytes of all."""
     _, offsets, data = frames.buffers()
     return (
         np.frombuffer(offsets, np.int32)[frames.offset : frames.offset + len(frames) + 1],
@@ -186,7 +186,7 @@ def _matching(array: pa.Array, expression: str) -> set[int]:
 
 
 def _hidden_in(frames: pa.Array) -> bool:
-    """Whether anything is suspicious among the data of events, which is base64 as a rule. All of it is decoded in one go."""
+    """True if anything is suspicious among the data of events, which is base64 as a rule. All of it is decoded in one go."""
     ends, plain = _bytes_of(frames)
     data = _DATA_IN_FRAMES.findall(plain[ends[0] : ends[-1]])
     if not data:
@@ -203,7 +203,7 @@ def _hidden_in(frames: pa.Array) -> bool:
 
 
 def _data_of(frame: bytes | None) -> bytes | None:
-    """What is in the data of an event, or of all events of a batch."""
+    """The data of an event, or of all events of a batch."""
     if frame is None:
         return None
     try:

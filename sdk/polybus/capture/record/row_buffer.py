@@ -66,7 +66,7 @@ class Waiting:
 
     @property
     def empty(self) -> bool:
-        """Whether nothing waits, and nothing is missing that has not been said."""
+        """True if no row waits, and no missing frame is yet to be marked."""
         return not self.rows and not self._gaps
 
     def lose(self, frames: int) -> None:
@@ -80,7 +80,7 @@ class Waiting:
             self.dropped += frames
 
     def pack(self, most: int) -> Packed | None:
-        """What `next` gives, packed; None where there was nothing, or where it cannot be packed: then it is lost."""
+        """The rows of `next`, packed; None where there were none, or where they cannot be packed: then they are lost."""
         flat = self.next(most)
         try:
             return self.packer.pack(flat) if flat else None

@@ -1,4 +1,4 @@
-"""Where frames are picked up: round the session and the transport of a link.
+"""Taps: wrappers of the session and the transport of a link that record each frame.
 
 A link that is not recorded knows nothing of this. One that is has a session and a transport that write down each frame, with
 the time, before they hand it on. What that costs is paid for each message, so it is one tuple and one append.
@@ -64,7 +64,7 @@ class End:
         self.flags: int = flags
 
     def facts(self) -> list[Any]:
-        """What a process that writes needs to know: the arguments, behind what a gap says."""
+        """The form for the process that writes: the arguments, behind the facts of a gap."""
         common = [self.conn_id, self.peer, self.protocol, self.transport, self.tunnel, self.options, self.role, self.flags]
         return [None, self.direction, *common]
 
@@ -77,7 +77,7 @@ class End:
 
 Ttl: TypeAlias = "float | tuple[float | None, ...] | None"
 Row: TypeAlias = "tuple[End, int, bytes | None, Ttl]"
-"""What is written down of a frame: its end, the monotonic clock, the bytes, how many seconds its requests are waited for."""
+"""A recorded frame: its end, the monotonic clock, the bytes, the seconds for which its requests are waited for."""
 FIELDS: Final = 4
 """Rows wait as one flat list, four entries for each: a million tuples would keep the garbage collector busy."""
 MOST: Final = 16_384 * FIELDS
@@ -87,7 +87,7 @@ SMALL: Final = 4096
 
 
 def options_of(adapter: Any) -> dict[str, Any]:
-    """What is needed to read the frames of a link: its protocol's options, but no secrets."""
+    """The options of a protocol without which the frames of a link cannot be read; no secrets."""
     options: dict[str, Any] = dict(adapter.url_options)
     if actions := ProtocolFeatures.of(adapter).actions:
         options["actions"] = dict(actions)
@@ -139,7 +139,7 @@ class Tap:
         self._say({"state": "close", "code": why.code, "reason": why.reason[:200]})
 
     def around(self, session: Any, transport: Any) -> tuple[RecordedSession, RecordedTransport]:
-        """What a link is to use in place of a session and a transport."""
+        """A session and a transport that record, for a link to use in place of these."""
         says = not session.capabilities.deadlines or self._outgoing.protocol in _SILENT
         asked = self._asked if says else None
         recorded = RecordedSession(session, self._writing(self._incoming, session.receive, None))
@@ -153,11 +153,11 @@ class Tap:
         return recorded, lambda receiver: cast("Receiver", RecordedReceiver(self, receiver))
 
     def came_in(self, hand_on: Callable[[bytes, float], None]) -> Callable[[bytes, float], None]:
-        """What comes in, for those who have no session: a function that writes a frame down and hands it on."""
+        """A function that records an incoming frame and hands it on, for connections without a session."""
         return self._writing(self._incoming, hand_on, None)
 
     def goes_out(self, hand_on: Callable[[bytes], None]) -> Callable[[bytes], None]:
-        """What goes out, for those who have no session."""
+        """A function that records an outgoing frame and hands it on, for connections without a session."""
         return self._writing(self._outgoing, hand_on, None)
 
     def _writing(self, end: End, hand_on: Callable[..., Any], asked: list[Ttl] | None) -> Callable[..., None]:

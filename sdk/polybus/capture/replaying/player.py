@@ -42,18 +42,18 @@ _PACED: Final = 50_000
 
 @define
 class Replayed:
-    """What was said again."""
+    """The report of a replay."""
 
     connections: int = 0
     said: Counter[str] = field(factory=Counter)
-    """How many messages, by kind."""
+    """Number of messages by kind."""
     answered: int = 0
     failed: int = 0
     """Requests that the new server has refused, or not answered in time."""
     skipped: Counter[str] = field(factory=Counter)
-    """What was not said again, by kind or reason; ``damaged`` are frames that the capture has lost, as far as that is known."""
+    """Number of messages not replayed, by kind or reason; ``damaged`` are frames that the capture has lost, if known."""
     seconds: float = 0.0
-    """How long the recording is that was replayed."""
+    """Length of the recording that was replayed."""
 
 
 async def replay(
@@ -262,7 +262,7 @@ class _Player:
         await self._leave()
 
     async def _leave(self) -> None:
-        """Those connections whose answers are there."""
+        """Close the connections whose answers are there."""
         waiting = []
         for client in self._leaving:
             await self._answers_of(client)

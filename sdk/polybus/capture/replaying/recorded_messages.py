@@ -1,4 +1,4 @@
-"""What the clients of a capture have said, in the order in which they said it: what a replay says again.
+"""The messages of the clients of a capture, in their order, for a replay.
 
 A folder may hold several recordings, made one after the other or at the same time, each with a monotonic clock of its own. Here
 they are one story: a recording begins when the wall clock says so, and goes on by its own clock.
@@ -34,7 +34,7 @@ Rows = Iterator[tuple[int, dict[str, Any]]]
 
 @frozen
 class Selection:
-    """What of a recording is replayed; everything where nothing is said.
+    """The part of a recording to replay; by default all of it.
 
     Attributes:
         start, end: Seconds after the first frame, or points in time (aware datetimes).
@@ -58,7 +58,7 @@ class Selection:
         return point(self.start, -math.inf), point(self.end, math.inf)
 
     def wants(self, subject: str | int) -> bool:
-        """Whether a subject is among those wanted."""
+        """True for a subject that was chosen."""
         name = f"0x{subject:08X}" if isinstance(subject, int) else subject
         return not self.subjects or any(pattern in (name, subject) or matches(pattern, subject) for pattern in self.subjects)
 
@@ -122,7 +122,7 @@ def said_by_clients(capture: Capture, selection: Selection, skipped: Counter[str
 
 
 def _of_row(row: dict[str, Any], at: float, selection: Selection, inside: bool, skipped: Counter[str]) -> Iterator[Said]:
-    """What a row says: of those before the window, what is subscribed to and who leaves."""
+    """The messages of a row; of rows before the window, only the subscriptions and the connections that ended."""
     frame, options = row["frame"], row["options"] or ""
     if frame is None:
         if _is_end(options):
@@ -143,7 +143,7 @@ def _of_row(row: dict[str, Any], at: float, selection: Selection, inside: bool, 
 
 
 class _Standing:
-    """What is subscribed to when the window begins: nothing is said of who has left, or does not listen any more."""
+    """The subscriptions that stand when the window begins: those of closed connections, and ended ones, are left out."""
 
     def __init__(self) -> None:
         self._of: dict[str, dict[tuple[str, str | int], Said]] = {}
@@ -246,14 +246,14 @@ def _is_gap(row: dict[str, Any]) -> bool:
 
 
 def _from_client(row: dict[str, Any], options: str) -> bool:
-    """Whether a client has said it: somebody who dialled, or who is behind a broker."""
+    """True if it comes from a client: the end that dialled, or one behind a broker."""
     if '"broker-server"' in options:
         return bool(row["direction"] == DIRECTION_IN)
     return bool(row["direction"] == (DIRECTION_OUT if row["role"] == 0 else DIRECTION_IN))
 
 
 def _is_end(options: str) -> bool:
-    """Whether a row without a frame says that its connection has ended."""
+    """True for a row without a frame that marks the end of its connection."""
     try:
         return bool(json.loads(options)[MARK]["state"] == "close")
     except (ValueError, KeyError, TypeError, RecursionError):

@@ -68,7 +68,7 @@ class Message:
 
     @property
     def good(self) -> bool:
-        """Whether it is a message with the right checksum."""
+        """True for a message with the right checksum."""
         return self.data is not None
 
 
@@ -123,7 +123,7 @@ def _message(data: pa.Buffer, view: memoryview, offset: int) -> Message | None:
 
 
 def _next_good(data: pa.Buffer, view: memoryview, offset: int) -> int | None:
-    """Where the next good message begins after a damaged one."""
+    """The begin of the next good message after a damaged one."""
     whole = bytes(view[offset:])
     place = 0
     while (place := whole.find(_PREFIX, place + 1)) >= 0:
@@ -135,7 +135,7 @@ def _next_good(data: pa.Buffer, view: memoryview, offset: int) -> int | None:
 
 
 def _is_beginning(view: memoryview, offset: int) -> bool:
-    """Whether the bytes up to the end of the file may be a message that was not written to its end."""
+    """True if the bytes up to the end of the file may be a message that was not written to its end."""
     rest = bytes(view[offset : offset + 8])
     if len(rest) < 8:
         return _PREFIX.startswith(rest[:4]) or rest[:4] == _PREFIX

@@ -94,7 +94,7 @@ class Batches:
 
 
 class _Shown:
-    """What the rows of some connections have in common, spread over rows: what is the same in all of them is made once.
+    """The common columns of the rows of some connections, spread over rows: equal values are made once.
 
     Args:
         numbers: Of the ends that occur, ascending.

@@ -25,7 +25,7 @@ Progress = Callable[[int], None]
 _ROWS_OF_FILE: Final = 4_000_000
 _ROWS_OF_GROUP: Final = 131_072
 _BYTES_OF_GROUP: Final = 64 << 20
-"""What waits to be written is not more, but for one batch: a row may have megabytes."""
+"""Most bytes that wait to be written, but for one batch: a row may have megabytes."""
 
 
 def compact(capture: Capture, out: str | os.PathLike[str], progress: Progress | None = None) -> list[Path]:

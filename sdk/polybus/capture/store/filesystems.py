@@ -1,4 +1,4 @@
-"""Where a path or a URI leads: a file system and the path in it."""
+"""File systems of paths and URIs."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ _ATTEMPTS: Final = 1000
 
 
 class Folder:
-    """Where a recorder writes. Several recorders may share one: a segment belongs to one of them.
+    """The folder of a recorder. Several recorders may share one: a segment belongs to one of them.
 
     Args:
         path: Of the folder.

@@ -1,4 +1,4 @@
-"""What a capture holds, and whether all of it is sound."""
+"""Inspection of a capture: its contents, and its damage."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["Info", "Verdict", "info", "verify"]
 
 @define
 class Info:
-    """What is in a capture.
+    """Contents of a capture.
 
     Attributes:
         segments: How many files; `open` of them are still written, or were left by a recorder that was killed.
@@ -100,7 +100,7 @@ def _count(found: Info, rows: pa.RecordBatch, conns: set[str]) -> None:
 
 @frozen
 class Verdict:
-    """What `verify` has found.
+    """Findings of `verify`.
 
     Attributes:
         frames: Rows in good batches.
@@ -116,7 +116,7 @@ class Verdict:
 
     @property
     def good(self) -> bool:
-        """Whether all is there."""
+        """True if nothing is missing or damaged."""
         return not self.losses and not self.missing
 
 

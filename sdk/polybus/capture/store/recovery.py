@@ -21,7 +21,7 @@ __all__ = ["Recovered", "recover"]
 
 @frozen
 class Recovered:
-    """What `recover` has saved, and what not.
+    """Result of `recover`: rows saved, and lost.
 
     Attributes:
         frames, batches: What is in the new capture.
@@ -137,7 +137,7 @@ class _Recovery:
         self.lost_frames += stretch.frames or 0
 
     def _note(self, reader: SegmentReader, name: str | None, seq: int) -> None:
-        """Whose segment it was: as its schema says, or its rows where that is damaged."""
+        """The recording of a segment: as its schema says, or its rows where that is damaged."""
         name = reader.metadata.get("capture_id", name)
         if not name:
             return

@@ -251,7 +251,7 @@ class SegmentReader:
             self.damage.append(Stretch(lost.offset, lost.size, self._batch, torn=lost.torn))
 
     def schema_metadata(self) -> Mapping[str, str]:
-        """What the schema says: version, recorder, source; nothing where it is damaged.
+        """The metadata of the schema: version, recorder, source; empty where it is damaged.
 
         Raises:
             CaptureError: The segment's version is not known.

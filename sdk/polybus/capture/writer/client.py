@@ -110,11 +110,11 @@ class Helper:
 
     @property
     def behind(self) -> bool:
-        """Whether something is left of what was sent before."""
+        """True while a part of an earlier message is not sent yet."""
         return bool(self._unsent)
 
     def ready(self) -> bool:
-        """Whether nothing is left of what was sent before: tries to send it."""
+        """True when all earlier messages are sent: tries to send the rest."""
         if self._unsent:
             self._push()
         return not self._unsent and not self.gone and not self._ended

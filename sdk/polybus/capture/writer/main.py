@@ -51,7 +51,7 @@ def main() -> None:
 
 
 def _settings(connection: socket.socket) -> dict[str, Any] | None:
-    """What the `Writer` is to be; None where the other side has gone."""
+    """Settings of the `Writer`, as they arrive; None where the other side has gone."""
     line = bytearray()
     while not line.endswith(b"\n"):
         more = connection.recv(1)
@@ -63,7 +63,7 @@ def _settings(connection: socket.socket) -> dict[str, Any] | None:
 
 
 class _Words(logging.Handler):
-    """What is said to the other side; what the writer logs is logged there."""
+    """Messages to the application; records of the writer's logger are logged there."""
 
     def __init__(self, connection: socket.socket) -> None:
         super().__init__()
@@ -143,11 +143,11 @@ class _Work:
         return bool(self._poll.poll(seconds * 1000))
 
     def _is_alone(self) -> bool:
-        """Whether the application is gone. A child that it has forked may still hold the connection, and is not heard."""
+        """True when the application is gone. A child that it has forked may still hold the connection, and is not heard."""
         return os.getppid() != self._application
 
     def _is_over(self) -> bool:
-        """Whether the recording is: else the application has given this process up, and goes on with another one."""
+        """True at the end of the recording; else the application has given this process up, and goes on with another one."""
         late = time.monotonic() + _IDLE  # a process that is killed lets go of the connection just before its children
         while not self._told and not self._is_alone() and time.monotonic() < late:
             time.sleep(_SOON)

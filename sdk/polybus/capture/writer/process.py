@@ -39,7 +39,7 @@ _ATTEMPTS: Final = 2
 
 
 def possible() -> bool:
-    """Whether this platform and this program let a process be begun: a program that is one frozen file has no interpreter."""
+    """True where a process can be begun, on this platform and from this program: one frozen file has no interpreter."""
     return os.name == "posix" and sys.platform != "emscripten" and bool(sys.executable) and not getattr(sys, "frozen", False)
 
 
@@ -164,7 +164,7 @@ class WriterProcess:
         helper.send(packed.shipment())
 
     def _reported(self, said: list[int]) -> None:
-        """What the process says that it has done: together with those before it."""
+        """Takes the figures of the process, and adds those of the processes before it."""
         self.counts = Counts(*map(sum, zip(astuple(self._before), said, strict=True)))
         if self._gaps:
             with self._lock:
@@ -194,7 +194,7 @@ class WriterProcess:
             self._helper = helper
 
     def _count_lost(self, helper: Helper) -> None:
-        """What the one before had in its hands: rows, and what rows among them said is missing."""
+        """Counts as lost the rows that the process before had not written, and those that gaps among them stand for."""
         gaps, self._gaps = self._gaps, []
         rows = max(0, self.given - self._before.done - (helper.seq - self._seq))
         frames = max(0, rows - len(gaps))

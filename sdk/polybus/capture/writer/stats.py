@@ -1,4 +1,4 @@
-"""How much is written at a time, how often, and what a writer has done."""
+"""Sizes and times of batches, and the figures of a writer."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ FLUSH_SECONDS: Final = 0.1
 
 @define
 class Counts:
-    """What a writer has done so far."""
+    """Figures of a writer so far."""
 
     done: int = 0
     """Rows that it was given, and that are written or lost."""

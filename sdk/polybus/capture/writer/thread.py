@@ -36,7 +36,7 @@ class WriterThread:
 
     @property
     def counts(self) -> Counts:
-        """What is done."""
+        """Figures so far."""
         return self._writer.counts
 
     def open(self) -> None:

@@ -106,7 +106,7 @@ class Writer:
             raise CaptureError(f"cannot record to {self.path}: {error.strerror or error}") from error
 
     def _warm_up(self) -> None:
-        """What Arrow loads when it is first used takes longer than many batches: have it over before there is traffic."""
+        """Uses parts of Arrow for the first time, which takes longer than many batches, before there is traffic."""
         packed = Packer().pack([End(0, protocol="ubre"), 0, b"{}", None])
         batches = Batches("")
         frames, flags, _ = self._redaction.apply(batches.meet(packed), np.frombuffer(packed.ends, np.int32), frames_of(packed))
@@ -137,7 +137,7 @@ class Writer:
             self._give_up(packed, ends)
 
     def turn(self) -> None:
-        """What is due without new rows: say what is missing, seal what is old enough."""
+        """Does what is due without new rows: marks gaps, and seals segments that are old enough."""
         try:
             if not self._held_back():
                 self._say_what_is_missing(time.monotonic_ns())

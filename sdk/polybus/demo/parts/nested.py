@@ -17,13 +17,13 @@ from ..vehicle import VOLTAGE, Door, Move
 __all__ = ["PART", "NestedPart"]
 
 PAIRS = (("ubre", "uprotocol"), ("jrep", "csb"), ("csb", "ubre"))
-"""What the page and what the vehicle speaks."""
+"""Protocols of the page and of the vehicle."""
 READINGS = 64
 
 
 @define
 class Page:
-    """What an operator's page does: a client of the gateway, which speaks what the page does."""
+    """An operator's page: a client of the gateway, which speaks the protocol of the page."""
 
     bus: Bus
     vehicle: Child
@@ -41,7 +41,7 @@ class Page:
         return "the rear door went to 40 and 100 %; both were told, once"
 
     async def refusal(self) -> str:
-        """What the vehicle refuses arrives as it was said."""
+        """A refusal of the vehicle arrives with its code and text."""
         try:
             await self.bus.request("vehicle.door.move", Move("roof", 1), timeout=PATIENCE)
         except NotFound as error:

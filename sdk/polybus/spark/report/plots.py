@@ -111,7 +111,7 @@ def throughput(rows: Rows, width_ns: int) -> str:
 
 
 def histogram(rows: Rows) -> str:
-    """How many answers took how long; both axes are logarithmic."""
+    """Histogram of latencies; both axes are logarithmic."""
 
     def draw(axes: Any) -> None:
         lefts = [row["from_ns"] / 1e6 for row in rows]
@@ -145,7 +145,7 @@ def latency_over_time(rows: Rows, width_ns: int) -> str:
 
 
 def errors(rows: Rows) -> str:
-    """How many exchanges failed with which code."""
+    """Number of failed exchanges by code."""
     counts: dict[str, int] = {}
     for row in rows:
         name = f"{row['code_name'] or 'code'} ({row['code']})"

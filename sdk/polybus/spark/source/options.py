@@ -1,4 +1,4 @@
-"""What a user says to ``spark.read.format("polybus")``, checked."""
+"""Options of ``spark.read.format("polybus")``, checked."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["PLACES", "READABLE", "STREAMED", "Options", "nanoseconds", "seconds"
 READABLE: Final = ("events", "exchanges", "quarantine", "raw")
 STREAMED: Final = ("events", "raw")
 PLACES: Final = "places"
-"""What `Pipeline.stream` reads: how far each batch of the stream goes, in one row."""
+"""The table that `Pipeline.stream` reads: one row a batch of the stream, with its end."""
 KNOWN: Final = ("path", "table", "columns", "start", "end", "connection", "rowsperpartition", "maxrowspertrigger", "timeout")
 FIRST_NS: Final = 10**17
 """In 1973: a smaller number is one of seconds, of milliseconds or of microseconds, or a date without its dashes."""
@@ -26,7 +26,7 @@ FIRST_NS: Final = 10**17
 
 @attrs.frozen
 class Options:
-    """What was said to ``spark.read``."""
+    """Options of ``spark.read``."""
 
     path: str
     table: str = "events"

@@ -57,7 +57,7 @@ class Range:
 
 @attrs.frozen
 class Window:
-    """What of a capture is wanted.
+    """The part of a capture to read.
 
     Attributes:
         start_ns: Frames from here on, ns since 1970 UTC.
@@ -81,7 +81,7 @@ class Window:
 
     @property
     def columns(self) -> set[str]:
-        """Those that it is known by."""
+        """Columns that a window is told by."""
         times = self.start_ns is not None or self.end_ns is not None
         found = {"ts_ns"} if times else set[str]()
         return found if self.connection is None else found | {"conn_id"}
@@ -99,7 +99,7 @@ class Window:
 
 
 def reach(capture: Capture, start: Place, rows: int | None = None) -> Place:
-    """How far a capture can be read now.
+    """The end up to which a capture can be read now.
 
     A torn batch at the end of a segment that is still written is not there yet, and nothing beyond that segment is read:
     several recorders may share a folder. What is torn elsewhere is lost, and passed by.
@@ -135,7 +135,7 @@ def reach(capture: Capture, start: Place, rows: int | None = None) -> Place:
 
 
 def _is_written(capture: Capture, segment: Segment) -> bool:
-    """Whether a recorder has a segment open. Where that cannot be known, one that is not sealed is taken for such."""
+    """True if a recorder has a segment open. Where that cannot be known, one that is not sealed is taken for such."""
     if segment.sealed:
         return False
     if "://" in capture.path:

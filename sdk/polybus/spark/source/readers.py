@@ -1,4 +1,4 @@
-"""How tasks read a capture: at once, and as a stream.
+"""Readers of a capture for tasks: at once, and as a stream.
 
 What a task reads it also decodes, so frames never go through the JVM; whole Arrow batches are handed over, never rows
 (measured: 2 to 3 times the speed of rows).
@@ -39,7 +39,7 @@ __all__ = ["CaptureReader", "CaptureStreamReader", "FilteringReader"]
 
 
 class Piece(InputPartition):
-    """What one task reads; None for the whole capture."""
+    """The part for one task; None for the whole capture."""
 
     def __init__(self, piece: Range | None) -> None:
         super().__init__(None)
@@ -152,7 +152,7 @@ class CaptureStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadAllAvailable() if self.options.max_rows is None else ReadMaxRows(self.options.max_rows)
 
     def latestOffset(self, start: dict[str, int], limit: ReadLimit) -> dict[str, int]:
-        """How far it can be read now, within the limit but for one batch.
+        """The end up to which it can be read now, within the limit but for one batch.
 
         Raises:
             CaptureError: A segment is missing.

@@ -29,7 +29,7 @@ KNOWN: Final = ("path", "url", "idHeader", "run", "timeout")
 
 @attrs.define
 class Sent(WriterCommitMessage):
-    """What a task has published."""
+    """Publications of a task."""
 
     publications: int
 

@@ -13,7 +13,7 @@ from polybus.capture.schema import EVENTS, EXCHANGES, FRAMES, ORPHANS, QUARANTIN
 __all__ = ["SCHEMAS", "arrow_schema", "spark_schema"]
 
 _PLACES: Final = pa.schema([("segment", pa.int64()), ("batch", pa.int64()), ("offset", pa.int64())])
-"""How far a stream has come, for `Pipeline.stream`: a row a batch."""
+"""The progress of a stream, for `Pipeline.stream`: a row a batch."""
 SCHEMAS: Final = {
     "events": EVENTS,
     "quarantine": QUARANTINE,

@@ -1,4 +1,4 @@
-"""What Python workers of Spark do once in their lives."""
+"""Set-up of Python workers of Spark, once for each process."""
 
 from __future__ import annotations
 

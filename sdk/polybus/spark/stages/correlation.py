@@ -1,4 +1,4 @@
-"""Which answer belongs to which request: one window over the ordered events, no self-join, so the cost grows with the rows.
+"""Correlation of answers with requests: one window over the ordered events, no self-join, so the cost grows with the rows.
 
 An answer belongs to the newest request before it with the same key: connection, client behind a broker, direction and
 correlation id (into which the decoder has put CSB's action, since its ids have only 16 bits). Each row of the working table is
@@ -48,7 +48,7 @@ REMEMBERED: Final = "orphan-kept"
 """An orphan whose id is not new to the next request that has it."""
 ORPHANS: Final = (LOST, REMEMBERED)
 CARRIED: Final = (OPEN, REMEMBERED)
-"""What the next run begins with: of each key at most the newest turn, and only within the horizon of the recording's end."""
+"""Turns carried over to the next run: of each key at most the newest, and only within the horizon of the recording's end."""
 SILENT_NS: Final = 86_400_000_000_000
 """A recording that says nothing for a day while others are written has ended."""
 
@@ -79,7 +79,7 @@ LAST: Final = (
 
 @attrs.frozen
 class Correlated:
-    """What correlation makes of events.
+    """Result of the correlation of events.
 
     Attributes:
         exchanges: A row for each request, see `polybus.capture.schema.EXCHANGES`.
@@ -164,7 +164,7 @@ def _in_order() -> WindowSpec:
 
 
 def _compared(turns: DataFrame, patience: Patience) -> DataFrame:
-    """What each turn is, seen from the one before it with the same key."""
+    """Compares each turn with the one before it of the same key."""
     before = {name: F.lag(name).over(_in_order()) for name in ("last_mono_ns", "last_linger_ns", "last_is_request")}
     digest, subject = F.lag("last_digest").over(_in_order()), F.lag("last_subject").over(_in_order())
     allowed = F.lag("last_allowance_ns").over(_in_order())
@@ -229,7 +229,7 @@ def _folded(turns: DataFrame) -> DataFrame:
 
 
 def part_of(patience: Patience, end_ns: Column, silent_ns: Column, ended: Column) -> Column:
-    """What becomes of a folded turn: one of `FINAL`, `OPEN`, `LOST`, `REMEMBERED`.
+    """The part to which a folded turn belongs: one of `FINAL`, `OPEN`, `LOST`, `REMEMBERED`.
 
     Args:
         patience: How long an answer is waited for.

@@ -37,7 +37,7 @@ SAMPLES: Final = 100
 
 @attrs.define
 class Taken:
-    """What a task has done."""
+    """Result of a task."""
 
     frames: int = 0
     quarantined: int = 0

@@ -1,4 +1,4 @@
-"""What has been done so far: one file a run, and the last of them is the truth about the output.
+"""Manifests of the output: one file a run, and the last of them is the truth about it.
 
 A run writes files of its own, puts them in their places and then writes its manifest. Files that no manifest names belong to a
 run that was killed; the next one removes them. So each message is in the tables once, whatever happens to whoever writes them.
@@ -61,7 +61,7 @@ class Counts:
 
 @attrs.frozen
 class Manifest:
-    """What was there after a run.
+    """State of the output after a run.
 
     Attributes:
         run: Its number, from 1.
@@ -157,7 +157,7 @@ class Output:
 
     @property
     def provisional(self) -> int:
-        """How many of the exchanges the next run may replace."""
+        """Number of exchanges that the next run may replace."""
         return self.last.open_exchanges if self.last is not None else 0
 
     def files(self, table: str) -> list[str]:
@@ -168,7 +168,7 @@ class Output:
         return files
 
     def check(self, capture: str, settings: dict[str, Any]) -> None:
-        """Whether the next run may go on here.
+        """Check that the next run may go on here.
 
         Raises:
             CaptureError: The folder holds the results of another capture, or made with other settings.

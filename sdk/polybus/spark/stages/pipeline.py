@@ -31,7 +31,7 @@ REPORT: Final = "report.html"
 
 @attrs.frozen
 class Done:
-    """What a run has made.
+    """Result of a run.
 
     Attributes:
         out: The folder.
@@ -197,7 +197,7 @@ def _done(out: str, output: Output, added: Counts, metrics: dict[str, Any] | Non
 
 
 def _metrics_of(output: Output) -> dict[str, Any] | None:
-    """Those that are there, if they are of all runs."""
+    """The metrics that are there, if they are of all runs."""
     if not {METRICS, REPORT} <= set(output.storage.names()):
         return None
     try:
@@ -215,7 +215,7 @@ def check(
     end_ns: int | None = None,
     connection: str | None = None,
 ) -> None:
-    """Whether `Pipeline.run` could begin, asked before Spark is started.
+    """Check that `Pipeline.run` could begin, before Spark is started.
 
     Raises:
         CaptureError: It is no capture, or a segment is missing; `out` holds something else.

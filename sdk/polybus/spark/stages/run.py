@@ -125,7 +125,7 @@ class Step:
         return counts
 
     def _begin(self, last: Manifest | None) -> Place:
-        """Where the last run has stopped.
+        """The place at which the last run has stopped.
 
         Raises:
             CaptureError: There is another capture now in the place of that one.
@@ -141,25 +141,25 @@ class Step:
         return last.end
 
     def _recording(self, place: Place) -> str | None:
-        """Whose the segment of a place is; None where it is gone, or does not say."""
+        """The recording of the segment of a place; None where it is gone, or does not say."""
         for segment in self._capture.segments(complete=False):
             if segment.number == place.segment:
                 return self._capture.reader(segment).schema_metadata().get("capture_id")
         return None
 
     def _gone(self, start: Place) -> Taken:
-        """What retention has removed since the last run, and before it could be read: nobody knows how many frames."""
+        """Segments that retention has removed since the last run, before they could be read; the frames are not counted."""
         numbers = range(start.segment + 1, self._capture.segments()[0].number)
         losses = [{"segment": number, **attrs.asdict(Stretch(0, 0, 0))} for number in numbers[:SAMPLES]]
         return Taken(lost=len(numbers), losses=losses)
 
     def _is_all(self, end: Place) -> bool:
-        """Whether a place is the end of all that is there, also of what others write."""
+        """True for a place that is the end of all that is there, also of segments that other recorders write."""
         last = self._capture.segments(complete=False)[-1]
         return end.segment == last.number and reach(self._capture, end) == end
 
     def _carry(self, prefix: str, folded: str) -> tuple[str | None, set[str]]:
-        """What the next run begins with, None where there is nothing; and of which recordings that is."""
+        """Turns for the next run, None where there are none; and the recordings that they belong to."""
         files = [(part, name) for part in CARRIED for name in self.storage.files(f"{folded}/part={part}")]
         state, names = f"{STATE}/{prefix[:-1]}", set[str]()
         for part, name in files:
@@ -170,7 +170,7 @@ class Step:
         return (state if files else None), names
 
     def _forget(self, last: Manifest | None, staging: str) -> None:
-        """What the new manifest has replaced."""
+        """Remove the files that the new manifest has replaced."""
         for name in [*last.provisional, *([last.state] if last.state is not None else [])] if last is not None else []:
             self.storage.remove(name)
         self.storage.remove(staging)

@@ -1,4 +1,4 @@
-"""Where tables and manifests stand: a folder here, or wherever `pyarrow.fs` reaches."""
+"""Storage of tables and manifests: a folder on this machine, or any place that `pyarrow.fs` reaches."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ class Storage:
         return sorted(info.path[prefix:] for info in found if info.type == pafs.FileType.File)
 
     def rows(self, path: str) -> int:
-        """How many rows a Parquet file has.
+        """Number of rows of a Parquet file.
 
         Raises:
             OSError: It cannot be read.
@@ -108,7 +108,7 @@ class Storage:
         return int(pq.read_metadata(self.inside(path), filesystem=self._fs).num_rows)
 
     def values(self, path: str, column: str) -> set[Any]:
-        """What stands in a column of a Parquet file.
+        """Values of a column of a Parquet file.
 
         Raises:
             OSError: It cannot be read.
@@ -117,7 +117,7 @@ class Storage:
             return {value for rows in file.iter_batches(columns=[column]) for value in pc.unique(rows.column(0)).to_pylist()}
 
     def names(self) -> list[str]:
-        """What stands at the root."""
+        """Names at the root."""
         found = self._fs.get_file_info(pafs.FileSelector(self._root, allow_not_found=True))
         return sorted(info.base_name for info in found)
 

@@ -1,4 +1,4 @@
-"""How long an answer is waited for, and how long an id is remembered."""
+"""Timeouts: for an answer to come, and for an id to be forgotten."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ LONGEST_MS: Final = 100 * 366 * 86_400_000
 
 @attrs.frozen
 class Patience:
-    """How long an answer is waited for.
+    """Times for an answer to come, and for an id to be forgotten.
 
     Attributes:
         timeout: Seconds after which an answer is late, where the request has neither deadline nor ttl.

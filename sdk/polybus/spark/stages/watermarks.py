@@ -1,4 +1,4 @@
-"""How far each recording has come: on its own clock, which latencies are measured by, and on the wall's.
+"""Watermarks: the progress of each recording on its own clock, by which latencies are measured, and on the wall's.
 
 A recorder that was killed does not say that its recording is over, and its clock stands still. What it left open would be
 carried from run to run for good, with an entry here; the wall clock of the others shows that it has been silent for long.
@@ -16,7 +16,7 @@ from pyspark.sql import DataFrame, SparkSession
 __all__ = ["CLOCKS", "Clocks"]
 
 CLOCKS: Final = ("end_ns", "silent_ns", "ended")
-"""What `Clocks.table` says of each recording."""
+"""Columns of `Watermarks.table`, beside the recording."""
 
 
 @attrs.frozen

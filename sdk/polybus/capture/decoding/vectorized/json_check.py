@@ -87,7 +87,7 @@ def _doubtful(data: bytes, edges: Any, strange: Sequence[bytes]) -> set[int]:
 
 
 def _is_text(data: bytes, edges: Any) -> bool:
-    """Whether all is UTF-8, and no document begins within a letter."""
+    """True if all is UTF-8, and no document begins within a letter."""
     try:
         str(data, "utf-8")
     except UnicodeDecodeError:
