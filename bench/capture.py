@@ -18,8 +18,8 @@ from typing import Any
 import anyio
 
 from polybus import Bus, connect
-from polybus.capture import Recorder, make_recorder
-from polybus.capture.record.taps import FIELDS, MOST, End
+from polybus.capture import CaptureRecorder, make_recorder
+from polybus.capture.record.taps import FIELDS, MOST, RowHeader
 from polybus.capture.store.flags import DIRECTION_OUT
 from polybus.capture.writer.process import WriterProcess
 
@@ -27,7 +27,7 @@ ROUNDS = 5
 PROTOCOLS = ("ubre", "csb", "jrep", "uprotocol")
 
 
-def writer_time(recorder: Recorder) -> float:
+def writer_time(recorder: CaptureRecorder) -> float:
     """Seconds of processor time of the process that writes."""
     writer = recorder._writer
     if not isinstance(writer, WriterProcess) or writer.pid is None:
@@ -40,7 +40,7 @@ def tight(frames: int, redact: Any) -> tuple[float, float, int]:
     with tempfile.TemporaryDirectory() as folder:
         recorder = make_recorder(folder, redact=redact)
         recorder.open()
-        end = End(DIRECTION_OUT, "c-1", "127.0.0.1:9000", "ubre", "tcp", (), "{}")
+        end = RowHeader(DIRECTION_OUT, "c-1", "127.0.0.1:9000", "ubre", "tcp", (), "{}")
         some = [b'{"request":"user.get","id":"x%d","body":{"id":%d,"name":"Ann of the north"}}' % (n, n) for n in range(1000)]
         rows, clock, enough = recorder.rows, time.monotonic_ns, recorder.enough * FIELDS
         began, writer_began = time.process_time(), writer_time(recorder)
@@ -60,7 +60,7 @@ def tight(frames: int, redact: Any) -> tuple[float, float, int]:
         return frames / here, frames / (here + there), stats.frames
 
 
-async def written(recorder: Recorder) -> None:
+async def written(recorder: CaptureRecorder) -> None:
     """The writer's work belongs to what caused it."""
     while recorder.stats().waiting:  # noqa: ASYNC110  # another process writes, and tells nobody here
         await anyio.sleep(0.01)

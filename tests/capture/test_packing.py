@@ -9,14 +9,16 @@ from hypothesis import strategies as st
 
 from polybus.capture.record.gaps import Gap
 from polybus.capture.record.packing import HEAD, Packed, Packer, joined, size_of_body, unpacked
-from polybus.capture.record.taps import End, Ttl
+from polybus.capture.record.taps import RowHeader, Ttl
 from polybus.capture.schema import FRAMES
 from polybus.capture.store.batches import Batches, frames_of
 from polybus.capture.store.flags import FLAG_GAP_BEFORE
 
 
-def _connection(number: int) -> list[End]:
-    out = End(0, f"c-{number}", f"10.0.0.{number}", ("ubre", "csb")[number % 2], "tcp", ("t",) * (number % 3), "{}", number % 2)
+def _connection(number: int) -> list[RowHeader]:
+    out = RowHeader(
+        0, f"c-{number}", f"10.0.0.{number}", ("ubre", "csb")[number % 2], "tcp", ("t",) * (number % 3), "{}", number % 2
+    )
     incoming = out.saying(out.options)
     incoming.direction = 1
     return [out, incoming, out.saying('{"link":{"state":"open"}}')]
@@ -102,7 +104,7 @@ def test_a_gap_says_as_much_in_the_process_that_writes() -> None:
 def test_what_is_remembered_of_connections_is_bounded() -> None:
     packer, maker = Packer(), Batches("c")
     for number in range(300):
-        packed = packer.pack([field for place in range(30) for field in (End(0, f"{number}-{place}"), 0, b"", None)])
+        packed = packer.pack([field for place in range(30) for field in (RowHeader(0, f"{number}-{place}"), 0, b"", None)])
         known = maker.meet(packed)
         batch = maker.make(packed, frames_of(packed), None, 0, 0)
         assert batch.column("conn_id").to_pylist() == [f"{number}-{place}" for place in range(30)]

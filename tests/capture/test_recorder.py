@@ -29,18 +29,18 @@ import pytest
 
 from polybus import Backoff, Bus, LocalProtocolError, connect, sync
 from polybus._link.link import Link
-from polybus.capture import Capture, CaptureError, Recorder, Recording, decode, make_recorder
+from polybus.capture import Capture, CaptureError, CaptureRecorder, Recording, decode, make_recorder
 from polybus.capture.record.gaps import Gap
 from polybus.capture.record.packing import Packer
-from polybus.capture.record.row_buffer import Waiting
-from polybus.capture.record.taps import FIELDS, MOST, End
+from polybus.capture.record.row_buffer import RowBuffer
+from polybus.capture.record.taps import FIELDS, MOST, RowHeader
 from polybus.capture.schema import DIRECTION_IN, DIRECTION_OUT, FLAG_GAP_BEFORE, FLAG_REDACTED
 from polybus.capture.store.batches import Batches
 from polybus.capture.store.segments import SegmentWriter
 from polybus.capture.writer.process import WriterProcess
 from polybus.capture.writer.stats import BATCH_ROWS
 from polybus.capture.writer.thread import WriterThread
-from polybus.capture.writer.writer import Writer
+from polybus.capture.writer.writer import CaptureWriter
 from polybus.testing import pair
 from tests.capture.recording_process import HELD_BACK
 from tests.support import bounded, eventually, until
@@ -277,12 +277,14 @@ async def test_only_the_owner_may_look(tmp_path: Path) -> None:
 # -- limits --------------------------------------------------------------------------------------------------------------
 
 
-def _end() -> End:
-    return End(DIRECTION_OUT, "c-1", "peer", "ubre", "tcp", (), "{}")
+def _end() -> RowHeader:
+    return RowHeader(DIRECTION_OUT, "c-1", "peer", "ubre", "tcp", (), "{}")
 
 
 @contextmanager
-def _opened(folder: Path, *, apart: bool | None = None, segment_seconds: float = 60.0, **options: Any) -> Iterator[Recorder]:
+def _opened(
+    folder: Path, *, apart: bool | None = None, segment_seconds: float = 60.0, **options: Any
+) -> Iterator[CaptureRecorder]:
     recorder = make_recorder(folder, **options)
     recorder._settings["segment_seconds"] = segment_seconds
     if apart is not None:
@@ -438,15 +440,15 @@ def test_rows_that_cannot_be_packed_are_lost_and_marked(
 def test_a_mistake_between_batches_costs_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    seal, failed = Writer._seal, threading.Event()
+    seal, failed = CaptureWriter._seal, threading.Event()
 
-    def badly(self: Writer) -> None:
+    def badly(self: CaptureWriter) -> None:
         if not failed.is_set():
             failed.set()
             raise KeyError("a mistake")
         seal(self)
 
-    monkeypatch.setattr(Writer, "_seal", badly)
+    monkeypatch.setattr(CaptureWriter, "_seal", badly)
     with _opened(tmp_path, apart=False, segment_seconds=0.05) as recorder:
         recorder.take((_end(), 0, _frame(0), None))
         assert failed.wait(30)
@@ -455,7 +457,7 @@ def test_a_mistake_between_batches_costs_nothing(
     assert "it goes on" in caplog.text
 
 
-def _has_lost(recorder: Recorder, frames: int) -> bool:
+def _has_lost(recorder: CaptureRecorder, frames: int) -> bool:
     return recorder.stats().dropped == frames
 
 
@@ -733,7 +735,7 @@ def test_a_writer_that_is_dead_at_the_end_is_followed_by_one_that_says_so(tmp_pa
 
 
 def test_rows_that_are_taken_while_others_are_lost_do_not_change_what_is_said(tmp_path: Path) -> None:
-    waiting = Waiting(1 << 20)
+    waiting = RowBuffer(1 << 20)
     taken: list[Any] = []
     stopping = threading.Event()
 
@@ -787,12 +789,12 @@ def test_a_forked_child_does_not_keep_the_writer_waiting(tmp_path: Path) -> None
 @BOTH
 def test_a_forked_child_that_ends_leaves_the_recording_to_its_parent(apart: bool, tmp_path: Path) -> None:
     script = (
-        "import os, sys\nfrom polybus.capture import make_recorder\nfrom polybus.capture.record.taps import End\n"
+        "import os, sys\nfrom polybus.capture import make_recorder\nfrom polybus.capture.record.taps import RowHeader\n"
         "recorder = make_recorder(sys.argv[1])\nrecorder._apart = bool(int(sys.argv[2]))\nrecorder.open()\n"
-        "for number in range(3): recorder.take((End(0), number, b'x', None))\n"
+        "for number in range(3): recorder.take((RowHeader(0), number, b'x', None))\n"
         "if not os.fork(): sys.exit()\n"
         "assert not os.wait()[1]\n"
-        "for number in range(4): recorder.take((End(0), number, b'x', None))"
+        "for number in range(4): recorder.take((RowHeader(0), number, b'x', None))"
     )
     command = [sys.executable, "-W", "ignore::DeprecationWarning", "-c", script, str(tmp_path), str(int(apart))]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
@@ -818,9 +820,9 @@ def test_a_writer_that_another_one_follows_does_not_say_that_the_recording_is_ov
 @pytest.mark.native
 def test_a_program_that_ends_without_leaving_loses_nothing(tmp_path: Path) -> None:
     script = (
-        "import sys\nfrom polybus.capture import make_recorder\nfrom polybus.capture.record.taps import End\n"
+        "import sys\nfrom polybus.capture import make_recorder\nfrom polybus.capture.record.taps import RowHeader\n"
         "recorder = make_recorder(sys.argv[1])\nrecorder.open()\n"
-        "for number in range(900): recorder.take((End(0), number, b'x', None))"
+        "for number in range(900): recorder.take((RowHeader(0), number, b'x', None))"
     )
     subprocess.run([sys.executable, "-c", script, str(tmp_path)], check=True, timeout=60)
     assert len(_rows(tmp_path)) == 900
@@ -1021,15 +1023,15 @@ def test_a_task_that_is_cancelled_while_the_folder_is_looked_at_leaves_nothing(
     entering: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     looking, go_on, looked = threading.Event(), threading.Event(), threading.Event()
-    open_recorder = Recorder.open
+    open_recorder = CaptureRecorder.open
 
-    def slowly(self: Recorder) -> None:
+    def slowly(self: CaptureRecorder) -> None:
         looking.set()
         assert go_on.wait(30)
         open_recorder(self)
         looked.set()
 
-    monkeypatch.setattr(Recorder, "open", slowly)
+    monkeypatch.setattr(CaptureRecorder, "open", slowly)
 
     async def main() -> None:
         async with _server("ubre").serve("ubre+tcp://127.0.0.1:0") as listener:

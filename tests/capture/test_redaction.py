@@ -19,7 +19,7 @@ from polybus.capture.decoding.decoder import decode
 from polybus.capture.decoding.headers_only import headers_only
 from polybus.capture.record.redact_bytes import blank
 from polybus.capture.record.redaction import Redaction, redact_default
-from polybus.capture.record.taps import End
+from polybus.capture.record.taps import RowHeader
 from polybus.capture.schema import DIRECTION_OUT, FLAG_REDACTED, FLAG_TRUNCATED
 from polybus.message import Kind, Message
 from polybus.plugins.registry import find_protocol
@@ -150,7 +150,7 @@ def test_the_token_of_uprotocol_is_blanked(format: str) -> None:
     ],
 )
 def test_disguises_do_not_help(frame: bytes) -> None:
-    frames, flags, count = _applied(Redaction("default", bodies=True), End(DIRECTION_OUT, protocol="ubre"), [frame])
+    frames, flags, count = _applied(Redaction("default", bodies=True), RowHeader(DIRECTION_OUT, protocol="ubre"), [frame])
     assert _hidden(frames[0])
     assert len(frames[0]) == len(frame)
     assert (flags, count) == ([FLAG_REDACTED], 1)
@@ -158,7 +158,7 @@ def test_disguises_do_not_help(frame: bytes) -> None:
         json.loads(frames[0])
 
 
-def _applied(redaction: Redaction, end: End, frames: list[Any]) -> tuple[list[Any], list[int], int]:
+def _applied(redaction: Redaction, end: RowHeader, frames: list[Any]) -> tuple[list[Any], list[int], int]:
     """Frames, flags and how many were blanked."""
     found, flags, count = redaction.apply([end], np.zeros(len(frames), np.int32), pa.array(frames, pa.binary()))
     found.validate(full=True)
@@ -184,7 +184,7 @@ HIDDEN = base64.b64encode(b'{"password":"hunter2"}').decode()
 def test_the_base64_of_an_event_hides_nothing_however_it_is_written(event: str) -> None:
     other = b'{"id":"0","data_base64":"AAAA"}'
     given = [other, event.encode(), None, other]
-    frames, flags, count = _applied(Redaction("default", bodies=True), End(DIRECTION_OUT, protocol="uprotocol"), given)
+    frames, flags, count = _applied(Redaction("default", bodies=True), RowHeader(DIRECTION_OUT, protocol="uprotocol"), given)
     assert HIDDEN.encode() not in frames[1]
     assert b"hunter2" not in b"".join(base64.b64decode(part) for part in re.findall(rb'"([A-Za-z0-9+/=]{20,})"', frames[1]))
     assert (frames[0], frames[2:]) == (other, [None, other])
@@ -203,7 +203,7 @@ def test_the_base64_of_an_event_hides_nothing_however_it_is_written(event: str) 
 @pytest.mark.parametrize("front", [b"", b"\0\0\0\7"])
 def test_payload_encodings_of_csb_hide_nothing(encoding: int, payload: bytes, front: bytes) -> None:
     frame = front + bytes((0x10 | encoding, 0, 0, 7, 0, 1, 0, 1)) + payload
-    frames, _, _ = _applied(Redaction("default", bodies=True), End(DIRECTION_OUT, protocol="csb"), [frame])
+    frames, _, _ = _applied(Redaction("default", bodies=True), RowHeader(DIRECTION_OUT, protocol="csb"), [frame])
     assert _hidden(frames[0])
     options = '{"side": "broker-server"}' if front else "{}"
     assert decode(batch(row(0, protocol="csb", frame=frames[0], options=options))).quarantine.num_rows == 0
@@ -245,7 +245,7 @@ def test_any_bytes_can_be_looked_at(frame: bytes) -> None:
 @pytest.mark.parametrize("kind", [Kind.REQUEST, Kind.PUBLISH])
 def test_without_bodies_a_frame_still_says_what_it_is_for(protocol: str, options: dict[str, str], kind: Kind) -> None:
     frame = _frame(protocol, options, {"text": "anything at all"}, kind)
-    end = End(DIRECTION_OUT, protocol=protocol, options=json.dumps(options))
+    end = RowHeader(DIRECTION_OUT, protocol=protocol, options=json.dumps(options))
     frames, flags, _ = _applied(Redaction(None, bodies=False), end, [frame])
     assert flags == [FLAG_REDACTED]
     assert not any(b"anything" in shown for shown in _shown(frames[0]))
@@ -265,7 +265,7 @@ def test_a_function_of_the_application_decides_and_its_mistakes_leave_nothing(ca
         return frame.replace(b"joe", b"***")
 
     given = [b"hello joe", b"bad", None, b"fine"]
-    frames, flags, count = _applied(Redaction(redact, bodies=True), End(DIRECTION_OUT, protocol="ubre"), given)
+    frames, flags, count = _applied(Redaction(redact, bodies=True), RowHeader(DIRECTION_OUT, protocol="ubre"), given)
     assert frames == [b"hello ***", b"", None, b"fine"]
     assert flags == [FLAG_REDACTED, FLAG_REDACTED, 0, 0]
     assert count == 2
@@ -274,7 +274,7 @@ def test_a_function_of_the_application_decides_and_its_mistakes_leave_nothing(ca
 
 def test_a_frame_that_is_too_long_is_cut_and_says_so() -> None:
     given = [b"x" * 100, b"x" * 10, None]
-    frames, flags, count = _applied(Redaction(None, bodies=True, longest=10), End(DIRECTION_OUT, protocol="ubre"), given)
+    frames, flags, count = _applied(Redaction(None, bodies=True, longest=10), RowHeader(DIRECTION_OUT, protocol="ubre"), given)
     assert frames == [b"x" * 10, b"x" * 10, None]
     assert flags == [FLAG_TRUNCATED, 0, 0]
     assert count == 0
@@ -282,27 +282,29 @@ def test_a_frame_that_is_too_long_is_cut_and_says_so() -> None:
 
 def test_a_secret_that_begins_before_the_cut_is_not_seen() -> None:
     given = [b'{"publish":"a","body":{"password":"hunter2 and much more"}}']
-    frames, flags, _ = _applied(Redaction("default", bodies=True, longest=45), End(DIRECTION_OUT, protocol="ubre"), given)
+    frames, flags, _ = _applied(Redaction("default", bodies=True, longest=45), RowHeader(DIRECTION_OUT, protocol="ubre"), given)
     assert _hidden(frames[0])
     assert flags == [FLAG_TRUNCATED | FLAG_REDACTED]
 
 
 def test_base64_that_is_cut_hides_nothing() -> None:
     long = b'{"publish":"a","body":"%s"}' % base64.b64encode(b'{"password":"hunter2"}' + bytes(30))
-    frames, flags, _ = _applied(Redaction("default", bodies=True, longest=60), End(DIRECTION_OUT, protocol="ubre"), [long])
+    frames, flags, _ = _applied(
+        Redaction("default", bodies=True, longest=60), RowHeader(DIRECTION_OUT, protocol="ubre"), [long]
+    )
     assert _hidden(frames[0])
     assert flags == [FLAG_TRUNCATED | FLAG_REDACTED]
 
 
 def test_a_text_that_never_ends_does_not_hide_the_next_frame() -> None:
     given = [b'{"data_base64":"AAAA', b'"data_base64":"' + HIDDEN.encode() + b'"}']
-    frames, flags, _ = _applied(Redaction("default", bodies=True), End(DIRECTION_OUT, protocol="uprotocol"), given)
+    frames, flags, _ = _applied(Redaction("default", bodies=True), RowHeader(DIRECTION_OUT, protocol="uprotocol"), given)
     assert HIDDEN.encode() not in frames[1]
     assert flags == [0, FLAG_REDACTED]
 
 
 def test_frames_of_several_protocols_are_each_looked_at_in_their_own_way() -> None:
-    ends = [End(DIRECTION_OUT, protocol=protocol) for protocol in ("ubre", "uprotocol", "csb")]
+    ends = [RowHeader(DIRECTION_OUT, protocol=protocol) for protocol in ("ubre", "uprotocol", "csb")]
     secret = b'{"password":"hunter2"}'
     given = [
         b'{"n":1}',

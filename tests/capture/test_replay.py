@@ -17,8 +17,8 @@ import pytest
 
 from polybus import Bus, ConnectFailed, Context, Message, NotFound, connect
 from polybus.capture import Capture, CaptureError, Selection, decode, info, make_recorder, replay
-from polybus.capture.record.taps import End
-from polybus.capture.replaying.recorded_messages import said_by_clients
+from polybus.capture.record.taps import RowHeader
+from polybus.capture.replaying.recorded_messages import client_messages
 from polybus.capture.schema import DIRECTION_OUT, FLAG_GAP_BEFORE
 from polybus.capture.store.segments import SegmentWriter
 from polybus.message import Kind
@@ -122,7 +122,7 @@ def _write_requests(folder: Path, apart: float) -> None:
     """A capture of two requests, so many seconds apart."""
     recorder = make_recorder(folder)
     recorder.open()
-    end = End(DIRECTION_OUT, "c-1", "peer", "ubre", "tcp", (), "{}")
+    end = RowHeader(DIRECTION_OUT, "c-1", "peer", "ubre", "tcp", (), "{}")
     for number in (1, 2):
         frame = b'{"request":"user.get","id":"%d","body":{"n":%d}}' % (number, number)
         recorder.take((end, round(number * apart * 1e9), frame, None))
@@ -149,7 +149,7 @@ def _asks(seq: int, n: int, wall_s: float, own_s: float, **given: Any) -> dict[s
 
 def _said(folder: Path, selection: Selection | None = None) -> list[tuple[float, str, Any]]:
     """When what is said of which kind, with the number in it; seconds after the first."""
-    found = list(said_by_clients(Capture(folder), selection or Selection(), Counter()))
+    found = list(client_messages(Capture(folder), selection or Selection(), Counter()))
     return [
         (
             round((said.at - found[0].at) / 1e9, 3),
@@ -274,7 +274,7 @@ async def test_what_is_unsubscribed_is_unsubscribed_again(tmp_path: Path) -> Non
         report = await replay(Capture(tmp_path / "one"), url, speed=math.inf, record=str(tmp_path / "two"))
     assert report.said == {"subscribe": 1, "request": 2, "unsubscribe": 1}
     assert not report.skipped
-    said = [one.message.kind for one in said_by_clients(Capture(tmp_path / "two"), Selection(), Counter()) if one.message]
+    said = [one.message.kind for one in client_messages(Capture(tmp_path / "two"), Selection(), Counter()) if one.message]
     assert said == [Kind.SUBSCRIBE, Kind.REQUEST, Kind.UNSUBSCRIBE, Kind.REQUEST]
 
 
@@ -298,7 +298,7 @@ async def test_what_another_protocol_cannot_say_is_counted_as_not_said(tmp_path:
 def test_what_was_said_through_a_tunnel_is_not_said_to_the_server_itself(tmp_path: Path) -> None:
     _write(tmp_path / "one", 0, _asks(0, 1, 0, 0), _asks(1, 2, 1, 1, conn_id="c-2", tunnel=["plant.7"]))
     skipped = Counter[str]()
-    said = list(said_by_clients(Capture(tmp_path / "one"), Selection(), skipped))
+    said = list(client_messages(Capture(tmp_path / "one"), Selection(), skipped))
     assert [one.conn for one in said] == [("c-1", "")]
     assert skipped == {"tunnel": 1}
 

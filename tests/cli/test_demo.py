@@ -18,7 +18,7 @@ from polybus.demo.backend import SABOTAGE
 from polybus.demo.certificates import Certificate, with_openssl, with_trustme
 from polybus.demo.console import STEPS
 from polybus.demo.parts import all_rows, chosen_rows
-from polybus.demo.play import CheckFailed, NotHere, Row, RowRun, Workshop, check, play
+from polybus.demo.play import CheckFailed, DemoRow, NotHere, RowRun, Workshop, check, play
 from tests.cli.support import COMMAND
 
 BROKEN_STEPS = {
@@ -99,7 +99,7 @@ def test_a_back_end_that_misbehaves_is_seen_where_it_does(
     sabotage: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for module in (backend, console):  # here nothing is far away
-        monkeypatch.setattr(module, "PATIENCE", 4.0)
+        monkeypatch.setattr(module, "TIMEOUT", 4.0)
     assert run(["demo", "--json", "--only", "memory,json", "--sabotage", sabotage]) == 1
     assert _failed(json.loads(capsys.readouterr().out)) == BROKEN_STEPS[sabotage]
 
@@ -182,7 +182,7 @@ async def _skips(run: RowRun, workshop: Workshop) -> None:
 
 
 def _played(function: Any) -> RowRun:
-    run = RowRun.of(Row("some", "", "wire", ("good", "bad"), function))
+    run = RowRun.of(DemoRow("some", "", "wire", ("good", "bad"), function))
     anyio.run(play, [run])
     return run
 

@@ -23,7 +23,7 @@ import pyarrow.parquet as pq
 from polybus.capture import Capture, decode
 from polybus.capture.schema import EXCHANGES
 from polybus.spark.source.data_source import BusDataSource
-from polybus.spark.source.ranges import Window
+from polybus.spark.source.ranges import ReadWindow
 from polybus.spark.stages.manifest import Output
 from polybus.spark.stages.matching import exchanges
 from polybus.spark.stages.storage import Storage
@@ -138,7 +138,7 @@ def check(capture: Path, out: Path, sink: str) -> int:
     assert found.num_rows == true.num_rows, f"{found.num_rows} events of {true.num_rows}"
     assert found.cast(true.schema).equals(true.sort_by(order)), "the events are not those of the capture"
     if pairs is not None:
-        wanted = pa.Table.from_batches(list(exchanges(read, Window(), 30.0)), schema=EXCHANGES).sort_by("request_seq")
+        wanted = pa.Table.from_batches(list(exchanges(read, ReadWindow(), 30.0)), schema=EXCHANGES).sort_by("request_seq")
         assert pairs.select(EXCHANGES.names).sort_by("request_seq").cast(EXCHANGES).equals(wanted), "the pairs differ"
     return int(found.num_rows)
 

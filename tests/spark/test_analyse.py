@@ -15,8 +15,8 @@ from polybus.cli.analyse import _reason, _run, _say, _why
 from polybus.cli.app import run
 from polybus.spark import Done, Pipeline
 from polybus.spark.session import SparkUnavailable, check_java, start_session
-from polybus.spark.stages.ingest import Taken
-from polybus.spark.stages.manifest import Counts
+from polybus.spark.stages.ingest import IngestResult
+from polybus.spark.stages.manifest import RunCounts
 from polybus.spark.stages.run import _ended
 
 from ..capture import rows as frames
@@ -114,9 +114,9 @@ def test_with_the_end_of_a_recording_its_exchanges_are_settled(spark: SparkSessi
 
 
 def test_a_recording_that_goes_on_after_it_was_taken_for_over_is_not_over() -> None:
-    over, on = Taken(ends={"a": 1, "b": 1}, ended=["a"]), Taken(ends={"a": 2})
+    over, on = IngestResult(ends={"a": 1, "b": 1}, ended=["a"]), IngestResult(ends={"a": 2})
     assert _ended([]) == _ended([over, on]) == set()
-    assert _ended([on, over]) == _ended([over, Taken(ends={"b": 2})]) == {"a"}
+    assert _ended([on, over]) == _ended([over, IngestResult(ends={"b": 2})]) == {"a"}
 
 
 @pytest.mark.parametrize(
@@ -128,7 +128,7 @@ def test_people_are_told_how_many_exchanges_may_still_change(
 ) -> None:
     monkeypatch.setattr("sys.stdout.isatty", lambda: True)
     outcomes = {"ok": 4, "error": 0, "unanswered": 1}
-    total = Counts(frames=10, rowed=10, events=10, exchanges=5)
+    total = RunCounts(frames=10, rowed=10, events=10, exchanges=5)
     _say(Done("out", total, total, {"totals": {"outcomes": outcomes}}, "out/report.html", provisional), as_json=False)
     assert capsys.readouterr().out.splitlines() == [
         "10 frames: 10 messages, 0 quarantined, 0 empty",

@@ -12,13 +12,13 @@ from polybus.capture.schema import EXCHANGES
 from polybus.spark.stages import matching
 from polybus.spark.stages.correlation import correlate
 from polybus.spark.stages.matching import Matcher
-from polybus.spark.stages.timeouts import Patience
+from polybus.spark.stages.timeouts import MatchTimeouts
 
 from .stories import Story, table
 
 pytestmark = pytest.mark.spark
 
-PATIENCE = Patience(30.0, 100.0)
+TIMEOUTS = MatchTimeouts(30.0, 100.0)
 STEPS = [0, 0, 0.001, 1, 1, 10, 500, 29_999, 30_000, 30_001, 59_999, 100_000, 100_001, 300_000]
 """Milliseconds between two events: at, before and after what the timeouts and times to live below make a difference for."""
 RECORDINGS = 200
@@ -64,14 +64,14 @@ def _by_request(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 def test_both_correlations_give_the_same_exchanges_to_the_row(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(matching, "SWEEP", 20)  # exchanges are given out while others are open
     recordings = [_recording(seed) for seed in range(RECORDINGS)]
-    matcher, rows = Matcher(PATIENCE), list[dict[str, Any]]()
+    matcher, rows = Matcher(TIMEOUTS), list[dict[str, Any]]()
     for recording in recordings:
         for batch in table(recording).to_batches(max_chunksize=7):
             matcher.take(batch)
             rows += matcher.over()
     rows += matcher.over(all_of_it=True)
     found = _by_request([dict.fromkeys(EXCHANGES.names) | row for row in rows])
-    wanted = _by_request(correlate(spark.createDataFrame(table(*recordings)), PATIENCE).exchanges.toArrow().to_pylist())
+    wanted = _by_request(correlate(spark.createDataFrame(table(*recordings)), TIMEOUTS).exchanges.toArrow().to_pylist())
     for row in (*found, *wanted):
         row["request_time"] = None  # the one is a number, the other a time
     for one, other in zip(found, wanted, strict=True):

@@ -23,8 +23,8 @@ from polybus.spark.stages.correlation import (
     turns_of,
 )
 from polybus.spark.stages.matching import Matcher
-from polybus.spark.stages.timeouts import Patience
-from polybus.spark.stages.watermarks import CLOCKS, Clocks
+from polybus.spark.stages.timeouts import MatchTimeouts
+from polybus.spark.stages.watermarks import WATERMARK_COLUMNS, Watermarks
 
 from .stories import MS, START, Story, table
 
@@ -281,7 +281,7 @@ def _same(found: list[dict[str, Any]], pairs: tuple[Rows, Rows]) -> None:
 
 
 def test_one_event_after_the_other_gives_the_same_pairs(pairs: tuple[Rows, Rows]) -> None:
-    matcher = Matcher(Patience())
+    matcher = Matcher(MatchTimeouts())
     for batch in table(*_stories()).to_batches(max_chunksize=5):
         matcher.take(batch)
     _same(pa.Table.from_pylist(list(matcher.over(all_of_it=True)), schema=EXCHANGES).to_pylist(), pairs)
@@ -290,7 +290,7 @@ def test_one_event_after_the_other_gives_the_same_pairs(pairs: tuple[Rows, Rows]
 def test_runs_over_what_is_new_give_the_same_pairs_and_carry_a_turn_a_key(
     spark: SparkSession, pairs: tuple[Rows, Rows]
 ) -> None:
-    patience, stories = Patience(), list(_stories())
+    timeouts, stories = MatchTimeouts(), list(_stories())
     rows: list[dict[str, Any]] = []
     lost: list[tuple[str, int]] = []
     ends: dict[str, int] = {}
@@ -299,13 +299,13 @@ def test_runs_over_what_is_new_give_the_same_pairs_and_carry_a_turn_a_key(
         events = table(*(Story(story.name, story.events[first:last]) for story in stories))
         ends |= {story.name: story.events[:last][-1]["mono_ns"] for story in stories}
         new = spark.createDataFrame(events)
-        turns = turns_of(new, patience)
+        turns = turns_of(new, timeouts)
         if state is not None:
             turns = turns.unionByName(spark.createDataFrame(state, turns.schema))
-        folded = fold(turns, patience).join(Clocks(ends).table(spark, all_read=True), "capture_id", "left")
-        folded = folded.withColumn("part", part_of(patience, *map(F.col, CLOCKS)))
+        folded = fold(turns, timeouts).join(Watermarks(ends).table(spark, all_read=True), "capture_id", "left")
+        folded = folded.withColumn("part", part_of(timeouts, *map(F.col, WATERMARK_COLUMNS)))
         folded = spark.createDataFrame(folded.toArrow())
-        made = exchanges_of(folded, patience, F.col("end_ns"), "part").toArrow().to_pylist()
+        made = exchanges_of(folded, timeouts, F.col("end_ns"), "part").toArrow().to_pylist()
         rows += [row for row in made if row.pop("part") == FINAL or last == 99]
         orphans = orphans_of(new, folded.where(F.col("part").isin(*ORPHANS))).toArrow().to_pylist()
         lost += [(row["capture_id"], row["seq"]) for row in orphans]
@@ -321,10 +321,10 @@ def test_what_the_horizon_has_passed_is_not_carried(spark: SparkSession) -> None
     for number in range(5):
         story.answers(number, f"orphan {number}")
         story.asks(number, f"request {number}")
-    folded = fold(turns_of(spark.createDataFrame(table(story)), Patience()), Patience())
+    folded = fold(turns_of(spark.createDataFrame(table(story)), MatchTimeouts()), MatchTimeouts())
 
     def carried(end_ms: int) -> int:
-        part = part_of(Patience(), F.lit(end_ms * MS), F.lit(0), F.lit(False))
+        part = part_of(MatchTimeouts(), F.lit(end_ms * MS), F.lit(0), F.lit(False))
         return folded.where(part.isin(*CARRIED)).count()
 
     assert carried(300_003) == 4
@@ -340,10 +340,10 @@ def test_what_a_recording_left_that_others_have_outlived_is_not_carried(spark: S
     story.answers(4, "long", code=3)
     story.asks(5, "no answer")
     ends = 5 * MS
-    folded = fold(turns_of(spark.createDataFrame(table(story)), Patience()), Patience())
+    folded = fold(turns_of(spark.createDataFrame(table(story)), MatchTimeouts()), MatchTimeouts())
 
     def carried(silent_s: float, end_ns: int = ends, *, ended: bool = False) -> set[str]:
-        part = part_of(Patience(), F.lit(end_ns), F.lit(round(silent_s * 1000 * MS)), F.lit(ended))
+        part = part_of(MatchTimeouts(), F.lit(end_ns), F.lit(round(silent_s * 1000 * MS)), F.lit(ended))
         return {row["correlation_id"] for row in folded.where(part.isin(*CARRIED)).collect()}
 
     everything = {"answered", "orphan", "long", "no answer"}
@@ -359,15 +359,15 @@ def test_what_a_recording_left_that_others_have_outlived_is_not_carried(spark: S
 
 
 def test_a_recording_is_silent_while_others_go_on_and_all_of_it_is_read(spark: SparkSession) -> None:
-    clocks = Clocks({"one": 5, "two": 7}, {"one": 1000, "two": 1000}).later([Clocks({"two": 9}, {"two": 1600})])
+    clocks = Watermarks({"one": 5, "two": 7}, {"one": 1000, "two": 1000}).later([Watermarks({"two": 9}, {"two": 1600})])
     rows = {row["capture_id"]: (row["end_ns"], row["silent_ns"]) for row in clocks.table(spark, all_read=True).collect()}
     assert rows == {"one": (5, 600), "two": (9, 0)}
     assert {row["silent_ns"] for row in clocks.table(spark, all_read=False).collect()} == {0}
-    assert clocks.only({"one"}) == Clocks({"one": 5}, {"one": 1000})
+    assert clocks.only({"one"}) == Watermarks({"one": 5}, {"one": 1000})
     # As an older polybus has left it.
-    assert [row["silent_ns"] for row in Clocks({"one": 5}).table(spark, all_read=True).collect()] == [0]
+    assert [row["silent_ns"] for row in Watermarks({"one": 5}).table(spark, all_read=True).collect()] == [0]
 
 
 def test_a_horizon_shorter_than_the_timeout_is_refused() -> None:
     with pytest.raises(ValueError, match="shorter than timeout=30"):
-        Patience(timeout=30, horizon=10)
+        MatchTimeouts(timeout=30, horizon=10)

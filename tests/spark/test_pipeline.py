@@ -26,11 +26,11 @@ from polybus.spark import Done, Pipeline, load, nanoseconds
 from polybus.spark.report.metric_tables import METRICS
 from polybus.spark.report.metrics import _dead_letters
 from polybus.spark.source.data_source import BusDataSource
-from polybus.spark.source.ranges import Place, Range, Window
+from polybus.spark.source.ranges import Range, ReadPosition, ReadWindow
 from polybus.spark.source.tables import spark_schema
 from polybus.spark.stages import ingest
 from polybus.spark.stages.ingest import take
-from polybus.spark.stages.manifest import Counts, Output
+from polybus.spark.stages.manifest import Output, RunCounts
 from polybus.spark.stages.matching import exchanges as matched
 from polybus.spark.stages.pipeline import _metrics_of
 from polybus.spark.stages.storage import Storage
@@ -115,7 +115,7 @@ def test_running_again_changes_nothing(spark: SparkSession, recorded: Recorded) 
     before = {path: path.read_bytes() for path in recorded.out.rglob("*.*")}
     stages: list[str] = []
     again = Pipeline(spark, progress=stages.append).run(recorded.path, recorded.out)
-    assert again == attrs.evolve(recorded.done, added=Counts())
+    assert again == attrs.evolve(recorded.done, added=RunCounts())
     assert stages == [], "nothing is asked of Spark"
     assert {path: path.read_bytes() for path in recorded.out.rglob("*.*")} == before
 
@@ -128,7 +128,7 @@ def test_metrics_that_are_missing_or_not_of_the_last_run_are_made_anew(spark: Sp
     (out / "metrics.json").write_text('{"runs": 0}')
     (out / "report.html").write_text("of another day")
     again = pipeline.run(capture, out)
-    assert again.added == Counts()
+    assert again.added == RunCounts()
     assert again.metrics["counts"]["frames"] == made.frames
     assert (out / "report.html").read_text().startswith("<!doctype html>")
     assert _metrics_of(Output(Storage(out))) == again.metrics
@@ -269,10 +269,10 @@ def test_filters_are_taken_where_spark_hands_them_down(spark: SparkSession, reco
 
 
 def test_one_event_after_the_other_gives_the_same_pairs(spark: SparkSession, recorded: Recorded) -> None:
-    made = pa.Table.from_batches(list(matched(Capture(recorded.path), Window(), 30.0)), schema=EXCHANGES)
+    made = pa.Table.from_batches(list(matched(Capture(recorded.path), ReadWindow(), 30.0)), schema=EXCHANGES)
     assert made.sort_by("request_seq").equals(rows_of(spark, recorded.out, "exchanges").cast(EXCHANGES))
     begin, end = (recorded.made.table["ts_ns"][place].as_py() for place in (3000, 6000))
-    narrow = pa.Table.from_batches(list(matched(Capture(recorded.path), Window(begin, end, "cafe-2"), 30.0)))
+    narrow = pa.Table.from_batches(list(matched(Capture(recorded.path), ReadWindow(begin, end, "cafe-2"), 30.0)))
     asked = [row for row in made.to_pylist() if row["conn_id"] == "cafe-2" and begin <= row["request_time_ns"] < end]
     assert sorted(narrow["request_seq"].to_pylist()) == sorted(row["request_seq"] for row in asked) != []
 
@@ -291,9 +291,9 @@ def test_an_exchange_is_whole_if_it_was_asked_within_the_window(tmp_path: Path) 
     writer.write(frames.batch(said(0, 0, asks), said(1, 3, answers), said(2, 4, asks), said(3, 5, answers)), 0)
     writer.seal()
     for end in (begin + 2 * 10**9, begin + 4 * 10**9):
-        (found,) = [row for batch in matched(Capture(capture), Window(begin, end), 30.0) for row in batch.to_pylist()]
+        (found,) = [row for batch in matched(Capture(capture), ReadWindow(begin, end), 30.0) for row in batch.to_pylist()]
         assert (found["request_seq"], found["outcome"], found["latency_ms"]) == (0, "ok", 3000)
-    everything = matched(Capture(capture), Window(begin, 2**63 - 1), 30.0)
+    everything = matched(Capture(capture), ReadWindow(begin, 2**63 - 1), 30.0)
     assert sum(batch.num_rows for batch in everything) == 2
 
 
@@ -441,7 +441,7 @@ def test_that_frames_are_missing_is_said_also_of_a_single_connection(tmp_path: P
     writer = SegmentWriter(capture, 0)
     writer.write(frames.batch(frames.row(0, conn_id="c-2"), gap, frames.row(2)), 0)
     writer.seal()
-    done = take(str(capture), Storage(tmp_path / "out"), "staging", Range(Place(), None), Window(connection="c-1"))
+    done = take(str(capture), Storage(tmp_path / "out"), "staging", Range(ReadPosition(), None), ReadWindow(connection="c-1"))
     assert (done.frames, done.gaps) == (1, 1)
 
 
@@ -454,7 +454,7 @@ def test_large_rows_do_not_wait_until_they_are_many(tmp_path: Path, monkeypatch:
     writer.seal()
     monkeypatch.setattr(concat, "BYTES_AT_ONCE", 1)
     monkeypatch.setattr(ingest, "BYTES_AT_ONCE", 8000)
-    done = take(str(capture), Storage(tmp_path / "out"), "staging", Range(Place(), None), Window())
+    done = take(str(capture), Storage(tmp_path / "out"), "staging", Range(ReadPosition(), None), ReadWindow())
     assert [pq.ParquetFile(tmp_path / "out" / name).num_row_groups for _, name in done.files] == [2]
 
 

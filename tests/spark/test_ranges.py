@@ -12,7 +12,7 @@ import pytest
 
 from polybus.capture.store.reader import Capture
 from polybus.spark.source import ranges
-from polybus.spark.source.ranges import Place, Range, RangeReader, Window, plan
+from polybus.spark.source.ranges import Range, RangeReader, ReadPosition, ReadWindow, plan
 from polybus.spark.source.worker_setup import settle
 
 from ..capture.generator import traffic
@@ -30,7 +30,7 @@ def test_the_pieces_of_a_segment_are_about_alike_and_hold_all_rows_once(
     monkeypatch.setattr(ranges, "SCAN", 0)
     made = traffic(3_000)
     path = made.write(tmp_path, rows=100, segment_batches=16)
-    pieces = plan(Capture(path), Place(), rows=rows)
+    pieces = plan(Capture(path), ReadPosition(), rows=rows)
     found = [
         [rows for batch in RangeReader(str(path), piece, ["seq"]).batches() for rows in batch["seq"].to_pylist()]
         for piece in pieces
@@ -45,10 +45,10 @@ def test_the_pieces_of_a_segment_are_about_alike_and_hold_all_rows_once(
 def test_the_pieces_between_two_places_are_those_batches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ranges, "SCAN", 0)
     path = traffic(1_000).write(tmp_path, rows=100, segment_batches=16)
-    pieces = plan(Capture(path), Place(0, 0), Place(0, 3), rows=200)
+    pieces = plan(Capture(path), ReadPosition(0, 0), ReadPosition(0, 3), rows=200)
     assert [(piece.start.batch, piece.stop) for piece in pieces] == [(0, 2), (2, 3)]
-    assert plan(Capture(path), Place(0, 3), Place(0, 3)) == []
-    assert [type(piece) for piece in plan(Capture(path), Place(0, 1))] == [Range]
+    assert plan(Capture(path), ReadPosition(0, 3), ReadPosition(0, 3)) == []
+    assert [type(piece) for piece in plan(Capture(path), ReadPosition(0, 1))] == [Range]
 
 
 @pytest.mark.parametrize("connection", [None, "cafe-2"])
@@ -60,7 +60,7 @@ def test_a_window_may_be_bounded_by_time_at_both_ends_and_by_a_connection(
     rows = traffic(1_000).table.combine_chunks().to_batches()[0]
     times = rows.column("ts_ns").to_pylist()
     begin, until = (None if place is None else times[place] for place in (start, end))
-    found = Window(begin, until, connection).of(rows)
+    found = ReadWindow(begin, until, connection).of(rows)
     wanted = [
         row
         for row in rows.to_pylist()

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from .decoding.decoder import Decoded as Decoded
     from .decoding.decoder import decode as decode
     from .errors import CaptureError as CaptureError
-    from .record.recorder import Recorder as Recorder
+    from .record.recorder import CaptureRecorder as CaptureRecorder
     from .record.recording import make_recorder as make_recorder
     from .record.redaction import redact_default as redact_default
     from .replaying.player import Replayed as Replayed
@@ -36,7 +36,7 @@ __all__ = [
     "Decoded",
     "Info",
     "Position",
-    "Recorder",
+    "CaptureRecorder",
     "RecorderStats",
     "Recording",
     "Recovered",
@@ -60,7 +60,7 @@ _HOMES = {
     "CaptureError": ".errors",
     "Decoded": ".decoding.decoder",
     "Position": ".store.reader",
-    "Recorder": ".record.recorder",
+    "CaptureRecorder": ".record.recorder",
     "RecorderStats": "..plugins.recording",
     "Recording": ".._bus.recording",
     "decode": ".decoding.decoder",

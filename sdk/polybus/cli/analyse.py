@@ -61,7 +61,7 @@ def analyse(
     # Before the ten seconds that Spark takes to start.
     spark.check(capture, out, **window)
     with ExitStack() as stack:
-        shown = stack.enter_context(_Shown(as_json))
+        shown = stack.enter_context(_StageProgress(as_json))
         stack.enter_context(_quiet())
         session = stack.enter_context(running_session(spark, master, brief=_is_little(capture)))
         pipeline = spark.Pipeline(session, timeout=timeout, strict=strict, progress=shown.stage)
@@ -186,7 +186,7 @@ def running_session(spark: Any, master: str, *, brief: bool) -> Iterator[SparkSe
                 session.stop()
 
 
-class _Shown:
+class _StageProgress:
     """A bar for each stage, where a human looks."""
 
     def __init__(self, as_json: bool) -> None:
@@ -196,7 +196,7 @@ class _Shown:
         self._task: TaskID | None = None
         self._over = threading.Event()
 
-    def __enter__(self) -> _Shown:
+    def __enter__(self) -> _StageProgress:
         self._bars.start()
         self.stage("start")
         return self

@@ -16,7 +16,7 @@ from rich.text import Text
 from ..demo.backend import SABOTAGE
 from ..demo.parts import all_rows, chosen_rows
 from ..demo.play import Outcome, RowRun, play
-from .demo_report import Story
+from .demo_report import DemoReport
 from .options import json_line
 from .problems import UsageError
 
@@ -58,37 +58,37 @@ def demo(
     if only is not None and not only.replace(",", " ").strip():
         raise UsageError(f"--only {only!r} names nothing: for example --only tcp,unix; without it everything is played")
     runs = [RowRun.of(row) for row in chosen_rows(all_rows(), (only or "").split(","))]
-    story = Story.begin(report, wanted=bool(report) or not only)
+    demo_report = DemoReport.begin(report, wanted=bool(report) or not only)
     begin = perf_counter()
     if as_json:
-        anyio.run(play, runs, sabotage, None, story.record)
+        anyio.run(play, runs, sabotage, None, demo_report.record)
         seconds = perf_counter() - begin
-        story.tell()
-        print(json_line(_result(runs, seconds) | story.as_json(), pretty=True), flush=True)
+        demo_report.analyse()
+        print(json_line(_result(runs, seconds) | demo_report.as_json(), pretty=True), flush=True)
     else:
-        _play_live(runs, sabotage, begin, story)
+        _play_live(runs, sabotage, begin, demo_report)
     if not all(run.ok for run in runs):
         raise typer.Exit(1)
 
 
-def _play_live(runs: list[RowRun], sabotage: str, begin: float, story: Story) -> None:
+def _play_live(runs: list[RowRun], sabotage: str, begin: float, demo_report: DemoReport) -> None:
     console = Console()
     if console.is_terminal:
         view = Live(get_renderable=lambda: _progress(runs), console=console, refresh_per_second=10, transient=True)
         with view:
-            anyio.run(play, runs, sabotage, None, story.record)
+            anyio.run(play, runs, sabotage, None, demo_report.record)
     else:
-        anyio.run(play, runs, sabotage, None, story.record)
+        anyio.run(play, runs, sabotage, None, demo_report.record)
     for group in _groups(runs):
         console.print(_summary(group))
         console.print(_legend(_steps(group)), soft_wrap=True)
     for line in _remarks(runs):
         console.print(line, highlight=False, soft_wrap=True)
     console.print(_verdict(runs, perf_counter() - begin))
-    if story.wanted:
+    if demo_report.wanted:
         with console.status("Spark looks at what was recorded"):
-            story.tell()
-        for said in story.lines():
+            demo_report.analyse()
+        for said in demo_report.lines():
             console.print(said, highlight=False, soft_wrap=True)
 
 

@@ -14,11 +14,11 @@ from .problems import PeerError, UsageError
 if TYPE_CHECKING:
     from ..spark import Done
 
-__all__ = ["Story"]
+__all__ = ["DemoReport"]
 
 
 @define
-class Story:
+class DemoReport:
     """The recording of a demo and what comes of it."""
 
     wanted: bool
@@ -29,7 +29,7 @@ class Story:
     done: Done | None = None
 
     @classmethod
-    def begin(cls, folder: str, *, wanted: bool) -> Story:
+    def begin(cls, folder: str, *, wanted: bool) -> DemoReport:
         """Before the demo: whether it is worth recording.
 
         Args:
@@ -50,7 +50,7 @@ class Story:
             raise UsageError(f"--report {folder}: there is something in it; name a new folder")
         return cls(True, place / "capture")
 
-    def tell(self) -> None:
+    def analyse(self) -> None:
         """Analyse what was recorded."""
         if self.record is None:
             return

@@ -11,7 +11,7 @@ from attrs import asdict
 
 from .._validation import without_password
 from ..plugins.registry import resolve_url
-from .doctor_steps import Examination, Step
+from .doctor_steps import DoctorStep, Examination
 from .options import Ca, Header, finite, headers_of, json_line, parse_body, parse_subject, trust_of
 from .problems import PeerError, UsageError
 from .show import Printer
@@ -65,11 +65,11 @@ def _result(examination: Examination) -> dict[str, Any]:
     }
 
 
-def _show(steps: list[Step]) -> None:
+def _show(steps: list[DoctorStep]) -> None:
     rows = [(_MARKS[step.outcome][0], step.name, _milliseconds(step), step.detail) for step in steps]
     Printer().table(("", "step", "time", "what was seen"), rows, [_MARKS[step.outcome][1] for step in steps])
     sys.stdout.flush()
 
 
-def _milliseconds(step: Step) -> str:
+def _milliseconds(step: DoctorStep) -> str:
     return "" if step.seconds is None else f"{step.seconds * 1000:.1f} ms"

@@ -25,7 +25,7 @@ from ..transports._stream.wire import plain_reason
 from . import hints
 from .problems import for_shell
 
-__all__ = ["Examination", "Outcome", "Step"]
+__all__ = ["Examination", "Outcome", "DoctorStep"]
 
 Outcome: TypeAlias = Literal["ok", "failed", "not reached"]
 
@@ -45,7 +45,7 @@ _PORTS = {"ws": 80, "http": 80, "wss": 443, "https": 443}
 
 
 @define
-class Step:
+class DoctorStep:
     """One step, and what came of it."""
 
     name: str
@@ -87,10 +87,10 @@ class Examination:
         self._headers = headers
         self._tls = tls
         self._plan = self._planned()
-        self.steps: list[Step] = [Step(name) for name in self._plan]
+        self.steps: list[DoctorStep] = [DoctorStep(name) for name in self._plan]
 
     @property
-    def failed(self) -> Step | None:
+    def failed(self) -> DoctorStep | None:
         """The step that did not hold, if there is one."""
         return next((step for step in self.steps if step.outcome == "failed"), None)
 

@@ -15,17 +15,17 @@ import anyio
 from .. import Bus, Channel, Context, Limits, NotFound, Peer, Unavailable, connect, run
 from ..events import HandlerFailed
 from .children import leave_with_parent
-from .play import PATIENCE, REFUSALS, STEP_SECONDS
+from .play import REFUSALS, STEP_SECONDS, TIMEOUT
 from .vocabulary import (
     FLOOD,
     LEVEL,
     SECRET,
     Announcement,
-    Counters,
     Flood,
     GetLevel,
     Level,
-    Reading,
+    PlantCounters,
+    SensorReading,
     SensorStatus,
     Tail,
 )
@@ -96,11 +96,11 @@ class Backend:
         litres = query.tank * 10.5
         return Level(query.tank, -litres if self.sabotage == "lies" else litres)
 
-    async def tail(self, query: Tail) -> AsyncIterator[Reading]:
+    async def tail(self, query: Tail) -> AsyncIterator[SensorReading]:
         """A stream."""
         for number in range(query.count):
             if not (self.sabotage == "gaps" and number == 7):
-                yield Reading(query.sensor, number, math.sin(number))
+                yield SensorReading(query.sensor, number, math.sin(number))
 
     async def mix(self, doses: Channel[float, float]) -> None:
         """A channel: each dose is answered with the sum so far, the end with the sum of all."""
@@ -120,7 +120,7 @@ class Backend:
         try:
             if self.sabotage == "stubborn":
                 with anyio.CancelScope(shield=True):
-                    await anyio.sleep(PATIENCE + 1)  # longer than anybody looks
+                    await anyio.sleep(TIMEOUT + 1)  # longer than anybody looks
             await anyio.sleep(60)
         except anyio.get_cancelled_exc_class():
             self.cancelled += 1
@@ -133,7 +133,7 @@ class Backend:
         self.started += 1
         while ctx.bus.ready:  # noqa: ASYNC110  # there is no event for it
             await anyio.sleep(0.01)
-        with anyio.move_on_after(PATIENCE / 2):
+        with anyio.move_on_after(TIMEOUT / 2):
             while ctx.bus.stats().refused < refused + REFUSALS:  # noqa: ASYNC110  # nor for this
                 await anyio.sleep(0.01)
         return "all tanks closed"
@@ -144,7 +144,7 @@ class Backend:
 
     # -- publications ----------------------------------------------------------------------------------------------------
 
-    async def reading(self, sensor: str, body: Reading) -> None:
+    async def reading(self, sensor: str, body: SensorReading) -> None:
         """The sensors publish."""
         self.readings += 1
         self.last_reading = body.number
@@ -170,11 +170,11 @@ class Backend:
 
     async def calibrate(self, offset: float) -> float:
         """Asks a client."""
-        return await self._sensors.request("calibrate", offset, timeout=PATIENCE, returns=float)
+        return await self._sensors.request("calibrate", offset, timeout=TIMEOUT, returns=float)
 
     async def sensor_status(self) -> SensorStatus:
         """Asks a client."""
-        return await self._sensors.request("status", timeout=PATIENCE, returns=SensorStatus)
+        return await self._sensors.request("status", timeout=TIMEOUT, returns=SensorStatus)
 
     @property
     def _sensors(self) -> Peer:
@@ -184,14 +184,14 @@ class Backend:
 
     # -- itself ----------------------------------------------------------------------------------------------------------
 
-    async def counters(self) -> Counters:
+    async def counters(self) -> PlantCounters:
         """Counters of the back end, with the ids of failures as a log would have them."""
         with anyio.move_on_after(0):  # only what has happened by now
             async for event in self._events:
                 if isinstance(event, HandlerFailed):
                     self.failures.append(event.error_id)
         stats = self.bus.stats()
-        return Counters(
+        return PlantCounters(
             self.instance,
             self.started,
             self.cancelled,
@@ -206,10 +206,10 @@ class Backend:
 async def _behind(bus: Bus, url: str) -> None:
     """As `polybus.run`, but the clients come from a broker."""
     with anyio.open_signal_receiver(signal.SIGTERM) as signals:
-        async with connect(url, bus=bus, wait=PATIENCE):
+        async with connect(url, bus=bus, wait=TIMEOUT):
             print(f"serving {url}", flush=True)
             await anext(aiter(signals))
-            await bus.drain(PATIENCE)
+            await bus.drain(TIMEOUT)
 
 
 def main() -> None:
@@ -234,7 +234,7 @@ def main() -> None:
 
         serve(Backend(arguments.sabotage).bus, arguments.url)
         return
-    run(Backend(arguments.sabotage).bus, arguments.url, drain=PATIENCE, tls=tls)
+    run(Backend(arguments.sabotage).bus, arguments.url, drain=TIMEOUT, tls=tls)
 
 
 if __name__ == "__main__":

@@ -31,8 +31,20 @@ from .. import (
 )
 from .backend import OUTBOX
 from .plants import Plant, make_plant
-from .play import PATIENCE, REFUSALS, NotHere, RowRun, Workshop, check
-from .vocabulary import FLOOD, LEVEL, SECRET, Announcement, Counters, Flood, GetLevel, Level, Reading, SensorStatus, Tail
+from .play import REFUSALS, TIMEOUT, NotHere, RowRun, Workshop, check
+from .vocabulary import (
+    FLOOD,
+    LEVEL,
+    SECRET,
+    Announcement,
+    Flood,
+    GetLevel,
+    Level,
+    PlantCounters,
+    SensorReading,
+    SensorStatus,
+    Tail,
+)
 
 __all__ = ["STEPS", "Console", "play_row"]
 
@@ -56,13 +68,13 @@ class Console:
     bus: Bus
     plant: Plant
 
-    async def counters(self) -> Counters:
+    async def counters(self) -> PlantCounters:
         """Counters of the back end."""
-        return await self.bus.request("plant.counters", timeout=PATIENCE, returns=Counters)
+        return await self.bus.request("plant.counters", timeout=TIMEOUT, returns=PlantCounters)
 
-    async def until(self, holds: Callable[[Counters], bool], text: str) -> Counters:
+    async def until(self, holds: Callable[[PlantCounters], bool], text: str) -> PlantCounters:
         """Ask the back end until its counters are so."""
-        with anyio.move_on_after(PATIENCE):
+        with anyio.move_on_after(TIMEOUT):
             while True:
                 counters = await self.counters()
                 if holds(counters):
@@ -75,18 +87,18 @@ class Console:
 
     async def requests(self) -> str:
         """Many requests at once; each gets the answer to its own question, as an object of the right type."""
-        replies = [self.bus.request(LEVEL, GetLevel(tank), timeout=PATIENCE) for tank in range(REQUESTS)]
+        replies = [self.bus.request(LEVEL, GetLevel(tank), timeout=TIMEOUT) for tank in range(REQUESTS)]
         levels = [await reply for reply in reversed(replies)][::-1]
         expected = [Level(tank, tank * 10.5) for tank in range(REQUESTS)]
         wrong = next(((want, have) for want, have in zip(expected, levels, strict=True) if want != have), None)
         check(wrong is None, f"expected {wrong and wrong[0]}, got {wrong and wrong[1]}")
-        error = await _raised(NotFound, self.bus.request(LEVEL, GetLevel(100), timeout=PATIENCE))
+        error = await _raised(NotFound, self.bus.request(LEVEL, GetLevel(100), timeout=TIMEOUT))
         check(error.text == "there is no tank 100", f"the text of NotFound is {error.text!r}")
         return f"{REQUESTS} typed answers, awaited in reverse order; tank 100 is NotFound"
 
     async def ask_back(self) -> str:
         """The server asks one of its clients, while it answers another."""
-        answer = await self.bus.request("sensors.calibrate", 1.25, timeout=PATIENCE, returns=float)
+        answer = await self.bus.request("sensors.calibrate", 1.25, timeout=TIMEOUT, returns=float)
         check(answer == 2.5, f"calibrating with 1.25 gave {answer}, not 2.5")
         return "console -> back end -> sensors and back"
 
@@ -96,8 +108,8 @@ class Console:
         """The sensors publish to the back end, which passes on to whoever subscribed: to each what it asked for, in order."""
         async with connect(self.plant.url, tls=self.plant.tls, backoff=BACKOFF) as second:
             async with (
-                self.bus.subscribe("reading.*", returns=Reading) as all_readings,
-                second.subscribe("reading.temperature", returns=Reading) as temperatures,
+                self.bus.subscribe("reading.*", returns=SensorReading) as all_readings,
+                second.subscribe("reading.temperature", returns=SensorReading) as temperatures,
             ):
                 both = await _take(all_readings, 12)
                 one = await _take(temperatures, 6)
@@ -111,7 +123,7 @@ class Console:
     async def slow_consumer(self) -> str:
         """A slow subscriber loses the oldest and no more; every other one gets everything; no memory grows."""
         async with self.bus.subscribe("flood.>", queue=QUEUE, when_full="drop_oldest") as unread:
-            await self.bus.request(FLOOD, Flood(200, 10), timeout=PATIENCE)
+            await self.bus.request(FLOOD, Flood(200, 10), timeout=TIMEOUT)
             kept = [message.body["number"] for message in await _take(unread, QUEUE)]
         check(kept == list(range(200 - QUEUE, 200)), f"a queue of {QUEUE} kept {kept}")
         check(unread.dropped == 200 - QUEUE, f"{unread.dropped} counted as dropped")
@@ -127,7 +139,7 @@ class Console:
         try:
             async with self.bus.subscribe("flood.>", queue=BATCH.count) as everything:
                 for _ in range(MOST_BATCHES):
-                    published += await self.bus.request(FLOOD, BATCH, timeout=PATIENCE)
+                    published += await self.bus.request(FLOOD, BATCH, timeout=TIMEOUT)
                     numbers = [message.body["number"] for message in await _take(everything, BATCH.count)]
                     check(numbers == list(range(BATCH.count)), "another subscriber missed something")
                     now = await self.counters()
@@ -140,7 +152,7 @@ class Console:
         check(most <= OUTBOX, f"{most} messages were kept, {OUTBOX} are allowed")
         # The question to the sensors takes a place in the full outbox itself: counted afterwards.
         got = dropped = 0
-        with anyio.move_on_after(PATIENCE):
+        with anyio.move_on_after(TIMEOUT):
             while got + dropped != published:
                 got = (await self._sensor_status()).floods - had.floods
                 dropped = (await self.counters()).dropped - before.dropped
@@ -148,16 +160,16 @@ class Console:
         return f"process stopped: of {published} it got {got}, {dropped} were dropped and counted"
 
     async def _sensor_status(self) -> SensorStatus:
-        return await self.bus.request("sensors.status", timeout=PATIENCE, returns=SensorStatus)
+        return await self.bus.request("sensors.status", timeout=TIMEOUT, returns=SensorStatus)
 
     # -- streams and channels --------------------------------------------------------------------------------------------
 
     async def stream(self) -> str:
         """Many answers, in order, faster than they are read; and one that is left half way."""
-        async with self.bus.stream("history.tail", Tail("pressure", ITEMS), returns=Reading) as readings:
+        async with self.bus.stream("history.tail", Tail("pressure", ITEMS), returns=SensorReading) as readings:
             numbers = [reading.number async for reading in readings]
         check(numbers == list(range(ITEMS)), f"{len(numbers)} items of {ITEMS}, or not in order")
-        async with self.bus.stream("history.tail", Tail("pressure", 1_000_000), returns=Reading) as readings:
+        async with self.bus.stream("history.tail", Tail("pressure", 1_000_000), returns=SensorReading) as readings:
             async for reading in readings:
                 if reading.number == 9:
                     break
@@ -180,7 +192,7 @@ class Console:
 
     async def failing_handler(self) -> str:
         """The asker gets an error id that the back end knows, and nothing else of the exception."""
-        error = await _raised(RemoteError, self.bus.request("batch.break", timeout=PATIENCE))
+        error = await _raised(RemoteError, self.bus.request("batch.break", timeout=TIMEOUT))
         check(error.code is Code.INTERNAL, f"the code is {error.code.name}")
         shown = f"{error!s} {error!r} {error.detail!r} {error.reason!r}"
         check(SECRET not in shown and "RuntimeError" not in shown, f"the answer leaks: {error}")
@@ -203,11 +215,11 @@ class Console:
         )
         return f"gave up after {seconds:g} s; the handler was cancelled"
 
-    async def _overdue(self, before: Counters) -> float:
+    async def _overdue(self, before: PlantCounters) -> float:
         """Let a request run into its deadline while its handler runs. Gives the seconds that it had."""
         for seconds in DEADLINES:
             error = await _raised(DeadlineExceeded, self.bus.request("report.slow", timeout=seconds))
-            check(error.elapsed < seconds + PATIENCE, f"it took {error.elapsed:.2f} s in place of {seconds:g} s")
+            check(error.elapsed < seconds + TIMEOUT, f"it took {error.elapsed:.2f} s in place of {seconds:g} s")
             if (await self.counters()).started > before.started:
                 return seconds
         check(False, f"the handler did not even start within {DEADLINES[-1]:g} s")
@@ -215,10 +227,10 @@ class Console:
 
     async def forbidden(self) -> str:
         """`authorize` decides about each request, and about each publication even of a wildcard."""
-        error = await _raised(Forbidden, self.bus.request("admin.open_vault", timeout=PATIENCE))
+        error = await _raised(Forbidden, self.bus.request("admin.open_vault", timeout=TIMEOUT))
         check(SECRET not in str(error), "the refusal tells the secret")
         async with self.bus.subscribe(">") as everything:
-            await self.bus.request("plant.announce", "shift ends", timeout=PATIENCE)
+            await self.bus.request("plant.announce", "shift ends", timeout=TIMEOUT)
             async for message in everything:
                 check(not str(message.subject).startswith("admin."), f"{message.subject} was delivered")
                 if message.subject == "plant.announcement":
@@ -231,7 +243,7 @@ class Console:
         reconnects = self.bus.stats().reconnects
         async with (
             self.bus.subscribe("plant.announcement", returns=Announcement) as announcements,
-            self.bus.subscribe("reading.*", returns=Reading, queue=QUEUE, when_full="drop_oldest") as readings,
+            self.bus.subscribe("reading.*", returns=SensorReading, queue=QUEUE, when_full="drop_oldest") as readings,
         ):
             pending: Reply[object] = self.bus.request("report.slow", timeout=60)
             await self.until(lambda now: now.started == before.started + 1, "the handler did not start")
@@ -244,7 +256,7 @@ class Console:
             # More than one is no fault: the socket of a dying process may take a connection for a moment.
             check(self.bus.stats().reconnects > reconnects, "no reconnect was counted")
             for text in ("first", "second"):
-                await self.bus.request("plant.announce", text, timeout=PATIENCE)
+                await self.bus.request("plant.announce", text, timeout=TIMEOUT)
             heard = [message.body for message in await _take(announcements, 2)]
             check(
                 heard == [Announcement(text, after.instance) for text in ("first", "second")],
@@ -255,9 +267,9 @@ class Console:
                 pass
         return f"{how}; pending request: Disconnected; subscriptions are back, publications flow, none twice"
 
-    async def _counters_again(self) -> Counters:
+    async def _counters_again(self) -> PlantCounters:
         """Waits in the outbox until the link is back. Behind a broker the first connection may find no server there yet."""
-        with anyio.fail_after(PATIENCE):
+        with anyio.fail_after(TIMEOUT):
             while True:
                 try:
                     return await self.counters()
@@ -267,13 +279,13 @@ class Console:
     async def drain(self) -> str:
         """The back end leaves in order: it finishes what it has begun and takes nothing new."""
         before = await self.counters()
-        last = self.bus.request("report.last", timeout=PATIENCE)
+        last = self.bus.request("report.last", timeout=TIMEOUT)
         await self.until(lambda now: now.started == before.started + 1, "the handler did not start")
         self.plant.drain()
         refused = 0
         while refused < REFUSALS and not last.done():
             try:
-                await self.bus.request(LEVEL, GetLevel(1), timeout=PATIENCE)
+                await self.bus.request(LEVEL, GetLevel(1), timeout=TIMEOUT)
             except Unavailable:
                 refused += 1
             except Disconnected:
@@ -338,10 +350,10 @@ async def _raised(kind: type[T], reply: Awaitable[Any]) -> T:
 async def _take(subscription: Subscription, count: int) -> list[Message]:
     """The next publications."""
     taken: list[Message] = []
-    with anyio.move_on_after(PATIENCE):
+    with anyio.move_on_after(TIMEOUT):
         async for message in subscription:
             taken.append(message)
             if len(taken) == count:
                 return taken
-    check(False, f"{len(taken)} of {count} publications of {subscription.pattern!r} came in {PATIENCE:g} s")
+    check(False, f"{len(taken)} of {count} publications of {subscription.pattern!r} came in {TIMEOUT:g} s")
     raise AssertionError

@@ -16,7 +16,7 @@ import anyio.abc
 from ..plugins.registry import find_transport
 from .backend import Backend
 from .children import Child, DemoError
-from .play import PATIENCE, NotHere, Workshop
+from .play import TIMEOUT, NotHere, Workshop
 from .sensors import Sensors
 
 __all__ = ["AnsweringPlant", "BrokeredPlant", "MemoryPlant", "Plant", "ProcessPlant", "make_plant"]
@@ -226,7 +226,7 @@ class MemoryPlant:
         self._group = await anyio.create_task_group().__aenter__()
         ready = anyio.Event()
         self._group.start_soon(Sensors().run, self.url, None, ready.set)
-        with anyio.fail_after(PATIENCE):
+        with anyio.fail_after(TIMEOUT):
             await ready.wait()
         return self
 
@@ -255,7 +255,7 @@ class MemoryPlant:
         self._group.start_soon(self._drain, self._backend)
 
     async def _drain(self, backend: Backend) -> None:
-        await backend.bus.drain(PATIENCE)
+        await backend.bus.drain(TIMEOUT)
         self._drained.set()
 
     async def left(self) -> str:

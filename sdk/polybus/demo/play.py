@@ -17,13 +17,13 @@ from attrs import define, field, frozen
 from .certificates import Certificate, make_certificate
 
 __all__ = [
-    "PATIENCE",
+    "TIMEOUT",
     "REFUSALS",
     "CheckFailed",
     "NotHere",
     "Outcome",
-    "Part",
-    "Row",
+    "DemoPart",
+    "DemoRow",
     "RowRun",
     "StepRun",
     "Workshop",
@@ -33,11 +33,11 @@ __all__ = [
 
 Outcome: TypeAlias = Literal["waiting", "running", "ok", "failed", "not here"]
 
-PATIENCE = 12.0
+TIMEOUT = 12.0
 """Seconds in which something that must happen at the other side has to be seen. On a busy machine two may be gone at once."""
 REFUSALS = 3
 """Requests that a plant refuses before it closes: the first may be one of its sensors', or a link's own."""
-STEP_SECONDS = 4 * PATIENCE
+STEP_SECONDS = 4 * TIMEOUT
 ROW_SECONDS = 3 * STEP_SECONDS
 """Bounds for when things go wrong; when they do not, a row takes two or three seconds. All rows together have none."""
 
@@ -61,7 +61,7 @@ def check(holds: object, text: str) -> None:
 
 
 @frozen
-class Row:
+class DemoRow:
     """One wire: the words by which ``--only`` finds it, and how its steps are run."""
 
     protocol: str
@@ -76,10 +76,10 @@ class Row:
         return " ".join(word for word in (self.protocol, self.variant, self.transport) if word)
 
 
-class Part(Protocol):
+class DemoPart(Protocol):
     """The rows of a protocol in the demo; `polybus.demo.parts` lists them."""
 
-    def rows(self) -> Sequence[Row]:
+    def rows(self) -> Sequence[DemoRow]:
         """Its wires."""
         ...
 
@@ -98,7 +98,7 @@ class StepRun:
 class RowRun:
     """One row while it is played and afterwards."""
 
-    row: Row
+    row: DemoRow
     steps: dict[str, StepRun]
     not_here: str = ""
     """Why the whole row cannot be played on this machine."""
@@ -109,7 +109,7 @@ class RowRun:
     received: int = 0
 
     @classmethod
-    def of(cls, row: Row) -> RowRun:
+    def of(cls, row: DemoRow) -> RowRun:
         """Before it begins."""
         return cls(row, {name: StepRun(name) for name in row.steps})
 

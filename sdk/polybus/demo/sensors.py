@@ -15,8 +15,8 @@ import anyio
 from .. import Backoff, Bus, BusError
 from ..events import LinkUp
 from .children import leave_with_parent
-from .play import PATIENCE
-from .vocabulary import Reading, SensorStatus
+from .play import TIMEOUT
+from .vocabulary import SensorReading, SensorStatus
 
 __all__ = ["BACKOFF", "Sensors"]
 
@@ -53,19 +53,19 @@ class Sensors:
         """Publish until cancelled. `ready` is called when the back end knows us."""
         async with self.bus.connect(url, tls=tls, backoff=BACKOFF), anyio.create_task_group() as group:
             group.start_soon(self._sign_on_again)
-            await self.bus.request("sensors.sign_on", timeout=PATIENCE)
+            await self.bus.request("sensors.sign_on", timeout=TIMEOUT)
             ready()
             while True:
                 self.number += 1
                 for sensor in SENSORS:
-                    await self.bus.publish(f"reading.{sensor}", Reading(sensor, self.number, math.sin(self.number)))
+                    await self.bus.publish(f"reading.{sensor}", SensorReading(sensor, self.number, math.sin(self.number)))
                 await anyio.sleep(PACE)
 
     async def _sign_on_again(self) -> None:
         async for event in self.bus.events():
             if isinstance(event, LinkUp) and event.again:
                 try:
-                    await self.bus.request("sensors.sign_on", timeout=PATIENCE)
+                    await self.bus.request("sensors.sign_on", timeout=TIMEOUT)
                 except BusError:
                     continue  # lost again: the next LinkUp follows
 

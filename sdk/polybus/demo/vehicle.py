@@ -13,7 +13,7 @@ from attrs import evolve, frozen
 from .. import Bus, NotFound
 from .children import leave_with_parent
 
-__all__ = ["VOLTAGE", "Door", "Move", "Vehicle", "main"]
+__all__ = ["VOLTAGE", "VehicleDoor", "Move", "Vehicle", "main"]
 
 VOLTAGE = 0x00010001
 """The action of the diagnostics that tells the voltage of a battery."""
@@ -28,7 +28,7 @@ class Move:
 
 
 @frozen
-class Door:
+class VehicleDoor:
     """The position of a door."""
 
     door: str
@@ -39,7 +39,7 @@ class Vehicle:
     """The doors, and the diagnostics inside."""
 
     def __init__(self) -> None:
-        self._doors = {name: Door(name, 0) for name in ("front left", "front right", "rear")}
+        self._doors = {name: VehicleDoor(name, 0) for name in ("front left", "front right", "rear")}
         self.diagnostics: Bus = Bus()
         self.diagnostics.handle(VOLTAGE)(self._voltage)
         self.diagnostics.handle("leave")(self._leave)
@@ -47,7 +47,7 @@ class Vehicle:
         self.bus.handle("door.move")(self._move)
         self.bus.handle_tunnels("diagnostics", self.diagnostics, protocol="csb")
 
-    async def _move(self, body: Move) -> Door:
+    async def _move(self, body: Move) -> VehicleDoor:
         door = self._doors.get(body.door)
         if door is None:
             raise NotFound(f"this vehicle has no {body.door} door")

@@ -11,11 +11,11 @@ __all__ = [
     "LEVEL",
     "SECRET",
     "Announcement",
-    "Counters",
+    "PlantCounters",
     "Flood",
     "GetLevel",
     "Level",
-    "Reading",
+    "SensorReading",
     "SensorStatus",
     "Tail",
 ]
@@ -40,7 +40,7 @@ class Level:
 
 
 @frozen
-class Reading:
+class SensorReading:
     """A sensor publishes it, numbered without gaps."""
 
     sensor: str
@@ -81,7 +81,7 @@ class SensorStatus:
 
 
 @frozen
-class Counters:
+class PlantCounters:
     """Counters of the back end. `instance` is another one after each start."""
 
     instance: str

@@ -6,7 +6,7 @@ from urllib.parse import urlsplit
 
 from .._bus.bus import Bus
 from ..plugins.registry import resolve_url
-from .play import PATIENCE
+from .play import TIMEOUT
 
 __all__ = ["serve"]
 
@@ -21,4 +21,4 @@ def serve(bus: Bus, url: str) -> None:
     place = urlsplit(address)
     app = FastAPI()
     attach(app, bus, place.path, adapter)
-    run(app, host=place.hostname or "127.0.0.1", port=place.port or 0, drain=PATIENCE, log_level="warning")
+    run(app, host=place.hostname or "127.0.0.1", port=place.port or 0, drain=TIMEOUT, log_level="warning")

@@ -8,7 +8,7 @@ from typing import Any, Final
 import attrs
 
 from ..store.flags import DIRECTION_OUT, FLAG_GAP_BEFORE
-from .taps import End
+from .taps import RowHeader
 
 __all__ = ["RETENTION", "Gap", "Missing"]
 
@@ -16,7 +16,7 @@ RETENTION: Final = "retention"
 """Of frames that were removed for their age, or for the size of all."""
 
 
-class Gap(End):
+class Gap(RowHeader):
     """The end of a row that says that frames are missing before it.
 
     Args:
@@ -55,9 +55,9 @@ class Missing:
     def of(cls, options: str | None) -> Missing:
         """By the options of the row, whoever has written them."""
         try:
-            said = json.loads(options or "")
-            what, frames = said["gap"], said["frames"]
-            segments = [number for number in said.get("segments", []) if isinstance(number, int)]
+            facts = json.loads(options or "")
+            what, frames = facts["gap"], facts["frames"]
+            segments = [number for number in facts.get("segments", []) if isinstance(number, int)]
             if isinstance(what, str) and isinstance(frames, int):
                 return cls(what, frames, tuple(segments))
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError):

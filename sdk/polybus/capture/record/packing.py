@@ -14,7 +14,7 @@ from typing import Any, Final, TypeAlias
 from attrs import frozen
 
 from .gaps import Gap
-from .taps import FIELDS, End, Ttl
+from .taps import FIELDS, RowHeader, Ttl
 
 __all__ = ["END", "HEAD", "Packed", "Packer", "joined", "size_of_body", "unpacked"]
 
@@ -51,7 +51,7 @@ class Packed:
     asked: Numbers
     ttls: array[float] | memoryview[float]
     known: int
-    new: Sequence[End]
+    new: Sequence[RowHeader]
 
     def __len__(self) -> int:
         return len(self.ends)
@@ -67,7 +67,7 @@ class Packer:
     """Packs rows, and numbers their ends."""
 
     def __init__(self) -> None:
-        self._numbers: dict[End, int] = {}
+        self._numbers: dict[RowHeader, int] = {}
 
     def pack(self, flat: list[Any]) -> Packed:
         """Rows as they wait: four fields each, one after the other."""
@@ -91,7 +91,7 @@ class Packer:
             new,
         )
 
-    def _number(self, ends: list[End]) -> tuple[int, list[End]]:
+    def _number(self, ends: list[RowHeader]) -> tuple[int, list[RowHeader]]:
         numbers = self._numbers
         new = [end for end in dict.fromkeys(ends) if end not in numbers]
         if len(numbers) + len(new) > _MOST_ENDS:
@@ -141,11 +141,11 @@ def unpacked(head: tuple[int, ...], body: memoryview) -> Packed:
     )
 
 
-def _end(facts: list[Any]) -> End:
+def _end(facts: list[Any]) -> RowHeader:
     gap, *common = facts
-    end = End.__new__(Gap if gap else End)
+    end = RowHeader.__new__(Gap if gap else RowHeader)
     common[5] = tuple(common[5])
-    End.__init__(end, *common)
+    RowHeader.__init__(end, *common)
     if isinstance(end, Gap):
         end.what, end.frames = gap
     return end

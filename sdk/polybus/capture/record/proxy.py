@@ -28,7 +28,7 @@ from ...plugins import (
     TransportFeatures,
 )
 from ...plugins.registry import find_reader, join_url, resolve_url
-from .recorder import Recorder
+from .recorder import CaptureRecorder
 
 __all__ = ["RecordingProxy"]
 
@@ -86,8 +86,8 @@ class RecordingProxy:
         LocalProtocolError: Other machines could reach it.
     """
 
-    def __init__(self, url: str, recorder: Recorder, listen: str, *, insecure: bool = False) -> None:
-        self.recorder: Recorder = recorder
+    def __init__(self, url: str, recorder: CaptureRecorder, listen: str, *, insecure: bool = False) -> None:
+        self.recorder: CaptureRecorder = recorder
         self._adapter, self._there, self._target = resolve_url(url)
         self._connector = self._there.connector(self._target)
         self._reads = find_reader(self._adapter.name, self._adapter.url_options)  # a proxy refuses nothing

@@ -20,15 +20,15 @@ from ...errors import LocalProtocolError
 from ...plugins.recording import RecorderStats
 from ..errors import CaptureError
 from ..writer.process import WriterProcess, possible
-from .row_buffer import Waiting
-from .taps import Row, Tap
+from .row_buffer import RowBuffer
+from .taps import ConnectionTap, RecordedFrame
 
 if TYPE_CHECKING:
     from ...plugins import ProtocolAdapter, Transport
     from ..writer.thread import WriterThread
     from .redaction import Redact
 
-__all__ = ["Recorder"]
+__all__ = ["CaptureRecorder"]
 
 logger: logging.Logger = logging.getLogger("polybus.capture")
 
@@ -36,7 +36,7 @@ _PATIENCE: Final = 10.0
 """Seconds that `close` waits for the disk. Then the writer goes on by itself."""
 
 
-class Recorder:
+class CaptureRecorder:
     """Writes the frames of links to a folder.
 
     Args:
@@ -81,7 +81,7 @@ class Recorder:
             "metadata": dict(metadata or {}),
         }
         self._apart: bool = apart if apart is not None else possible() and not callable(redact)
-        self._waiting = Waiting(frame_bytes)
+        self._waiting = RowBuffer(frame_bytes)
         self.rows: list[Any] = self._waiting.rows
         """The rows that wait to be written: their fields, one after the other. Only links append."""
         self._writer: WriterProcess | WriterThread | None = None
@@ -94,7 +94,7 @@ class Recorder:
 
     # -- for links: on the event loop ------------------------------------------------------------------------------------
 
-    def tap(self, adapter: ProtocolAdapter, transport: Transport, *, opened: bool) -> Tap:
+    def tap(self, adapter: ProtocolAdapter, transport: Transport, *, opened: bool) -> ConnectionTap:
         """Record a connection.
 
         Args:
@@ -103,7 +103,7 @@ class Recorder:
             opened: Whether this side has dialled.
         """
         self._connections += 1
-        return Tap(self, adapter, transport, f"{self.capture_id[-8:]}-{self._connections}", opened=opened)
+        return ConnectionTap(self, adapter, transport, f"{self.capture_id[-8:]}-{self._connections}", opened=opened)
 
     @property
     def enough(self) -> int:
@@ -115,7 +115,7 @@ class Recorder:
         if self._writer is not None:
             self._writer.wake()
 
-    def take(self, row: Row) -> None:
+    def take(self, row: RecordedFrame) -> None:
         """Take a row if there is room for it, else count it."""
         self._waiting.take(row, room=not self._stopping)
         if len(self._waiting) % self.enough == 0:

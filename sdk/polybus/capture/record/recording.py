@@ -10,7 +10,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Literal
 
 from ...errors import Unsupported
-from .recorder import Recorder
+from .recorder import CaptureRecorder
 
 if TYPE_CHECKING:
     from .redaction import Redact
@@ -28,7 +28,7 @@ def make_recorder(
     bodies: bool = True,
     redact: Redact | Literal["default"] | None = "default",
     source: str | None = None,
-) -> Recorder:
+) -> CaptureRecorder:
     """A recorder, not open yet.
 
     Raises:
@@ -52,7 +52,7 @@ def make_recorder(
     for module in ("pyarrow", "numpy"):  # loaded where it is written, which may be another process
         if not _installed(module):
             raise ImportError(f"captures need {module}: pip install 'polybus[capture]'", name=module)
-    return Recorder(
+    return CaptureRecorder(
         path,
         max_bytes=max_bytes,
         max_age=seconds,

@@ -16,7 +16,7 @@ from ..decoding.headers_only import headers_only
 from ..schema import FLAG_REDACTED, FLAG_TRUNCATED
 from ..store.compute import pc
 from .redact_bytes import SUSPECT, SUSPECT_EVENT, blank
-from .taps import End
+from .taps import RowHeader
 
 __all__ = ["Redact", "Redaction", "redact_default"]
 
@@ -64,7 +64,7 @@ class Redaction:
         self._longest = longest
         self._failed = False
 
-    def apply(self, ends: Sequence[End], numbers: Int32s, frames: pa.Array) -> tuple[pa.Array, Int32s | None, int]:
+    def apply(self, ends: Sequence[RowHeader], numbers: Int32s, frames: pa.Array) -> tuple[pa.Array, Int32s | None, int]:
         """The bytes to write of some frames, the flags to add to each (None for nothing), and the number of blanked frames.
 
         Args:
@@ -89,11 +89,11 @@ class Redaction:
     def _changed(
         self,
         rows: Iterable[int],
-        ends: Sequence[End],
+        ends: Sequence[RowHeader],
         numbers: Int32s,
         frames: pa.Array,
         flags: Int32s,
-        change: Callable[[End, bytes], bytes],
+        change: Callable[[RowHeader, bytes], bytes],
     ) -> pa.Array:
         made: dict[int, bytes] = {}
         for row in rows:
@@ -135,7 +135,7 @@ def _with(frames: pa.Array, made: dict[int, bytes]) -> pa.Array:
     return pc.replace_with_mask(frames, pa.array(mask), pa.array([made[row] for row in rows], pa.binary()))
 
 
-def suspicious(ends: Sequence[End], numbers: Int32s, frames: pa.Array) -> Iterable[int]:
+def suspicious(ends: Sequence[RowHeader], numbers: Int32s, frames: pa.Array) -> Iterable[int]:
     """The rows worth a look, found by an expression that runs over all bytes once, in Arrow."""
     of: dict[str, list[int]] = {}
     for number in np.flatnonzero(np.bincount(numbers)).tolist():

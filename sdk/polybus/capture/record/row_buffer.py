@@ -9,9 +9,9 @@ from typing import Any, Final
 
 from .gaps import Gap
 from .packing import Packed, Packer
-from .taps import FIELDS, MOST, SMALL, Row
+from .taps import FIELDS, MOST, SMALL, RecordedFrame
 
-__all__ = ["Waiting"]
+__all__ = ["RowBuffer"]
 
 logger: logging.Logger = logging.getLogger("polybus.capture")
 
@@ -19,7 +19,7 @@ _MOST_LARGE: Final = 64 << 20
 """Bytes of larger frames that may wait."""
 
 
-class Waiting:
+class RowBuffer:
     """A list with bounds: what there is no room for is dropped and counted, and a row says so where it is missing.
 
     Args:
@@ -45,7 +45,7 @@ class Waiting:
     def __len__(self) -> int:
         return len(self.rows) // FIELDS
 
-    def take(self, row: Row, *, room: bool) -> None:
+    def take(self, row: RecordedFrame, *, room: bool) -> None:
         """Take a row if there is room for it, else count it."""
         end, time_ns, frame, ttl = row
         if frame is not None and len(frame) > self._longest:

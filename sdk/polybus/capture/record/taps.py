@@ -18,25 +18,25 @@ from ..store.flags import DIRECTION_IN, DIRECTION_OUT
 
 if TYPE_CHECKING:
     from ...plugins import Closed, Receiver
-    from .recorder import Recorder
+    from .recorder import CaptureRecorder
 
 __all__ = [
     "FIELDS",
     "MOST",
     "SMALL",
-    "End",
+    "RowHeader",
     "RecordedReceiver",
     "RecordedSession",
     "RecordedTransport",
-    "Row",
-    "Tap",
+    "RecordedFrame",
+    "ConnectionTap",
     "Ttl",
 ]
 
 _REQUEST: Final = Kind.REQUEST
 
 
-class End:
+class RowHeader:
     """One direction of one connection, or something that is said about it: what all its rows have in common."""
 
     __slots__ = ("conn_id", "direction", "flags", "options", "peer", "protocol", "role", "transport", "tunnel")
@@ -68,15 +68,15 @@ class End:
         common = [self.conn_id, self.peer, self.protocol, self.transport, self.tunnel, self.options, self.role, self.flags]
         return [None, self.direction, *common]
 
-    def saying(self, options: str) -> End:
+    def saying(self, options: str) -> RowHeader:
         """The same connection, with other options."""
-        return End(
+        return RowHeader(
             self.direction, self.conn_id, self.peer, self.protocol, self.transport, self.tunnel, options, self.role, self.flags
         )
 
 
 Ttl: TypeAlias = "float | tuple[float | None, ...] | None"
-Row: TypeAlias = "tuple[End, int, bytes | None, Ttl]"
+RecordedFrame: TypeAlias = "tuple[RowHeader, int, bytes | None, Ttl]"
 """A recorded frame: its end, the monotonic clock, the bytes, the seconds for which its requests are waited for."""
 FIELDS: Final = 4
 """Rows wait as one flat list, four entries for each: a million tuples would keep the garbage collector busy."""
@@ -103,18 +103,18 @@ def tunnels_of(transport: Any) -> tuple[str, ...]:
     return tuple(names)
 
 
-class Tap:
+class ConnectionTap:
     """One connection of a link that is recorded.
 
     Attributes:
         recorder: Who records it.
     """
 
-    def __init__(self, recorder: Recorder, adapter: Any, transport: Any, conn_id: str, *, opened: bool) -> None:
-        self.recorder: Recorder = recorder
+    def __init__(self, recorder: CaptureRecorder, adapter: Any, transport: Any, conn_id: str, *, opened: bool) -> None:
+        self.recorder: CaptureRecorder = recorder
         options = options_of(adapter)
         self._options = options
-        self._outgoing = End(
+        self._outgoing = RowHeader(
             DIRECTION_OUT,
             conn_id,
             transport.address,
@@ -160,7 +160,7 @@ class Tap:
         """A function that records an outgoing frame and hands it on, for connections without a session."""
         return self._writing(self._outgoing, hand_on, None)
 
-    def _writing(self, end: End, hand_on: Callable[..., Any], asked: list[Ttl] | None) -> Callable[..., None]:
+    def _writing(self, end: RowHeader, hand_on: Callable[..., Any], asked: list[Ttl] | None) -> Callable[..., None]:
         """A function that writes a frame down and hands it on: in first writes, out first hands on."""
         rows, wake, take, now_ns = self.recorder.rows, self.recorder.wake, self.recorder.take, monotonic_ns
         extend, wakes = rows.extend, self.recorder.enough * FIELDS - FIELDS
@@ -214,7 +214,7 @@ class RecordedTransport:
 class RecordedReceiver:
     """A receiver of frames for which they are written down before it gets them."""
 
-    def __init__(self, tap: Tap, inner: Receiver) -> None:
+    def __init__(self, tap: ConnectionTap, inner: Receiver) -> None:
         frames_received = inner.frames_received
         write = tap.came_in(lambda frame, now: None)
 

@@ -28,7 +28,7 @@ from ...message import Kind, Message
 from ..errors import CaptureError
 from ..record.recording import make_recorder
 from ..store.reader import Capture
-from .recorded_messages import Said, Selection, said_by_clients
+from .recorded_messages import RecordedMessage, Selection, client_messages
 
 __all__ = ["Replayed", "Selection", "replay"]
 
@@ -87,9 +87,9 @@ async def replay(
         raise ValueError(f"speed={speed!r}: a number above 0")
     report = Replayed()
     player = _Player(url, speed, report, options)
-    plan = said_by_clients(capture, selection or Selection(), report.skipped)
+    plan = client_messages(capture, selection or Selection(), report.skipped)
     if dry_run:
-        _tell(plan, report)
+        _count(plan, report)
         return report
     recorder = None
     if record is not None:
@@ -120,16 +120,16 @@ def _another(capture: Capture, record: str) -> str:
     return os.path.abspath(capture.path)
 
 
-def _tell(plan: Iterator[Said], report: Replayed) -> None:
+def _count(plan: Iterator[RecordedMessage], report: Replayed) -> None:
     conns = set()
     first: float | None = None
-    for said in plan:
-        if said.message is None:
+    for recorded in plan:
+        if recorded.message is None:
             continue
-        first = said.at if first is None else first
-        report.seconds = (said.at - first) / 1e9
-        report.said[said.message.kind.value] += 1
-        conns.add(said.conn)
+        first = recorded.at if first is None else first
+        report.seconds = (recorded.at - first) / 1e9
+        report.said[recorded.message.kind.value] += 1
+        conns.add(recorded.conn)
     report.connections = len(conns)
 
 
@@ -198,34 +198,34 @@ class _Player:
         self._began = 0.0
         self.recorder: Any = None
 
-    async def play(self, plan: Iterator[Said]) -> None:
+    async def play(self, plan: Iterator[RecordedMessage]) -> None:
         """All of it."""
         async with AsyncExitStack() as stack:
             stack.push_async_exit(self._close)
-            ended: list[Said] = []
+            ended: list[RecordedMessage] = []
             # Arrow reads in the event loop's own thread: a batch of 1,024 rows takes about 1 ms, the largest ones 5 ms.
-            for said in plan:
-                if said.message is None:
-                    if said.conn[0] in self._clients:
-                        ended.append(said)
+            for recorded in plan:
+                if recorded.message is None:
+                    if recorded.conn[0] in self._clients:
+                        ended.append(recorded)
                     continue
                 if self._first is None:
-                    await self._client(said.conn)
-                    self._first, self._began = said.at, anyio.current_time()
+                    await self._client(recorded.conn)
+                    self._first, self._began = recorded.at, anyio.current_time()
                 for one in ended:  # where somebody says something afterwards: else there is nothing to wait for
                     await self._wait_for(one)
                     await self._end(one.conn[0])
                 ended.clear()
-                self._report.seconds = (said.at - self._first) / 1e9
-                await self._wait_for(said)
-                await self._say(await self._client(said.conn), said, said.message)
+                self._report.seconds = (recorded.at - self._first) / 1e9
+                await self._wait_for(recorded)
+                await self._replay(await self._client(recorded.conn), recorded, recorded.message)
                 if self._speed == math.inf:
                     await anyio.lowlevel.checkpoint()
             await self._answers(all_of_them=True)
 
-    async def _wait_for(self, said: Said) -> None:
+    async def _wait_for(self, recorded: RecordedMessage) -> None:
         """Until it is its time."""
-        due = self._began + (said.at - (self._first or 0.0)) / 1e9 / self._speed
+        due = self._began + (recorded.at - (self._first or 0.0)) / 1e9 / self._speed
         if due > anyio.current_time():
             await anyio.sleep_until(due)
 
@@ -273,16 +273,16 @@ class _Player:
                 del self._open[client]
         self._leaving = waiting
 
-    async def _say(self, client: _Client | None, said: Said, message: Message) -> None:
+    async def _replay(self, client: _Client | None, recorded: RecordedMessage, message: Message) -> None:
         kind = message.kind
         if client is None:
             self._report.skipped[kind.value] += 1
             return
         try:
             link = client.link
-            subject = said.subject_for(message.subject, link.adapter.name)
+            subject = recorded.subject_for(message.subject, link.adapter.name)
             if kind is Kind.REQUEST:
-                await self._ask(client, link, subject, said, message)
+                await self._request(client, link, subject, recorded, message)
             elif kind is Kind.PUBLISH:
                 await client.bus.publish(subject, message.body, headers=message.headers)
             elif kind is Kind.NOTIFY:
@@ -304,12 +304,14 @@ class _Player:
             return
         self._report.said[kind.value] += 1
 
-    async def _ask(self, client: _Client, link: Link, subject: str | int, said: Said, message: Message) -> None:
+    async def _request(
+        self, client: _Client, link: Link, subject: str | int, recorded: RecordedMessage, message: Message
+    ) -> None:
         peer = link.peer
         if peer is None:
             raise Unsupported("a server behind a broker asks nobody")
         again = Message(Kind.REQUEST, subject, None, headers=message.headers)
-        if message.raw is not None and link.adapter.name == said.protocol:  # as it was written: the format of a body is kept
+        if message.raw is not None and link.adapter.name == recorded.protocol:  # its format is kept
             again.raw, again.format = message.raw, message.format
         elif message.has_body:
             again.decoded = message.body

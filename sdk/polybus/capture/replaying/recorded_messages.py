@@ -23,9 +23,9 @@ from ..decoding.frame_decoders import MARK, decoder_for
 from ..schema import DIRECTION_IN, DIRECTION_OUT, FLAG_GAP_BEFORE
 from ..store.reader import Capture, Segment, lost
 
-__all__ = ["Said", "Selection", "said_by_clients"]
+__all__ = ["RecordedMessage", "Selection", "client_messages"]
 
-_SAID: Final = frozenset({Kind.REQUEST, Kind.PUBLISH, Kind.NOTIFY, Kind.SUBSCRIBE, Kind.UNSUBSCRIBE, Kind.CANCEL})
+_REPLAYED: Final = frozenset({Kind.REQUEST, Kind.PUBLISH, Kind.NOTIFY, Kind.SUBSCRIBE, Kind.UNSUBSCRIBE, Kind.CANCEL})
 _OWN: Final = "_polybus."
 
 Rows = Iterator[tuple[int, dict[str, Any]]]
@@ -64,7 +64,7 @@ class Selection:
 
 
 @define
-class Said:
+class RecordedMessage:
     """One message of a client; None where its connection has ended.
 
     Attributes:
@@ -89,7 +89,7 @@ class Said:
         return number
 
 
-def said_by_clients(capture: Capture, selection: Selection, skipped: Counter[str]) -> Iterator[Said]:
+def client_messages(capture: Capture, selection: Selection, skipped: Counter[str]) -> Iterator[RecordedMessage]:
     """All that is to be said again, in its order, a batch of each recording at a time.
 
     What was subscribed to before the window is said when that begins.
@@ -103,7 +103,7 @@ def said_by_clients(capture: Capture, selection: Selection, skipped: Counter[str
         CaptureError: A segment is missing, or of an unknown version.
     """
     window: tuple[float, float] | None = None
-    standing: _Standing | None = _Standing()
+    subscriptions: _OpenSubscriptions | None = _OpenSubscriptions()
     for at, row in _in_order(capture, skipped):
         if window is None:
             window = selection.window(row["ts_ns"])
@@ -111,22 +111,24 @@ def said_by_clients(capture: Capture, selection: Selection, skipped: Counter[str
         if row["ts_ns"] >= end or (selection.connections and row["conn_id"] not in selection.connections):
             continue
         inside = begin <= row["ts_ns"]
-        if inside and standing is not None:
-            yield from standing.at(begin)
-            standing = None
-        for said in _of_row(row, max(at, begin), selection, inside, skipped if inside else Counter()):
-            if standing is not None:
-                standing.take(said)
+        if inside and subscriptions is not None:
+            yield from subscriptions.at(begin)
+            subscriptions = None
+        for recorded in _of_row(row, max(at, begin), selection, inside, skipped if inside else Counter()):
+            if subscriptions is not None:
+                subscriptions.take(recorded)
             else:
-                yield said
+                yield recorded
 
 
-def _of_row(row: dict[str, Any], at: float, selection: Selection, inside: bool, skipped: Counter[str]) -> Iterator[Said]:
+def _of_row(
+    row: dict[str, Any], at: float, selection: Selection, inside: bool, skipped: Counter[str]
+) -> Iterator[RecordedMessage]:
     """The messages of a row; of rows before the window, only the subscriptions and the connections that ended."""
     frame, options = row["frame"], row["options"] or ""
     if frame is None:
         if _is_end(options):
-            yield Said(at, (row["conn_id"], ""), row["protocol"], options, None)
+            yield RecordedMessage(at, (row["conn_id"], ""), row["protocol"], options, None)
         return
     if not _from_client(row, options):
         return
@@ -139,31 +141,31 @@ def _of_row(row: dict[str, Any], at: float, selection: Selection, inside: bool, 
         if message.kind in (Kind.REQUEST, Kind.PUBLISH, Kind.NOTIFY) and not selection.wants(message.subject):
             continue
         client = "" if message.peer is None else str(message.peer)
-        yield Said(at, (row["conn_id"], client), row["protocol"], options, message)
+        yield RecordedMessage(at, (row["conn_id"], client), row["protocol"], options, message)
 
 
-class _Standing:
+class _OpenSubscriptions:
     """The subscriptions that stand when the window begins: those of closed connections, and ended ones, are left out."""
 
     def __init__(self) -> None:
-        self._of: dict[str, dict[tuple[str, str | int], Said]] = {}
+        self._of: dict[str, dict[tuple[str, str | int], RecordedMessage]] = {}
         """By connection; by the client behind it and the subject."""
 
-    def take(self, said: Said) -> None:
-        conn_id, client = said.conn
-        if said.message is None:
+    def take(self, recorded: RecordedMessage) -> None:
+        conn_id, client = recorded.conn
+        if recorded.message is None:
             self._of.pop(conn_id, None)
-        elif said.message.kind is Kind.SUBSCRIBE:
-            self._of.setdefault(conn_id, {}).setdefault((client, said.message.subject), said)
+        elif recorded.message.kind is Kind.SUBSCRIBE:
+            self._of.setdefault(conn_id, {}).setdefault((client, recorded.message.subject), recorded)
         else:
-            self._of.get(conn_id, {}).pop((client, said.message.subject), None)
+            self._of.get(conn_id, {}).pop((client, recorded.message.subject), None)
 
-    def at(self, begin: float) -> Iterator[Said]:
+    def at(self, begin: float) -> Iterator[RecordedMessage]:
         """All of it, to be said then."""
         for wanted in self._of.values():
-            for said in wanted.values():
-                said.at = begin
-                yield said
+            for recorded in wanted.values():
+                recorded.at = begin
+                yield recorded
 
 
 # -- rows --------------------------------------------------------------------------------------------------------------------
@@ -269,7 +271,7 @@ def _messages(protocol: str, options: str, frame: bytes, skipped: Counter[str]) 
     for message in messages:
         if isinstance(message, RemoteProtocolError):
             skipped["unreadable"] += 1
-        elif message.kind not in _SAID:
+        elif message.kind not in _REPLAYED:
             if message.kind is not Kind.CONTROL:
                 skipped[message.kind.value] += 1
         elif not (isinstance(message.subject, str) and message.subject.startswith(_OWN)):

@@ -16,7 +16,7 @@ from typing import Any, Final
 import pyarrow as pa
 from attrs import frozen
 
-__all__ = ["END_OF_STREAM", "MARK", "Message", "marked", "messages", "sealed_message"]
+__all__ = ["END_OF_STREAM", "MARK", "ArrowMessage", "marked", "messages", "sealed_message"]
 
 _PREFIX: Final = b"\xff\xff\xff\xff"
 _LENGTH: Final = struct.Struct("<i")
@@ -53,7 +53,7 @@ def _checksum(data: bytes) -> int:
 
 
 @frozen
-class Message:
+class ArrowMessage:
     """One message of a segment, or a stretch of bytes that is none."""
 
     offset: int
@@ -72,7 +72,7 @@ class Message:
         return self.data is not None
 
 
-def messages(data: pa.Buffer, offset: int = 0) -> Iterator[Message]:
+def messages(data: pa.Buffer, offset: int = 0) -> Iterator[ArrowMessage]:
     """The messages of a segment, in order; what is damaged comes as one stretch, up to the next good one.
 
     Args:
@@ -91,13 +91,13 @@ def messages(data: pa.Buffer, offset: int = 0) -> Iterator[Message]:
             continue
         following = _next_good(data, view, offset)
         if following is None:
-            yield Message(offset, end - offset, torn=_is_beginning(view, offset))
+            yield ArrowMessage(offset, end - offset, torn=_is_beginning(view, offset))
             return
-        yield Message(offset, following - offset)
+        yield ArrowMessage(offset, following - offset)
         offset = following
 
 
-def _message(data: pa.Buffer, view: memoryview, offset: int) -> Message | None:
+def _message(data: pa.Buffer, view: memoryview, offset: int) -> ArrowMessage | None:
     """The good message at an offset, or None."""
     if offset + 8 > len(view) or bytes(view[offset : offset + 4]) != _PREFIX:
         return None
@@ -119,7 +119,7 @@ def _message(data: pa.Buffer, view: memoryview, offset: int) -> Message | None:
     checksum = zlib.crc32(view[offset + len(header) : offset + size], checksum)
     if checksum != int(found[1], 16):
         return None
-    return Message(offset, size, data.slice(offset, size), int(found[2]), int(found[3]), int(found[4]))
+    return ArrowMessage(offset, size, data.slice(offset, size), int(found[2]), int(found[3]), int(found[4]))
 
 
 def _next_good(data: pa.Buffer, view: memoryview, offset: int) -> int | None:

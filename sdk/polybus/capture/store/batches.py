@@ -10,7 +10,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from ..record.packing import Packed
-from ..record.taps import End
+from ..record.taps import RowHeader
 from ..schema import FRAMES
 from .compute import pc
 
@@ -49,16 +49,16 @@ class Batches:
 
     def __init__(self, capture_id: str) -> None:
         self._capture_id = capture_id
-        self._table: list[End] = []
-        self._shown = _Shown([], [], capture_id)  # the same connections speak in many batches
+        self._table: list[RowHeader] = []
+        self._shown = _SharedColumns([], [], capture_id)  # the same connections speak in many batches
 
-    def meet(self, packed: Packed) -> Sequence[End]:
+    def meet(self, packed: Packed) -> Sequence[RowHeader]:
         """Learn the ends that are new in these rows; all that have numbers."""
         if len(packed.new) or packed.known != len(self._table):
             del self._table[packed.known :]
             self._table += packed.new
             if packed.known == 0:
-                self._shown = _Shown([], [], self._capture_id)
+                self._shown = _SharedColumns([], [], self._capture_id)
         return self._table
 
     def make(self, packed: Packed, frames: pa.Array, flags: Int32s | None, seq: int, offset_ns: int) -> pa.RecordBatch:
@@ -89,11 +89,11 @@ class Batches:
         if not (here == last if few else here <= last and len(last) <= 2 * len(here)):
             # Of many connections each batch shows others: remember also those of before, while they are not more than these.
             known = sorted(here if few or len(last) > len(here) else here | last)
-            self._shown = _Shown(known, [self._table[number] for number in known], self._capture_id)
+            self._shown = _SharedColumns(known, [self._table[number] for number in known], self._capture_id)
         return self._shown.columns(numbers)
 
 
-class _Shown:
+class _SharedColumns:
     """The common columns of the rows of some connections, spread over rows: equal values are made once.
 
     Args:
@@ -102,7 +102,7 @@ class _Shown:
         capture_id: Of the recording.
     """
 
-    def __init__(self, numbers: list[int], ends: Sequence[End], capture_id: str) -> None:
+    def __init__(self, numbers: list[int], ends: Sequence[RowHeader], capture_id: str) -> None:
         self.numbers = set(numbers)
         self._places = np.zeros(numbers[-1] + 1 if numbers else 0, np.int32)
         self._places[numbers] = np.arange(len(numbers), dtype=np.int32)

@@ -32,8 +32,8 @@ def find_filesystem(path: str) -> tuple[pafs.FileSystem, str]:
     try:
         found: tuple[pafs.FileSystem, str] = pafs.FileSystem.from_uri(path.replace("s3a://", "s3://", 1))
     except (pa.ArrowException, OSError) as error:
-        said = str(error)
-        if "libjvm" in said or "libhdfs" in said:
-            said = _HADOOP
-        raise CaptureError(f"{path}: {said if len(said) <= _LONGEST else said[:_LONGEST] + '...'}") from error
+        text = str(error)
+        if "libjvm" in text or "libhdfs" in text:
+            text = _HADOOP
+        raise CaptureError(f"{path}: {text if len(text) <= _LONGEST else text[:_LONGEST] + '...'}") from error
     return found

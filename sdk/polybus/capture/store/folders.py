@@ -140,9 +140,9 @@ def _what_goes_with(path: Path, number: int) -> tuple[int, int]:
             rows = reader.rows(message, ["options", "flags"])
             gaps = rows.filter(pc.greater(pc.bit_wise_and(rows.column("flags"), FLAG_GAP_BEFORE), 0))
             frames += rows.num_rows - gaps.num_rows
-            for said in map(Missing.of, gaps.column("options").to_pylist()):
-                if said.what == RETENTION:
-                    first, frames = min((first, *said.segments)), frames + said.frames
+            for gap in map(Missing.of, gaps.column("options").to_pylist()):
+                if gap.what == RETENTION:
+                    first, frames = min((first, *gap.segments)), frames + gap.frames
     except (CaptureError, pa.ArrowException):
         pass  # it can be removed all the same
     return first, frames

@@ -11,7 +11,7 @@ import pyarrow.fs as pafs
 from attrs import frozen
 
 from ..errors import CaptureError
-from .arrow_messages import Message
+from .arrow_messages import ArrowMessage
 from .filesystems import find_filesystem
 from .segments import SegmentReader, Stretch, segment_number
 
@@ -177,7 +177,7 @@ class Capture:
         if name is not None and reader.ended:
             self.ended.append(name)
 
-    def messages(self, segment: Segment) -> Iterator[Message]:
+    def messages(self, segment: Segment) -> Iterator[ArrowMessage]:
         """Numbers and sizes of the good batches of a segment, without decompressing them.
 
         Raises:

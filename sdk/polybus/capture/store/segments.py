@@ -20,7 +20,7 @@ from attrs import frozen
 
 from ..errors import CaptureError
 from ..schema import FRAMES, SCHEMA_VERSION
-from .arrow_messages import END_OF_STREAM, MARK, Message, marked, messages, sealed_message
+from .arrow_messages import END_OF_STREAM, MARK, ArrowMessage, marked, messages, sealed_message
 
 __all__ = ["NOTHING", "SegmentReader", "SegmentWriter", "Stretch", "encode_batch", "lock", "segment_name", "segment_number"]
 
@@ -224,13 +224,13 @@ class SegmentReader:
         self._batch = batch
         self._seq: int | None = None
 
-    def messages(self) -> Iterator[Message]:
+    def messages(self) -> Iterator[ArrowMessage]:
         """The batches, checked and not yet decompressed; also the one without rows.
 
         Raises:
             CaptureError: The segment's version is not known.
         """
-        lost: Message | None = None
+        lost: ArrowMessage | None = None
         for message in messages(self._data, self.offset):
             if not message.good:
                 lost = message
@@ -271,7 +271,7 @@ class SegmentReader:
             if message.rows:
                 yield message.batch, self.rows(message)
 
-    def rows(self, message: Message, columns: Sequence[str] | None = None) -> pa.RecordBatch:
+    def rows(self, message: ArrowMessage, columns: Sequence[str] | None = None) -> pa.RecordBatch:
         """The rows of a batch, in the columns of `FRAMES`.
 
         Args:
@@ -292,7 +292,7 @@ class SegmentReader:
         except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
             raise CaptureError(f"{self._name}: its columns are not those of a capture: {error}") from error
 
-    def _read(self, message: Message, names: Sequence[str]) -> pa.RecordBatch:
+    def _read(self, message: ArrowMessage, names: Sequence[str]) -> pa.RecordBatch:
         """As Arrow reads it: only a stream can be read in part, so the batch gets a schema in front."""
         places = [place for place, name in enumerate(self._schema.names) if name in names]
         stream = pa.py_buffer(b"".join((_head(self._schema), message.data)))
@@ -300,7 +300,7 @@ class SegmentReader:
         options = pa.ipc.IpcReadOptions(included_fields=places, use_threads=False)
         return pa.ipc.open_stream(stream, options=options).read_next_batch()
 
-    def _report(self, lost: Message | None, following: Message) -> None:
+    def _report(self, lost: ArrowMessage | None, following: ArrowMessage) -> None:
         first, frames = self._batch, None
         if self._seq is not None:
             frames = following.seq - self._seq
@@ -311,7 +311,7 @@ class SegmentReader:
         size = 0 if lost is None else lost.size
         self.damage.append(Stretch(offset, size, first, following.batch - self._batch, frames))
 
-    def _take_schema(self, message: Message) -> None:
+    def _take_schema(self, message: ArrowMessage) -> None:
         schema = pa.ipc.read_schema(pa.ipc.read_message(message.data))
         metadata = schema.metadata or {}
         version = metadata.get(_VERSION, b"").decode()

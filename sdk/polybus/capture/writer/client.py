@@ -42,7 +42,7 @@ class Helper:
     """One process that writes.
 
     Args:
-        settings: Of the `Writer`.
+        settings: Of the `CaptureWriter`.
         reported: Is called with what it has done, in the thread that calls `attend`.
 
     Attributes:
@@ -94,13 +94,13 @@ class Helper:
             line, found, rest = self._heard.partition(b"\n")
             if found:
                 self._heard = rest
-                said = json.loads(line)
-                if "error" in said:
-                    raise CaptureError(said["error"])
-                if "seq" in said:
-                    self.seq = said["seq"]
+                message = json.loads(line)
+                if "error" in message:
+                    raise CaptureError(message["error"])
+                if "seq" in message:
+                    self.seq = message["seq"]
                     return
-                self._hear(said)
+                self._received(message)
             elif some := self._connection.recv(1 << 16):
                 self._heard += some
             else:
@@ -156,14 +156,14 @@ class Helper:
             self._lose()
         *lines, self._heard = self._heard.split(b"\n")
         for line in lines:
-            self._hear(json.loads(line))
+            self._received(json.loads(line))
 
-    def _hear(self, said: dict[str, Any]) -> None:
-        if "log" in said:
-            level, text = said["log"]
+    def _received(self, message: dict[str, Any]) -> None:
+        if "log" in message:
+            level, text = message["log"]
             logger.log(level, "%s", text)
-        elif "counts" in said:
-            self._reported(said["counts"])
+        elif "counts" in message:
+            self._reported(message["counts"])
 
     # -- its end ---------------------------------------------------------------------------------------------------------
 

@@ -19,7 +19,7 @@ from ..errors import CaptureError
 from ..record.packing import HEAD, Packed, size_of_body, unpacked
 from .process import WriterProcess
 from .stats import BATCH_ROWS, FLUSH_SECONDS
-from .writer import Writer
+from .writer import CaptureWriter
 
 __all__ = ["main"]
 
@@ -36,22 +36,22 @@ def main() -> None:
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)  # they are meant for the application, whose last frames are to be written
     with socket.socket(fileno=0) as connection:
-        words = _Words(connection)
+        words = _MessagesToApplication(connection)
         settings = _settings(connection)
         if settings is None:
             return
-        writer = Writer(**settings)
+        writer = CaptureWriter(**settings)
         try:
             writer.open()
         except CaptureError as error:
             words.say(error=str(error))
             return
         words.say(seq=writer.counts.seq)
-        _Work(connection, words, writer).run()
+        _WriterLoop(connection, words, writer).run()
 
 
 def _settings(connection: socket.socket) -> dict[str, Any] | None:
-    """Settings of the `Writer`, as they arrive; None where the other side has gone."""
+    """Settings of the `CaptureWriter`, as they arrive; None where the other side has gone."""
     line = bytearray()
     while not line.endswith(b"\n"):
         more = connection.recv(1)
@@ -62,7 +62,7 @@ def _settings(connection: socket.socket) -> dict[str, Any] | None:
     return settings
 
 
-class _Words(logging.Handler):
+class _MessagesToApplication(logging.Handler):
     """Messages to the application; records of the writer's logger are logged there."""
 
     def __init__(self, connection: socket.socket) -> None:
@@ -82,10 +82,10 @@ class _Words(logging.Handler):
         self.say(log=[record.levelno, self.format(record)])
 
 
-class _Work:
+class _WriterLoop:
     """Collects shipments until they are worth a batch."""
 
-    def __init__(self, connection: socket.socket, words: _Words, writer: Writer) -> None:
+    def __init__(self, connection: socket.socket, words: _MessagesToApplication, writer: CaptureWriter) -> None:
         self._connection = connection
         self._words = words
         self._writer = writer

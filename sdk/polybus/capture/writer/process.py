@@ -18,9 +18,9 @@ from attrs import astuple, evolve
 from ..errors import CaptureError
 from ..record.gaps import Gap
 from ..record.packing import Packed, Packer
-from ..record.row_buffer import Waiting
+from ..record.row_buffer import RowBuffer
 from .client import Helper
-from .stats import FLUSH_SECONDS, Counts
+from .stats import FLUSH_SECONDS, WriterCounts
 
 __all__ = ["WriterProcess", "possible"]
 
@@ -48,7 +48,7 @@ class WriterProcess:
 
     Args:
         waiting: Filled by links.
-        settings: Of the `Writer`, as JSON has them.
+        settings: Of the `CaptureWriter`, as JSON has them.
 
     Attributes:
         given: Rows that were handed over.
@@ -58,12 +58,12 @@ class WriterProcess:
     enough: Final = 1024
     """Rows that are handed over together: what a killed process loses at most, while the other one keeps up."""
 
-    def __init__(self, waiting: Waiting, settings: dict[str, Any]) -> None:
+    def __init__(self, waiting: RowBuffer, settings: dict[str, Any]) -> None:
         self.given: int = 0
-        self.counts: Counts = Counts()
+        self.counts: WriterCounts = WriterCounts()
         self._waiting = waiting
         self._settings = settings
-        self._before = Counts()  # of processes that have ended
+        self._before = WriterCounts()  # of processes that have ended
         self._seq = 0
         self._begun = 0.0
         self._gaps: list[tuple[int, int]] = []  # gap rows under way: `given` with them, and how many frames they tell of
@@ -163,9 +163,9 @@ class WriterProcess:
         self._gaps += [(self.given, end.frames) for end in packed.new if isinstance(end, Gap)]
         helper.send(packed.shipment())
 
-    def _reported(self, said: list[int]) -> None:
+    def _reported(self, counts: list[int]) -> None:
         """Takes the figures of the process, and adds those of the processes before it."""
-        self.counts = Counts(*map(sum, zip(astuple(self._before), said, strict=True)))
+        self.counts = WriterCounts(*map(sum, zip(astuple(self._before), counts, strict=True)))
         if self._gaps:
             with self._lock:
                 self._gaps = [gap for gap in self._gaps if gap[0] > self.counts.done]
@@ -200,5 +200,5 @@ class WriterProcess:
         frames = max(0, rows - len(gaps))
         self._before = evolve(self._before, done=self.given, refused=self._before.refused + frames)
         self.counts = evolve(self._before, seq=helper.seq)
-        if missing := frames + sum(said for _, said in gaps):
+        if missing := frames + sum(counts for _, counts in gaps):
             self._send(helper, self._waiting.packer.pack([Gap("killed", missing), time.monotonic_ns(), None, None]))

@@ -6,7 +6,7 @@ from typing import Final
 
 from attrs import define
 
-__all__ = ["BATCH_ROWS", "FLUSH_SECONDS", "Counts"]
+__all__ = ["BATCH_ROWS", "FLUSH_SECONDS", "WriterCounts"]
 
 BATCH_ROWS: Final = 4096
 """At most in one batch: a quarter of what one of 1,024 rows costs is the same however many rows there are."""
@@ -15,7 +15,7 @@ FLUSH_SECONDS: Final = 0.1
 
 
 @define
-class Counts:
+class WriterCounts:
     """Figures of a writer so far."""
 
     done: int = 0

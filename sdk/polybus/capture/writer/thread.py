@@ -6,9 +6,9 @@ import threading
 import time
 from typing import Any, Final
 
-from ..record.row_buffer import Waiting
-from .stats import BATCH_ROWS, FLUSH_SECONDS, Counts
-from .writer import Writer
+from ..record.row_buffer import RowBuffer
+from .stats import BATCH_ROWS, FLUSH_SECONDS, WriterCounts
+from .writer import CaptureWriter
 
 __all__ = ["WriterThread"]
 
@@ -18,7 +18,7 @@ class WriterThread:
 
     Args:
         waiting: Filled by links.
-        settings: Of the `Writer`.
+        settings: Of the `CaptureWriter`.
 
     Attributes:
         given: Rows that were taken.
@@ -27,15 +27,15 @@ class WriterThread:
     enough: Final = 3072
     """Rows for which it is worth waking up: what comes until it has its turn mostly fits into the batch."""
 
-    def __init__(self, waiting: Waiting, settings: dict[str, Any]) -> None:
+    def __init__(self, waiting: RowBuffer, settings: dict[str, Any]) -> None:
         self.given: int = 0
         self._waiting = waiting
-        self._writer = Writer(**settings)
+        self._writer = CaptureWriter(**settings)
         self._event = threading.Event()
         self._stopping = False
 
     @property
-    def counts(self) -> Counts:
+    def counts(self) -> WriterCounts:
         """Figures so far."""
         return self._writer.counts
 

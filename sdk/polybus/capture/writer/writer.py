@@ -20,14 +20,14 @@ from ..errors import CaptureError
 from ..record.gaps import Gap
 from ..record.packing import Packed, Packer, joined
 from ..record.redaction import Redact, Redaction
-from ..record.taps import End
+from ..record.taps import RowHeader
 from ..schema import FRAMES
 from ..store.batches import Batches, frames_of
 from ..store.folders import Folder
 from ..store.segments import NOTHING, SegmentWriter, encode_batch
-from .stats import Counts
+from .stats import WriterCounts
 
-__all__ = ["Writer"]
+__all__ = ["CaptureWriter"]
 
 logger: logging.Logger = logging.getLogger("polybus.capture")
 
@@ -35,7 +35,7 @@ RETRY: Final = 0.5
 """Seconds between attempts to write to a disk that is full."""
 
 
-class Writer:
+class CaptureWriter:
     """Writes rows to a folder.
 
     Args:
@@ -70,7 +70,7 @@ class Writer:
         metadata: Mapping[str, str],
         resume: int | None = None,
     ) -> None:
-        self.counts: Counts = Counts()
+        self.counts: WriterCounts = WriterCounts()
         self.path = path
         self.segment_seconds = segment_seconds
         self._capture_id = capture_id
@@ -107,7 +107,7 @@ class Writer:
 
     def _warm_up(self) -> None:
         """Uses parts of Arrow for the first time, which takes longer than many batches, before there is traffic."""
-        packed = Packer().pack([End(0, protocol="ubre"), 0, b"{}", None])
+        packed = Packer().pack([RowHeader(0, protocol="ubre"), 0, b"{}", None])
         batches = Batches("")
         frames, flags, _ = self._redaction.apply(batches.meet(packed), np.frombuffer(packed.ends, np.int32), frames_of(packed))
         encode_batch(batches.make(packed, frames, flags, 0, 0), FRAMES, "")
@@ -174,7 +174,7 @@ class Writer:
 
     # -- a batch ---------------------------------------------------------------------------------------------------------
 
-    def _put(self, packed: Packed, batches: Batches, ends: Sequence[End]) -> None:
+    def _put(self, packed: Packed, batches: Batches, ends: Sequence[RowHeader]) -> None:
         frames, flags, blanked = self._redaction.apply(ends, np.frombuffer(packed.ends, np.int32), frames_of(packed))
         offset = time.time_ns() - time.monotonic_ns()
         segment = self._write(batches.make(packed, frames, flags, self.counts.seq, offset))
@@ -254,7 +254,7 @@ class Writer:
         self._lost_to, self._lost_because = "disk", error.strerror or str(error)
         self._not_before = time.monotonic() + RETRY
 
-    def _give_up(self, packed: Packed, ends: Sequence[End]) -> None:
+    def _give_up(self, packed: Packed, ends: Sequence[RowHeader]) -> None:
         """These are not written: remember how many, and what earlier gaps said."""
         for number in packed.ends:
             end = ends[number]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from importlib import import_module
 
-from ..play import Part, Row
+from ..play import DemoPart, DemoRow
 
 __all__ = ["PARTS", "all_rows", "chosen_rows"]
 
@@ -13,16 +13,16 @@ PARTS = ("ubre", "csb", "jrep", "uprotocol", "nested")
 """Modules of this package; each has a ``PART``."""
 
 
-def all_rows() -> list[Row]:
+def all_rows() -> list[DemoRow]:
     """Every row of every part."""
-    rows: list[Row] = []
+    rows: list[DemoRow] = []
     for name in PARTS:
-        part: Part = import_module(f".{name}", __name__).PART
+        part: DemoPart = import_module(f".{name}", __name__).PART
         rows.extend(part.rows())
     return rows
 
 
-def chosen_rows(rows: Iterable[Row], words: Iterable[str]) -> list[Row]:
+def chosen_rows(rows: Iterable[DemoRow], words: Iterable[str]) -> list[DemoRow]:
     """The rows that ``--only`` names.
 
     Words of one kind (transport, variant, protocol) are alternatives; the kinds narrow each other.

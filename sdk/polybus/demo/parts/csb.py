@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from ..console import STEPS, play_row
 from ..plants import BrokeredPlant
-from ..play import Row
+from ..play import DemoRow
 
 __all__ = ["PART", "CsbPart"]
 
@@ -18,11 +18,11 @@ BROKERED = ("tcp", "ws")
 class CsbPart:
     """Direct, and behind a broker with two sockets."""
 
-    def rows(self) -> Sequence[Row]:
+    def rows(self) -> Sequence[DemoRow]:
         """One for each transport, and those with a broker."""
         steps = tuple(STEPS)
-        direct = [Row("csb", "direct", name, steps, play_row(name, "csb+{address}")) for name in TRANSPORTS]
-        behind = [Row("csb", "broker", name, steps, play_row(name, "csb+{address}", BrokeredPlant)) for name in BROKERED]
+        direct = [DemoRow("csb", "direct", name, steps, play_row(name, "csb+{address}")) for name in TRANSPORTS]
+        behind = [DemoRow("csb", "broker", name, steps, play_row(name, "csb+{address}", BrokeredPlant)) for name in BROKERED]
         return [*direct, *behind]
 
 

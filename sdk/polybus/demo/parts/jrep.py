@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ..console import STEPS, play_row
-from ..play import Row
+from ..play import DemoRow
 
 __all__ = ["PART", "JrepPart"]
 
@@ -17,16 +17,16 @@ CHANNELS = ("websocket", "events", "poll")
 class JrepPart:
     """Errai's values with Errai's handshake, and the document's with the document's."""
 
-    def rows(self) -> Sequence[Row]:
+    def rows(self) -> Sequence[DemoRow]:
         """Variants times transports, and the channels of HTTP."""
         return [
             *(
-                Row("jrep", variant, transport, tuple(STEPS), play_row(transport, f"jrep+{{address}}{query}"))
+                DemoRow("jrep", variant, transport, tuple(STEPS), play_row(transport, f"jrep+{{address}}{query}"))
                 for transport in TRANSPORTS
                 for variant, query in VARIANTS.items()
             ),
             *(
-                Row("jrep", channel, "http", tuple(STEPS), play_row("http", f"jrep+{{address}}?channel={channel}"))
+                DemoRow("jrep", channel, "http", tuple(STEPS), play_row("http", f"jrep+{{address}}?channel={channel}"))
                 for channel in CHANNELS
             ),
         ]

@@ -11,8 +11,8 @@ from ... import Bus, Disconnected, NotFound, RequestError, Unavailable, connect
 from ...events import LinkDown
 from ..children import Child
 from ..console import BACKOFF
-from ..play import PATIENCE, Row, RowRun, Workshop, check
-from ..vehicle import VOLTAGE, Door, Move
+from ..play import TIMEOUT, DemoRow, RowRun, Workshop, check
+from ..vehicle import VOLTAGE, Move, VehicleDoor
 
 __all__ = ["PART", "NestedPart"]
 
@@ -30,12 +30,12 @@ class Page:
 
     async def door(self) -> str:
         """A door of the vehicle is opened, and all who look are told, once."""
-        async with self.bus.subscribe("vehicle.door.moved", returns=Door) as moves:
+        async with self.bus.subscribe("vehicle.door.moved", returns=VehicleDoor) as moves:
             for position in (40, 100):
-                door = await self.bus.request("vehicle.door.move", Move("rear", position), timeout=PATIENCE, returns=Door)
-                check(door == Door("rear", position), f"the vehicle answered {door}")
+                door = await self.bus.request("vehicle.door.move", Move("rear", position), timeout=TIMEOUT, returns=VehicleDoor)
+                check(door == VehicleDoor("rear", position), f"the vehicle answered {door}")
             told = []
-            with anyio.move_on_after(PATIENCE):
+            with anyio.move_on_after(TIMEOUT):
                 told = [(await anext(moves)).body.position for _ in range(2)]
         check(told == [40, 100], f"the page was told of {told}")
         return "the rear door went to 40 and 100 %; both were told, once"
@@ -43,7 +43,7 @@ class Page:
     async def refusal(self) -> str:
         """A refusal of the vehicle arrives with its code and text."""
         try:
-            await self.bus.request("vehicle.door.move", Move("roof", 1), timeout=PATIENCE)
+            await self.bus.request("vehicle.door.move", Move("roof", 1), timeout=TIMEOUT)
         except NotFound as error:
             check(error.text == "this vehicle has no roof door", f"the text is {error.text!r}")
             return f"{error.code.name}: {error.text}"
@@ -53,7 +53,7 @@ class Page:
     async def tunnel(self) -> str:
         """A third protocol, from the page through the bridge into the vehicle."""
         async with connect(self.bus.tunnel("diagnostics"), protocol="csb", backoff=BACKOFF) as inner:
-            replies = [inner.request(VOLTAGE, b"%d" % number, timeout=PATIENCE) for number in range(READINGS)]
+            replies = [inner.request(VOLTAGE, b"%d" % number, timeout=TIMEOUT) for number in range(READINGS)]
             values = [int(await reply) for reply in replies]
         check(values == [12_000 + number for number in range(READINGS)], f"the batteries have {values[:3]}...")
         return f"CSB in the tunnel: {READINGS} numbered requests, each with its own answer"
@@ -63,7 +63,7 @@ class Page:
         async with connect(self.bus.tunnel("diagnostics"), protocol="csb", backoff=BACKOFF) as inner:
             events, reason = inner.events(), ""
             await inner.notify("leave")
-            with anyio.fail_after(PATIENCE):
+            with anyio.fail_after(TIMEOUT):
                 async for event in events:
                     if isinstance(event, LinkDown):
                         reason = event.reason
@@ -83,10 +83,10 @@ class Page:
             kinds.add(type(error).__name__)
         check(kinds, "a killed vehicle has answered")
         await self.vehicle.start()
-        with anyio.fail_after(PATIENCE):
+        with anyio.fail_after(TIMEOUT):
             while True:
                 try:
-                    await self.bus.request("vehicle.door.move", Move("rear", 0), timeout=PATIENCE)
+                    await self.bus.request("vehicle.door.move", Move("rear", 0), timeout=TIMEOUT)
                     break
                 except Unavailable:
                     await anyio.sleep(0.02)
@@ -133,9 +133,9 @@ def _bound(step: Callable[[Page], Awaitable[str]], page: Page) -> Callable[[], A
 class NestedPart:
     """Bridges and tunnels, for some pairs of protocols."""
 
-    def rows(self) -> Sequence[Row]:
+    def rows(self) -> Sequence[DemoRow]:
         """One for each pair."""
-        return [Row("bridge", f"{page}-{vehicle}", "ws", tuple(STEPS), _play(page, vehicle)) for page, vehicle in PAIRS]
+        return [DemoRow("bridge", f"{page}-{vehicle}", "ws", tuple(STEPS), _play(page, vehicle)) for page, vehicle in PAIRS]
 
 
 PART = NestedPart()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ..console import STEPS, play_row
-from ..play import Row
+from ..play import DemoRow
 
 __all__ = ["PART", "UbrePart"]
 
@@ -16,14 +16,14 @@ TRANSPORTS = ("memory", "tcp", "tls", "unix", "ws", "wss")
 class UbrePart:
     """JSON in both dialects, and binary."""
 
-    def rows(self) -> Sequence[Row]:
+    def rows(self) -> Sequence[DemoRow]:
         """Variants times transports; and one in an application."""
         rows = [
-            Row("ubre", variant, transport, tuple(STEPS), play_row(transport, f"ubre+{{address}}{query}"))
+            DemoRow("ubre", variant, transport, tuple(STEPS), play_row(transport, f"ubre+{{address}}{query}"))
             for transport in TRANSPORTS
             for variant, query in VARIANTS.items()
         ]
-        return [*rows, Row("ubre", "json", "fastapi", tuple(STEPS), play_row("fastapi", "ubre+{address}"))]
+        return [*rows, DemoRow("ubre", "json", "fastapi", tuple(STEPS), play_row("fastapi", "ubre+{address}"))]
 
 
 PART = UbrePart()

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from ..console import STEPS, play_row
 from ..plants import AnsweringPlant
-from ..play import Row
+from ..play import DemoRow
 
 __all__ = ["PART", "UProtocolPart"]
 
@@ -26,14 +26,14 @@ TRANSPORTS = ("memory", "tcp", "tls", "unix", "ws", "wss")
 class UProtocolPart:
     """JSON and protobuf events."""
 
-    def rows(self) -> Sequence[Row]:
+    def rows(self) -> Sequence[DemoRow]:
         """Variants times transports."""
         return [
-            Row("uprotocol", variant, transport, tuple(STEPS), play_row(transport, f"uprotocol+{{address}}{query}"))
+            DemoRow("uprotocol", variant, transport, tuple(STEPS), play_row(transport, f"uprotocol+{{address}}{query}"))
             for transport in TRANSPORTS
             for variant, query in VARIANTS.items()
         ] + [
-            Row("uprotocol", variant, "http", ANSWERED, play_row("http", f"uprotocol+{{address}}{query}", AnsweringPlant))
+            DemoRow("uprotocol", variant, "http", ANSWERED, play_row("http", f"uprotocol+{{address}}{query}", AnsweringPlant))
             for variant, query in HTTP.items()
         ]
 

@@ -10,7 +10,7 @@ import attrs
 from pyspark.sql.types import StructType
 
 from ..stages.timeouts import LONGEST_MS
-from .ranges import LAST_NS, ROWS_PER_RANGE, Window
+from .ranges import LAST_NS, ROWS_PER_RANGE, ReadWindow
 from .tables import arrow_schema, spark_schema
 
 __all__ = ["PLACES", "READABLE", "STREAMED", "Options", "nanoseconds", "seconds"]
@@ -31,7 +31,7 @@ class Options:
     path: str
     table: str = "events"
     columns: tuple[str, ...] | None = None
-    window: Window = attrs.Factory(Window)
+    window: ReadWindow = attrs.Factory(ReadWindow)
     rows_per_partition: int = ROWS_PER_RANGE
     max_rows: int | None = None
     timeout: float = 30.0
@@ -59,7 +59,7 @@ class Options:
         arrow_schema(table, list(names) if names else None)
         if names and len(set(names)) < len(names):
             raise ValueError(f"columns={columns!r}: one of them is there twice")
-        window = Window(_nanoseconds(given, "start"), _nanoseconds(given, "end"), given.get("connection"))
+        window = ReadWindow(_nanoseconds(given, "start"), _nanoseconds(given, "end"), given.get("connection"))
         window.check()
         return cls(
             path,

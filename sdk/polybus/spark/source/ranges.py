@@ -17,7 +17,7 @@ from polybus.capture.store.segments import SegmentReader, Stretch, lock
 
 from ...capture.store.compute import pc
 
-__all__ = ["Place", "Range", "RangeReader", "Window", "plan", "reach"]
+__all__ = ["ReadPosition", "Range", "RangeReader", "ReadWindow", "plan", "reach"]
 
 LAST_NS: Final = 2**63 - 1
 """The last moment there is, in the year 2262."""
@@ -28,7 +28,7 @@ SCAN: Final = 4 << 20
 
 
 @attrs.frozen(order=True)
-class Place:
+class ReadPosition:
     """A position in a capture, with where in its segment that is, so that a reader need not look for it.
 
     Attributes:
@@ -51,12 +51,12 @@ class Place:
 class Range:
     """Batches of one segment: from `start` up to batch `stop`, not included; to the end of the file where it is None."""
 
-    start: Place
+    start: ReadPosition
     stop: int | None
 
 
 @attrs.frozen
-class Window:
+class ReadWindow:
     """The part of a capture to read.
 
     Attributes:
@@ -98,7 +98,7 @@ class Window:
         return rows.filter(reduce(pc.and_, masks)) if masks else rows
 
 
-def reach(capture: Capture, start: Place, rows: int | None = None) -> Place:
+def reach(capture: Capture, start: ReadPosition, rows: int | None = None) -> ReadPosition:
     """The end up to which a capture can be read now.
 
     A torn batch at the end of a segment that is still written is not there yet, and nothing beyond that segment is read:
@@ -122,12 +122,12 @@ def reach(capture: Capture, start: Place, rows: int | None = None) -> Place:
     segments = [segment for segment in everything if segment.number >= start.segment]
     for segment in segments:
         if segment.number > place.segment:
-            place = Place(segment.number)
+            place = ReadPosition(segment.number)
         reader = capture.reader(segment, place.offset, place.batch)
         for message in reader.messages():
             if rows is not None and seen and seen + message.rows > rows:
                 return place
-            place = Place(segment.number, message.batch + 1, message.offset + message.size)
+            place = ReadPosition(segment.number, message.batch + 1, message.offset + message.size)
             seen += message.rows
         if segment is not segments[-1] and _is_written(capture, segment):
             break
@@ -150,7 +150,7 @@ def _is_written(capture: Capture, segment: Segment) -> bool:
         os.close(file)
 
 
-def plan(capture: Capture, start: Place, stop: Place | None = None, rows: int = ROWS_PER_RANGE) -> list[Range]:
+def plan(capture: Capture, start: ReadPosition, stop: ReadPosition | None = None, rows: int = ROWS_PER_RANGE) -> list[Range]:
     """The pieces of a capture between two places, in order and without gaps.
 
     Raises:
@@ -160,7 +160,7 @@ def plan(capture: Capture, start: Place, stop: Place | None = None, rows: int = 
     for segment in capture.segments():
         if segment.number < start.segment or (stop is not None and segment.number > stop.segment):
             continue
-        begin = start if segment.number == start.segment else Place(segment.number)
+        begin = start if segment.number == start.segment else ReadPosition(segment.number)
         end = stop.batch if stop is not None and segment.number == stop.segment else None
         if end is not None and end <= begin.batch:
             continue
@@ -168,16 +168,16 @@ def plan(capture: Capture, start: Place, stop: Place | None = None, rows: int = 
     return ranges
 
 
-def _of_segment(capture: Capture, segment: Segment, begin: Place, end: int | None, rows: int) -> Iterator[Range]:
+def _of_segment(capture: Capture, segment: Segment, begin: ReadPosition, end: int | None, rows: int) -> Iterator[Range]:
     if segment.size - begin.offset <= SCAN:
         yield Range(begin, end)
         return
-    afters: list[Place] = []
+    afters: list[ReadPosition] = []
     seen: list[int] = []
     for message in capture.reader(segment, begin.offset, begin.batch).messages():
         if end is not None and message.batch >= end:
             break
-        afters.append(Place(segment.number, message.batch + 1, message.offset + message.size))
+        afters.append(ReadPosition(segment.number, message.batch + 1, message.offset + message.size))
         seen.append(message.rows + (seen[-1] if seen else 0))
     whole = seen[-1] if seen else 0
     pieces = max(1, round(whole / rows))

@@ -31,14 +31,14 @@ from polybus.capture.store.reader import Capture
 
 from ..stages.matching import exchanges
 from .options import PLACES, Options
-from .ranges import Place, Range, RangeReader, plan, reach
+from .ranges import Range, RangeReader, ReadPosition, plan, reach
 from .tables import arrow_schema
 from .worker_setup import settle
 
 __all__ = ["CaptureReader", "CaptureStreamReader", "FilteringReader"]
 
 
-class Piece(InputPartition):
+class CapturePartition(InputPartition):
     """The part for one task; None for the whole capture."""
 
     def __init__(self, piece: Range | None) -> None:
@@ -86,8 +86,11 @@ class CaptureReader(DataSourceReader):
         """
         capture = Capture(self.options.path)
         if self.options.table == "exchanges":
-            return [Piece(None)]
-        return [Piece(piece) for piece in plan(capture, Place(), reach(capture, Place()), self.options.rows_per_partition)]
+            return [CapturePartition(None)]
+        return [
+            CapturePartition(piece)
+            for piece in plan(capture, ReadPosition(), reach(capture, ReadPosition()), self.options.rows_per_partition)
+        ]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of a range.
@@ -95,7 +98,7 @@ class CaptureReader(DataSourceReader):
         Raises:
             CaptureError: A segment is gone.
         """
-        assert isinstance(partition, Piece)
+        assert isinstance(partition, CapturePartition)
         if partition.piece is not None:
             yield from read_piece(self.options, partition.piece)
             return
@@ -137,7 +140,7 @@ class CaptureStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def __init__(self, options: Options) -> None:
         self.options = options
-        self._until: Place | None = None
+        self._until: ReadPosition | None = None
 
     def initialOffset(self) -> dict[str, int]:
         """The begin of what is there: retention may have removed the first segments.
@@ -145,7 +148,7 @@ class CaptureStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         Raises:
             CaptureError: It is no capture.
         """
-        return attrs.asdict(Place(Capture(self.options.path).segments()[0].number))
+        return attrs.asdict(ReadPosition(Capture(self.options.path).segments()[0].number))
 
     def getDefaultReadLimit(self) -> ReadLimit:
         """As `maxRowsPerTrigger` says."""
@@ -158,13 +161,13 @@ class CaptureStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             CaptureError: A segment is missing.
         """
         rows = limit.max_rows if isinstance(limit, ReadMaxRows) else None
-        found = reach(Capture(self.options.path), Place(**start), rows)
+        found = reach(Capture(self.options.path), ReadPosition(**start), rows)
         return attrs.asdict(found if self._until is None else min(found, self._until))
 
     def prepareForTriggerAvailableNow(self) -> None:
         """Notes where it ends: what is recorded from now on is for the next time."""
         capture = Capture(self.options.path)
-        self._until = reach(capture, Place(capture.segments()[0].number))
+        self._until = reach(capture, ReadPosition(capture.segments()[0].number))
 
     def partitions(self, start: dict[str, int], end: dict[str, int]) -> Sequence[InputPartition]:
         """The ranges between two offsets.
@@ -172,11 +175,11 @@ class CaptureStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         Raises:
             CaptureError: A segment is missing, perhaps because retention has removed it.
         """
-        capture, begin = Capture(self.options.path), Place(**start)
+        capture, begin = Capture(self.options.path), ReadPosition(**start)
         if self.options.table == PLACES:  # the pipeline counts what is gone
-            return [Piece(Range(Place(**end), None))] if Place(**end) > begin else []
+            return [CapturePartition(Range(ReadPosition(**end), None))] if ReadPosition(**end) > begin else []
         _check_there(capture, begin)
-        return [Piece(piece) for piece in plan(capture, begin, Place(**end), self.options.rows_per_partition)]
+        return [CapturePartition(piece) for piece in plan(capture, begin, ReadPosition(**end), self.options.rows_per_partition)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of a range.
@@ -184,7 +187,7 @@ class CaptureStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         Raises:
             CaptureError: A segment is gone.
         """
-        assert isinstance(partition, Piece) and partition.piece is not None
+        assert isinstance(partition, CapturePartition) and partition.piece is not None
         if self.options.table == PLACES:
             place = attrs.asdict(partition.piece.start)
             yield pa.RecordBatch.from_pylist([place], schema=arrow_schema(PLACES))
@@ -192,7 +195,7 @@ class CaptureStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         yield from read_piece(self.options, partition.piece)
 
 
-def _check_there(capture: Capture, begin: Place) -> None:
+def _check_there(capture: Capture, begin: ReadPosition) -> None:
     first = capture.segments()[0].number
     if begin.segment < first:
         raise CaptureError(

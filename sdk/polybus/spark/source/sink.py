@@ -21,14 +21,14 @@ from polybus import sync
 
 from .options import seconds
 
-__all__ = ["BusStreamWriter", "BusWriter", "Sent"]
+__all__ = ["BusStreamWriter", "BusWriter", "PublishResult"]
 
 ID_HEADER: Final = "idempotency-key"
 KNOWN: Final = ("path", "url", "idHeader", "run", "timeout")
 
 
 @attrs.define
-class Sent(WriterCommitMessage):
+class PublishResult(WriterCommitMessage):
     """Publications of a task."""
 
     publications: int
@@ -56,7 +56,7 @@ class _Target:
             seconds(options, "timeout", 30.0),
         )
 
-    def publish(self, batches: Iterator[pa.RecordBatch]) -> Sent:
+    def publish(self, batches: Iterator[pa.RecordBatch]) -> PublishResult:
         """All rows of a partition over one link."""
         context = TaskContext.get()
         partition = context.partitionId() if context is not None else 0
@@ -69,7 +69,7 @@ class _Target:
                     headers = {self.id_header: row.get("id") or f"{prefix}-{count}"} if self.id_header else None
                     bus.publish(row["subject"], _body(row), headers=headers, timeout=self.timeout)
                     count += 1
-        return Sent(count)
+        return PublishResult(count)
 
 
 def _body(row: Mapping[str, Any]) -> Any:
@@ -96,7 +96,7 @@ class BusWriter(DataSourceArrowWriter):
         # Tasks get this very object, so one that is repeated has the same run; what is published another time has another one.
         self._target = _Target.of(options, columns, uuid.uuid4().hex[:12])
 
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> Sent:
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> PublishResult:
         """Publish a partition.
 
         Raises:
@@ -115,7 +115,7 @@ class BusStreamWriter(DataSourceStreamArrowWriter):
     def __init__(self, options: Mapping[str, str], columns: Sequence[str]) -> None:
         self._target = _Target.of(options, columns, "run")
 
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> Sent:
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> PublishResult:
         """Publish a partition of a batch.
 
         Raises:

@@ -17,7 +17,7 @@ from pyspark.sql import functions as F
 
 from polybus.capture.schema import EXCHANGES
 
-from .timeouts import LONGEST_MS, Patience
+from .timeouts import LONGEST_MS, MatchTimeouts
 
 if TYPE_CHECKING:
     from pyspark.sql.window import WindowSpec
@@ -90,28 +90,28 @@ class Correlated:
     orphans: DataFrame
 
 
-def correlate(events: DataFrame, patience: Patience | None = None) -> Correlated:
+def correlate(events: DataFrame, timeouts: MatchTimeouts | None = None) -> Correlated:
     """Pair requests and responses of a table of events, at once.
 
     Args:
         events: Rows as in `polybus.capture.schema.EVENTS`.
         patience: 30 s when None.
     """
-    patience = patience if patience is not None else Patience()
+    timeouts = timeouts if timeouts is not None else MatchTimeouts()
     ends = events.groupBy("capture_id").agg(F.max("mono_ns").alias("end_ns"))
-    folded = fold(turns_of(events, patience), patience).join(F.broadcast(ends), "capture_id")
+    folded = fold(turns_of(events, timeouts), timeouts).join(F.broadcast(ends), "capture_id")
     lost = folded.where("request_seq is null").select("capture_id", "last_seq", "last_sub")
-    return Correlated(exchanges_of(folded, patience, F.col("end_ns")), orphans_of(events, lost))
+    return Correlated(exchanges_of(folded, timeouts, F.col("end_ns")), orphans_of(events, lost))
 
 
-def turns_of(events: DataFrame, patience: Patience) -> DataFrame:
+def turns_of(events: DataFrame, timeouts: MatchTimeouts) -> DataFrame:
     """The requests and responses among events as turns."""
     is_request = F.col("kind") == "request"
     # Not `least`, for which nothing is more than something.
     ttl_ms = F.when(F.col("ttl_ms") > LONGEST_MS, LONGEST_MS).otherwise(F.col("ttl_ms"))
     asked = F.coalesce(F.col("deadline_ns") - F.col("mono_ns"), ttl_ms * 1_000_000)
-    allowance = F.coalesce(asked, F.lit(patience.timeout_ns))
-    linger = F.when(is_request, F.greatest(allowance, F.lit(patience.horizon_ns))).otherwise(F.lit(patience.horizon_ns))
+    allowance = F.coalesce(asked, F.lit(timeouts.timeout_ns))
+    linger = F.when(is_request, F.greatest(allowance, F.lit(timeouts.horizon_ns))).otherwise(F.lit(timeouts.horizon_ns))
     identity = F.when(F.col("client") != "", F.col("client")).otherwise(F.col("source"))
 
     def asks(value: Column) -> Column:
@@ -154,16 +154,16 @@ def turns_of(events: DataFrame, patience: Patience) -> DataFrame:
     )
 
 
-def fold(turns: DataFrame, patience: Patience) -> DataFrame:
+def fold(turns: DataFrame, timeouts: MatchTimeouts) -> DataFrame:
     """One turn for each exchange and each orphan, with `newest`: no other turn of its key comes after it."""
-    return _folded(_numbered(_compared(turns, patience)))
+    return _folded(_numbered(_compared(turns, timeouts)))
 
 
 def _in_order() -> WindowSpec:
     return Window.partitionBy(*KEY).orderBy("last_seq", "last_sub")
 
 
-def _compared(turns: DataFrame, patience: Patience) -> DataFrame:
+def _compared(turns: DataFrame, timeouts: MatchTimeouts) -> DataFrame:
     """Compares each turn with the one before it of the same key."""
     before = {name: F.lag(name).over(_in_order()) for name in ("last_mono_ns", "last_linger_ns", "last_is_request")}
     digest, subject = F.lag("last_digest").over(_in_order()), F.lag("last_subject").over(_in_order())
@@ -228,7 +228,7 @@ def _folded(turns: DataFrame) -> DataFrame:
     )
 
 
-def part_of(patience: Patience, end_ns: Column, silent_ns: Column, ended: Column) -> Column:
+def part_of(timeouts: MatchTimeouts, end_ns: Column, silent_ns: Column, ended: Column) -> Column:
     """The part to which a folded turn belongs: one of `FINAL`, `OPEN`, `LOST`, `REMEMBERED`.
 
     Args:
@@ -240,7 +240,7 @@ def part_of(patience: Patience, end_ns: Column, silent_ns: Column, ended: Column
     is_orphan = F.col("request_seq").isNull()
     linger = F.col("last_linger_ns")
     # Clocks of the wall are put right now and then, so once more the horizon is waited.
-    forgotten = silent_ns > linger + patience.horizon_ns
+    forgotten = silent_ns > linger + timeouts.horizon_ns
     # Whether it stays open at the end nobody can say as long as its recording may go on.
     settled = is_orphan | (F.col("answers") > 0) | _waited(end_ns)
     given_up = forgotten & (settled | (silent_ns > linger + SILENT_NS))
@@ -253,7 +253,7 @@ def _waited(end_ns: Column) -> Column:
     return F.coalesce(end_ns - F.col("request_mono_ns") > F.col("allowance_ns"), F.lit(False))
 
 
-def exchanges_of(folded: DataFrame, patience: Patience, end_ns: Column, *further: str) -> DataFrame:
+def exchanges_of(folded: DataFrame, timeouts: MatchTimeouts, end_ns: Column, *further: str) -> DataFrame:
     """The table of exchanges and `further` columns, from folded turns and the end of each recording on its monotonic clock."""
     latency = F.col("response_mono_ns") - F.col("request_mono_ns")
     answered = F.col("answers") > 0

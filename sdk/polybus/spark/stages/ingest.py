@@ -21,11 +21,11 @@ from polybus.capture.schema import FLAG_GAP_BEFORE
 from polybus.capture.store.segments import Stretch
 
 from ...capture.store.compute import pc
-from ..source.ranges import Range, RangeReader, Window
+from ..source.ranges import Range, RangeReader, ReadWindow
 from ..source.worker_setup import settle
 from .storage import Storage
 
-__all__ = ["Taken", "take", "taker"]
+__all__ = ["IngestResult", "take", "ingest_task"]
 
 ROWS_AT_ONCE: Final = 50_000
 """Of a row group; so many at most are held in memory for each date and protocol of a task."""
@@ -36,7 +36,7 @@ SAMPLES: Final = 100
 
 
 @attrs.define
-class Taken:
+class IngestResult:
     """Result of a task."""
 
     frames: int = 0
@@ -57,7 +57,9 @@ class Taken:
     """Table and path, in the staging folder."""
 
 
-def taker(capture: str, out: str, staging: str, ranges: list[Range], window: Window) -> Callable[..., Iterator[pa.RecordBatch]]:
+def ingest_task(
+    capture: str, out: str, staging: str, ranges: list[Range], window: ReadWindow
+) -> Callable[..., Iterator[pa.RecordBatch]]:
     """The function for ``mapInArrow`` over the numbers of ranges, one a partition."""
 
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -69,7 +71,7 @@ def taker(capture: str, out: str, staging: str, ranges: list[Range], window: Win
     return run
 
 
-def take(capture: str, storage: Storage, staging: str, piece: Range, window: Window) -> Taken:
+def take(capture: str, storage: Storage, staging: str, piece: Range, window: ReadWindow) -> IngestResult:
     """Decode a range into files.
 
     Raises:
@@ -77,7 +79,7 @@ def take(capture: str, storage: Storage, staging: str, piece: Range, window: Win
         OSError: A file cannot be written.
     """
     settle()
-    done = Taken()
+    done = IngestResult()
     tables = _Tables(storage, staging)
     reader = RangeReader(capture, piece)
     moments = attrs.evolve(window, connection=None)  # whose frames are missing nobody knows
@@ -100,7 +102,7 @@ def take(capture: str, storage: Storage, staging: str, piece: Range, window: Win
     return done
 
 
-def _note_ends(done: Taken, events: pa.RecordBatch) -> None:
+def _note_ends(done: IngestResult, events: pa.RecordBatch) -> None:
     found = pa.table(events.select(["capture_id", "mono_ns", "time_ns"])).group_by("capture_id")
     for row in found.aggregate([("mono_ns", "max"), ("time_ns", "max")]).to_pylist():
         name = row["capture_id"]
@@ -108,7 +110,7 @@ def _note_ends(done: Taken, events: pa.RecordBatch) -> None:
         done.seen[name] = max(int(row["time_ns_max"]), done.seen.get(name, 0))
 
 
-def _noting_gaps(done: Taken, rows: pa.RecordBatch) -> pa.RecordBatch:
+def _noting_gaps(done: IngestResult, rows: pa.RecordBatch) -> pa.RecordBatch:
     marked = pc.not_equal(pc.bit_wise_and(rows.column("flags"), FLAG_GAP_BEFORE), 0)
     gaps = rows.filter(pc.and_(marked, pc.is_null(rows.column("frame"))))
     done.gaps += gaps.num_rows
@@ -119,7 +121,7 @@ def _noting_gaps(done: Taken, rows: pa.RecordBatch) -> pa.RecordBatch:
     return rows
 
 
-def _note_losses(done: Taken, piece: Range, damage: list[Stretch]) -> None:
+def _note_losses(done: IngestResult, piece: Range, damage: list[Stretch]) -> None:
     done.lost = len(damage)
     done.losses = [{"segment": piece.start.segment, **attrs.asdict(stretch)} for stretch in damage[:SAMPLES]]
 

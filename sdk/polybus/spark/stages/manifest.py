@@ -15,10 +15,10 @@ import attrs
 
 from polybus.capture.errors import CaptureError
 
-from ..source.ranges import Place
+from ..source.ranges import ReadPosition
 from .storage import Storage
 
-__all__ = ["TABLES", "Counts", "Manifest", "Output", "run_prefix"]
+__all__ = ["TABLES", "RunCounts", "Manifest", "Output", "run_prefix"]
 
 FOLDER: Final = "_manifest"
 STAGING: Final = "_staging"
@@ -34,7 +34,7 @@ def run_prefix(run: int) -> str:
 
 
 @attrs.define
-class Counts:
+class RunCounts:
     """Numbers of a run, or of all runs.
 
     ``frames`` is `rowed` (frames with at least one good row) + `quarantined` + `empty`; that is checked in every run.
@@ -54,9 +54,9 @@ class Counts:
     lost: int = 0
     """Stretches of segments that could not be read any more."""
 
-    def __add__(self, other: Counts) -> Counts:
+    def __add__(self, other: RunCounts) -> RunCounts:
         mine, theirs = attrs.asdict(self), attrs.asdict(other)
-        return Counts(**{name: mine[name] + theirs[name] for name in mine})
+        return RunCounts(**{name: mine[name] + theirs[name] for name in mine})
 
 
 @attrs.frozen
@@ -84,9 +84,9 @@ class Manifest:
     run: int
     capture: str
     settings: dict[str, Any]
-    start: Place
-    end: Place
-    counts: Counts
+    start: ReadPosition
+    end: ReadPosition
+    counts: RunCounts
     open_exchanges: int
     ends: dict[str, int]
     added: dict[str, list[str]]
@@ -112,8 +112,8 @@ class Manifest:
             given = json.loads(text)
             version = given.pop("version")
             if version == _VERSION:
-                given["start"], given["end"] = Place(**given["start"]), Place(**given["end"])
-                given["counts"] = Counts(**given["counts"])
+                given["start"], given["end"] = ReadPosition(**given["start"]), ReadPosition(**given["end"])
+                given["counts"] = RunCounts(**given["counts"])
                 return cls(**given)
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise CaptureError(f"a manifest of the results is damaged ({error!r}): analyse into a new folder") from error
@@ -149,9 +149,9 @@ class Output:
         return self.manifests[-1] if self.manifests else None
 
     @property
-    def counts(self) -> Counts:
+    def counts(self) -> RunCounts:
         """Of all runs."""
-        total = sum((manifest.counts for manifest in self.manifests), Counts())
+        total = sum((manifest.counts for manifest in self.manifests), RunCounts())
         total.exchanges += self.provisional
         return total
 

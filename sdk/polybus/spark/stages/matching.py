@@ -18,8 +18,8 @@ from polybus.capture.schema import EXCHANGES
 from polybus.capture.store.reader import Capture
 
 from ...capture.store.compute import pc
-from ..source.ranges import LAST_NS, Window
-from .timeouts import LONGEST_MS, Patience
+from ..source.ranges import LAST_NS, ReadWindow
+from .timeouts import LONGEST_MS, MatchTimeouts
 
 __all__ = ["Matcher", "exchanges"]
 
@@ -64,9 +64,9 @@ class Matcher:
         end_ns: Who asks from here on is not given out, ns since 1970 UTC.
     """
 
-    def __init__(self, patience: Patience, end_ns: int | None = None) -> None:
+    def __init__(self, timeouts: MatchTimeouts, end_ns: int | None = None) -> None:
         self._end_ns = end_ns
-        self._timeout_ns, self._horizon_ns = patience.timeout_ns, patience.horizon_ns
+        self._timeout_ns, self._horizon_ns = timeouts.timeout_ns, timeouts.horizon_ns
         self._open: dict[tuple[Any, ...], _Exchange | _Orphan] = {}
         """By key: the newest exchange, or orphan."""
         self._ends: dict[str, int] = {}
@@ -175,17 +175,17 @@ class Matcher:
         }
 
 
-def exchanges(capture: Capture, window: Window, timeout: float) -> Iterator[pa.RecordBatch]:
+def exchanges(capture: Capture, window: ReadWindow, timeout: float) -> Iterator[pa.RecordBatch]:
     """The exchanges of a capture that were asked within a window, in no order.
 
     Raises:
         CaptureError: A segment is missing.
         ValueError: The timeout is not above zero.
     """
-    patience = Patience(timeout)
-    matcher = Matcher(patience, window.end_ns)
+    timeouts = MatchTimeouts(timeout)
+    matcher = Matcher(timeouts, window.end_ns)
     if window.end_ns is not None:  # an answer may come later, or the id again
-        window = attrs.evolve(window, end_ns=min(window.end_ns + patience.horizon_ns, LAST_NS))
+        window = attrs.evolve(window, end_ns=min(window.end_ns + timeouts.horizon_ns, LAST_NS))
     # What a window is known by is among them.
     batches = capture.batches(columns=frame_columns(_NEEDED))
     for made in decoded((window.of(batch.rows) for batch in batches), _NEEDED):

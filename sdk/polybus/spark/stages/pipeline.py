@@ -14,11 +14,11 @@ from polybus.capture.store.reader import Capture
 
 from ..report.metrics import measure
 from ..report.page import render
-from ..source.ranges import Place, Window
-from .manifest import Counts, Output
-from .run import Progress, Step
+from ..source.ranges import ReadPosition, ReadWindow
+from .manifest import Output, RunCounts
+from .run import PipelineStep, Progress
 from .storage import Storage, absolute
-from .timeouts import Patience
+from .timeouts import MatchTimeouts
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
@@ -45,8 +45,8 @@ class Done:
     """
 
     out: str
-    added: Counts
-    total: Counts
+    added: RunCounts
+    total: RunCounts
     metrics: dict[str, Any]
     report: str
     provisional: int = 0
@@ -80,7 +80,7 @@ class Pipeline:
         progress: Progress | None = None,
     ) -> None:
         self._spark = spark
-        self._patience = Patience(timeout) if horizon is None else Patience(timeout, horizon)
+        self._timeouts = MatchTimeouts(timeout) if horizon is None else MatchTimeouts(timeout, horizon)
         self._strict = strict
         self._progress: Progress = progress if progress is not None else lambda stage: None
 
@@ -110,7 +110,7 @@ class Pipeline:
             ValueError: `end_ns` is not after `start_ns`.
             OSError: Files cannot be written.
         """
-        window = Window(start_ns, end_ns, connection)
+        window = ReadWindow(start_ns, end_ns, connection)
         window.check()
         step = self._step(capture, out, window)
         with step.alone():
@@ -146,14 +146,14 @@ class Pipeline:
         """
         from ..source.data_source import BusDataSource
 
-        step = self._step(capture, out, Window())
+        step = self._step(capture, out, ReadWindow())
         self._spark.dataSource.register(BusDataSource)
         reader = self._spark.readStream.format("polybus").option("table", "places")
         if max_rows is not None:
             reader = reader.option("maxRowsPerTrigger", max_rows)
 
         def take(places: DataFrame, number: int) -> None:
-            reached = [Place(row["segment"], row["batch"], row["offset"]) for row in places.collect()]
+            reached = [ReadPosition(row["segment"], row["batch"], row["offset"]) for row in places.collect()]
             if reached:
                 # What a killed run had done already is not done again: the manifest knows where it ended.
                 with step.alone():
@@ -176,12 +176,14 @@ class Pipeline:
             if output.last is None:
                 raise CaptureError(f"{os.fspath(out)} holds no results: Pipeline.run makes them")
             output.check(absolute(os.fspath(capture)), {})
-            return self._finish(os.fspath(out), output, Counts())
+            return self._finish(os.fspath(out), output, RunCounts())
 
-    def _step(self, capture: str | os.PathLike[str], out: str | os.PathLike[str], window: Window) -> Step:
-        return Step(self._spark, os.fspath(capture), os.fspath(out), window, self._patience, self._strict, self._progress)
+    def _step(self, capture: str | os.PathLike[str], out: str | os.PathLike[str], window: ReadWindow) -> PipelineStep:
+        return PipelineStep(
+            self._spark, os.fspath(capture), os.fspath(out), window, self._timeouts, self._strict, self._progress
+        )
 
-    def _finish(self, out: str, output: Output, added: Counts) -> Done:
+    def _finish(self, out: str, output: Output, added: RunCounts) -> Done:
         self._progress("metrics")
         metrics = measure(self._spark, output)
         self._progress("report")
@@ -191,7 +193,7 @@ class Pipeline:
         return _done(out, output, added, metrics)
 
 
-def _done(out: str, output: Output, added: Counts, metrics: dict[str, Any] | None = None) -> Done:
+def _done(out: str, output: Output, added: RunCounts, metrics: dict[str, Any] | None = None) -> Done:
     report = f"{out.rstrip('/')}/{REPORT}" if metrics is not None else ""
     return Done(out, added, output.counts, metrics or {}, report, output.provisional)
 
@@ -221,6 +223,6 @@ def check(
         CaptureError: It is no capture, or a segment is missing; `out` holds something else.
         ValueError: `end_ns` is not after `start_ns`.
     """
-    Window(start_ns, end_ns, connection).check()
+    ReadWindow(start_ns, end_ns, connection).check()
     Capture(capture).segments()
     Output(Storage(out))

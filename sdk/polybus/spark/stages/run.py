@@ -16,16 +16,16 @@ from polybus.capture.errors import CaptureError
 from polybus.capture.store.reader import Capture
 from polybus.capture.store.segments import Stretch
 
-from ..source.ranges import Place, Window, plan, reach
+from ..source.ranges import ReadPosition, ReadWindow, plan, reach
 from .correlation import CARRIED, FINAL, OPEN, ORPHANS, exchanges_of, fold, orphans_of, part_of, turns_of
-from .ingest import SAMPLES, Taken, taker
-from .manifest import STAGING, STATE, Counts, Manifest, Output, run_prefix
+from .ingest import SAMPLES, IngestResult, ingest_task
+from .manifest import STAGING, STATE, Manifest, Output, RunCounts, run_prefix
 from .results import load_files
 from .storage import Storage, absolute
-from .timeouts import Patience
-from .watermarks import CLOCKS, Clocks
+from .timeouts import MatchTimeouts
+from .watermarks import WATERMARK_COLUMNS, Watermarks
 
-__all__ = ["Progress", "Step"]
+__all__ = ["Progress", "PipelineStep"]
 
 DAY_NS: Final = 86_400_000_000_000
 TAKEN: Final = ("frames", "rowed", "quarantined", "empty", "events", "refused", "gaps", "lost")
@@ -41,11 +41,18 @@ class Written(NamedTuple):
     part: str
 
 
-class Step:
+class PipelineStep:
     """One run over what is new."""
 
     def __init__(
-        self, spark: SparkSession, capture: str, out: str, window: Window, patience: Patience, strict: bool, progress: Progress
+        self,
+        spark: SparkSession,
+        capture: str,
+        out: str,
+        window: ReadWindow,
+        timeouts: MatchTimeouts,
+        strict: bool,
+        progress: Progress,
     ) -> None:
         self.out = out
         self._spark = spark
@@ -53,11 +60,11 @@ class Step:
         # As other machines, and later runs from elsewhere, would call it.
         self._path = absolute(capture)
         self._window = window
-        self._patience = patience
+        self._timeouts = timeouts
         self._strict = strict
         self._progress = progress
         self.storage: Storage = Storage(out)
-        self._settings = {"timeout": patience.timeout, "horizon": patience.horizon, **attrs.asdict(window)}
+        self._settings = {"timeout": timeouts.timeout, "horizon": timeouts.horizon, **attrs.asdict(window)}
         self.output: Output = Output(self.storage)
         self.output.check(self._path, self._settings)
 
@@ -74,13 +81,13 @@ class Step:
             self.output.clean()
             yield
 
-    def advance(self, until: Place | None = None) -> Counts:
+    def advance(self, until: ReadPosition | None = None) -> RunCounts:
         """Take what lies between the last run and a place, or the end of what is there; nothing where that was done before."""
         last = self.output.last
         start = self._begin(last)
         end = reach(self._capture, start) if until is None else until
         if end <= start:
-            return Counts()
+            return RunCounts()
         run = last.run + 1 if last is not None else 1
         token = uuid.uuid4().hex[:12]
         # Where nobody can be kept waiting, a run that comes too late must not write over the files of another one.
@@ -89,8 +96,8 @@ class Step:
         taken = [self._gone(start), *self._decode(start, end, staging)]
         self._check(taken)
         moved = self._move_in(prefix, taken)
-        before = Clocks(last.ends, last.seen) if last is not None else Clocks()
-        clocks = before.later(Clocks(done.ends, done.seen) for done in taken)
+        before = Watermarks(last.ends, last.seen) if last is not None else Watermarks()
+        clocks = before.later(Watermarks(done.ends, done.seen) for done in taken)
         counts = _sum_of(taken)
         events = load_files(self._spark, self.storage, "events", moved.get("events", []))
         now = clocks.table(self._spark, all_read=self._is_all(end), ended=_ended(taken))
@@ -124,14 +131,14 @@ class Step:
         self._forget(last, staging)
         return counts
 
-    def _begin(self, last: Manifest | None) -> Place:
+    def _begin(self, last: Manifest | None) -> ReadPosition:
         """The place at which the last run has stopped.
 
         Raises:
             CaptureError: There is another capture now in the place of that one.
         """
         if last is None:
-            return Place(self._capture.segments()[0].number)
+            return ReadPosition(self._capture.segments()[0].number)
         now = self._recording(last.end)
         if now != last.recording and None not in (now, last.recording):
             raise CaptureError(
@@ -140,20 +147,20 @@ class Step:
             )
         return last.end
 
-    def _recording(self, place: Place) -> str | None:
+    def _recording(self, place: ReadPosition) -> str | None:
         """The recording of the segment of a place; None where it is gone, or does not say."""
         for segment in self._capture.segments(complete=False):
             if segment.number == place.segment:
                 return self._capture.reader(segment).schema_metadata().get("capture_id")
         return None
 
-    def _gone(self, start: Place) -> Taken:
+    def _gone(self, start: ReadPosition) -> IngestResult:
         """Segments that retention has removed since the last run, before they could be read; the frames are not counted."""
         numbers = range(start.segment + 1, self._capture.segments()[0].number)
         losses = [{"segment": number, **attrs.asdict(Stretch(0, 0, 0))} for number in numbers[:SAMPLES]]
-        return Taken(lost=len(numbers), losses=losses)
+        return IngestResult(lost=len(numbers), losses=losses)
 
-    def _is_all(self, end: Place) -> bool:
+    def _is_all(self, end: ReadPosition) -> bool:
         """True for a place that is the end of all that is there, also of segments that other recorders write."""
         last = self._capture.segments(complete=False)[-1]
         return end.segment == last.number and reach(self._capture, end) == end
@@ -177,14 +184,14 @@ class Step:
 
     # -- decode ----------------------------------------------------------------------------------------------------------
 
-    def _decode(self, start: Place, end: Place, staging: str) -> list[Taken]:
+    def _decode(self, start: ReadPosition, end: ReadPosition, staging: str) -> list[IngestResult]:
         ranges = plan(self._capture, start, end)
         count = max(1, len(ranges))
         numbers = self._spark.range(0, len(ranges), 1, count)
         rows = numbers.mapInArrow(
-            taker(self._path, absolute(self.out), f"{staging}/taken", ranges, self._window), "taken string"
+            ingest_task(self._path, absolute(self.out), f"{staging}/taken", ranges, self._window), "taken string"
         ).collect()
-        taken = [Taken(**json.loads(row["taken"])) for row in rows]
+        taken = [IngestResult(**json.loads(row["taken"])) for row in rows]
         for done in taken:
             if done.frames != done.rowed + done.quarantined + done.empty:
                 raise CaptureError(
@@ -193,7 +200,7 @@ class Step:
                 )
         return taken
 
-    def _check(self, taken: list[Taken]) -> None:
+    def _check(self, taken: list[IngestResult]) -> None:
         """
         Raises:
             CaptureError: Not all could be read, and all is wanted.
@@ -206,7 +213,7 @@ class Step:
                 "they are counted and passed by"
             )
 
-    def _move_in(self, prefix: str, taken: list[Taken]) -> dict[str, list[str]]:
+    def _move_in(self, prefix: str, taken: list[IngestResult]) -> dict[str, list[str]]:
         """The files of the tasks that Spark has accepted, into the tables."""
         moved: dict[str, list[str]] = {}
         for number, done in enumerate(taken):
@@ -221,12 +228,12 @@ class Step:
     def _fold(self, staging: str, events: DataFrame, before: str | None, clocks: DataFrame) -> str:
         """Fold the turns, with those that the last run left open; the folder of the result, by what is over and what is not."""
         self._progress("correlate")
-        turns = turns_of(events, self._patience)
+        turns = turns_of(events, self._timeouts)
         if before is not None:
             turns = turns.unionByName(self._spark.read.schema(turns.schema).parquet(self.storage.to_read(before)))
         folder = f"{staging}/folded"
-        folded = fold(turns, self._patience).join(F.broadcast(clocks), "capture_id", "left")
-        folded = folded.withColumn("part", part_of(self._patience, *map(F.col, CLOCKS)))
+        folded = fold(turns, self._timeouts).join(F.broadcast(clocks), "capture_id", "left")
+        folded = folded.withColumn("part", part_of(self._timeouts, *map(F.col, WATERMARK_COLUMNS)))
         folded.write.partitionBy("part").parquet(self.storage.for_spark(folder))
         return folder
 
@@ -237,7 +244,7 @@ class Step:
         if table is None:
             moved["exchanges"] = []
             return []
-        made = exchanges_of(table, self._patience, F.col("end_ns"), "part")
+        made = exchanges_of(table, self._timeouts, F.col("end_ns"), "part")
         written = self._write(made, "exchanges", f"{staging}/exchanges", prefix, "request_time_ns", "part")
         moved["exchanges"] = [file.name for file in written if file.part == FINAL]
         return written
@@ -279,7 +286,7 @@ class Step:
         return written
 
 
-def _ended(taken: list[Taken]) -> set[str]:
+def _ended(taken: list[IngestResult]) -> set[str]:
     """The recordings that say that they are over, and of which nothing follows."""
     names = set[str]()
     for done in taken:
@@ -287,8 +294,8 @@ def _ended(taken: list[Taken]) -> set[str]:
     return names
 
 
-def _sum_of(taken: list[Taken]) -> Counts:
-    total = Counts()
+def _sum_of(taken: list[IngestResult]) -> RunCounts:
+    total = RunCounts()
     for done in taken:
-        total += Counts(**{name: getattr(done, name) for name in TAKEN})
+        total += RunCounts(**{name: getattr(done, name) for name in TAKEN})
     return total

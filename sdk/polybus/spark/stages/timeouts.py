@@ -6,7 +6,7 @@ from typing import Final
 
 import attrs
 
-__all__ = ["LONGEST_MS", "Patience"]
+__all__ = ["LONGEST_MS", "MatchTimeouts"]
 
 NS: Final = 1_000_000_000
 LONGEST_MS: Final = 100 * 366 * 86_400_000
@@ -14,7 +14,7 @@ LONGEST_MS: Final = 100 * 366 * 86_400_000
 
 
 @attrs.frozen
-class Patience:
+class MatchTimeouts:
     """Times for an answer to come, and for an id to be forgotten.
 
     Attributes:

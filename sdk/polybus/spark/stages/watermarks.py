@@ -13,14 +13,14 @@ import attrs
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["CLOCKS", "Clocks"]
+__all__ = ["WATERMARK_COLUMNS", "Watermarks"]
 
-CLOCKS: Final = ("end_ns", "silent_ns", "ended")
+WATERMARK_COLUMNS: Final = ("end_ns", "silent_ns", "ended")
 """Columns of `Watermarks.table`, beside the recording."""
 
 
 @attrs.frozen
-class Clocks:
+class Watermarks:
     """Of each recording, by its id.
 
     Attributes:
@@ -31,23 +31,23 @@ class Clocks:
     ends: dict[str, int] = attrs.Factory(dict)
     seen: dict[str, int] = attrs.Factory(dict)
 
-    def later(self, others: Iterable[Self]) -> Clocks:
+    def later(self, others: Iterable[Self]) -> Watermarks:
         """With what others have seen."""
         ends, seen = dict(self.ends), dict(self.seen)
         for other in others:
             _advance(ends, other.ends)
             _advance(seen, other.seen)
-        return Clocks(ends, seen)
+        return Watermarks(ends, seen)
 
-    def only(self, names: set[str]) -> Clocks:
+    def only(self, names: set[str]) -> Watermarks:
         """Of some recordings."""
-        return Clocks(
+        return Watermarks(
             {name: value for name, value in self.ends.items() if name in names},
             {name: value for name, value in self.seen.items() if name in names},
         )
 
     def table(self, spark: SparkSession, *, all_read: bool, ended: Collection[str] = ()) -> DataFrame:
-        """``capture_id`` and `CLOCKS`; ``silent_ns`` is for how long others have gone on since its last frame.
+        """``capture_id`` and `WATERMARK_COLUMNS`; ``silent_ns`` is for how long others have gone on since its last frame.
 
         Args:
             spark: The session.
