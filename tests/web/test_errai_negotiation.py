@@ -268,6 +268,9 @@ class Offering(Errai):
         assert "JSESSIONID=s" in socket.headers["cookie"]
         await socket.accept()
         self.claims.append(json.loads(await socket.receive_text()))
+        if self.script == "closed":
+            await socket.close(1011)
+            return
         if self.script == "silent":
             await socket.receive()
         elif self.script == "refused":
@@ -312,7 +315,7 @@ async def test_our_client_negotiates_as_errai_s_own_does(script: str) -> None:
         assert bus.stats().malformed == 0
 
 
-@pytest.mark.parametrize("script", ["refused", "unconfirmed", "silent", "elsewhere", "nowhere", "nonsense"])
+@pytest.mark.parametrize("script", ["refused", "unconfirmed", "silent", "closed", "elsewhere", "nowhere", "nonsense"])
 async def test_without_a_websocket_our_client_polls(script: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(upgrade, "PATIENCE", 0.2)
     async with offering(script) as (server, url):

@@ -95,6 +95,7 @@ class WebSocketNegotiation:
         self._options = options
         self._open = False
         self._over = False
+        self._paused = False
         self._word: Mapping[str, Any] | None = None
         self._heard = anyio.Event()
         self.socket: WebSocketTransport | None = None
@@ -124,6 +125,8 @@ class WebSocketNegotiation:
         if self.socket is None or self._over:
             return None
         self._open = True
+        if self._paused:
+            self._owner.pause_writing()
         self.socket.send(self.claim)
         return self.socket
 
@@ -189,9 +192,13 @@ class WebSocketNegotiation:
             self._owner.socket_closed(why)
 
     def pause_writing(self) -> None:
-        """The server reads slowly."""
-        self._owner.pause_writing()
+        """The server reads slowly, or the socket has ended: that is the owner's affair only if its frames go there."""
+        self._paused = True
+        if self._open:
+            self._owner.pause_writing()
 
     def resume_writing(self) -> None:
         """There is room again."""
-        self._owner.resume_writing()
+        self._paused = False
+        if self._open:
+            self._owner.resume_writing()
