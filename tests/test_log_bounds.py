@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import logging
+from contextlib import suppress
 from urllib.parse import urlsplit
 
 import anyio
 import pytest
 
-from polybus import Bus, Route, bridge, connect
+from polybus import Bus, Forbidden, Route, Unauthorized, bridge, connect
 from polybus._util.violation_counter import Warnings
 from tests.support import bounded, eventually
 
 pytestmark = pytest.mark.anyio
 MANY = 50
+UPGRADE = (
+    b"GET /bus HTTP/1.1\r\nhost: 127.0.0.1\r\nupgrade: websocket\r\nconnection: upgrade\r\nsec-websocket-version: 13\r\n"
+    b"sec-websocket-key: AAAAAAAAAAAAAAAAAAAAAA==\r\nsec-websocket-protocol: ubre\r\n\r\n"
+)
 
 
 @bounded
@@ -92,3 +97,57 @@ def test_warnings_are_written_again_after_a_minute_and_those_of_another_kind_at_
         "one 9 (others like this are not logged for up to a minute)",
         "another",
     ]
+
+
+@pytest.mark.parametrize(
+    ("transport", "nonsense", "said"),
+    [("tcp", b"\xfe\0\0\0", "the limit is"), ("ws", b"\xff\xff", "")],
+)
+@bounded
+async def test_who_connects_again_and_again_to_break_the_rules_of_a_transport_does_not_fill_the_log(
+    transport: str, nonsense: bytes, said: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    bus = Bus()
+    async with bus.serve(f"ubre+{transport}://127.0.0.1:0/bus" if transport == "ws" else "ubre+tcp://127.0.0.1:0") as server:
+        port = urlsplit(server.url).port or 0
+        with caplog.at_level(logging.WARNING, "polybus"):
+            for _ in range(30):
+                async with await anyio.connect_tcp("127.0.0.1", port) as stream:
+                    if transport == "ws":
+                        await stream.send(UPGRADE)
+                        await stream.receive()
+                    await stream.send(nonsense)
+                    with suppress(anyio.EndOfStream, anyio.BrokenResourceError):
+                        while True:
+                            await stream.receive()
+            await eventually(lambda: not bus.stats().links)
+    lines = [record.getMessage() for record in caplog.records]
+    assert len(lines) == 10 and lines[-1].endswith("(others like this are not logged for up to a minute)")
+    assert all(said in line for line in lines)
+
+
+@bounded
+async def test_hooks_that_fail_for_each_stranger_do_not_fill_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    async def authenticate(_: object) -> object:
+        raise RuntimeError("the database is away")
+
+    def authorize(_peer: object, _verb: str, subject: str) -> bool:
+        raise RuntimeError(f"no rule for {subject}")
+
+    bus, other = Bus(authenticate=authenticate), Bus(authorize=authorize)
+    async with (
+        bus.serve("ubre+tcp://127.0.0.1:0") as closed,
+        other.serve("ubre+tcp://127.0.0.1:0") as server,
+    ):
+        with caplog.at_level(logging.WARNING, "polybus"):
+            for _ in range(30):
+                with pytest.raises(Unauthorized):
+                    async with connect(closed.url):
+                        pass
+            async with connect(server.url) as stranger:
+                for number in range(30):
+                    with pytest.raises(Forbidden):
+                        await stranger.request(f"no.{number}")
+    for word in ("authenticate", "authorize"):
+        records = [record for record in caplog.records if f"{word}" in record.getMessage() and record.exc_info]
+        assert len(records) == 10, word

@@ -5,12 +5,14 @@ from __future__ import annotations
 import datetime
 import inspect
 import logging
+import time
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import anyio
 
 from .._util.event_loop import is_stray
+from .._util.violation_counter import Warnings
 from ..errors import BusError, Forbidden, RequestError, Unauthorized, Unavailable
 from ..plugins import Admission, Handshake, Identity
 from ..subjects import canonical
@@ -40,6 +42,7 @@ class Authority:
         self._seconds = seconds  # that `authenticate` may take
         self.authenticate: Authenticate | None = authenticate
         self.authorize: Authorize | None = authorize
+        self._warnings = Warnings()
         self._wants_message = authorize is not None and _has_parameter(authorize, "message")
 
     async def admit(self, handshake: Handshake) -> Admission | BusError:
@@ -59,7 +62,7 @@ class Authority:
         except BaseException as error:  # a stranger does not end the server
             if not is_stray(error):
                 raise
-            logger.exception("polybus: authenticate failed, which refuses the connection")
+            self._failed("polybus: authenticate failed, which refuses the connection", error=error)
             return Unauthorized("not authenticated")
         if identity is None or identity is False:
             return Unauthorized("not authenticated")
@@ -85,7 +88,7 @@ class Authority:
         except BaseException as error:
             if not is_stray(error):
                 raise
-            logger.exception("polybus: authorize(%r, %r, %r) failed, which refuses", peer, verb, subject)
+            self._failed("polybus: authorize(%r, %r, %r) failed, which refuses", peer, verb, subject, error=error)
             return False
 
     async def answer(self, allowed: bool | Awaitable[bool]) -> bool:
@@ -97,7 +100,7 @@ class Authority:
         except BaseException as error:
             if not is_stray(error):
                 raise
-            logger.exception("polybus: authorize failed, which refuses")
+            self._failed("polybus: authorize failed, which refuses", error=error)
             return False
 
     async def may(self, peer: Peer, verb: str, subject: str | int, message: Message) -> bool:
@@ -121,6 +124,9 @@ class Authority:
 
     async def _remember_later(self, known: dict[str | int, bool], subject: str | int, answer: Awaitable[bool]) -> bool:
         return self.remember(known, subject, await self.answer(answer))
+
+    def _failed(self, text: str, *args: object, error: BaseException) -> None:
+        self._warnings.warn(logger, time.monotonic(), text, *args, error=error)
 
     @staticmethod
     def remember(known: dict[str | int, bool], subject: str | int, allowed: bool) -> bool:

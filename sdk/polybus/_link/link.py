@@ -63,6 +63,8 @@ __all__ = ["Link", "State"]
 logger: logging.Logger = logging.getLogger("polybus.link")
 
 _ANSWERS: Final = (Kind.RESPONSE, Kind.ERROR)
+_BROKEN: Final = frozenset({1002, 1003, 1007, 1008, 1009})
+"""How connections end on which an end has broken a rule of the transport."""
 
 
 class Link:
@@ -764,9 +766,12 @@ class Link:
 
     def closed(self, why: Closed) -> None:
         """The connection is gone."""
-        if self._ending is not None and why.error is None:
-            first = self._ending.why
-            why = first if first.error is not None or why.code == 1006 else why
+        first = self._ending.why if self._ending is not None else why
+        if why.code in _BROKEN and first is why:
+            template = "polybus: the connection of %s has ended: %.200s"
+            self.runtime.warnings.warn(logger, self.runtime.time(), template, self.address, why.reason)
+        if why.error is None and (first.error is not None or why.code == 1006):
+            why = first
         self._ended(why)
 
     def _ended(self, why: Closed) -> None:

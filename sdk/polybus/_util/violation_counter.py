@@ -37,7 +37,7 @@ class Warnings:
     def __init__(self) -> None:
         self._said: dict[str, Offences] = {}
 
-    def warn(self, logger: logging.Logger, now: float, text: str, *args: object) -> None:
+    def warn(self, logger: logging.Logger, now: float, text: str, *args: object, error: BaseException | None = None) -> None:
         """Write a line, unless there were many of the same kind in this minute.
 
         Args:
@@ -45,13 +45,14 @@ class Warnings:
             now: By any clock that is not set.
             text: A template, which is what makes its kind.
             args: For the template.
+            error: A mistake of the application that somebody on a connection can repeat: its traceback is written, as an error.
         """
         count = self._said.setdefault(text, Offences()).add(now)
-        if count < _LINES:
-            logger.warning(text, *args)
-        elif count == _LINES:
+        if count > _LINES:
+            return
+        if count == _LINES:
             text += " (others like this are not logged for up to a minute)"
-            logger.warning(text, *args)
+        logger.log(logging.WARNING if error is None else logging.ERROR, text, *args, exc_info=error)
 
 
 def too_many(limit: int) -> str:

@@ -8,7 +8,6 @@ same times. A peer that is there but reads nothing is found by the write deadlin
 
 from __future__ import annotations
 
-import logging
 import ssl
 from typing import TYPE_CHECKING, Final
 
@@ -30,8 +29,6 @@ if TYPE_CHECKING:
     from ..plugins import Connector, Listening
 
 __all__ = ["Tcp", "Tls", "Unix"]
-
-logger: logging.Logger = logging.getLogger("polybus.transports")
 
 _LARGE: Final = 64 * 1024
 
@@ -91,7 +88,6 @@ class TcpTransport(StreamTransport):
                 self._state is not TransportState.OPEN
             ):  # it has been told, and may go on for as long as it is given to read that
                 return
-            logger.warning("%s: %s", self.address, framer.broken.reason)
             self._fail(framer.broken.code, framer.broken.reason)
         elif framer.keep_alives > self._host.limits.empty_frames:
             self._check_flood()

@@ -224,7 +224,6 @@ class AsgiTransport:
 
     def _fail(self, code: int, reason: str) -> None:
         """The peer broke a rule: tell it and go."""
-        logger.warning("%s: %s", self.address, reason)
         self.close(code, reason)
 
     async def _write(self) -> None:

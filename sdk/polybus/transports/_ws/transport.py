@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from typing import TYPE_CHECKING, Final
 
 from ...plugins import Closed
@@ -15,8 +14,6 @@ if TYPE_CHECKING:
     from .frames import WebSocketFramer
 
 __all__ = ["WebSocketTransport"]
-
-logger: logging.Logger = logging.getLogger("polybus.transports")
 
 _LARGE: Final = 64 * 1024
 
@@ -98,7 +95,6 @@ class WebSocketTransport(StreamTransport):
 
     def _peer_broke(self, why: Closed) -> None:
         if self._state is TransportState.OPEN:
-            logger.warning("%s: %s", self.address, why.reason)
             self._leave(why)
         self._wire.hang_up()
 
