@@ -142,8 +142,8 @@ async def test_hooks_that_fail_for_each_stranger_do_not_fill_the_log(caplog: pyt
         with caplog.at_level(logging.WARNING, "polybus"):
             for _ in range(30):
                 with pytest.raises(Unauthorized):
-                    async with connect(closed.url):
-                        pass
+                    async with connect(closed.url) as stranger:
+                        await stranger.request("anything")
             async with connect(server.url) as stranger:
                 for number in range(30):
                     with pytest.raises(Forbidden):
