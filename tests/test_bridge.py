@@ -182,7 +182,7 @@ async def test_what_the_wires_carry_in_one_format_crosses_undecoded() -> None:
         link = ground.asker.peers[0].link
         encode = link.format.encode
         assert encode({"a": 1.5}) != text
-        reply = ground.asker.peers[0]._pass_on(_raw("echo", text, link.format), 5)
+        reply = ground.asker.peers[0].pass_on(_raw("echo", text, link.format), 5)
         assert await reply == {"a": 1.5}
         assert seen[0].raw == text
 

@@ -392,7 +392,7 @@ async def test_a_client_that_comes_back_is_known_before_it_subscribes(protocol: 
         if verb == "subscribe":
             session = peer.link.session
             assert session is not None
-            known.append(not session.capabilities.asks_before_publishing or peer._extended)
+            known.append(not session.capabilities.asks_before_publishing or peer.speaks_extensions)
         return True
 
     server, gate = Bus(authorize=authorize), Bus()

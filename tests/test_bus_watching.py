@@ -8,7 +8,6 @@ import attrs
 import pytest
 
 from polybus import Bus, ConnectFailed, Kind, Message, NoHandler, connect
-from polybus._peer import dispatch
 from polybus.events import BusEvent, DeadLettered, FrameRefused, HandlerFailed, LinkDown, LinkRetrying, LinkUp
 from polybus.stats import Stats
 from polybus.testing import pair
@@ -194,7 +193,7 @@ async def test_a_notification_without_a_handler_is_a_dead_letter() -> None:
         events = bus.events()
         peer = bus.peers[0]
         for subject, raw in (("nobody", b'"small"'), ("many", b'"' + b"x" * 5000 + b'"')):
-            dispatch.receive(peer, Message(Kind.NOTIFY, subject, None, raw, peer=peer), 0.0)
+            peer.receive(Message(Kind.NOTIFY, subject, None, raw, peer=peer), 0.0)
         letters = [await anext(events) for _ in range(2)]
         assert [(letter.subject, letter.reason) for letter in letters if isinstance(letter, DeadLettered)] == [
             ("nobody", "no handler"),

@@ -19,12 +19,12 @@ from polybus import (
     EncodeError,
     Limits,
     LocalProtocolError,
-    Peer,
     QueueFull,
     RequestError,
     TooManyRequests,
     Unavailable,
 )
+from polybus._peer.streams import Streams
 from polybus.message import Kind
 from polybus.plugins import Closed
 from polybus.testing import Faults, pair
@@ -94,7 +94,7 @@ async def test_a_stream_ends_at_its_deadline_even_when_the_peer_has_gone_silent(
         await client.peers[0].extended()
     silent = Faults(seed=1, drop=1.0)
     async with pair(bus, faults=silent) as client:
-        client.peers[0]._extended = True  # as if it had answered before it fell silent
+        client.peers[0].negotiation.speaks_extensions = True  # as if it had answered before it fell silent
         with pytest.raises(DeadlineExceeded) as caught:
             async with client.stream("one", timeout=0.03) as items:
                 await anext(items)
@@ -283,7 +283,7 @@ async def test_a_sender_that_is_cancelled_in_the_line_lets_the_next_one_go() -> 
 
 def _hold_back_writes(patch: pytest.MonkeyPatch) -> None:
     """Every item waits a turn for room in the outbox, as behind a slow peer."""
-    patch.setattr(Peer, "channel_room", lambda peer: anyio.lowlevel.checkpoint())
+    patch.setattr(Streams, "channel_room", lambda streams: anyio.lowlevel.checkpoint())
 
 
 # -- ends ----------------------------------------------------------------------------------------------------------------

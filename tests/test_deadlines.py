@@ -34,8 +34,8 @@ def unwatched(bus: Bus, peer: Peer, reply: Reply[Any]) -> list[str]:
         faults.append("in no table that is looked through")
     if peer not in runtime.timed:
         faults.append("its peer is not looked at")
-    if peer._due > reply.deadline:
-        faults.append(f"its peer is looked at {peer._due - reply.deadline} s too late")
+    if peer.due > reply.deadline:
+        faults.append(f"its peer is looked at {peer.due - reply.deadline} s too late")
     if runtime._armed > reply.deadline + LATE:
         faults.append(f"the alarm is {runtime._armed - reply.deadline} s too late")
     return faults
@@ -68,7 +68,8 @@ class World:
 
     @property
     def peer(self) -> Peer:
-        return next(iter(self.client._services.running.links)).peers[0]
+        peer: Peer = next(iter(self.client._services.running.links)).peers[0]
+        return peer
 
     # -- what may happen -------------------------------------------------------------------------------------------------
 

@@ -484,7 +484,7 @@ async def test_a_bus_that_comes_back_says_who_it_is_before_what_waited_for_the_c
             peer.link.abort(Closed(1006, "cut"), comes_back=True)
             b.publish_nowait("poke", to=peer)
             if asked:  # a question that waits itself does not count
-                _ = peer.question()
+                _ = peer.negotiation.ask()
             await eventually(lambda: at_b.has(1))
             await all_is_there(a, b)
             at_b.check(1)

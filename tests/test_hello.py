@@ -64,7 +64,7 @@ async def test_a_peer_that_answers_late_is_known_as_ours() -> None:
                 pass
         assert client.stats().pending == 0
         busy.go_on.set()
-        await eventually(lambda: client.peers[0]._extended)
+        await eventually(lambda: client.peers[0].speaks_extensions)
         assert await read(client) == [1]
         async with client.subscribe("a.*") as heard:
             await busy.bus.publish("a.b", 2)
@@ -125,8 +125,8 @@ async def test_a_silent_peer_is_asked_once_at_a_time_and_again_at_the_next_use()
                 for _ in range(3):
                     group.start_soon(refused, client)
             assert client.stats().sent == before + asked
-        assert client.peers[0]._extended is None
-        assert len(client.peers[0]._late or ()) == 30  # those of which an answer would still be known
+        assert client.peers[0].speaks_extensions is None
+        assert len(client.peers[0].negotiation._late or ()) == 30  # those of which an answer would still be known
 
 
 @bounded
@@ -161,7 +161,7 @@ async def test_who_gives_up_does_not_spoil_the_question_for_others() -> None:
             with anyio.CancelScope() as scope:
                 async with anyio.create_task_group() as first:
                     first.start_soon(read, client)
-                    await eventually(lambda: client.peers[0]._asking)
+                    await eventually(lambda: client.peers[0].negotiation.probe)
                     group.start_soon(other)
                     await anyio.wait_all_tasks_blocked()
                     scope.cancel()
@@ -299,7 +299,7 @@ async def test_nor_does_it_become_one_when_it_answers_late(protocol: str) -> Non
         with pytest.raises(Unsupported, match="has not answered"):
             await read(client)
         echo.answers.set()
-        await eventually(lambda: client.peers[0]._extended is False)
+        await eventually(lambda: client.peers[0].speaks_extensions is False)
         with pytest.raises(Unsupported, match="is not a polybus peer"):
             await read(client)
         assert await client.request("echo", [1]) == [1]
@@ -311,7 +311,7 @@ async def test_nor_is_the_mirror_that_sends_back_every_frame(protocol: str) -> N
     async with echoing(Echo(protocol, frames=True), protocol) as client:
         with pytest.raises(Unsupported, match="is not a polybus peer"):
             await read(client)
-        assert client.peers[0]._extended is False
+        assert client.peers[0].speaks_extensions is False
 
 
 class Old(Echo):

@@ -33,7 +33,7 @@ from polybus import (
     Unauthorized,
     connect,
 )
-from polybus._peer.extension_probe import Question
+from polybus._peer.extension_probe import ExtensionProbe
 from polybus.events import LinkDown, LinkUp
 from polybus.plugins import Closed
 from polybus.protocols import Ubre, UProtocol
@@ -488,10 +488,8 @@ async def test_an_opener_that_gives_up_before_it_knows_the_peer_is_cancelled_and
     front = echoing()
     front.handle_tunnels("plant", echoing(), protocol="csb")
     async with pair(front) as out:
-        out.peers[0]._extended, out.peers[0]._asking = (
-            None,
-            Question(out.peers[0], 0.0),
-        )  # it is being asked, and does not answer
+        negotiation = out.peers[0].negotiation  # it is being asked, and does not answer
+        negotiation.speaks_extensions, negotiation.probe = None, ExtensionProbe(out.peers[0], 0.0)
         with anyio.move_on_after(0.01) as scope:
             async with connect(out.tunnel("plant"), protocol="csb"):
                 pass
@@ -508,7 +506,7 @@ async def test_a_peer_that_sends_more_frames_than_it_was_granted_loses_its_tunne
         events = within.events()
         await anyio.lowlevel.checkpoint()
         for _ in range(300):
-            out.peers[0].channel_frame(channel, b"\x00" * 8, None)
+            out.peers[0].streams.channel_frame(channel, b"\x00" * 8, None)
         reasons = []
         async for event in events:
             if isinstance(event, LinkDown):

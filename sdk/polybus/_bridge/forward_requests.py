@@ -62,7 +62,7 @@ class Requests:
             else:
                 peer = there._route(on.subject)
                 await self._fit(on, peer)
-                peer._fit_body(on)
+                peer.fit_body(on)
                 await there._tell(peer, on)
         except BusError as error:
             self._passage.lost(message, error)
@@ -101,7 +101,7 @@ class Requests:
         else:
             peer = there._route(on.subject)
             await self._fit(on, peer)
-            reply = peer._pass_on(on, max(0.0, timeout - (runtime.time() - began)))
+            reply = peer.pass_on(on, max(0.0, timeout - (runtime.time() - began)))
         await reply
         assert reply.message is not None
         return reply.message
@@ -109,7 +109,7 @@ class Requests:
     @staticmethod
     async def _fit(on: Message, peer: Peer) -> None:
         """Leave out what a bridge adds of its own, where the peer would not understand a message that has headers."""
-        if on.headers and not await peer.reads_headers():
+        if on.headers and not await peer.negotiation.reads_headers():
             on.headers = {name: value for name, value in on.headers.items() if name.lower() not in _ADDED} or None
 
 

@@ -92,7 +92,7 @@ class PassingChannelCall(ChannelCall):
     def __init__(
         self, passage: Passage, peer: Peer, handler: Handler, message: Message, deadline: float, channel: Channel[Any, Any]
     ) -> None:
-        super().__init__(passage.here._services, peer, peer, handler, message, deadline, channel)
+        super().__init__(passage.here._services, peer.inbound, peer, handler, message, deadline, channel)
         self._passage = passage
         passage.calls[self] = None
 

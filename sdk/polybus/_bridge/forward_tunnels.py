@@ -53,7 +53,7 @@ class Underpass:
             beyond = there._route(name)
             far = FrameChannel(beyond, name, 0, limits_of(beyond, True, str(name)))
             with anyio.fail_after(there.limits.connect_timeout):
-                await beyond._open_channel(far, message.body, "tunnel", None, WINDOW, hops)
+                await beyond.streams.open_channel(far, message.body, "tunnel", None, WINDOW, hops)
                 await far.acceptance()
         except BaseException as error:
             if far is not None and far.id is not None:

@@ -121,7 +121,7 @@ class Asking(Passages):
                 failed: Reply[Any] = Reply(runtime.loop, name, returns, now, now + timeout)
                 failed._fail(error)
                 return failed
-        return to._request(Kind.REQUEST, name, body, timeout, returns, checked)
+        return to.send_request(Kind.REQUEST, name, body, timeout, returns, checked)
 
     async def notify(
         self, subject: AnySubject, body: Any = None, *, headers: Mapping[str, str] | None = None, to: Peer | None = None
@@ -256,4 +256,4 @@ class Asking(Passages):
         if to is None and (own := self._handler(subject)) is not None:
             return self._loopback.open(own, body, mode, timeout, receives)
         peer = to if to is not None else self._route(subject)
-        return (await peer._open(subject, body, mode, timeout, hops)).typed(receives, Any)
+        return (await peer.streams.open(subject, body, mode, timeout, hops)).typed(receives, Any)

@@ -11,6 +11,7 @@ from typing import Any, Literal
 from .._core.access import Authenticate, Authorize
 from .._core.executor import Middleware
 from .._core.services import Services
+from .._peer.peer import Peer
 from .._tunnel.endpoint import Entrance
 from .._validation import check_callable, check_type, shown
 from ..events import BusEvent
@@ -61,7 +62,12 @@ class Bus(Publishing):
         check_callable(authorize, "authorize", "authorize(peer, verb, subject)")
         check_callable(lifespan, "lifespan", "lifespan(bus), that gives an async context manager")
         services = Services(
-            self, limits if limits is not None else Limits(), authenticate=authenticate, authorize=authorize, debug=debug
+            self,
+            limits if limits is not None else Limits(),
+            authenticate=authenticate,
+            authorize=authorize,
+            debug=debug,
+            open_peer=Peer,
         )
         super().__init__(self, services, lifespan)
         self._deliver = self._distribution.deliver
@@ -136,9 +142,9 @@ class Bus(Publishing):
         return Stats(
             links=len(links),
             peers=len(peers),
-            pending=sum(len(peer.pending) + len(peer._unsent or ()) for peer in peers) + len(self._loopback.calls),
+            pending=sum(peer.unanswered for peer in peers) + len(self._loopback.calls),
             running=(runtime.running if runtime is not None else 0) + self._loopback.running,
-            waiting=sum(len(peer.waiting or ()) for peer in peers),
+            waiting=sum(peer.waiting for peer in peers),
             queued=sum(len(link.outbox) for link in links if link.outbox is not None),
             unread=sum(map(len, self._inboxes)) + sum(map(len, self._subscriptions)),
             sent=counters.sent,

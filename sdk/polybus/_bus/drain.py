@@ -71,4 +71,4 @@ def _calls(bus: Bus, links: dict[Link, None]) -> Iterator[Call]:
     yield from bus._loopback.calls.values()
     for link in links:
         for peer in link.peers:
-            yield from (peer.calls or {}).values()
+            yield from peer.calls.values()

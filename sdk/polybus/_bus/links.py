@@ -162,10 +162,10 @@ class Links(Life):
                 return
         if self._distribution._interest and peer is not None:
             await self._distribution.restored(peer)
-            if peer._extended is False or peer._silent:
+            if peer.speaks_extensions is False or peer.silent:
                 return
             try:
-                await peer.hello()
+                await peer.negotiation.confirm()
             except BusError:
                 return
 
@@ -179,34 +179,12 @@ class Links(Life):
             await until(lambda: link.state is State.CLOSED)
         link.abort(Closed(code, "leaving"))
 
-    def _peer_subscribed(self, peer: Peer, pattern: str | int) -> None:
-        self._distribution.remote.add(pattern, peer)
-
-    def _peer_unsubscribed(self, peer: Peer, pattern: str | int) -> None:
-        self._distribution.remote.remove(pattern, peer)
-
     def lost(self, peer: Peer, gone: BusError | None) -> None:
-        """The connection to a peer is gone: what it has subscribed to is forgotten.
+        """The connection to a peer is gone: what is known of its interest is forgotten.
 
         Args:
             gone: Why it does not come back, where it does not.
         """
-        for pattern, size in (peer.patterns or {}).items():
-            peer.account.release(size)
-            self._distribution.remote.remove(pattern, peer)
-        peer.patterns = None
         self._distribution.not_bare(peer)
         if gone is not None:
             self._distribution.departed(peer, gone)
-
-    def _subscription_refused(self, peer: Peer, pattern: str | int) -> None:
-        if not peer.warned:  # once: it may want thousands
-            peer.warned = True
-            text = (
-                "polybus: %r has %d subscriptions (Limits.subscriptions=%d; what they cost counts in Limits.total_bytes=%d); "
-                "%.100r and others refused"
-            )
-            limits, runtime = self.limits, self._services.running
-            runtime.warnings.warn(
-                logger, runtime.time(), text, peer, len(peer.patterns or ()), limits.subscriptions, limits.total_bytes, pattern
-            )

@@ -29,8 +29,10 @@ class Routing(Links):
 
     def _route(self, subject: str | int) -> Peer:
         opened = self._opened
+        only: Peer
         if len(opened) == 1 and opened[0]._peer is not None:
-            return opened[0]._peer
+            only = opened[0]._peer
+            return only
         self._check_gone()  # the better errors: of this, and where the bus is not entered
         opened = [link for link in opened if link.crowd is None]  # at the end of the others are clients, behind a broker
         if not opened:
@@ -41,7 +43,8 @@ class Routing(Links):
         if not links or links[0].peer is None:
             urls = ", ".join(link.url for link in opened)
             raise AmbiguousRoute(f"several links could take {subject!r} ({urls}): say to=, or connect with serves=")
-        return links[0].peer
+        only = links[0].peer
+        return only
 
     def _route_of(self, name: str | int) -> Route:
         try:

@@ -111,9 +111,9 @@ class Authority:
         """Whether a concrete subject may be sent to a peer; remembered per peer and subject."""
         if isinstance(subject, str) and "/" in subject:
             subject = canonical(subject)
-        known = peer._allowed
+        known = peer.grants
         if known is None:
-            known = peer._allowed = {}
+            known = peer.grants = {}
         allowed = known.get(subject)
         if allowed is None:
             answer = self.asks(peer, "deliver", subject)

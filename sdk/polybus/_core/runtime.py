@@ -25,7 +25,7 @@ from .workers import Workers
 
 if TYPE_CHECKING:
     from .._link.link import Link
-    from .._peer.peer import Peer
+    from .._peer.inbound_calls import InboundCalls
     from ..errors import BusError
     from ..limits import Limits
     from .memory import Address
@@ -83,8 +83,8 @@ class Runtime:
         self.links: dict[Link, None] = {}
         self.timed: dict[Timed, None] = {}
         """Who has a request or a handler with a deadline."""
-        self.crowded: dict[Peer, None] = {}
-        """Peers with requests that wait for a place."""
+        self.crowded: dict[InboundCalls, None] = {}
+        """Requests of the peers of which some wait for a place."""
         self.buffered: int = 0
         """Bytes in all outboxes and held-back queues."""
         self.ends: Ends = Ends()

@@ -40,11 +40,19 @@ class Services:
         "id",
         "limits",
         "recorders",
+        "open_peer",
         "runtime",
     )
 
     def __init__(
-        self, bus: Any, limits: Limits, *, authenticate: Authenticate | None, authorize: Authorize | None, debug: bool
+        self,
+        bus: Any,
+        limits: Limits,
+        *,
+        authenticate: Authenticate | None,
+        authorize: Authorize | None,
+        debug: bool,
+        open_peer: Callable[..., Any],
     ) -> None:
         self.bus: Any = bus
         """The public object, for `Context.bus` and the lifespan alone: no part calls it."""
@@ -60,6 +68,8 @@ class Services:
         self.executor: Execution = Execution(self)
         self.recorders: list[Recorder] = []
         """Recorders of every link."""
+        self.open_peer: Callable[..., Any] = open_peer
+        """Makes the peer of a connection: a `PeerFactory`, see the ports of a link."""
         self.runtime: Runtime | None = None
         """Present while the bus is entered."""
 

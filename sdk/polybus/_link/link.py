@@ -14,8 +14,6 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from .._core.memory import Account, Share
-from .._peer import dispatch
-from .._peer.peer import Peer
 from .._util.violation_counter import Offences, too_many
 from ..errors import (
     BusError,
@@ -57,6 +55,7 @@ if TYPE_CHECKING:
     from ..body import BodyFormat
     from ..plugins import Codec, ProtocolAdapter, Receiver, Role, Session, Transport
     from ..plugins.recording import Recorder
+    from .ports import PeerPort, StalledCalls
 
 __all__ = ["Link", "State"]
 
@@ -162,13 +161,13 @@ class Link:
         """What the connection held when it last asked for a pause."""
         self.bodies: Account = Account(runtime, share=self.share)
         """Large bodies of requests that run."""
-        self.stuck: dict[Peer, None] = {}
-        """Peers whose requests wait until this connection takes answers again."""
+        self.stuck: dict[StalledCalls, None] = {}
+        """Requests of the peers which wait until this connection takes answers again."""
         self.crowd: Crowd | None = None
         """The peers of a connection that carries many."""
         self.initiates: bool = True
         """Whether this side may begin requests and publications."""
-        self._peer: Peer | None = None
+        self._peer: Any = None
         self._ending: Ending | None = None
         codec = adapter.codec(runtime.limits)
         self.format: BodyFormat = codec.formats[0]
@@ -198,13 +197,13 @@ class Link:
     # -- who is there ----------------------------------------------------------------------------------------------------
 
     @property
-    def peer(self) -> Peer | None:
-        """The one peer of a point-to-point link."""
+    def peer(self) -> Any:
+        """The one peer of a point-to-point link, or None: a `PeerPort`, which the rooms above know as a `Peer`."""
         return self._peer
 
     @property
-    def peers(self) -> list[Peer]:
-        """All peers."""
+    def peers(self) -> list[Any]:
+        """All peers, each as `peer`."""
         if self.crowd is not None:
             return list(self.crowd.peers.values())
         return [self._peer] if self._peer is not None else []
@@ -299,9 +298,9 @@ class Link:
         if capabilities.many_peers:
             self.crowd = self.crowd or Crowd(self)
         elif self._peer is None:
-            self._peer = Peer(self, None, self.identity or Identity())
+            self._peer = self.services.open_peer(self, None, self.identity or Identity(), "")
         if bare and self._peer is not None:
-            self._peer._extended = False
+            self._peer.mark_bare()
         self.set_shared()
         again, self.was_up = self.was_up, True
         self.bus._link_up(self)
@@ -404,7 +403,6 @@ class Link:
     def _take_events(self, now: float) -> None:
         session = self.session
         assert session is not None
-        receive = dispatch.receive
         for event in session.events():
             if isinstance(event, Message):
                 peer = self._peer or self._peer_of(event.peer)
@@ -413,7 +411,7 @@ class Link:
                         self.crowd.hold(event)
                     continue
                 event.peer = peer
-                receive(peer, event, now)
+                peer.receive(event, now)
             else:
                 self._session_event(event, now)
                 if self._ending is not None:
@@ -421,10 +419,9 @@ class Link:
             if self.session is not session:
                 return
 
-    def _peer_of(self, key: Any) -> Peer | None:
-        if self.crowd is None:
-            return self._peer
-        return self.crowd.peers.get(key)
+    def _peer_of(self, key: Any) -> PeerPort | None:
+        peer: PeerPort | None = self._peer if self.crowd is None else self.crowd.peers.get(key)
+        return peer
 
     def receive_all(self, messages: list[Message]) -> None:
         """What one of many has said before it was let in."""
@@ -433,7 +430,7 @@ class Link:
             peer = self._peer_of(message.peer)
             if peer is not None:
                 message.peer = peer
-                dispatch.receive(peer, message, now)
+                peer.receive(message, now)
         if self.deferred:
             self._do_deferred()
         self.flush()
@@ -474,7 +471,7 @@ class Link:
     def _answer_refused(self, answer: Message, key: Any, now: float) -> None:
         """Answer what was malformed, unless its id is in flight: who asked that would take this for the answer."""
         peer = self._peer_of(key)
-        in_flight = peer is not None and (answer.id in (peer.calls or ()) or answer.id in (peer.channels or ()))
+        in_flight = peer is not None and peer.in_flight(answer.id)
         if self.session is not None and not in_flight:
             with suppress(BusError):  # one of many has gone meanwhile
                 self.session.send(answer, now, key)
@@ -500,7 +497,7 @@ class Link:
             for frame in frames:
                 send(frame)
 
-    def write(self, message: Message, peer: Peer) -> Any:
+    def write(self, message: Message, peer: PeerPort) -> Any:
         """Give a message to the session now, whatever the state of the connection.
 
         Nothing is written to one of many peers that has gone: its key may be another's by now.
@@ -516,7 +513,7 @@ class Link:
         self.flush()
         return key
 
-    def publish(self, message: Message, peer: Peer, deadline: float) -> bool:
+    def publish(self, message: Message, peer: PeerPort, deadline: float) -> bool:
         """Send a publication or let it wait; False if there is no room (then nothing has happened)."""
         session = self.session
         if self.crowd is not None and peer.gone:
@@ -537,7 +534,7 @@ class Link:
         self.check_initiates(peer)
         return self._wait(message, peer, None, deadline, droppable=True)
 
-    def check_initiates(self, peer: Peer) -> None:
+    def check_initiates(self, peer: PeerPort) -> None:
         """
         Raises:
             Unsupported: This side may only answer (a plain HTTP server).
@@ -545,7 +542,7 @@ class Link:
         if not self.initiates:
             raise Unsupported(f"{peer!r} can only be answered: on this connection its server begins nothing")
 
-    def publish_alone(self, message: Message, peer: Peer) -> None:
+    def publish_alone(self, message: Message, peer: PeerPort) -> None:
         """`publish` for a link that is flowing and a publication that goes nowhere else: nothing is kept for others."""
         codec = self.shared
         if codec is None:
@@ -564,7 +561,7 @@ class Link:
         can = session.capabilities
         self.carries_headers = can.headers
         # Where publications are an extension, what a stranger asked for has a form that strangers read: see the session.
-        known = self.opened or not can.asks_before_publishing or (self._peer is not None and self._peer._extended)
+        known = self.opened or not can.asks_before_publishing or (self._peer is not None and self._peer.speaks_extensions)
         self.shared = session.codec if can.shared_publish and known else None
         features = TransportFeatures.of(transport)
         self.initiates = can.initiates and features.initiates
@@ -601,7 +598,7 @@ class Link:
         message.shared[codec] = frame
         return frame
 
-    def request(self, message: Message, reply: Reply[Any], peer: Peer) -> None:
+    def request(self, message: Message, reply: Reply[Any], peer: PeerPort) -> None:
         """Send a request or let it wait.
 
         Raises:
@@ -615,7 +612,7 @@ class Link:
             if self.state is State.CLOSED or self._ending is not None:
                 reply._fail(self.disconnected(sent=False))
             elif self._wait(message, peer, reply, reply.deadline, droppable=False):
-                peer._unsent_reply(reply)
+                peer.request_waits(reply)
             else:
                 reply._fail(QueueFull(f"the outbox to {self.address} is full: {self.outbox or 'empty'}"))
             return
@@ -626,12 +623,12 @@ class Link:
             peer.pending.pop(reply.key, None)
             reply._fail(error)
 
-    def request_ahead(self, message: Message, reply: Reply[Any], peer: Peer) -> None:
+    def request_ahead(self, message: Message, reply: Reply[Any], peer: PeerPort) -> None:
         """Send a request before anything that waits. For a few small ones."""
         self.send_request(message, reply, peer, reply.started)
         self.flush()
 
-    def send_request(self, message: Message, reply: Reply[Any], peer: Peer, now: float) -> None:
+    def send_request(self, message: Message, reply: Reply[Any], peer: PeerPort, now: float) -> None:
         if len(peer.pending) >= self.runtime.limits.pending:
             reply._fail(QueueFull(f"{len(peer.pending)} requests to {self.address} already wait for their answer"))
             return
@@ -645,7 +642,7 @@ class Link:
         reply.sent = True
         peer.pending[key] = reply
 
-    def answer(self, message: Message, peer: Peer) -> None:
+    def answer(self, message: Message, peer: PeerPort) -> None:
         """Send what must not be dropped: answers, items, control. A peer that does not read even these loses its link."""
         if self.flowing or (self.takes_more and not self.outbox):
             self.write(message, peer)
@@ -673,7 +670,7 @@ class Link:
 
     # -- what waits ------------------------------------------------------------------------------------------------------
 
-    def too_slow(self, peer: Peer, text: str) -> None:
+    def too_slow(self, peer: Any, text: str) -> None:
         """End the link of a peer that does not read; one of many is sent away alone."""
         if self.crowd is not None and peer.gone:
             return
@@ -683,13 +680,13 @@ class Link:
             return
         self.abort(Closed(1013, f"the peer is too slow: {text}"), comes_back=True)
 
-    def dropped(self, peer: Peer) -> None:
+    def dropped(self, peer: Any) -> None:
         self.services.counters.dropped += 1
         self.slow += 1
         if self.slow == 1:
             self.services.emit(PeerSlow(peer=peer, policy=self.when_full, dropped=1))
 
-    def _wait(self, message: Message, peer: Peer, reply: Reply[Any] | None, deadline: float, *, droppable: bool) -> bool:
+    def _wait(self, message: Message, peer: PeerPort, reply: Reply[Any] | None, deadline: float, *, droppable: bool) -> bool:
         ending = self._ending
         if self.state is State.CLOSED or (ending is not None and (reply is not None or not ending.returns)):
             return True  # nobody will read it; the caller learns from the link's end
@@ -720,8 +717,8 @@ class Link:
         """Somebody has read: requests that waited for that may begin."""
         if self.stuck:
             stuck, self.stuck = self.stuck, {}
-            for peer in stuck:
-                peer.turn_again()
+            for calls in stuck:
+                calls.turn_again()
 
     async def room(self, size: int, deadline: float) -> bool:
         """Wait until the outbox may have room again. False when the deadline passed or the link ended."""
@@ -762,7 +759,7 @@ class Link:
             self._ending = Ending(why)  # so that nobody begins to wait
         self._move(Change.CUT)
         for peer in self.peers:
-            peer._cut_off(why.reason, None if comes_back else why.error)
+            peer.cut_off(why.reason, None if comes_back else why.error)
 
     def closed(self, why: Closed) -> None:
         """The connection is gone."""
@@ -797,7 +794,7 @@ class Link:
         if self.crowd is not None:
             self.crowd.lost(why.reason, why.error)
         if self._peer is not None:
-            self._peer._lost(why.reason, going_on=returns, error=None if returns else why.error)
+            self._peer.connection_lost(why.reason, going_on=returns, error=None if returns else why.error)
         if not returns:
             self._finish(why)
         elif self.outbox is not None:

@@ -8,7 +8,6 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from .._core.memory import Account, cost
-from .._peer.peer import Peer
 from ..errors import BusError, Code, Forbidden, Unauthorized
 from ..events import LinkDown, LinkUp
 from ..message import Kind, Message
@@ -17,6 +16,7 @@ from ..plugins import Admission, Handshake, Identity, PeerOpened
 if TYPE_CHECKING:
     from .._core.runtime import Runtime
     from .link import Link
+    from .ports import PeerPort
 
 __all__ = ["Crowd", "expiry"]
 
@@ -57,7 +57,7 @@ class Crowd:
         self._asking = 0
         self._expires: dict[Any, float] = {}
         self._due = math.inf
-        self.peers: dict[Any, Peer] = {}
+        self.peers: dict[Any, Any] = {}
 
     def opened(self, event: PeerOpened, now: float) -> None:
         """A stranger has come: let it in, or ask first. What it says meanwhile waits."""
@@ -109,7 +109,7 @@ class Crowd:
 
     def _let_in(self, event: PeerOpened, identity: Identity) -> None:
         link = self._link
-        peer = self.peers[event.key] = Peer(link, event.key, identity, event.address)
+        peer = self.peers[event.key] = link.services.open_peer(link, event.key, identity, event.address)
         expires = expiry(identity, link.runtime)
         if expires is not None:
             self._expires[event.key] = expires
@@ -150,7 +150,7 @@ class Crowd:
             self.send_away(self.peers[key], 4401, "the identity has expired: authenticate again", error)
         self._due = min(self._expires.values(), default=math.inf)
 
-    def send_away(self, peer: Peer, code: int, reason: str, error: BusError | None = None) -> None:
+    def send_away(self, peer: PeerPort, code: int, reason: str, error: BusError | None = None) -> None:
         """End one peer; the connection and the others stay."""
         if self.peers.get(peer.key) is peer:
             self._refuse(peer.key, code, reason)
@@ -165,7 +165,7 @@ class Crowd:
             stranger.forget()
         peer = self.peers.pop(key, None)
         if peer is not None:
-            peer._lost(reason, going_on=False, error=error)
+            peer.connection_lost(reason, going_on=False, error=error)
             if self._link.outbox is not None:
                 self._link.outbox.drop_all(peer)
             self._link.services.emit(LinkDown(peer=peer, url=self._link.url, code=code, reason=reason))
@@ -180,7 +180,7 @@ class Crowd:
         self._due = math.inf
         peers, self.peers = self.peers, {}
         for peer in peers.values():
-            peer._lost(reason, going_on=False, error=error)
+            peer.connection_lost(reason, going_on=False, error=error)
         if self._link.outbox is not None:
             self._link.outbox.clear()
 

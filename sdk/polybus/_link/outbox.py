@@ -12,10 +12,10 @@ from .._util.priority_queue import UrgentQueue
 if TYPE_CHECKING:
     from .._core.memory import Share
     from .._core.runtime import Runtime
-    from .._peer.peer import Peer
     from .._rpc.reply import Reply
     from ..limits import Limits
     from ..message import Message
+    from .ports import PeerPort
 
 __all__ = ["Outbox", "Waiting"]
 
@@ -26,10 +26,10 @@ class Waiting:
     __slots__ = ("deadline", "droppable", "level", "message", "peer", "reply", "size", "waits")
 
     def __init__(
-        self, message: Message, peer: Peer, reply: Reply[Any] | None, deadline: float, droppable: bool, level: int = 0
+        self, message: Message, peer: PeerPort, reply: Reply[Any] | None, deadline: float, droppable: bool, level: int = 0
     ) -> None:
         self.message: Message | None = message
-        self.peer: Peer = peer
+        self.peer: PeerPort = peer
         self.reply: Reply[Any] | None = reply
         self.deadline: float = deadline
         self.droppable: bool = droppable
@@ -63,7 +63,7 @@ class Outbox:
         self._limits = limits
         self._account = Account(runtime, limits.outbox_bytes, share)
         self._entries: UrgentQueue[Waiting] = UrgentQueue()
-        self._shares: dict[Peer, _Share] = {}
+        self._shares: dict[PeerPort, _Share] = {}
         self._earliest = math.inf
         self._count = 0
         # What must not be dropped: requests, answers, items, control.
@@ -127,17 +127,17 @@ class Outbox:
             if len(self._entries) > 2 * self._count + 64:
                 self._entries.retain(lambda entry: entry.waits)
 
-    def greediest(self) -> Peer:
+    def greediest(self) -> PeerPort:
         """The peer with most in a box that is not empty: in messages or in bytes, by what is nearer to its limit."""
         limits = self._limits
 
-        def part(peer: Peer) -> float:
+        def part(peer: PeerPort) -> float:
             share = self._shares[peer]
             return max(share.count / limits.outbox, share.bytes / limits.outbox_bytes)
 
         return max(self._shares, key=part)
 
-    def drop_oldest(self, peer: Peer) -> bool:
+    def drop_oldest(self, peer: PeerPort) -> bool:
         """Give up the oldest message for a peer that may be dropped. False if there is none."""
         share = self._shares.get(peer)
         if share is None or not share.droppable:
@@ -167,7 +167,7 @@ class Outbox:
             if entry.reply is None and not entry.droppable:
                 self.drop(entry)
 
-    def drop_all(self, peer: Peer) -> None:
+    def drop_all(self, peer: PeerPort) -> None:
         """A peer has gone: what waits for it must not reach another under its key."""
         if peer in self._shares:
             for entry in list(self._entries):

@@ -12,10 +12,10 @@ from ..errors import BusError, Code
 from .outbox import Outbox, Waiting
 
 if TYPE_CHECKING:
-    from .._peer.peer import Peer
     from .._rpc.reply import Reply
     from ..message import Message
     from .link import Link
+    from .ports import PeerPort
 
 __all__ = ["SendQueue"]
 
@@ -39,7 +39,7 @@ class SendQueue(Outbox):
     # -- one more --------------------------------------------------------------------------------------------------------
 
     def entry(
-        self, message: Message, peer: Peer, deadline: float, reply: Reply[Any] | None = None, droppable: bool = True
+        self, message: Message, peer: PeerPort, deadline: float, reply: Reply[Any] | None = None, droppable: bool = True
     ) -> Waiting:
         """What waits for a peer: encoded, so that its size is known.
 
@@ -52,7 +52,7 @@ class SendQueue(Outbox):
         level = 0 if link.urgency is None else link.urgency(message)
         return Waiting(message, peer, reply, deadline, droppable, level)
 
-    def wait(self, message: Message, peer: Peer, reply: Reply[Any] | None, deadline: float, *, droppable: bool) -> bool:
+    def wait(self, message: Message, peer: PeerPort, reply: Reply[Any] | None, deadline: float, *, droppable: bool) -> bool:
         """Let a message wait. False if there is no room for it."""
         entry = self.entry(message, peer, deadline, reply, droppable)
         if not self.make_room(entry):
@@ -64,7 +64,7 @@ class SendQueue(Outbox):
                 self.drop(entry)
                 self.wake()
                 self._link.runtime.bell.ring()
-                peer._abandoned(abandoned)
+                peer.abandoned(abandoned)
 
             reply._abandon = abandon
         return True
@@ -146,7 +146,7 @@ class SendQueue(Outbox):
                 return
             if message.ttl is not None:  # part of it has passed here
                 message.ttl = max(0.0, message.ttl - (now - reply.started))
-            peer._sending(reply)
+            peer.request_leaves(reply)
             try:
                 link.send_request(message, reply, peer, now)
             except BusError as error:

@@ -1,8 +1,10 @@
-"""Publications to one peer while an asynchronous `authorize` thinks about one of them: in order, bounded, and charged."""
+"""Messages of a peer and to it while an asynchronous `authorize` decides about one: in order, bounded, and charged."""
 
 from __future__ import annotations
 
 import inspect
+import logging
+from collections import deque
 from collections.abc import Awaitable
 from typing import TYPE_CHECKING, Any
 
@@ -10,18 +12,155 @@ import anyio
 
 from .._core.memory import Account
 from .._link.send_queue import SendQueue
-from ..errors import BusError
+from .._util.hello import HELLO
+from ..errors import BusError, Code
+from ..message import Kind, Message
+from .responses import send_error
+from .subscriptions import canonical_pattern, canonical_subject
 
 if TYPE_CHECKING:
     from .._link.outbox import Waiting
-    from ..message import Message
     from .peer import Peer
 
-__all__ = ["Deliveries"]
+__all__ = ["InboundAuthorization", "OutboundAuthorization", "hello", "receive"]
+
+logger: logging.Logger = logging.getLogger("polybus")
 
 
-class Deliveries:
-    """What has been published since the question, up to the size of an outbox; then the listener's `when_full` decides.
+def receive(peer: Peer, message: Message, now: float) -> None:
+    """Act on a publication, a subscription or its end as far as `authorize` allows it.
+
+    While an asynchronous answer is out, what follows from this peer waits behind it, in order.
+    """
+    services = peer.link.services
+    if services.authorize is None:
+        _act(peer, message)
+        return
+    # Asked about what is granted.
+    subscribes = message.kind is Kind.SUBSCRIBE
+    message.subject = canonical_pattern(message.subject) if subscribes else canonical_subject(message.subject)
+    if peer.undecided is not None:
+        peer.undecided.add(message)
+        return
+    if message.kind is Kind.UNSUBSCRIBE:
+        _act(peer, message)  # who may not subscribe any more may still leave
+        return
+    allowed = services.access.asks(peer, _verb(message), message.subject, message)
+    if inspect.isawaitable(allowed):
+        if peer.hold(message):
+            peer.undecided = InboundAuthorization(peer)
+            peer.spawn(peer.undecided.run, message, allowed)
+        else:
+            getattr(allowed, "close", lambda: None)()
+            services.counters.dropped += 1
+    elif allowed:
+        _act(peer, message)
+    else:
+        _refuse(peer, message)
+
+
+def hello(peer: Peer, message: Message) -> None:
+    """Answer a request to a reserved subject. A hello is a barrier: what was written before it is decided first."""
+    if message.subject != HELLO:
+        send_error(peer, message, Code.UNIMPLEMENTED, f"{message.subject!r} is not known to this version of polybus")
+    elif peer.undecided is not None:
+        peer.undecided.add(message)
+    else:
+        peer.negotiation.asked(message)
+
+
+def _verb(message: Message) -> str:
+    return "publish" if message.kind is Kind.PUBLISH else "subscribe"
+
+
+def _act(peer: Peer, message: Message) -> None:
+    bus = peer.link.bus
+    if message.kind is Kind.PUBLISH:
+        bus._deliver(message, peer)
+    elif message.kind is Kind.SUBSCRIBE:
+        peer.subscriptions.add(canonical_pattern(message.subject))
+        bus._distribution.told(peer)
+    else:
+        peer.subscriptions.remove(canonical_pattern(message.subject))
+
+
+def _refuse(peer: Peer, message: Message) -> None:
+    peer.link.services.counters.refused += 1
+    if message.kind is Kind.SUBSCRIBE:
+        peer.link.bus._distribution.told(peer)
+
+
+class InboundAuthorization:
+    """Messages of a peer that wait behind the one about which `authorize` decides.
+
+    There is one for a peer as long as an answer is out, and one task with it.
+    """
+
+    __slots__ = ("_peer", "_waiting")
+
+    def __init__(self, peer: Peer) -> None:
+        self._peer = peer
+        self._waiting: deque[Message] = deque()
+
+    def add(self, message: Message) -> None:
+        """Let one more wait, or drop it."""
+        peer = self._peer
+        if len(self._waiting) < peer.link.runtime.limits.waiting and peer.hold(message):
+            self._waiting.append(message)
+        else:
+            peer.link.services.counters.dropped += 1
+
+    async def run(self, message: Message | None, allowed: Any) -> None:
+        """Wait for `authorize`, then do what waited behind the answer, as far as no further answer is needed.
+
+        Ends with the peer. What is held of its messages is released: the one in hand here, the others by `lost`.
+        """
+        peer, waiting = self._peer, self._waiting
+        services = peer.link.services
+        try:
+            while message is not None:
+                granted = await services.access.answer(allowed)
+                if peer.undecided is not self:
+                    return  # the peer has gone meanwhile
+                self._decided(message, granted)
+                peer.release(message)
+                message = waiting.popleft() if waiting else None
+                while message is not None and message.kind in (Kind.REQUEST, Kind.UNSUBSCRIBE):
+                    if message.kind is Kind.REQUEST:
+                        peer.negotiation.asked(message)
+                    else:
+                        _act(peer, message)
+                    peer.release(message)
+                    message = waiting.popleft() if waiting else None
+                if message is not None:
+                    allowed = services.access.asks(peer, _verb(message), message.subject, message)
+        finally:
+            if message is not None:
+                peer.release(message)
+            # A cancellation that escaped from `authorize` refuses what waited; it must not block what follows.
+            if peer.undecided is self:
+                services.counters.refused += len(waiting)
+                self.lost()
+
+    def _decided(self, message: Message, granted: bool) -> None:
+        if granted:
+            try:
+                _act(self._peer, message)
+            except BusError:
+                logger.exception("polybus: %r from %r was dropped", message, self._peer)
+        else:
+            _refuse(self._peer, message)
+
+    def lost(self) -> None:
+        """End: the peer has gone, or no answer comes any more."""
+        for message in self._waiting:
+            self._peer.release(message)
+        self._peer.undecided = None
+
+
+class OutboundAuthorization:
+    """Publications to a peer that wait behind the one about which `authorize` decides, up to the size of an outbox; then the
+    listener's `when_full` decides.
 
     There is one for a peer as long as an answer is out, and one task with it.
     """
@@ -37,7 +176,7 @@ class Deliveries:
         self._publishers: list[Any] = []
 
     def begin(self, message: Message, deadline: float, allowed: Awaitable[bool]) -> Waiting:
-        """The first publication, about which `authorize` has been asked."""
+        """Let the first publication wait, about which `authorize` has been asked."""
         peer = self._peer
         entry = self._box.entry(message, peer, deadline)
         peer.undelivered = self
@@ -45,7 +184,7 @@ class Deliveries:
         return entry
 
     def add(self, message: Message, deadline: float) -> Waiting:
-        """One more, behind the others."""
+        """Let one more wait, behind the others."""
         entry = self._box.entry(message, self._peer, deadline)
         if self._box.make_room(entry):
             self._box.add(entry)
@@ -102,7 +241,7 @@ class Deliveries:
         self._wake_publishers()
 
     def lost(self) -> None:
-        """The peer has gone, or nobody decides any more: nothing waits here."""
+        """End: the peer has gone, or no answer comes any more."""
         self._peer.link.services.counters.dropped += len(self._box.clear())
         self._peer.undelivered = None
         self._wake_publishers()

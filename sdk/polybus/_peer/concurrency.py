@@ -1,24 +1,24 @@
-"""Whose turn it is: a request starts at once, waits for its turn, or is turned away. Nothing here waits."""
+"""Limits of the requests that run at once: one starts, waits for a place, or is turned away. Nothing here waits."""
 
 from __future__ import annotations
 
 from collections import deque
 from itertools import takewhile
-from typing import TYPE_CHECKING, Final, cast
+from typing import TYPE_CHECKING, Final
 
 from .._core.answer_sizes import LARGE
 from .._core.memory import cost
 from .._util.priority_queue import UrgentQueue
 from ..errors import Code
-from ..message import Kind, Message
 
 if TYPE_CHECKING:
     from .._core.memory import Share
     from .._core.runtime import Runtime
     from .._rpc.call import Call
-    from .peer import Peer
+    from ..message import Message
+    from .inbound_calls import InboundCalls
 
-__all__ = ["DRAINING", "admit", "duplicate", "next_call", "put_off"]
+__all__ = ["DRAINING", "admit", "next_call", "put_off"]
 
 DRAINING = "this bus takes no requests now, it is draining or has not started yet: ask another, or later"
 
@@ -29,42 +29,47 @@ _PASSED_BY: Final = 32
 """Peers that are looked at in vain when a place becomes free: each place that does so moves on among them."""
 
 
-def admit(peer: Peer, call: Call) -> None:
-    """Start a call, or let it wait for its turn, or refuse it."""
-    link = peer.link
+def admit(inbound: InboundCalls, call: Call) -> None:
+    """Start a call, or let it wait for a place, or refuse it."""
+    link = inbound.link
     runtime = link.runtime
-    limits = runtime.limits
-    waiting = peer.waiting
+    waiting = inbound.waiting
     if (
         not waiting
-        and _has_place(runtime, peer.share, len(peer.calls or ()) + peer.stopping - 1)
-        and (link.outbox is None or peer.may_begin())
-        and (not call.weighed or not call.handler.answers.weight or peer.set_aside(call))
+        and _has_place(runtime, link.share, len(inbound.calls) + inbound.stopping - 1)
+        and (link.outbox is None or inbound.may_begin())
+        and (not call.weighed or not call.handler.answers.weight or inbound.set_aside(call))
     ):
         raw = call.message.raw
-        if raw is not None and len(raw) > LARGE and not peer.keep(call):
-            _turn_away(peer, call, _no_room(runtime, peer.share, call.message))
+        if raw is not None and len(raw) > LARGE and not inbound.keep(call):
+            _turn_away(inbound, call, _no_room(runtime, link.share, call.message))
             return
         runtime.running += 1
-        if (share := peer.share) is not None:
+        if (share := link.share) is not None:
             share.address.running += 1
         runtime.workers.submit(call)
         return
-    urgency = link.urgency
     if waiting is None:
-        waiting = peer.waiting = deque() if urgency is None else UrgentQueue()
-    if len(waiting) >= limits.waiting or not peer.hold(call.message):
-        _turn_away(peer, call, _why_full(runtime, peer, call.message))
+        waiting = _begin_queue(inbound)
+    if len(waiting) >= runtime.limits.waiting or not inbound.account.hold(cost(call.message)):
+        _turn_away(inbound, call, _why_full(inbound, call.message))
         return
-    if urgency is None:
-        waiting.append(call)
+    call.message.forget_value()
+    if isinstance(waiting, UrgentQueue):
+        assert link.urgency is not None
+        waiting.append(call, link.urgency(call.message))
     else:
-        cast("UrgentQueue[Call]", waiting).append(call, urgency(call.message))
-    runtime.crowded[peer] = None
+        waiting.append(call)
+    runtime.crowded[inbound] = None
+
+
+def _begin_queue(inbound: InboundCalls) -> deque[Call] | UrgentQueue[Call]:
+    waiting = inbound.waiting = deque() if inbound.link.urgency is None else UrgentQueue()
+    return waiting
 
 
 def _has_place(runtime: Runtime, share: Share | None, taken: int) -> bool:
-    """Whether a peer that has taken so many places may have one more.
+    """Tell whether a peer that has taken so many places may have one more.
 
     As of `total_bytes`, it may have the fewer the fewer are free, and so may all peers of its address together. One that has
     none may have the last but those which are left for addresses that have none. Where one may have as many as there are, there
@@ -86,20 +91,21 @@ def _has_place(runtime: Runtime, share: Share | None, taken: int) -> bool:
     return not others or others * total**3 < 16 * free**4 or (not taken and 4 * free > total)
 
 
-def _why_full(runtime: Runtime, peer: Peer, message: Message) -> str:
-    """Why a request can neither begin nor wait: the limits that were reached, and figures of this peer alone."""
+def _why_full(inbound: InboundCalls, message: Message) -> str:
+    """Reason why a request can neither begin nor wait: the limits that were reached, and figures of this peer alone."""
+    runtime, account = inbound.link.runtime, inbound.account
     limits = runtime.limits
-    waiting = len(peer.waiting or ())
+    waiting = len(inbound.waiting or ())
     if waiting >= limits.waiting:
         why = f"{waiting} of your requests wait (Limits.waiting)"
-    elif peer.account.held and peer.account.held + cost(message) > limits.waiting_bytes:
-        why = f"{peer.account.held} bytes of yours wait (Limits.waiting_bytes)"
+    elif account.held and account.held + cost(message) > limits.waiting_bytes:
+        why = f"{account.held} bytes of yours wait (Limits.waiting_bytes)"
     else:
-        return _no_room(runtime, peer.share, message)
-    running = len(peer.calls or ()) - waiting - 1 + peer.stopping
+        return _no_room(runtime, inbound.link.share, message)
+    running = len(inbound.calls) - waiting - 1 + inbound.stopping
     if running >= limits.running:
         return f"{why} behind {running} that run (Limits.running)"
-    if not peer.may_begin():
+    if not inbound.may_begin():
         return f"{why} until you read your answers (Limits.outbox_bytes)"
     return f"{why} behind {running} that run, as others have their share of the places (Limits.total_running)"
 
@@ -115,36 +121,35 @@ def _no_room(runtime: Runtime, share: Share | None, message: Message) -> str:
     )
 
 
-def _turn_away(peer: Peer, call: Call, why: str) -> None:
-    if peer.calls is not None:
-        peer.calls.pop(call.message.id, None)
-    if peer.expected:
-        peer.expected.pop(call, None)
+def _turn_away(inbound: InboundCalls, call: Call, why: str) -> None:
+    inbound.calls.pop(call.message.id, None)
+    if inbound.expected:
+        inbound.expected.pop(call, None)
     call.ended = True
-    peer.link.services.counters.refused += 1
+    inbound.link.services.counters.refused += 1
     text = f"{why}: ask again when earlier ones have been answered"
     call.origin.refuse(call, Code.RESOURCE_EXHAUSTED, text, "too_many_requests", None)
 
 
-def next_call(peer: Peer) -> None:
-    """A place became free: it goes round among the peers that have requests waiting.
+def next_call(inbound: InboundCalls) -> None:
+    """Give a free place away: it goes round among the peers that have requests waiting.
 
-    Each step starts a request, or takes a peer out that must wait for a place of its own, and will be back with it, or passes
+    Each step starts a request; or takes a peer out that must wait for a place of its own, and comes back with that; or passes
     by one that has none, because others of its address have too many.
     """
-    runtime = peer.link.runtime
+    runtime = inbound.link.runtime
     crowded = runtime.crowded
-    if peer.waiting:
-        crowded.setdefault(peer)
+    if inbound.waiting:
+        crowded.setdefault(inbound)
     passed_by = 0
     while crowded and runtime.running < runtime.limits.total_running and passed_by < _PASSED_BY:
         first = next(iter(crowded))
         del crowded[first]
-        waiting = first.waiting
-        if not waiting or first.calls is None:
+        waiting, share = first.waiting, first.link.share
+        if not waiting:
             continue
         taken = len(first.calls) - len(waiting) + first.stopping
-        if not _has_place(runtime, first.share, taken):
+        if not _has_place(runtime, share, taken):
             if not taken:
                 crowded[first] = None
                 passed_by += 1
@@ -164,37 +169,26 @@ def next_call(peer: Peer) -> None:
             _ = first.keep(call, surely=True)  # it was kept until now
         call.put_off = False
         runtime.running += 1
-        if (share := first.share) is not None:
+        if share is not None:
             share.address.running += 1
         runtime.workers.submit(call)
         if waiting:
             crowded[first] = None
 
 
-def put_off(peer: Peer, call: Call, urgency: object) -> bool:
-    """Let a call wait again that has a place and has not begun, where its peer has stopped reading. Whether it does."""
-    if peer.calls is None or peer.may_begin():
+def put_off(inbound: InboundCalls, call: Call) -> bool:
+    """Let a call wait again that has a place and has not begun, where its peer has stopped reading. True if it waits."""
+    if inbound.may_begin():
         return False
-    peer.account.charge(cost(call.message))
+    inbound.account.charge(cost(call.message))
     call.message.forget_value()
     call.put_off = True
-    waiting = peer.waiting
+    waiting = inbound.waiting
     if waiting is None:
-        waiting = peer.waiting = deque() if urgency is None else UrgentQueue()
+        waiting = _begin_queue(inbound)
     if isinstance(waiting, UrgentQueue):
         waiting.append(call, _FIRST)
     else:  # before those that had no place yet, and behind those that came before it
         waiting.insert(sum(1 for _ in takewhile(lambda other: other.put_off, waiting)), call)
-    peer.place_free(call)  # for another
+    inbound.place_free(call)  # for another
     return True
-
-
-def duplicate(peer: Peer, message: Message, now: float) -> None:
-    """An id that is still in flight: what came second is not run."""
-    link = peer.link
-    link.refused("duplicate_id", f"the id of this {message.kind.value} for {message.subject!r} is still in flight", now)
-    if link.session is not None and link.session.capabilities.answers_duplicates:
-        kind = Kind.END if message.kind is Kind.OPEN else Kind.ERROR
-        peer.send_error(
-            message, Code.ALREADY_EXISTS, "this id is still in flight: ids must be unique", "duplicate_id", kind=kind
-        )

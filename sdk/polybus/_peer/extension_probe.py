@@ -1,4 +1,4 @@
-"""The question whether a peer is one of ours, and what its answer, a refusal or silence tells."""
+"""The request that asks a peer for the extensions, and what its answer, a refusal or silence tells."""
 
 from __future__ import annotations
 
@@ -12,16 +12,14 @@ if TYPE_CHECKING:
     from ..message import Message
     from .peer import Peer
 
-__all__ = ["HELLO_TIMEOUT", "LATE", "Question"]
+__all__ = ["HELLO_TIMEOUT", "ExtensionProbe"]
 
 HELLO_TIMEOUT: Final = 1.0
-"""Seconds for which a verb waits to learn who the peer is. An answer that comes later counts all the same."""
-LATE: Final = 30
-"""Questions without an answer that are remembered: whoever is asked once a second may be this many seconds late."""
+"""Seconds for which a verb waits to learn whether the peer speaks the extensions. A later answer counts all the same."""
 
 
-class Question(Reply[Any]):
-    """A hello that was asked. It belongs to the peer: it goes on when whoever asked it was cancelled."""
+class ExtensionProbe(Reply[Any]):
+    """A hello that was sent. It belongs to the peer: it goes on when a task that waits for it is cancelled."""
 
     __slots__ = ("_peer",)
 
@@ -41,7 +39,7 @@ class Question(Reply[Any]):
             answer = message.body
         except BusError:
             answer = None
-        self._peer._answered(answer)
+        self._peer.negotiation.answered(answer)
         super()._resolve(message)
 
     def _reject(self, message: Message, now: float) -> None:
@@ -49,10 +47,10 @@ class Question(Reply[Any]):
 
     def _fail(self, error: BusError) -> None:
         peer = self._peer
-        peer.is_at_an_end()
-        if peer._extended is None and self.sent:  # one that never left says nothing of the peer
+        peer.link.runtime.ends.answered(peer, None)
+        if peer.speaks_extensions is None and self.sent:  # one that never left says nothing of the peer
             if isinstance(error, DeadlineExceeded):
-                peer._silent = True
+                peer.negotiation.silent = True
             elif not isinstance(error, (Disconnected, RequestCancelled, QueueFull)):
-                peer._extended = False
+                peer.negotiation.speaks_extensions = False
         super()._fail(error)

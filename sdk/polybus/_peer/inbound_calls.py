@@ -1,43 +1,163 @@
-"""What a peer has asked: its answers, the places that its requests take, and what they make the bus keep."""
+"""Requests and notifications of a peer: from their arrival to their answer, and what they make the bus keep meanwhile."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+import math
+from collections import deque
 from typing import TYPE_CHECKING, Any
 
-import anyio
-
-from .._core.answer_sizes import LARGE
 from .._core.memory import Account, cost
-from ..errors import BusError, Code
+from .._core.via import hide
+from .._rpc.call import Answer, Call, RefusedCall
+from ..errors import Code
+from ..headers import VIA
 from ..message import Kind, Message
-from . import concurrency
-from .known_peer import KnownPeer
+from ..subjects import RESERVED_PREFIX
+from . import authorization_queue, concurrency
+from .concurrency import DRAINING, admit
+from .responses import refuse_duplicate, response_to, send_error
 
 if TYPE_CHECKING:
-    from .._rpc.call import Call
+    from .._handlers.handler import Handler
+    from .._link.link import Link
+    from .._util.priority_queue import UrgentQueue
+    from .peer import Peer
 
-__all__ = ["AnsweredPeer"]
+__all__ = ["InboundCalls"]
 
 
-class AnsweredPeer(KnownPeer):
-    """The part of a `Peer` that answers it: a `calls.Answer`."""
+class InboundCalls(Answer):
+    """The requests of one peer that are being served: those that run, those that wait, and where their outcomes go."""
 
-    __slots__ = ()
+    __slots__ = ("account", "calls", "expected", "large", "link", "peer", "stopping", "waiting")
 
-    # Declared in `KnownPeer`; again here for type checkers.
-    scopes: set[anyio.CancelScope] | None
-    stopping: int
-    expected: dict[Call, int] | None
-    large: dict[Call, int] | None
+    def __init__(self, peer: Peer) -> None:
+        self.peer: Peer = peer
+        self.link: Link = peer.link
+        self.account: Account = peer.account
+        """The peer's: requests that wait are charged to it."""
+        self.calls: dict[Any, Call] = {}
+        """Those whose handlers run or wait, by their id."""
+        self.waiting: deque[Call] | UrgentQueue[Call] | None = None
+        """Those that wait for a place: in order, and by urgency where the wire has priorities."""
+        self.large: dict[Call, int] | None = None
+        """Those that run and have large bodies, and what those cost."""
+        self.expected: dict[Call, int] | None = None
+        """Those that run and will have large answers, as far as that can be foreseen, and what is set aside for those."""
+        self.stopping: int = 0
+        """Handlers of requests that are over already: each keeps its place until it returns."""
+
+    # -- arrivals --------------------------------------------------------------------------------------------------------
+
+    def request(self, message: Message, now: float) -> None:
+        """A request has come: start its handler, let it wait, or refuse it."""
+        link, peer, calls = self.link, self.peer, self.calls
+        bus, services = link.bus, link.services
+        if message.id in calls:
+            refuse_duplicate(peer, message, now)
+            return
+        ttl = message.ttl
+        if ttl is not None and ttl <= 0:
+            services.counters.refused += 1
+            send_error(peer, message, Code.DEADLINE_EXCEEDED, "the deadline had passed on arrival")
+            return
+        handler = bus._handlers.get(message.subject) or bus._handler_of(message)
+        deadline = math.inf if ttl is None else now + ttl
+        call: Call
+        if handler is None or not bus.ready or handler.style in ("stream", "channel"):
+            unhandled = self._unhandled(message, handler, deadline)
+            if unhandled is None:
+                return
+            call = unhandled
+        else:
+            if message.headers is not None and VIA in message.headers:
+                hide(message)
+            call = Call(services, self, peer, handler, message, deadline)
+        calls[message.id] = call
+        admit(self, call)
+        if deadline < peer.due:
+            peer.watch(deadline)
+
+    def _unhandled(self, message: Message, handler: Handler | None, deadline: float) -> Call | None:
+        """Answer a request that no handler gets; a call where `authorize` is asked before the answer."""
+        peer, subject = self.peer, message.subject
+        bus, services = self.link.bus, self.link.services
+        if isinstance(subject, str) and subject.startswith(RESERVED_PREFIX):
+            authorization_queue.hello(peer, message)
+            return None
+        if not bus.ready:
+            services.counters.refused += 1
+            send_error(peer, message, Code.UNAVAILABLE, DRAINING)
+            return None
+        if handler is None and (passage := bus._passage(subject, "request")) is not None:
+            passing: Call = passage.requests.call(self, peer, message, deadline)
+            return passing
+        if handler is None:
+            problem = Code.UNIMPLEMENTED, f"nobody handles {subject!r} here"
+        else:
+            problem = Code.INVALID_ARGUMENT, f"{subject!r} is a {handler.style}: use bus.{handler.style}()"
+        if services.authorize is not None:
+            return RefusedCall(services, self, peer, message, deadline, *problem)
+        services.counters.refused += 1
+        send_error(peer, message, *problem)
+        return None
+
+    def notify(self, message: Message) -> None:
+        """A notification has come: as a request, but for the answer."""
+        link, peer = self.link, self.peer
+        bus, services = link.bus, link.services
+        handler = bus._handler_of(message)
+        passage = None
+        if handler is None and bus.ready:
+            session = link.session
+            # To that peer a publication and a notification are one thing, which has come as the former just before.
+            published = session is not None and session.capabilities.handlers
+            if published and bus._distribution.takes(message.subject):
+                return
+            if not published or bus._passage(message.subject, "publish") is None:  # else it has crossed a bridge so
+                passage = bus._passage(message.subject, "request")
+        if passage is None and (handler is None or not bus.ready or handler.style in ("stream", "channel")):
+            # No answer was asked for, so none is refused; as for a publication without a subscriber, it is no offence.
+            why = "no handler" if handler is None else f"a {handler.style} handler" if bus.ready else "draining"
+            services.counters.refused += handler is not None
+            code = Code.UNAVAILABLE if not bus.ready else Code.UNIMPLEMENTED
+            services.dead_letter(peer, message, code, why)
+            return
+        deadline = math.inf if message.expires is None else message.expires
+        call: Call
+        if passage is not None:
+            call = passage.requests.call(self, peer, message, deadline)
+        else:
+            assert handler is not None
+            if message.headers is not None and VIA in message.headers:
+                hide(message)
+            call = Call(services, self, peer, handler, message, deadline)
+        message.id = call  # unique, and never written
+        self.start(call)
+
+    def start(self, call: Call) -> None:
+        """Start a call that has been made elsewhere, let it wait, or refuse it."""
+        self.calls[call.message.id] = call
+        admit(self, call)
+        if call.deadline < self.peer.due:
+            self.peer.watch(call.deadline)
+
+    def cancel(self, message: Message) -> None:
+        """The peer waits no more for the answer to a request."""
+        call = self.calls.get(message.id)
+        if call is None:
+            return
+        call.stop()
+        session = self.link.session
+        if session is not None and session.capabilities.scarce_ids and call.message.kind is Kind.REQUEST:
+            send_error(self.peer, call.message, Code.CANCELLED, "cancelled by whoever asked", delivered=True)
+
+    # -- outcomes --------------------------------------------------------------------------------------------------------
 
     def answer(self, call: Call, value: Any) -> None:
         if call.message.kind is Kind.REQUEST:
-            self.link.answer(self._response(call.message, value, call), self)  # type: ignore[arg-type]  # every one is a Peer
-
-    def respond(self, message: Message, value: Any) -> None:
-        """Answer what needs no handler."""
-        self.link.answer(self._response(message, value), self)  # type: ignore[arg-type]  # every one is a Peer
+            link = self.link
+            link.answer(response_to(call.message, value, link, call), self.peer)
 
     async def answer_later(self, call: Call, value: Any) -> None:
         """`answer`, when less waits for the peer. Until then it is charged, and keeps its place among those of this peer.
@@ -47,105 +167,46 @@ class AnsweredPeer(KnownPeer):
         """
         if call.ended or call.message.kind is not Kind.REQUEST:
             return
-        response = self._response(call.message, value, call)
+        link, runtime = self.link, self.link.runtime
+        response = response_to(call.message, value, link, call)
         del value
-        link = self.link
-        held, size = Account(link.runtime, share=link.share), cost(response)
+        held, size = Account(runtime, share=link.share), cost(response)
         if not held.hold(size):
-            link.too_slow(self, "answers wait for it, and the bus keeps too much already (Limits.total_bytes)")  # type: ignore[arg-type]  # every one is a Peer
+            link.too_slow(self.peer, "answers wait for it, and the bus keeps too much already (Limits.total_bytes)")
             return
-        runtime = link.runtime
         self._count(-1)  # the handler is over, and its place among all is another's: many peers may stop reading
         runtime.answering += 1
         try:
             if runtime.crowded:
-                concurrency.next_call(self)  # type: ignore[arg-type]  # every one is a Peer
+                concurrency.next_call(self)
             await link.room_for_answer()
         finally:
             self._count(1)
             runtime.answering -= 1
             held.release(size)
         if not call.ended:
-            link.answer(response, self)  # type: ignore[arg-type]  # every one is a Peer
-
-    def _response(self, message: Message, value: Any, call: Call | None = None) -> Message:
-        link = self.link
-        response = Message(Kind.RESPONSE, message.subject, message.id, None, link.format)
-        response.reply_to = message.reply_to
-        if (
-            call is not None and call.away and isinstance(value, Message)
-        ):  # over a bridge: as it came, where this wire can carry that
-            response.raw, response.format, response.decoded = value.raw, value.format, value.decoded
-            if value.raw is None and value.has_body:
-                response.format = chosen = link.format_for(value.body, message.subject)
-                response.raw = chosen.encode(value.body)
-        elif value is not None:
-            response.format = chosen = link.format_for(value, message.subject)
-            response.raw = chosen.encode(value)
-        if call is not None:
-            answers, raw = call.handler.answers, response.raw
-            if answers.weight or (raw is not None and len(raw) > LARGE):
-                answers.learn(len(raw or b""), link.runtime.time())
-        return response
+            link.answer(response, self.peer)
 
     def refuse(self, call: Call, code: Code, text: str, reason: str | None, detail: Any) -> None:
         kind = call.message.kind
         if kind is Kind.REQUEST:
-            self.send_error(call.message, code, text, reason, detail, delivered=call.delivered)
+            send_error(self.peer, call.message, code, text, reason, detail, delivered=call.delivered)
         elif kind is Kind.OPEN:
-            self.send_error(call.message, code, text, reason, detail, kind=Kind.END, delivered=call.delivered)
-            if self.channels is not None:
-                self.channels.pop(call.message.id, None)
-
-    def send_error(
-        self,
-        message: Message,
-        code: Code,
-        text: str,
-        reason: str | None = None,
-        detail: Any = None,
-        kind: Kind = Kind.ERROR,
-        *,
-        delivered: bool = False,
-    ) -> None:
-        """Answer a message with an error.
-
-        Args:
-            delivered: A handler had the message, and this is what it says; otherwise the bus itself refuses it.
-        """
-        if not delivered:
-            self.link.services.dead_letter(self, message, code, text)
-        text = text.encode("utf-8", "replace").decode()  # a lone surrogate cannot be written
-        alternatives: tuple[dict[str, Any], ...] = (
-            {"text": text, "reason": reason, "detail": detail},
-            {"text": text, "reason": reason, "detail": None},
-            {"text": text[:200], "reason": None, "detail": None},
-            {"text": "", "reason": None, "detail": None},
-        )
-        # Some answer must go out: without its detail, with less text, and at last with hardly anything.
-        for facts in alternatives:
-            if not delivered:
-                facts["undelivered"] = True
-            error = Message(kind, message.subject, message.id, code=code, attributes=facts)
-            error.reply_to = message.reply_to
-            try:
-                self.link.answer(error, self)  # type: ignore[arg-type]  # every one is a Peer
-            except BusError:
-                continue
-            return
-        self.link.services.counters.dropped += 1
+            send_error(self.peer, call.message, code, text, reason, detail, Kind.END, delivered=call.delivered)
+            self.peer.streams.forget(call.message.id)
 
     def finished(self, call: Call) -> None:
-        if self.calls is not None and self.calls.get(call.message.id) is call:
-            del self.calls[call.message.id]
+        calls = self.calls
+        if calls.get(call.message.id) is call:
+            del calls[call.message.id]
         if not call.started and self.waiting and call in self.waiting:
             self.waiting.remove(call)
-            self.release(call.message)
+            self.account.release(cost(call.message))
         else:
             self.place_free(call)
 
     def stopped(self, call: Call) -> None:
-        if self.calls is not None and self.calls.get(call.message.id) is call:
+        if self.calls.get(call.message.id) is call:
             del self.calls[call.message.id]
         self.stopping += 1
         self.link.runtime.stopping += 1
@@ -156,17 +217,32 @@ class AnsweredPeer(KnownPeer):
         self.link.runtime.stopping -= 1
         self.place_free(call)
 
+    def lost(self) -> None:
+        """The connection is gone: end all, also those that wait."""
+        waiting, self.waiting = self.waiting, None
+        for call in waiting or ():
+            self.account.release(cost(call.message))
+            call.ended = True  # never started, so no place is to be given back
+            call.discard()
+        self.link.runtime.crowded.pop(self, None)
+        self.link.stuck.pop(self, None)
+        for call in list(self.calls.values()):
+            call.stop()
+        self.calls.clear()
+
+    # -- places and memory -----------------------------------------------------------------------------------------------
+
     def turn_again(self) -> None:
         """Let requests begin that had to wait, where it is their turn."""
         if self.waiting:
-            concurrency.next_call(self)  # type: ignore[arg-type]  # every one is a Peer
+            concurrency.next_call(self)
 
     def may_begin(self) -> bool:
-        """Whether its requests may begin. If not, they do as soon as its connection takes answers again."""
+        """Tell whether requests may begin. If not, they do as soon as the connection takes answers again."""
         link = self.link
         if link.takes_answers:
             return True
-        link.stuck[self] = None  # type: ignore[index]  # every one is a Peer
+        link.stuck[self] = None
         return False
 
     def set_aside(self, call: Call) -> bool:
@@ -185,9 +261,9 @@ class AnsweredPeer(KnownPeer):
         expected = self.expected = self.expected if self.expected is not None else {}
         held = link.unread + sum(expected.values())
         if held and held + size > most:
-            link.stuck[self] = None  # type: ignore[index]  # every one is a Peer
-            if until < self._due:
-                self._watch(until)
+            link.stuck[self] = None
+            if until < self.peer.due:
+                self.peer.watch(until)
             return False
         expected[call] = size
         return True
@@ -205,51 +281,23 @@ class AnsweredPeer(KnownPeer):
 
     def put_off(self, call: Call) -> bool:
         """Let a call wait again, that has a place and has not begun, if this peer reads no answers."""
-        return concurrency.put_off(self, call, self.link.urgency)  # type: ignore[arg-type]  # every one is a Peer
+        return concurrency.put_off(self, call)
+
+    def _count(self, places: int) -> None:
+        self.link.runtime.running += places
+        if (share := self.link.share) is not None:
+            share.address.running += places
 
     def place_free(self, call: Call) -> None:
         """A call does not run any more."""
-        runtime = self.link.runtime
+        link, runtime = self.link, self.link.runtime
         runtime.running -= 1
-        if (share := self.share) is not None:
+        if (share := link.share) is not None:
             share.address.running -= 1
         if self.expected:
             self.expected.pop(call, None)
         if self.large and (size := self.large.pop(call, 0)):
-            self.link.bodies.release(size)
+            link.bodies.release(size)
         if self.waiting or runtime.crowded:
-            concurrency.next_call(self)  # type: ignore[arg-type]  # every one is a Peer
+            concurrency.next_call(self)
         runtime.bell.ring()
-
-    def _count(self, places: int) -> None:
-        self.link.runtime.running += places
-        if self.share is not None:
-            self.share.address.running += places
-
-    def spawn(self, function: Callable[..., Awaitable[Any]], *args: Any) -> None:
-        """Run a task of the bus for as long as this peer is there."""
-        scope = anyio.CancelScope()
-        scopes = self.scopes = self.scopes if self.scopes is not None else set()
-        scopes.add(scope)
-        self.link.runtime.spawn(_within, scopes, scope, function, args)
-
-    def hold(self, message: Message) -> bool:
-        """Take account of a message of this peer that has to wait. False if too much waits already."""
-        if not self.account.hold(cost(message)):
-            return False
-        message.forget_value()
-        return True
-
-    def release(self, message: Message) -> None:
-        """It waits no more."""
-        self.account.release(cost(message))
-
-
-async def _within(
-    scopes: set[anyio.CancelScope], scope: anyio.CancelScope, function: Callable[..., Awaitable[Any]], args: tuple[Any, ...]
-) -> None:
-    try:
-        with scope:
-            await function(*args)
-    finally:
-        scopes.discard(scope)

@@ -1,32 +1,54 @@
-"""Finding out whether a peer is one of ours: the question, its answer however late, and what a bare peer cannot do."""
+"""Negotiation with a peer: whether it is a polybus peer, which speaks the extensions; asked, answered, and answered late."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
-from .._util.hello import HELLO, is_answer, question_of
-from ..errors import BusError, Disconnected, RequestCancelled, Unsupported
+from .._util.hello import HELLO, answer_of, is_answer, question_of
+from ..errors import BusError, Code, Disconnected, RequestCancelled, Unsupported
 from ..message import Kind, Message
-from .extension_probe import HELLO_TIMEOUT, LATE, Question
-from .inbound_calls import AnsweredPeer
+from .extension_probe import HELLO_TIMEOUT, ExtensionProbe
+from .responses import response_to, send_error
+from .subscriptions import canonical_pattern
 
 if TYPE_CHECKING:
     from .._pubsub.receiver import Distribution
+    from .peer import Peer
 
-__all__ = ["AcquaintedPeer"]
+__all__ = ["Negotiation"]
+
+_LATE: Final = 30
+"""Unanswered hellos that are remembered: a peer that is asked once a second may answer this many seconds late."""
 
 
-class AcquaintedPeer(AnsweredPeer):
-    """The part of a `Peer` that knows the extensions."""
+class Negotiation:
+    """What a peer has shown of itself by its hellos and by its answers to those of this bus."""
 
-    __slots__ = ()
+    __slots__ = ("_late", "_peer", "answers_only", "passes_on", "probe", "silent", "speaks_extensions")
+
+    def __init__(self, peer: Peer) -> None:
+        self._peer = peer
+        self.speaks_extensions: bool | None = None
+        """None as long as the peer has neither answered nor asked."""
+        self.answers_only: bool = False
+        """Set by a peer that begins nothing on this connection."""
+        self.passes_on: bool = False
+        """Set by a peer that passes publications on to other buses."""
+        self.silent: bool = False
+        """Set by a hello that was not answered in time."""
+        self.probe: ExtensionProbe | None = None
+        """The last hello that asked for the extensions."""
+        self._late: dict[Any, ExtensionProbe] | None = None
+        """Unanswered hellos, by their id."""
 
     @property
     def _distribution(self) -> Distribution:
-        return self.link.bus._distribution
+        return self._peer.link.bus._distribution
+
+    # -- asking ----------------------------------------------------------------------------------------------------------
 
     async def extended(self) -> bool:
-        """Whether the peer is known to be one of ours and to speak the extensions. It is asked when that is first needed.
+        """Ask, where it is not known, and wait for the answer.
 
         An answer or a refusal is final. Silence is not: the peer may be busy. Then this is False, the next use asks again, and
         an answer that comes late counts.
@@ -34,159 +56,201 @@ class AcquaintedPeer(AnsweredPeer):
         Raises:
             Disconnected: The link broke meanwhile.
         """
-        if self._extended is None:
-            await self._told(self.question())
-        return bool(self._extended)
+        if self.speaks_extensions is None:
+            await _told(self.ask())
+            return bool(self._peer.speaks_extensions)  # asked of the peer: a loss of its connection begins a new negotiation
+        return self.speaks_extensions
 
     async def reads_headers(self) -> bool:
-        """Whether a request to the peer may have headers. Where those are an extension, it is asked who it is; one that was
+        """Tell whether a request to the peer may have headers. Where those are an extension, the peer is asked; one that was
         silent once is not waited for again.
 
         Raises:
             Disconnected: It is to be asked, and the link is down or broke meanwhile.
         """
-        link = self.link
+        peer = self._peer
+        link = peer.link
         session = link.session if link.session is not None else link.adapter.session("client", link.runtime.limits)
         if not session.capabilities.asks_before_headers:
             return session.capabilities.headers
-        if self._silent and self.connected:
-            _ = self.question()  # nobody waits for it again, but a late answer changes what follows
+        if self.silent and peer.connected:
+            _ = self.ask()  # not waited for again, but a late answer changes what follows
             return False
         return await self.extended()
 
-    def question(self, *, again: bool = False) -> Question:
-        """The question who the peer is, asked unless it is out already: each waits for a second, so that is one a second.
+    def ask(self, *, again: bool = False) -> ExtensionProbe:
+        """The hello that asks for the extensions, sent unless one is out already: each waits for a second, so that is one a
+        second.
 
         Args:
-            again: On a new connection, of which nobody there knows anything yet.
+            again: On a new connection, whose other end knows nothing yet.
         """
-        asking, link = self._asking, self.link
-        ahead = self.connected and link.session is not None and link.initiates and not link.flowing
-        if asking is None or asking.done() or (ahead and not asking.sent):
-            to_tell = self._distribution.to_tell(self, again=again)  # type: ignore[arg-type]  # every one is a Peer
-            asking = self._asking = self._ask({"subscribes": to_tell} if to_tell else {}, ahead=ahead)
-        return asking
+        peer, probe = self._peer, self.probe
+        link = peer.link
+        ahead = peer.connected and link.session is not None and link.initiates and not link.flowing
+        if probe is None or probe.done() or (ahead and not probe.sent):
+            to_tell = self._distribution.to_tell(peer, again=again)
+            probe = self.probe = self._send({"subscribes": to_tell} if to_tell else {}, ahead=ahead)
+        return probe
 
-    async def hello(self, confirm: list[str | int] | None = None) -> list[str | int]:
-        """Ask the peer who it is. Also a barrier: what was written before has been handled when this returns.
+    async def confirm(self, patterns: list[str | int] | None = None) -> list[str | int]:
+        """Send a hello and wait for its answer. Also a barrier: what was written before has been handled when this returns.
 
         Args:
-            confirm: Patterns that were just subscribed.
+            patterns: Those that were just subscribed.
 
         Returns:
-            Those of `confirm` that the peer refused.
+            Those of `patterns` that the peer refused.
         """
-        answer = await self._told(self._ask({"confirm": confirm} if confirm else {}))
+        answer = await _told(self._send({"confirm": patterns} if patterns else {}))
         refused = answer.get("refused", []) if isinstance(answer, dict) else []
         return refused if isinstance(refused, list) else []
 
-    @staticmethod
-    async def _told(question: Question) -> Any:
-        """The answer to a question; None where there is none.
-
-        Raises:
-            Disconnected: The link broke meanwhile.
-        """
-        try:
-            return await question
-        except (Disconnected, RequestCancelled):
-            raise
-        except (BusError, ConnectionError):
-            return None
-
     def greet(self) -> None:
-        """Ask on a new connection before anything else is written there, where that tells whoever answers what it must know.
+        """Ask on a new connection before anything else is written there, where that tells the other end what it must know.
 
-        What strangers subscribe to is sent to them without headers, on some wires; and who passes publications on gets them
-        with where they have been.
+        Subscriptions to a peer that is not known to be a polybus peer are sent without headers, on some wires; and a bus that
+        passes publications on gets them with where they have been.
         """
-        session = self.link.session
-        if session is not None and self._extended is not False:
-            if self._distribution.passes_on or (self._extended and session.capabilities.asks_before_publishing):
-                _ = self.question(again=True)
+        session = self._peer.link.session
+        if session is not None and self.speaks_extensions is not False:
+            if self._distribution.passes_on or (self.speaks_extensions and session.capabilities.asks_before_publishing):
+                _ = self.ask(again=True)
 
-    def _ask(self, facts: dict[str, Any], *, ahead: bool = False) -> Question:
-        link = self.link
+    def _send(self, facts: dict[str, Any], *, ahead: bool = False) -> ExtensionProbe:
+        peer = self._peer
+        link = peer.link
         if self._distribution.passes_on:
             facts["passes"] = True
-        body = question_of(self.id, **facts)
+        body = question_of(peer.id, **facts)
         runtime = link.runtime
         now = runtime.time()
-        question = Question(self, now)  # type: ignore[arg-type]  # every one is a Peer
-        message = Message(Kind.REQUEST, HELLO, None, None, link.format, None, runtime.ttl(now, question.deadline))
-        question._abandon = self._abandoned
+        probe = ExtensionProbe(peer, now)
+        message = Message(Kind.REQUEST, HELLO, None, None, link.format, None, runtime.ttl(now, probe.deadline))
+        probe._abandon = peer.abandoned
         if link.upstream:
-            body |= runtime.ends.introduction(self)  # type: ignore[arg-type]  # every one is a Peer
+            body |= runtime.ends.introduction(peer)
         try:
             message.format = chosen = link.format_for(body, HELLO)
             message.raw = chosen.encode(body)
-            (link.request_ahead if ahead else link.request)(message, question, self)  # type: ignore[arg-type]  # every one is a Peer
+            (link.request_ahead if ahead else link.request)(message, probe, peer)
         except BusError as error:  # this wire cannot carry it, or not now
-            question._fail(error)
-        if question.deadline < self._due:
-            self._watch(question.deadline)
-        return question
+            probe._fail(error)
+        if probe.deadline < peer.due:
+            peer.watch(probe.deadline)
+        return probe
 
-    def _answered(self, answer: Any) -> None:
-        """It has said who it is."""
+    # -- answers ---------------------------------------------------------------------------------------------------------
+
+    def answered(self, answer: Any) -> None:
+        """The answer to a hello has come."""
+        ends = self._peer.link.runtime.ends
         if is_answer(answer):
-            self._answers_only = answer.get("answers_only") is True
-            self.is_at_an_end(answer.get("proof"))
+            self.answers_only = answer.get("answers_only") is True
+            ends.answered(self._peer, answer.get("proof"))
             self.is_ours(answer.get("subscribes"))
         else:
-            self._extended = False
-            self.is_at_an_end()
-
-    def is_at_an_end(self, proof: Any = None) -> None:
-        """A question who it is has come to its end.
-
-        Args:
-            proof: What it said of the bus that it is.
-        """
-        self.link.runtime.ends.answered(self, proof)  # type: ignore[arg-type]  # every one is a Peer
+            self.speaks_extensions = False
+            ends.answered(self._peer, None)
 
     def is_ours(self, subscribes: Any = None, passes: Any = None) -> None:
-        """It has shown to be one of ours.
+        """The peer has shown to be a polybus peer.
 
         Args:
             subscribes: How many subscriptions it has still to tell.
             passes: Whether it passes publications on to other buses.
         """
+        peer, distribution = self._peer, self._distribution
         if passes is True and not self.passes_on:
             self.passes_on = True
-            self._distribution.routes.clear()
-        late = self._silent
-        self._extended, self._silent = True, False
-        if self.key is None and self.link.session is not None:
-            self.link.set_shared()
-        distribution = self._distribution
-        distribution.known(self, subscribes)  # type: ignore[arg-type]  # every one is a Peer
+            distribution.routes.clear()
+        late = self.silent
+        self.speaks_extensions, self.silent = True, False
+        if peer.key is None and peer.link.session is not None:
+            peer.link.set_shared()
+        distribution.known(peer, subscribes)
         if late:
-            distribution.known_late(self)  # type: ignore[arg-type]  # every one is a Peer
+            distribution.known_late(peer)
 
-    def not_extended(self, without: str) -> Unsupported:
-        """The error of a verb that takes one of ours.
+    def unsupported(self, without: str) -> Unsupported:
+        """The error of a verb that takes a polybus peer.
 
         Args:
             without: What cannot be done.
         """
-        if self._extended is None:
+        if self.speaks_extensions is None:
             return Unsupported(
-                f"{self!r} has not answered for {HELLO_TIMEOUT:.0f} s: it may be a bare peer, or busy; {without} until it has "
-                "said that it is a polybus peer: try again later"
+                f"{self._peer!r} has not answered for {HELLO_TIMEOUT:.0f} s: it may be a bare peer, or busy; {without} until "
+                "it has said that it is a polybus peer: try again later"
             )
-        return Unsupported(f"{self!r} is not a polybus peer: {without}")
+        return Unsupported(f"{self._peer!r} is not a polybus peer: {without}")
 
-    def _unanswered(self, question: Question) -> None:
-        """A question is out for long: its answer may still come."""
+    def unanswered(self, probe: ExtensionProbe) -> None:
+        """Remember a hello that is out for long: its answer may still come."""
         late = self._late = self._late if self._late is not None else {}
-        late[question.key] = question
-        session = self.link.session
-        if len(late) > LATE and session is not None:
+        late[probe.key] = probe
+        session = self._peer.link.session
+        if len(late) > _LATE and session is not None:
             oldest = next(iter(late))
             del late[oldest]
-            session.forget(oldest, self.link.runtime.time())
+            session.forget(oldest, self._peer.link.runtime.time())
 
-    def late_answer(self, id: Any) -> Question | None:
-        """The question that an answer to nothing in `pending` is for."""
+    def late_answer(self, id: Any) -> ExtensionProbe | None:
+        """The hello for which an answer comes that no pending request waits for."""
         return self._late.pop(id, None) if self._late else None
+
+    def lost(self) -> None:
+        """The connection is gone, and comes back: unanswered hellos are forgotten."""
+        self.probe = self._late = None
+        self.silent = False
+
+    # -- hellos of the peer ----------------------------------------------------------------------------------------------
+
+    def asked(self, message: Message) -> None:
+        """A hello has come: the peer is a polybus peer (or pretends to be, which harms only itself)."""
+        peer = self._peer
+        link = peer.link
+        body = message.body if isinstance(message.body, dict) else {}
+        if link.upstream or link.runtime.ends.said(peer, body.get("secret")):
+            self._answer(message, body)
+        else:
+            peer.spawn(self._answer_later, message, body)
+
+    async def _answer_later(self, message: Message, body: dict[str, Any]) -> None:
+        await self._peer.link.runtime.ends.settled(HELLO_TIMEOUT / 2)  # so that the peer hears of it in time
+        if self._peer.connected:
+            self._answer(message, body)
+
+    def _answer(self, message: Message, body: dict[str, Any]) -> None:
+        peer = self._peer
+        link, confirm = peer.link, body.get("confirm")
+        answer = answer_of(body, peer.id)
+        if answer is None:
+            send_error(peer, message, Code.UNIMPLEMENTED, "this question has come back to the bus that asked it")
+            return
+        if not link.initiates:
+            answer["answers_only"] = True
+        answer |= link.runtime.ends.answer(body.get("nonce"))
+        if to_tell := self._distribution.to_tell(peer):
+            answer["subscribes"] = to_tell
+        self.is_ours(body.get("subscribes"), body.get("passes"))
+        if isinstance(confirm, list):
+            patterns = peer.patterns
+            answer["refused"] = [
+                one for one in confirm[:1024] if isinstance(one, (str, int)) and canonical_pattern(one) not in patterns
+            ]
+        link.answer(response_to(message, answer, link), peer)
+
+
+async def _told(probe: ExtensionProbe) -> Any:
+    """Wait for the answer to a hello; None where there is none.
+
+    Raises:
+        Disconnected: The link broke meanwhile.
+    """
+    try:
+        return await probe
+    except (Disconnected, RequestCancelled):
+        raise
+    except (BusError, ConnectionError):
+        return None

@@ -1,31 +1,39 @@
-"""Whoever is at the other end of a link: the verbs towards it, and what is kept for it."""
+"""A peer of this bus: the verbs towards it, the requests to it that wait for their answer, and its parts."""
 
 from __future__ import annotations
 
+import datetime
 import math
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, TypeVar, overload
+import secrets
+from collections.abc import Awaitable, Callable, Mapping
+from typing import TYPE_CHECKING, Any, Final, TypeVar, overload
 
+import anyio
+
+from .._core.memory import Account, cost
 from .._rpc.channel import Opening
 from .._rpc.reply import Reply
+from .._util.hello import HELLO
 from .._validation import seconds
 from ..errors import BadReply, BusError, Disconnected, RemoteProtocolError, another
 from ..message import Kind, Message
 from ..subjects import AnySubject, Subject, resolve
-from .extension_probe import Question
-from .streams import ChannelledPeer
+from . import authorization_queue
+from .extension_probe import ExtensionProbe
+from .inbound_calls import InboundCalls
+from .negotiation import Negotiation
+from .streams import Streams
+from .subscriptions import Subscriptions
 
 if TYPE_CHECKING:
-    from collections import deque
-
-    import anyio
-
     from .._handlers.router import WhenFull
+    from .._link.link import Link
     from .._pubsub.subscription import Subscription
     from .._rpc.call import Call
     from .._rpc.channel import Channel
     from .._tunnel import TunnelConnector
-    from .._util.priority_queue import UrgentQueue
+    from ..plugins import Identity
+    from .authorization_queue import InboundAuthorization, OutboundAuthorization
 
 __all__ = ["Peer"]
 
@@ -33,8 +41,11 @@ In = TypeVar("In")
 Out = TypeVar("Out")
 T = TypeVar("T")
 
+REQUEST, RESPONSE, PUBLISH = Kind.REQUEST, Kind.RESPONSE, Kind.PUBLISH
+_AUTHORIZED: Final = (Kind.PUBLISH, Kind.SUBSCRIBE, Kind.UNSUBSCRIBE)
 
-class Peer(ChannelledPeer):
+
+class Peer:
     """One peer: a connection's other end, or one of many behind a broker.
 
     Attributes:
@@ -42,17 +53,125 @@ class Peer(ChannelledPeer):
         connected_at: When the link came up (aware, UTC).
     """
 
-    __slots__ = ()
+    __slots__ = (
+        "__weakref__",
+        "_account",
+        "_address",
+        "_id",
+        "_inbound",
+        "_negotiation",
+        "_scopes",
+        "_streams",
+        "_subscriptions",
+        "_unsent",
+        "admitted",
+        "connected_at",
+        "due",
+        "grants",
+        "key",
+        "link",
+        "pending",
+        "undecided",
+        "undelivered",
+    )
 
-    # Declared in `KnownPeer`; again here for type checkers, because both set them.
-    pending: dict[Any, Reply[Any]]
-    waiting: deque[Call] | UrgentQueue[Call] | None
-    calls: dict[Any, Call] | None
-    channels: dict[Any, Channel[Any, Any]] | None
-    undecided: deque[Message] | None
-    scopes: set[anyio.CancelScope] | None
+    def __init__(self, link: Link, key: Any, identity: Identity, address: str = "") -> None:
+        self.link: Link = link
+        """The connection. For the rooms of this package, as all that follows without being documented: no public interface."""
+        self.key: Any = key
+        """The name that the session has for this peer, where it has many."""
+        self.admitted: Identity = identity
+        """The identity with its key, as `authenticate` gave it."""
+        self.connected_at: datetime.datetime = datetime.datetime.now(datetime.UTC)
+        self.pending: dict[Any, Reply[Any]] = {}
+        """Requests that were written and wait for their answer."""
+        self.due: float = math.inf
+        """The earliest deadline that is watched."""
+        self.grants: dict[str | int, bool] | None = None
+        """Subjects that `authorize` was asked about before they were sent, and its answers."""
+        self.undecided: InboundAuthorization | None = None
+        """Messages of the peer that wait for an asynchronous `authorize`."""
+        self.undelivered: OutboundAuthorization | None = None
+        """Publications to the peer that wait for an asynchronous `authorize`."""
+        self._address = address
+        self._id: str | None = None
+        self._unsent: dict[Reply[Any], None] | None = None
+        self._scopes: set[anyio.CancelScope] | None = None
+        # Parts, each made when it is first needed: an idle connection has none.
+        self._account: Account | None = None
+        self._inbound: InboundCalls | None = None
+        self._negotiation: Negotiation | None = None
+        self._streams: Streams | None = None
+        self._subscriptions: Subscriptions | None = None
 
-    # -- who it is -------------------------------------------------------------------------------------------------------
+    # -- identity --------------------------------------------------------------------------------------------------------
+
+    @property
+    def id(self) -> str:
+        """Random text that tells peers apart."""
+        if self._id is None:
+            self._id = secrets.token_hex(6)
+        return self._id
+
+    @property
+    def identity(self) -> Any:
+        """The value that `authenticate` gave."""
+        return self.admitted.value
+
+    @property
+    def identity_key(self) -> str | None:
+        """The key under which `Bus.peers_of` finds it."""
+        return self.admitted.key
+
+    @property
+    def address(self) -> str:
+        """Network address, as far as the transport knows it."""
+        return self._address or self.link.address
+
+    @property
+    def protocol(self) -> str:
+        """Name of the protocol."""
+        return self.link.adapter.name
+
+    @property
+    def transport(self) -> str:
+        """Name of the transport; empty while there is no connection."""
+        return self.link.transport.name if self.link.transport is not None else ""
+
+    @property
+    def connected(self) -> bool:
+        """True while the link is up, and the peer there."""
+        link = self.link
+        if not link.stands:
+            return False
+        return self.key is None or link.crowd is None or link.crowd.peers.get(self.key) is self
+
+    @property
+    def gone(self) -> bool:
+        """True of a peer that has left for good; one whose link is to come back has not."""
+        link = self.link
+        if self.key is not None:
+            return link.crowd is None or link.crowd.peers.get(self.key) is not self
+        return link.ends is not None
+
+    def departed(self) -> BusError:
+        """The reason why a peer that has gone is not there."""
+        link = self.link
+        return link.disconnected(sent=False) if self.key is None else Disconnected("the peer has gone", self.address, False)
+
+    def __repr__(self) -> str:
+        return f"<Peer {self.id} {self.protocol}+{self.transport} {self.address}>"
+
+    async def extended(self) -> bool:
+        """Tell whether the peer is a polybus peer, which speaks the extensions. It is asked when that is first needed.
+
+        An answer or a refusal is final. Silence is not: the peer may be busy. Then this is False, the next use asks again, and
+        an answer that comes late counts.
+
+        Raises:
+            Disconnected: The link broke meanwhile.
+        """
+        return self.speaks_extensions or await self.negotiation.extended()
 
     async def aclose(self, reason: str = "") -> None:
         """Send the peer away. Returns when it has been told, without waiting for it.
@@ -69,11 +188,6 @@ class Peer(ChannelledPeer):
             link.close(1000, reason)
         elif link.crowd is not None:
             link.crowd.send_away(self, 1000, reason)
-
-    def departed(self) -> BusError:
-        """Why one that has gone is not there."""
-        link = self.link
-        return link.disconnected(sent=False) if self.key is None else Disconnected("the peer has gone", self.address, False)
 
     # -- the verbs -------------------------------------------------------------------------------------------------------
 
@@ -129,54 +243,7 @@ class Peer(ChannelledPeer):
         timeout = seconds(timeout)
         bus = self.link.bus
         bus._check_subject(name)
-        return self._request(Kind.REQUEST, name, body, timeout, returns, bus._headers(headers))
-
-    def _request(
-        self, kind: Kind, subject: str | int, body: Any, timeout: float, returns: Any, headers: dict[str, str] | None
-    ) -> Reply[Any]:
-        link = self.link
-        runtime = link.runtime
-        now = runtime.time()
-        deadline = now + timeout
-        ttl = runtime.ttl(now, deadline)
-        reply: Reply[Any] = Reply(runtime.loop, subject, returns, now, deadline)
-        message = Message(kind, subject, None, None, link.format, headers, ttl)
-        if body is not None:
-            message.format = chosen = link.format_for(body, subject)
-            message.raw = chosen.encode(body)
-        reply._abandon = self._abandoned
-        link.request(message, reply, self)
-        if deadline < self._due:
-            self._watch(deadline)
-        return reply
-
-    def _fit_body(self, message: Message) -> None:
-        """Write the body of what came over a bridge, where it has not come as bytes.
-
-        Raises:
-            EncodeError: The wire cannot carry it.
-        """
-        if message.raw is None and message.has_body:
-            message.format = chosen = self.link.format_for(message.body, message.subject)
-            message.raw = chosen.encode(message.body)
-
-    def _pass_on(self, message: Message, timeout: float) -> Reply[Any]:
-        """Ask what came over a bridge, its body as it is where the wire can carry that.
-
-        Raises:
-            EncodeError, Unsupported, LocalProtocolError: The wire cannot carry it.
-        """
-        link = self.link
-        runtime = link.runtime
-        now = runtime.time()
-        reply: Reply[Any] = Reply(runtime.loop, message.subject, Any, now, now + timeout)
-        message.ttl = runtime.ttl(now, reply.deadline)
-        self._fit_body(message)
-        reply._abandon = self._abandoned
-        link.request(message, reply, self)
-        if reply.deadline < self._due:
-            self._watch(reply.deadline)
-        return reply
+        return self.send_request(Kind.REQUEST, name, body, timeout, returns, bus._headers(headers))
 
     async def publish(
         self,
@@ -266,32 +333,328 @@ class Peer(ChannelledPeer):
         """
         return self.link.bus._tunnel(name, params, self)
 
+    # -- parts -----------------------------------------------------------------------------------------------------------
+
+    @property
+    def account(self) -> Account:
+        """Bytes that this peer makes the bus keep: requests and hellos that wait, subscriptions, items that are not read."""
+        account = self._account
+        if account is None:
+            runtime = self.link.runtime
+            account = self._account = Account(runtime, runtime.limits.waiting_bytes, self.link.share)
+        return account
+
+    @property
+    def inbound(self) -> InboundCalls:
+        """Requests of the peer that are being served."""
+        if self._inbound is None:
+            self._inbound = InboundCalls(self)
+        return self._inbound
+
+    @property
+    def negotiation(self) -> Negotiation:
+        """Hellos, by which the peer and this bus know one another."""
+        if self._negotiation is None:
+            self._negotiation = Negotiation(self)
+        return self._negotiation
+
+    @property
+    def streams(self) -> Streams:
+        """Streams, channels and tunnels."""
+        if self._streams is None:
+            self._streams = Streams(self)
+        return self._streams
+
+    @property
+    def subscriptions(self) -> Subscriptions:
+        """Subscriptions of the peer."""
+        if self._subscriptions is None:
+            self._subscriptions = Subscriptions(self)
+        return self._subscriptions
+
+    def greet(self) -> None:
+        """Ask for the extensions on a new connection, where that is to be done before anything else."""
+        if self._negotiation is not None or self.link.bus._distribution.passes_on:
+            self.negotiation.greet()
+
+    def mark_bare(self) -> None:
+        """Remember that the peer is no polybus peer, as its handshake has shown."""
+        self.negotiation.speaks_extensions = False
+
+    # What follows asks the parts that are there, and makes none.
+
+    @property
+    def speaks_extensions(self) -> bool | None:
+        """True of a polybus peer; None as long as that is not known."""
+        return None if self._negotiation is None else self._negotiation.speaks_extensions
+
+    @property
+    def silent(self) -> bool:
+        """True of a peer that has left a hello without an answer in time."""
+        return self._negotiation is not None and self._negotiation.silent
+
+    @property
+    def passes_on(self) -> bool:
+        """True of a peer that has said that it passes publications on to other buses."""
+        return self._negotiation is not None and self._negotiation.passes_on
+
+    @property
+    def may_be_ours(self) -> bool:
+        """True if the peer is there, can be asked for the extensions, and has not shown to be no polybus peer."""
+        session = self.link.session
+        return (
+            self.connected and self.speaks_extensions is not False and session is not None and session.capabilities.extensions
+        )
+
+    @property
+    def calls(self) -> Mapping[Any, Call]:
+        """Requests of the peer that run or wait, by their id."""
+        return {} if self._inbound is None else self._inbound.calls
+
+    @property
+    def waiting(self) -> int:
+        """Requests of the peer that wait for a place."""
+        return 0 if self._inbound is None else len(self._inbound.waiting or ())
+
+    @property
+    def channels(self) -> Mapping[Any, Channel[Any, Any]]:
+        """Open streams, channels and tunnels, by their id."""
+        return {} if self._streams is None else self._streams.channels
+
+    @property
+    def patterns(self) -> Mapping[str | int, int]:
+        """Patterns that the peer has subscribed to."""
+        return {} if self._subscriptions is None else self._subscriptions.patterns
+
+    @property
+    def unanswered(self) -> int:
+        """Requests to the peer, sent or not, that wait for their answer."""
+        return len(self.pending) + len(self._unsent or ())
+
+    # -- requests to the peer --------------------------------------------------------------------------------------------
+
+    def send_request(
+        self, kind: Kind, subject: str | int, body: Any, timeout: float, returns: Any, headers: dict[str, str] | None
+    ) -> Reply[Any]:
+        """Send a request whose arguments have been checked.
+
+        Raises:
+            EncodeError, Unsupported, LocalProtocolError: As `request`.
+        """
+        link = self.link
+        runtime = link.runtime
+        now = runtime.time()
+        deadline = now + timeout
+        ttl = runtime.ttl(now, deadline)
+        reply: Reply[Any] = Reply(runtime.loop, subject, returns, now, deadline)
+        message = Message(kind, subject, None, None, link.format, headers, ttl)
+        if body is not None:
+            message.format = chosen = link.format_for(body, subject)
+            message.raw = chosen.encode(body)
+        reply._abandon = self.abandoned
+        link.request(message, reply, self)
+        if deadline < self.due:
+            self.watch(deadline)
+        return reply
+
+    def pass_on(self, message: Message, timeout: float) -> Reply[Any]:
+        """Send a request that came over a bridge, its body as it is where the wire can carry that.
+
+        Raises:
+            EncodeError, Unsupported, LocalProtocolError: The wire cannot carry it.
+        """
+        link = self.link
+        runtime = link.runtime
+        now = runtime.time()
+        reply: Reply[Any] = Reply(runtime.loop, message.subject, Any, now, now + timeout)
+        message.ttl = runtime.ttl(now, reply.deadline)
+        self.fit_body(message)
+        reply._abandon = self.abandoned
+        link.request(message, reply, self)
+        if reply.deadline < self.due:
+            self.watch(reply.deadline)
+        return reply
+
+    def fit_body(self, message: Message) -> None:
+        """Encode the body of a message that came over a bridge, where it has not come as bytes.
+
+        Raises:
+            EncodeError: The wire cannot carry it.
+        """
+        if message.raw is None and message.has_body:
+            message.format = chosen = self.link.format_for(message.body, message.subject)
+            message.raw = chosen.encode(message.body)
+
+    def request_waits(self, reply: Reply[Any]) -> None:
+        """A request has been put into the outbox."""
+        self._unsent = self._unsent if self._unsent is not None else {}
+        self._unsent[reply] = None
+
+    def request_leaves(self, reply: Reply[Any]) -> None:
+        """A request is taken out of the outbox, to be sent."""
+        if self._unsent is not None:
+            self._unsent.pop(reply, None)
+        reply._abandon = self.abandoned
+
+    def abandoned(self, reply: Reply[Any]) -> None:
+        """No task waits for this answer any more."""
+        if self._unsent is not None:
+            self._unsent.pop(reply, None)
+        if reply.key is None or self.pending.pop(reply.key, None) is None:
+            return
+        link = self.link
+        if link.session is None:
+            return
+        if isinstance(reply, ExtensionProbe):
+            self.negotiation.unanswered(reply)
+            return
+        link.session.forget(reply.key, link.runtime.time())
+        link.flush()  # a session may have something to say of it
+        speaks_extensions = self.speaks_extensions
+        if speaks_extensions:
+            self._send_cancel(reply.key, reply.subject)
+        elif speaks_extensions is None and not self.silent and link.session.capabilities.extensions:
+            link.runtime.spawn(self._cancel_when_known, reply.key, reply.subject)
+
+    async def _cancel_when_known(self, key: Any, subject: str | int) -> None:
+        try:
+            if await self.extended():
+                self._send_cancel(key, subject)
+        except BusError:
+            return
+
+    def _send_cancel(self, key: Any, subject: str | int) -> None:
+        self.link.answer(Message(Kind.CANCEL, subject, key), self)
+
+    # -- messages of the peer --------------------------------------------------------------------------------------------
+
+    def receive(self, message: Message, now: float) -> None:
+        """Act on a message that has come. Nothing waits here: handlers start through the workers, replies pass them by."""
+        services = self.link.services
+        services.counters.received += 1
+        kind = message.kind
+        if kind is RESPONSE:
+            reply = self.pending.pop(message.id, None) or self._late_answer(message)
+            if reply is not None:
+                reply._resolve(message)
+            else:
+                services.counters.late += 1
+        elif kind is REQUEST:
+            if (inbound := self._inbound) is not None:
+                inbound.request(message, now)
+            else:
+                self._first_request(message, now)
+        elif kind is PUBLISH and services.authorize is None:
+            self.link.bus._deliver(message, self)
+        elif kind in _AUTHORIZED:
+            authorization_queue.receive(self, message, now)
+        else:
+            self._receive_other(message, now)
+
+    def _first_request(self, message: Message, now: float) -> None:
+        """A peer that has only said hello has no calls."""
+        if message.subject == HELLO and (message.ttl is None or message.ttl > 0):
+            authorization_queue.hello(self, message)
+        else:
+            self.inbound.request(message, now)
+
+    def _receive_other(self, message: Message, now: float) -> None:
+        kind = message.kind
+        channel = self._streams.channels.get(message.id) if self._streams is not None else None
+        if kind is Kind.ITEM:
+            if channel is not None:
+                channel.received_item(message)
+            else:
+                self.link.services.counters.late += 1
+        elif kind is Kind.CREDIT:
+            if channel is not None:
+                channel.received_credit(message.attributes.get("credit"))
+        elif kind is Kind.END:
+            if channel is not None:
+                channel.received_end(message)
+        elif kind is Kind.ERROR:
+            reply = self.pending.pop(message.id, None) or self._late_answer(message)
+            if reply is not None:
+                reply._reject(message, now)
+            elif channel is not None:
+                channel.received_end(message)  # an open that was refused in the protocol's own words
+            else:
+                self.link.services.counters.late += 1
+        elif kind is Kind.NOTIFY:
+            self.inbound.notify(message)
+        elif kind is Kind.CANCEL:
+            if self._inbound is not None:
+                self._inbound.cancel(message)
+        elif kind is Kind.OPEN:
+            self.streams.opened(message, now)
+
+    def _late_answer(self, message: Message) -> Reply[Any] | None:
+        return None if self._negotiation is None else self._negotiation.late_answer(message.id)
+
+    def in_flight(self, id: Any) -> bool:
+        """Tell whether a request or channel of the peer has this id."""
+        return id in self.calls or id in self.channels
+
+    def answered_badly(self, error: RemoteProtocolError) -> None:
+        """The answer to a request was malformed."""
+        reply = self.pending.pop(error.reply_id, None)
+        if reply is not None:
+            reply._fail(BadReply(f"the answer to {reply.subject!r} is malformed: {error.text}"))
+
+    def answered_in_vain(self, key: Any, text: str) -> None:
+        """An answer to a request came and is not taken: where no other comes, the end of the request says so."""
+        reply = self.pending.get(key)
+        if reply is not None:
+            reply._passed_over(f"an answer came and was not taken, {text}")
+
+    # -- memory and tasks ------------------------------------------------------------------------------------------------
+
+    def hold(self, message: Message) -> bool:
+        """Charge a message of this peer that has to wait. False if too much waits already."""
+        if not self.account.hold(cost(message)):
+            return False
+        message.forget_value()
+        return True
+
+    def release(self, message: Message) -> None:
+        """Charge for a message no longer: it does not wait any more."""
+        self.account.release(cost(message))
+
+    def spawn(self, function: Callable[..., Awaitable[Any]], *args: Any) -> None:
+        """Run a task of the bus for as long as this peer is there."""
+        scope = anyio.CancelScope()
+        scopes = self._scopes = self._scopes if self._scopes is not None else set()
+        scopes.add(scope)
+        self.link.runtime.spawn(_within, scopes, scope, function, args)
+
     # -- deadlines and endings -------------------------------------------------------------------------------------------
 
-    def _watch(self, deadline: float) -> None:
-        self._due = deadline
+    def watch(self, deadline: float) -> None:
+        """End soon after a deadline what is past it."""
+        self.due = deadline
         self.link.runtime.watch(self, deadline)
 
     def _expire(self, now: float) -> float:
         """End what is past its deadline. The earliest deadline that remains."""
-        self._due = due = math.inf
-        self.turn_again()
+        self.due = due = math.inf
+        if self._inbound is not None:
+            self._inbound.turn_again()
         for reply in [*self.pending.values(), *(self._unsent or ())]:
             if reply.deadline <= now:
                 self._timed_out(reply, now)
             else:
                 due = min(due, reply.deadline)
-        for call in list(self.calls.values()) if self.calls else ():
+        for call in list(self.calls.values()):
             if call.deadline <= now:
                 call.expire()
             else:
                 due = min(due, call.deadline)
-        for channel in list(self.channels.values()) if self.channels else ():
+        for channel in list(self.channels.values()):
             if channel.deadline <= now:
                 channel.expire(now)
             else:
                 due = min(due, channel.deadline)
-        due = self._due = min(due, self._due)  # what has ended may have brought a new deadline
+        due = self.due = min(due, self.due)  # what has ended may have brought a new deadline
         return due
 
     def _timed_out(self, reply: Reply[Any], now: float) -> None:
@@ -305,99 +668,58 @@ class Peer(ChannelledPeer):
             except Exception:  # of a plugin's session: it must not cost others their deadlines
                 self.link.broken()
 
-    def _unsent_reply(self, reply: Reply[Any]) -> None:
-        self._unsent = self._unsent if self._unsent is not None else {}
-        self._unsent[reply] = None
-
-    def _sending(self, reply: Reply[Any]) -> None:
-        """A reply leaves the outbox."""
-        if self._unsent is not None:
-            self._unsent.pop(reply, None)
-        reply._abandon = self._abandoned
-
-    def _abandoned(self, reply: Reply[Any]) -> None:
-        """Nobody waits for this answer any more."""
-        if self._unsent is not None:
-            self._unsent.pop(reply, None)
-        if reply.key is None or self.pending.pop(reply.key, None) is None:
-            return
-        link = self.link
-        if link.session is None:
-            return
-        if isinstance(reply, Question):
-            self._unanswered(reply)
-            return
-        link.session.forget(reply.key, link.runtime.time())
-        link.flush()  # a session may have something to say of it
-        if self._extended is None and not self._silent and link.session.capabilities.extensions:
-            link.runtime.spawn(self._cancel_when_known, reply.key, reply.subject)
-        elif self._extended:
-            self._send_cancel(reply.key, reply.subject)
-
-    async def _cancel_when_known(self, key: Any, subject: str | int) -> None:
-        try:
-            if await self.extended():
-                self._send_cancel(key, subject)
-        except BusError:
-            return
-
-    def answered_badly(self, error: RemoteProtocolError) -> None:
-        """The answer to one of our requests was malformed."""
-        reply = self.pending.pop(error.reply_id, None)
-        if reply is not None:
-            reply._fail(BadReply(f"the answer to {reply.subject!r} is malformed: {error.text}"))
-
-    def answered_in_vain(self, key: Any, text: str) -> None:
-        """An answer to one of our requests came and is not taken: where no other comes, the end of the request says so."""
-        reply = self.pending.get(key)
-        if reply is not None:
-            reply._passed_over(f"an answer came and was not taken, {text}")
-
-    def _send_cancel(self, key: Any, subject: str | int) -> None:
-        self.link.answer(Message(Kind.CANCEL, subject, key), self)
-
-    def _cut_off(self, reason: str, error: BusError | None) -> None:
-        """Nothing more will come from it: fail what waits for it."""
+    def cut_off(self, reason: str, error: BusError | None) -> None:
+        """Fail what waits for the peer: nothing more will come from it."""
         failed = error if error is not None else Disconnected(reason, self.address, True)
         pending, self.pending = self.pending, {}
         for reply in pending.values():
             reply._fail(another(failed))
-        for channel in list(self.channels.values()) if self.channels else ():
-            channel.lost(another(failed))
+        if self._streams is not None:
+            self._streams.lost(failed)
 
-    def _lost(self, reason: str, *, going_on: bool, error: BusError | None = None) -> None:
-        """The connection is gone: end what was in flight. With `going_on` the link will come back."""
-        waiting, self.waiting = self.waiting, None
-        for call in waiting or ():
-            self.release(call.message)
-            call.ended = True  # never started, so no place is to be given back
-            call.discard()
-        self.link.runtime.crowded.pop(self, None)
-        self.link.stuck.pop(self, None)
-        self.link.runtime.bell.ring()
-        for call in list(self.calls.values()) if self.calls else ():
-            call.stop()
-        self._cut_off(reason, error)
-        for message in self.undecided or ():
-            self.release(message)
-        self.calls = self.channels = self.undecided = None
+    def connection_lost(self, reason: str, *, going_on: bool, error: BusError | None = None) -> None:
+        """End what was in flight: the connection is gone.
+
+        Args:
+            going_on: The link will come back.
+        """
+        link = self.link
+        runtime = link.runtime
+        if self._inbound is not None:
+            self._inbound.lost()
+        runtime.bell.ring()
+        self.cut_off(reason, error)
+        self._streams = None
+        if self.undecided is not None:
+            self.undecided.lost()
         if self.undelivered is not None:
             self.undelivered.lost()
-        scopes, self.scopes = self.scopes, None
+        scopes, self._scopes = self._scopes, None
         for scope in list(scopes or ()):
             scope.cancel()
-        self.link.bus.lost(self, None if going_on else error or Disconnected(reason, self.address, False))
-        if self.link.upstream:
-            self.link.runtime.ends.lost(self)
+        if self._subscriptions is not None:
+            self._subscriptions.clear()
+        link.bus.lost(self, None if going_on else error or Disconnected(reason, self.address, False))
+        if link.upstream:
+            runtime.ends.lost(self)
         else:
-            self.link.runtime.ends.forget(self)
-        self._asking = self._late = None
-        self._silent = False
-        if self._extended is False:
-            self._extended = None  # another may answer at that address
+            runtime.ends.forget(self)
+        if going_on and self.speaks_extensions and self._negotiation is not None:
+            self._negotiation.lost()
+        else:
+            self._negotiation = None  # another may answer at that address
         if not going_on:
             for reply in list(self._unsent or ()):
                 reply._fail(Disconnected(reason, self.address, False) if error is None else another(error))
             self._unsent = None
-            self.link.runtime.timed.pop(self, None)
-            self._extended = None
+            runtime.timed.pop(self, None)
+
+
+async def _within(
+    scopes: set[anyio.CancelScope], scope: anyio.CancelScope, function: Callable[..., Awaitable[Any]], args: tuple[Any, ...]
+) -> None:
+    try:
+        with scope:
+            await function(*args)
+    finally:
+        scopes.discard(scope)

@@ -1,4 +1,4 @@
-"""Streams, channels and tunnels of a peer: opening them, and the port through which they write."""
+"""Streams, channels and tunnels with a peer: those that this bus opens there, and those that the peer opens here."""
 
 from __future__ import annotations
 
@@ -6,84 +6,186 @@ import math
 from collections.abc import Awaitable
 from typing import TYPE_CHECKING, Any
 
-from .._core.memory import OVERHEAD, cost
+from .._core.memory import OVERHEAD, Account, cost
+from .._rpc.call import RefusedCall
 from .._rpc.channel import CREDIT, Channel
-from ..errors import Code, Disconnected, TooManyRequests, Unsupported
+from .._rpc.stream_call import ChannelCall
+from ..errors import BusError, Code, Disconnected, TooManyRequests, Unsupported, another
 from ..message import Kind, Message
-from .negotiation import AcquaintedPeer
+from .concurrency import DRAINING
+from .responses import refuse_duplicate, send_error
+from .subscriptions import canonical_subject
 
 if TYPE_CHECKING:
+    from .._link.link import Link
     from ..body import BodyFormat
+    from .peer import Peer
 
-__all__ = ["ChannelledPeer"]
+__all__ = ["Streams"]
+
+MODES = ("stream", "channel", "tunnel")
 
 
-class ChannelledPeer(AcquaintedPeer):
-    """The part of a `Peer` that its channels write through: a `channel.Port`."""
+class Streams:
+    """The open channels of one peer, in both directions; a `channel.ChannelPort`."""
 
-    __slots__ = ()
+    __slots__ = ("_peer", "account", "channels", "link")
 
-    channels: dict[Any, Channel[Any, Any]] | None  # declared in `KnownPeer`; again here for type checkers
+    def __init__(self, peer: Peer) -> None:
+        self._peer = peer
+        self.link: Link = peer.link
+        self.account: Account = peer.account
+        """The peer's: items that have not been read are charged to it."""
+        self.channels: dict[Any, Channel[Any, Any]] = {}
 
-    async def _open(self, subject: str | int, body: Any, mode: str, timeout: float | None, hops: int = 0) -> Channel[Any, Any]:
+    # -- opened by this bus ----------------------------------------------------------------------------------------------
+
+    async def open(self, subject: str | int, body: Any, mode: str, timeout: float | None, hops: int = 0) -> Channel[Any, Any]:
+        """Open a stream or channel at the peer.
+
+        Raises:
+            Unsupported: The peer or its wire has none.
+            TooManyRequests, EncodeError, Disconnected: As `open_channel`.
+        """
         channel: Channel[Any, Any] = Channel(self.link.runtime.loop, self, subject, 0)
-        await self._open_channel(channel, body, mode, timeout, CREDIT, hops)
+        await self.open_channel(channel, body, mode, timeout, CREDIT, hops)
         return channel
 
-    async def _open_channel(
+    async def open_channel(
         self, channel: Channel[Any, Any], body: Any, mode: str, timeout: float | None, credit: int, hops: int = 0
     ) -> None:
-        """Write an open. `hops` are the bridges and tunnels that it has come through before this link."""
-        link, subject = self.link, channel.subject
+        """Write an open.
+
+        Args:
+            hops: The bridges and tunnels that it has come through before this link.
+
+        Raises:
+            Unsupported: The peer or its wire cannot carry it.
+            TooManyRequests: Too many are open.
+            EncodeError: The body cannot be written.
+            Disconnected: The link is down.
+        """
+        link, peer, subject = self.link, self._peer, channel.subject
         if link.session is not None and not link.session.capabilities.extensions:
-            raise Unsupported(f"{self.protocol} cannot carry a {mode}")
-        if not await self.extended():
-            raise self.not_extended(f"it can carry requests, but no {mode}")
-        if self._answers_only:
-            raise Unsupported(f"{self!r} only answers on this connection: it can carry requests, but no {mode}")
+            raise Unsupported(f"{peer.protocol} cannot carry a {mode}")
+        if not await peer.extended():
+            raise peer.negotiation.unsupported(f"it can carry requests, but no {mode}")
+        if peer.negotiation.answers_only:
+            raise Unsupported(f"{peer!r} only answers on this connection: it can carry requests, but no {mode}")
         now = link.runtime.time()
-        if len(self.channels or ()) >= 2 * link.runtime.limits.channels:
-            raise TooManyRequests(f"{len(self.channels or ())} channels are open on this peer (Limits.channels)")
+        if len(self.channels) >= 2 * link.runtime.limits.channels:
+            raise TooManyRequests(f"{len(self.channels)} channels are open on this peer (Limits.channels)")
         facts = {"mode": mode, "credit": credit, "hops": hops}
-        message = Message(
-            Kind.OPEN, subject, None, None, link.format, None, link.runtime.ttl(now, now + timeout if timeout else math.inf)
-        )
+        ttl = link.runtime.ttl(now, now + timeout if timeout else math.inf)
+        message = Message(Kind.OPEN, subject, None, None, link.format, None, ttl)
         message.extras = facts
         if body is not None:
             message.format = chosen = link.format_for(body, subject)
             message.raw = chosen.encode(body)
         if link.outbox is not None:  # what was published before leaves before
             await link.room(0, now + (30.0 if timeout is None else timeout))
-        if not self.connected:
-            raise Disconnected(f"a {mode} does not wait for it to come back", self.address, False)
-        link.check_initiates(self)  # type: ignore[arg-type]  # every one is a Peer
+        if not peer.connected:
+            raise Disconnected(f"a {mode} does not wait for it to come back", peer.address, False)
+        link.check_initiates(peer)
         channel.started = now
-        channel.id = link.write(message, self)  # type: ignore[arg-type]  # every one is a Peer
-        channels = self.channels = self.channels if self.channels is not None else {}
-        channels[channel.id] = channel
+        channel.id = link.write(message, peer)
+        self.channels[channel.id] = channel
         if timeout is not None:
             channel.deadline = now + timeout
-            if channel.deadline < self._due:
-                self._watch(channel.deadline)
+            if channel.deadline < peer.due:
+                peer.watch(channel.deadline)
+
+    # -- opened by the peer ----------------------------------------------------------------------------------------------
+
+    def opened(self, message: Message, now: float) -> None:
+        """Begin what the peer opens, or refuse it."""
+        link, peer, channels = self.link, self._peer, self.channels
+        bus, services, limits = link.bus, link.services, link.runtime.limits
+        inbound = peer.inbound
+        mode = message.attributes.get("mode", "stream")
+        handler = bus._handler_of(message) if mode != "tunnel" else bus._entrance(message.subject)
+        if mode == "tunnel":
+            message.subject = canonical_subject(message.subject)
+        passage = None
+        if bus._passages and mode != "tunnel" and (handler is None or handler.style != mode):
+            passage = bus._passage(message.subject, mode)
+        if message.id in channels or message.id in inbound.calls:
+            refuse_duplicate(peer, message, now)  # an end under this id would be the first one's
+            return
+        problem: tuple[Code, str] | None = None
+        unanswerable: tuple[Code, str] | None = None
+        if not bus.ready:
+            problem = Code.UNAVAILABLE, DRAINING
+        elif mode not in MODES:
+            problem = Code.INVALID_ARGUMENT, f"a mode of {mode!r}: one of {', '.join(MODES)}"
+        elif self._count_opened() >= limits.channels or len(inbound.calls) >= limits.running + limits.waiting:
+            problem = Code.RESOURCE_EXHAUSTED, f"{len(channels)} channels are open (Limits.channels)"
+        elif passage is not None:
+            pass
+        elif handler is None:
+            what = "serves a tunnel" if mode == "tunnel" else "handles"
+            unanswerable = Code.UNIMPLEMENTED, f"nobody {what} {message.subject!r} here"
+        elif handler.style != mode:
+            kind = handler.style if handler.style in ("stream", "channel") else "request"
+            unanswerable = Code.INVALID_ARGUMENT, f"{message.subject!r} answers {kind}, not {mode}: use bus.{kind}()"
+        deadline = math.inf if message.ttl is None else now + message.ttl
+        if unanswerable is not None and services.authorize is not None:
+            inbound.start(RefusedCall(services, inbound, peer, message, deadline, *unanswerable))
+            return
+        problem = problem or unanswerable
+        if problem is not None or (handler is None and passage is None):
+            assert problem is not None
+            services.counters.refused += 1
+            send_error(peer, message, *problem, kind=Kind.END)
+            return
+        if mode == "tunnel":
+            tunnel: Any = handler
+            opening = tunnel.call(peer, message, deadline)
+            channels[message.id] = opening.channel
+            inbound.start(opening)
+            return
+        credit = message.attributes.get("credit")
+        given = credit if isinstance(credit, int) and credit > 0 else CREDIT
+        channel: Channel[Any, Any] = Channel(link.runtime.loop, self, message.subject, given)
+        channel.id = message.id
+        channel._receiving = mode != "stream"
+        channels[message.id] = channel
+        call: ChannelCall
+        if passage is not None:
+            call = passage.conversations.call(peer, message, deadline, channel)
+        else:
+            assert handler is not None
+            call = ChannelCall(services, inbound, peer, handler, message, deadline, channel)
+        if mode != "stream":
+            self.channel_send(channel, Kind.CREDIT, None, None, {"credit": CREDIT})
+        inbound.start(call)
+
+    def _count_opened(self) -> int:
+        """Streams, channels and tunnels that the peer has opened: tunnels are no calls any more once they stand."""
+        return sum(isinstance(call, ChannelCall) for call in self._peer.calls.values()) + sum(
+            channel.frames and channel.answers for channel in self.channels.values()
+        )
+
+    # -- the port of the channels ----------------------------------------------------------------------------------------
 
     @property
     def takes_items(self) -> bool:
-        """Whether an item written now would not add to what waits for too long already."""
+        """True if an item written now would not add to what waits for too long already."""
         return self.link.takes_answers
 
     def channel_frame(self, channel: Channel[Any, Any], frame: bytes, body_format: BodyFormat | None) -> int:
-        """Write a frame of a tunnel as an item. What it costs the other side until it is read.
+        """Write a frame of a tunnel as an item, and tell what it costs the other side until it is read.
 
         Args:
             body_format: How it travels; None for a value of this wire.
         """
         if body_format is None:
             return self.channel_send(channel, Kind.ITEM, frame, None, {})
-        self.link.answer(Message(Kind.ITEM, channel.subject, channel.id, frame, body_format), self)  # type: ignore[arg-type]  # every one is a Peer
+        self.link.answer(Message(Kind.ITEM, channel.subject, channel.id, frame, body_format), self._peer)
         return len(frame) + OVERHEAD
 
     def channel_send(self, channel: Channel[Any, Any], kind: Kind, value: Any, code: Code | None, facts: dict[str, Any]) -> int:
-        """A channel's port: write an item, a credit or an end. What it costs the other side until it is read."""
+        """Write an item, a credit or an end, and tell what it costs the other side until it is read."""
         link = self.link
         message = Message(kind, channel.subject, channel.id, None, link.format, code=code)
         if facts:
@@ -91,16 +193,25 @@ class ChannelledPeer(AcquaintedPeer):
         if kind is Kind.ITEM:
             message.format = chosen = link.format_for(value, channel.subject)
             message.raw = chosen.encode(value)
-        link.answer(message, self)  # type: ignore[arg-type]  # every one is a Peer
+        link.answer(message, self._peer)
         return cost(message)
 
     def channel_room(self) -> Awaitable[None] | None:
-        """A channel's port: something to wait for while too much waits to be written."""
+        """Something to wait for while too much waits to be written."""
         return self.link.room_for_answer() if self.link.outbox is not None else None
 
     def channel_done(self, channel: Channel[Any, Any]) -> None:
-        """A channel's port: it is over."""
-        if self.channels is not None and self.channels.pop(channel.id, None) is not None:
+        """Forget a channel that has ended."""
+        if self.channels.pop(channel.id, None) is not None:
             session = self.link.session
             if session is not None:
                 session.forget(channel.id, self.link.runtime.time())
+
+    def forget(self, id: Any) -> None:
+        """Forget a channel whose open was refused."""
+        self.channels.pop(id, None)
+
+    def lost(self, error: BusError) -> None:
+        """End all: nothing more will come from the peer."""
+        for channel in list(self.channels.values()):
+            channel.lost(another(error))

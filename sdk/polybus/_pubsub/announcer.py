@@ -166,15 +166,15 @@ class Interest:
                 return  # it has dialled in: what it may send is no condition of a subscription here
             if peer in self._unasked:
                 raise bare_peer(peer)
-            raise peer.not_extended(f"it matches exact subjects only: subscribe to those instead of {pattern!r}")
+            raise peer.negotiation.unsupported(f"it matches exact subjects only: subscribe to those instead of {pattern!r}")
         if not alone and pattern not in self._allowed(peer, [("publish", pattern)]):
             return
         link.answer(Message(Kind.SUBSCRIBE, pattern), peer)
         await link.written()
         if not link.upstream and not alone:
             return
-        if peer._extended is not False and not peer._silent and pattern in await peer.hello([pattern]):
-            if peer._answers_only:
+        if peer.speaks_extensions is not False and not peer.silent and pattern in await peer.negotiation.confirm([pattern]):
+            if peer.negotiation.answers_only:
                 raise Unsupported(f"{peer!r} only answers on this connection: it sends no publications")
             raise Forbidden(f"{peer!r} does not let us subscribe to {pattern!r}")
 
@@ -182,7 +182,7 @@ class Interest:
     def _understands(peer: Peer, pattern: str | int) -> bool:
         """Whether a subscription can be written without asking the peer who it is."""
         session = peer.link.session
-        if peer._extended or session is None:
+        if peer.speaks_extensions or session is None:
             return True
         capabilities = session.capabilities
         if capabilities.asks_before_publishing:
@@ -207,13 +207,13 @@ class Interest:
         if self.upstream and self._interest:
             for peer in self.strangers():
                 with suppress(BusError):
-                    await peer.hello()
+                    await peer.negotiation.confirm()
 
     def introduce(self, peer: Peer) -> None:
         """Say who this bus is to a peer that it has dialled, where the same bus may be there on another link: that has dialled
         this one, or was dialled twice."""
         self.ends.introduces(peer)
-        _ = peer.question()
+        _ = peer.negotiation.ask()
 
     async def _let_speak(self, peer: Peer) -> None:
         """One of ours says who it is at once."""
@@ -233,7 +233,7 @@ class Interest:
             self.routes.clear()
             if self.ends.wait_for(peer):
                 peer.spawn(self._let_speak, peer)
-        if link.session is not None and link.session.capabilities.asks_before_publishing and not peer._extended:
+        if link.session is not None and link.session.capabilities.asks_before_publishing and not peer.speaks_extensions:
             self._unasked[peer] = None
             self.routes.clear()
         if not _announces(link):
@@ -307,7 +307,7 @@ class Interest:
         session = link.session
         if session is None or session.capabilities.subscribe or not _announces(link):
             return 0
-        return len(self._names(peer, link)) if again or not peer._extended or peer in self._restoring else 0
+        return len(self._names(peer, link)) if again or not peer.speaks_extensions or peer in self._restoring else 0
 
     def known(self, peer: Peer, subscribes: Any) -> None:
         """A peer has shown to be ours.
@@ -362,7 +362,7 @@ class Interest:
             elif session is not None and session.capabilities.subscribe:
                 names = ", ".join(map(repr, patterns))
                 what = "reads no subscriptions" if peer in self._unasked else "matches exact subjects only"
-                why = peer.not_extended(f"it {what}, and does not hear of {names}")
+                why = peer.negotiation.unsupported(f"it {what}, and does not hear of {names}")
                 link.runtime.warnings.warn(logger, link.runtime.time(), "polybus: %s", why)
         except BusError:
             return
@@ -389,7 +389,7 @@ def _tells_handlers(link: Link) -> bool:
 
 
 def bare_peer(peer: Peer) -> Unsupported:
-    return peer.not_extended("it can carry requests, but no publications and no subscriptions")
+    return peer.negotiation.unsupported("it can carry requests, but no publications and no subscriptions")
 
 
 def _announces(link: Link) -> bool:

@@ -13,7 +13,7 @@ import anyio.lowlevel
 
 from .._core.bus_identity import Ends
 from .._core.via import Journeys, Via, depth_of
-from .._peer.authorization_queue import Deliveries
+from .._peer.authorization_queue import OutboundAuthorization
 from .._util.pattern_index import SubjectIndex
 from .._util.violation_counter import Offences
 from ..errors import BusError, QueueFull
@@ -163,10 +163,10 @@ class FanOut(Interest):
         for peer in peers:
             if peer in self._unasked and peer.connected:
                 try:
-                    if peer._silent:
-                        _ = peer.question()  # nobody waits for it again, but a late answer changes what follows
+                    if peer.silent:
+                        _ = peer.negotiation.ask()  # nobody waits for it again, but a late answer changes what follows
                         bare.append(peer)
-                    elif not await peer.extended() and (peer._extended is False or peer._silent):
+                    elif not await peer.extended() and (peer.speaks_extensions is False or peer.silent):
                         bare.append(peer)
                 except BusError:
                     continue  # it has gone meanwhile: the publication waits, or ends, with its link
@@ -337,7 +337,7 @@ class FanOut(Interest):
         slow = False
         catching_up: list[Link] = []
         free = self._services.authorize is None
-        undecided: list[tuple[Deliveries, Waiting]] = []
+        undecided: list[tuple[OutboundAuthorization, Waiting]] = []
         shared, turn, at_once = message.shared, self._services.running.turn(), 0
         for peer in peers:
             link = peer.link
@@ -428,9 +428,9 @@ class FanOut(Interest):
         Raises:
             Unsupported: It is known to read no publications. Where that is not known, it is asked for the next time.
         """
-        if peer._silent and peer.connected:
-            _ = peer.question()
-        if peer._extended is False or peer._silent:
+        if peer.silent and peer.connected:
+            _ = peer.negotiation.ask()
+        if peer.speaks_extensions is False or peer.silent:
             raise bare_peer(peer)
         if peer.connected:
             peer.link.runtime.spawn(self._ask, (peer,))
@@ -448,7 +448,7 @@ class FanOut(Interest):
             return peer.undelivered.add(message, deadline)
         allowed = self._services.access.may_receive(peer, message.subject)
         if inspect.isawaitable(allowed):
-            return Deliveries(peer).begin(message, deadline, allowed)
+            return OutboundAuthorization(peer).begin(message, deadline, allowed)
         if allowed:
             peer.link.publish(message, peer, deadline)  # or dropped by the policy of the listener, and counted
         return None

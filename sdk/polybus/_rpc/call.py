@@ -46,6 +46,14 @@ class Answer:
         """The call is over, answered or not, and so is its handler."""
         raise NotImplementedError
 
+    async def answer_later(self, call: Call, value: Any) -> None:
+        """The handler returned, and the peer reads slowly."""
+        raise NotImplementedError
+
+    def put_off(self, call: Call) -> bool:
+        """Let a call wait that has not begun, where its peer has stopped reading. True if it waits."""
+        raise NotImplementedError
+
     def stopped(self, call: Call) -> None:
         """The call is over, but its handler has only been told to stop: it keeps its place until `returned`."""
         raise NotImplementedError
@@ -105,7 +113,7 @@ class Call:
     def run(self) -> Coroutine[Any, Any, None] | None:
         if self.ended:
             return None
-        if (peer := self.peer) is not None and peer.link.outbox is not None and peer.put_off(self):
+        if (peer := self.peer) is not None and peer.link.outbox is not None and self.origin.put_off(self):
             return None
         self.started = True
         return self._run()
@@ -125,7 +133,7 @@ class Call:
             else:
                 result = await services.executor.run(handler, message, deadline if timed else None)
             if self.peer is not None and (outbox := self.peer.link.outbox) is not None and not outbox.takes_answers:
-                later = self.peer.answer_later(self, result)
+                later = self.origin.answer_later(self, result)
                 result = None  # once it is encoded nobody keeps it
                 await later
             elif not self.ended:
@@ -183,7 +191,7 @@ class Call:
             and services.authorize is None
             and not services.executor.middleware
             and peer is not None
-            and peer.takes_items
+            and peer.link.takes_answers
         )
 
     async def outcome(self) -> Any:
@@ -251,8 +259,10 @@ class RefusedCall(Call):
     __slots__ = ("_outcome",)
     weighed = False
 
-    def __init__(self, services: Services, peer: Peer, message: Message, deadline: float, code: Code, text: str) -> None:
-        super().__init__(services, peer, peer, None, message, deadline)  # type: ignore[arg-type]  # there is no handler
+    def __init__(
+        self, services: Services, origin: Answer, peer: Peer, message: Message, deadline: float, code: Code, text: str
+    ) -> None:
+        super().__init__(services, origin, peer, None, message, deadline)  # type: ignore[arg-type]  # there is no handler
         self._outcome = RequestError(code, text)
 
     @property

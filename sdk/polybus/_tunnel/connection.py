@@ -136,7 +136,7 @@ class TunnelConnector:
         seconds = options.host.limits.connect_timeout
         try:
             with anyio.fail_after(seconds):
-                await peer._open_channel(channel, facts, "tunnel", None, WINDOW)
+                await peer.streams.open_channel(channel, facts, "tunnel", None, WINDOW)
                 await channel.acceptance()
         except TimeoutError as error:
             if isinstance(error, DeadlineExceeded):

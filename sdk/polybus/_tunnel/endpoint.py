@@ -128,7 +128,7 @@ class Entrance:
         peers = [peer for link in links for peer in link.peers]
         for further in self._inner._entrances:
             await further.drain(reason, peers)
-        calls = [call for peer in peers for call in (peer.calls or {}).values()]
+        calls = [call for peer in peers for call in peer.calls.values()]
         await runtime.bell.until(lambda: all(call.ended for call in calls))
         for link in links:
             link.close(1001, reason)
@@ -187,7 +187,7 @@ class Entrance:
         """
         authority = self._inner._services.access
         if authority.authenticate is None:
-            return Admission(handshake.outer._identity, handshake)
+            return Admission(handshake.outer.admitted, handshake)
         outcome = await authority.admit(handshake)
         if isinstance(outcome, BusError):
             raise outcome
@@ -232,7 +232,7 @@ class TunnelCall(Call):
     weighed = False
 
     def __init__(self, entrance: Any, peer: Peer, message: Message, deadline: float, channel: FrameChannel) -> None:
-        super().__init__(peer.link.services, peer, peer, None, message, deadline)  # type: ignore[arg-type]  # there is no handler
+        super().__init__(peer.link.services, peer.inbound, peer, None, message, deadline)  # type: ignore[arg-type]  # there is no handler
         self._entrance = entrance
         self.channel: FrameChannel = channel
 

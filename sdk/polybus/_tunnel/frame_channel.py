@@ -16,7 +16,9 @@ from ..transports._stream.close_codes import closed_by_peer, sayable
 from .packing import Packing, frame_of
 
 if TYPE_CHECKING:
+    from .._link.link import Link
     from .._peer.peer import Peer
+    from .._peer.streams import Streams
     from ..plugins import Receiver
 
 __all__ = ["WINDOW", "FrameChannel", "too_large"]
@@ -38,9 +40,11 @@ class FrameChannel(Channel[bytes, bytes]):
     """The channel below a tunnel: it hands frames to a receiver as they come, and keeps what it may not write yet."""
 
     def __init__(self, peer: Peer, name: str | int, credit: int, packing: Packing) -> None:
-        super().__init__(peer.link.runtime.loop, peer, name, credit, window=WINDOW)
+        super().__init__(peer.link.runtime.loop, peer.streams, name, credit, window=WINDOW)
         self.frames = True
-        self._peer = peer
+        self._streams: Streams = peer.streams
+        self.link: Link = peer.link
+        """The outer connection."""
         self._packing = packing
         self._queue: deque[tuple[bytes, BodyFormat | None]] = deque()
         self.queued: int = 0
@@ -111,10 +115,10 @@ class FrameChannel(Channel[bytes, bytes]):
     def _may_write(self) -> bool:
         if self._stalled or self._credit <= 0 or self._ahead_bytes >= CREDIT_BYTES:
             return False
-        if self._peer.takes_items:
+        if self._streams.takes_items:
             return True
         self._stalled = True
-        self._peer.link.runtime.spawn(self._wait_for_room)
+        self.link.runtime.spawn(self._wait_for_room)
         return False
 
     async def _wait_for_room(self) -> None:
@@ -127,7 +131,7 @@ class FrameChannel(Channel[bytes, bytes]):
         self._pump()
 
     def _write(self, frame: bytes, chosen: BodyFormat | None) -> None:
-        size = self._peer.channel_frame(self, frame, chosen)
+        size = self._streams.channel_frame(self, frame, chosen)
         self._credit -= 1
         self._ahead.append(size)
         self._ahead_bytes += size
@@ -183,7 +187,7 @@ class FrameChannel(Channel[bytes, bytes]):
         self._granted -= 1
         arrived = self._arrived
         if not arrived:
-            self._peer.link.deferred.append(self._hand_over)
+            self.link.deferred.append(self._hand_over)
         arrived.append(frame)
         self._consumed += 1
         self._consumed_bytes += cost(message)

@@ -196,7 +196,7 @@ class Examination:
 
     async def _meet(self, stack: AsyncExitStack) -> str:
         if await self._peer.extended():
-            if self._peer._answers_only:
+            if self._peer.negotiation.answers_only:
                 return "a polybus peer that only answers here: requests, publications and notifications to it"
             return "a polybus peer: streams, channels, wildcards and cancelling too"
         return f"a bare {self._adapter.name} peer, or a silent one: no streams, channels or wildcards"

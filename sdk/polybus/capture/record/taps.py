@@ -99,7 +99,7 @@ def tunnels_of(transport: Any) -> tuple[str, ...]:
     names: list[str] = []
     while (channel := getattr(transport, "_channel", None)) is not None and getattr(transport, "name", "") == "tunnel":
         names.insert(0, str(channel.subject))
-        transport = channel._peer.link.transport
+        transport = channel.link.transport
     return tuple(names)
 
 

@@ -318,7 +318,7 @@ class _Player:
         earlier = client.asked.pop(message.id, None)
         if earlier is not None:  # an id of 16 bits comes again
             client.asked[object()] = earlier
-        client.asked[message.id] = peer._pass_on(again, message.ttl if message.ttl else _PATIENCE)
+        client.asked[message.id] = peer.pass_on(again, message.ttl if message.ttl else _PATIENCE)
         self._asked += 1
         if self._asked > (_HASTY if self._speed == math.inf else _PACED):
             await self._answers()

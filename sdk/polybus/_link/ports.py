@@ -1,0 +1,97 @@
+"""Ports of a link: what it asks of the rooms above, which hand it in.
+
+A peer that a link hands on, in an event or as `Link.peer`, has the type `Any`: only the rooms above know its class.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    from .._rpc.reply import Reply
+    from ..errors import BusError, RemoteProtocolError
+    from ..message import Message
+    from ..plugins import Identity
+    from .link import Link
+
+__all__ = ["PeerFactory", "PeerPort", "StalledCalls"]
+
+
+class PeerPort(Protocol):
+    """A peer, as its link sees it."""
+
+    key: Any
+    """The name that the session has for it, where it has many."""
+    pending: dict[Any, Reply[Any]]
+    """Requests that were written and wait for their answer."""
+
+    @property
+    def address(self) -> str:
+        """Network address, as far as the transport knows it."""
+        ...
+
+    @property
+    def gone(self) -> bool:
+        """True of a peer that has left for good."""
+        ...
+
+    @property
+    def speaks_extensions(self) -> bool | None:
+        """True of a polybus peer; None as long as that is not known."""
+        ...
+
+    def mark_bare(self) -> None:
+        """Remember that it is no polybus peer, as its handshake has shown."""
+        ...
+
+    def receive(self, message: Message, now: float) -> None:
+        """Act on a message that has come from it."""
+        ...
+
+    def in_flight(self, id: Any) -> bool:
+        """Tell whether a request or channel of the peer has this id."""
+        ...
+
+    def answered_badly(self, error: RemoteProtocolError) -> None:
+        """The answer to a request was malformed."""
+        ...
+
+    def answered_in_vain(self, key: Any, text: str) -> None:
+        """An answer to a request came and is not taken."""
+        ...
+
+    def request_waits(self, reply: Reply[Any]) -> None:
+        """A request has been put into the outbox."""
+        ...
+
+    def request_leaves(self, reply: Reply[Any]) -> None:
+        """A request is taken out of the outbox, to be sent."""
+        ...
+
+    def abandoned(self, reply: Reply[Any]) -> None:
+        """No task waits for this answer any more."""
+        ...
+
+    def cut_off(self, reason: str, error: BusError | None) -> None:
+        """Fail what waits for it: nothing more will come from it."""
+        ...
+
+    def connection_lost(self, reason: str, *, going_on: bool, error: BusError | None = None) -> None:
+        """End what was in flight: the connection is gone."""
+        ...
+
+
+class PeerFactory(Protocol):
+    """Makes the peers of a link; `Services.open_peer`."""
+
+    def __call__(self, link: Link, key: Any, identity: Identity, address: str = "") -> Any:
+        """Make the peer of a connection, or one of many: a `PeerPort`."""
+        ...
+
+
+class StalledCalls(Protocol):
+    """Requests of a peer which wait until it has read the answers to others."""
+
+    def turn_again(self) -> None:
+        """Let them begin, where it is their turn."""
+        ...

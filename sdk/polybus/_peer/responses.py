@@ -1,0 +1,90 @@
+"""Responses to what a peer has asked, and the errors that stand in their place."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from .._core.answer_sizes import LARGE
+from ..errors import BusError, Code
+from ..message import Kind, Message
+
+if TYPE_CHECKING:
+    from .._link.link import Link
+    from .._rpc.call import Call
+    from .peer import Peer
+
+__all__ = ["refuse_duplicate", "response_to", "send_error"]
+
+
+def response_to(message: Message, value: Any, link: Link, call: Call | None = None) -> Message:
+    """The response to a request, its body encoded.
+
+    Args:
+        call: The request while it was served, where a handler did.
+    """
+    response = Message(Kind.RESPONSE, message.subject, message.id, None, link.format)
+    response.reply_to = message.reply_to
+    if call is not None and call.away and isinstance(value, Message):
+        # Over a bridge: as it came, where this wire can carry that.
+        response.raw, response.format, response.decoded = value.raw, value.format, value.decoded
+        if value.raw is None and value.has_body:
+            response.format = chosen = link.format_for(value.body, message.subject)
+            response.raw = chosen.encode(value.body)
+    elif value is not None:
+        response.format = chosen = link.format_for(value, message.subject)
+        response.raw = chosen.encode(value)
+    if call is not None:
+        answers, raw = call.handler.answers, response.raw
+        if answers.weight or (raw is not None and len(raw) > LARGE):
+            answers.learn(len(raw or b""), link.runtime.time())
+    return response
+
+
+def send_error(
+    peer: Peer,
+    message: Message,
+    code: Code,
+    text: str,
+    reason: str | None = None,
+    detail: Any = None,
+    kind: Kind = Kind.ERROR,
+    *,
+    delivered: bool = False,
+) -> None:
+    """Answer a message of a peer with an error.
+
+    Args:
+        delivered: A handler had the message, and this is what it says; otherwise the bus itself refuses it.
+    """
+    link = peer.link
+    if not delivered:
+        link.services.dead_letter(peer, message, code, text)
+    text = text.encode("utf-8", "replace").decode()  # a lone surrogate cannot be written
+    alternatives: tuple[dict[str, Any], ...] = (
+        {"text": text, "reason": reason, "detail": detail},
+        {"text": text, "reason": reason, "detail": None},
+        {"text": text[:200], "reason": None, "detail": None},
+        {"text": "", "reason": None, "detail": None},
+    )
+    # Some answer must go out: without its detail, with less text, and at last with hardly anything.
+    for facts in alternatives:
+        if not delivered:
+            facts["undelivered"] = True
+        error = Message(kind, message.subject, message.id, code=code, attributes=facts)
+        error.reply_to = message.reply_to
+        try:
+            link.answer(error, peer)
+        except BusError:
+            continue
+        return
+    link.services.counters.dropped += 1
+
+
+def refuse_duplicate(peer: Peer, message: Message, now: float) -> None:
+    """Refuse a message whose id is still in flight: what came second is not run."""
+    link = peer.link
+    link.refused("duplicate_id", f"the id of this {message.kind.value} for {message.subject!r} is still in flight", now)
+    if link.session is not None and link.session.capabilities.answers_duplicates:
+        kind = Kind.END if message.kind is Kind.OPEN else Kind.ERROR
+        text = "this id is still in flight: ids must be unique"
+        send_error(peer, message, Code.ALREADY_EXISTS, text, "duplicate_id", kind=kind)

@@ -1,0 +1,84 @@
+"""Subscriptions of a peer to what this bus publishes."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+from .._util.pattern_index import pattern_cost
+from ..subjects import canonical, check_pattern, wire_pattern
+
+if TYPE_CHECKING:
+    from .peer import Peer
+
+__all__ = ["Subscriptions", "canonical_pattern", "canonical_subject"]
+
+logger: logging.Logger = logging.getLogger("polybus")
+
+
+def canonical_subject(subject: str | int) -> str | int:
+    """An address in its one spelling, everything else as it is."""
+    return canonical(subject) if isinstance(subject, str) and "/" in subject else subject
+
+
+def canonical_pattern(pattern: str | int) -> str | int:
+    """A pattern of a peer as `authorize` is asked about it, as it is kept and as it is taken back."""
+    return canonical_subject(wire_pattern(pattern))
+
+
+class Subscriptions:
+    """The patterns that a peer has subscribed to, charged to the peer."""
+
+    __slots__ = ("_peer", "_warned", "patterns")
+
+    def __init__(self, peer: Peer) -> None:
+        self._peer = peer
+        self._warned = False
+        self.patterns: dict[str | int, int] = {}
+        """Each with what it costs."""
+
+    def add(self, pattern: str | int) -> None:
+        """Subscribe the peer to a pattern that `authorize` has allowed, as far as the limits go."""
+        peer = self._peer
+        link = peer.link
+        try:
+            check_pattern(pattern, link.runtime.limits.subject, foreign=True)
+        except Exception as error:
+            link.refused("invalid_subject", str(error), link.runtime.time())
+            return
+        patterns = self.patterns
+        if pattern in patterns:
+            return
+        size = pattern_cost(pattern)
+        if len(patterns) >= link.runtime.limits.subscriptions or not link.initiates or not peer.account.hold(size):
+            link.services.counters.refused += 1
+            if link.initiates:
+                self._warn(pattern)
+            return
+        patterns[pattern] = size
+        link.bus._distribution.remote.add(pattern, peer)
+
+    def remove(self, pattern: str | int) -> None:
+        """End the subscription to a pattern."""
+        size = self.patterns.pop(pattern, None)
+        if size is not None:
+            self._peer.account.release(size)
+            self._peer.link.bus._distribution.remote.remove(pattern, self._peer)
+
+    def clear(self) -> None:
+        """End all: the peer has lost its connection."""
+        for pattern in list(self.patterns):
+            self.remove(pattern)
+
+    def _warn(self, pattern: str | int) -> None:
+        if self._warned:  # once: it may want thousands
+            return
+        self._warned = True
+        runtime = self._peer.link.runtime
+        text = (
+            "polybus: %r has %d subscriptions (Limits.subscriptions=%d; what they cost counts in Limits.total_bytes=%d); "
+            "%.100r and others refused"
+        )
+        limits, count = runtime.limits, len(self.patterns)
+        facts = self._peer, count, limits.subscriptions, limits.total_bytes, pattern
+        runtime.warnings.warn(logger, runtime.time(), text, *facts)
