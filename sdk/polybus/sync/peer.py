@@ -56,7 +56,7 @@ class BlockingPeer:
 
     @property
     def identity(self) -> Any:
-        """What `authenticate` gave."""
+        """The value that `authenticate` gave."""
         return self._peer.identity
 
     @property
