@@ -148,22 +148,21 @@ class JsonEventReader:
         value = _any(frame)
         if not isinstance(value, dict):
             raise refuse(f"an event is a JSON object, not {type(value).__name__}")
+        if value.get("data") is not None and value.get("data_base64") is not None:
+            raise refuse("both data and data_base64 (CloudEvents 1.0.2, JSON format, 3.1.1)", "ambiguous")
         try:
             return self._parts_of(value)
         except RemoteProtocolError as error:
             raise self._envelope.told(error, value) from error.__cause__
 
     def _parts_of(self, value: dict[str, Any]) -> tuple[dict[str, Any], bytes | None, BodyFormat]:
-        has_data, data = "data" in value, value.pop("data", None)
-        encoded = value.pop("data_base64", None)
-        if has_data and data is not None and encoded is not None:
-            raise refuse("both data and data_base64 (CloudEvents 1.0.2, JSON format, 3.1.1)", "ambiguous")
+        data, encoded = value.pop("data", None), value.pop("data_base64", None)
         content = value.get("datacontenttype")
         format = format_of(content if isinstance(content, str) else None)
         raw = None
         if encoded is not None:
             raw = from_text(from_base64(encoded), format, self._limits.depth)
-        elif has_data and data is not None:
+        elif data is not None:
             raw = from_json(data, format, self._envelope.lenient)
         hashed = value.get("hash")
         if isinstance(hashed, str):
