@@ -128,7 +128,7 @@ class Backend:
         return "too late"
 
     async def last_report(self, ctx: Context) -> str:
-        """A handler that runs while the plant closes: until somebody who asks for something new has been refused."""
+        """A handler that runs while the plant closes: until a new request has been refused."""
         refused = ctx.bus.stats().refused
         self.started += 1
         while ctx.bus.ready:  # noqa: ASYNC110  # there is no event for it
@@ -150,7 +150,7 @@ class Backend:
         self.last_reading = body.number
 
     async def announce(self, text: str) -> None:
-        """Tell everybody, and tell those who may know the secret."""
+        """Publish to all, and publish the secret to those who may know it."""
         await self.bus.publish("admin.announcement", SECRET)
         await self.bus.publish("plant.announcement", Announcement(text, self.instance))
 

@@ -105,7 +105,7 @@ class Console:
     # -- publications ----------------------------------------------------------------------------------------------------
 
     async def publications(self) -> str:
-        """The sensors publish to the back end, which passes on to whoever subscribed: to each what it asked for, in order."""
+        """The sensors publish to the back end, which passes on to subscribers: to each its patterns, in order."""
         async with connect(self.plant.url, tls=self.plant.tls, backoff=BACKOFF) as second:
             async with (
                 self.bus.subscribe("reading.*", returns=SensorReading) as all_readings,
@@ -201,7 +201,7 @@ class Console:
         return f"INTERNAL with id {known[-1]}, known to the back end; nothing leaked"
 
     async def no_handler(self) -> str:
-        """A question that nobody answers fails at once."""
+        """A request without a handler fails at once."""
         error = await _raised(NoHandler, self.bus.request("tank.paint", timeout=60))
         return f"answered at once: {error.code.name}"
 

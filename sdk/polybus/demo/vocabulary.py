@@ -66,7 +66,7 @@ class Flood:
 
 @frozen
 class Announcement:
-    """The back end tells everybody."""
+    """An announcement of the back end to all."""
 
     text: str
     instance: str

@@ -21,7 +21,7 @@ class Gap(RowHeader):
 
     Args:
         what: Why, a word.
-        frames: How many; 0 where nobody can tell.
+        frames: Their number; 0 where it is not known.
         facts: More about it, as JSON has it.
     """
 
@@ -53,7 +53,7 @@ class Missing:
 
     @classmethod
     def of(cls, options: str | None) -> Missing:
-        """By the options of the row, whoever has written them."""
+        """From the options of a row, which may hold anything."""
         try:
             facts = json.loads(options or "")
             what, frames = facts["gap"], facts["frames"]

@@ -78,7 +78,7 @@ class RecordingProxy:
         url: The server.
         recorder: Writes; the proxy opens and closes it.
         listen: Where, for example ``ubre+tcp://127.0.0.1:0``.
-        insecure: Allow an address that other machines can reach, although the proxy lets everybody in.
+        insecure: Allow an address that other machines can reach, although the proxy authenticates no client.
 
     Raises:
         ValueError: A URL is wrong.

@@ -133,7 +133,7 @@ class CaptureRecorder:
     # -- life ------------------------------------------------------------------------------------------------------------
 
     def claim(self) -> None:
-        """Say that it will be opened, by whom nobody else does.
+        """Reserve it for one use.
 
         Raises:
             LocalProtocolError: It has been opened before.

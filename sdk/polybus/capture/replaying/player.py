@@ -74,7 +74,7 @@ async def replay(
         speed: 2 is twice as fast; `math.inf` waits for nothing but the answers that were waited for.
         selection: What of it.
         record: A folder for the capture of the replay, which says of what it is one.
-        dry_run: Connect to nobody; only tell what would be said.
+        dry_run: Open no connection; only count the messages.
         options: For `polybus.connect`.
 
     Raises:
@@ -212,7 +212,7 @@ class _Player:
                 if self._first is None:
                     await self._client(recorded.conn)
                     self._first, self._began = recorded.at, anyio.current_time()
-                for one in ended:  # where somebody says something afterwards: else there is nothing to wait for
+                for one in ended:  # where a message follows: else there is nothing to wait for
                     await self._wait_for(one)
                     await self._end(one.conn[0])
                 ended.clear()

@@ -72,7 +72,7 @@ def _write_parquet(
                 writer, in_file = None, 0
             if progress is not None:
                 progress(done)
-        if not paths:  # whoever reads them finds the columns also where there are no rows
+        if not paths:  # a reader finds the columns also where there are no rows
             writer = begin()
         flush()
     finally:

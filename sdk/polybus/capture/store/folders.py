@@ -85,7 +85,7 @@ class Folder:
                 return SegmentWriter(self.path, number, metadata)
             except FileExistsError:  # another recorder's
                 continue
-            except FileNotFoundError:  # somebody has removed the folder
+            except FileNotFoundError:  # the folder was removed
                 self.path.mkdir(mode=0o700, parents=True)
                 self._next = number
             except OSError:
@@ -149,7 +149,7 @@ def _what_goes_with(path: Path, number: int) -> tuple[int, int]:
 
 
 def seal_left_open(path: Path) -> int | None:
-    """Seal a segment that nobody writes any more. Gives how many bytes at its end were lost; None where somebody does write it.
+    """Seal a segment that has no writer any more. Gives the number of bytes lost at its end; None where it has a writer.
 
     Raises:
         OSError: It cannot be read or renamed.

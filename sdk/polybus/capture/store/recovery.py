@@ -25,7 +25,7 @@ class Recovered:
 
     Attributes:
         frames, batches: What is in the new capture.
-        lost_frames: How many are known to be missing; where nobody can tell how many, none are counted.
+        lost_frames: Number of frames known to be missing; stretches with an unknown number count as none.
         lost_stretches: How many stretches of bytes were skipped.
         lost_bytes: What they hold.
         missing: Numbers of segments that are not there.

@@ -42,7 +42,7 @@ def segment_number(name: str) -> tuple[int, bool] | None:
 
 
 def lock(file: int) -> bool:
-    """Claim a segment for as long as its file is open here. False where somebody else has, or where that cannot be known."""
+    """Claim a segment for as long as its file is open here. False where another writer has, or where that cannot be known."""
     try:
         import fcntl
     except ImportError:  # Windows: a segment that was left open is taken for one that is still written
@@ -178,8 +178,8 @@ class Stretch:
         offset: Where it begins, in bytes.
         size: How many bytes it has.
         batch: The number of the first batch in it; -1 for the schema.
-        batches: How many batches; None where nobody can tell.
-        frames: How many rows; None where nobody can tell.
+        batches: Number of batches; None where it is not known.
+        frames: Number of rows; None where it is not known.
         torn: It is the beginning of a batch at the end of the file: its writer was killed, or is writing it.
     """
 

@@ -172,7 +172,7 @@ class WriterProcess:
 
     def _begin_another(self) -> None:
         """In place of a process that has ended without being asked to."""
-        with self._lock:  # nobody hands anything to it any more
+        with self._lock:  # no link hands anything to it any more
             ended, self._helper = self._helper, None
         if ended is not None:
             logger.error(

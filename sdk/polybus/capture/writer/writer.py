@@ -168,7 +168,7 @@ class CaptureWriter:
         self._not_before = 0.0
         self.turn()
         if over and self.counts.seq:
-            with suppress(OSError):  # then nobody is told that it is over, and nothing else is lost
+            with suppress(OSError):  # then the end of the recording is not marked, and nothing else is lost
                 self._write(NOTHING)
         self._seal()
 

@@ -59,7 +59,7 @@ class Page:
         return f"CSB in the tunnel: {READINGS} numbered requests, each with its own answer"
 
     async def inner_end(self) -> str:
-        """The vehicle ends the tunnel: its user learns why, and nobody else notices."""
+        """The vehicle ends the tunnel: its user learns why, and no other connection notices."""
         async with connect(self.bus.tunnel("diagnostics"), protocol="csb", backoff=BACKOFF) as inner:
             events, reason = inner.events(), ""
             await inner.notify("leave")

@@ -56,7 +56,7 @@ class BusDataSource(DataSource):
         options = Options.of(self.options).as_asked(schema)
         if options.table not in READABLE:
             raise ValueError(f"table={options.table!r}: one of {', '.join(READABLE)}")
-        # A reader that knows of filters is refused altogether while Spark's setting is off, which it is unless somebody asks.
+        # A reader that knows of filters is refused altogether while Spark's setting is off, which it is by default.
         return FilteringReader(options) if _pushes_filters() else CaptureReader(options)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:

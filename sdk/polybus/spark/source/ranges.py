@@ -187,7 +187,7 @@ def _of_segment(capture: Capture, segment: Segment, begin: ReadPosition, end: in
         if after > begin:
             yield Range(begin, after.batch)
             begin = after
-    # Also where no message follows: what is damaged there is found by whoever reads it.
+    # Also where no message follows: damage there is found by its reader.
     if end is None or begin.batch < end:
         yield Range(begin, end)
 

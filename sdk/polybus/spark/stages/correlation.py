@@ -179,7 +179,7 @@ def _compared(turns: DataFrame, timeouts: MatchTimeouts) -> DataFrame:
                 "same": (digest == F.col("last_digest")) & subject.eqNullSafe(F.col("last_subject")) & (since <= allowed),
             }
         )
-        # The same bytes once more while nobody has answered and the first are still waited for: a further attempt.
+        # The same bytes once more while there is no answer and the first are still waited for: a further attempt.
         .withColumn("again", is_request & ~F.col("broken") & F.col("before_asks") & F.coalesce("same", F.lit(False)))
         .withColumn("starts", is_request & ~F.col("again"))
     )
@@ -241,7 +241,7 @@ def part_of(timeouts: MatchTimeouts, end_ns: Column, silent_ns: Column, ended: C
     linger = F.col("last_linger_ns")
     # Clocks of the wall are put right now and then, so once more the horizon is waited.
     forgotten = silent_ns > linger + timeouts.horizon_ns
-    # Whether it stays open at the end nobody can say as long as its recording may go on.
+    # As long as its recording may go on, it is not known to be open at the end.
     settled = is_orphan | (F.col("answers") > 0) | _waited(end_ns)
     given_up = forgotten & (settled | (silent_ns > linger + SILENT_NS))
     over = ~F.col("newest") | F.coalesce(end_ns - F.col("last_mono_ns") > linger, F.lit(False))
@@ -257,7 +257,7 @@ def exchanges_of(folded: DataFrame, timeouts: MatchTimeouts, end_ns: Column, *fu
     """The table of exchanges and `further` columns, from folded turns and the end of each recording on its monotonic clock."""
     latency = F.col("response_mono_ns") - F.col("request_mono_ns")
     answered = F.col("answers") > 0
-    # Nobody waits any more for the answer to an id that was given to the next request, however soon the recording ends.
+    # No answer is waited for any more to an id that was given to the next request, however soon the recording ends.
     given_up = F.coalesce("reused", F.lit(False))
     waited = _waited(end_ns) | given_up
     unanswered = F.when(~waited, "open-at-end").when(F.col("asked_ns").isNotNull(), "timeout").otherwise("unanswered")

@@ -82,7 +82,7 @@ def take(capture: str, storage: Storage, staging: str, piece: Range, window: Rea
     done = IngestResult()
     tables = _Tables(storage, staging)
     reader = RangeReader(capture, piece)
-    moments = attrs.evolve(window, connection=None)  # whose frames are missing nobody knows
+    moments = attrs.evolve(window, connection=None)  # the connection of missing frames is not known
     for made in decoded(window.of(_noting_gaps(done, moments.of(rows))) for rows in reader.batches()):
         events, quarantine = made.events, made.quarantine
         done.frames += made.frames

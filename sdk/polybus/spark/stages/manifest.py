@@ -78,7 +78,7 @@ class Manifest:
         gaps: The first of its gap rows.
         losses: The first of the stretches that it could not read.
         seen: The same moments as `ends` on the wall clock, ns since 1970 UTC.
-        recording: Whose segment the one at `end` is, None where nobody can tell: another capture may come in the place of this.
+        recording: That of the segment at `end`, None where it is not known: another capture may come in the place of this.
     """
 
     run: int

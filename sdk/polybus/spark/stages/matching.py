@@ -50,7 +50,7 @@ class _Exchange:
 
 @attrs.frozen
 class _Orphan:
-    """Its id is used, though nobody knows for what."""
+    """An answer without a known request: its id is in use."""
 
     last: int
     linger: int

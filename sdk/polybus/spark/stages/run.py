@@ -90,7 +90,7 @@ class PipelineStep:
             return RunCounts()
         run = last.run + 1 if last is not None else 1
         token = uuid.uuid4().hex[:12]
-        # Where nobody can be kept waiting, a run that comes too late must not write over the files of another one.
+        # Where no lock can be held, a run that comes too late must not write over the files of another one.
         prefix, staging = f"{run_prefix(run)}{token}-", f"{STAGING}/{token}"
         self._progress("decode")
         taken = [self._gone(start), *self._decode(start, end, staging)]

@@ -66,7 +66,7 @@ class Storage:
         on Windows.
 
         Args:
-            waits: Told where somebody else is there, before that one's end is waited for.
+            waits: Called where another run holds it, before its end is waited for.
 
         Raises:
             OSError: The folder cannot be made.
