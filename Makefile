@@ -1,16 +1,16 @@
 # Each target does its own set-up; none needs anything but make, bash and a Debian or a Python >= 3.11.
-# ARGS is passed on: make test ARGS="-x tests/test_repository.py"; WORKERS=0 runs the tests in one process, for -s and --pdb.
+# ARGS is passed on: make test ARGS="-x tests/house/test_repository.py"; WORKERS=0 runs the tests in one process, for -s and --pdb.
 
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 DOCS_READY := $(VENV)/.ready-docs
 WORKERS ?= 3
-NODE := tests/interop/node
+NODE := tests/integration/interop/node
 NODE_READY := $(NODE)/node_modules/.ready
-UP_PYTHON := tests/interop/up_python
+UP_PYTHON := tests/integration/interop/up_python
 UP_PYTHON_READY := $(UP_PYTHON)/.venv/.ready
-WHEELS := tests/pyodide/wheels
+WHEELS := tests/integration/pyodide/wheels
 WHEELS_READY := $(WHEELS)/.ready
 PIP_INSTALL = $(BIN)/python -m pip install -qq --disable-pip-version-check
 
@@ -109,10 +109,10 @@ web:
 	@scripts/debian-packages.sh web
 
 # Pyodide itself comes from npm; these are the packages that a page would have it install.
-$(WHEELS_READY): tests/pyodide/requirements.txt constraints.txt
+$(WHEELS_READY): tests/integration/pyodide/requirements.txt constraints.txt
 	@rm -rf $(WHEELS)
 	@$(BIN)/python -m pip download -qq --disable-pip-version-check -d $(WHEELS) \
-		-r tests/pyodide/requirements.txt -c constraints.txt --no-deps --only-binary=:all: \
+		-r tests/integration/pyodide/requirements.txt -c constraints.txt --no-deps --only-binary=:all: \
 		--platform pyemscripten_2026_0_wasm32 --implementation cp --abi cp314 --python-version 3.14
 	@touch $@
 

@@ -159,8 +159,8 @@ return rounds
 
 async def in_a_browser(seconds: float, repeats: int) -> None:
     """Frames of the same and of another site."""
-    from tests.browser import site, test_frames, test_python
-    from tests.web.browser import browser
+    from tests.integration.browser import site, test_frames, test_python
+    from tests.integration.web.browser import browser
 
     async with site.site() as server, browser() as chromium:
         for name, at in (("same process", server.here), ("another site, so another process", server.elsewhere)):

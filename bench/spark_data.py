@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 from attrs import asdict, evolve, frozen
 
 from polybus.capture.store.segments import SegmentWriter
-from tests.capture.generator import PROTOCOLS, Traffic, traffic
+from tests.unit.capture.generator import PROTOCOLS, Traffic, traffic
 
 __all__ = ["Truth", "make", "truth_of"]
 

@@ -31,7 +31,7 @@ def anyio_backend(request: pytest.FixtureRequest) -> tuple[str, dict[str, Any]]:
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Begin with what takes longest, where several workers share the tests, so that they end together; what the table lacks comes first."""
+    """Begin with what takes longest, or is not in the table, where several workers share the tests: so they end together."""
     if hasattr(config, "workerinput"):
         seconds = seconds_by_file()
         items.sort(key=lambda item: -seconds.get(scope_of(item.nodeid).partition("::")[0], float("inf")))

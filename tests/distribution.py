@@ -13,7 +13,7 @@ __all__ = ["scheduler", "scope_of", "seconds_by_file"]
 _TABLE = Path(__file__).with_name("durations.md")
 _ROW = re.compile(r"\| `(?P<file>tests/\S+\.py)` \| \d+ \| (?P<seconds>[\d.]+) \|")
 
-TOGETHER = ("tests/spark/",)
+TOGETHER = ("tests/integration/spark/",)
 """Folders whose files share what is expensive: a JVM."""
 BY_CLASS = re.compile(r"contract/|contract\.py$|test_suite\.py$")
 """Files that share nothing, and whose classes are as long as other files."""

@@ -12,7 +12,7 @@ TestUbreBinaryOverTcp = on(UVLOOP, protocol_suite(lambda: Ubre(format="binary"),
 TestUbreBinaryOverWebSocket = on(ASYNCIO, protocol_suite(lambda: Ubre(format="binary"), transport="ws://127.0.0.1:0/bus"))
 TestUbreSpecOverUnix = on(UVLOOP, protocol_suite(lambda: Ubre(dialect="spec"), transport="unix"))
 
-BASE64 = {"test_a_body_just_below_the_limit_arrives": "base64 adds a third to a body; see tests/protocols/uprotocol"}
+BASE64 = {"test_a_body_just_below_the_limit_arrives": "base64 adds a third to a body; see tests/unit/protocols/uprotocol"}
 TestUProtocolJsonOverMemory = on(UVLOOP, protocol_suite(UProtocol, skip=BASE64))
 TestUProtocolJsonOverTcp = on(ASYNCIO, protocol_suite(UProtocol, transport="tcp", skip=BASE64))
 TestUProtocolJsonOverWebSocket = protocol_suite(UProtocol, transport="ws://127.0.0.1:0/bus", skip=BASE64)

@@ -1,0 +1,170 @@
+"""Programs in the README and in docs/ are complete, and are run.
+
+A block ```` ```python ```` is a program. One whose first line is a comment with a file name (``# app.py``) is kept under that
+name, so that later blocks of the page can import it; a ``test_*.py`` is run by pytest. A block that cannot be run says so, and
+why: ```` ```python no-run needs a broker ````. A block ```` ```text ```` right after a program is what it prints.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from attrs import frozen
+
+import polybus
+import polybus.errors
+import polybus.sync
+
+ROOT = Path(__file__).resolve().parents[2]
+DOCS = sorted((ROOT / "docs").rglob("*.md"))
+PAGES = [ROOT / "README.md", *DOCS]
+LINKED = [*PAGES, ROOT / "CONTRIBUTING.md", ROOT / "SECURITY.md", *sorted((ROOT / "examples").rglob("*.md"))]
+
+FENCE = re.compile(r"^```(?P<info>[^\n`]*)\n(?P<text>.*?)^```[ ]*$(?:\s*^```text\n(?P<prints>.*?)^```[ ]*$)?", re.M | re.S)
+FILE_NAME = re.compile(r"# ([\w-]+\.py)$")
+NOT_RUN = "no-run"
+
+
+@frozen
+class Program:
+    """One block."""
+
+    info: str
+    text: str
+    prints: str | None
+    line: int
+
+    @property
+    def words(self) -> list[str]:
+        return self.info.split()
+
+    @property
+    def is_python(self) -> bool:
+        return self.words[:1] == ["python"]
+
+    @property
+    def runs(self) -> bool:
+        return self.is_python and NOT_RUN not in self.words
+
+    @property
+    def file_name(self) -> str:
+        named = FILE_NAME.match(self.text.partition("\n")[0])
+        return named[1] if named else f"line_{self.line}.py"
+
+
+def programs(page: str) -> list[Program]:
+    return [
+        Program(found["info"].strip(), found["text"], found["prints"], page.count("\n", 0, found.start()) + 1)
+        for found in FENCE.finditer(page)
+    ]
+
+
+def with_programs() -> list[Path]:
+    return [page for page in PAGES if any(program.runs for program in programs(page.read_text()))]
+
+
+@pytest.mark.parametrize("page", with_programs(), ids=lambda page: str(page.relative_to(ROOT)))
+def test_the_programs_of_a_page_run(page: Path, tmp_path: Path) -> None:
+    for program in programs(page.read_text()):
+        if program.runs:
+            run(program, tmp_path, f"{page.relative_to(ROOT)}:{program.line}")
+
+
+def run(program: Program, folder: Path, where: str) -> None:
+    (folder / program.file_name).write_text(program.text)
+    under_pytest = program.file_name.startswith("test_")
+    command = [
+        sys.executable,
+        "-W",
+        "error",
+        *(["-m", "pytest", "-q", "-p", "no:asyncio"] if under_pytest else []),
+        program.file_name,
+    ]
+    ended = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=60, check=False)
+    assert ended.returncode == 0, f"{where}\n{ended.stdout}{ended.stderr}"
+    assert ended.stderr == "", where
+    if program.prints is not None:
+        assert ended.stdout == program.prints, where
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_a_program_that_is_not_run_says_why(page: Path) -> None:
+    for program in programs(page.read_text()):
+        if program.is_python and not program.runs:
+            assert program.words[1] == NOT_RUN, f"{page.name}:{program.line}"
+            assert len(program.words) > 2, f"{page.name}:{program.line}: no-run without a reason"
+
+
+LINK = re.compile(r"\]\((?!https?:|mailto:)([^)#\s]*)(?:#([^)\s]+))?\)")
+HEADING = re.compile(r"^#+ +(.+?) *$", re.M)
+
+
+@pytest.mark.parametrize("page", LINKED, ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_within_the_repository_lead_somewhere(page: Path) -> None:
+    lost = []
+    for target, anchor in LINK.findall(without_programs(page.read_text())):
+        path = page.parent / target if target else page
+        if not path.exists() or (anchor and anchor not in anchors(path)):
+            lost.append(f"{target}#{anchor}")
+    assert lost == []
+
+
+@pytest.mark.parametrize("page", DOCS, ids=lambda page: str(page.relative_to(ROOT)))
+def test_pages_are_in_the_navigation_and_link_to_nothing_outside_of_the_documentation(page: Path) -> None:
+    name = page.relative_to(ROOT / "docs").as_posix()
+    assert re.search(rf"^ +- (?:[\w ]+: )?{re.escape(name)}$", (ROOT / "mkdocs.yml").read_text(), re.M), f"{name} is in no menu"
+    for target, _ in LINK.findall(without_programs(page.read_text())):
+        assert (page.parent / target).resolve().is_relative_to(ROOT / "docs"), target
+
+
+def without_programs(page: str) -> str:
+    return FENCE.sub("", page)
+
+
+def anchors(page: Path) -> set[str]:
+    """The headings of a page as mkdocs names them, and what mkdocstrings puts there."""
+    text = without_programs(page.read_text())
+    slugs = {re.sub(r"[-\s]+", "-", re.sub(r"[^\w\s-]", "", heading).strip().lower()) for heading in HEADING.findall(text)}
+    return slugs | set(re.findall(r"^::: ([\w.]+)$", text, re.M))
+
+
+@pytest.mark.parametrize("name", ["docs/make_picture", "docs/make_reference", "scripts/make_blocking"])
+def test_what_is_made_from_the_program_is_what_it_would_make_now(name: str) -> None:
+    spec = importlib.util.spec_from_file_location(Path(name).name, ROOT / f"{name}.py")
+    assert spec is not None and spec.loader is not None
+    maker = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(maker)
+    made = {maker.PICTURE: maker.draw} if name.endswith("picture") else {maker.FOLDER / p: f for p, f in maker.PAGES.items()}
+    old = [path.name for path, make in made.items() if path.read_text() != make()]
+    assert old == [], f"run python {name}.py"
+
+
+def test_every_public_name_is_in_the_reference() -> None:
+    reference = "".join(page.read_text() for page in (ROOT / "docs" / "reference").glob("*.md"))
+    documented = {name.removeprefix("polybus.") for name in re.findall(r"^(?:::: |        - )\"?([\w.]+)\"?$", reference, re.M)}
+    errors = set(polybus.errors.__all__) if "errors" in documented else set()
+    limits = {"Limits"} if "limits.Limits" in documented else set()
+    assert set(polybus.__all__) - documented - errors - limits == set()
+    assert set(polybus.sync.__all__) - documented == set()
+    modules = {"protocols", "transports", "events", "plugins", "testing", "fastapi"}
+    assert modules - documented == set()
+
+
+def test_the_readme_shows_a_program_of_ten_lines_and_two_commands() -> None:
+    readme = (ROOT / "README.md").read_text()
+    first = next(program for program in programs(readme) if program.runs)
+    assert len([line for line in first.text.splitlines() if line.strip()]) <= 10
+    assert "make demo" in readme
+    assert "make test" in readme
+
+
+def test_blocks_are_told_apart() -> None:
+    page = "```python\nprint(1)\n```\n\n```text\n1\n```\n\n```python no-run needs a broker\nx\n```\n\n```sh\nmake\n```\n"
+    found = programs(page)
+    assert [(program.runs, program.prints) for program in found] == [(True, "1\n"), (False, None), (False, None)]
+    assert Program("python", "# app.py\nx = 1\n", None, 1).file_name == "app.py"

@@ -1,0 +1,67 @@
+"""The repository as a whole: nothing in it ties it to one machine or to one package registry."""
+
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+
+# Put together here, so that this file does not contain what it looks for.
+REGISTRY_HOSTS = [
+    ".".join(parts)
+    for parts in [
+        ("pypi", "org"),
+        ("pypi", "python", "org"),
+        ("pythonhosted", "org"),
+        ("npmjs", "org"),
+        ("npmjs", "com"),
+        ("yarnpkg", "com"),
+        ("anaconda", "org"),
+        ("crates", "io"),
+        ("rubygems", "org"),
+        ("proxy", "golang", "org"),
+        ("repo1", "maven", "org"),
+        ("repo", "maven", "apache", "org"),
+    ]
+]
+# A slash that does not go on a word is the root of a file system, not a part of a URL or of a relative path.
+ROOT_FOLDERS = "|".join(["work", "root", "tmp", "home", "Users", "opt"])
+MACHINE_PATH = re.compile(rf"(?<![\w.\-}}>])/(?:{ROOT_FOLDERS})/\w")
+
+
+def tracked_files() -> list[Path]:
+    if shutil.which("git") is None:
+        pytest.skip("git is not installed")
+    listing = subprocess.run(["git", "-C", str(ROOT), "ls-files", "-z"], capture_output=True, check=False)
+    if listing.returncode != 0:
+        pytest.skip("not a git repository")
+    paths = (ROOT / name for name in listing.stdout.decode().split("\0") if name)
+    return [path for path in paths if path.is_file()]
+
+
+def lines_that_match(pattern: re.Pattern[str]) -> list[str]:
+    return [
+        f"{path.relative_to(ROOT)}:{number}: {line.strip()[:120]}"
+        for path in tracked_files()
+        for number, line in enumerate(path.read_bytes().decode(errors="replace").splitlines(), start=1)
+        if pattern.search(line)
+    ]
+
+
+def test_no_file_names_the_host_of_a_package_registry() -> None:
+    hosts = re.compile("|".join(re.escape(host) for host in REGISTRY_HOSTS), re.IGNORECASE)
+    assert lines_that_match(hosts) == []
+
+
+def test_no_file_names_an_absolute_path_of_a_machine() -> None:
+    assert lines_that_match(MACHINE_PATH) == []
+
+
+@pytest.mark.parametrize("folder", ["work", "root", "tmp", "home"])
+def test_the_search_sees_an_absolute_path_and_leaves_urls_alone(folder: str) -> None:
+    assert MACHINE_PATH.search(f"see /{folder}/x for it")
+    assert MACHINE_PATH.search(f'"file:///{folder}/x"')
+    assert not MACHINE_PATH.search(f"http://host.example/{folder}/x and docs/{folder}/x")

@@ -1,0 +1,39 @@
+"""One Chromium and one site for the tests of a module: 127.0.0.1 and localhost are two sites, of one server."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from tests.integration.browser.site import Site, site
+from tests.integration.web.browser import Browser, Tab, browser
+
+
+@pytest.fixture(scope="module")
+def anyio_backend() -> tuple[str, dict[str, Any]]:
+    """The browser has its own event loop."""
+    return "asyncio", {"use_uvloop": False}
+
+
+@pytest.fixture(scope="module")
+async def chromium(anyio_backend: Any) -> AsyncIterator[Browser]:
+    async with browser() as started:
+        yield started
+
+
+@pytest.fixture(scope="module")
+async def server(anyio_backend: Any) -> AsyncIterator[Site]:
+    async with site() as running:
+        yield running
+
+
+@pytest.fixture
+async def tab(chromium: Browser, server: Site) -> AsyncIterator[Tab]:
+    """An empty page of 127.0.0.1 that has thrown nothing when the test is over."""
+    chromium.problems.clear()
+    page = await chromium.tab(f"{server.here}/page")
+    yield page
+    await page.aclose()
+    assert chromium.problems == []

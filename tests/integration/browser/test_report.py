@@ -1,0 +1,98 @@
+"""The report of the pipeline in a browser: nothing in it is wider than the place that it has."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from polybus.spark.report.page import render
+from tests.integration.web.browser import Browser
+
+pytestmark = [pytest.mark.anyio, pytest.mark.browser]
+
+MS, SECOND = 1_000_000, 1_000_000_000
+BEGIN = 1_763_800_000 * SECOND
+LONG = "Donaudampfschifffahrtselektrizitaetenhauptbetriebswerkbauunterbeamtengesellschaft"
+
+
+def metrics(size: int, word: str) -> dict[str, Any]:
+    """What a pipeline says of a capture of this many messages, with this word wherever a peer may choose one."""
+    wide = {"protocol": "uprotocol", "subject": f"//{word}/1/rpc.{word}", "conn_id": word, "correlation_id": word}
+    exchange = {**wide, "outcome": "unanswered", "request_time_ns": BEGIN, "latency_ns": 1_234_567_890_000, "code_name": word}
+    times = {f"{name}_ns": 1_234_567_890_000 for name in ("p50", "p90", "p95", "p99", "max")}
+    return {
+        "capture": f"/srv/{word}/captures",
+        "begin_ns": BEGIN,
+        "end_ns": BEGIN + 60 * SECOND,
+        "window_ns": SECOND,
+        "provisional": size,
+        "counts": dict.fromkeys(("frames", "rowed", "quarantined", "empty", "orphans", "gaps", "lost"), size),
+        "totals": {
+            "events": size,
+            "bytes": size * 1000,
+            "exchanges": size,
+            "outcomes": {"ok": size, "open-at-end": size, word: size},
+            "match_quality": {"unique": size, "reused_id": size, "ambiguous": size},
+            "duplicates": size,
+            "repeats": size,
+        },
+        "kinds": [{"protocol": word, "kind": "request", "direction": 0, "n": size, "nbytes": size * 1000}],
+        "latency": [{**wide, "n": size, "answered": size, **times}],
+        "latency_histogram": [{"from_ns": 1_000_000 * MS, "n": size}],
+        "latency_over_time": [{"window_ns": BEGIN + n * SECOND, "p50_ns": size, "p95_ns": size * 1000} for n in range(3)],
+        "throughput": [{"window_ns": BEGIN + n * SECOND, "subject": wide["subject"], "n": size} for n in range(3)],
+        "peers": [{"peer": word, "protocol": "uprotocol", "direction": 1, "n": size, "nbytes": size * 1000}],
+        "errors": [{**wide, "code": 4, "code_name": "DEADLINE_EXCEEDED", "n": size}],
+        "slowest": [exchange],
+        "dead_letters": [{**exchange, "latency_ns": None}],
+        "orphans": [{**wide, "n": size}],
+        "sessions": [
+            {
+                **wide, "transport": "tcp", "peer": word, "n": size, "nbytes": size, "first_ns": BEGIN,
+                "last_ns": BEGIN + 60 * SECOND, "length_ns": 60 * SECOND, "handshake_ns": MS, "closed": word,
+            }
+        ],
+        "quarantine": [{"protocol": "uprotocol", "reason": word, "n": size}],
+        "quarantine_samples": [
+            {"seq": size, "protocol": "csb", "reason": word, "detail": f"{word} {word}", "size": size, "raw_hex": "ff" * 48}
+        ],
+        "gaps": [{"ts_ns": BEGIN, "capture_id": word, "seq": size, "detail": word}],
+        "losses": [{"segment": size, "offset": size, "size": size, "batch": size, "frames": size}],
+    }  # fmt: skip
+
+
+NARROW = """
+(() => {
+  const wider = (element) => element.scrollWidth > element.clientWidth
+  const of = (selector) => [...document.querySelectorAll(selector)]
+  const texts = of('.tile').filter((tile) => [...tile.children].some((part) => {
+    const range = document.createRange()
+    range.selectNodeContents(part)
+    return range.getBoundingClientRect().right > tile.getBoundingClientRect().right
+  }))
+  return {
+    tiles: of('.tile').length,
+    wider: [...of('.tile').filter(wider), ...texts].map((tile) => tile.innerText),
+    page: wider(document.documentElement),
+  }
+})()
+"""
+SIZES: Sequence[int] = (0, 12_345_678, 9_007_199_254_740_993)
+
+
+@pytest.mark.parametrize("width", [320, 360, 768, 1280])
+@pytest.mark.parametrize("size", SIZES)
+async def test_no_number_and_no_word_is_wider_than_its_tile(chromium: Browser, tmp_path: Path, size: int, width: int) -> None:
+    report = tmp_path / "report.html"
+    report.write_text(render(metrics(size, LONG)), encoding="utf-8")
+    tab = await chromium.tab(report.as_uri())
+    try:
+        await tab.resize(width, 800)
+        found = await tab.run(NARROW)
+        assert found["tiles"] == 13
+        assert (found["wider"], found["page"]) == ([], False)
+    finally:
+        await tab.aclose()

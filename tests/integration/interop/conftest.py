@@ -1,0 +1,13 @@
+"""What the tests against real peers share."""
+
+import pytest
+
+from tests.integration.interop.node_peer import require_node
+
+
+@pytest.fixture(params=["ws7", "ws8"])
+def ws(request: pytest.FixtureRequest) -> str:
+    """The package under npm ubre: `ws` 7 with the wrappers of ubre, or `ws` 8 with the manual hook-up."""
+    require_node()
+    version: str = request.param
+    return version

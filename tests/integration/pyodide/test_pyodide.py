@@ -1,0 +1,87 @@
+"""The core runs in a browser's Python: its own tests, inside a real Pyodide in Node."""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+HERE = Path(__file__).parent
+ROOT = HERE.parents[2]
+PYODIDE = ROOT / "tests/integration/interop/node/node_modules/pyodide"
+WHEELS = HERE / "wheels"
+
+# Without sockets there is only memory.
+SUITE = [
+    "tests/unit/handlers/test_handlers.py",
+    "tests/unit/bus/test_lifecycle.py",
+    "tests/unit/bus/test_limits.py",
+    "tests/unit/pubsub/test_publications.py",
+    "tests/unit/bus/test_stats_and_events.py",
+    "tests/unit/rpc/test_channels.py",
+    "tests/unit/testing/test_testing.py",
+    "tests/unit/core/test_workers.py",
+    "tests/contract/test_ports.py",
+    "tests/contract/test_protocols.py",
+    "tests/unit/transports/postmessage/test_bad_inputs.py",
+    "tests/unit/transports/postmessage/test_channels.py",
+    "tests/unit/transports/postmessage/test_conformance.py",
+    "tests/unit/transports/postmessage/test_connections.py",
+    "tests/unit/transports/postmessage/test_frames.py",
+    "tests/unit/protocols/ubre",
+    "tests/unit/transports/test_length_framing.py",
+    "tests/unit/transports/test_memory.py",
+    "tests/unit/transports/test_ws_policy.py",
+]
+
+
+@pytest.fixture(scope="module")
+def ours(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The wheel that a user would hand to micropip."""
+    for needed, remedy in ((PYODIDE / "pyodide.mjs", "npm"), (WHEELS / ".ready", "pip")):
+        if shutil.which("node") is None or not needed.exists():
+            text = f"Pyodide is not here ({remedy} brings it): make peers"
+            if os.environ.get("POLYBUS_CI"):
+                pytest.fail(text)
+            pytest.skip(text)
+    folder = tmp_path_factory.mktemp("wheel")
+    build = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(folder)]
+    subprocess.run(build, cwd=ROOT, check=True, capture_output=True, timeout=100)
+    (wheel,) = folder.glob("polybus-*.whl")
+    return wheel
+
+
+def run_inside(program: str, wheel: Path, *arguments: str) -> str:
+    """What a program prints in Pyodide."""
+    wheels = sorted(WHEELS.glob("*.whl"))
+    command: list[str | Path] = ["node", HERE / "run.mjs", PYODIDE, ROOT, HERE / program, wheel, *wheels, "--", *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=900)
+    output = done.stdout + done.stderr
+    assert done.returncode == 0, "\n".join(line[:300] for line in output.splitlines()[-80:])
+    return output
+
+
+@pytest.mark.interop
+@pytest.mark.timeout(920)
+def test_the_unit_tests_of_the_core_pass_inside_pyodide(ours: Path) -> None:
+    output = run_inside("suite.py", ours, "-q", *SUITE)
+    passed = re.search(r"(\d+) passed", output)
+    assert passed is not None
+    assert int(passed[1]) > 500, output[-2000:]
+
+
+@pytest.mark.interop
+def test_the_wheel_has_the_javascript_and_its_types(ours: Path) -> None:
+    with zipfile.ZipFile(ours) as wheel:
+        names = {name.rpartition("/")[2] for name in wheel.namelist()}
+    assert {"polybus.js", "polybus.d.ts"} <= names
+
+
+@pytest.mark.interop
+@pytest.mark.timeout(920)
+def test_a_program_on_the_loop_of_the_page_has_all_verbs(ours: Path) -> None:
+    assert "names of polybus in Pyodide" in run_inside("page.py", ours)

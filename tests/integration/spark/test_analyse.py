@@ -1,0 +1,261 @@
+"""`polybus analyse`: what it prints, and what it says where it cannot."""
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from py4j.protocol import Py4JError
+from pyspark.sql import SparkSession
+
+from polybus.capture.store.segments import SegmentWriter
+from polybus.cli.analyse import _reason, _run, _say, _why
+from polybus.cli.app import run
+from polybus.spark import Done, Pipeline
+from polybus.spark.session import SparkUnavailable, check_java, start_session
+from polybus.spark.stages.ingest import IngestResult
+from polybus.spark.stages.manifest import RunCounts
+from polybus.spark.stages.run import _ended
+from tests.unit.capture import rows as frames
+from tests.unit.capture.generator import traffic
+
+pytestmark = pytest.mark.spark
+
+
+def test_a_capture_is_analysed_and_again_takes_nothing_new(
+    spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made = traffic(1000)
+    capture = made.write(tmp_path / "capture")
+    command = ["analyse", str(capture), "--out", str(tmp_path / "out"), "--json"]
+    assert run(command) == 0
+    first = json.loads(capsys.readouterr().out)
+    assert first["total"]["frames"] == first["added"]["frames"] == made.frames
+    assert sum(first["outcomes"].values()) == first["total"]["exchanges"] == made.exchanges.num_rows
+    assert first["added"]["exchanges"] + first["provisional"] == first["total"]["exchanges"]
+    assert first["provisional"] > 0, "the recording may go on"
+    assert Path(first["report"]).read_text().startswith("<!doctype html>")
+    assert run(command) == 0
+    again = json.loads(capsys.readouterr().out)
+    assert again["added"]["frames"] == 0
+    assert (again["total"], again["provisional"]) == (first["total"], first["provisional"])
+    # The session of others is left as it was.
+    assert spark.range(3).count() == 3
+
+
+def _ask(seq: int, number: int, after_s: int) -> dict[str, Any]:
+    return _said(seq, b'{"request":"tank.get","id":"%d"}' % number, after_s)
+
+
+def _answer(seq: int, number: int, after_s: int) -> dict[str, Any]:
+    return _said(seq, b'{"success":"%d"}' % number, after_s) | {"direction": 1}
+
+
+def _said(seq: int, frame: bytes, after_s: int, **given: Any) -> dict[str, Any]:
+    usual = frames.row(seq, frame=frame, **given)
+    after = after_s * 1_000_000_000
+    return usual | {"ts_ns": usual["ts_ns"] + after, "mono_ns": usual["mono_ns"] + after}
+
+
+def _write(capture: Path, number: int, rows: pa.RecordBatch) -> None:
+    capture.mkdir(exist_ok=True)
+    writer = SegmentWriter(capture, number)
+    writer.write(rows, 0)
+    writer.seal()
+
+
+def test_exchanges_are_provisional_until_nothing_that_is_recorded_can_change_them(
+    spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    capture, out = tmp_path / "capture", tmp_path / "out"
+    pipeline = Pipeline(spark)
+    # The recording goes on: the answer to 3 may still come, and 1 and 2 may be used again.
+    _write(capture, 0, frames.batch(_ask(0, 1, 0), _ask(1, 2, 0), _ask(2, 3, 0), _answer(3, 1, 1), _answer(4, 2, 1)))
+    runs = [pipeline.run(capture, out, report=False)]
+    # Beyond the horizon of the first three.
+    _write(capture, 1, frames.batch(_ask(5, 4, 1000), _ask(6, 5, 1000), _answer(7, 4, 1001)))
+    runs.append(pipeline.run(capture, out, report=False))
+    # Another recording, long after that one's end.
+    _write(capture, 2, frames.batch(_said(0, b'{"publish":"news"}', 200_000, capture_id="d")))
+    runs.append(pipeline.run(capture, out, report=False))
+    assert [(done.added.exchanges, done.provisional, done.total.exchanges) for done in runs] == [
+        (0, 3, 3),
+        (3, 2, 5),
+        (2, 0, 5),
+    ]
+    assert run(["analyse", str(capture), "--out", str(out), "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert (told["added"]["exchanges"], told["provisional"], told["total"]["exchanges"]) == (0, 0, 5)
+    assert {name: n for name, n in told["outcomes"].items() if n} == {"ok": 3, "unanswered": 1, "open-at-end": 1}
+
+
+def test_with_the_end_of_a_recording_its_exchanges_are_settled(spark: SparkSession, tmp_path: Path) -> None:
+    capture, out = tmp_path / "capture", tmp_path / "out"
+    pipeline = Pipeline(spark)
+    capture.mkdir()
+    writer = SegmentWriter(capture, 0, {"capture_id": "c"})
+    writer.write(frames.batch(_ask(0, 1, 0), _ask(1, 2, 0), _ask(2, 3, 0), _answer(3, 1, 1)), 0)
+    first = pipeline.run(capture, out, report=False)
+    assert (first.added.exchanges, first.provisional) == (0, 3)
+    writer.end(4)
+    writer.seal()
+    # Others that go on change nothing about it.
+    other = SegmentWriter(capture, 1, {"capture_id": "d"})
+    other.write(frames.batch(_ask(0, 1, 2) | {"capture_id": "d"}), 0)
+    then = pipeline.run(capture, out)
+    assert (then.added.exchanges, then.provisional) == (3, 1)
+    assert then.metrics["totals"]["outcomes"] | {"ok": 1, "open-at-end": 3} == then.metrics["totals"]["outcomes"]
+    other.end(1)
+    other.seal()
+    assert pipeline.run(capture, out, report=False).provisional == 0
+
+
+def test_a_recording_that_goes_on_after_it_was_taken_for_over_is_not_over() -> None:
+    over, on = IngestResult(ends={"a": 1, "b": 1}, ended=["a"]), IngestResult(ends={"a": 2})
+    assert _ended([]) == _ended([over, on]) == set()
+    assert _ended([on, over]) == _ended([over, IngestResult(ends={"b": 2})]) == {"a"}
+
+
+@pytest.mark.parametrize(
+    ("provisional", "said"),
+    [(0, []), (2, ["2 of them are provisional: what is recorded later may still change them"])],
+)
+def test_people_are_told_how_many_exchanges_may_still_change(
+    provisional: int, said: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    outcomes = {"ok": 4, "error": 0, "unanswered": 1}
+    total = RunCounts(frames=10, rowed=10, events=10, exchanges=5)
+    _say(Done("out", total, total, {"totals": {"outcomes": outcomes}}, "out/report.html", provisional), as_json=False)
+    assert capsys.readouterr().out.splitlines() == [
+        "10 frames: 10 messages, 0 quarantined, 0 empty",
+        "5 exchanges: 4 ok, 1 unanswered",
+        *said,
+        "report: out/report.html",
+    ]
+
+
+def test_what_is_no_capture_and_what_is_no_place_for_results_is_said(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "letters").mkdir()
+    (tmp_path / "letters" / "mum.txt").write_text("")
+    capture = traffic(200).write(tmp_path / "capture")
+    for arguments, said in [
+        ([str(tmp_path / "letters"), "--out", str(tmp_path / "out")], "is no capture"),
+        ([str(tmp_path / "gone"), "--out", str(tmp_path / "out")], "is no capture"),
+        ([str(capture), "--out", str(tmp_path / "letters")], "is not empty"),
+        ([str(capture), "--out", str(tmp_path / "out"), "--start", "soon"], "--start='soon': a time as"),
+    ]:
+        assert run(["analyse", *arguments]) in (1, 2)
+        error = capsys.readouterr().err
+        assert said in error
+        assert error.count("\n") == 1
+    assert not (tmp_path / "out").exists()
+
+
+def test_the_demo_records_itself_and_ends_with_its_report(
+    spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = ["demo", "--only", "memory,json", "--json", "--report"]
+    assert run([*command, str(tmp_path / "demo")]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["no_report"] is None
+    metrics = json.loads((Path(told["report"]).parent / "metrics.json").read_text())
+    assert metrics["totals"]["outcomes"]["ok"] >= 64
+    assert "plant" in Path(told["report"]).read_text()
+    assert run([*command, str(tmp_path / "demo")]) == 2
+    assert "there is something in it" in capsys.readouterr().err
+
+
+def test_without_java_the_demo_works_and_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path / "gone"))
+    assert run(["demo", "--only", "memory,json", "--report", str(tmp_path / "demo")]) == 0
+    assert "no report of it: Spark needs Java" in capsys.readouterr().out
+
+
+def _java(folder: Path, says: str) -> None:
+    java = folder / "bin" / "java"
+    java.parent.mkdir(parents=True)
+    java.write_text(f"#!/bin/sh\necho '{says}' >&2\n")
+    java.chmod(0o755)
+
+
+def test_no_java_and_wrong_java_are_said_with_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(SparkUnavailable, match="there is no `java` on the PATH: on a Debian"):
+        check_java()
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path / "gone"))
+    with pytest.raises(SparkUnavailable, match=r"from JAVA_HOME\) does not run"):
+        check_java()
+    for name, says, seen in [
+        ("eight", 'openjdk version "1.8.0_402"', "Java 8"),
+        ("eleven", 'openjdk version "11.0.22" 2024-01-16', "Java 11"),
+        ("none", "what?", "what?"),
+    ]:
+        _java(tmp_path / name, says)
+        monkeypatch.setenv("JAVA_HOME", str(tmp_path / name))
+        with pytest.raises(SparkUnavailable, match=rf"needs Java 17 or newer, and .* is {seen}".replace("?", r"\?")):
+            check_java()
+    _java(tmp_path / "new", 'openjdk version "21.0.1" 2023-10-17')
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path / "new"))
+    assert check_java() == str(tmp_path / "new" / "bin" / "java")
+
+
+def test_the_session_listens_on_loopback_only_and_there_is_one(spark: SparkSession) -> None:
+    assert spark.conf.get("spark.driver.host") == "127.0.0.1"
+    assert spark.conf.get("spark.driver.bindAddress") == "127.0.0.1"
+    assert spark.conf.get("spark.ui.enabled") == "false"
+    assert spark.sparkContext.uiWebUrl is None
+    assert start_session() is spark
+    assert os.environ["SPARK_LOCAL_IP"] == "127.0.0.1"
+
+
+def test_what_a_task_says_is_found_in_what_spark_says() -> None:
+    text = """An exception was thrown from the Python worker:
+Traceback (most recent call last):
+  File "somewhere.py", line 1, in read
+polybus.capture.errors.CaptureError: segment 3 is gone: read more often
+
+    at org.apache.spark.Something(Something.scala:1)"""
+    assert _reason(text) == "segment 3 is gone: read more often"
+    assert _reason("No space\nleft") == "No space"
+    assert (
+        _reason(text.replace("polybus.capture.errors.CaptureError", "MemoryError"))
+        == "MemoryError: segment 3 is gone: read more often"
+    )
+    java = """An error occurred while calling o1.parquet.
+: org.apache.spark.SparkException: Job aborted due to stage failure
+\tat org.apache.spark.Something(Something.scala:1)
+Caused by: java.io.IOException: No space left on device"""
+    assert _reason(java) == "java.io.IOException: No space left on device"
+    assert _reason("")
+
+
+def test_a_user_who_interrupts_is_not_told_how_py4j_has_taken_it() -> None:
+    class Interrupted:
+        def run(self, *_: object) -> None:
+            error = Py4JError("Gateway must be connected to send cancel cmd.")
+            error.__context__ = KeyboardInterrupt()
+            raise error
+
+    with pytest.raises(KeyboardInterrupt):
+        _run(Interrupted(), "capture", "out", {})
+
+
+def test_why_spark_does_not_start_is_found_in_what_its_jvm_writes() -> None:
+    unreachable = """WARN Client: Failed to connect to master 127.0.0.1:1
+org.apache.spark.SparkException: Exception thrown in awaitResult:
+\tat org.apache.spark.Something(Something.scala:1)
+Caused by: java.io.IOException: Failed to connect to /127.0.0.1:1"""
+    assert _why(unreachable.splitlines()) == "java.io.IOException: Failed to connect to /127.0.0.1:1"
+    wrong = 'a line\nException in thread "main" org.apache.spark.SparkException: Master must either be yarn'
+    assert "Master must" in _why(wrong.splitlines())
+    late = "WARNING: Using incubator modules\nAn error occurred while calling it.\n: java.net.BindException: no such address"
+    assert _why(late.splitlines()) == "java.net.BindException: no such address"
+    assert _why(["WARNING: Using incubator modules", "Java gateway process exited"]) == "Java gateway process exited"

@@ -1,0 +1,528 @@
+"""The pipeline against traffic whose truth is known: once, in pieces, and as a stream, it must find the same."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from collections import Counter
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import attrs
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+import pytest
+from pyspark.sql import SparkSession
+from pyspark.sql.types import StringType, StructField, StructType
+
+from polybus.capture import Capture, CaptureError
+from polybus.capture.decoding import concat
+from polybus.capture.schema import EVENTS, EXCHANGES, FLAG_GAP_BEFORE, FRAMES, QUARANTINE
+from polybus.capture.store.segments import SegmentWriter, segment_name
+from polybus.spark import Done, Pipeline, load, nanoseconds
+from polybus.spark.report.metric_tables import METRICS
+from polybus.spark.report.metrics import _dead_letters
+from polybus.spark.source.data_source import BusDataSource
+from polybus.spark.source.ranges import Range, ReadPosition, ReadWindow
+from polybus.spark.source.tables import spark_schema
+from polybus.spark.stages import ingest
+from polybus.spark.stages.ingest import take
+from polybus.spark.stages.manifest import Output, RunCounts
+from polybus.spark.stages.matching import exchanges as matched
+from polybus.spark.stages.pipeline import _metrics_of
+from polybus.spark.stages.storage import Storage
+from tests.unit.capture import rows as frames
+from tests.unit.capture.generator import EXCHANGES as TRUTH
+from tests.unit.capture.generator import Traffic, traffic
+
+pytestmark = pytest.mark.spark
+
+TABLES = {"events": ("seq", "sub"), "quarantine": ("seq",), "exchanges": ("request_seq",), "orphans": ("seq",)}
+
+
+@attrs.frozen
+class Recorded:
+    """A capture, what is true of it, and what a single run makes of it."""
+
+    made: Traffic
+    path: Path
+    out: Path
+    done: Done
+
+
+@pytest.fixture(scope="module")
+def recorded(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Recorded:
+    folder = tmp_path_factory.mktemp("pipeline")
+    made = traffic(12_000, ids=32)
+    path = made.write(folder / "capture", rows=200, segment_batches=9)
+    return Recorded(made, path, folder / "out", Pipeline(spark).run(path, folder / "out"))
+
+
+def rows_of(spark: SparkSession, out: Path, table: str) -> pa.Table:
+    rows = load(spark, out, table).toArrow()
+    return rows.sort_by([(name, "ascending") for name in TABLES[table]])
+
+
+def same_tables(spark: SparkSession, one: Path, other: Path) -> None:
+    for table in TABLES:
+        assert rows_of(spark, one, table).equals(rows_of(spark, other, table)), table
+
+
+def test_every_pair_latency_and_outcome_is_the_true_one(spark: SparkSession, recorded: Recorded) -> None:
+    found = rows_of(spark, recorded.out, "exchanges")
+    assert found.column_names == EXCHANGES.names
+    truth = recorded.made.exchanges
+    assert found.num_rows == truth.num_rows
+    compared = [name for name in TRUTH.names if name not in ("client", "decidable")]
+    wrong = Counter[str]()
+    undecidable = 0
+    for true, row in zip(truth.to_pylist(), found.to_pylist(), strict=True):
+        if true["decidable"]:
+            wrong.update(f"{name} of {row['protocol']}" for name in compared if row[name] != true[name])
+        else:
+            undecidable += 1
+            wrong[f"{row['match_quality']} is said of what nobody can know"] += row["match_quality"] == "unique" and (
+                row["response_seq"] != true["response_seq"]
+            )
+    assert undecidable > 0, "ids come again early enough to matter"
+    assert +wrong == Counter()
+
+
+def test_every_event_orphan_and_frame_of_the_quarantine_is_there(spark: SparkSession, recorded: Recorded) -> None:
+    made = recorded.made
+    events = rows_of(spark, recorded.out, "events")
+    assert events.column_names == EVENTS.names
+    kinds = Counter(zip(events["protocol"].to_pylist(), events["kind"].to_pylist(), strict=True))
+    assert dict(kinds) == made.events
+    quarantine = rows_of(spark, recorded.out, "quarantine")
+    assert quarantine.column_names == QUARANTINE.names
+    assert dict(zip(quarantine["seq"].to_pylist(), quarantine["reason"].to_pylist(), strict=True)) == made.quarantine
+    assert set(rows_of(spark, recorded.out, "orphans")["seq"].to_pylist()) >= set(made.orphans)
+
+
+def test_frames_in_are_rows_and_quarantine_and_empty_ones(recorded: Recorded) -> None:
+    counts, made = recorded.done.total, recorded.made
+    assert counts.frames == made.frames == counts.rowed + counts.quarantined + counts.empty
+    assert (counts.quarantined, counts.empty, counts.gaps, counts.lost) == (len(made.quarantine), made.empty, made.gaps, 0)
+    assert counts.exchanges == made.exchanges.num_rows
+
+
+def test_running_again_changes_nothing(spark: SparkSession, recorded: Recorded) -> None:
+    before = {path: path.read_bytes() for path in recorded.out.rglob("*.*")}
+    stages: list[str] = []
+    again = Pipeline(spark, progress=stages.append).run(recorded.path, recorded.out)
+    assert again == attrs.evolve(recorded.done, added=RunCounts())
+    assert stages == [], "nothing is asked of Spark"
+    assert {path: path.read_bytes() for path in recorded.out.rglob("*.*")} == before
+
+
+def test_metrics_that_are_missing_or_not_of_the_last_run_are_made_anew(spark: SparkSession, tmp_path: Path) -> None:
+    made = traffic(300)
+    capture, out = made.write(tmp_path / "capture"), tmp_path / "out"
+    pipeline = Pipeline(spark)
+    pipeline.run(capture, out, report=False)
+    (out / "metrics.json").write_text('{"runs": 0}')
+    (out / "report.html").write_text("of another day")
+    again = pipeline.run(capture, out)
+    assert again.added == RunCounts()
+    assert again.metrics["counts"]["frames"] == made.frames
+    assert (out / "report.html").read_text().startswith("<!doctype html>")
+    assert _metrics_of(Output(Storage(out))) == again.metrics
+    (out / "metrics.json").write_text("{")
+    assert _metrics_of(Output(Storage(out))) is None
+
+
+def test_runs_over_what_is_new_give_the_tables_of_a_single_run(spark: SparkSession, recorded: Recorded, tmp_path: Path) -> None:
+    """The capture grows, also in the middle of a segment, and each run takes only what is new."""
+    capture, out = tmp_path / "capture", tmp_path / "out"
+    capture.mkdir()
+    segments = sorted(recorded.path.iterdir())
+    added = []
+    for count in (2, 5, len(segments)):
+        for segment in segments[:count]:
+            shutil.copy(segment, capture)
+            (capture / segment.with_suffix(".open").name).unlink(missing_ok=True)
+        if count < len(segments):  # the next one is half written, and torn
+            half = segments[count].read_bytes()
+            (capture / segments[count].with_suffix(".open").name).write_bytes(half[: len(half) // 2])
+        added.append(Pipeline(spark).run(capture, out, report=False).added.frames)
+    assert all(added)
+    assert sum(added) == recorded.made.frames
+    same_tables(spark, recorded.out, out)
+
+
+def test_nothing_is_carried_of_a_recording_that_others_have_outlived(spark: SparkSession, tmp_path: Path) -> None:
+    made, two_days = traffic(400, protocols=("ubre",)), 2 * 86_400_000_000_000
+    later = made.table.set_column(0, FRAMES.field(0), pa.repeat(pa.scalar("later"), made.table.num_rows))
+    place = FRAMES.get_field_index("ts_ns")
+    later = later.set_column(place, FRAMES.field(place), pc.add(later["ts_ns"], two_days))
+    both = attrs.evolve(made, table=pa.concat_tables([made.table, later]))
+    whole = both.write(tmp_path / "whole", rows=100, segment_batches=1)
+    capture, out = tmp_path / "capture", tmp_path / "out"
+    capture.mkdir()
+    kept = []
+    for segments in (sorted(whole.iterdir())[:3], sorted(whole.iterdir())):
+        for segment in segments:
+            shutil.copy(segment, capture)
+        Pipeline(spark).run(capture, out, report=False)
+        last = Output(Storage(out)).last
+        assert last is not None and last.state is not None
+        state = {row["capture_id"] for row in spark.read.parquet(f"{out}/{last.state}").select("capture_id").collect()}
+        assert set(last.ends) == set(last.seen) == state
+        kept.append(state)
+    assert kept == [{"20231114T221320-cafe"}, {"later"}]
+    Pipeline(spark).run(whole, tmp_path / "once", report=False)
+    for table, keys in TABLES.items():
+        one, other = (load(spark, folder, table).toArrow() for folder in (out, tmp_path / "once"))
+        order = [(name, "ascending") for name in ("capture_id", *keys)]
+        assert one.sort_by(order).equals(other.sort_by(order)), table
+
+
+def test_a_stream_and_runs_in_between_give_the_tables_of_a_single_run(
+    spark: SparkSession, recorded: Recorded, tmp_path: Path
+) -> None:
+    capture, out = tmp_path / "capture", tmp_path / "out [1]"  # no pattern of names
+    capture.mkdir()
+    segments = sorted(recorded.path.iterdir())
+
+    def grow(first: int, last: int) -> None:
+        for segment in segments[first:last]:
+            shutil.copy(segment, capture)
+
+    grow(0, 2)
+    pipeline = Pipeline(spark)
+    query = pipeline.stream(capture, out, every="200 milliseconds", max_rows=4000)
+    query.processAllAvailable()
+    grow(2, 4)
+    pipeline.run(capture, out, report=False)
+    grow(4, len(segments))
+    query.processAllAvailable()
+    query.stop()
+    assert query.exception() is None
+    same_tables(spark, recorded.out, out)
+    done = pipeline.report(capture, out)
+    assert done.total == recorded.done.total
+    assert done.metrics["totals"] == recorded.done.metrics["totals"]
+
+
+def test_a_stream_of_events_goes_where_its_reader_wants(spark: SparkSession, recorded: Recorded, tmp_path: Path) -> None:
+    out = tmp_path / "events"
+
+    def follow() -> int:
+        stream = spark.readStream.format("polybus").option("maxRowsPerTrigger", 5000).load(str(recorded.path))
+        writer = stream.where("kind = 'request'").writeStream.format("parquet").partitionBy("protocol")
+        query = writer.option("checkpointLocation", str(tmp_path / "seen")).trigger(availableNow=True).start(str(out))
+        assert query.awaitTermination(200)
+        assert query.exception() is None
+        return sum(bool(progress["numInputRows"]) for progress in query.recentProgress)
+
+    assert follow() > 1
+    assert follow() == 0, "what was read is not read again"
+    requests = rows_of(spark, recorded.out, "events").to_pylist()
+    wanted = [(row["seq"], row["sub"], row["protocol"]) for row in requests if row["kind"] == "request"]
+    found = spark.read.parquet(str(out)).select("seq", "sub", "protocol").collect()
+    assert sorted(tuple(row) for row in found) == wanted
+
+
+def test_the_data_source_reads_every_table(spark: SparkSession, recorded: Recorded) -> None:
+
+    def read(table: str, **options: Any) -> pa.Table:
+        return spark.read.format("polybus").options(table=table, **options).load(str(recorded.path)).toArrow()
+
+    events = rows_of(spark, recorded.out, "events")
+    assert read("events", rowsPerPartition=4000).sort_by("seq").equals(events)
+    assert read("quarantine").sort_by("seq").equals(rows_of(spark, recorded.out, "quarantine"))
+    assert read("exchanges").sort_by("request_seq").equals(rows_of(spark, recorded.out, "exchanges"))
+    assert read("raw").sort_by("seq")["frame"].to_pylist() == recorded.made.table["frame"].to_pylist()
+    some = read("events", columns="kind, seq", connection="cafe-5")
+    assert some.column_names == ["kind", "seq"]
+    narrow = spark.read.format("polybus").schema("seq long, kind string").load(str(recorded.path)).limit(1).toArrow()
+    assert narrow.column_names == ["seq", "kind"]
+    assert some.num_rows == events["conn_id"].to_pylist().count("cafe-5") > 0
+
+
+def test_a_window_of_time_is_read(spark: SparkSession, recorded: Recorded, tmp_path: Path) -> None:
+    times = recorded.made.table["ts_ns"].to_pylist()
+    start, end = times[3000], times[6000]
+    wanted = sum(start <= time < end for time in times)
+    read = spark.read.format("polybus").options(table="raw", start=str(start), end=str(end)).load(str(recorded.path))
+    assert read.count() == wanted
+    done = Pipeline(spark).run(recorded.path, tmp_path / "out", start_ns=start, end_ns=end, report=False)
+    assert done.total.frames + done.total.gaps == wanted
+
+
+def test_filters_are_taken_where_spark_hands_them_down(spark: SparkSession, recorded: Recorded) -> None:
+    events = rows_of(spark, recorded.out, "events")
+    middle = events["time_ns"].to_pylist()[5000]
+    wanted = sum(
+        time >= middle and conn == "cafe-2"
+        for time, conn in zip(events["time_ns"].to_pylist(), events["conn_id"].to_pylist(), strict=True)
+    )
+    query = f"time_ns >= {middle} and conn_id = 'cafe-2'"
+    for setting in ("true", "false"):
+        spark.conf.set("spark.sql.python.filterPushdown.enabled", setting)
+        assert spark.read.format("polybus").load(str(recorded.path)).where(query).count() == wanted > 0
+
+
+def test_one_event_after_the_other_gives_the_same_pairs(spark: SparkSession, recorded: Recorded) -> None:
+    made = pa.Table.from_batches(list(matched(Capture(recorded.path), ReadWindow(), 30.0)), schema=EXCHANGES)
+    assert made.sort_by("request_seq").equals(rows_of(spark, recorded.out, "exchanges").cast(EXCHANGES))
+    begin, end = (recorded.made.table["ts_ns"][place].as_py() for place in (3000, 6000))
+    narrow = pa.Table.from_batches(list(matched(Capture(recorded.path), ReadWindow(begin, end, "cafe-2"), 30.0)))
+    asked = [row for row in made.to_pylist() if row["conn_id"] == "cafe-2" and begin <= row["request_time_ns"] < end]
+    assert sorted(narrow["request_seq"].to_pylist()) == sorted(row["request_seq"] for row in asked) != []
+
+
+def test_an_exchange_is_whole_if_it_was_asked_within_the_window(tmp_path: Path) -> None:
+    capture = tmp_path / "capture"
+    capture.mkdir()
+    begin = frames.row(0)["ts_ns"]
+
+    def said(seq: int, after_s: int, frame: bytes) -> dict[str, Any]:
+        after = after_s * 10**9
+        return frames.row(seq, frame=frame, ts_ns=begin + after, mono_ns=after, direction=int(frame.startswith(b'{"success')))
+
+    asks, answers = b'{"request":"plant.wait","id":"1"}', b'{"success":"1"}'
+    writer = SegmentWriter(capture, 0)
+    writer.write(frames.batch(said(0, 0, asks), said(1, 3, answers), said(2, 4, asks), said(3, 5, answers)), 0)
+    writer.seal()
+    for end in (begin + 2 * 10**9, begin + 4 * 10**9):
+        (found,) = [row for batch in matched(Capture(capture), ReadWindow(begin, end), 30.0) for row in batch.to_pylist()]
+        assert (found["request_seq"], found["outcome"], found["latency_ms"]) == (0, "ok", 3000)
+    everything = matched(Capture(capture), ReadWindow(begin, 2**63 - 1), 30.0)
+    assert sum(batch.num_rows for batch in everything) == 2
+
+
+class _Sources(HTMLParser):
+    """What a page would fetch, and the numbers of its tiles."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fetched: list[str] = []
+        self.svgs = 0
+        self.tiles: dict[str, int] = {}
+        self._tile: str | None = None
+
+    def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
+        given = dict(attributes)
+        self.svgs += tag == "svg"
+        fetched = [given.get("src"), *(given.get(name) for name in ("href", "xlink:href"))]
+        self.fetched += [url for url in fetched if url and not url.startswith("#")]
+        if tag in ("script", "link", "img", "iframe"):
+            self.fetched.append(tag)
+        self._tile = given.get("data-metric")
+
+    def handle_data(self, data: str) -> None:
+        if self._tile is not None:
+            self.tiles[self._tile] = int(data.replace(",", ""))
+            self._tile = None
+
+
+def test_the_report_fetches_nothing_and_shows_the_numbers_of_the_metrics(recorded: Recorded) -> None:
+    html = (recorded.out / "report.html").read_text()
+    page = _Sources()
+    page.feed(html)
+    assert page.fetched == []
+    assert page.svgs >= 5
+    assert 'name="viewport"' in html
+    assert not re.search(r"url\((?!#)", html)
+    metrics = json.loads((recorded.out / "metrics.json").read_text())
+    assert metrics == recorded.done.metrics
+    for name, value in metrics["totals"]["outcomes"].items():
+        assert page.tiles[name] == value
+    assert page.tiles["frames"] == metrics["counts"]["frames"] == recorded.made.frames
+    assert metrics["provisional"] == recorded.done.provisional > 0
+    assert f"{metrics['provisional']:,} exchanges are provisional" in html
+
+
+def test_the_metrics_are_those_of_the_truth(recorded: Recorded) -> None:
+    metrics, truth = recorded.done.metrics, recorded.made.exchanges.to_pylist()
+    assert metrics["totals"]["exchanges"] == len(truth)
+    assert metrics["totals"]["events"] == sum(recorded.made.events.values())
+    assert {row["protocol"]: 0 for row in metrics["latency"]}.keys() == {"ubre", "csb", "jrep", "uprotocol"}
+    for row in metrics["latency"]:
+        if row["protocol"] == "csb":
+            continue  # not every pair of it can be decided
+        mine = [one for one in truth if (one["protocol"], one["subject"]) == (row["protocol"], row["subject"])]
+        latencies = sorted(one["latency_ns"] for one in mine if one["latency_ns"] is not None)
+        assert (row["n"], row["answered"], row["max_ns"]) == (len(mine), len(latencies), max(latencies, default=None))
+        if latencies:
+            assert row["p50_ns"] == latencies[(len(latencies) + 1) // 2 - 1]
+        assert (row["p99_ns"] is None) == (len(latencies) < 100)
+        for outcome in ("ok", "error", "late", "timeout", "unanswered"):
+            assert row[outcome] == sum(one["outcome"] == outcome for one in mine)
+    assert sum(row["n"] for row in metrics["quarantine"]) == len(recorded.made.quarantine)
+    assert sum(row["n"] for row in metrics["latency_histogram"]) == sum(row["answered"] for row in metrics["latency"])
+    assert sum(row["n"] for row in metrics["throughput"]) == metrics["totals"]["events"]
+    assert len(metrics["gaps"]) == recorded.made.gaps
+
+
+def test_the_first_requests_without_an_answer_are_the_first_by_the_clock(spark: SparkSession) -> None:
+    none = dict.fromkeys(EXCHANGES.names)
+    asked = [
+        none | {"capture_id": name, "request_seq": seq, "request_time_ns": at} for name, seq, at in (("d", 1, 9), ("c", 7, 5))
+    ]
+    exchanges = spark.createDataFrame(pa.Table.from_pylist([*asked, asked[0] | {"latency_ns": 1}], EXCHANGES))
+    assert [row["request_time_ns"] for row in _dead_letters(exchanges).collect()] == [5, 9]
+
+
+def test_the_metrics_have_the_columns_of_their_reference(recorded: Recorded) -> None:
+    assert {path.stem for path in (recorded.out / "metrics").iterdir()} == METRICS.keys()
+    for name, (_, schema) in METRICS.items():
+        table = pq.read_table(recorded.out / "metrics" / f"{name}.parquet")
+        assert table.schema == schema, name
+        rows = recorded.done.metrics[name]
+        assert table.to_pylist() == rows
+        assert not rows or set(rows[0]) == set(schema.names), name
+
+
+def test_what_cannot_be_read_is_counted_or_with_strict_refused(spark: SparkSession, recorded: Recorded, tmp_path: Path) -> None:
+    capture = tmp_path / "capture"
+    shutil.copytree(recorded.path, capture)
+    victim = sorted(capture.iterdir())[1]
+    data = bytearray(victim.read_bytes())
+    data[len(data) // 2] ^= 1
+    victim.write_bytes(data)
+    _write_strange(capture, len(list(capture.iterdir())))
+    with pytest.raises(CaptureError, match="without --strict"):
+        Pipeline(spark, strict=True).run(capture, tmp_path / "strict")
+    assert not list((tmp_path / "strict").glob("_manifest/*"))
+    done = Pipeline(spark).run(capture, tmp_path / "out", report=False)
+    assert done.total.lost == 1
+    assert 0 < recorded.made.frames + 2 - done.total.frames <= 200
+    last = Output(Storage(tmp_path / "out")).last
+    assert last is not None
+    assert last.losses[0]["segment"] == 1
+    # What peers and strangers have put into a capture stops nothing, and goes nowhere else.
+    patient = load(spark, tmp_path / "out", "exchanges").where("capture_id = 'c'").select("outcome").collect()
+    assert [row["outcome"] for row in patient] == ["open-at-end"]
+    found = load(spark, tmp_path / "out", "quarantine").where("capture_id = 'c'").select("protocol", "reason").collect()
+    assert [tuple(row) for row in found] == [("x/../../../../gone", "unknown_protocol")]
+    assert {path.name for path in tmp_path.iterdir()} == {"capture", "strict", "out"}
+
+
+def test_what_retention_removes_between_two_runs_is_counted_as_lost(spark: SparkSession, tmp_path: Path) -> None:
+    capture, out = tmp_path / "capture", tmp_path / "out"
+    _write_segments(capture, "c", range(2))
+    assert Pipeline(spark).run(capture, out, report=False).total.frames == 4
+    _write_segments(capture, "c", range(2, 6))
+    for number in range(4):  # two of them have been read
+        (capture / segment_name(number, sealed=True)).unlink()
+    with pytest.raises(CaptureError, match="2 stretches cannot be read, the first in segment 2"):
+        Pipeline(spark, strict=True).run(capture, out, report=False)
+    done = Pipeline(spark).run(capture, out, report=False)
+    assert (done.added.frames, done.added.lost) == (4, 2)
+    last = Output(Storage(out)).last
+    assert last is not None
+    assert [loss["segment"] for loss in last.losses] == [2, 3]
+
+
+def test_another_capture_in_the_place_of_the_first_is_not_taken_for_it(spark: SparkSession, tmp_path: Path) -> None:
+    capture, out = tmp_path / "capture", tmp_path / "out"
+    _write_segments(capture, "c", range(3))
+    Pipeline(spark).run(capture, out, report=False)
+    shutil.rmtree(capture)
+    _write_segments(capture, "d", range(2))
+    with pytest.raises(CaptureError, match="ends with segment 1, and was read up to 2: it is not the same"):
+        Pipeline(spark).run(capture, out, report=False)
+    _write_segments(capture, "d", range(2, 5))
+    with pytest.raises(CaptureError, match="its segment 2 is of the recording d, and was of c; analyse into a new folder"):
+        Pipeline(spark).run(capture, out, report=False)
+
+
+def test_that_frames_are_missing_is_said_also_of_a_single_connection(tmp_path: Path) -> None:
+    capture = tmp_path / "capture"
+    capture.mkdir()
+    gap = frames.row(1, frame=None, conn_id="", flags=FLAG_GAP_BEFORE, options='{"gap":"slow","frames":3}')
+    writer = SegmentWriter(capture, 0)
+    writer.write(frames.batch(frames.row(0, conn_id="c-2"), gap, frames.row(2)), 0)
+    writer.seal()
+    done = take(str(capture), Storage(tmp_path / "out"), "staging", Range(ReadPosition(), None), ReadWindow(connection="c-1"))
+    assert (done.frames, done.gaps) == (1, 1)
+
+
+def test_large_rows_do_not_wait_until_they_are_many(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    capture = tmp_path / "capture"
+    capture.mkdir()
+    writer = SegmentWriter(capture, 0)
+    for number in range(4):
+        writer.write(frames.batch(frames.row(number, frame=b'{"publish":"news","body":"%s"}' % (b"x" * 5000))), number)
+    writer.seal()
+    monkeypatch.setattr(concat, "BYTES_AT_ONCE", 1)
+    monkeypatch.setattr(ingest, "BYTES_AT_ONCE", 8000)
+    done = take(str(capture), Storage(tmp_path / "out"), "staging", Range(ReadPosition(), None), ReadWindow())
+    assert [pq.ParquetFile(tmp_path / "out" / name).num_row_groups for _, name in done.files] == [2]
+
+
+def _write_segments(capture: Path, recording: str, numbers: range) -> None:
+    """Segments of two frames."""
+    capture.mkdir(exist_ok=True)
+    for number in numbers:
+        writer = SegmentWriter(capture, number, {"capture_id": recording})
+        writer.write(frames.run(2 * number, 2, capture_id=recording), 2 * number)
+        writer.seal()
+
+
+def _write_strange(capture: Path, number: int) -> None:
+    """A segment with a ttl that in nanoseconds does not fit 64 bits, and a protocol whose name is a path."""
+    asks = frames.row(0, frame=b'{"request":"plant.wait","id":"1","ttl":%d}' % 2**53)
+    writer = SegmentWriter(capture, number, {"capture_id": "c"})
+    writer.write(frames.batch(asks, frames.row(1, protocol="x/../../../../gone", frame=b"?")), 0)
+    writer.seal()
+
+
+def test_a_folder_of_other_things_is_not_written_into(spark: SparkSession, recorded: Recorded, tmp_path: Path) -> None:
+    (tmp_path / "precious").write_text("")
+    with pytest.raises(CaptureError, match="is not empty"):
+        Pipeline(spark).run(recorded.path, tmp_path)
+    with pytest.raises(CaptureError, match="is no capture"):
+        Pipeline(spark).run(tmp_path, tmp_path / "out")
+    with pytest.raises(CaptureError, match="made with timeout 30.0, not 5"):
+        Pipeline(spark, timeout=5).run(recorded.path, recorded.out)
+    other = tmp_path / "other"
+    shutil.copytree(recorded.path, other)
+    with pytest.raises(CaptureError, match="holds the results of"):
+        Pipeline(spark).run(other, recorded.out)
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        ({"table": "nothing"}, "one of events, exchanges, quarantine, raw"),
+        ({"columns": "kind, colour"}, "has no column 'colour'"),
+        ({"start": "yesterday"}, "a time as 2026"),
+        ({"start": "20261121"}, "nanoseconds since 1970 have 19 digits"),
+        ({"end": "1763711999"}, "end='1763711999': nanoseconds since 1970 have 19 digits"),
+        ({"start": "2026-11-21", "end": "2026-11-21T00:00Z"}, "end has to be later"),
+        ({"rowsPerPartition": "0"}, "a whole number, 1 or more"),
+        ({"maxRowsPerTrigger": "many"}, "maxRowsPerTrigger='many': a whole number"),
+        ({"timeout": "soon"}, "timeout='soon': seconds, more than 0"),
+        ({"timeout": "nan"}, "seconds, more than 0"),
+        ({"columns": "kind,seq,kind"}, "twice"),
+        ({"tabel": "raw"}, "there is no option 'tabel'; there are path, table"),
+        ({"path": ""}, "where is the capture"),
+    ],
+)
+def test_a_wrong_option_is_named(options: dict[str, str], problem: str) -> None:
+    with pytest.raises(ValueError, match=problem):
+        BusDataSource({"path": "x", **options}).schema()
+
+
+def test_a_schema_that_does_not_fit_is_refused() -> None:
+    schema = spark_schema("quarantine", ["seq", "reason"])
+    with pytest.raises(ValueError, match="events has no column 'reason'"):
+        BusDataSource({"path": "x"}).reader(schema)
+    with pytest.raises(ValueError, match="seq is bigint, not string: cast it after reading"):
+        BusDataSource({"path": "x"}).streamReader(StructType([StructField("seq", StringType())]))
+
+
+def test_times_are_read_and_those_beyond_all_recordings_are_their_ends() -> None:
+    assert nanoseconds("1970-01-01T00:00:01.000001Z") == 1_000_001_000
+    assert nanoseconds("1970-01-01T01:00:00+01:00") == 0
+    assert nanoseconds("9999-12-31") == nanoseconds("9" * 30) == 2**63 - 1
+    assert nanoseconds("0001-01-01") == 1 - 2**63
+    with pytest.raises(ValueError, match="--start='²': a time as 2026"):
+        nanoseconds("²", "--start")

@@ -1,0 +1,324 @@
+"""`attach`: in applications, mounted applications and routers; the lifespan; several buses; wrong use."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Any
+
+import anyio
+import anyio.lowlevel
+import pytest
+from fastapi import APIRouter, FastAPI
+from starlette.applications import Starlette
+from starlette.routing import Mount, Router
+from starlette.testclient import TestClient, WebSocketDenialResponse
+
+from polybus import Bus, ConnectFailed, Context, Forbidden, RequestError, connect
+from polybus.events import LinkDown
+from polybus.fastapi import attach
+from polybus.plugins import Handshake
+from polybus.protocols import Ubre
+from tests.integration.web.support import running
+from tests.support import bounded
+
+pytestmark = pytest.mark.anyio
+
+
+def echoing(**options: Any) -> Bus:
+    bus = Bus(**options)
+
+    @bus.handle("echo")
+    async def echo(body: Any) -> Any:
+        return body
+
+    return bus
+
+
+def is_up(bus: Bus) -> bool:
+    return bus.ready
+
+
+async def asks(port: int, path: str, protocol: Any = None) -> Any:
+    async with connect(f"ubre+ws://127.0.0.1:{port}{path}", protocol=protocol) as client:
+        return await client.request("echo", {"path": path})
+
+
+@bounded
+async def test_a_bus_in_a_fastapi_application_is_served_while_its_lifespan_runs() -> None:
+    app, bus = FastAPI(), echoing()
+    attach(app, bus)
+    async with running(app) as server:
+        assert is_up(bus)
+        assert await asks(server.port, "/bus") == {"path": "/bus"}
+    assert not is_up(bus)
+
+
+@bounded
+async def test_it_starts_after_the_applications_own_lifespan_and_ends_before_it() -> None:
+    seen: list[str] = []
+
+    @asynccontextmanager
+    async def of_app(app: Any) -> AsyncIterator[dict[str, str]]:
+        seen.append(f"app up, bus {bus.ready}")
+        yield {"database": "open"}
+        seen.append(f"app down, bus {bus.ready}")
+
+    @asynccontextmanager
+    async def of_bus(bus: Bus) -> AsyncIterator[str]:
+        seen.append("bus up")
+        yield "of the bus"
+        seen.append("bus down")
+
+    app, bus = FastAPI(lifespan=of_app), Bus(lifespan=of_bus)
+
+    @bus.handle("state")
+    async def state(ctx: Context) -> Any:
+        return ctx.state
+
+    attach(app, bus)
+    async with running(app) as server, connect(f"ubre+ws://127.0.0.1:{server.port}/bus") as client:
+        assert server.lifespan.state == {"database": "open"}
+        assert await client.request("state") == "of the bus"
+    assert seen == ["app up, bus False", "bus up", "bus down", "app down, bus False"]
+
+
+@bounded
+async def test_bare_starlette_works_too() -> None:
+    app, bus = Starlette(), echoing()
+    attach(app, bus, "/here")
+    async with running(app) as server:
+        assert is_up(bus)
+        assert await asks(server.port, "/here") == {"path": "/here"}
+
+
+@pytest.mark.parametrize("kind", [FastAPI, Starlette, Router])
+@bounded
+async def test_in_a_mounted_application_the_first_connection_starts_the_bus(kind: Any) -> None:
+    outer, inner, bus = FastAPI(), kind(), echoing()
+    attach(inner, bus)
+    outer.mount("/sub", inner)
+    async with running(outer) as server:
+        assert not is_up(bus)
+        async with AsyncExitStack() as stack:  # several at once
+            url = f"ubre+ws://127.0.0.1:{server.port}/sub/bus"
+            clients = [await stack.enter_async_context(connect(url)) for _ in range(3)]
+            assert [await client.request("echo", 1) for client in clients] == [1, 1, 1]
+        assert is_up(bus)  # it stays up between two visitors
+        assert await asks(server.port, "/sub/bus") == {"path": "/sub/bus"}
+
+
+@pytest.mark.parametrize("included", ["before", "after"])
+@bounded
+async def test_a_router_may_be_included_before_or_after_it_is_attached(included: str) -> None:
+    app, router, bus = FastAPI(), APIRouter(), echoing()
+    if included == "before":
+        app.include_router(router, prefix="/v1")
+    attach(router, bus)
+    if included == "after":
+        app.include_router(router, prefix="/v1")
+    async with running(app) as server:
+        assert is_up(bus) is (included == "after")
+        assert await asks(server.port, "/v1/bus") == {"path": "/v1/bus"}
+        assert is_up(bus)
+
+
+@pytest.mark.parametrize("included", ["before", "after"])
+@bounded
+async def test_the_prefix_of_a_router_itself_counts(included: str) -> None:
+    app, router, bus = FastAPI(), APIRouter(prefix="/api"), echoing()
+    if included == "before":
+        app.include_router(router, prefix="/v1")
+    attach(router, bus)
+    if included == "after":
+        app.include_router(router, prefix="/v1")
+    async with running(app) as server:
+        assert await asks(server.port, "/v1/api/bus") == {"path": "/v1/api/bus"}
+        with pytest.raises(Forbidden):  # what Starlette says of a path that it does not have
+            await asks(server.port, "/v1/bus")
+    with pytest.raises(ValueError, match="attached at /api/bus already"):
+        attach(router, Bus())
+
+
+@bounded
+async def test_a_lifespan_of_the_bus_that_fails_refuses_the_first_connection_and_is_tried_again_for_the_next() -> None:
+    attempts = 0
+
+    @asynccontextmanager
+    async def lifespan(bus: Bus) -> AsyncIterator[None]:
+        nonlocal attempts
+        attempts += 1
+        if attempts == 1:
+            raise OSError("the database is away")
+        yield
+
+    outer, inner, bus = FastAPI(), FastAPI(), echoing(lifespan=lifespan)
+    attach(inner, bus)
+    outer.mount("/sub", inner)
+    async with running(outer) as server:
+        with pytest.raises(ConnectFailed, match="500"):
+            await asks(server.port, "/sub/bus")
+        assert await asks(server.port, "/sub/bus") == {"path": "/sub/bus"}
+
+
+@bounded
+async def test_several_buses_several_paths_and_two_forms_of_a_protocol() -> None:
+    app, one, two = FastAPI(), echoing(), Bus()
+    attach(app, one, "/one")
+    attach(app, one, "/one/binary", protocol=Ubre(format="binary"))
+    attach(app, two, "/two")
+    async with running(app) as server:
+        assert await asks(server.port, "/one") == {"path": "/one"}
+        assert await asks(server.port, "/one/binary", Ubre(format="binary")) == {"path": "/one/binary"}
+        with pytest.raises(RequestError, match="nobody handles"):
+            await asks(server.port, "/two")
+
+
+@bounded
+async def test_what_one_tab_says_reaches_the_others_through_a_relay() -> None:
+    app, bus = FastAPI(), Bus()
+    bus.relay("chat.>")
+    attach(app, bus)
+    async with running(app) as server:
+        url = f"ubre+ws://127.0.0.1:{server.port}/bus"
+        async with connect(url) as ann, connect(url) as ben, ben.subscribe("chat.room") as heard:
+            await ann.publish("chat.room", "hello")
+            assert (await anext(heard)).body == "hello"
+
+
+@bounded
+async def test_draining_tells_the_peers() -> None:
+    app, bus, client = FastAPI(), echoing(), Bus()
+    attach(app, bus)
+    async with running(app) as server, client:
+        events = client.events()
+        async with client.connect(f"ubre+ws://127.0.0.1:{server.port}/bus") as peer:
+            await peer.request("echo", 1)
+            await bus.drain(1)
+            async for event in events:
+                if isinstance(event, LinkDown):
+                    assert (event.code, event.reason) == (1001, "the bus is leaving")
+                    break
+
+
+def test_starlettes_test_client_runs_the_lifespan_as_often_as_it_is_entered() -> None:
+    app, bus = FastAPI(), echoing()
+    attach(app, bus)
+    for number in range(2):
+        with TestClient(app) as client, client.websocket_connect("/bus", subprotocols=["ubre"]) as socket:
+            assert str(socket.accepted_subprotocol) == "ubre"
+            socket.send_json({"request": "echo", "id": number, "body": "hi"})
+            assert socket.receive_json() == {"success": number, "body": "hi"}
+        assert not is_up(bus)
+
+
+def test_starlettes_test_client_without_a_lifespan_has_a_bus_for_each_connection() -> None:
+    outer, inner, bus = FastAPI(), FastAPI(), echoing()
+    attach(inner, bus)
+    outer.mount("/sub", inner)
+    client = TestClient(outer)
+    for number in range(3):
+        with client.websocket_connect("/sub/bus") as socket:
+            socket.send_json({"request": "echo", "id": number, "body": "hi"})
+            assert socket.receive_json() == {"success": number, "body": "hi"}
+        assert not is_up(bus)  # each had an event loop of its own, which has ended
+
+
+def test_a_test_client_may_be_used_with_and_without_the_lifespan_in_turn() -> None:
+    app, bus = FastAPI(), echoing()
+    attach(app, bus)
+    for client in (TestClient(app), TestClient(app)):
+        with client:
+            assert is_up(bus)
+        with client.websocket_connect("/bus") as socket:
+            socket.send_json({"request": "echo", "id": 1, "body": "hi"})
+            assert socket.receive_json() == {"success": 1, "body": "hi"}
+        assert not is_up(bus)
+
+
+@pytest.mark.parametrize("later", [False, True])
+def test_authenticate_that_wants_to_end_the_process_refuses(later: bool) -> None:
+    def at_once(handshake: Handshake) -> None:
+        raise SystemExit("no")
+
+    async def awaited(handshake: Handshake) -> None:
+        raise SystemExit("no")
+
+    app, bus = FastAPI(), Bus(authenticate=awaited if later else at_once)
+    attach(app, bus)
+    with TestClient(app) as client:
+        for _ in range(2):
+            with pytest.raises(WebSocketDenialResponse) as caught, client.websocket_connect("/bus"):
+                pass
+            assert caught.value.status_code == 401
+        assert is_up(bus)
+
+
+@bounded
+async def test_a_router_may_be_included_twice() -> None:
+    app, router, bus = FastAPI(), APIRouter(), echoing()
+    attach(router, bus)
+    app.include_router(router, prefix="/v1")
+    app.include_router(router, prefix="/v2")
+    async with running(app) as server:
+        assert await asks(server.port, "/v1/bus") == {"path": "/v1/bus"}
+        assert await asks(server.port, "/v2/bus") == {"path": "/v2/bus"}
+    assert not is_up(bus)
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "says"),
+    [
+        ({"app": object()}, TypeError, "takes a FastAPI or Starlette application"),
+        ({"bus": "/bus"}, TypeError, "takes a polybus.Bus, not str"),
+        ({"path": "bus"}, ValueError, "begins with a slash"),
+        ({"path": 5}, TypeError, "path=5: a text"),
+        ({"path": "/a/{x"}, ValueError, "path='/a/{x': braces"),
+        ({"path": "/a/{x}/{x}"}, ValueError, "path='/a/{x}/{x}': Duplicated"),
+        ({"path": "/a/{x:no}"}, ValueError, "path='/a/{x:no}': Unknown"),
+        ({"path": "/a?b"}, ValueError, "a path alone"),
+        ({"origins": None}, TypeError, "origins=None: texts"),
+        ({"hosts": None}, TypeError, "hosts=None: texts"),
+        ({"hosts": ["http://x/"]}, ValueError, "hosts: 'http://x/' is no host"),
+        ({"hosts": [""]}, ValueError, "hosts: '' is no host"),
+        ({"protocol": "morse"}, ValueError, "'morse' is no protocol here"),
+        ({"origins": ["example.org"]}, ValueError, "is no origin"),
+        ({"origins": "https://example.org/"}, ValueError, "without a path"),
+        ({"when_full": "wait"}, ValueError, "one of drop_oldest"),
+    ],
+)
+def test_wrong_use_is_told_at_once(options: dict[str, Any], error: type[Exception], says: str) -> None:
+    with pytest.raises(error, match=says):
+        attach(**{"app": FastAPI(), "bus": Bus(), **options})
+
+
+def test_one_path_takes_one_bus() -> None:
+    app = FastAPI()
+    attach(app, Bus())
+    with pytest.raises(ValueError, match="attached at /bus already"):
+        attach(app, Bus())
+    attach(app, Bus(), "/other")
+    assert not isinstance(app.routes[-1], Mount)
+
+
+@bounded
+async def test_one_bus_may_be_attached_to_two_applications_and_served_besides() -> None:
+    one, two, bus = FastAPI(), FastAPI(), echoing()
+    attach(one, bus)
+    attach(two, bus)
+    async with running(one) as first, running(two) as second, bus.serve("ubre+ws://127.0.0.1:0/bus") as listener:
+        for port in (first.port, second.port, int(listener.url.rpartition(":")[2].partition("/")[0])):
+            assert await asks(port, "/bus") == {"path": "/bus"}
+
+
+@bounded
+async def test_nobody_gets_in_once_the_application_is_going_down() -> None:
+    app, bus = FastAPI(), echoing()
+    attach(app, bus)
+    async with running(app) as server:
+        async with connect(f"ubre+ws://127.0.0.1:{server.port}/bus"), anyio.create_task_group() as group:
+            group.start_soon(bus.drain, 1)
+            while bus.ready:  # no event tells of it
+                await anyio.lowlevel.checkpoint()
+            with pytest.raises(ConnectFailed, match="shutting down"):
+                await asks(server.port, "/bus")

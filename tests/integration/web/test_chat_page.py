@@ -1,0 +1,113 @@
+"""The chat example: a page in a real browser talks npm `ubre` to a bus in FastAPI."""
+
+from __future__ import annotations
+
+import json
+import signal
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import anyio
+import anyio.to_thread
+import pytest
+
+from tests.integration.web.browser import Browser, Tab, browser, missing
+from tests.integration.web.support import Program
+from tests.support import free_port
+
+pytestmark = [pytest.mark.anyio, pytest.mark.browser]
+
+ROOT = Path(__file__).resolve().parents[3]
+UBRE = ROOT / "tests" / "interop" / "node" / "node_modules" / "ubre"
+SEEN = """
+globalThis.seen = [];
+new MutationObserver(() => seen.push(state.textContent)).observe(state, { childList: true })
+"""
+"""All that the page says of its state from now on: the next attempt to connect says something else."""
+LINES = "[...document.querySelectorAll('#lines li')].map(line => line.textContent)"
+
+
+@pytest.fixture(scope="module")
+def anyio_backend() -> tuple[str, dict[str, Any]]:
+    """The browser and the server have their own event loops."""
+    return "asyncio", {"use_uvloop": False}
+
+
+@pytest.fixture(scope="module")
+async def chromium(anyio_backend: Any) -> AsyncIterator[Browser]:
+    if not (UBRE / "src").is_dir():
+        missing("the npm package ubre is not installed: make peers")
+    async with browser() as running:
+        yield running
+
+
+@asynccontextmanager
+async def chat(port: int) -> AsyncIterator[Program]:
+    program = await anyio.to_thread.run_sync(
+        lambda: Program(ROOT / "examples" / "chat" / "app.py", UBRE=str(UBRE), PORT=str(port))
+    )
+    try:
+        yield program
+    finally:
+        program.kill()
+
+
+@pytest.fixture
+def port() -> int:
+    return free_port()
+
+
+async def entered(chromium: Browser, site: str, name: str) -> Tab:
+    tab = await chromium.tab(site)
+    await tab.until("!document.querySelector('#login').hidden")
+    await tab.fill("#login input", name)
+    await tab.until("document.querySelector('#state').innerText === 'connected'")
+    return tab
+
+
+async def test_two_people_talk_and_a_third_reads_what_was_said_before(chromium: Browser, port: int) -> None:
+    site = f"http://127.0.0.1:{port}"
+    async with chat(port):
+        ann = await entered(chromium, site, "Ann")
+        ben = await entered(chromium, site, "Ben")
+        await ann.fill("#say input", "Hello, <b>Ben</b> \u2028 \U0001f600")
+        for tab in (ann, ben):
+            await tab.until(f"{LINES}.length === 1")
+            assert await tab.run(LINES) == ["Ann: Hello, <b>Ben</b> \u2028 \U0001f600"]
+        await ben.fill("#say input", "Hello, Ann")
+        await ann.until(f"{LINES}.length === 2")
+        cyd = await entered(chromium, site, "Cyd")
+        await cyd.until(f"{LINES}.length === 2")
+        assert (await cyd.run(LINES))[1] == "Ben: Hello, Ann"
+    assert chromium.problems == []
+
+
+async def test_a_refusal_of_the_server_is_shown_on_the_page(chromium: Browser, port: int) -> None:
+    site = f"http://127.0.0.1:{port}"
+    async with chat(port):
+        ann = await entered(chromium, site, "Ann")
+        await ann.run("document.querySelector('#say input').maxLength = 10000")
+        await ann.fill("#say input", "x" * 501)
+        await ann.until("document.querySelector('#state').innerText.startsWith('not said')")
+        assert "does not fit" in await ann.run("document.querySelector('#state').innerText")
+        assert await ann.run(LINES) == []
+
+
+async def test_a_page_comes_back_after_the_server_was_restarted(chromium: Browser, port: int) -> None:
+    site = f"http://127.0.0.1:{port}"
+    async with chat(port) as server:
+        ann = await entered(chromium, site, "Ann")
+        await ann.run(SEEN)
+        server.process.send_signal(signal.SIGTERM)
+        await ann.until("seen.includes('not connected (1001 the bus is leaving)')")
+        assert await anyio.to_thread.run_sync(server.process.wait) == 0
+    async with chat(port):
+        # The sessions of the example live in the process, so she has to enter again, in the tab that is open.
+        await ann.run(f"fetch({json.dumps(f'{site}/login/Ann')}, {{method: 'POST'}}).then(answer => answer.ok)")
+        await ann.until("document.querySelector('#state').innerText === 'connected'")
+        await ann.fill("#say input", "here again")
+        await ann.until(f"{LINES}.length === 1")
+        assert await ann.run(LINES) == ["Ann: here again"]
+    assert chromium.problems == []

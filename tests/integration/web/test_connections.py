@@ -1,0 +1,312 @@
+"""The transport under an ASGI server: slow peers, broken rules, ends of every kind."""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import ssl
+import struct
+from collections.abc import MutableMapping
+from pathlib import Path
+from typing import Any
+
+import anyio
+import anyio.lowlevel
+import pytest
+import trustme
+import websockets
+from fastapi import FastAPI
+from starlette.testclient import TestClient
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from polybus import Bus, Limits, connect
+from polybus.events import LinkDown
+from polybus.fastapi import attach
+from polybus.plugins import Handshake
+from polybus.transports._ws.asgi import AsgiTransport, socket_of
+from tests.integration.web.support import running
+from tests.support import bounded, eventually
+from tests.unit.transports.support import Receiver
+from tests.unit.transports.support import running as transport_host
+
+pytestmark = pytest.mark.anyio
+
+
+def served(**options: Any) -> tuple[FastAPI, Bus]:
+    app, bus = FastAPI(), Bus(**options)
+
+    @bus.handle("echo")
+    async def echo(body: Any) -> Any:
+        return body
+
+    attach(app, bus)
+    return app, bus
+
+
+def plain(port: int, **options: Any) -> Any:
+    return websockets.connect(f"ws://127.0.0.1:{port}/bus", **{"proxy": None, "compression": None, **options})
+
+
+async def code_of(socket: Any) -> tuple[int, str]:
+    with pytest.raises(websockets.ConnectionClosed) as caught:
+        while True:
+            await socket.recv()
+    assert caught.value.rcvd is not None
+    return caught.value.rcvd.code, caught.value.rcvd.reason
+
+
+@bounded
+async def test_a_binary_frame_where_text_is_spoken_ends_the_connection_with_1003() -> None:
+    app, _ = served()
+    async with running(app) as server, plain(server.port) as socket:
+        await socket.send(b"{}")
+        assert await code_of(socket) == (1003, "a binary frame, but only text frames are read here")
+
+
+@bounded
+async def test_a_frame_above_the_limit_ends_the_connection_with_1009() -> None:
+    app, _ = served(limits=Limits(message=1000))
+    async with running(app) as server, plain(server.port) as socket:
+        await socket.send("x" * 1001)
+        assert await code_of(socket) == (1009, "a frame of 1001 bytes, the limit is 1000 (Limits.message)")
+
+
+@bounded
+async def test_a_malformed_message_is_counted_and_the_connection_goes_on() -> None:
+    app, bus = served()
+    async with running(app) as server, plain(server.port) as socket:
+        await socket.send("no JSON")
+        await socket.send('{"request": "echo", "id": 7, "body": "\u2028 \U0001f600"}')
+        assert await socket.recv() == '{"success":7,"body":"\u2028 \U0001f600"}'
+        assert bus.stats().malformed == 1
+
+
+def test_text_that_no_websocket_carries_is_malformed_like_any_other() -> None:
+    app, _ = served()
+    with TestClient(app) as client, client.websocket_connect("/bus") as socket:
+        socket.send({"type": "websocket.receive", "text": '{"request": "\ud800", "id": 1}'})
+        socket.send_json({"request": "echo", "id": 2, "body": "next"})
+        assert socket.receive_json() == {"success": 2, "body": "next"}
+
+
+@pytest.mark.parametrize("how", ["close", "reset", "end"])
+@bounded
+async def test_a_peer_that_leaves_is_gone_however_it_goes(how: str) -> None:
+    app, bus = served()
+    async with running(app) as server:
+        events = bus.events()
+        async with plain(server.port) as socket:
+            await eventually(lambda: bus.peers)
+            if how == "close":
+                await socket.close(4000, "enough")
+            elif how == "reset":
+                raw = socket.transport.get_extra_info("socket")
+                raw.setsockopt(*_LINGER)
+                socket.transport.abort()
+            else:
+                socket.transport.write_eof()
+            while not isinstance(event := await anext(events), LinkDown):
+                pass
+        assert (event.code, event.reason) == {
+            "close": (4000, "enough"),
+            "reset": (1006, "the peer closed the connection without a reason"),
+            "end": (1006, "the peer closed the connection without a reason"),
+        }[how]
+        assert bus.peers == []
+
+
+_LINGER = (1, 13, struct.pack("ii", 1, 0))  # SOL_SOCKET, SO_LINGER
+
+
+@bounded
+async def test_a_peer_that_reads_nothing_is_cut_after_the_write_timeout_and_the_others_are_served() -> None:
+    app, bus = served(limits=Limits(write_timeout=0.2, outbox_bytes=500_000))
+    async with running(app) as server:
+        url = f"ubre+ws://127.0.0.1:{server.port}/bus"
+        async with plain(server.port) as stalled, connect(url) as other, other.subscribe("news") as news:
+            await stalled.send('{"subscribe": "news"}')
+            await eventually(lambda: len(bus.peers) == 2)
+            stalled.transport.pause_reading()
+            events = bus.events()
+            body = os.urandom(50_000).hex()
+            while len(bus.peers) == 2:
+                await bus.publish("news", body)
+                assert (await anext(news)).body == body
+            while not isinstance(event := await anext(events), LinkDown):
+                pass
+            assert event.reason.startswith("write stalled: the peer took nothing for 0.2 s")
+            await eventually(lambda: len(server.server_state.connections) == 1)
+            stalled.transport.abort()
+
+
+@bounded
+async def test_a_peer_that_pings_and_reads_no_answer_is_cut_before_they_pile_up() -> None:
+    app, bus = served(limits=Limits(message=1000, outbox_bytes=10_000, frame_timeout=0.2))
+    async with running(app) as server, plain(server.port) as flooding:
+        await eventually(lambda: bus.peers)
+        events = bus.events()
+        flooding.transport.pause_reading()
+        ping = b"\x89\xfd\0\0\0\0" + b"x" * 125  # masked with zeros
+        for _ in range(1000):
+            if flooding.transport.is_closing():  # cut already
+                break
+            flooding.transport.write(ping * 100)
+            await anyio.lowlevel.checkpoint()
+        while not isinstance(event := await anext(events), LinkDown):
+            pass
+        assert (event.code, "answers to pings" in event.reason) == (1008, True)
+        flooding.transport.abort()
+
+
+class Hiding:
+    """A middleware that wraps `receive`, so that nobody sees the socket."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async def hidden() -> MutableMapping[str, Any]:
+            return await receive()
+
+        assert socket_of(hidden) is None
+        await self._app(scope, hidden, send)
+
+
+@bounded
+async def test_behind_a_middleware_that_hides_the_socket_a_stalled_peer_is_given_up_all_the_same() -> None:
+    app, bus = served(limits=Limits(write_timeout=0.2, outbox_bytes=500_000))
+    app.add_middleware(Hiding)
+    async with running(app) as server, plain(server.port) as stalled:
+        await stalled.send('{"subscribe": "news"}')
+        await eventually(lambda: bus.peers)
+        stalled.transport.pause_reading()
+        body = "x" * 1_000
+        while bus.peers:
+            bus.publish_nowait("news", body)
+            await anyio.lowlevel.checkpoint()
+        assert bus.stats().links == 0
+        stalled.transport.abort()
+
+
+@pytest.mark.parametrize("size", [1_000, 500_000])
+@bounded
+async def test_where_the_socket_is_hidden_a_frame_has_the_time_that_its_size_takes_on_a_slow_line(size: int) -> None:
+    taken = anyio.Event()
+
+    async def receive() -> MutableMapping[str, Any]:
+        await anyio.sleep_forever()
+        raise AssertionError
+
+    async def send(message: MutableMapping[str, Any]) -> None:
+        taken.set()
+        await anyio.sleep_forever()
+
+    async with transport_host("asyncio", Limits(write_timeout=10.0)) as host, anyio.create_task_group() as group:
+        names: Any = {"reads": frozenset({"text"}), "writes": "text"}
+        transport = AsgiTransport("ws", "127.0.0.1:1", host, send, None, **names)
+        receiver = Receiver(transport)
+        transport.start(receiver)
+        group.start_soon(transport.run, receive)
+        transport.send(b"x" * size)
+        await taken.wait()
+        patience = 10.0 + size / 8192
+        for now, goes_on in ((0.0, True), (patience - 0.1, True), (patience, False)):
+            transport.tick(now)
+            await anyio.wait_all_tasks_blocked()
+            assert (receiver.why is None) is goes_on
+        assert f"took nothing for {patience:g} s" in str(receiver.why)
+
+
+@bounded
+async def test_a_close_that_the_peer_does_not_read_is_cut_after_the_close_timeout() -> None:
+    app, bus = served(limits=Limits(close_timeout=0.1, outbox_bytes=300_000))
+    async with running(app) as server, plain(server.port) as stalled:
+        await stalled.send('{"subscribe": "news"}')
+        await eventually(lambda: bus.peers)
+        stalled.transport.pause_reading()
+        for _ in range(100):
+            bus.publish_nowait("news", "x" * 100_000)
+            await anyio.lowlevel.checkpoint()
+        await bus.peers[0].aclose("enough")
+        await eventually(lambda: not bus.stats().links)
+        await eventually(lambda: not server.server_state.connections)
+        stalled.transport.abort()
+
+
+@bounded
+async def test_a_server_that_stops_ends_the_links_with_1012_where_nobody_drains() -> None:
+    app, bus = served()
+    async with running(app, lifespan="off") as server:
+        async with plain(server.port) as socket:
+            await eventually(lambda: bus.peers)
+            for connection in list(server.server_state.connections):
+                connection.shutdown()
+            assert (await code_of(socket))[0] == 1012
+        await eventually(lambda: not bus.peers)
+
+
+@bounded
+async def test_a_client_that_goes_while_it_is_being_authenticated_leaves_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    asked, decide = anyio.Event(), anyio.Event()
+
+    async def authenticate(handshake: Any) -> str:
+        asked.set()
+        await decide.wait()
+        return "ann"
+
+    app, bus = served(authenticate=authenticate, limits=Limits(handshakes=1))
+    async with running(app) as server:
+        stream = await anyio.connect_tcp("127.0.0.1", server.port)
+        await stream.send(
+            b"GET /bus HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"
+            b"Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\nSec-WebSocket-Version: 13\r\n\r\n"
+        )
+        await asked.wait()
+        await stream.aclose()
+        await eventually(lambda: not server.server_state.connections)
+        decide.set()
+        await eventually(lambda: not server.server_state.tasks)
+        assert bus.stats().links == 0
+        async with connect(f"ubre+ws://127.0.0.1:{server.port}/bus") as client:
+            assert await client.request("echo", 1) == 1
+    assert [record for record in caplog.records if record.levelno >= logging.ERROR] == []
+
+
+@bounded
+async def test_with_a_certificate_of_the_server_it_is_wss(tmp_path: Path) -> None:
+    authority = trustme.CA()
+    pem = tmp_path / "server.pem"
+    authority.issue_cert("localhost").private_key_and_cert_chain_pem.write_to_path(pem)
+    tls = ssl.create_default_context()
+    authority.configure_trust(tls)
+    seen: list[Handshake] = []
+
+    def authenticate(handshake: Handshake) -> str:
+        seen.append(handshake)
+        return "somebody"
+
+    app, bus = served(authenticate=authenticate)
+    async with running(app, ssl_certfile=pem, ssl_keyfile=pem) as server:
+        url = f"ubre+wss://localhost:{server.port}/bus"
+        async with connect(url, tls=tls, headers={"Origin": f"https://localhost:{server.port}"}) as client:
+            assert await client.request("echo", "x" * 100_000) == "x" * 100_000
+            assert bus.peers[0].transport == "wss"
+    assert (seen[0].transport, seen[0].url) == ("wss", f"wss://127.0.0.1:{server.port}/bus")
+
+
+@bounded
+async def test_small_messages_are_not_held_back_by_the_system() -> None:
+    app, bus = served()
+    async with running(app) as server, plain(server.port):
+        await eventually(lambda: bus.peers)
+        [connection] = server.server_state.connections
+        raw = connection.transport.get_extra_info("socket")
+        assert raw.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY) == 1
+
+
+@bounded
+async def test_under_the_other_implementations_of_uvicorn_it_works_as_well() -> None:
+    app, _ = served()
+    async with running(app, ws="auto") as server, connect(f"ubre+ws://127.0.0.1:{server.port}/bus") as client:
+        assert await client.request("echo", {"a": 1}) == {"a": 1}

@@ -1,0 +1,68 @@
+"""Another server, on every event loop: what is attached relies on ASGI, and on nothing of uvicorn."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import anyio
+import httpx
+import pytest
+from fastapi import FastAPI
+from hypercorn.config import Config
+
+from polybus import Bus, Limits, connect
+from polybus.fastapi import attach
+from tests.conftest import anyio_backend as anyio_backend
+from tests.integration.web.test_strangers import UPGRADE
+from tests.support import bounded, eventually, free_port
+
+pytestmark = pytest.mark.anyio
+
+
+@asynccontextmanager
+async def running(app: Any, backend: str) -> AsyncIterator[int]:
+    """Serve an application on a free port of the loopback address."""
+    if backend == "trio":
+        from hypercorn.trio import serve
+    else:
+        from hypercorn.asyncio import serve  # type: ignore[assignment]
+    port = free_port()
+    config = Config()
+    config.bind = [f"127.0.0.1:{port}"]
+    config.errorlog = None
+    stop = anyio.Event()
+    async with anyio.create_task_group() as group:
+        group.start_soon(functools.partial(serve, app, config, shutdown_trigger=stop.wait))
+        yield port
+        stop.set()
+
+
+@bounded
+async def test_requests_publications_and_ends_of_a_mounted_application(anyio_backend: tuple[str, Any]) -> None:
+    outer, inner, bus = FastAPI(), FastAPI(), Bus(limits=Limits(close_timeout=0.2))
+
+    @bus.handle("echo")
+    async def echo(body: Any) -> Any:
+        return body
+
+    attach(inner, bus)
+    outer.mount("/sub", inner)
+    async with running(outer, anyio_backend[0]) as port:
+        async with connect(f"ubre+ws://127.0.0.1:{port}/sub/bus", wait=30) as client:
+            body = "x" * 100_000
+            replies = [client.request("echo", body) for _ in range(20)]
+            assert [await reply for reply in replies] == [body] * 20
+            async with client.subscribe("news") as news:
+                await bus.publish("news", "hello")
+                assert (await anext(news)).body == "hello"
+            await bus.peers[0].aclose("again")
+            await eventually(lambda: client.stats().reconnects == 1)
+            assert await client.request("echo", 1) == 1
+        await eventually(lambda: not bus.peers)
+        async with httpx.AsyncClient() as http:
+            url, headers = f"http://127.0.0.1:{port}/sub/bus", {**UPGRADE, "origin": "https://evil.example"}
+            answer = await http.get(url, headers=headers)
+            assert (answer.status_code, "origins=['https://evil.example']" in answer.text) == (403, True)

@@ -1,0 +1,261 @@
+"""Who is let in: Host, Origin, sub-protocol, proxies, open addresses; what those are told who are not."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import anyio
+import httpx
+import pytest
+from fastapi import FastAPI
+from starlette.testclient import TestClient
+from starlette.websockets import WebSocketDisconnect
+
+from polybus import Bus, Forbidden, Limits, Unauthorized, connect
+from polybus.fastapi import attach
+from polybus.plugins import Handshake
+from tests.integration.web.support import running
+from tests.support import bounded, eventually
+
+pytestmark = pytest.mark.anyio
+
+UPGRADE = {
+    "connection": "Upgrade",
+    "upgrade": "websocket",
+    "sec-websocket-key": "AAAAAAAAAAAAAAAAAAAAAA==",
+    "sec-websocket-version": "13",
+}
+
+
+async def knock(port: int, **headers: str) -> httpx.Response:
+    """The answer to an upgrade; 101 has no body."""
+    fields = {**UPGRADE, **{name.replace("_", "-"): value for name, value in headers.items()}}
+    async with httpx.AsyncClient() as client, client.stream("GET", f"http://127.0.0.1:{port}/bus", headers=fields) as answer:
+        if answer.status_code != 101:
+            await answer.aread()
+        return answer
+
+
+@pytest.mark.parametrize(
+    ("headers", "options", "status", "says"),
+    [
+        ({}, {}, 101, ""),
+        ({"host": "localhost"}, {}, 101, ""),
+        ({"host": "evil.example"}, {}, 421, "hosts=['evil.example']"),
+        ({"host": "app.example"}, {"hosts": ["app.example"]}, 101, ""),
+        ({"host": "app.example"}, {"hosts": "app.example"}, 101, ""),
+        ({"host": "app.example"}, {"origins": ["https://app.example"]}, 101, ""),
+        ({"origin": "https://evil.example"}, {}, 403, "origins=['https://evil.example']"),
+        ({"origin": "null"}, {}, 403, "'null'"),
+        ({"origin": "https://app.example"}, {"origins": ["https://app.example"]}, 101, ""),
+        ({"host": "localhost:80", "origin": "http://localhost"}, {}, 101, ""),
+        ({"host": "localhost:80", "origin": "https://localhost"}, {}, 403, "'https://localhost'"),
+        ({"sec_websocket_protocol": "graphql, wamp"}, {}, 400, "offered 'graphql', 'wamp', spoken here ubre"),
+        ({"sec_websocket_protocol": "graphql, ubre"}, {}, 101, ""),
+    ],
+)
+@bounded
+async def test_an_upgrade_is_answered_as_by_our_own_server(
+    headers: dict[str, str], options: dict[str, Any], status: int, says: str
+) -> None:
+    app = FastAPI()
+    attach(app, Bus(), **options)
+    async with running(app) as server:
+        answer = await knock(server.port, **headers)
+        assert answer.status_code == status
+        if says:
+            assert says in answer.text
+            assert answer.headers["content-type"] == "text/plain; charset=utf-8"
+
+
+@bounded
+async def test_an_identity_is_asked_for_before_the_upgrade() -> None:
+    app = FastAPI()
+    attach(app, Bus(authenticate=lambda handshake: None))
+    async with running(app) as server:
+        answer = await knock(server.port)
+        assert (answer.status_code, answer.headers["www-authenticate"]) == (401, "Bearer")
+        assert answer.text == "not authenticated\n"
+
+
+@bounded
+async def test_more_connections_than_the_limit_are_answered_503() -> None:
+    app = FastAPI()
+    attach(app, Bus(limits=Limits(peers=1)))
+    async with running(app) as server, connect(f"ubre+ws://127.0.0.1:{server.port}/bus"):
+        answer = await knock(server.port)
+        assert answer.status_code == 503
+        assert "Limits.peers" in answer.text
+
+
+@bounded
+async def test_who_cannot_be_told_apart_in_time_is_answered_503() -> None:
+    async def slow(handshake: Handshake) -> None:
+        await anyio.sleep_forever()
+
+    app, bus = FastAPI(), Bus(authenticate=slow, limits=Limits(handshake_timeout=0.05, handshakes=1))
+    attach(app, bus)
+    async with running(app) as server:
+        for _ in range(3):  # each gives its place back
+            answer = await knock(server.port)
+            assert (answer.status_code, answer.text) == (503, "it took too long to find out who you are\n")
+
+
+@bounded
+async def test_who_is_being_asked_about_when_the_bus_is_left_is_answered_503() -> None:
+    asked = anyio.Event()
+
+    async def slow(handshake: Handshake) -> None:
+        asked.set()
+        await anyio.sleep_forever()
+
+    app, bus = FastAPI(), Bus(authenticate=slow, limits=Limits(handshake_timeout=1.0, close_timeout=0.2))
+    attach(app, bus)
+    answers: list[httpx.Response] = []
+
+    async def ask(port: int) -> None:
+        answers.append(await knock(port))
+
+    async with running(app) as server, anyio.create_task_group() as group:
+        group.start_soon(ask, server.port)
+        await asked.wait()
+        await bus.aclose()
+    assert (answers[0].status_code, answers[0].text) == (503, "this server is shutting down\n")
+
+
+@pytest.mark.parametrize(
+    ("trusted", "headers", "status"),
+    [
+        # The page was loaded over https; only the proxy knows that, and says so.
+        ("127.0.0.1", {"x_forwarded_proto": "https"}, 101),
+        ("127.0.0.1", {}, 403),
+        # Who is not trusted may say what it likes.
+        ("192.0.2.1", {"x_forwarded_proto": "https"}, 403),
+    ],
+)
+@bounded
+async def test_behind_a_proxy_the_scheme_is_what_a_trusted_proxy_says(
+    trusted: str, headers: dict[str, str], status: int
+) -> None:
+    app = FastAPI()
+    attach(app, Bus(), hosts=["app.example"])
+    async with running(app, proxy_headers=True, forwarded_allow_ips=trusted) as server:
+        answer = await knock(server.port, host="app.example", origin="https://app.example", **headers)
+        assert answer.status_code == status
+
+
+@bounded
+async def test_a_forwarded_host_is_never_believed() -> None:
+    app = FastAPI()
+    attach(app, Bus(), hosts=["app.example"])
+    async with running(app, proxy_headers=True) as server:
+        answer = await knock(server.port, host="evil.example", x_forwarded_host="app.example")
+        assert answer.status_code == 421
+
+
+@bounded
+async def test_a_handshake_shows_what_the_server_and_a_trusted_proxy_say() -> None:
+    seen: list[Handshake] = []
+
+    def authenticate(handshake: Handshake) -> str:
+        seen.append(handshake)
+        return "somebody"
+
+    app = FastAPI(root_path="")
+    attach(app, Bus(authenticate=authenticate), "/v1/bus", hosts=["app.example"])
+    async with running(app, proxy_headers=True, forwarded_allow_ips="127.0.0.1") as server:
+        fields = {"x-forwarded-for": "203.0.113.9", "x-forwarded-proto": "https", "cookie": "a=1; b=2", "host": "app.example"}
+        async with httpx.AsyncClient() as client:
+            url = f"http://127.0.0.1:{server.port}/v1/bus?token=x&token=y"
+            async with client.stream("GET", url, headers={**UPGRADE, **fields}) as answer:
+                assert answer.status_code == 101
+    handshake = seen[0]
+    assert handshake.address.startswith("203.0.113.9:")
+    assert handshake.transport == "wss"
+    assert handshake.url == f"wss://127.0.0.1:{server.port}/v1/bus"
+    assert (handshake.path, handshake.query, handshake.cookies) == ("/v1/bus", {"token": "y"}, {"a": "1", "b": "2"})
+    assert handshake.headers["host"] == "app.example"
+
+
+@pytest.mark.parametrize(
+    ("server", "options", "inside"),
+    [
+        (("192.0.2.7", 8000), {}, False),
+        (("192.0.2.7", 8000), {"insecure": True}, True),
+        (("127.0.0.1", 8000), {}, True),
+        (("testserver", 80), {}, True),
+    ],
+)
+def test_at_an_open_address_a_bus_without_authenticate_lets_nobody_in(
+    server: tuple[str, int], options: dict[str, Any], inside: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    app = FastAPI()
+    attach(app, Bus(), **options)
+
+    async def at(scope: Any, receive: Any, send: Any) -> None:
+        await app({**scope, "server": server}, receive, send)
+
+    with TestClient(app):
+        client = TestClient(at)
+        if inside:
+            with client.websocket_connect("ws://127.0.0.1:8000/bus"):
+                return
+        for _ in range(2):
+            with pytest.raises(WebSocketDisconnect), client.websocket_connect("/bus"):
+                pass
+    told = [record.getMessage() for record in caplog.records if record.name == "polybus.security"]
+    assert len(told) == 1
+    assert "Bus(authenticate=...)" in told[0]
+
+
+def test_a_server_that_cannot_answer_an_upgrade_in_words_answers_403() -> None:
+    app = FastAPI()
+    attach(app, Bus())
+
+    async def old(scope: Any, receive: Any, send: Any) -> None:
+        await app({**scope, "extensions": {}}, receive, send)
+
+    with TestClient(app), pytest.raises(WebSocketDisconnect) as caught:
+        with TestClient(old).websocket_connect("/bus", headers={"origin": "https://evil.example"}):
+            pass
+    assert caught.value.code == 1008
+    assert "origins=" in caught.value.reason
+
+
+@bounded
+async def test_a_plain_request_for_the_path_finds_nothing() -> None:
+    app = FastAPI()
+    attach(app, Bus())
+    async with running(app) as server, httpx.AsyncClient() as client:
+        assert (await client.get(f"http://127.0.0.1:{server.port}/bus")).status_code == 404
+
+
+@bounded
+async def test_a_path_that_the_application_does_not_have_is_forbidden() -> None:
+    app = FastAPI()
+    attach(app, Bus())
+    async with running(app) as server:
+        with pytest.raises(Forbidden):  # 403 is what Starlette's router says of it
+            async with connect(f"ubre+ws://127.0.0.1:{server.port}/elsewhere"):
+                pass
+
+
+@bounded
+async def test_whoever_is_turned_away_is_no_error_in_the_log_of_the_server(caplog: pytest.LogCaptureFixture) -> None:
+    app = FastAPI()
+    attach(app, Bus(authenticate=lambda handshake: None))
+    logger = logging.getLogger("uvicorn.error")
+    async with running(app, log_level="info", log_config=None) as server:
+        logger.addHandler(caplog.handler)
+        try:
+            for _ in range(3):
+                assert (await knock(server.port)).status_code == 401
+            with pytest.raises(Unauthorized):
+                async with connect(f"ubre+ws://127.0.0.1:{server.port}/bus"):
+                    pass
+            await eventually(lambda: not server.server_state.tasks)
+        finally:
+            logger.removeHandler(caplog.handler)
+    assert "rejected" in caplog.text
+    assert [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING] == []

@@ -1,0 +1,623 @@
+"""Bridges: what crosses and what does not, how errors and deadlines come back, and that nothing goes round in circles."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from typing import Any
+
+import anyio
+import pytest
+from anyio.abc import SocketAttribute, SocketStream
+from attrs import frozen
+
+from polybus import (
+    BadRequest,
+    Bus,
+    Code,
+    ConnectFailed,
+    Context,
+    DeadlineExceeded,
+    Forbidden,
+    Limits,
+    LocalProtocolError,
+    Message,
+    NoHandler,
+    NotFound,
+    Peer,
+    RemoteError,
+    RequestError,
+    ReservedSubject,
+    Route,
+    Unavailable,
+    Unsupported,
+    bridge,
+    connect,
+)
+from polybus._peer import extension_probe
+from polybus.events import DeadLettered
+from polybus.testing import pair
+from tests.support import bounded, eventually
+from tests.unit.broker.raw import Closed as RawClosed
+from tests.unit.broker.raw import RawPeer
+from tests.unit.protocols.jrep.raw import raw as errai_page
+
+pytestmark = pytest.mark.anyio
+PROTOCOLS = ("ubre", "csb", "jrep", "uprotocol")
+PAIRS = list(itertools.permutations(PROTOCOLS, 2))
+
+
+@frozen
+class Ground:
+    """A client on each side of a bridge: `asker` -> left | right -> `server`."""
+
+    asker: Bus
+    left: Bus
+    right: Bus
+    server: Bus
+
+
+@asynccontextmanager
+async def bridged(
+    *routes: Route, protocols: tuple[str, str] = ("ubre", "csb"), server: Bus | None = None, left: Bus | None = None
+) -> AsyncIterator[Ground]:
+    """The left bus serves the asker; the right one has opened a link to the server."""
+    left, right, server = left or Bus(), Bus(), server or Bus()
+    async with (
+        pair(server, protocol=protocols[1], client=right),
+        bridge(left, right, routes=routes),
+        pair(left, protocol=protocols[0]) as asker,
+    ):
+        yield Ground(asker, left, right, server)
+
+
+def house() -> Bus:
+    """What the far side answers."""
+    bus = Bus()
+
+    @bus.handle("vehicle.door.open")
+    async def door(body: Any, ctx: Context) -> Any:
+        return {"opened": body}
+
+    @bus.handle("vehicle.door.locked")
+    async def locked() -> None:
+        raise NotFound("no such door", reason="gone", detail={"door": 3})
+
+    @bus.handle("vehicle.door.stuck")
+    async def stuck() -> None:
+        await anyio.sleep_forever()
+
+    return bus
+
+
+DOOR = Route("door.>", "vehicle.door.{rest}")
+
+
+# -- requests ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("protocols", PAIRS, ids="-".join)
+@bounded
+async def test_requests_publications_errors_and_deadlines_cross_between_all_protocols(protocols: tuple[str, str]) -> None:
+    server = house()
+    back = Route("alarm.*", "news.alarm.{1}", reverse=True)
+    told: list[Any] = []
+
+    @server.handle("vehicle.door.knock")
+    async def knock(body: Any, ctx: Context) -> str:
+        told.append((body, (ctx.message.headers or {}).get("traceparent")))
+        return "nobody reads this"
+
+    async with bridged(DOOR, back, protocols=protocols, server=server) as ground:
+        asker = ground.asker
+        await asker.notify("door.knock", {"id": 7}, headers={"traceparent": "00-1-2-00"})
+        await eventually(lambda: told == [({"id": 7}, "00-1-2-00")])
+        replies = [asker.request("door.open", {"id": n}) for n in range(100)]
+        assert [await reply for reply in replies] == [{"opened": {"id": n}} for n in range(100)]
+        with pytest.raises(NotFound) as caught:
+            await asker.request("door.locked")
+        assert (caught.value.text, caught.value.reason, caught.value.detail) == ("no such door", "gone", {"door": 3})
+        with pytest.raises(DeadlineExceeded):
+            await asker.request("door.stuck", timeout=0.1)
+        await eventually(lambda: server.stats().running == 0)  # it was cancelled on the far side
+        with pytest.raises(NoHandler):
+            await asker.request("door.unknown")
+        async with server.subscribe("vehicle.door.*") as there, asker.subscribe("news.alarm.*") as here:
+            await asker.publish("door.moved", [1, 2])
+            message = await anext(there)
+            assert (message.subject, message.body) == ("vehicle.door.moved", [1, 2])
+            await server.publish("alarm.fire", "run")
+            message = await anext(here)
+            assert (message.subject, message.body) == ("news.alarm.fire", "run")
+
+
+@bounded
+async def test_the_deadline_that_crosses_is_shortened_by_the_time_spent() -> None:
+    left: list[float] = []
+    spent: list[float] = []
+    server = Bus()
+
+    @server.handle("slow")
+    async def slow(ctx: Context) -> None:
+        assert ctx.deadline is not None
+        left.append(ctx.deadline - anyio.current_time())
+
+    async def wait(body: Any, message: Message) -> Any:
+        began = anyio.current_time()
+        await anyio.sleep(0.05)  # time has to pass
+        spent.append(anyio.current_time() - began)
+        return body
+
+    async with bridged(Route("slow", "slow", request=wait), server=server) as ground:
+        asked = anyio.current_time()
+        await ground.asker.request("slow", timeout=20.0)
+        took = anyio.current_time() - asked
+    assert 20.0 - took - 0.01 <= left[0] <= 20.0 - spent[0] + 0.01
+
+
+@bounded
+async def test_a_request_that_the_asker_cancels_is_cancelled_on_the_far_side() -> None:
+    server = house()
+    async with bridged(DOOR, server=server) as ground:
+        reply = ground.asker.request("door.stuck")
+        await eventually(lambda: server.stats().running == 1)
+        reply.cancel()
+        await eventually(lambda: server.stats().running == 0 and ground.right.stats().pending == 0)
+
+
+@bounded
+async def test_what_the_wires_carry_in_one_format_crosses_undecoded() -> None:
+    seen: list[Message] = []
+    server = Bus()
+
+    @server.handle("echo")
+    async def echo(message: Message) -> Any:
+        seen.append(message)
+        return message.body
+
+    text = b'{"a" :  1.50}'  # as nobody would write it anew
+    async with bridged(Route("echo", "echo"), protocols=("ubre", "csb"), server=server) as ground:
+        link = ground.asker.peers[0].link
+        encode = link.format.encode
+        assert encode({"a": 1.5}) != text
+        reply = ground.asker.peers[0].pass_on(_raw("echo", text, link.format), 5)
+        assert await reply == {"a": 1.5}
+        assert seen[0].raw == text
+
+
+def _raw(subject: str, raw: bytes, body_format: Any) -> Message:
+    from polybus import Kind
+
+    return Message(Kind.REQUEST, subject, None, raw, body_format)
+
+
+@pytest.mark.parametrize("protocols", [("ubre", "csb"), ("jrep", "uprotocol")], ids="-".join)
+@bounded
+async def test_only_the_headers_that_are_named_and_traceparent_cross(protocols: tuple[str, str]) -> None:
+    seen: list[dict[str, str] | None] = []
+    server = Bus()
+
+    @server.handle("tell")
+    async def tell(ctx: Context) -> None:
+        seen.append(ctx.message.headers)
+
+    routes = [Route(name, name, headers=["X-User"]) for name in ("tell", "told")]
+    async with bridged(*routes, protocols=protocols, server=server) as ground:
+        ground.right.handle("told")(tell)
+        for headers in ({"x-user": "ann", "x-secret": "s", "traceparent": "00-1-2-00"}, None):
+            for name in ("tell", "told"):
+                await ground.asker.request(name, headers=headers)
+            await ground.asker.notify("tell", headers=headers)
+        await eventually(lambda: len(seen) == 6)
+    assert seen == [{"x-user": "ann", "traceparent": "00-1-2-00"}] * 3 + [None] * 3
+
+
+@bounded
+async def test_converters_plain_and_async_change_bodies_both_ways_and_numbers_name_subjects() -> None:
+    server = Bus()
+
+    @server.handle(0x00010001)
+    async def action(body: bytes) -> bytes:
+        return body[::-1]
+
+    async def pack(body: dict[str, str], message: Message) -> bytes:
+        await anyio.lowlevel.checkpoint()
+        return f"{message.subject}:{body['text']}".encode()
+
+    def unpack(body: bytes, message: Message) -> dict[str, str]:
+        return {"text": body.decode()}
+
+    async with bridged(Route("turn", 0x00010001, request=pack, reply=unpack), server=server) as ground:
+        assert await ground.asker.request("turn", {"text": "abc"}) == {"text": "cba:nrut"}
+
+
+@bounded
+async def test_a_converter_that_raises_is_internal_with_an_id_or_what_it_chose(caplog: pytest.LogCaptureFixture) -> None:
+    def broken(body: Any, message: Message) -> Any:
+        raise LookupError("a secret table")
+
+    def choosy(body: Any, message: Message) -> Any:
+        raise Forbidden("not such a body")
+
+    routes = Route("one", "vehicle.door.open", request=broken), Route("two", "vehicle.door.open", reply=broken)
+    async with bridged(*routes, Route("three", "vehicle.door.open", request=choosy), server=house()) as ground:
+        for subject in ("one", "two"):
+            with pytest.raises(RemoteError) as caught:
+                await ground.asker.request(subject, 1)
+            assert caught.value.code is Code.INTERNAL
+            assert "secret" not in str(caught.value)
+        with pytest.raises(Forbidden, match="not such a body"):
+            await ground.asker.request("three", 1)
+        await ground.asker.publish("one", 1)
+        await eventually(lambda: ground.left.stats().failed >= 3)
+    assert "a secret table" in caplog.text
+
+
+@bounded
+async def test_a_far_side_that_is_not_there_is_unavailable() -> None:
+    left, right = Bus(), Bus()
+    async with bridge(left, right, routes=[DOOR]), pair(left) as asker:
+        with pytest.raises(NoHandler):
+            await asker.request("door.open")
+        server = house()
+        async with pair(server, client=right):
+            assert await asker.request("door.open", 1) == {"opened": 1}
+            stuck = asker.request("door.stuck")
+            await eventually(lambda: server.stats().running == 1)
+            await server.peers[0].aclose("gone")
+            with pytest.raises(Unavailable):
+                await stuck
+
+
+@bounded
+async def test_authorize_of_the_bus_that_is_asked_decides() -> None:
+    def authorize(peer: Peer, verb: str, subject: Any) -> bool:
+        return bool(subject != "door.open")
+
+    async with bridged(DOOR, server=house(), left=Bus(authorize=authorize)) as ground:
+        with pytest.raises(Forbidden):
+            await ground.asker.request("door.open")
+
+
+@bounded
+async def test_streams_and_channels_cross_where_the_route_says_so_and_end_on_both_sides() -> None:
+    server = Bus()
+    stopped = anyio.Event()
+
+    @server.handle("count")
+    async def count(body: int) -> AsyncIterator[int]:
+        try:
+            for number in range(body):
+                yield number
+        finally:
+            stopped.set()
+
+    kinds = {"stream"}
+    async with bridged(Route("n.*", "{rest}", kinds), server=server) as ground:
+        async with ground.asker.stream("n.count", 200) as numbers:
+            assert [number async for number in numbers] == list(range(200))
+        stopped = anyio.Event()
+        async with ground.asker.stream("n.count", 10**9) as numbers:
+            assert await anext(numbers) == 0
+        await stopped.wait()
+        with pytest.raises(NoHandler):
+            await ground.asker.request("n.count", 1)
+
+
+@bounded
+async def test_a_tunnel_goes_through_a_bridge() -> None:
+    inner, server = house(), Bus()
+    server.handle_tunnels("plant.{id}", inner, protocol="jrep")
+    async with bridged(Route("site.*", "plant.{1}", {"tunnel"}), server=server) as ground:
+        async with connect(ground.asker.tunnel("site.7"), protocol="jrep") as within:
+            replies = [within.request("vehicle.door.open", n) for n in range(1000)]
+            assert [await reply for reply in replies] == [{"opened": n} for n in range(1000)]
+            with pytest.raises(RequestError):
+                await within.request("vehicle.door.locked")
+        await eventually(lambda: not inner.peers and not any(peer.channels for peer in ground.left.peers))
+        assert not any(peer.channels for peer in ground.right.peers)
+        with pytest.raises(ConnectFailed, match="nobody serves"):
+            async with connect(ground.asker.tunnel("other.7"), protocol="jrep"):
+                pass
+
+
+def hear(bus: Bus, seen: list[Any]) -> None:
+    @bus.on("x.>")
+    async def on_x(body: Any) -> None:
+        seen.append(body)
+
+
+# -- peers that are no polybus -------------------------------------------------------------------------------------------
+
+
+@asynccontextmanager
+async def device(*, silent: bool = False) -> AsyncIterator[tuple[str, list[bytes]]]:
+    """A CSB server by hand: it gives back what action 0x00010001 is asked, and knows no other, of which it may say nothing.
+    Its URL, and what has come."""
+    seen: list[bytes] = []
+
+    async def attend(stream: SocketStream) -> None:
+        peer = RawPeer(stream)
+        async with stream:
+            with suppress(RawClosed):
+                await answer(peer)
+
+    async def answer(peer: RawPeer) -> None:
+        while True:
+            frame = bytes.fromhex(await peer.receive())
+            seen.append(frame)
+            if frame[4:8] == b"\x00\x01\x00\x01":
+                await peer.send(bytes([0x20 | frame[0] & 0x0F, 0]) + frame[2:])
+            elif not silent:
+                await peer.send(bytes([0x20, 0xC9]) + frame[2:8])  # NotFound
+
+    async with await anyio.create_tcp_listener(local_host="127.0.0.1") as listener, anyio.create_task_group() as group:
+        group.start_soon(listener.serve, attend)
+        yield f"csb+tcp://127.0.0.1:{listener.extra(SocketAttribute.local_port)}", seen
+        group.cancel_scope.cancel()
+
+
+@bounded
+async def test_a_device_that_is_no_polybus_is_asked_as_its_document_says_also_by_who_is_traced() -> None:
+    left, right = Bus(), Bus()
+    routes = [Route("door", 0x00010001, headers=["x-user"])]
+    async with device() as (url, seen), connect(url, bus=right), bridge(left, right, routes=routes), pair(left) as asker:
+        for number in range(3):
+            traced = {"traceparent": "00-1-2-00"} if number else None
+            assert await asker.request("door", {"id": number}, headers=traced) == {"id": number}
+        assert [frame[4:8].hex() for frame in seen] == ["ffff0000", "00010001", "00010001", "00010001"]
+        with pytest.raises(BadRequest, match="cannot carry this: this peer is not a polybus: CSB has no place for headers"):
+            await asker.request("door", headers={"x-user": "ann"})
+
+
+@bounded
+async def test_a_device_that_says_nothing_to_what_it_does_not_know_is_waited_for_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    left, right = Bus(), Bus()
+    routes = [Route("door", 0x00010001)]
+    async with (
+        device(silent=True) as (url, _),
+        connect(url, bus=right),
+        bridge(left, right, routes=routes),
+        pair(left) as asker,
+    ):
+        monkeypatch.setattr(extension_probe, "HELLO_TIMEOUT", 0.01)
+        assert await asker.request("door", 1) == 1
+        monkeypatch.setattr(extension_probe, "HELLO_TIMEOUT", 3600.0)
+        assert [await asker.request("door", number) for number in range(3)] == [0, 1, 2]
+
+
+@bounded
+async def test_a_notification_crosses_converted_to_the_handler_of_the_far_bus_or_over_the_next_bridge() -> None:
+    told: list[Any] = []
+    left, middle, right = Bus(), Bus(), Bus()
+
+    @right.handle("c")
+    async def heard(body: Any) -> None:
+        told.append(body)
+
+    def more(body: Any, message: Message) -> Any:
+        return {"more": body}
+
+    first, second = [Route("a", "b", request=more)], [Route("b", "c", request=more)]
+    async with bridge(left, middle, routes=first), bridge(middle, right, routes=second), pair(left, protocol="jrep") as asker:
+        await asker.notify("a", 1)
+        await eventually(lambda: told == [{"more": {"more": 1}}])
+        far = house()
+        async with bridged(Route("a", "vehicle.door.open", request=more), server=far, protocols=("uprotocol", "csb")) as ground:
+            await ground.asker.notify("a", 1)
+            await eventually(lambda: far.stats().received >= 2)  # a hello, and what it was told
+        assert far.stats().failed == 0
+
+
+@pytest.mark.parametrize("kinds", [{"request"}, {"publish"}, {"request", "publish"}])
+@bounded
+async def test_what_an_errai_page_says_crosses_once_though_it_is_a_notification_and_a_publication(kinds: set[str]) -> None:
+    seen: list[str] = []
+    left, right = Bus(), Bus()
+
+    @right.handle("door")
+    async def told(body: int) -> None:
+        seen.append("told")
+
+    @right.on("door")
+    async def heard(body: int) -> None:
+        seen.append("heard")
+
+    @left.handle("barrier")
+    async def barrier() -> None:
+        await anyio.wait_all_tasks_blocked()
+
+    async with (
+        left.serve("jrep+tcp://127.0.0.1:0") as listener,
+        bridge(left, right, routes=[Route("door", "door", kinds)]),
+    ):
+        async with errai_page(listener.url) as page:
+            await page.associate()
+            await page.say({"ToSubject": "door", "Value": 1})
+            await page.nothing_more()
+    assert seen == ["heard" if "publish" in kinds else "told"]
+
+
+@bounded
+async def test_a_notification_that_cannot_cross_is_a_dead_letter() -> None:
+    left, right = Bus(), Bus()
+    async with bridge(left, right, routes=[Route("a", "b")]), pair(left, protocol="jrep") as asker:
+        events = left.events()
+        await asker.notify("a", 1)
+        seen = await anext(events)
+        assert isinstance(seen, DeadLettered)
+        assert (seen.subject, seen.code) == ("a", Code.UNIMPLEMENTED)
+        assert "not bridged: " in seen.reason
+        assert (left.stats().failed, left.stats().dropped) == (0, 1)
+
+
+# -- circles -------------------------------------------------------------------------------------------------------------
+
+
+@bounded
+async def test_a_ring_of_three_delivers_each_publication_once_and_refuses_a_request_that_nobody_handles() -> None:
+    buses = [Bus(), Bus(), Bus()]
+    seen: dict[int, list[Any]] = {0: [], 1: [], 2: []}
+    async with AsyncExitStack() as stack:
+        for number, (one, two) in enumerate(zip(buses, buses[1:] + buses[:1], strict=True)):
+            routes = [Route("x.>", "x.{rest}"), Route("x.>", "x.{rest}", reverse=True)]
+            await stack.enter_async_context(bridge(one, two, routes=routes))
+
+            hear(one, seen[number])
+        clients = [await stack.enter_async_context(pair(bus)) for bus in buses]
+        for client in clients:
+            for number in range(20):
+                await client.publish("x.y", number)
+        await eventually(lambda: all(len(got) >= 60 for got in seen.values()))
+        with pytest.raises(NoHandler, match="lead back"):
+            await clients[0].request("x.nobody")
+        assert [len(got) for got in seen.values()] == [60, 60, 60]
+
+
+@bounded
+async def test_a_double_bridge_delivers_once_but_two_targets_are_two_publications() -> None:
+    left, right = Bus(), Bus()
+    same = [Route("a", "b")]
+    async with bridge(left, right, routes=same), bridge(left, right, routes=[*same, Route("a", "c")]):
+        async with pair(left) as client, right.subscribe(">") as there:
+            for number in range(10):
+                await client.publish("a", number)
+                await left.publish("a", number)
+            seen = [(message.subject, message.body) for message in [await anext(there) for _ in range(40)]]
+            await right.publish("end", None)
+            assert (await anext(there)).subject == "end"
+    assert sorted(seen) == sorted([(name, number) for name in "bc" for number in range(10)] * 2)
+
+
+@bounded
+async def test_a_ring_over_the_wire_ends_at_the_hops() -> None:
+    buses = [Bus() for _ in range(3)]
+    gates = [Bus() for _ in range(3)]  # the other half of each bridge: it dials the next bus
+    async with AsyncExitStack() as stack:
+        for bus, gate, following in zip(buses, gates, buses[1:] + buses[:1], strict=True):
+            await stack.enter_async_context(pair(following, client=gate))
+            await stack.enter_async_context(bridge(bus, gate, routes=[Route("x", "x")]))
+        client = await stack.enter_async_context(pair(buses[0]))
+        with pytest.raises(RequestError, match=r"lead back|Limits\.hops"):
+            await client.request("x")
+        async with buses[0].subscribe("x") as heard:
+            await client.publish("x", 1)
+            assert (await anext(heard)).body == 1
+            await buses[0].publish("x", 2)
+            assert (await anext(heard)).body == 2
+
+
+# -- declaring -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_route_that_cannot_be_is_refused_when_it_is_declared() -> None:
+    with pytest.raises(ValueError, match=r"\{id\} is not in the source 'door\.\*', which has \{1\}, \{rest\}"):
+        Route("door.*", "door.{id}")
+    with pytest.raises(ValueError, match="'reqest'; one or more of request"):
+        Route("door", "door", {"reqest"})
+    with pytest.raises(TypeError, match="converter|function"):
+        Route("door", "door", request="upper")  # type: ignore[arg-type]
+    with pytest.raises(LocalProtocolError):
+        Route("door..x", "door")
+    with pytest.raises(LocalProtocolError, match="pattern"):
+        Route("door.*", "door.*")
+    with pytest.raises(ReservedSubject):
+        Route("door", "_polybus.hello")
+    with pytest.raises(ReservedSubject):
+        Route("door", "door", headers=["ReplyTo"])
+    for kinds, given in (({"tunnel"}, "request"), ({"publish", "tunnel"}, "reply"), ({"stream", "channel"}, "headers")):
+        options: dict[str, Any] = {given: ["x-user"] if given == "headers" else lambda body, message: body}
+        with pytest.raises(ValueError, match=f"{given}= for .*, of which none has any use for it"):
+            Route("door", "door", kinds, **options)
+    with pytest.raises(TypeError, match="several names"):
+        Route("door", "door", headers="x-user")
+    bus = Bus()
+    with pytest.raises(ValueError, match="the same one"):
+        bridge(bus, bus, routes=[])
+    with pytest.raises(TypeError, match="no Route"):
+        bridge(Bus(), Bus(), routes=["door"])  # type: ignore[list-item]
+    with pytest.raises(ValueError, match="none at all"):
+        bridge(Bus(), Bus(), routes=[])
+    several: list[Any] = [Route("door", "door"), None, 5]
+    for routes in several:
+        with pytest.raises(
+            TypeError, match=r"^routes=.*: several, for example routes=\[Route\('door\.>', 'vehicle\.door\.\{rest\}'\)\]"
+        ):
+            bridge(Bus(), Bus(), routes=routes)
+    with pytest.raises(TypeError, match=r"^right='ubre\+tcp://.*': a Bus, not str; connect\(url\)"):
+        bridge(Bus(), "ubre+tcp://127.0.0.1:9000", routes=[Route("door", "door")])  # type: ignore[arg-type]
+    converters: list[Any] = ["numbered", lambda body: body, lambda body, message, more: body]
+    for converter in converters:
+        with pytest.raises(TypeError, match=r"^request=.*: a function, request\(body, message\) -> body"):
+            Route("door", "door", request=converter)
+
+
+@bounded
+async def test_a_block_subscription_that_nobody_reads_holds_back_the_route_but_not_its_requests() -> None:
+    left, right = Bus(), Bus()
+    right.handle("ask")(lambda: "answered")
+    async with (
+        left.serve("ubre+memory://holds-back") as listener,
+        bridge(left, right, routes=[Route(">", "{rest}")]),
+        connect(listener.url) as client,
+        right.subscribe("slow", queue=1, when_full="block") as slow,
+        right.subscribe("other") as other,
+    ):
+        await client.publish("slow", 1)
+        await client.publish("slow", 2)
+        await client.publish("other", 3)
+        assert await client.request("ask") == "answered"
+        assert len(other) == 0
+        assert (await anext(slow)).body == 1
+        assert (await anext(other)).body == 3
+        assert (await anext(slow)).body == 2
+
+
+@pytest.mark.parametrize(
+    ("source", "target", "subject", "expected"),
+    [
+        ("door.>", "vehicle.door.{rest}", "door.left.open", "vehicle.door.left.open"),
+        ("a.*.b.*", "{2}.{1}", "a.x.b.y", "y.x"),
+        ("user.{id}.{verb}", "users.{verb}.{id}", "user.7.get", "users.get.7"),
+        ("news.*", "n.{rest}", "news.today", "n.today"),
+        ("user.{id}", "u.{rest}", "user.7", "u.7"),
+        ("door", 7, "door", 7),
+        (7, "door", 7, "door"),
+        ("//v/door/1/*", "door.{1}", "//V/door/1/open", "door.open"),
+        ("door.>", "//v/door/1/{rest}", "door.a.b", "//v/door/1/a/b"),
+    ],
+)
+def test_names_are_rewritten(source: Any, target: Any, subject: Any, expected: Any) -> None:
+    assert Route(source, target).rewritten(subject) == expected
+
+
+@bounded
+async def test_what_the_far_side_cannot_carry_is_refused_when_the_bridge_is_entered() -> None:
+    server, left, right = Bus(), Bus(), Bus()
+    async with pair(server, protocol="ubre", client=right):
+        with pytest.raises(Unsupported, match="ubre has no numbers"):
+            async with bridge(left, right, routes=[Route("door", 7)]):
+                pass
+        assert not left.ready
+
+
+@bounded
+async def test_a_body_that_the_far_side_cannot_carry_is_a_bad_request_that_says_so() -> None:
+    def weird(body: Any, message: Message) -> Any:
+        return object()
+
+    async with bridged(Route("door", "vehicle.door.open", request=weird), server=house()) as ground:
+        with pytest.raises(BadRequest, match="other side of the bridge cannot carry this"):
+            await ground.asker.request("door")
+
+
+@bounded
+async def test_leaving_a_bridge_closes_its_routes_and_leaves_the_buses_to_others() -> None:
+    left, right = Bus(limits=Limits()), house()
+    async with left, right, pair(left) as asker:
+        async with bridge(left, right, routes=[DOOR]):
+            assert await asker.request("door.open", 1) == {"opened": 1}
+        with pytest.raises(NoHandler):
+            await asker.request("door.open", 1)
+        assert right.ready

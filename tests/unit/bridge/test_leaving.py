@@ -1,0 +1,352 @@
+"""Bridges in a row, and how a bridge ends: what is under way comes to its end, and nothing crosses any more."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Any
+
+import anyio
+import pytest
+
+from polybus import (
+    Backoff,
+    Bus,
+    Channel,
+    ConnectFailed,
+    Disconnected,
+    Limits,
+    LocalProtocolError,
+    NoHandler,
+    RequestError,
+    Route,
+    Unavailable,
+    bridge,
+    connect,
+)
+from polybus._bridge import bridge as joining
+from polybus.events import DeadLettered, LinkDown
+from polybus.testing import pair
+from tests.support import bounded, eventually
+
+pytestmark = pytest.mark.anyio
+LASTING = {"stream", "channel"}
+EVERYTHING = [Route("{name}", "{name}", {"request", "publish", *LASTING}), Route("site.{id}", "site.{id}", {"tunnel"})]
+
+
+class Far:
+    """A bus that answers in every way, slowly where it is told so."""
+
+    def __init__(self) -> None:
+        self.bus = Bus()
+        self.inner = Bus()
+        self.go = anyio.Event()
+        self.bus.handle_tunnels("site.{id}", self.inner, protocol="jrep")
+
+        @self.bus.handle("slow")
+        async def slow(body: int) -> int:
+            await self.go.wait()
+            return body + 1
+
+        @self.bus.handle("count")
+        async def count(body: int) -> AsyncIterator[int]:
+            for number in range(body):
+                yield number
+            await self.go.wait()
+
+        @self.bus.handle("double")
+        async def double(ch: Channel[int, int]) -> None:
+            async for number in ch:
+                await ch.send(2 * number)
+
+        @self.inner.handle("echo")
+        async def echo(body: Any) -> Any:
+            return body
+
+
+@asynccontextmanager
+async def joined(far: Far, *, bridges: int = 1, routes: list[Route] = EVERYTHING) -> AsyncIterator[tuple[Bus, AsyncExitStack]]:
+    """A client in front of so many bridges in a row, with a server behind; and what leaves the bridges."""
+    buses = [Bus() for _ in range(bridges + 1)]
+    if not bridges:
+        async with pair(far.bus, protocol="uprotocol") as asker, AsyncExitStack() as stack:
+            yield asker, stack
+        return
+    async with pair(far.bus, protocol="uprotocol", client=buses[-1]), buses[0]:
+        async with AsyncExitStack() as stack:
+            for near, next_one in zip(buses, buses[1:], strict=False):
+                await stack.enter_async_context(bridge(near, next_one, routes=routes))
+            async with pair(buses[0]) as asker:
+                yield asker, stack
+
+
+# -- in a row ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("bridges", [1, 2, 3])
+@bounded
+async def test_streams_channels_and_tunnels_cross_as_many_bridges_as_requests_and_publications(bridges: int) -> None:
+    far = Far()
+    far.go.set()
+    async with joined(far, bridges=bridges) as (asker, _), far.bus.subscribe("news") as news:
+        assert await asker.request("slow", 1) == 2
+        async with asker.stream("count", 100) as numbers:
+            assert [number async for number in numbers] == list(range(100))
+        async with asker.channel("double") as doubled:
+            for number in range(100):
+                await doubled.send(number)
+                assert await anext(doubled) == 2 * number
+        async with connect(asker.tunnel("site.7"), protocol="jrep") as within:
+            assert [await within.request("echo", number) for number in range(100)] == list(range(100))
+        await asker.publish("news", "far")
+        assert (await anext(news)).body == "far"
+
+
+@bounded
+async def test_bodies_of_streams_are_converted_by_each_bridge_that_they_cross() -> None:
+    def more(body: int, _: Any) -> int:
+        return body + 1
+
+    far = Far()
+    far.go.set()
+    async with joined(far, bridges=2, routes=[Route("count", "count", {"stream"}, request=more, reply=more)]) as (asker, _):
+        async with asker.stream("count", 1) as numbers:
+            assert [number async for number in numbers] == [2, 3, 4]
+
+
+@bounded
+async def test_what_lasts_ends_at_the_hops_also_in_a_ring_of_one_process() -> None:
+    buses = [Bus(), Bus(), Bus()]
+    async with AsyncExitStack() as stack:
+        for one, two in zip(buses, buses[1:] + buses[:1], strict=True):
+            routes = [Route("x", "x", LASTING | {"tunnel"})]
+            await stack.enter_async_context(bridge(one, two, routes=routes))
+        asker = await stack.enter_async_context(pair(buses[0]))
+        with pytest.raises(RequestError, match=r"has come through 8 bridges and tunnels: the limit is 8 \(Limits\.hops\)"):
+            async with asker.stream("x") as items:
+                await anext(items)
+        with pytest.raises(ConnectFailed, match=r"the limit is 8 \(Limits\.hops\)"):
+            async with connect(asker.tunnel("x"), protocol="csb"):
+                pass
+        await eventually(lambda: not any(peer.channels or peer.calls for bus in (asker, *buses) for peer in bus.peers))
+
+
+@bounded
+async def test_a_request_that_a_wire_brings_back_is_refused_where_it_comes_back() -> None:
+    ring, gate = Bus(), Bus()
+    async with pair(ring, client=gate), bridge(ring, gate, routes=[Route("x", "x")]), pair(ring) as asker:
+        with pytest.raises(NoHandler, match="lead back"):
+            await asker.request("x")
+
+
+# -- ends ----------------------------------------------------------------------------------------------------------------
+
+
+@bounded
+async def test_leaving_a_bridge_waits_for_what_was_asked_and_published_and_takes_nothing_new() -> None:
+    far, heard = Far(), []
+
+    @far.bus.on("news")
+    async def on_news(body: int) -> None:
+        heard.append(body)
+
+    async def held(body: Any, _: Any) -> Any:
+        await far.go.wait()
+        return body
+
+    routes = [Route("slow", "slow"), Route("news", "news", {"publish"}, request=held)]
+    async with joined(far, routes=routes) as (asker, stack):
+        reply = asker.request("slow", 1)
+        for number in range(20):
+            await asker.publish("news", number)
+        await eventually(lambda: far.bus.stats().running == 1)
+        async with anyio.create_task_group() as group:
+            group.start_soon(stack.aclose)
+            while True:  # until the bridge is being left
+                try:
+                    await asker.request("slow", 1, timeout=0.05)
+                except NoHandler:
+                    break
+                except TimeoutError:
+                    continue
+            assert not reply.done()
+            far.go.set()
+            assert await reply == 2
+        await eventually(lambda: heard == list(range(20)))
+
+
+@bounded
+async def test_streams_that_have_no_end_and_tunnels_are_ended_when_their_bridge_is_left(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(joining, "DRAIN", 0.1)
+    far = Far()
+    async with joined(far, bridges=2) as (asker, stack):
+        async with asker.stream("count", 1) as numbers:
+            assert await anext(numbers) == 0
+            async with connect(asker.tunnel("site.7"), protocol="jrep", backoff=Backoff(attempts=1)) as within:
+                assert await within.request("echo", 1) == 1
+                events = within.events()
+                await stack.aclose()
+                with pytest.raises(Unavailable, match="the bridge is leaving"):
+                    await anext(numbers)
+                while not isinstance(down := await anext(events), LinkDown):
+                    pass
+                assert (down.code, down.reason) == (1001, "the bridge is leaving: try again later")
+        await eventually(lambda: not far.inner.peers and far.bus.stats().running == 0)
+        assert not any(peer.channels for peer in (*asker.peers, *far.bus.peers))
+
+
+@pytest.mark.parametrize("bridges", [0, 2])
+@bounded
+async def test_whoever_opens_a_tunnel_and_is_cancelled_at_any_step_leaves_nothing(bridges: int) -> None:
+    far = Far()
+    async with joined(far, bridges=bridges) as (asker, _):
+
+        async def visit() -> None:
+            async with connect(asker.tunnel("site.7"), protocol="jrep") as within:
+                for number in range(3):
+                    assert await within.request("echo", number) == number
+
+        for steps in range(0, 40, 2):
+            async with anyio.create_task_group() as group:
+                group.start_soon(visit)
+                for _ in range(steps):
+                    await anyio.lowlevel.checkpoint()
+                group.cancel_scope.cancel()
+        await visit()
+        everybody = [*asker.peers, *far.bus.peers, *far.inner.peers]
+        await eventually(lambda: not far.inner.peers and not any(peer.channels or peer.calls for peer in everybody))
+        assert asker.stats().links == far.bus.stats().links == 1
+
+
+@bounded
+async def test_a_request_that_takes_longer_than_leaving_may_is_unavailable(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(joining, "DRAIN", 0.05)
+    far = Far()
+    async with joined(far) as (asker, stack):
+        reply = asker.request("slow", 1)
+        await eventually(lambda: far.bus.stats().running == 1)
+        await stack.aclose()
+        with pytest.raises(Unavailable, match="the bridge is leaving"):
+            await reply
+        await eventually(lambda: far.bus.stats().running == 0)
+
+
+@pytest.mark.parametrize("how", ["aclose", "drain"])
+@bounded
+async def test_a_bridge_is_left_after_its_bus_has_ended_by_itself(how: str) -> None:
+    far = Far()
+    left, right = Bus(limits=Limits(running=2)), Bus()
+    both = bridge(left, right, routes=EVERYTHING)
+    async with pair(far.bus, client=right), AsyncExitStack() as stack:
+        await stack.enter_async_context(both)
+        async with pair(left) as asker:
+            replies = [asker.request("slow", number) for number in range(5)]
+            async with asker.stream("count", 1):
+                await eventually(lambda: left.stats().waiting >= 3)
+                await (left.aclose() if how == "aclose" else left.drain(0.05))
+                for reply in replies:
+                    with pytest.raises((Disconnected, Unavailable)):
+                        await reply
+        await stack.aclose()
+    assert not any(passage.calls for passage in both._passages)
+
+
+@bounded
+async def test_whoever_goes_while_requests_and_streams_wait_for_their_turn_leaves_nothing_to_wait_for() -> None:
+    far = Far()
+    left, right = Bus(limits=Limits(running=2)), Bus()
+    both = bridge(left, right, routes=EVERYTHING)
+    async with pair(far.bus, client=right), left, AsyncExitStack() as stack:
+        await stack.enter_async_context(both)
+        async with pair(left) as asker, AsyncExitStack() as streams:
+            replies = [asker.request("slow", number) for number in range(5)]
+            for _ in range(5):
+                await streams.enter_async_context(asker.stream("count", 1))
+            await eventually(lambda: left.stats().waiting == 8)
+            await asker.aclose()
+            for reply in replies:
+                with pytest.raises(Disconnected):
+                    await reply
+        await eventually(lambda: far.bus.stats().running == 0)
+        await eventually(lambda: not any(passage.calls for passage in both._passages))
+
+
+@bounded
+async def test_leaving_can_be_cut_short(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(joining, "DRAIN", 3600.0)
+    far, left, right = Far(), Bus(), Bus()
+    both = bridge(left, right, routes=EVERYTHING)
+    async with pair(far.bus, client=right), left, AsyncExitStack() as stack:
+        await stack.enter_async_context(both)
+        async with pair(left) as asker, anyio.create_task_group() as group:
+            reply = asker.request("slow", 1)
+            await eventually(lambda: far.bus.stats().running == 1)
+            group.start_soon(stack.aclose)
+            await anyio.wait_all_tasks_blocked()
+            assert not reply.done()
+            both._hurry()
+            with pytest.raises(Unavailable, match="the bridge is leaving"):
+                await reply
+
+
+@bounded
+async def test_a_bridge_that_is_left_by_an_error_cuts_what_is_under_way_at_once() -> None:
+    far = Far()
+    async with joined(far) as (asker, stack):
+        reply = asker.request("slow", 1)
+        await eventually(lambda: far.bus.stats().running == 1)
+        error = LookupError("of the program")
+        await stack.__aexit__(LookupError, error, None)
+        with pytest.raises(Unavailable, match="the bridge is leaving"):
+            await reply
+
+
+@bounded
+async def test_a_bridge_may_be_entered_again_but_not_twice_at_a_time() -> None:
+    left, right = Bus(), Bus()
+
+    @right.handle("there")
+    async def there() -> str:
+        return "yes"
+
+    both = bridge(left, right, routes=[Route("here", "there")])
+    async with left, pair(left) as asker:
+        for _ in range(2):
+            async with both:
+                assert await asker.request("here") == "yes"
+                with pytest.raises(LocalProtocolError, match="is entered already"):
+                    await both.__aenter__()
+                assert await asker.request("here") == "yes"
+        with pytest.raises(NoHandler):
+            await asker.request("here")
+
+
+@bounded
+async def test_publications_for_a_far_side_that_is_gone_are_counted_and_told_to_the_log_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    left, right, far = Bus(), Bus(), Bus()
+    async with AsyncExitStack() as stack:
+        await stack.enter_async_context(right)
+        await stack.enter_async_context(left)
+        await stack.enter_async_context(bridge(left, right, routes=[Route("news.*", "news.{1}")]))
+        asker = await stack.enter_async_context(pair(left))
+        there = AsyncExitStack()
+        await there.enter_async_context(pair(far, client=right, reconnect=False))
+        await far.peers[0].aclose("gone for good")
+        await eventually(lambda: not right.peers)
+        with pytest.raises(Disconnected):
+            right.publish_nowait("news.x", 1)
+        caplog.clear()
+        events = left.events()
+        with caplog.at_level(logging.WARNING):
+            for number in range(10):
+                await asker.publish("news.x", number)
+            seen = [await anext(events) for _ in range(10)]
+        assert all(isinstance(event, DeadLettered) and "gone for good" in event.reason for event in seen)
+        assert [record.exc_info for record in caplog.records] == [None]
+        assert (left.stats().failed, left.stats().dropped) == (0, 10)
+        await there.aclose()

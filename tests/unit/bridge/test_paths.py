@@ -1,0 +1,517 @@
+"""How far messages go over bridges, tunnels and relays, and that each bus gets each publication once and in order."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
+from typing import Any
+
+import anyio
+import msgspec
+import pytest
+
+from polybus import (
+    Bus,
+    ConnectFailed,
+    Identity,
+    Limits,
+    Message,
+    NoHandler,
+    Peer,
+    QueueFull,
+    RequestError,
+    Route,
+    bridge,
+    connect,
+)
+from polybus.events import DeadLettered
+from polybus.message import Kind
+from polybus.plugins import Closed
+from polybus.testing import pair
+from tests.support import bounded, eventually
+
+pytestmark = pytest.mark.anyio
+PROTOCOLS = ("ubre", "csb", "jrep", "uprotocol")
+ALL = {"request", "publish", "stream", "channel"}
+CROSSING = [Route("x.>", "x.{rest}", ALL), Route("site.{id}", "site.{id}", {"tunnel"})]
+
+
+def answering(bus: Bus, inner: Bus | None = None) -> Bus:
+    """A bus that answers in every way."""
+
+    @bus.handle("x.echo")
+    async def echo(body: Any) -> Any:
+        return body
+
+    @bus.handle("x.count")
+    async def count(body: int) -> AsyncIterator[int]:
+        for number in range(body):
+            yield number
+
+    if inner is not None:
+        bus.handle_tunnels("site.{id}", inner, protocol="ubre")
+    return bus
+
+
+def hearing(bus: Bus) -> list[Any]:
+    """What a bus hears of the publications that cross."""
+    heard: list[Any] = []
+
+    @bus.on("x.>", inline=True, queue=10_000)
+    def hear(body: Any) -> None:
+        heard.append(body)
+
+    return heard
+
+
+@asynccontextmanager
+async def row(
+    servers: list[Bus], *, protocol: str = "ubre", ring: bool = False, between: int = 0, links: int = 1
+) -> AsyncIterator[None]:
+    """Servers, each with a bridge to the next one: its other bus has dialled that, in so many links, or is relayed to it."""
+    async with AsyncExitStack() as stack:
+        enter = stack.enter_async_context
+        for server, following in zip(servers, servers[1:] + servers[:1] if ring else servers[1:], strict=False):
+            for _ in range(links):
+                gate, end = Bus(limits=server.limits), following
+                for _ in range(between):
+                    relay = Bus()
+                    relay.relay("x.>")
+                    await enter(pair(relay, protocol=protocol, client=end))
+                    end = relay
+                await enter(pair(end, protocol=protocol, client=gate))
+                await enter(bridge(server, gate, routes=CROSSING))
+        yield
+
+
+# -- how far -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+@pytest.mark.parametrize("count", [2, 3, 4, 5, 6])
+@bounded
+async def test_all_that_is_asked_and_told_reaches_the_end_of_a_chain_of_servers(count: int, protocol: str) -> None:
+    servers = [Bus() for _ in range(count)]
+    inner = answering(Bus())
+    answering(servers[-1], inner)
+    heard = [hearing(server) for server in servers]
+    async with row(servers, protocol=protocol), pair(servers[0], protocol=protocol) as asker:
+        assert [await asker.request("x.echo", number) for number in range(5)] == list(range(5))
+        async with asker.stream("x.count", 5) as numbers:
+            assert [number async for number in numbers] == list(range(5))
+        async with connect(asker.tunnel("site.7"), protocol="ubre") as inside:
+            assert await inside.request("x.echo", "deep") == "deep"
+        for number in range(20):
+            await asker.publish("x.news", number)
+            await servers[0].publish("x.news", 100 + number)
+        await eventually(lambda: all(len(got) >= 40 for got in heard))
+        for got in heard:
+            assert [one for one in got if one < 100] == list(range(20))
+            assert [one for one in got if one >= 100] == list(range(100, 120))
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+@bounded
+async def test_relays_between_bridges_are_no_hops(protocol: str) -> None:
+    servers = [Bus(limits=Limits(hops=2)) for _ in range(3)]
+    heard = [hearing(server) for server in servers]
+    async with row(servers, protocol=protocol, between=3), pair(servers[0], protocol=protocol) as asker:
+        for number in range(10):
+            await asker.publish("x.news", number)
+        await eventually(lambda: all(len(got) >= 10 for got in heard))
+        assert heard == [list(range(10))] * 3
+
+
+@bounded
+async def test_a_chain_of_relays_has_no_limit_at_all() -> None:
+    buses = [Bus(limits=Limits(hops=0)) for _ in range(50)]
+    heard = hearing(buses[-1])
+    async with AsyncExitStack() as stack:
+        for bus, following in zip(buses, buses[1:], strict=False):
+            bus.relay("x.>")
+            await stack.enter_async_context(pair(bus, client=following))
+        asker = await stack.enter_async_context(pair(buses[0]))
+        for number in range(5):
+            await asker.publish("x.news", number)
+        await eventually(lambda: len(heard) == 5)
+        assert heard == list(range(5))
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+@bounded
+async def test_what_a_chain_is_too_long_for_is_refused_or_counted_told_and_logged_once(
+    protocol: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.WARNING, "polybus")
+    servers = [Bus() for _ in range(10)]  # nine bridges
+    answering(servers[-1], Bus())
+    heard = [hearing(server) for server in servers]
+    limit = r"has come through 8 bridges and tunnels: the limit is 8 \(Limits\.hops\)"
+    async with row(servers, protocol=protocol), pair(servers[0], protocol=protocol) as asker:
+        for before in servers[:9]:
+            assert before.stats().dropped == 0
+        events = servers[8].events()
+        with pytest.raises(RequestError, match=limit):
+            await asker.request("x.echo", 1)
+        with pytest.raises(RequestError, match=limit):
+            async with asker.stream("x.count", 5) as numbers:
+                await anext(numbers)
+        with pytest.raises(ConnectFailed, match=r"the limit is 8 \(Limits\.hops\)"):
+            async with connect(asker.tunnel("site.7"), protocol="ubre"):
+                pass
+        for number in range(3):
+            await asker.publish("x.news", number)
+        await asker.publish("x.other", 3)
+        told = [event async for event in first_of(events, DeadLettered, 4)]
+        assert [str(event.subject) for event in told] == ["x.news"] * 3 + ["x.other"]
+        assert {event.code.name for event in told} == {"FAILED_PRECONDITION"}
+        assert all("the limit is 8 (Limits.hops)" in event.reason for event in told)
+        assert {event.message.headers for event in told} == {None}
+        assert servers[8].stats().dropped == 4
+        assert heard == [[0, 1, 2, 3]] * 9 + [[]]
+    lines = [record.getMessage() for record in caplog.records if "Limits.hops" in record.getMessage()]
+    assert [line.split("'")[1] for line in lines] == ["x.news", "x.other"]
+
+
+@bounded
+async def test_a_publication_at_the_end_of_its_way_is_not_told_as_lost_because_a_bridge_leads_back() -> None:
+    """Bridges that pass publications both ways: the last bus has one back to where the publication has come from."""
+    limits = Limits(hops=2)
+    buses = [Bus(limits=limits) for _ in range(4)]
+    heard = [hearing(bus) for bus in buses]
+    routes = [Route("x.>", "x.{rest}"), Route("x.>", "x.{rest}", reverse=True)]
+    async with AsyncExitStack() as stack:
+        for bus in buses:
+            await stack.enter_async_context(bus)
+        for left, right in zip(buses, buses[1:], strict=False):
+            await stack.enter_async_context(bridge(left, right, routes=routes))
+        await buses[1].publish("x.short", 1)  # two bridges to the last one: as far as it may
+        await eventually(lambda: [len(got) for got in heard] == [1, 1, 1, 1])
+        events = buses[2].events()
+        await buses[0].publish("x.long", 2)
+        told = [event async for event in first_of(events, DeadLettered, 1)]
+        assert [event.subject for event in told] == ["x.long"]
+    assert [got[-1] for got in heard] == [2, 2, 2, 1]
+    assert [bus.stats().dropped for bus in buses] == [0, 0, 1, 0]
+
+
+async def first_of(events: AsyncIterator[Any], kind: type[Any], count: int) -> AsyncIterator[Any]:
+    """So many events of a kind."""
+    while count:
+        event = await anext(events)
+        if isinstance(event, kind):
+            count -= 1
+            yield event
+
+
+@bounded
+async def test_tunnels_on_the_way_are_hops_of_all_that_goes_through_them() -> None:
+    """Client =tunnel=> one -bridge-> gate =tunnel=> two: three."""
+
+    async def go(hops: int) -> tuple[Bus, Bus, list[Any]]:
+        limits = Limits(hops=hops)
+        outer, one, gate, two = Bus(), Bus(limits=limits), Bus(limits=limits), Bus(limits=limits)
+        answering(two)
+        heard = hearing(two)
+        further = Bus()
+        outer.handle_tunnels("one", one, protocol="ubre")
+        outer.handle_tunnels("two", two, protocol="csb")
+        beyond = answering(Bus())
+        heard_beyond = hearing(beyond)
+        await enter(pair(beyond, client=further))
+        await enter(bridge(two, further, routes=[Route("x.far.>", "x.{rest}", ALL)]))
+        out = await enter(pair(outer))
+        await enter(connect(out.tunnel("two"), bus=gate, protocol="csb"))
+        await enter(bridge(one, gate, routes=CROSSING))
+        asker = await enter(connect(out.tunnel("one"), protocol="ubre"))
+        assert await asker.request("x.echo", 1) == 1
+        await asker.publish("x.news", "near")
+        await eventually(lambda: heard == ["near"])
+        return asker, two, heard_beyond
+
+    async with AsyncExitStack() as stack:
+        enter = stack.enter_async_context
+        asker, _, heard = await go(4)  # the bridge behind `two` is the fourth
+        assert await asker.request("x.far.echo", 1) == 1
+        async with asker.stream("x.far.count", 2) as numbers:
+            assert [number async for number in numbers] == [0, 1]
+        await asker.publish("x.far.news", "far")
+        await eventually(lambda: heard == ["far"])
+    async with AsyncExitStack() as stack:
+        enter = stack.enter_async_context
+        asker, two, heard = await go(3)
+        limit = r"'x\.far\.\w+' has come through 3 bridges and tunnels: the limit is 3 \(Limits\.hops\)"
+        with pytest.raises(RequestError, match=limit):
+            await asker.request("x.far.echo", 1)
+        with pytest.raises(RequestError, match=limit):
+            async with asker.stream("x.far.count", 2) as numbers:
+                await anext(numbers)
+        await asker.publish("x.far.news", "far")
+        await eventually(lambda: two.stats().dropped == 1)
+        assert heard == []
+
+
+# -- rings and double links ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+@pytest.mark.parametrize("links", [1, 2])
+@pytest.mark.parametrize("count", [2, 3, 4, 5])
+@bounded
+async def test_each_server_of_a_ring_gets_each_publication_once_and_in_order(count: int, links: int, protocol: str) -> None:
+    servers = [Bus() for _ in range(count)]
+    heard = [hearing(server) for server in servers]
+    async with row(servers, protocol=protocol, ring=True, links=links), AsyncExitStack() as stack:
+        clients = [await stack.enter_async_context(pair(server, protocol=protocol)) for server in servers]
+        for number in range(20):
+            for which, client in enumerate(clients):
+                await client.publish("x.news", [f"client {which}", number])
+                await servers[which].publish("x.news", [f"server {which}", number])
+        await eventually(lambda: all(len(got) >= 40 * count for got in heard))
+        await anyio.wait_all_tasks_blocked()
+        for got in heard:
+            for which in range(count):
+                for kind in ("client", "server"):
+                    assert [number for name, number in got if name == f"{kind} {which}"] == list(range(20))
+            assert len(got) == 40 * count
+        with pytest.raises(NoHandler, match="lead back"):
+            await clients[0].request("x.nobody")
+        assert [server.stats().dropped for server in servers] == [0] * count
+
+
+@bounded
+async def test_a_bus_that_relays_and_has_a_bridge_to_the_same_goal_is_heard_once_there() -> None:
+    """One publication leaves in two ways, of which each goes through other hands: it has one id on both."""
+    near, far = Bus(), Bus()
+    near.relay("x.>")
+    heard = hearing(far)
+    gate = Bus()
+    async with pair(near, client=far), pair(far, client=gate), bridge(near, gate, routes=CROSSING), pair(near) as asker:
+        for number in range(20):
+            await asker.publish("x.news", number)
+            await near.publish("x.news", 100 + number)
+            near.publish_nowait("x.news", 200 + number)
+        await eventually(lambda: len(heard) >= 60)
+        await anyio.wait_all_tasks_blocked()
+        assert len(heard) == 60
+        for first in (0, 100, 200):
+            assert [one for one in heard if first <= one < first + 100] == list(range(first, first + 20))
+
+
+@pytest.mark.parametrize("before", [False, True], ids=["links first", "bridges first"])
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+@bounded
+async def test_a_bus_whose_gateways_lead_to_the_same_goal_is_heard_once_there(protocol: str, before: bool) -> None:
+    """It has no relay and has dialled nobody: its gateways have told it that they pass on."""
+    near, far = Bus(), Bus()
+    heard = hearing(far)
+    gates = [(Bus(), Bus()) for _ in range(2)]
+    async with AsyncExitStack() as stack:
+        enter = stack.enter_async_context
+        for left, right in gates:
+            if before:
+                await enter(bridge(left, right, routes=CROSSING))
+            await enter(pair(near, protocol=protocol, client=left, reconnect=True))
+            await enter(pair(far, protocol=protocol, client=right))
+            if not before:
+                await enter(bridge(left, right, routes=CROSSING))
+        number = 0
+        for left, _ in gates:
+            await eventually(lambda: sum(bool(peer.patterns) for peer in near.peers) == 2)
+            for _ in range(10):
+                await near.publish("x.news", number)
+                near.publish_nowait("x.news", number + 1)
+                number += 2
+            await eventually(partial(_at_least, heard, number))
+            await anyio.wait_all_tasks_blocked()
+            assert heard == list(range(number))
+            seen = {peer.id for peer in near.peers}
+            (peer,) = left.peers
+            peer.link.abort(Closed(1006, "cut"), comes_back=True)
+            await eventually(partial(_another_came, near, seen))
+
+
+def _at_least(heard: list[Any], count: int) -> bool:
+    return len(heard) >= count
+
+
+def _another_came(bus: Bus, seen: set[str]) -> bool:
+    return len(bus.peers) == 2 and {peer.id for peer in bus.peers} != seen
+
+
+@bounded
+async def test_a_bus_with_a_link_and_a_bridge_to_the_same_goal_is_heard_once_there() -> None:
+    near, gate, far = Bus(), Bus(), Bus()
+    heard = hearing(far)
+    async with pair(far, client=near), pair(far, client=gate), bridge(near, gate, routes=CROSSING):
+        for number in range(20):
+            await near.publish("x.news", number)
+        await eventually(lambda: len(heard) >= 20)
+        await anyio.wait_all_tasks_blocked()
+        assert heard == list(range(20))
+
+
+# -- links that go down --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+@bounded
+async def test_what_waits_for_a_link_that_is_down_has_not_forgotten_where_it_has_been(protocol: str) -> None:
+    servers = [Bus(), Bus()]
+    heard = [hearing(server) for server in servers]
+    gates = [Bus(), Bus()]
+    async with AsyncExitStack() as stack:
+        enter = stack.enter_async_context
+        for which, (server, gate) in enumerate(zip(servers, gates, strict=True)):
+            await enter(pair(servers[1 - which], protocol=protocol, client=gate, reconnect=True))
+            await enter(bridge(server, gate, routes=CROSSING))
+        asker = await enter(pair(servers[0], protocol=protocol))
+        number = 0
+        for gate in gates:
+            (peer,) = gate.peers
+            peer.link.abort(Closed(1006, "cut"), comes_back=True)
+            for _ in range(10):
+                await asker.publish("x.news", number)
+                await servers[0].publish("x.news", number + 1)
+                number += 2
+        await eventually(lambda: all(len(got) >= number for got in heard))
+        await anyio.wait_all_tasks_blocked()
+        assert [sorted(got) for got in heard] == [list(range(number))] * 2
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+@bounded
+async def test_a_client_that_comes_back_is_known_before_it_subscribes(protocol: str) -> None:
+    """Else a server would send it the first publications as to a stranger: on CSB, without headers."""
+    known: list[bool | None] = []
+
+    def authorize(peer: Peer, verb: str, subject: str | int) -> bool:
+        if verb == "subscribe":
+            session = peer.link.session
+            assert session is not None
+            known.append(not session.capabilities.asks_before_publishing or peer.speaks_extensions)
+        return True
+
+    server, gate = Bus(authorize=authorize), Bus()
+    hearing(gate)
+    async with pair(server, protocol=protocol, client=gate, reconnect=True):
+        for times in (1, 2, 3):
+            await eventually(partial(_has, known, times))
+            (peer,) = gate.peers
+            peer.link.abort(Closed(1006, "cut"), comes_back=True)
+        await eventually(lambda: len(known) == 4)
+    assert known == [True] * 4
+
+
+def _has(known: list[Any], count: int) -> bool:
+    return len(known) == count
+
+
+@bounded
+async def test_nothing_overtakes_what_waits_for_room_on_one_of_two_ways() -> None:
+    far, near = Bus(), Bus(limits=Limits(outbox=1))
+    heard = hearing(far)
+    async with pair(far, client=near), pair(far, client=near):
+        slow, _ = (peer.link for peer in near.peers)
+        slow.pause_writing()
+
+        async def say(first: int) -> None:
+            for number in range(first, first + 5):
+                await near.publish("x.news", number)
+
+        async with anyio.create_task_group() as group:
+            for first in (0, 100, 200):
+                group.start_soon(say, first)
+            await anyio.wait_all_tasks_blocked()
+            with pytest.raises(QueueFull):
+                near.publish_nowait("x.news", 300)  # the others get it
+            slow.resume_writing()
+        await eventually(lambda: len(heard) >= 16)
+        await anyio.wait_all_tasks_blocked()
+        assert sorted(heard) == [*range(5), *range(100, 105), *range(200, 205), 300]
+        for first in (0, 100, 200):
+            assert [one for one in heard if first <= one < first + 100 and one != 300] == list(range(first, first + 5))
+        assert far.stats().dropped == 0
+
+
+@bounded
+async def test_who_waits_for_the_turn_of_a_publication_gives_up_at_its_deadline() -> None:
+    far, near = Bus(), Bus(limits=Limits(outbox=1))
+    heard = hearing(far)
+    async with pair(far, client=near), pair(far, client=near):
+        slow, _ = (peer.link for peer in near.peers)
+        slow.pause_writing()
+        await near.publish("x.news", 0)  # fills the outbox
+        async with anyio.create_task_group() as group:
+            group.start_soon(near.publish, "x.news", 1)
+            await anyio.wait_all_tasks_blocked()
+            with pytest.raises(QueueFull, match="an earlier publication still waits"):
+                await near.publish("x.news", 2, timeout=0.01)
+            group.start_soon(near.publish, "x.news", 3)
+            await anyio.wait_all_tasks_blocked()
+            slow.resume_writing()
+        await eventually(lambda: len(heard) >= 3)
+        assert heard == [0, 1, 3]
+
+
+# -- order, and who may say something of it ------------------------------------------------------------------------------
+
+
+@bounded
+async def test_a_copy_that_comes_after_a_later_publication_of_its_stream_is_dropped_and_counted() -> None:
+    bus = Bus()
+    heard = hearing(bus)
+    async with pair(bus) as fast, pair(bus) as slow:
+        for number in (1, 2, 4):
+            say(fast, "x.news", f"id{number}.1.origin-1.{number},fast", number)
+        await eventually(lambda: heard == [1, 2, 4])
+        for number in (1, 2, 3, 4, 5):  # 3 was lost on the fast way
+            say(slow, "x.news", f"id{number}.1.origin-1.{number},slow", number)
+        say(slow, "x.other", "id6.1.origin-2.3,slow", 6)  # another stream
+        await eventually(lambda: len(heard) >= 5)
+        assert heard == [1, 2, 4, 5, 6]
+        assert bus.stats().dropped == 1
+
+
+@bounded
+async def test_who_has_another_identity_cannot_hold_back_what_others_pass_on() -> None:
+    """A stranger who may publish to the very subject, and knows all of the header but what has not been said yet."""
+    first, second = Bus(authenticate=lambda handshake: "asked"), Bus()
+    first.relay("x.>")
+    heard = [hearing(first), hearing(second)]
+    async with (
+        pair(first, client=second, identity="second"),
+        pair(first, identity="gateway") as honest,
+        pair(first, identity="gateway") as other_way,
+        pair(first, identity=Identity("stranger", key="7")) as forger,
+        second.subscribe("x.>") as beyond,
+    ):
+        await eventually(lambda: len(first.peers) == 4)
+        say(honest, "x.news", "id1.1.origin-1.1,gate", 1)
+        name = (await seen_by(second, beyond)).rpartition(".")[0].rpartition(".")[2]
+        for claimed in ("origin-1", name, f"{name}~", "origin-1~gateway"):
+            say(forger, "x.news", f"forged{claimed}.1.{claimed}.999999,gate", f"forged {claimed}")
+        await eventually(lambda: len(heard[1]) == 5)
+        for number in (2, 3):
+            say(honest, "x.news", f"id{number}.1.origin-1.{number},gate", number)
+            say(other_way, "x.news", f"id{number}.1.origin-1.{number},other", number)
+        await eventually(lambda: len(heard[1]) >= 7)
+        for got in heard:
+            assert [one for one in got if isinstance(one, int)] == [1, 2, 3]
+        say(other_way, "x.news", "late.1.origin-1.2,other", 2)  # of the same identity: late is late
+        await eventually(lambda: first.stats().dropped == 1)
+
+
+def say(client: Bus, subject: str, via: str, body: Any) -> None:
+    """Publish with a header of one's own choice."""
+    (peer,) = client.peers
+    raw = msgspec.json.encode(body)
+    peer.link.write(Message(Kind.PUBLISH, subject, None, raw, headers={"polybus-via": via}), peer)
+
+
+async def seen_by(bus: Bus, subscription: Any) -> str:
+    """The head of the header with which the next publication has come to a bus."""
+    message = await anext(subscription)
+    return str(message.shared["polybus-via"].decode().partition(",")[0])

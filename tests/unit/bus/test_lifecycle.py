@@ -1,0 +1,1157 @@
+"""Entering, leaving, draining and closing a bus."""
+
+import asyncio
+import contextvars
+import functools
+import gc
+import threading
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import anyio
+import anyio.from_thread
+import anyio.to_thread
+import pytest
+
+from polybus import Bus, BusError, Channel, Context, Disconnected, Limits, LocalProtocolError, Peer, Unavailable, connect
+from polybus.testing import pair
+from tests.loops import every_loop  # noqa: F401
+from tests.support import BOUND, bounded, eventually
+
+pytestmark = pytest.mark.anyio
+QUICK = Limits(close_timeout=0.1)
+
+
+def answering() -> Bus:
+    """A bus that echoes, and has an endless handler."""
+    bus = Bus()
+
+    @bus.handle("echo")
+    async def echo(body: Any) -> Any:
+        return body
+
+    @bus.handle("endless")
+    async def endless() -> None:
+        await anyio.sleep_forever()
+
+    return bus
+
+
+def everything_ended(bus: Bus) -> bool:
+    stats = bus.stats()
+    return (stats.links, stats.peers, stats.pending, stats.running, stats.waiting, stats.queued) == (0,) * 6
+
+
+def loop_tasks() -> int:
+    """Tasks of the running event loop besides this one."""
+    try:
+        return len(asyncio.all_tasks()) - 1
+    except RuntimeError:
+        import trio
+
+        return trio.lowlevel.current_statistics().tasks_living
+
+
+def open_files() -> int:
+    """File descriptors of this process; 0 where the system does not list them."""
+    folder = Path("/proc/self/fd")
+    return len(list(folder.iterdir())) if folder.exists() else 0
+
+
+# -- entering and leaving ------------------------------------------------------------------------------------------------
+
+
+@bounded
+async def test_a_bus_that_is_not_entered_says_what_to_do() -> None:
+    bus = Bus()
+    with pytest.raises(LocalProtocolError, match="async with bus"):
+        await bus.request("x")
+    with pytest.raises(LocalProtocolError, match="async with bus"):
+        bus.publish_nowait("x")
+    with pytest.raises(LocalProtocolError, match="async with bus"):
+        await bus.wait_closed()
+    with pytest.raises(LocalProtocolError, match="async with bus"):
+        await bus.publish("x")
+    with pytest.raises(LocalProtocolError, match="async with bus"):
+        async with bus.subscribe("x"):
+            pass
+    assert everything_ended(bus)
+
+
+@bounded
+async def test_entering_is_counted_and_the_last_one_out_ends_it() -> None:
+    bus = answering()
+    async with bus:
+        async with bus, bus:
+            pass
+        assert await bus.request("echo", 1) == 1
+    with pytest.raises(LocalProtocolError):
+        _ = bus.request("echo")
+
+
+@bounded
+async def test_a_bus_may_be_entered_again_and_its_handlers_stay() -> None:
+    bus, heard = answering(), []
+
+    @bus.on("news")
+    async def on_news(body: Any) -> None:
+        heard.append(body)
+
+    for round_ in range(3):
+        async with pair(bus) as client:
+            await client.publish("news", round_)
+            assert await client.request("echo", round_) == round_
+    assert heard == [0, 1, 2]
+
+
+@pytest.mark.native
+def test_a_bus_may_be_entered_again_on_another_loop_and_another_backend() -> None:
+    bus, client = answering(), Bus()
+
+    async def main() -> None:
+        async with pair(bus, client=client), client.subscribe("news") as news:
+            assert await client.request("echo", "x") == "x"
+            await bus.publish("news", 1)
+            assert (await anext(news)).body == 1
+
+    for backend in ("asyncio", "trio", "asyncio"):
+        anyio.run(main, backend=backend)
+
+
+@bounded
+async def test_what_the_body_raises_comes_out_unchanged_and_alone() -> None:
+    class Mine(Exception):
+        pass
+
+    for error in (Mine("a"), LocalProtocolError("b"), StopAsyncIteration("c"), KeyError("d")):
+        with pytest.raises(type(error)) as caught:
+            async with answering() as bus:
+                _ = bus.request("endless")
+                raise error
+        assert caught.value is error
+        with pytest.raises(type(error)) as caught:
+            async with pair(answering()) as client:
+                _ = client.request("endless")
+                raise error
+        assert caught.value is error
+
+
+@bounded
+async def test_the_errors_of_a_task_group_inside_come_out_as_the_task_group_raised_them() -> None:
+    with pytest.raises(ExceptionGroup) as caught:
+        async with pair(answering()), anyio.create_task_group():
+            raise ValueError("mine")
+    assert [type(error) for error in caught.value.exceptions] == [ValueError]
+
+
+@bounded
+async def test_leaving_by_an_error_does_not_wait_for_handlers() -> None:
+    bus = answering()
+    with pytest.raises(KeyError):
+        async with pair(bus) as client:
+            _ = client.request("endless")
+            await eventually(lambda: bus.stats().running == 1)
+            raise KeyError
+    assert everything_ended(bus)
+
+
+@bounded
+async def test_a_cancellation_goes_through_the_block() -> None:
+    bus = answering()
+    with anyio.move_on_after(0.02) as scope:
+        async with pair(bus) as client:
+            await client.request("endless")
+    assert scope.cancelled_caught
+    assert everything_ended(bus)
+
+
+@bounded
+async def test_entering_that_is_cancelled_leaves_the_bus_as_it_was() -> None:
+    bus = answering()
+    for turns in range(6):
+        async with anyio.create_task_group() as group:
+
+            async def enter() -> None:
+                async with bus:
+                    await anyio.sleep_forever()
+
+            group.start_soon(enter)
+            for _ in range(turns):
+                await anyio.lowlevel.checkpoint()
+            group.cancel_scope.cancel()
+        with pytest.raises(LocalProtocolError):
+            _ = bus.request("echo")
+        async with bus:
+            assert await bus.request("echo", turns) == turns
+
+
+@pytest.mark.native
+@bounded
+async def test_two_tasks_may_enter_at_the_same_time() -> None:
+    bus, server = answering(), answering()
+    async with server.serve("ubre+tcp://127.0.0.1:0") as listener, anyio.create_task_group() as group:
+        entered: list[Any] = []
+
+        async def link() -> None:
+            async with connect(listener.url, bus=bus):
+                assert await bus.request("echo", 1) == 1
+                assert await bus.peers[0].request("echo", 2) == 2
+                entered.append(1)
+                await eventually(lambda: len(entered) == 3)
+
+        for _ in range(3):
+            group.start_soon(link)
+
+
+@bounded
+async def test_entering_while_another_task_leaves_gives_a_running_bus() -> None:
+    bus = answering()
+    go = anyio.Event()
+
+    async def leave() -> None:
+        async with pair(bus):
+            await go.wait()
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(leave)
+        await eventually(lambda: bus.peers)
+        go.set()
+        await eventually(lambda: not bus.ready)
+        async with bus:
+            assert bus.ready
+            assert await bus.request("echo", 1) == 1
+        with pytest.raises(LocalProtocolError):
+            _ = bus.request("echo")
+
+
+async def test_on_asyncio_a_bus_may_be_entered_in_one_task_and_left_in_another(anyio_backend_name: str) -> None:
+    if anyio_backend_name != "asyncio":
+        pytest.skip("trio's nurseries belong to one task")
+    bus = answering()
+    manager = pair(bus)
+
+    async def enter() -> Bus:
+        return await manager.__aenter__()
+
+    async def use(client: Bus) -> Any:
+        return await client.request("echo", 1)
+
+    async def leave() -> None:
+        await manager.__aexit__(None, None, None)
+
+    async with asyncio.timeout(BOUND):
+        client = await asyncio.create_task(enter())
+        assert await asyncio.create_task(use(client)) == 1
+        await asyncio.create_task(leave())
+    assert everything_ended(bus)
+
+
+@pytest.fixture
+async def client() -> AsyncIterator[Bus]:
+    async with pair(answering()) as client:
+        yield client
+
+
+async def test_an_anyio_fixture_may_yield_a_client(client: Bus) -> None:
+    assert await client.request("echo", 1) == 1
+
+
+# -- what is left --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.native
+@bounded
+async def test_after_leaving_nothing_is_left(tmp_path: Path) -> None:
+    bus = answering()
+
+    @bus.handle("lines")
+    async def lines() -> AsyncIterator[int]:
+        number = 0
+        while True:
+            yield number
+            number += 1
+
+    async def work(url: str) -> None:
+        async with bus.serve(url) as listener, connect(listener.url) as client:
+            replies = [client.request("endless") for _ in range(3)]
+            async with client.subscribe("news.>") as news, client.stream("lines") as items:
+                await anext(items)
+                await bus.publish("news.today", 1)
+                await anext(news)
+            for reply in replies:
+                reply.cancel()
+
+    urls = ("ubre+memory://left", "ubre+tcp://127.0.0.1:0", f"ubre+unix://{tmp_path}/s", "ubre+ws://127.0.0.1:0/bus")
+    await work(urls[1])  # what is made once stays
+    gc.collect()
+    tasks, files = loop_tasks(), open_files()
+    for url in urls:
+        await work(url)
+        assert everything_ended(bus)
+        await eventually(lambda: loop_tasks() <= tasks)  # what an earlier test left may have ended
+        await eventually(lambda: open_files() <= files)
+    gc.collect()
+
+
+@pytest.mark.native
+@bounded
+async def test_two_loops_in_two_threads_do_not_meet() -> None:
+    async def elsewhere() -> str:
+        bus = Bus()
+
+        @bus.handle("where")
+        async def where() -> str:
+            return threading.current_thread().name
+
+        async with bus.serve("ubre+memory://same-name"), connect("ubre+memory://same-name") as client:
+            inside.set()
+            await anyio.to_thread.run_sync(outside.wait)
+            return str(await client.request("where"))
+
+    inside, outside = threading.Event(), threading.Event()
+    async with anyio.create_task_group() as group:
+        names: list[str] = []
+
+        async def run() -> None:
+            names.append(await anyio.to_thread.run_sync(lambda: anyio.run(elsewhere)))
+
+        group.start_soon(run)
+        await anyio.to_thread.run_sync(inside.wait)
+        bus = Bus()
+
+        @bus.handle("where")
+        async def where() -> str:
+            return "here"
+
+        async with bus.serve("ubre+memory://same-name"), connect("ubre+memory://same-name") as client:
+            assert await client.request("where") == "here"
+            outside.set()
+            await eventually(lambda: names)
+    assert names != ["here"]
+
+
+# -- draining and closing ------------------------------------------------------------------------------------------------
+
+
+@bounded
+async def test_draining_answers_what_runs_refuses_what_is_new_and_handles_what_was_published() -> None:
+    bus, heard = Bus(), []
+    go = anyio.Event()
+
+    @bus.handle("slow")
+    async def slow() -> str:
+        await go.wait()
+        return "answered"
+
+    @bus.on("news")
+    async def on_news(body: int) -> None:
+        await go.wait()
+        heard.append(body)
+
+    async with pair(bus) as client, anyio.create_task_group() as group:
+        running = client.request("slow")
+        for number in range(3):
+            await client.publish("news", number)
+        await eventually(lambda: bus.stats().running == 1)
+        group.start_soon(bus.drain)
+        await eventually(lambda: not bus.ready)
+        with pytest.raises(Unavailable):
+            await client.request("slow")
+        assert not running.done()
+        go.set()
+        assert await running == "answered"
+        await eventually(lambda: not bus.peers)
+    assert heard == [0, 1, 2]
+
+
+@bounded
+async def test_a_drain_that_takes_too_long_is_cut() -> None:
+    bus = answering()
+    async with pair(bus) as client:
+        reply = client.request("endless")
+        await eventually(lambda: bus.stats().running == 1)
+        await bus.drain(timeout=0.02)
+        with pytest.raises(Disconnected):
+            await reply
+        await eventually(lambda: bus.stats().running == 0)
+
+
+@bounded
+async def test_aclose_may_be_called_at_any_time_and_repeatedly() -> None:
+    bus = answering()
+    await bus.aclose()
+    async with pair(bus) as client:
+        reply = client.request("endless")
+        await eventually(lambda: bus.stats().running == 1)
+        await bus.aclose()
+        await bus.aclose()
+        with pytest.raises(Disconnected):
+            await reply
+        assert everything_ended(bus)
+    await bus.aclose()
+    async with bus:
+        assert await bus.request("echo", 1) == 1
+
+
+@bounded
+async def test_closing_the_bus_ends_its_own_requests_subscriptions_events_and_waits() -> None:
+    bus, ended = answering(), []
+    async with bus, anyio.create_task_group() as group:
+        reply = bus.request("endless")
+
+        async def read() -> None:
+            async with bus.subscribe("news") as news:
+                async for _ in news:
+                    pass
+            ended.append("subscription")
+
+        async def watch() -> None:
+            async for _ in bus.events():
+                pass
+            ended.append("events")
+
+        async def wait() -> None:
+            await bus.wait_closed()
+            ended.append("wait_closed")
+
+        for task in (read, watch, wait):
+            group.start_soon(task)
+        await anyio.wait_all_tasks_blocked()
+        await bus.aclose()
+        with pytest.raises(BusError):
+            await reply
+    assert sorted(ended) == ["events", "subscription", "wait_closed"]
+
+
+@bounded
+async def test_a_handler_that_closes_its_own_bus_is_cancelled_at_its_next_wait() -> None:
+    bus, ended = answering(), anyio.Event()
+
+    @bus.handle("die")
+    async def die(ctx: Context) -> None:
+        await ctx.bus.aclose()
+        try:
+            await anyio.sleep_forever()
+        finally:
+            ended.set()
+
+    async with pair(bus) as client:
+        with pytest.raises(Disconnected):
+            await client.request("die")
+        await ended.wait()
+        await eventually(lambda: everything_ended(bus))
+
+
+@bounded
+async def test_a_handler_may_be_the_last_to_leave_its_bus() -> None:
+    bus = answering()
+    entered, go = anyio.Event(), anyio.Event()
+
+    @bus.handle("stay")
+    async def stay(ctx: Context) -> None:
+        async with ctx.bus:
+            entered.set()
+            await go.wait()
+
+    async with bus:
+        reply = bus.request("stay")
+        await entered.wait()
+    assert not reply.done()
+    go.set()
+    await reply
+    await eventually(lambda: not bus.ready)
+    await eventually(lambda: everything_ended(bus))
+
+
+@bounded
+async def test_closing_cuts_a_drain_that_is_under_way() -> None:
+    bus = answering()
+    async with anyio.create_task_group() as group:
+        begun = anyio.Event()
+
+        async def leave() -> None:
+            async with bus:
+                _ = bus.request("endless")
+                begun.set()
+
+        group.start_soon(leave)
+        await begun.wait()
+        await eventually(lambda: not bus.ready)
+        await bus.aclose()
+        assert everything_ended(bus)
+
+
+@bounded
+async def test_a_handler_may_ask_for_a_drain_which_waits_for_its_answer() -> None:
+    bus = answering()
+
+    @bus.handle("stop")
+    async def stop(ctx: Context) -> str:
+        await ctx.bus.drain()
+        await eventually(lambda: not bus.ready)
+        return "stopping"
+
+    async with pair(bus) as client:
+        assert await client.request("stop") == "stopping"
+        await eventually(lambda: not bus.peers)
+
+
+FROM_WITHIN = ["handler", "publication", "middleware", "lifespan", "thread"]
+
+
+@pytest.mark.parametrize("verb", ["aclose", "drain", "leave"])
+@pytest.mark.parametrize("where", FROM_WITHIN)
+@bounded
+async def test_a_bus_may_be_ended_from_within_by_many_at_once(where: str, verb: str) -> None:
+    """No deadlock, wherever the end is asked for, and nothing is left."""
+    go, asked = anyio.Event(), []
+
+    async def end(bus: Bus) -> None:
+        asked.append(where)
+        if verb == "leave":
+            await bus.__aexit__(None, None, None)
+        else:
+            await getattr(bus, verb)()
+
+    @asynccontextmanager
+    async def lifespan(bus: Bus) -> AsyncIterator[None]:
+        async def later() -> None:
+            await go.wait()
+            await end(bus)
+
+        async with anyio.create_task_group() as group:
+            for _ in range(5):
+                group.start_soon(later)
+            yield
+
+    bus = Bus(lifespan=lifespan if where == "lifespan" else None, limits=QUICK)
+
+    @bus.handle("end")
+    async def by_request() -> None:
+        await go.wait()
+        await end(bus)
+
+    @bus.handle("end in a thread")
+    def by_thread() -> None:
+        anyio.from_thread.run(go.wait)
+        anyio.from_thread.run(end, bus)
+
+    @bus.handle("nothing")
+    async def nothing() -> None:
+        await go.wait()
+
+    @bus.on("end", concurrency=5)
+    async def by_publication() -> None:
+        await go.wait()
+        await end(bus)
+
+    if where == "middleware":
+
+        @bus.use
+        async def around(message: Any, ctx: Context, call_next: Any) -> Any:
+            result = await call_next(message)
+            await end(ctx.bus)
+            return result
+
+    subject = {"handler": "end", "thread": "end in a thread", "middleware": "nothing"}.get(where)
+    if verb == "leave":
+        for _ in range(5):
+            await bus.__aenter__()
+    async with pair(bus) as client:
+        replies = [client.request(subject) for _ in range(5) if subject is not None]
+        for _ in range(5):
+            await client.publish("end" if where == "publication" else "other")
+        if subject is not None:
+            await eventually(lambda: bus.stats().running == 5)
+        elif where == "publication":
+            await eventually(lambda: bus._inboxes[0]._pumps == 5)
+        go.set()
+        await eventually(lambda: asked)
+        for reply in replies:
+            try:
+                await reply
+            except BusError:
+                assert verb == "aclose"
+        if verb != "leave":
+            await eventually(lambda: not bus.ready)
+    await eventually(lambda: everything_ended(bus))
+    assert len(asked) == 5 or verb == "aclose"
+    async with bus:
+        pass
+
+
+# -- the lifespan --------------------------------------------------------------------------------------------------------
+
+
+@bounded
+async def test_what_the_lifespan_yields_is_the_state_that_handlers_see() -> None:
+    log: list[str] = []
+
+    @asynccontextmanager
+    async def lifespan(bus: Bus) -> AsyncIterator[dict[str, int]]:
+        assert not bus.ready
+        log.append("in")
+        yield {"n": 7}
+        log.append("out")
+
+    bus = Bus(lifespan=lifespan)
+
+    @bus.handle("state")
+    async def state(ctx: Context) -> Any:
+        return ctx.state
+
+    for _ in range(2):
+        async with pair(bus) as client:
+            assert await client.request("state") == {"n": 7}
+        assert bus.state is None
+    assert log == ["in", "out"] * 2
+
+
+@bounded
+async def test_a_lifespan_may_open_links_for_as_long_as_the_bus_runs() -> None:
+    upstream = answering()
+
+    @asynccontextmanager
+    async def lifespan(bus: Bus) -> AsyncIterator[None]:
+        async with bus.connect("ubre+memory://upstream") as peer:
+            assert await peer.request("echo", 0) == 0
+            yield
+
+    bus = Bus(lifespan=lifespan)
+    async with upstream.serve("ubre+memory://upstream"):
+        async with bus:
+            assert await bus.request("echo", 1) == 1
+        with pytest.raises(LocalProtocolError):
+            _ = bus.request("echo")
+        assert everything_ended(bus)
+        await eventually(lambda: not upstream.peers)
+
+
+@bounded
+async def test_a_lifespan_that_fails_is_what_entering_raises_and_the_bus_is_not_entered() -> None:
+    failures = [LookupError("no database"), SystemExit("no configuration"), None]
+
+    @asynccontextmanager
+    async def lifespan(bus: Bus) -> AsyncIterator[None]:
+        failure = failures.pop(0)
+        if failure is not None:
+            raise failure
+        yield
+
+    bus = Bus(lifespan=lifespan)
+    for expected in failures[:2]:
+        assert expected is not None
+        with pytest.raises(type(expected)) as caught:
+            await bus.__aenter__()
+        assert caught.value is expected
+        with pytest.raises(LocalProtocolError):
+            _ = bus.request("echo")
+        assert everything_ended(bus)
+    async with bus:
+        assert bus.ready
+
+
+@bounded
+async def test_a_lifespan_that_fails_on_leaving_says_so_and_the_bus_is_left() -> None:
+    @asynccontextmanager
+    async def lifespan(bus: Bus) -> AsyncIterator[None]:
+        yield
+        raise LookupError("no goodbye")
+
+    bus = Bus(lifespan=lifespan)
+    with pytest.raises(LookupError, match="no goodbye"):
+        async with bus:
+            pass
+    assert everything_ended(bus)
+    with pytest.raises(LocalProtocolError):
+        _ = bus.request("echo")
+
+
+@bounded
+async def test_a_lifespan_that_fails_on_leaving_does_not_hide_what_the_block_raised() -> None:
+    @asynccontextmanager
+    async def lifespan(bus: Bus) -> AsyncIterator[None]:
+        yield
+        raise LookupError("no goodbye")
+
+    bus = Bus(lifespan=lifespan)
+    with pytest.raises(KeyError) as caught:
+        async with bus:
+            raise KeyError("mine")
+    assert caught.value.args == ("mine",)
+    async with bus:
+        with pytest.raises(LookupError):
+            await bus.aclose()
+        assert everything_ended(bus)
+
+
+@bounded
+async def test_the_end_of_a_lifespan_is_orderly_whatever_the_block_raised() -> None:
+    """As with an application server: what comes after the `yield` needs no `finally`."""
+    log = []
+
+    @asynccontextmanager
+    async def lifespan(bus: Bus) -> AsyncIterator[None]:
+        yield
+        await anyio.lowlevel.checkpoint()
+        log.append("orderly")
+
+    with pytest.raises(KeyError):
+        async with Bus(lifespan=lifespan):
+            raise KeyError
+    with anyio.CancelScope() as scope:
+        async with Bus(lifespan=lifespan):
+            scope.cancel()
+            await anyio.sleep_forever()
+    assert log == ["orderly", "orderly"]
+
+
+@bounded
+async def test_a_lifespan_may_hold_a_task_group() -> None:
+    ticks: list[int] = []
+
+    @asynccontextmanager
+    async def lifespan(bus: Bus) -> AsyncIterator[str]:
+        async def tick() -> None:
+            while True:
+                ticks.append(1)
+                await anyio.lowlevel.checkpoint()
+
+        async with anyio.create_task_group() as group:
+            group.start_soon(tick)
+            with anyio.fail_after(60):
+                yield "state"
+            group.cancel_scope.cancel()
+
+    bus = Bus(lifespan=lifespan)
+    for _ in range(2):
+        async with pair(bus):
+            assert bus.state == "state"
+            await eventually(lambda: ticks)
+        ticks.clear()
+    with anyio.move_on_after(0.01):
+        async with bus:
+            await anyio.sleep_forever()
+    assert everything_ended(bus)
+
+
+async def test_with_a_task_group_in_its_lifespan_too_a_bus_may_be_left_in_another_task(anyio_backend_name: str) -> None:
+    if anyio_backend_name != "asyncio":
+        pytest.skip("trio's nurseries belong to one task")
+
+    @asynccontextmanager
+    async def lifespan(bus: Bus) -> AsyncIterator[None]:
+        async with anyio.create_task_group() as group:
+            group.start_soon(anyio.sleep_forever)
+            yield
+            group.cancel_scope.cancel()
+
+    bus = Bus(lifespan=lifespan)
+    async with asyncio.timeout(BOUND):
+        await asyncio.create_task(bus.__aenter__())
+        await asyncio.create_task(bus.__aexit__(None, None, None))
+    assert everything_ended(bus)
+
+
+@bounded
+async def test_a_task_group_of_the_lifespan_that_fails_closes_the_bus_and_comes_out_of_the_block() -> None:
+    fail = anyio.Event()
+
+    @asynccontextmanager
+    async def lifespan(bus: Bus) -> AsyncIterator[None]:
+        async def soon() -> None:
+            await fail.wait()
+            raise LookupError("the database has gone")
+
+        async with anyio.create_task_group() as group:
+            group.start_soon(soon)
+            yield
+
+    bus = Bus(lifespan=lifespan)
+    with pytest.raises(ExceptionGroup) as caught:
+        async with bus:
+            fail.set()
+            await bus.wait_closed()
+    assert [type(error) for error in caught.value.exceptions] == [LookupError]
+    assert everything_ended(bus)
+
+
+@bounded
+async def test_a_lifespan_that_enters_its_own_bus_does_not_keep_it_entered() -> None:
+    upstream, log = answering(), []
+
+    @asynccontextmanager
+    async def lifespan(bus: Bus) -> AsyncIterator[None]:
+        async with bus, bus.serve("ubre+memory://inner"):
+            async with bus.connect("ubre+memory://upstream") as passing:
+                assert await passing.request("echo", "configuration") == "configuration"
+            await eventually(lambda: len(upstream.peers) == 0)
+            async with bus.connect("ubre+memory://upstream") as peer:
+                yield
+                # A link of the lifespan is there until its end.
+                log.append(await peer.request("echo", "goodbye"))
+
+    bus = Bus(lifespan=lifespan)
+    async with upstream.serve("ubre+memory://upstream"):
+        for _ in range(2):
+            async with connect("ubre+memory://upstream", bus=bus):
+                assert len(upstream.peers) == 2
+            with pytest.raises(LocalProtocolError):
+                _ = bus.request("echo")
+            assert everything_ended(bus)
+    assert log == ["goodbye", "goodbye"]
+
+
+@bounded
+async def test_who_enters_while_the_lifespan_begins_waits_for_the_state() -> None:
+    go, begun, seen = anyio.Event(), anyio.Event(), []
+
+    @asynccontextmanager
+    async def lifespan(bus: Bus) -> AsyncIterator[str]:
+        begun.set()
+        await go.wait()
+        yield "state"
+
+    bus = Bus(lifespan=lifespan)
+
+    async def enter() -> None:
+        async with bus:
+            seen.append((bus.state, bus.ready))
+
+    async with anyio.create_task_group() as group:
+        for _ in range(3):
+            group.start_soon(enter)
+        await begun.wait()
+        await anyio.wait_all_tasks_blocked()
+        assert not bus.ready
+        assert not seen
+        go.set()
+    assert seen == [("state", True)] * 3
+
+
+@bounded
+async def test_when_who_enters_first_gives_up_the_next_one_begins_anew() -> None:
+    began: list[int] = []
+    go, entered = anyio.Event(), anyio.Event()
+
+    @asynccontextmanager
+    async def lifespan(bus: Bus) -> AsyncIterator[None]:
+        began.append(1)
+        await go.wait()
+        yield
+
+    bus = Bus(lifespan=lifespan)
+    async with anyio.create_task_group() as group:
+        first = anyio.CancelScope()
+
+        async def give_up() -> None:
+            with first:
+                async with bus:
+                    raise AssertionError
+
+        async def stay() -> None:
+            async with bus:
+                entered.set()
+
+        group.start_soon(give_up)
+        await eventually(lambda: began)
+        group.start_soon(stay)
+        await anyio.wait_all_tasks_blocked()
+        first.cancel()
+        await eventually(lambda: len(began) == 2)
+        go.set()
+    assert entered.is_set()
+    assert everything_ended(bus)
+
+
+@bounded
+async def test_closing_a_bus_whose_lifespan_begins_stops_it_and_is_what_entering_raises() -> None:
+    begun = anyio.Event()
+
+    @asynccontextmanager
+    async def lifespan(bus: Bus) -> AsyncIterator[None]:
+        begun.set()
+        await anyio.sleep_forever()
+        yield
+
+    bus = Bus(lifespan=lifespan)
+    async with anyio.create_task_group() as group:
+
+        async def enter() -> None:
+            with pytest.raises(LocalProtocolError, match="closed while"):
+                await bus.__aenter__()
+
+        group.start_soon(enter)
+        await begun.wait()
+        await bus.aclose()
+    assert everything_ended(bus)
+
+
+@bounded
+async def test_a_lifespan_that_closes_its_bus_before_it_yields_lets_nobody_in() -> None:
+    @asynccontextmanager
+    async def lifespan(bus: Bus) -> AsyncIterator[None]:
+        await bus.aclose()
+        yield  # without having waited, so nothing has stopped it
+
+    bus = Bus(lifespan=lifespan)
+    for _ in range(2):
+        with pytest.raises(LocalProtocolError, match="closed while"):
+            async with bus:
+                pytest.fail("entered")
+        assert everything_ended(bus)
+
+
+@bounded
+async def test_a_lifespan_that_does_not_end_is_cancelled_after_the_time_of_the_drain(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    log: list[str] = []
+
+    @asynccontextmanager
+    async def lifespan(bus: Bus) -> AsyncIterator[None]:
+        yield
+        try:
+            await anyio.sleep_forever()
+        finally:
+            log.append("cancelled")
+
+    bus = Bus(lifespan=lifespan, limits=Limits(close_timeout=0.01))
+    async with bus:
+        await bus.drain(0.02)
+        assert not log
+    assert log == ["cancelled"]
+    assert "has not come to its end in 0.02 s" in caplog.text
+    assert everything_ended(bus)
+
+
+@bounded
+async def test_a_drain_that_is_cancelled_cuts_what_still_runs_and_the_bus_is_drained() -> None:
+    bus, running, stopped = Bus(), anyio.Event(), anyio.Event()
+
+    @bus.handle("slow")
+    async def slow() -> None:
+        running.set()
+        try:
+            await anyio.sleep_forever()
+        finally:
+            stopped.set()
+
+    async with bus.serve("ubre+memory://impatient"), connect("ubre+memory://impatient") as client:
+        reply = client.request("slow")
+        await running.wait()
+        async with anyio.create_task_group() as group:
+            group.start_soon(bus.drain)
+            await eventually(lambda: not bus.ready)
+            group.cancel_scope.cancel()
+        await stopped.wait()
+        with pytest.raises(Disconnected):
+            await reply
+        ready = [bus.ready]
+        assert bus.peers == []
+        async with bus:  # entering anew is what ends it
+            ready.append(bus.ready)
+        assert ready == [False, True]
+    assert everything_ended(bus)
+
+
+@bounded
+async def test_who_enters_during_a_drain_enters_anew_when_it_has_ended() -> None:
+    bus, go, log = Bus(), anyio.Event(), []
+
+    @bus.handle("slow")
+    async def slow() -> None:
+        await go.wait()
+
+    async def enter() -> None:
+        async with bus:
+            log.append(bus.ready)
+            assert bus._services.executor is not None
+
+    async with anyio.create_task_group() as group:
+        async with bus:
+            reply = bus.request("slow")
+            await anyio.lowlevel.checkpoint()
+            group.start_soon(bus.drain)
+            await eventually(lambda: not bus.ready)
+            group.start_soon(enter)
+            await anyio.wait_all_tasks_blocked()
+            assert not log
+            go.set()
+            await reply
+            await eventually(lambda: log)
+    assert log == [True]
+    assert everything_ended(bus)
+
+
+@bounded
+async def test_who_has_entered_before_a_close_does_not_leave_what_others_have_entered_since() -> None:
+    bus, closed, left = answering(), anyio.Event(), anyio.Event()
+
+    async def stale() -> None:
+        async with bus, bus.serve("ubre+memory://stale"), connect("ubre+memory://stale") as client:
+            assert await client.request("echo", 1) == 1
+            await bus.aclose()
+            closed.set()
+            await left.wait()
+        again.set()
+
+    again = anyio.Event()
+    async with anyio.create_task_group() as group:
+        group.start_soon(stale)
+        await closed.wait()
+        async with bus:
+            left.set()
+            await again.wait()
+            assert await bus.request("echo", 2) == 2
+    assert everything_ended(bus)
+
+
+# -- other threads -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.native
+@bounded
+async def test_a_bus_that_is_used_from_another_thread_or_loop_says_so() -> None:
+    bus, said = answering(), []
+
+    async def enter() -> None:
+        async with bus:
+            pass
+
+    async def link() -> None:
+        async with connect("ubre+memory://elsewhere", bus=bus):
+            pass
+
+    async def subscribe() -> None:
+        async with bus.subscribe("news"):
+            pass
+
+    async def stream() -> None:
+        async with bus.stream("echo"):
+            pass
+
+    async def look() -> None:
+        with pytest.raises(LocalProtocolError, match="another thread"):
+            bus.events()
+        await anext(events)
+
+    peer: Peer
+
+    def plain() -> None:
+        verbs: list[Callable[..., Any]] = [bus.request, bus.publish_nowait, peer.request]
+        for verb in verbs:
+            with pytest.raises(LocalProtocolError, match="another thread"):
+                verb("echo", 1)
+        waiting = [enter, link, subscribe, stream, look, bus.drain, bus.aclose, bus.wait_closed, peer.aclose]
+        waiting += [functools.partial(verb, "echo", 1) for verb in (bus.publish, bus.notify, peer.publish, peer.notify)]
+        for backend in ("asyncio", "trio"):
+            for attempt in waiting:
+                with pytest.raises(LocalProtocolError, match="another thread"):
+                    anyio.run(attempt, backend=backend)
+            for verb in verbs:
+
+                async def inside(verb: Callable[..., Any] = verb) -> None:
+                    verb("echo", 1)
+
+                with pytest.raises(LocalProtocolError, match="another thread"):
+                    anyio.run(inside, backend=backend)
+        said.append(1)
+
+    async with bus.serve("ubre+memory://elsewhere") as listener, connect(listener.url) as client:
+        peer, events, sent = client.peers[0], bus.events(), client.stats().sent
+        await anyio.to_thread.run_sync(plain)
+        assert client.stats().sent == sent
+        assert said
+        assert await bus.request("echo", 1) == 1
+    assert everything_ended(bus)
+
+
+@pytest.mark.native
+def test_a_bus_whose_event_loop_went_down_with_it_may_be_entered_in_another() -> None:
+    bus = answering()
+
+    @bus.on("news")
+    async def on_news() -> None:
+        """Its interest has been told to the link of the loop that went down."""
+
+    async def work() -> None:
+        async with bus:
+            assert await bus.request("echo", 1) == 1
+
+    loop = asyncio.new_event_loop()
+    loop.run_until_complete(pair(bus).__aenter__())
+    for task in asyncio.all_tasks(loop):
+        task.cancel()
+    loop.run_until_complete(asyncio.sleep(0.01))
+    loop.close()
+    for backend in ("asyncio", "trio"):
+        anyio.run(work, backend=backend)
+
+
+# -- context variables ---------------------------------------------------------------------------------------------------
+
+mine: contextvars.ContextVar[str] = contextvars.ContextVar("mine", default="untouched")
+
+
+@bounded
+async def test_handlers_see_the_context_in_which_the_bus_was_entered_and_never_each_other_s() -> None:
+    bus = Bus()
+
+    @bus.handle("set")
+    async def set_(body: str) -> Any:
+        before = mine.get()
+        mine.set(body)
+        await anyio.lowlevel.checkpoint()
+        return [before, mine.get()]
+
+    @bus.handle("set_at_once")
+    async def set_at_once(body: str) -> Any:
+        before = mine.get()
+        mine.set(body)
+        return [before, mine.get()]
+
+    @bus.handle("talk")
+    async def talk(ch: Channel[Any, Any]) -> None:
+        await ch.send(mine.get())
+        mine.set("by a channel")
+
+    heard: list[str] = []
+
+    @bus.on("news")
+    async def on_news(body: str) -> None:
+        heard.append(mine.get())
+        mine.set(body)
+
+    token = mine.set("entered")
+    async with pair(bus) as client:
+        for subject in ("set", "set_at_once"):
+            replies = [client.request(subject, str(number)) for number in range(200)]
+            assert [await reply for reply in replies] == [["entered", str(number)] for number in range(200)]
+        for _ in range(3):
+            async with client.channel("talk") as ch:
+                assert [item async for item in ch] == ["entered"]
+        for number in range(5):
+            await client.publish("news", str(number))
+        await eventually(lambda: len(heard) == 5)
+    assert heard == ["entered"] * 5
+    mine.reset(token)
+
+
+@bounded
+async def test_who_asks_a_bus_that_is_being_left_is_told_so_and_not_that_nobody_handles_it() -> None:
+    ends: list[BusError] = []
+
+    @asynccontextmanager
+    async def lifespan(bus: Bus) -> AsyncIterator[None]:
+        yield
+        try:
+            await bus.request("echo", 1)  # the links that the bus was left with are closed
+        except BusError as error:
+            ends.append(error)
+
+    async with pair(answering(), client=Bus(lifespan=lifespan)) as client:
+        await client.request("echo", 1)
+    assert [(type(error), "left" in str(error)) for error in ends] == [(Disconnected, True)]

@@ -1,0 +1,454 @@
+"""Every queue has a size: what happens at each limit."""
+
+from typing import Any
+
+import anyio
+import pytest
+
+from polybus import (
+    Backoff,
+    Bus,
+    BusError,
+    ConnectFailed,
+    Disconnected,
+    Forbidden,
+    Limits,
+    QueueFull,
+    TooLarge,
+    TooManyRequests,
+    connect,
+)
+from polybus._link.outbox import Outbox, Waiting
+from polybus.events import LinkDown, PeerSlow
+from polybus.message import Kind, Message
+from polybus.testing import Faults, pair
+from tests.support import bounded, eventually
+
+pytestmark = pytest.mark.anyio
+
+
+class Gated:
+    """A handler that waits for a signal, and knows how many are inside."""
+
+    def __init__(self, bus: Bus) -> None:
+        self.inside = self.most = 0
+        self.go = anyio.Event()
+        bus.handle("wait")(self.wait)
+
+    async def wait(self, body: int) -> int:
+        self.inside += 1
+        self.most = max(self.most, self.inside)
+        await self.go.wait()
+        self.inside -= 1
+        return body
+
+
+@bounded
+async def test_a_peer_s_requests_run_64_at_a_time_and_the_others_wait_for_their_turn() -> None:
+    bus = Bus()
+    gated = Gated(bus)
+    async with pair(bus) as client:
+        replies = [client.request("wait", number) for number in range(200)]
+        await eventually(lambda: bus.stats().waiting == 136)
+        await eventually(lambda: gated.inside == 64)
+        assert bus.stats().running == 64
+        gated.go.set()
+        assert [await reply for reply in replies] == list(range(200))
+        assert gated.most == 64
+        assert (bus.stats().running, bus.stats().waiting) == (0, 0)
+
+
+@bounded
+async def test_more_than_may_wait_are_refused_at_once_and_the_rest_is_answered() -> None:
+    bus = Bus(limits=Limits(running=2, waiting=3))
+    gated = Gated(bus)
+    async with pair(bus) as client:
+        replies = [client.request("wait", number) for number in range(10)]
+        for reply in replies[5:]:
+            with pytest.raises(TooManyRequests, match=r"Limits\.running"):
+                await reply
+        gated.go.set()
+        assert [await reply for reply in replies[:5]] == [0, 1, 2, 3, 4]
+        assert bus.stats().refused == 5
+
+
+@bounded
+async def test_a_request_whose_time_ends_while_it_waits_never_runs() -> None:
+    bus = Bus(limits=Limits(running=1))
+    gated = Gated(bus)
+    async with pair(bus) as client:
+        first = client.request("wait", 1)
+        second = client.request("wait", 2, timeout=0.02)
+        third = client.request("wait", 3)
+        with pytest.raises(TimeoutError):
+            await second
+        third.cancel()
+        await eventually(lambda: bus.stats().waiting == 0)
+        gated.go.set()
+        assert await first == 1
+        assert gated.most == 1
+
+
+@bounded
+async def test_one_peer_that_asks_too_much_does_not_take_the_places_of_others() -> None:
+    bus = Bus(limits=Limits(running=2, total_running=3))
+    gated = Gated(bus)
+    async with bus.serve("ubre+memory://crowd") as listener, connect(listener.url) as greedy, connect(listener.url) as modest:
+        many = [greedy.request("wait", number) for number in range(20)]
+        await eventually(lambda: bus.stats().running == 2)
+        one, two = modest.request("wait", 100), modest.request("wait", 101)
+        await eventually(lambda: bus.stats().running == 3)
+        assert not one.done()
+        gated.go.set()
+        assert [await one, await two] == [100, 101]
+        assert [await reply for reply in many] == list(range(20))
+        assert gated.most == 3
+
+
+@bounded
+async def test_requests_without_an_answer_are_bounded_here_too() -> None:
+    bus = Bus()
+    gated = Gated(bus)
+    async with pair(bus, client=Bus(limits=Limits(pending=5))) as client:
+        replies = [client.request("wait", number) for number in range(8)]
+        for reply in replies[5:]:
+            with pytest.raises(QueueFull):
+                await reply
+        gated.go.set()
+        assert [await reply for reply in replies[:5]] == [0, 1, 2, 3, 4]
+
+
+@bounded
+async def test_a_peer_may_subscribe_to_so_many_patterns_and_no_more() -> None:
+    bus = Bus(limits=Limits(subscriptions=3))
+    async with pair(bus) as client:
+        async with client.subscribe("a"), client.subscribe("b"), client.subscribe("c"), client.subscribe("c"):
+            with pytest.raises(Forbidden):
+                async with client.subscribe("d"):
+                    pass
+        async with client.subscribe("d") as free_again:
+            await bus.publish("d", 1)
+            assert (await anext(free_again)).body == 1
+        assert bus.stats().refused >= 1
+
+
+@bounded
+async def test_what_a_peer_subscribes_to_is_charged_and_bounded_in_bytes() -> None:
+    bus = Bus(limits=Limits(waiting_bytes=20_000))
+    deep = ".".join("abcdefghijklmnopqrstuvwxyz" * 2)
+    async with pair(bus) as client:
+        async with client.subscribe("a.*"), client.subscribe("b"):
+            assert 600 <= bus._services.running.buffered <= 700
+            with pytest.raises(Forbidden):
+                async with client.subscribe(deep + ".*"):
+                    pass
+            async with client.subscribe(deep):  # no wildcard: one entry, however deep
+                pass
+        await eventually(lambda: bus._services.running.buffered == 0)
+        async with client.subscribe("a.*"):
+            await bus.peers[0].aclose()
+            await eventually(lambda: not bus.peers)
+            assert bus._services.running.buffered == 0
+
+
+@bounded
+async def test_a_message_above_the_limit_is_refused_on_the_side_that_sends_it() -> None:
+    bus = Bus(limits=Limits(message=5000))
+
+    @bus.handle("grow")
+    async def grow(body: int) -> str:
+        return "x" * body
+
+    async with pair(bus, client=Bus(limits=Limits(message=3000))) as client:
+        with pytest.raises(TooLarge, match="3000"):
+            await client.request("grow", "x" * 3000)
+        with pytest.raises(TooLarge):
+            await client.publish("news", "x" * 3000)
+        with pytest.raises(TooLarge):
+            await client.request("grow", 6000)
+        assert await client.request("grow", 2000) == "x" * 2000
+
+
+@bounded
+async def test_a_message_above_the_limit_of_the_other_side_ends_the_link_with_a_reason() -> None:
+    bus = Bus(limits=Limits(message=1000))
+
+    @bus.handle("echo")
+    async def echo(body: Any) -> Any:
+        return body
+
+    async with pair(bus) as client:
+        events = client.events()
+        with pytest.raises(Disconnected, match="1000"):
+            await client.request("echo", "x" * 2000)
+        event = await anext(events)
+        assert isinstance(event, LinkDown)
+        assert event.code == 1009
+
+
+@bounded
+async def test_only_so_many_peers_are_let_in() -> None:
+    bus = Bus(limits=Limits(peers=2))
+    async with bus.serve("ubre+memory://door") as listener, connect(listener.url), connect(listener.url):
+        with pytest.raises(ConnectFailed, match=r"Limits\.peers"):
+            async with connect(listener.url):
+                pass
+        assert len(bus.peers) == 2
+
+
+@bounded
+async def test_in_an_outage_the_outbox_takes_so_many_messages_and_no_more() -> None:
+    bus = Bus()
+
+    @bus.handle("echo")
+    async def echo(body: Any) -> Any:
+        return body
+
+    client = Bus(limits=Limits(outbox=3))
+    patient = Backoff(initial=60, jitter=False)
+    async with bus.serve("ubre+memory://outage") as listener, connect(listener.url, bus=client, backoff=patient):
+        await bus.peers[0].aclose()
+        await eventually(lambda: not client.peers[0].connected)
+        replies = [client.request("echo", number) for number in range(3)]
+        with pytest.raises(QueueFull):
+            await client.request("echo", 3)
+        with pytest.raises(QueueFull):
+            client.publish_nowait("news", 1)
+        with pytest.raises(QueueFull):
+            await client.publish("news", 1, timeout=0.01)
+        assert client.stats().queued == 3
+    for reply in replies:
+        with pytest.raises(Disconnected) as caught:
+            await reply
+        assert not caught.value.sent
+
+
+@bounded
+async def test_what_expires_in_an_outage_was_never_sent() -> None:
+    bus = Bus()
+    patient = Backoff(initial=60, jitter=False)
+    async with bus.serve("ubre+memory://outage") as listener, connect(listener.url, backoff=patient) as client:
+        await bus.peers[0].aclose()
+        await eventually(lambda: not client.peers[0].connected)
+        with pytest.raises(Disconnected) as caught:
+            await client.request("x", timeout=0.02)
+        assert not caught.value.sent
+        assert client.stats().pending == 0
+
+
+@bounded
+async def test_what_expires_in_an_outage_makes_room_for_who_waits() -> None:
+    bus = Bus()
+    patient = Backoff(initial=60, jitter=False)
+    client = Bus(limits=Limits(outbox=2))
+    async with (
+        bus.serve("ubre+memory://outage") as listener,
+        connect(listener.url, bus=client, backoff=patient),
+    ):
+        await bus.peers[0].aclose()
+        await eventually(lambda: not client.peers[0].connected)
+        await client.publish("news", 1, timeout=0.05)
+        await client.publish("news", 2, timeout=60)
+        await client.publish("news", 3, timeout=60)  # waits for the first to expire
+        assert client.stats().dropped == 1
+        assert client.stats().queued == 2
+
+
+@bounded
+async def test_a_request_that_gives_up_in_an_outage_makes_room_for_who_waits() -> None:
+    bus = Bus()
+    patient = Backoff(initial=60, jitter=False)
+    client = Bus(limits=Limits(outbox=2))
+    async with (
+        bus.serve("ubre+memory://outage") as listener,
+        connect(listener.url, bus=client, backoff=patient),
+    ):
+        await bus.peers[0].aclose()
+        await eventually(lambda: not client.peers[0].connected)
+        brief, long = client.request("x", timeout=0.05), client.request("x", timeout=60)
+        await client.publish("news", 1)
+        assert brief.done() and not long.done()
+
+
+@bounded
+async def test_too_many_malformed_messages_end_the_link() -> None:
+    bus = Bus(limits=Limits(bad_messages=5))
+    async with pair(bus) as client:
+        transport = client.peers[0].link.transport
+        assert transport is not None
+        for _ in range(7):
+            transport.send(b'{"nonsense": 1}')
+        await eventually(lambda: not bus.peers)
+        assert bus.stats().malformed == 6
+
+
+@bounded
+async def test_doubled_frames_are_answered_or_refused_and_nothing_is_left() -> None:
+    bus = Bus()
+
+    @bus.handle("echo")
+    async def echo(body: Any) -> Any:
+        await anyio.lowlevel.checkpoint()
+        return body
+
+    async with pair(bus, faults=Faults(seed=3, duplicate=0.5)) as client:
+        for number in range(50):
+            try:
+                assert await client.request("echo", number) == number
+            except BusError as error:
+                assert "in flight" in str(error)
+        assert client.stats().pending == 0
+        await eventually(lambda: bus.stats().running == 0)
+
+
+def test_urgent_messages_that_overtake_leave_nothing_behind_in_an_outbox() -> None:
+    class Clerk:
+        buffered = 0
+        limits = Limits()
+
+    box: Any = Outbox(Limits(), Clerk())  # type: ignore[arg-type]  # all that an account asks of a runtime
+    peer: Any = "somebody"
+
+    def add(level: int) -> None:
+        box.add(Waiting(Message(Kind.PUBLISH, "x", raw=b"x"), peer, None, 60.0, True, level))
+
+    for _ in range(1_000):
+        add(0)
+    for _ in range(5_000):
+        add(1)
+        assert box.pop() is not None
+        assert len(box._shares[peer].droppable) <= 2 * len(box) + 65
+    assert len(box.clear()) == 1_000
+    assert box.bytes == 0
+
+
+def buffered(bus: Bus) -> int:
+    """What is charged to `Limits.total_bytes`."""
+    return bus._services.running.buffered
+
+
+@bounded
+async def test_results_that_wait_for_a_peer_that_does_not_read_are_charged() -> None:
+    bus = Bus(limits=Limits(outbox_bytes=20_000))
+
+    inside, go = 0, anyio.Event()
+
+    @bus.handle("page")
+    async def page(body: int) -> str:
+        nonlocal inside
+        inside += 1
+        await go.wait()
+        return f"{body:08000}"
+
+    async with pair(bus) as client:
+        link = bus.peers[0].link
+        replies = [client.request("page", number) for number in range(20)]
+        await eventually(lambda: inside == 20)
+        link.pause_writing()
+        go.set()
+        await eventually(lambda: buffered(bus) >= 20 * 8000)
+        assert bus.stats().queued < 10
+        assert not any(reply.done() for reply in replies)
+        link.resume_writing()
+        assert [int((await reply)[-3:]) for reply in replies] == list(range(20))
+        assert buffered(bus) == 0
+
+
+@bounded
+async def test_a_peer_whose_results_do_not_fit_into_the_total_loses_its_link_and_others_do_not() -> None:
+    bus = Bus(limits=Limits(outbox_bytes=20_000, total_bytes=60_000))
+
+    inside, go = 0, anyio.Event()
+
+    @bus.handle("page")
+    async def page() -> str:
+        nonlocal inside
+        inside += 1
+        await go.wait()
+        return "x" * 8000
+
+    async with pair(bus) as slow, pair(bus) as quick:
+        events = bus.events()
+        stalled = bus.peers[0].link
+        replies = [slow.request("page") for _ in range(20)]
+        await eventually(lambda: inside == 20)
+        stalled.pause_writing()
+        go.set()
+        for reply in replies:
+            with pytest.raises(Disconnected):
+                await reply
+        assert isinstance(await anext(events), PeerSlow)
+        await eventually(lambda: buffered(bus) == 0)
+        assert len(await quick.request("page")) == 8000
+
+
+@bounded
+async def test_large_bodies_of_requests_that_run_are_charged_and_more_than_the_total_is_turned_away() -> None:
+    bus = Bus(limits=Limits(total_bytes=800_000, close_timeout=0.1))
+    inside, go = 0, anyio.Event()
+
+    @bus.handle("store")
+    async def store(body: str) -> int:
+        nonlocal inside
+        inside += 1
+        await go.wait()
+        return len(body)
+
+    async with pair(bus) as client:
+        first, second, third = [client.request("store", "x" * 100_000) for _ in range(3)]
+        with pytest.raises(TooManyRequests, match=r"Limits\.total_bytes"):
+            await third
+        assert inside == 2
+        assert 200_000 <= buffered(bus) <= 250_000
+        small = client.request("store", "y")
+        first.cancel()
+        await eventually(lambda: buffered(bus) < 150_000)
+        go.set()
+        assert (await second, await small) == (100_000, 1)
+        assert buffered(bus) == 0
+
+
+@bounded
+async def test_a_large_body_is_charged_while_its_request_waits_and_while_it_runs() -> None:
+    bus = Bus(limits=Limits(running=1))
+    go = anyio.Event()
+
+    @bus.handle("store")
+    async def store(body: str) -> int:
+        await go.wait()
+        return len(body)
+
+    async with pair(bus) as client:
+        replies = [client.request("store", "x" * 100_000) for _ in range(3)]
+        await eventually(lambda: bus.stats().waiting == 2)
+        assert 300_000 <= buffered(bus) <= 302_000
+        go.set()
+        assert [await reply for reply in replies] == [100_000] * 3
+        assert buffered(bus) == 0
+
+
+@bounded
+async def test_what_authorize_still_thinks_about_ends_with_its_peer_and_is_charged_until_then() -> None:
+    thinking: list[str] = []
+
+    async def authorize(peer: Any, verb: str, subject: Any) -> bool:
+        if verb == "request":
+            return True
+        thinking.append(verb)
+        try:
+            await anyio.sleep_forever()
+        finally:
+            thinking.remove(verb)
+        return True
+
+    bus = Bus(authorize=authorize, limits=Limits(close_timeout=0.1))
+    async with bus:
+        for _ in range(5):
+            async with pair(bus) as client:
+                await client.publish("news", "x" * 5000)
+                await eventually(lambda: thinking == ["publish"])
+                await bus.publish("news", "y" * 3000, to=bus.peers[0], timeout=0.01)
+                await eventually(lambda: len(thinking) == 2)
+                assert buffered(bus) >= 8000
+            await eventually(lambda: not thinking)
+            assert buffered(bus) == 0

@@ -1,0 +1,254 @@
+"""Connecting where no welcome is said: a refusal is an error of `connect` all the same, and bare peers need say nothing."""
+
+import asyncio
+import ssl
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+import trustme
+
+from polybus import Backoff, Bus, ConnectFailed, DeadlineExceeded, Forbidden, Handshake, Limits, Unauthorized, connect
+from polybus._bus import dialer
+from polybus.events import LinkUp
+from tests.support import bounded
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+def urls(tmp_path: Path) -> dict[str, Any]:
+    authority = trustme.CA()
+    server, client = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH), ssl.create_default_context()
+    authority.issue_cert("127.0.0.1").configure_cert(server)
+    authority.configure_trust(client)
+    return {
+        "tcp": ("ubre+tcp://127.0.0.1:0", None, None),
+        "unix": (f"ubre+unix://{tmp_path}/s", None, None),
+        "tls": ("ubre+tls://127.0.0.1:0", server, client),
+        "ws": ("ubre+ws://127.0.0.1:0/", None, None),
+        "memory": ("ubre+memory://refusals", None, None),
+    }
+
+
+async def nobody(handshake: Handshake) -> None:
+    """Takes a while to refuse, as a look into a database does."""
+    for _ in range(3):
+        await anyio.lowlevel.checkpoint()
+
+
+@pytest.mark.parametrize("transport", ["tcp", "unix", "tls", "ws", "memory"])
+@bounded
+async def test_a_refusal_is_raised_by_connect(transport: str, urls: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dialer, "_GRACE", 4.0)  # however slow this machine is; the refusal ends it
+    monkeypatch.setattr(dialer, "_LONGEST_GRACE", 4.0)
+    url, tls, trust = urls[transport]
+    bus = Bus(authenticate=nobody)
+    async with bus.serve(url, tls=tls) as listener:
+        with pytest.raises(Unauthorized):
+            async with connect(listener.url, tls=trust):
+                raise AssertionError("not reached")
+        with pytest.raises(Unauthorized):  # it is not retried either
+            async with connect(listener.url, tls=trust, wait=60):
+                raise AssertionError("not reached")
+
+
+@pytest.mark.parametrize("transport", ["tcp", "unix", "tls"])
+@bounded
+async def test_a_server_that_is_full_is_connect_failed(
+    transport: str, urls: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url, tls, trust = urls[transport]
+    bus = Bus(limits=Limits(peers=1))
+    async with bus.serve(url, tls=tls) as listener, connect(listener.url, tls=trust):
+        monkeypatch.setattr(dialer, "_GRACE", 4.0)
+        monkeypatch.setattr(dialer, "_LONGEST_GRACE", 4.0)
+        why = "cannot connect" if transport == "tls" else r"Limits\.peers"  # nobody is told within TLS before it is made
+        with pytest.raises(ConnectFailed, match=why):
+            async with connect(listener.url, tls=trust):
+                raise AssertionError("not reached")
+
+
+@bounded
+async def test_a_subscriber_that_is_refused_late_is_told_by_connect(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dialer, "_GRACE", 0.0)
+    monkeypatch.setattr(dialer, "_LONGEST_GRACE", 0.0)
+    bus, client = Bus(authenticate=nobody), Bus()
+    client.on("x", inline=True)(lambda body: None)
+    async with bus.serve("ubre+tcp://127.0.0.1:0") as listener, client:
+        with pytest.raises(Unauthorized):
+            async with client.connect(listener.url):
+                raise AssertionError("not reached")
+
+
+@bounded
+async def test_a_bare_server_need_not_say_anything() -> None:
+    received: list[bytes] = []
+
+    async def serve(stream: anyio.abc.SocketStream) -> None:
+        async with stream:
+            received.extend([data async for data in stream])
+
+    listener = await anyio.create_tcp_listener(local_host="127.0.0.1")
+    port = listener.extra(anyio.abc.SocketAttribute.local_port)
+    async with listener, anyio.create_task_group() as group:
+        group.start_soon(listener.serve, serve)
+        async with connect(f"ubre+tcp://127.0.0.1:{port}") as bus:
+            assert bus.stats().sent == 0
+            assert received == []
+            assert len(bus.peers) == 1
+        group.cancel_scope.cancel()
+
+
+@pytest.mark.parametrize("asynchronous", [False, True])
+@bounded
+async def test_a_hook_that_wants_to_end_the_program_refuses(asynchronous: bool) -> None:
+    def leave(*_: Any) -> Any:
+        raise SystemExit(3)
+
+    async def leave_later(*_: Any) -> Any:
+        raise SystemExit(3)
+
+    hook = leave_later if asynchronous else leave
+    async with Bus(authenticate=hook).serve("ubre+ws://127.0.0.1:0/") as listener:
+        with pytest.raises(Unauthorized):
+            async with connect(listener.url):
+                pass
+    async with Bus(authorize=hook).serve("ubre+ws://127.0.0.1:0/") as listener, connect(listener.url) as client:
+        with pytest.raises(Forbidden):
+            await client.request("x")
+
+
+@pytest.mark.parametrize("verb", ["publish", "subscribe", "deliver", "request", "stream"])
+@bounded
+async def test_a_hook_that_awaits_what_somebody_cancels_refuses_and_the_bus_lives(verb: str) -> None:
+    class Mine(BaseException):
+        pass
+
+    async def authorize(peer: Any, asked: str, subject: Any) -> bool:
+        if asked == verb:
+            if anyio.get_cancelled_exc_class() is asyncio.CancelledError:
+                lookup = asyncio.get_running_loop().create_future()
+                lookup.cancel()
+                await lookup
+            raise Mine
+        return True
+
+    bus = Bus(authorize=authorize)
+
+    @bus.handle("echo")
+    async def echo(body: int) -> int:
+        return body
+
+    async with bus.serve("ubre+tcp://127.0.0.1:0") as listener, connect(listener.url) as client:
+        if verb == "subscribe":
+            with pytest.raises(Forbidden):
+                async with client.subscribe("news.*"):
+                    pass
+        elif verb == "stream":
+            with pytest.raises(Forbidden):
+                async with client.stream("echo") as items:
+                    await anext(items)
+        elif verb == "request":
+            with pytest.raises(Forbidden):
+                await client.request("echo", 1)
+        else:
+            async with client.subscribe("news"):
+                await client.publish("news", 1)
+                await bus.publish("news", 1)
+        verb = ""
+        assert await client.request("echo", 2) == 2
+        assert await bus.request("echo", 3) == 3
+
+
+@bounded
+async def test_whatever_a_task_of_the_bus_ends_with_the_others_go_on(caplog: pytest.LogCaptureFixture) -> None:
+    class Mine(BaseException):
+        pass
+
+    async def fails() -> None:
+        raise Mine
+
+    async with Bus() as bus:
+        bus._services.running.spawn(fails)
+
+        @bus.handle("slow")
+        async def slow() -> None:
+            await anyio.sleep_forever()
+
+        with pytest.raises(DeadlineExceeded):
+            await bus.request("slow", timeout=0.05)  # the timer lives
+    assert "a background task failed" in caplog.text
+
+
+@bounded
+async def test_headers_that_do_not_come_or_are_cancelled_are_a_failed_attempt() -> None:
+    async def never() -> dict[str, str]:
+        await anyio.sleep_forever()
+        return {}
+
+    def cancelled() -> dict[str, str]:
+        raise asyncio.CancelledError
+
+    async with Bus().serve("ubre+ws://127.0.0.1:0/") as listener:
+        for headers, text, limits in (
+            (never, "Limits.connect_timeout", Limits(connect_timeout=0.05)),
+            (cancelled, "CancelledError", Limits()),
+        ):
+            with pytest.raises(ConnectFailed, match=text):
+                async with connect(listener.url, headers=headers, limits=limits):
+                    pass
+
+
+@bounded
+async def test_what_headers_raise_is_a_failed_attempt_that_names_it_and_is_made_again_where_one_waits() -> None:
+    tries: list[int] = []
+
+    async def fetch_token() -> dict[str, str]:
+        tries.append(len(tries))
+        if len(tries) < 4:
+            raise LookupError("the token service is not up yet")  # as httpx.ConnectError would be
+        return {"authorization": "Bearer t"}
+
+    async with Bus().serve("ubre+ws://127.0.0.1:0/") as listener:
+        with pytest.raises(ConnectFailed, match=r"headers\(\) raised LookupError: the token service is not up yet") as caught:
+            async with connect(listener.url, headers=fetch_token):
+                pass
+        assert isinstance(caught.value.__cause__, LookupError)
+        async with connect(listener.url, headers=fetch_token, wait=5, backoff=Backoff(initial=0.01)):
+            assert tries == [0, 1, 2, 3]
+
+
+@bounded
+async def test_a_refusal_out_of_headers_is_one_and_no_attempt_follows() -> None:
+    def refused() -> dict[str, str]:
+        raise Unauthorized("the token service does not know us")
+
+    async with Bus().serve("ubre+ws://127.0.0.1:0/") as listener:
+        with pytest.raises(Unauthorized, match="the token service"):
+            async with connect(listener.url, headers=refused, wait=5):
+                pass
+
+
+@bounded
+async def test_headers_that_fail_while_a_link_comes_back_are_logged_and_asked_again(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    tries: list[int] = []
+
+    def fetch_token() -> dict[str, str]:
+        tries.append(len(tries))
+        if len(tries) == 2:
+            raise LookupError("the token service is away")
+        return {}
+
+    async with Bus().serve("ubre+ws://127.0.0.1:0/") as listener:
+        async with connect(listener.url, headers=fetch_token, backoff=Backoff(initial=0.01)) as bus:
+            await listener.peers[0].aclose()
+            events = bus.events()
+            async for event in events:
+                if isinstance(event, LinkUp) and event.again:
+                    break
+    assert tries == [0, 1, 2]
+    assert "the token service is away" in caplog.text

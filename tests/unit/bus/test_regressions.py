@@ -1,0 +1,365 @@
+"""Cases in which an early version lost an answer, a link or a whole bus."""
+
+import asyncio
+import contextvars
+import datetime
+import time
+from collections.abc import AsyncIterator
+from typing import Any
+
+import anyio
+import anyio.to_thread
+import pytest
+import websockets.sync.client as raw
+
+from polybus import (
+    Bus,
+    Channel,
+    DeadlineExceeded,
+    Forbidden,
+    Identity,
+    LocalProtocolError,
+    NoHandler,
+    NotFound,
+    Peer,
+    QueueFull,
+    RemoteError,
+    RequestError,
+    Unauthorized,
+    connect,
+)
+from polybus._util.cancel_scopes import let_scope_fire
+from polybus.testing import pair
+from tests.loops import every_loop  # noqa: F401
+from tests.support import BOUND, bounded, eventually
+
+pytestmark = pytest.mark.anyio
+
+URL = "ubre+tcp://127.0.0.1:0"
+
+
+class Incomparable:
+    """Like an array: equal to nothing, and not to be asked."""
+
+    def __eq__(self, other: object) -> bool:
+        raise ValueError("the truth value is ambiguous")
+
+    __hash__ = None  # type: ignore[assignment]  # as an array
+
+
+VALUE: contextvars.ContextVar[Any] = contextvars.ContextVar("VALUE")
+
+
+async def test_a_stream_larger_than_the_outbox_arrives_whole() -> None:
+    bus = Bus()
+
+    @bus.handle("big")
+    async def big() -> AsyncIterator[str]:
+        for _ in range(64):
+            yield "x" * 200_000
+
+    with anyio.fail_after(BOUND):
+        async with bus.serve(URL) as listener, connect(listener.url) as client, client.stream("big") as items:
+            assert [len(item) async for item in items] == [200_000] * 64
+
+
+@pytest.mark.parametrize(
+    "error", [NotFound("gone", detail="y" * 2_000_000), NotFound("lone \ud800")], ids=["large", "surrogate"]
+)
+async def test_an_error_that_cannot_be_written_whole_is_answered_all_the_same(error: Exception) -> None:
+    bus = Bus()
+
+    @bus.handle("fails")
+    async def fails() -> None:
+        raise error
+
+    @bus.handle("works")
+    async def works() -> int:
+        return 1
+
+    with anyio.fail_after(BOUND):
+        async with pair(bus) as client:
+            with pytest.raises(NotFound):
+                await client.request("fails")
+            assert await client.request("works") == 1
+
+
+async def test_a_context_variable_that_cannot_be_compared_stops_no_worker() -> None:
+    bus = Bus()
+
+    @bus.handle("sets")
+    async def sets() -> None:
+        VALUE.set(Incomparable())
+
+    VALUE.set(Incomparable())
+    with anyio.fail_after(BOUND):
+        async with pair(bus) as client:
+            for _ in range(3):
+                assert await client.request("sets") is None
+
+
+async def test_the_half_of_the_opener_ends_when_the_handler_returns() -> None:
+    bus = Bus()
+
+    @bus.handle("hello")
+    async def hello(channel: Channel[int, str]) -> None:
+        await channel.send("hello")
+
+    with anyio.fail_after(BOUND):
+        async with pair(bus) as client, client.channel("hello") as channel:
+            assert [item async for item in channel] == ["hello"]
+            with pytest.raises(LocalProtocolError):
+                for number in range(200):
+                    await channel.send(number)
+
+
+async def test_middleware_stands_around_streams_too() -> None:
+    bus = Bus()
+
+    @bus.use
+    async def guard(message: Any, ctx: Any, call_next: Any) -> Any:
+        raise Forbidden("not today")
+
+    @bus.handle("numbers")
+    async def numbers() -> AsyncIterator[int]:
+        yield 1
+
+    with anyio.fail_after(BOUND):
+        async with pair(bus) as client:
+            with pytest.raises(Forbidden):
+                async with client.stream("numbers") as items:
+                    await anext(items)
+
+
+async def test_who_may_not_subscribe_any_more_may_still_leave() -> None:
+    allowed = [True]
+
+    def authorize(peer: Peer, verb: str, subject: str | int) -> bool:
+        return verb != "subscribe" or allowed[0]
+
+    bus = Bus(authorize=authorize)
+    with anyio.fail_after(BOUND):
+        async with pair(bus) as client:
+            async with client.subscribe("news"):
+                assert bus.peers[0].patterns
+                allowed[0] = False
+            while bus.peers[0].patterns:
+                await anyio.lowlevel.checkpoint()
+
+
+async def test_authenticate_that_says_false_refuses() -> None:
+    bus = Bus(authenticate=lambda handshake: False)
+    with anyio.fail_after(BOUND), pytest.raises(Exception, match="not authenticated"):
+        async with bus.serve("ubre+ws://127.0.0.1:0/bus") as listener, connect(listener.url):
+            pytest.fail("it let us in")
+
+
+async def test_a_publisher_that_gave_up_leaves_its_place_to_the_next() -> None:
+    bus = Bus()
+    with anyio.fail_after(BOUND):
+        async with bus, bus.subscribe("news", queue=1, when_full="block") as news, anyio.create_task_group() as group:
+            await bus.publish("news", 1)
+            with pytest.raises(QueueFull):
+                await bus.publish("news", 2, timeout=0.01)
+            group.start_soon(bus.publish, "news", 3)
+            await anyio.wait_all_tasks_blocked()
+            assert [(await anext(news)).body, (await anext(news)).body] == [1, 3]
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+async def test_a_cancellation_that_escapes_from_an_on_handler_costs_one_message() -> None:
+    bus, seen, done = Bus(), list[int](), anyio.Event()
+
+    @bus.on("news")
+    async def news(body: int) -> None:
+        seen.append(body)
+        if body == 0:
+            raise asyncio.CancelledError
+        if body == 4:
+            done.set()
+
+    with anyio.fail_after(BOUND):
+        async with bus:
+            for number in range(5):
+                await bus.publish("news", number)
+            await done.wait()
+    assert seen == [0, 1, 2, 3, 4]
+    assert bus.stats().failed == 1
+
+
+async def test_an_open_may_not_use_the_id_of_a_running_request() -> None:
+    bus, running = Bus(), [0]
+
+    @bus.handle("slow")
+    async def slow() -> None:
+        running[0] += 1
+        await anyio.sleep_forever()
+
+    @bus.handle("numbers")
+    async def numbers() -> AsyncIterator[int]:
+        running[0] += 1
+        yield 1
+
+    with anyio.fail_after(BOUND):
+        async with bus.serve("ubre+ws://127.0.0.1:0/bus") as listener:
+
+            def speak() -> str:
+                with raw.connect(listener.url.removeprefix("ubre+"), proxy=None) as peer:
+                    peer.send('{"request":"slow","id":"a"}')
+                    peer.send('{"open":"a","subject":"numbers","mode":"stream","n":1,"hops":0}')
+                    return str(peer.recv(timeout=BOUND))
+
+            answer = await anyio.to_thread.run_sync(speak)
+    assert '"end":"a"' in answer
+    assert running == [1]
+
+
+@pytest.mark.parametrize("error", [SystemExit(3), pytest.fail.Exception("inside"), BaseException("bare")], ids=repr)
+async def test_whatever_a_handler_raises_is_answered_and_the_bus_goes_on(error: BaseException) -> None:
+    bus = Bus()
+
+    @bus.handle("fails")
+    async def fails() -> None:
+        raise error
+
+    @bus.handle("works")
+    async def works() -> int:
+        return 1
+
+    @bus.on("news")
+    async def news(body: int) -> None:
+        raise error
+
+    with anyio.fail_after(BOUND):
+        async with pair(bus) as client:
+            await client.publish("news", 1)
+            with pytest.raises(RemoteError):
+                await client.request("fails")
+            assert await client.request("works") == 1
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+async def test_a_handler_whose_task_is_cancelled_from_outside_is_answered() -> None:
+    bus, jobs = Bus(), list[Any]()
+
+    @bus.handle("waits")
+    async def waits() -> None:
+        jobs.append(asyncio.current_task())
+        await anyio.sleep_forever()
+
+    with anyio.fail_after(BOUND):
+        async with pair(bus) as client:
+            for wait in (False, True, False):
+                reply = client.request("waits")
+                await eventually(lambda: jobs)
+                job = jobs.pop()
+                job.cancel()
+                with pytest.raises(RemoteError):
+                    await reply
+                if wait:  # until what was cancelled has come to its end
+                    await eventually(job.done)
+            with pytest.raises(DeadlineExceeded):  # there is a clock, too
+                await client.request("waits", timeout=0.05)
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+async def test_a_handler_of_publications_that_cancels_its_own_task_costs_that_publication_alone() -> None:
+    bus, heard, jobs = Bus(), list[int](), list[Any]()
+
+    @bus.on("news")
+    async def news(body: int) -> None:
+        heard.append(body)
+        if body == 1:
+            jobs.append(asyncio.current_task())
+            jobs[0].cancel()
+            await anyio.lowlevel.checkpoint()
+
+    @bus.handle("waits")
+    async def waits() -> None:
+        await anyio.sleep_forever()
+
+    with anyio.fail_after(BOUND):
+        async with pair(bus) as client:
+            for number in (1, 2):
+                await client.publish("news", number)
+            await eventually(lambda: heard == [1, 2])
+            await client.publish("news", 3)
+            await eventually(lambda: heard == [1, 2, 3])
+            assert bus.stats().failed == 1
+            with pytest.raises(DeadlineExceeded):
+                await client.request("waits", timeout=0.05)
+            await eventually(lambda: bus.stats().running == 0)
+
+
+async def test_a_bus_whose_entering_is_cancelled_can_be_entered_afterwards() -> None:
+    bus = Bus()
+    with anyio.CancelScope() as scope:
+        scope.cancel()
+        async with bus:
+            pytest.fail("entered")
+    with anyio.fail_after(BOUND):
+        async with pair(bus) as client:
+            assert client.peers
+
+
+async def test_an_identity_that_has_expired_is_not_let_in() -> None:
+    past = datetime.datetime.now(datetime.UTC) - datetime.timedelta(seconds=3)
+    bus = Bus(authenticate=lambda handshake: Identity("v", expires_at=past))
+    with anyio.fail_after(BOUND), pytest.raises(Unauthorized):
+        async with bus.serve("ubre+ws://127.0.0.1:0/bus") as listener, connect(listener.url):
+            pytest.fail("it let us in")
+
+
+# -- what a stranger learns ----------------------------------------------------------------------------------------------
+
+
+def seen(error: RequestError, subject: str) -> tuple[str, str, str | None]:
+    """What somebody sees of a refusal, but for the subject."""
+    return type(error).__name__, error.text.replace(repr(subject), "it"), error.reason
+
+
+@bounded
+async def test_a_scope_whose_time_is_over_fires_also_when_the_event_loop_was_busy(anyio_backend: Any) -> None:
+    with anyio.move_on_after(0.0004) as scope:
+        if anyio_backend[0] == "asyncio":  # until all that waits for a time is due at once: uvloop does the later first
+            asyncio.get_running_loop().call_soon(time.sleep, 0.1)
+        await let_scope_fire()
+        pytest.fail("the scope has not fired")
+    assert scope.cancelled_caught
+
+
+@pytest.mark.parametrize("asynchronous", [False, True])
+@bounded
+async def test_who_may_not_ask_does_not_learn_which_handlers_there_are(asynchronous: bool) -> None:
+    def refuse(peer: Peer, verb: str, subject: str | int) -> bool:
+        return subject == "open"
+
+    async def refuse_later(peer: Peer, verb: str, subject: str | int) -> bool:
+        await anyio.lowlevel.checkpoint()
+        return refuse(peer, verb, subject)
+
+    bus = Bus(authorize=refuse_later if asynchronous else refuse)
+
+    @bus.handle("there")
+    async def there() -> None: ...
+
+    @bus.handle("flow")
+    async def flow() -> AsyncIterator[int]:
+        yield 1
+
+    async with pair(bus) as client:
+        requests, streams = set(), set()
+        for subject in ("there", "nowhere", "flow"):
+            with pytest.raises(Forbidden) as caught:
+                await client.request(subject)
+            requests.add(seen(caught.value, subject))
+            with pytest.raises(Forbidden) as caught:
+                async with client.stream(subject) as items:
+                    await anext(items)
+            streams.add(seen(caught.value, subject))
+        assert len(requests) == len(streams) == 1
+        assert bus.stats().refused == 6
+        with pytest.raises(NoHandler):
+            await client.request("open")
+        await eventually(lambda: bus.stats().running == 0)
+        assert bus.stats().refused == 7

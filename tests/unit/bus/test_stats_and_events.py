@@ -1,0 +1,204 @@
+"""Statistics and events."""
+
+import datetime
+from typing import Any
+
+import anyio
+import attrs
+import pytest
+
+from polybus import Bus, ConnectFailed, Kind, Message, NoHandler, connect
+from polybus.events import BusEvent, DeadLettered, FrameRefused, HandlerFailed, LinkDown, LinkRetrying, LinkUp
+from polybus.stats import Stats
+from polybus.testing import pair
+from tests.support import bounded, eventually
+
+pytestmark = pytest.mark.anyio
+
+
+@bounded
+async def test_statistics_are_a_snapshot() -> None:
+    bus = Bus()
+    before = bus.stats()
+    async with pair(bus):
+        assert bus.stats().links == bus.stats().peers == 1
+        assert before.links == 0
+    assert bus.stats().links == 0
+    with pytest.raises(attrs.exceptions.FrozenInstanceError):
+        before.links = 7  # type: ignore[misc]  # on purpose
+    names = "links peers pending running waiting queued unread sent received dropped late malformed refused failed reconnects"
+    assert [each.name for each in attrs.fields(Stats)] == names.split()
+
+
+@bounded
+async def test_messages_are_counted_on_both_sides() -> None:
+    bus = Bus()
+
+    @bus.handle("echo")
+    async def echo(body: int) -> int:
+        return body
+
+    async with pair(bus) as client, bus.subscribe("news"):
+        for number in range(10):
+            await client.request("echo", number)
+            await client.publish("news", number)
+        with pytest.raises(NoHandler):
+            await client.request("nobody")
+        here, there = client.stats(), bus.stats()
+        assert (here.sent, here.received) == (21, 11)
+        assert (there.sent, there.received) == (11, 21)
+        assert there.refused == 1
+
+
+@bounded
+async def test_links_that_come_and_go_are_events_with_their_peer_and_time() -> None:
+    bus = Bus()
+    events = bus.events()
+    async with pair(bus):
+        pass
+    seen: list[BusEvent] = [event async for event in events]
+    up, down = seen
+    assert isinstance(up, LinkUp)
+    assert isinstance(down, LinkDown)
+    assert not up.again
+    assert up.peer is down.peer
+    assert up.peer is not None
+    assert up.url.startswith("ubre+memory://")
+    assert up.at.tzinfo is datetime.UTC
+    assert up.at <= down.at
+
+
+@bounded
+async def test_a_link_that_is_lost_is_retried_and_comes_back() -> None:
+    bus, client = Bus(), Bus()
+    events = client.events()
+    async with pair(bus, client=client, reconnect=True):
+        await bus.peers[0].aclose("a hiccup")
+        kinds: list[type] = []
+        async for event in events:
+            kinds.append(type(event))
+            if isinstance(event, LinkDown):
+                assert event.reason == "a hiccup"
+            if isinstance(event, LinkUp) and event.again:
+                break
+        assert kinds == [LinkUp, LinkDown, LinkRetrying, LinkUp]
+        await eventually(lambda: client.stats().reconnects == 1)
+
+
+@bounded
+async def test_a_first_connect_that_waits_tells_of_its_attempts() -> None:
+    client = Bus()
+    events = client.events()
+    with pytest.raises(ConnectFailed):
+        async with connect("ubre+memory://nobody-at-all", bus=client, wait=0.01):
+            pass
+    attempts = [event.attempt async for event in events if isinstance(event, LinkRetrying)]
+    assert attempts == list(range(1, len(attempts) + 1))
+    assert attempts
+
+
+@bounded
+async def test_a_malformed_frame_counts_once_and_is_an_event() -> None:
+    bus = Bus()
+
+    @bus.handle("echo")
+    async def echo(body: int) -> int:
+        return body
+
+    async with pair(bus) as client:
+        events = bus.events()
+        transport = client.peers[0].link.transport
+        assert transport is not None
+        transport.send(b"this is not JSON")
+        event = await anext(events)
+        assert isinstance(event, FrameRefused)
+        assert event.reason
+        assert event.peer is bus.peers[0]
+        assert bus.stats().malformed == 1
+        assert await client.request("echo", 1) == 1
+
+
+@bounded
+async def test_each_reader_of_events_gets_them_all_and_only_from_then_on() -> None:
+    bus = Bus()
+
+    @bus.on("x")
+    async def on_x(body: int) -> None:
+        raise ValueError(body)
+
+    async with bus:
+        early = bus.events()
+        await bus.publish("x", 1)
+        await eventually(lambda: bus.stats().failed == 1)
+        late = bus.events()
+        await bus.publish("x", 2)
+        await eventually(lambda: bus.stats().failed == 2)
+    for events, wanted in ((early, [1, 2]), (late, [2])):
+        got = [event async for event in events]
+        assert [event.error.args[0] for event in got if isinstance(event, HandlerFailed) and event.error] == wanted
+
+
+@bounded
+async def test_events_that_nobody_reads_give_way_to_new_ones() -> None:
+    bus = Bus()
+
+    @bus.on("x")
+    async def on_x(body: int) -> None:
+        raise ValueError(body)
+
+    async with bus:
+        events = bus.events()
+        for number in range(1100):
+            await bus.publish("x", number)
+    got = [event.error.args[0] async for event in events if isinstance(event, HandlerFailed) and event.error]
+    assert got == list(range(100, 1100))
+
+
+@bounded
+async def test_several_tasks_may_read_one_stream_of_events() -> None:
+    bus = Bus()
+
+    @bus.on("x")
+    async def on_x(body: int) -> None:
+        raise ValueError(body)
+
+    got: list[BusEvent] = []
+    async with anyio.create_task_group() as group:
+        async with bus:
+            events = bus.events()
+
+            async def read() -> None:
+                async for event in events:
+                    got.append(event)  # noqa: PERF401  # each as it comes
+
+            for _ in range(2):
+                group.start_soon(read)
+            await anyio.wait_all_tasks_blocked()
+            for number in range(4):
+                await bus.publish("x", number)
+            await eventually(lambda: len(got) == 4)
+    assert len(got) == 4
+
+
+@bounded
+async def test_a_notification_without_a_handler_is_a_dead_letter() -> None:
+    bus = Bus()
+
+    @bus.handle("many")
+    async def many() -> Any:
+        yield 1
+
+    async with pair(bus) as client:
+        events = bus.events()
+        peer = bus.peers[0]
+        for subject, raw in (("nobody", b'"small"'), ("many", b'"' + b"x" * 5000 + b'"')):
+            peer.receive(Message(Kind.NOTIFY, subject, None, raw, peer=peer), 0.0)
+        letters = [await anext(events) for _ in range(2)]
+        assert [(letter.subject, letter.reason) for letter in letters if isinstance(letter, DeadLettered)] == [
+            ("nobody", "no handler"),
+            ("many", "a stream handler"),
+        ]
+        small, large = letters
+        assert isinstance(small, DeadLettered) and small.message.body == "small" and small.peer is peer
+        assert isinstance(large, DeadLettered) and large.message is None  # a thousand unread ones must not fill the memory
+        assert client.stats().refused == 0

@@ -1,0 +1,1086 @@
+"""The recorder: what passes a link is on the disk, in order, and what is not is counted and marked."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import json
+import os
+import random
+import shutil
+import signal
+import socket
+import stat
+import struct
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pyarrow as pa
+import pytest
+
+from polybus import Backoff, Bus, LocalProtocolError, connect, sync
+from polybus._link.link import Link
+from polybus.capture import Capture, CaptureError, CaptureRecorder, Recording, decode, make_recorder
+from polybus.capture.record.gaps import Gap
+from polybus.capture.record.packing import Packer
+from polybus.capture.record.row_buffer import RowBuffer
+from polybus.capture.record.taps import FIELDS, MOST, RowHeader
+from polybus.capture.schema import DIRECTION_IN, DIRECTION_OUT, FLAG_GAP_BEFORE, FLAG_REDACTED
+from polybus.capture.store.batches import Batches
+from polybus.capture.store.segments import SegmentWriter
+from polybus.capture.writer.process import WriterProcess
+from polybus.capture.writer.stats import BATCH_ROWS
+from polybus.capture.writer.thread import WriterThread
+from polybus.capture.writer.writer import CaptureWriter
+from polybus.testing import pair
+from tests.support import bounded, eventually, until
+from tests.unit.capture.recording_process import HELD_BACK
+
+from . import rows as frames
+
+PROTOCOLS = ("ubre", "csb", "jrep", "uprotocol")
+ROOT = Path(__file__).parents[3]
+WAKE_ROWS, MOST_ROWS = WriterThread.enough, MOST // FIELDS
+
+
+def _rows(folder: Path) -> list[dict[str, Any]]:
+    return [row for batch in Capture(folder).batches() for row in batch.rows.to_pylist()]
+
+
+def _events(folder: Path) -> list[dict[str, Any]]:
+    found = [decode(batch.rows) for batch in Capture(folder).batches()]
+    assert not [row for part in found for row in part.quarantine.to_pylist()]
+    return [event for part in found for event in part.events.to_pylist()]
+
+
+def _ends(folder: Path) -> int:
+    """How often it is written that a recording is over."""
+    capture = Capture(folder)
+    return sum(not message.rows for segment in capture.segments() for message in capture.messages(segment))
+
+
+def _gaps(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [json.loads(row["options"]) for row in rows if row["flags"] & FLAG_GAP_BEFORE]
+
+
+def _subject(protocol: str) -> str:
+    return "//v/body/1/rpc.Get" if protocol == "uprotocol" else "user.get"
+
+
+def _server(protocol: str) -> Bus:
+    bus = Bus()
+
+    @bus.handle(_subject(protocol))
+    async def get(body: dict[str, Any]) -> dict[str, Any]:
+        return {"got": body}
+
+    return bus
+
+
+# -- what is recorded ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+@pytest.mark.parametrize("transport", ["tcp", "ws", "memory"])
+@bounded
+async def test_every_frame_of_both_directions_is_recorded(protocol: str, transport: str, tmp_path: Path) -> None:
+    address = f"memory://recorded-{protocol}" if transport == "memory" else f"{transport}://127.0.0.1:0"
+    subject = _subject(protocol)
+    async with _server(protocol).serve(f"{protocol}+{address}") as listener, connect(listener.url, record=tmp_path) as bus:
+        for number in range(3):
+            assert await bus.request(subject, {"n": number}, timeout=5) == {"got": {"n": number}}
+    events = _events(tmp_path)
+    asked = [event for event in events if event["kind"] == "request" and event["subject"] == subject]
+    answered = {event["correlation_id"]: event for event in events if event["kind"] == "response"}
+    assert len(asked) == 3
+    for event in asked:
+        assert event["direction"] == DIRECTION_OUT
+        assert event["protocol"] == protocol
+        assert event["transport"] == transport
+        allowed = event["deadline_ns"] - event["mono_ns"] if protocol == "csb" else event["ttl_ms"] * 1_000_000
+        assert 0 < allowed <= 5_000_000_000
+        answer = answered[event["correlation_id"]]
+        assert answer["direction"] == DIRECTION_IN
+        assert answer["mono_ns"] > event["mono_ns"]
+        assert answer["seq"] > event["seq"]
+        assert abs(answer["time_ns"] - time.time_ns()) < 60_000_000_000
+    assert [event["seq"] for event in events] == list(range(len(events)))
+    assert (events[0]["kind"], events[-1]["kind"]) == ("open", "close")
+    assert events[-1]["code_name"] == "1000"
+    assert {row["role"] for row in _rows(tmp_path)} == {0}
+
+
+@pytest.mark.apart
+@pytest.mark.anyio
+@bounded
+async def test_a_server_records_all_its_links_and_only_while_it_is_asked_to(tmp_path: Path) -> None:
+    bus = _server("ubre")
+    async with pair(bus) as one, pair(bus) as two:
+        await one.request("user.get", {"n": 0})
+        async with bus.record(tmp_path) as recording:
+            await one.request("user.get", {"n": 1})
+            await two.request("user.get", {"n": 2})
+            async with pair(bus) as three:
+                await three.request("user.get", {"n": 3})
+        assert recording.stats().frames == len(_rows(tmp_path))
+        assert recording.stats().waiting == 0
+        await one.request("user.get", {"n": 4})
+        for link in bus._services.running.links:  # nothing of it stays in the way of messages
+            assert "capture" not in type(link.session).__module__
+            assert "capture" not in type(link.transport).__module__
+    rows = _rows(tmp_path)
+    bodies = sorted(json.loads(event["data"])["n"] for event in _events(tmp_path) if event["kind"] == "request")
+    assert bodies == [1, 2, 3]
+    assert len({row["conn_id"] for row in rows}) == 3
+    assert {row["role"] for row in rows} == {1}
+    assert {row["capture_id"] for row in rows} == {recording.capture_id}
+
+
+@pytest.mark.anyio
+@bounded
+async def test_recordings_may_overlap_and_end_in_any_order(tmp_path: Path) -> None:
+    bus = _server("ubre")
+    async with pair(bus) as client:
+        first, second = bus.record(tmp_path / "first"), bus.record(tmp_path / "second")
+        await first.__aenter__()
+        await client.request("user.get", {"n": 1})
+        await second.__aenter__()
+        await client.request("user.get", {"n": 2})
+        await first.__aexit__(None, None, None)
+        await client.request("user.get", {"n": 3})
+        await second.__aexit__(None, None, None)
+        await client.request("user.get", {"n": 4})
+
+    def numbers(name: str) -> list[int]:
+        events = _events(tmp_path / name)
+        return [json.loads(event["data"])["n"] for event in events if event["kind"] == "request"]
+
+    assert numbers("first") == [1, 2]
+    assert numbers("second") == [2, 3]
+
+
+@pytest.mark.anyio
+@bounded
+async def test_publications_that_share_their_bytes_are_recorded_too(tmp_path: Path) -> None:
+    bus = Bus()
+    async with bus.serve("ubre+tcp://127.0.0.1:0") as listener, bus.record(tmp_path):
+        async with connect(listener.url) as one, connect(listener.url) as two:
+            async with one.subscribe("news.>") as first, two.subscribe("news.>") as second:
+                await bus.publish("news.today", {"n": 1})
+                assert [(await anext(first)).body, (await anext(second)).body] == [{"n": 1}, {"n": 1}]
+    sent = [event for event in _events(tmp_path) if event["kind"] == "publish" and event["direction"] == DIRECTION_OUT]
+    assert len(sent) == 2
+    assert len({event["conn_id"] for event in sent}) == 2
+
+
+@pytest.mark.apart
+@pytest.mark.anyio
+@bounded
+async def test_a_link_that_comes_back_is_another_connection(tmp_path: Path) -> None:
+    bus = _server("ubre")
+    soon = Backoff(initial=0.001, maximum=0.01)
+    async with bus.serve("ubre+tcp://127.0.0.1:0") as listener:
+        async with connect(listener.url, record=tmp_path, backoff=soon) as client:
+            await client.request("user.get", {"n": 1})
+            await listener.peers[0].aclose("go away")
+            await eventually(lambda: client.stats().reconnects == 1)
+            await client.request("user.get", {"n": 2})
+    events = _events(tmp_path)
+    assert [event["kind"] for event in events if event["kind"] in ("open", "close")] == ["open", "close", "open", "close"]
+    assert len({event["conn_id"] for event in events}) == 2
+
+
+@pytest.mark.anyio
+@bounded
+async def test_a_tunnel_names_itself(tmp_path: Path) -> None:
+    far = _server("csb")
+    server = Bus()
+    async with far, server.serve("ubre+tcp://127.0.0.1:0") as listener:
+        server.handle_tunnels("plant.7", far, protocol="csb")
+        async with connect(listener.url) as outer, connect(outer.tunnel("plant.7"), protocol="csb", record=tmp_path) as inner:
+            await inner.request("user.get", {"n": 1})
+    rows = _rows(tmp_path)
+    assert {tuple(row["tunnel"]) for row in rows} == {("plant.7",)}
+    assert {row["transport"] for row in rows} == {"tunnel"}
+
+
+def test_the_blocking_twin_records_too(tmp_path: Path) -> None:
+    with sync.Bus(_server("ubre")) as server, server.serve("ubre+tcp://127.0.0.1:0") as listener:
+        with server.record(tmp_path / "server") as recording:
+            with sync.connect(listener.url, record=tmp_path / "client") as client:
+                client.request("user.get", {"n": 1})
+        assert recording.stats().frames > 2
+    for name in ("server", "client"):
+        assert [event["kind"] for event in _events(tmp_path / name) if event["kind"] in ("request", "response")] == [
+            "request",
+            "response",
+        ]
+
+
+# -- what must not be there ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+@bounded
+async def test_secrets_are_not_on_the_disk(protocol: str, tmp_path: Path) -> None:
+    subject = _subject(protocol)
+    async with pair(_server(protocol), protocol=protocol) as client, client.record(tmp_path):
+        await client.request(subject, {"password": "hunter2", "n": 1}, headers={"cookie": "sid=hunter2"})
+    written = b"".join(row["frame"] or b"" for row in _rows(tmp_path))
+    assert written
+    assert b"hunter2" not in written
+    assert any(row["flags"] & FLAG_REDACTED for row in _rows(tmp_path))
+
+
+@pytest.mark.anyio
+@bounded
+async def test_nothing_is_blanked_where_nobody_wants_it(tmp_path: Path) -> None:
+    async with pair(_server("ubre")) as client, client.record(tmp_path, redact=None):
+        await client.request("user.get", {"password": "hunter2"})
+    assert b"hunter2" in b"".join(row["frame"] or b"" for row in _rows(tmp_path))
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+@bounded
+async def test_without_bodies_exchanges_can_still_be_followed(protocol: str, tmp_path: Path) -> None:
+    subject = _subject(protocol)
+    async with pair(_server(protocol), protocol=protocol) as client, client.record(tmp_path, bodies=False):
+        await client.request(subject, {"text": "personal matters"})
+    assert b"personal" not in b"".join(row["frame"] or b"" for row in _rows(tmp_path))
+    events = _events(tmp_path)
+    (asked,) = [event for event in events if event["kind"] == "request" and event["subject"] == subject]
+    assert asked["correlation_id"] in {event["correlation_id"] for event in events if event["kind"] == "response"}
+
+
+@pytest.mark.anyio
+@bounded
+async def test_only_the_owner_may_look(tmp_path: Path) -> None:
+    folder = tmp_path / "deep" / "captures"
+    async with pair(_server("ubre")) as client, client.record(folder):
+        await client.request("user.get", {})
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+    assert {stat.S_IMODE(path.stat().st_mode) for path in folder.iterdir()} == {0o600}
+
+
+# -- limits --------------------------------------------------------------------------------------------------------------
+
+
+def _end() -> RowHeader:
+    return RowHeader(DIRECTION_OUT, "c-1", "peer", "ubre", "tcp", (), "{}")
+
+
+@contextmanager
+def _opened(
+    folder: Path, *, apart: bool | None = None, segment_seconds: float = 60.0, **options: Any
+) -> Iterator[CaptureRecorder]:
+    recorder = make_recorder(folder, **options)
+    recorder._settings["segment_seconds"] = segment_seconds
+    if apart is not None:
+        recorder._apart = apart
+    recorder.open()
+    try:
+        yield recorder
+    finally:
+        recorder.close()
+
+
+BOTH = pytest.mark.parametrize("apart", [True, False], ids=["process", "thread"])
+
+
+def _frame(number: int) -> bytes:
+    return b'{"publish":"n","body":%d}' % number
+
+
+def _numbers(rows: list[dict[str, Any]]) -> list[int | str]:
+    """The numbers in frames, and the gaps, in order."""
+    return ["gap" if row["frame"] is None else int(json.loads(row["frame"])["body"]) for row in rows]
+
+
+def test_what_the_thread_cannot_keep_up_with_is_dropped_counted_and_marked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    busy, go_on = threading.Event(), threading.Event()
+    write = SegmentWriter.write
+
+    def slowly(self: SegmentWriter, batch: Any, seq: int) -> int:
+        busy.set()
+        assert go_on.wait(30)
+        return write(self, batch, seq)
+
+    monkeypatch.setattr(SegmentWriter, "write", slowly)
+    with _opened(tmp_path, apart=False) as recorder:
+        end = _end()
+        for number in range(WAKE_ROWS):
+            recorder.take((end, number, _frame(number), None))
+        assert busy.wait(30)
+        many = BATCH_ROWS + MOST_ROWS + 1_000
+        for number in range(WAKE_ROWS, many):
+            recorder.take((end, number, _frame(number), None))
+        dropped = recorder.stats().dropped
+        assert dropped >= 1_000
+        assert len(recorder._waiting) <= MOST_ROWS
+        go_on.set()
+        until(lambda: not recorder.stats().waiting)
+        recorder.take((end, many, _frame(many), None))
+    rows = _rows(tmp_path)
+    assert _numbers(rows) == [*range(many - dropped), "gap", many]
+    assert [(gap["gap"], gap["frames"]) for gap in _gaps(rows)] == [("dropped", dropped)]
+    assert [row["seq"] for row in rows] == list(range(len(rows)))
+
+
+def test_large_frames_are_bounded_by_their_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    go_on = threading.Event()
+    write = SegmentWriter.write
+
+    def slowly(self: SegmentWriter, batch: Any, seq: int) -> int:
+        assert go_on.wait(30)
+        return write(self, batch, seq)
+
+    monkeypatch.setattr(SegmentWriter, "write", slowly)
+    with _opened(tmp_path, apart=False) as recorder:
+        large = bytes(1 << 20)
+        for number in range(200):
+            recorder.take((_end(), number, large, None))
+        assert recorder.stats().waiting <= 2 * 64
+        assert recorder.stats().dropped >= 200 - 2 * 64
+        go_on.set()
+
+
+def test_a_full_disk_is_marked_and_recording_goes_on_when_there_is_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    full = threading.Event()
+    write = os.write
+
+    def maybe(file: int, data: Any) -> int:
+        if full.is_set() and len(data) > 3:
+            write(file, bytes(data[:3]))  # the disk takes a little, then nothing
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return write(file, data)
+
+    monkeypatch.setattr("polybus.capture.store.segments.os.write", maybe)
+    monkeypatch.setattr("polybus.capture.writer.writer.RETRY", 0.0)
+
+    with _opened(tmp_path, apart=False) as recorder:
+        end = _end()
+        for number in range(10):
+            recorder.take((end, number, _frame(number), None))
+        until(lambda: recorder.stats().frames == 10)
+        full.set()
+        for number in range(10, 25):
+            recorder.take((end, number, _frame(number), None))
+        until(lambda: recorder.stats().dropped == 15)
+        full.clear()
+        for number in range(25, 30):
+            recorder.take((end, number, _frame(number), None))
+        until(lambda: not recorder.stats().waiting)
+    rows = _rows(tmp_path)
+    assert _numbers(rows) == [*range(10), "gap", *range(25, 30)]
+    assert _gaps(rows) == [{"gap": "disk", "frames": 15, "error": "No space left on device"}]
+    assert [row["seq"] for row in rows] == list(range(len(rows)))
+    assert Capture(tmp_path).losses == []
+    assert "traffic goes on" in caplog.text
+
+
+def test_a_mistake_of_the_recorder_costs_one_batch_and_is_marked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    make = Batches.make
+    with _opened(tmp_path, apart=False) as recorder:
+
+        def badly(self: Batches, packed: Any, frames: Any, *given: Any) -> Any:
+            if frames[0].as_py() == _frame(0):
+                raise KeyError("a mistake")
+            return make(self, packed, frames, *given)
+
+        monkeypatch.setattr(Batches, "make", badly)
+        recorder.take((_end(), 0, _frame(0), None))
+        until(lambda: recorder.stats().dropped)
+        recorder.take((_end(), 0, _frame(1), None))
+    rows = _rows(tmp_path)
+    assert _numbers(rows) == ["gap", 1]
+    assert _gaps(rows) == [{"gap": "failed", "frames": 1, "error": "an internal error"}]
+    assert "failed on a batch" in caplog.text
+
+
+@BOTH
+def test_rows_that_cannot_be_packed_are_lost_and_marked(
+    apart: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    pack = Packer.pack
+
+    def badly(self: Packer, flat: list[Any]) -> Any:
+        if flat[2] == _frame(0):
+            raise KeyError("a mistake")
+        return pack(self, flat)
+
+    with _opened(tmp_path, apart=apart) as recorder:
+        monkeypatch.setattr(Packer, "pack", badly)
+        recorder.take((_end(), 0, _frame(0), None))
+        until(lambda: recorder.stats().dropped == 1)
+        recorder.take((_end(), 0, _frame(1), None))
+    assert sorted(_numbers(_rows(tmp_path)), key=str) == [1, "gap"]
+    assert _gaps(_rows(tmp_path)) == [{"gap": "dropped", "frames": 1}]
+    assert "could not be packed" in caplog.text
+    assert recorder.stats().waiting == 0
+
+
+def test_a_mistake_between_batches_costs_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    seal, failed = CaptureWriter._seal, threading.Event()
+
+    def badly(self: CaptureWriter) -> None:
+        if not failed.is_set():
+            failed.set()
+            raise KeyError("a mistake")
+        seal(self)
+
+    monkeypatch.setattr(CaptureWriter, "_seal", badly)
+    with _opened(tmp_path, apart=False, segment_seconds=0.05) as recorder:
+        recorder.take((_end(), 0, _frame(0), None))
+        assert failed.wait(30)
+        recorder.take((_end(), 0, _frame(1), None))
+    assert _numbers(_rows(tmp_path)) == [0, 1]
+    assert "it goes on" in caplog.text
+
+
+def _has_lost(recorder: CaptureRecorder, frames: int) -> bool:
+    return recorder.stats().dropped == frames
+
+
+def test_a_disk_that_stays_full_is_told_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def never(self: SegmentWriter, batch: Any, seq: int) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(SegmentWriter, "write", never)
+    monkeypatch.setattr("polybus.capture.writer.writer.RETRY", 0.0)
+    with _opened(tmp_path, apart=False) as recorder:
+        for number in range(3):
+            recorder.take((_end(), number, _frame(number), None))
+            until(partial(_has_lost, recorder, number + 1))
+    assert caplog.text.count("traffic goes on") == 1
+    assert (recorder.stats().dropped, recorder.stats().waiting) == (3, 0)
+
+
+@BOTH
+def test_a_capture_keeps_to_its_size_and_says_what_is_gone(
+    apart: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("polybus.capture.writer.thread.FLUSH_SECONDS", 0.005)
+    monkeypatch.setattr("polybus.capture.writer.process.FLUSH_SECONDS", 0.005)
+    noise = [os.urandom(2000) for _ in range(50)]
+    with _opened(tmp_path, apart=apart, max_bytes=1 << 18, redact=None) as recorder:
+        end = _end()
+        for number in range(600):
+            recorder.take((end, number, b"%d %s" % (number, noise[number % 50]), None))
+            if number % 30 == 29:
+                until(lambda: not recorder.stats().waiting)
+    capture = Capture(tmp_path)
+    numbers = [segment.number for segment in capture.segments()]
+    assert numbers[0] > 0
+    assert numbers == list(range(numbers[0], numbers[-1] + 1))
+    assert sum(segment.size for segment in capture.segments()) < (1 << 18) + (1 << 17)
+    rows = _rows(tmp_path)
+    # Rows that said so were removed too, and others say it in their place.
+    gaps = _gaps(rows)
+    here = len(rows) - len(gaps)
+    assert {gap["gap"] for gap in gaps} == {"retention"}
+    assert sum(gap["frames"] for gap in gaps) == 600 - here > here
+    assert min(gap["segments"][0] for gap in gaps) == 0
+    assert max(gap["segments"][1] for gap in gaps) == numbers[0] - 1
+    assert recorder.stats().frames == 600
+
+
+def test_what_is_too_old_is_removed(tmp_path: Path) -> None:
+    for number in range(2):
+        with _opened(tmp_path) as recorder:
+            recorder.take((_end(), 0, _frame(number), None))
+    old = time.time() - 1000
+    os.utime(Capture(tmp_path).segments()[0].path, (old, old))
+    with _opened(tmp_path, max_age=timedelta(seconds=500)) as recorder:
+        recorder.take((_end(), 0, _frame(2), None))
+    rows = _rows(tmp_path)
+    assert _numbers(rows) == [1, "gap", 2]
+    assert _gaps(rows) == [{"gap": "retention", "frames": 1, "segments": [0, 0]}]
+
+
+def test_what_is_removed_may_say_anything_of_what_was_removed_before(tmp_path: Path) -> None:
+    writer = SegmentWriter(tmp_path, 7, {"capture_id": "c"})
+    strange = frames.row(0, frame=None, flags=FLAG_GAP_BEFORE, options='{"gap":"retention","frames":5}')
+    writer.write(frames.batch(strange, frames.row(1)), 0)
+    os.utime(writer.seal(), (0, 0))
+    with _opened(tmp_path, max_age=timedelta(seconds=500)) as recorder:
+        recorder.take((_end(), 0, _frame(2), None))
+    assert _gaps(_rows(tmp_path)) == [{"gap": "retention", "frames": 6, "segments": [7, 7]}]
+
+
+@BOTH
+def test_segments_are_sealed_after_a_while(apart: bool, tmp_path: Path) -> None:
+    with _opened(tmp_path, apart=apart, segment_seconds=0.05) as recorder:
+        recorder.take((_end(), 0, _frame(0), None))
+        until(lambda: list(tmp_path.glob("*.arrows")))
+
+
+def test_two_recorders_may_share_a_folder(tmp_path: Path) -> None:
+    with _opened(tmp_path) as one, _opened(tmp_path) as two:
+        one.take((_end(), 0, _frame(1), None))
+        two.take((_end(), 0, _frame(2), None))
+        until(lambda: one.stats().frames + two.stats().frames == 2)
+        assert len(list(tmp_path.glob("*.open"))) == 2
+    rows = _rows(tmp_path)
+    assert sorted(_numbers(rows)) == [1, 2]
+    assert len({row["capture_id"] for row in rows}) == 2
+
+
+# -- ends that nobody wanted ---------------------------------------------------------------------------------------------
+
+KILLS = int(os.environ.get("POLYBUS_KILLS", "2"))
+
+
+def _child(
+    tmp_path: Path, *, limit: int = 0, last: int = 0, apart: bool = False
+) -> tuple[subprocess.Popen[str], int, Path, Path]:
+    """A process that records, the process that writes, the folder, and the file in which the first one counts."""
+    folder, counter = tmp_path / "captures", tmp_path / "counter"
+    counter.write_bytes(bytes(16))
+    where = "apart" if apart else "inside"
+    arguments = [str(folder), str(counter), str(limit), str(last), where]
+    command = [sys.executable, "-m", "tests.unit.capture.recording_process", *arguments]
+    child = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert child.stdout is not None
+    writer = int(child.stdout.readline())
+    assert (writer != child.pid) == apart
+    return child, writer, folder, counter
+
+
+def _sent(counter: Path) -> int:
+    return int(struct.unpack("<q", counter.read_bytes()[:8])[0])
+
+
+def _is_there(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    return b") Z " not in Path(f"/proc/{process}/stat").read_bytes()  # that nobody waits for
+
+
+@pytest.mark.native
+@pytest.mark.parametrize("moment", range(KILLS))
+@pytest.mark.parametrize("where", ["between writes of a thread", "within a write of a thread", "beside a writer", "both"])
+def test_a_killed_process_loses_at_most_one_batch(where: str, moment: int, tmp_path: Path) -> None:
+    # From outside, a kill mostly comes between two writes; so some children end themselves after some byte of some write.
+    within = random.SystemRandom().randint(5_000, 400_000) if where.startswith("within") else 0
+    child, writer, folder, counter = _child(tmp_path, last=within, apart=where in ("both", "beside a writer"))
+    try:
+        if within:
+            child.wait(60)
+        else:
+            requests = random.SystemRandom().randint(HELD_BACK // 2 + 50, HELD_BACK)  # a first batch is written by then
+            until(lambda: _sent(counter) >= requests)
+    finally:
+        child.kill()
+        if where == "both":
+            os.kill(writer, signal.SIGKILL)
+        child.communicate()
+        until(lambda: not _is_there(writer))
+    assert not within or sum(path.stat().st_size for path in folder.iterdir()) == within
+    requests = _sent(counter)
+    capture = Capture(folder)
+    rows = [row for batch in capture.batches() for row in batch.rows.to_pylist()]
+    assert capture.losses == []
+    assert capture.ended == ([rows[0]["capture_id"]] if where == "beside a writer" else [])
+    assert [row["seq"] for row in rows] == list(range(len(rows)))
+    frames = sum(row["frame"] is not None for row in rows)
+    assert 2 * requests - (WriterProcess.enough if where == "beside a writer" else 4096) <= frames <= 2 * requests + 2
+    # The next recorder seals what was left, and all is there as before.
+    assert where != "beside a writer" or all(segment.sealed for segment in capture.segments())
+    with _opened(folder) as recorder:
+        recorder.take((_end(), 0, _frame(1), None))
+    assert all(segment.sealed for segment in Capture(folder).segments())
+    after = _rows(folder)
+    assert after[: len(rows)] == rows
+
+
+@BOTH
+@pytest.mark.parametrize("idle", [True, False], ids=["with a segment that is sealed", "with a segment that is open"])
+def test_a_recording_that_was_closed_says_that_it_is_over(apart: bool, idle: bool, tmp_path: Path) -> None:
+    with _opened(tmp_path, apart=apart, segment_seconds=0.05 if idle else 60) as recorder:
+        recorder.take((_end(), 0, _frame(0), None))
+        until(lambda: recorder.stats().frames == 1)
+        if idle:
+            until(lambda: [path.suffix for path in tmp_path.iterdir()] == [".arrows"])
+        else:
+            assert list(Capture(tmp_path).batches())
+        assert not Capture(tmp_path).ended
+    with _opened(tmp_path, apart=apart):
+        pass  # in which nothing happens
+    capture = Capture(tmp_path)
+    rows = [row for batch in capture.batches() for row in batch.rows.to_pylist()]
+    assert _numbers(rows) == [0]
+    assert capture.ended == [recorder.capture_id] == [rows[0]["capture_id"]]
+    # To a reader of Arrow it is a batch like the others.
+    with pa.ipc.open_stream(sorted(tmp_path.iterdir())[-1]) as reader:
+        assert [batch.num_rows for batch in reader] == [0] if idle else [1, 0]
+
+
+@pytest.mark.native
+@pytest.mark.parametrize(
+    "signals", [[signal.SIGINT, signal.SIGTERM, signal.SIGHUP], [signal.SIGKILL]], ids=["ignored", "killed"]
+)
+def test_a_writer_that_is_killed_is_followed_by_another(
+    signals: list[signal.Signals], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with _opened(tmp_path, apart=True) as recorder:
+        writer: Any = recorder._writer
+        first = writer.pid
+        for number in range(10):
+            recorder.take((_end(), number, _frame(number), None))
+        until(lambda: recorder.stats().frames == 10)
+        for one in signals:
+            os.kill(first, one)
+        if signals == [signal.SIGKILL]:
+            until(lambda: writer.pid not in (first, None))
+        for number in range(10, 20):
+            recorder.take((_end(), number, _frame(number), None))
+        until(lambda: recorder.stats().frames >= 20)
+    rows = _rows(tmp_path)
+    assert [number for number in _numbers(rows) if number != "gap"] == [*range(20)]
+    assert [row["seq"] for row in rows] == list(range(len(rows)))
+    assert len({row["capture_id"] for row in rows}) == 1
+    assert recorder.stats().dropped == 0
+    assert ("has ended (SIGKILL); another one goes on" in caplog.text) == (signals == [signal.SIGKILL])
+
+
+@pytest.mark.native
+def test_what_a_killed_writer_had_in_its_hands_is_counted(tmp_path: Path) -> None:
+    with _opened(tmp_path, apart=True) as recorder:
+        writer: Any = recorder._writer
+        first = writer.pid
+        recorder.take((_end(), 0, _frame(0), None))
+        until(lambda: recorder.stats().frames == 1)
+        os.kill(first, signal.SIGSTOP)
+        for number in range(1, 2001):
+            recorder.take((_end(), number, _frame(number), None))
+        until(lambda: recorder.stats().waiting == 2000 and not len(recorder._waiting))
+        os.kill(first, signal.SIGKILL)
+        until(lambda: writer.pid not in (first, None))
+        recorder.take((_end(), 0, _frame(2001), None))
+    rows = _rows(tmp_path)
+    assert _numbers(rows) == [0, "gap", 2001]
+    assert _gaps(rows) == [{"gap": "killed", "frames": 2000}]
+    assert recorder.stats().dropped == 2000
+    assert [row["seq"] for row in rows] == [0, 1, 2]
+
+
+def test_a_writer_that_stands_still_does_not_hold_up_the_bus(tmp_path: Path) -> None:
+    with _opened(tmp_path, apart=True) as recorder:
+        writer: Any = recorder._writer
+        os.kill(writer.pid, signal.SIGSTOP)
+        many = 3 * MOST_ROWS
+        frame = _frame(7) + b" " * 100
+        for number in range(many):
+            recorder.take((_end(), number, frame, None))
+        dropped = recorder.stats().dropped
+        assert dropped > MOST_ROWS
+        assert len(recorder._waiting) <= MOST_ROWS
+        os.kill(writer.pid, signal.SIGCONT)
+        until(lambda: not recorder.stats().waiting)
+    rows = _rows(tmp_path)
+    assert sum(row["frame"] is not None for row in rows) == many - dropped
+    assert sum(gap["frames"] for gap in _gaps(rows)) == dropped
+
+
+@pytest.mark.native
+def test_what_a_killed_writer_was_told_to_be_missing_is_still_said(tmp_path: Path) -> None:
+    with _opened(tmp_path, apart=True) as recorder:
+        writer: Any = recorder._writer
+        first = writer.pid
+        os.kill(first, signal.SIGSTOP)
+        recorder._waiting.lose(1000)
+        recorder.take((_end(), 0, _frame(0), None))
+        until(lambda: writer.given == 2)
+        os.kill(first, signal.SIGKILL)
+        until(lambda: writer.pid not in (first, None))
+    assert _gaps(_rows(tmp_path)) == [{"gap": "killed", "frames": 1001}]
+    assert recorder.stats().dropped == 1001
+
+
+@pytest.mark.native
+def test_a_writer_that_is_dead_at_the_end_is_followed_by_one_that_says_so(tmp_path: Path) -> None:
+    with _opened(tmp_path, apart=True) as recorder:
+        writer: Any = recorder._writer
+        os.kill(writer.pid, signal.SIGSTOP)
+        for number in range(100):
+            recorder.take((_end(), number, _frame(number), None))
+        until(lambda: writer.given == 100)
+        os.kill(writer.pid, signal.SIGKILL)
+    assert _gaps(_rows(tmp_path)) == [{"gap": "killed", "frames": 100}]
+    assert (recorder.stats().dropped, recorder.stats().waiting) == (100, 0)
+    assert all(segment.sealed for segment in Capture(tmp_path).segments())
+
+
+def test_rows_that_are_taken_while_others_are_lost_do_not_change_what_is_said(tmp_path: Path) -> None:
+    waiting = RowBuffer(1 << 20)
+    taken: list[Any] = []
+    stopping = threading.Event()
+
+    def take() -> None:
+        while not stopping.is_set() or not waiting.empty:
+            taken.extend(waiting.next(500)[::FIELDS])
+
+    thread = threading.Thread(target=take)
+    row = (_end(), 0, b"", None)
+    for _ in range(2 * MOST_ROWS):
+        waiting.take(row, room=True)
+    thread.start()
+    for number in range(200_000):
+        waiting.take(row, room=number % 3 > 0)
+    stopping.set()
+    thread.join()
+    gaps = [end for end in taken if isinstance(end, Gap)]
+    assert sum(gap.frames for gap in gaps) == waiting.dropped
+    assert len(taken) - len(gaps) + waiting.dropped == 2 * MOST_ROWS + 200_000
+
+
+@pytest.mark.native
+def test_modules_in_the_working_directory_are_not_loaded_by_the_writer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "json.py").write_text("raise SystemExit(7)")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path, tmp_path / "a path"])
+    with _opened(tmp_path / "captures") as recorder:
+        assert isinstance(recorder._writer, WriterProcess)
+
+
+@pytest.mark.native
+def test_a_forked_child_does_not_keep_the_writer_waiting(tmp_path: Path) -> None:
+    script = (
+        "import os, signal, sys\nfrom polybus.capture import make_recorder\n"
+        "recorder = make_recorder(sys.argv[1])\nrecorder.open()\n"
+        "child = os.fork()\nif not child:\n    os.close(1)\n    os.close(2)\n    signal.alarm(60)\n    signal.pause()\n"
+        "print(child, recorder._writer.pid, flush=True)\nos.kill(os.getpid(), 9)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script, str(tmp_path)], capture_output=True, text=True, check=False, timeout=60
+    )
+    child, writer = map(int, done.stdout.split())
+    try:
+        until(lambda: not _is_there(writer))
+        assert _is_there(child)
+    finally:
+        os.kill(child, signal.SIGKILL)
+
+
+@pytest.mark.native
+@BOTH
+def test_a_forked_child_that_ends_leaves_the_recording_to_its_parent(apart: bool, tmp_path: Path) -> None:
+    script = (
+        "import os, sys\nfrom polybus.capture import make_recorder\nfrom polybus.capture.record.taps import RowHeader\n"
+        "recorder = make_recorder(sys.argv[1])\nrecorder._apart = bool(int(sys.argv[2]))\nrecorder.open()\n"
+        "for number in range(3): recorder.take((RowHeader(0), number, b'x', None))\n"
+        "if not os.fork(): sys.exit()\n"
+        "assert not os.wait()[1]\n"
+        "for number in range(4): recorder.take((RowHeader(0), number, b'x', None))"
+    )
+    command = [sys.executable, "-W", "ignore::DeprecationWarning", "-c", script, str(tmp_path), str(int(apart))]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    assert (done.stderr, done.returncode) == ("", 0)
+    assert [row["seq"] for row in _rows(tmp_path)] == list(range(7))
+    assert _ends(tmp_path) == 1
+
+
+@pytest.mark.native
+def test_a_writer_that_another_one_follows_does_not_say_that_the_recording_is_over(tmp_path: Path) -> None:
+    with _opened(tmp_path, apart=True) as recorder:
+        writer: Any = recorder._writer
+        recorder.take((_end(), 0, _frame(0), None))
+        until(lambda: recorder.stats().frames == 1)
+        first = writer.pid
+        writer._helper._connection.shutdown(socket.SHUT_WR)
+        until(lambda: writer.pid not in (None, first))
+        recorder.take((_end(), 1, _frame(1), None))
+    assert _numbers(_rows(tmp_path)) == [0, 1]
+    assert _ends(tmp_path) == 1
+
+
+@pytest.mark.native
+def test_a_program_that_ends_without_leaving_loses_nothing(tmp_path: Path) -> None:
+    script = (
+        "import sys\nfrom polybus.capture import make_recorder\nfrom polybus.capture.record.taps import RowHeader\n"
+        "recorder = make_recorder(sys.argv[1])\nrecorder.open()\n"
+        "for number in range(900): recorder.take((RowHeader(0), number, b'x', None))"
+    )
+    subprocess.run([sys.executable, "-c", script, str(tmp_path)], check=True, timeout=60)
+    assert len(_rows(tmp_path)) == 900
+
+
+def test_where_no_process_can_be_begun_a_thread_writes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "no interpreter"))
+    with _opened(tmp_path / "captures") as recorder:
+        assert isinstance(recorder._writer, WriterThread)
+        recorder.take((_end(), 0, _frame(1), None))
+    assert _numbers(_rows(tmp_path / "captures")) == [1]
+    assert "a thread does it" in caplog.text
+
+
+def test_what_the_writer_logs_is_logged_here(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with _opened(tmp_path, apart=True) as recorder:
+        recorder.take((_end(), 0, _frame(1), None))
+        until(lambda: recorder.stats().frames == 1)
+        shutil.rmtree(tmp_path)
+    assert "was removed while it was written: 1 frames are lost" in caplog.text
+    assert recorder.stats().dropped == 1
+    assert _gaps(_rows(tmp_path)) == [{"gap": "disk", "frames": 1, "error": "the file was removed while it was written"}]
+
+
+def test_a_recorder_uses_a_process_unless_a_function_of_the_application_blanks(tmp_path: Path) -> None:
+    with _opened(tmp_path / "default") as one, _opened(tmp_path / "function", redact=lambda protocol, frame: frame) as two:
+        assert isinstance(one._writer, WriterProcess)
+        assert isinstance(two._writer, WriterThread)
+
+
+@pytest.mark.native
+def test_a_process_that_only_records_does_not_load_arrow(tmp_path: Path) -> None:
+    script = (
+        "import anyio, sys\nfrom polybus import Bus\n"
+        "async def main():\n    async with Bus().record(sys.argv[1]): print('pyarrow' in sys.modules)\n"
+        "anyio.run(main)"
+    )
+    done = subprocess.run([sys.executable, "-c", script, str(tmp_path)], capture_output=True, text=True, check=True, timeout=60)
+    assert done.stdout == "False\n"
+
+
+@pytest.mark.native
+@BOTH
+def test_a_limit_of_file_sizes_costs_nothing_but_more_segments(apart: bool, tmp_path: Path) -> None:
+    child, writer, folder, counter = _child(tmp_path, limit=200_000, apart=apart)
+    try:
+        until(lambda: len(list(folder.glob("*.arrows"))) > 2)
+    finally:
+        child.kill()
+        child.communicate()
+        until(lambda: not _is_there(writer))
+    assert len(Capture(folder).segments()) > 2
+    rows = _rows(folder)
+    assert [row["seq"] for row in rows] == list(range(len(rows)))
+    assert _gaps(rows) == []
+
+
+def test_a_limit_of_file_sizes_does_not_hide_that_a_recording_is_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    write = SegmentWriter._write
+
+    def limited(self: SegmentWriter, data: bytes) -> None:
+        if self.batches:
+            raise OSError(errno.EFBIG, "File too large")
+        write(self, data)
+
+    with _opened(tmp_path, apart=False) as recorder:
+        recorder.take((_end(), 0, _frame(1), None))
+        until(lambda: recorder.stats().frames == 1)
+        monkeypatch.setattr(SegmentWriter, "_write", limited)
+    capture = Capture(tmp_path)
+    assert [batch.rows.num_rows for batch in capture.batches()] == [1]
+    assert (capture.ended, caplog.text) == ([recorder.capture_id], "")
+
+
+@pytest.mark.native
+@BOTH
+def test_traffic_goes_on_where_nothing_at_all_can_be_written(apart: bool, tmp_path: Path) -> None:
+    child, writer, folder, counter = _child(tmp_path, limit=1_000, apart=apart)
+    try:
+        until(lambda: _sent(counter) >= 3_000)
+    finally:
+        child.kill()
+        _, errors = child.communicate()
+        until(lambda: not _is_there(writer))
+    assert "traffic goes on" in errors
+    assert errors.count("traffic goes on") == 1
+    assert sum(path.stat().st_size for path in folder.iterdir()) == 0
+
+
+# -- misuse --------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("options", "error"),
+    [
+        ({"max_bytes": 10}, ValueError),
+        ({"max_bytes": "10"}, ValueError),
+        ({"max_age": 0}, ValueError),
+        ({"max_age": float("nan")}, ValueError),
+        ({"redact": "everything"}, TypeError),
+        ({"path": 7}, TypeError),
+    ],
+)
+def test_misuse_is_told_at_once(options: dict[str, Any], error: type[Exception], tmp_path: Path) -> None:
+    path: Any = options.pop("path", tmp_path)
+    with pytest.raises(error):
+        Bus().record(path, **options)
+
+
+@pytest.mark.anyio
+@bounded
+async def test_a_folder_that_cannot_be_made_is_told_on_entering_and_nothing_stays(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("in the way")
+    async with _server("ubre").serve("ubre+tcp://127.0.0.1:0") as listener:
+        bus = Bus()
+        with pytest.raises(CaptureError, match="cannot record to"):
+            async with connect(listener.url, record=tmp_path / "file" / "captures"):
+                pass
+        with pytest.raises(CaptureError, match="cannot record to"):
+            async with bus.record(tmp_path / "file"):
+                pass
+        async with connect(listener.url, bus=bus):
+            assert await bus.request("user.get", {"n": 1}) == {"got": {"n": 1}}
+    assert not [thread for thread in threading.enumerate() if thread.name == "polybus recorder"]
+
+
+@pytest.mark.anyio
+@bounded
+async def test_a_connect_that_fails_leaves_no_thread_behind(tmp_path: Path) -> None:
+    with pytest.raises(Exception, match="refused|Connection"):
+        async with connect("ubre+tcp://127.0.0.1:1", record=tmp_path):
+            pass
+    assert not [thread for thread in threading.enumerate() if thread.name == "polybus recorder"]
+
+
+def test_without_pyarrow_the_error_says_what_to_install() -> None:
+    script = (
+        "import sys; sys.modules['pyarrow'] = None\n"
+        "from polybus import Bus\n"
+        "try:\n    Bus().record('x')\nexcept ImportError as error:\n    print(error)"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=60)
+    assert "pip install 'polybus[capture]'" in done.stdout
+
+
+@pytest.mark.apart
+@pytest.mark.anyio
+@bounded
+async def test_what_waits_is_written_within_a_moment(tmp_path: Path) -> None:
+    async with pair(_server("ubre")) as client, client.record(tmp_path) as recording:
+        await client.request("user.get", {"n": 1})
+        await eventually(lambda: recording.stats().waiting == 0 and recording.stats().frames >= 3)
+        assert len(_rows(tmp_path)) >= 3
+        await anyio.lowlevel.checkpoint()
+
+
+@pytest.mark.anyio
+@bounded
+async def test_a_recording_is_entered_once_and_says_so(tmp_path: Path) -> None:
+    async with pair(_server("ubre")) as client:
+        recording = client.record(tmp_path)
+        async with recording:
+            with pytest.raises(LocalProtocolError, match="entered before"):
+                await recording.__aenter__()
+            await client.request("user.get", {"n": 1})
+        with pytest.raises(LocalProtocolError, match="entered before"):
+            await recording.__aenter__()
+    assert [event["kind"] for event in _events(tmp_path)] == ["open", "request", "response"]
+
+
+@pytest.mark.apart
+@pytest.mark.anyio
+@bounded
+async def test_a_recording_that_is_cancelled_while_it_begins_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for_each_link = Recording._for_each_link
+
+    async def cancelled(self: Recording, change: Callable[[Link], None]) -> None:
+        group.cancel_scope.cancel()  # its thread is there, and links are about to be told
+        await for_each_link(self, change)
+
+    monkeypatch.setattr(Recording, "_for_each_link", cancelled)
+    async with pair(_server("ubre")) as client:
+        async with anyio.create_task_group() as group:
+            await client.record(tmp_path).__aenter__()
+        assert group.cancel_scope.cancelled_caught
+        assert client._services.recorders == []
+        assert not _threads()
+
+
+@pytest.mark.parametrize("entering", ["record", "connect"])
+def test_a_task_that_is_cancelled_while_the_folder_is_looked_at_leaves_nothing(
+    entering: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looking, go_on, looked = threading.Event(), threading.Event(), threading.Event()
+    open_recorder = CaptureRecorder.open
+
+    def slowly(self: CaptureRecorder) -> None:
+        looking.set()
+        assert go_on.wait(30)
+        open_recorder(self)
+        looked.set()
+
+    monkeypatch.setattr(CaptureRecorder, "open", slowly)
+
+    async def main() -> None:
+        async with _server("ubre").serve("ubre+tcp://127.0.0.1:0") as listener:
+            context: Any = Bus().record(tmp_path) if entering == "record" else connect(listener.url, record=tmp_path)
+            task = asyncio.ensure_future(context.__aenter__())
+            await eventually(looking.is_set)
+            task.cancel()  # as asyncio does it: also the wait for a thread is given up
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            go_on.set()
+            await eventually(looked.is_set)
+
+    asyncio.run(main())
+    assert not _threads()
+
+
+def _threads() -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.name == "polybus recorder"]
+
+
+@pytest.mark.parametrize("given", [None, "text", 7])
+def test_a_function_that_gives_no_bytes_blanks_the_frame(given: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with _opened(tmp_path, redact=lambda protocol, frame: given) as recorder:
+        recorder.take((_end(), 0, _frame(1), None))
+    (row,) = _rows(tmp_path)
+    assert row["frame"] == b""
+    assert "it gives the bytes" in caplog.text
+
+
+def test_a_folder_that_somebody_removes_is_made_again_and_what_went_with_it_is_counted(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = tmp_path / "captures"
+    with _opened(folder, apart=False) as recorder:
+        writer: Any = recorder._writer
+        recorder.take((_end(), 0, _frame(1), None))
+        until(lambda: recorder.stats().frames == 1)
+        shutil.rmtree(folder)
+        writer._writer.segment_seconds = 0.0
+        until(lambda: recorder.stats().dropped == 1)
+        writer._writer.segment_seconds = 60.0
+        assert recorder.stats().frames == 0
+        recorder.take((_end(), 0, _frame(2), None))
+        until(lambda: recorder.stats().frames == 1)
+        shutil.rmtree(folder)
+    rows = _rows(folder)
+    assert _numbers(rows) == ["gap"]
+    assert _gaps(rows) == [{"gap": "disk", "frames": 2, "error": "the file was removed while it was written"}]
+    assert (recorder.stats().frames, recorder.stats().dropped) == (0, 2)
+    assert all("was removed while it was written" in record.getMessage() for record in caplog.records)
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700

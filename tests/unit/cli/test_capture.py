@@ -1,0 +1,171 @@
+"""record, capture and replay, as people use them."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from polybus.capture import Capture, decode, make_recorder
+from polybus.cli.app import run
+from tests.unit.capture.generator import traffic
+from tests.unit.cli.support import COMMAND, one_line, serving
+
+
+def _made(folder: Path) -> Path:
+    return traffic(2_000).write(folder, rows=100, segment_batches=8)
+
+
+@pytest.mark.native
+def test_record_then_look_then_replay(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = tmp_path / "captures"
+    with serving(tmp_path) as (url, _):
+        proxy = subprocess.Popen([*COMMAND, "record", url, str(folder)], stdout=subprocess.PIPE, text=True)
+        try:
+            assert proxy.stdout is not None
+            through = proxy.stdout.readline().strip()
+            assert through.startswith("ubre+tcp://127.0.0.1:") and through != url
+            assert run(["request", through, "greet", '"Ann"']) == 0
+            assert run(["request", through, "echo", '{"token":"hunter2"}']) == 0
+        finally:
+            proxy.send_signal(signal.SIGINT)
+            out, _ = proxy.communicate(timeout=60)
+        assert proxy.returncode == 0
+        assert "0 lost" in out
+        capsys.readouterr()
+
+        assert run(["capture", "info", str(folder), "--json"]) == 0
+        found = json.loads(capsys.readouterr().out)
+        assert found["frames"] >= 4
+        assert found["protocols"] == {"ubre": found["frames"]}
+        assert found["marks"] == 4  # two connections, each with a begin and an end
+        decoded = [decode(batch.rows) for batch in Capture(folder).batches()]
+        assert found["frames"] + found["marks"] == sum(made.frames for made in decoded)
+        assert run(["capture", "info", str(folder)]) == 0
+        assert "4 marks of where connections began or ended" in capsys.readouterr().out
+
+        assert run(["replay", str(folder), url, "--dry-run"]) == 0
+        assert "would say 2 request over 2 connections" in capsys.readouterr().out
+        assert not (tmp_path / "captures-replay").exists()
+
+        assert run(["replay", str(folder), url, "--speed", "0", "--json"]) == 0
+        report = json.loads(capsys.readouterr().out)
+        assert (report["answered"], report["failed"]) == (2, 0)
+        assert Capture(tmp_path / "captures-replay").segments()
+
+        status, text = one_line(capsys, "replay", str(folder), url, "--speed", "0", "--subject", "nobody.asked")
+        assert status == 1
+        assert "nothing that was wanted" in text
+
+
+def test_info_for_people(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["capture", "info", str(_made(tmp_path / "c"))]) == 0
+    out = capsys.readouterr().out
+    assert "16 connections" in out
+    assert "gap: 6 frames missing (dropped)" in out
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "capture info c",
+        "capture verify c",
+        "capture recover c x",
+        "capture compact c x",
+        "capture export c x",
+        "replay c ubre+tcp://127.0.0.1:1",
+        "analyse c --out x",
+    ],
+)
+def test_a_recording_of_no_connection_is_no_riddle(
+    command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    recorder = make_recorder("c")
+    recorder.claim()
+    recorder.open()
+    recorder.close()
+    status, text = one_line(capsys, *command.split())
+    assert (status, "c is empty: nothing has been recorded in it" in text) == (1, True), text
+    assert [path.name for path in tmp_path.iterdir()] == ["c"]
+
+
+def test_damage_is_status_1_and_recover_says_what_is_lost(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = _made(tmp_path / "c")
+    assert run(["capture", "verify", str(folder)]) == 0
+    path = sorted(folder.iterdir())[0]
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+    capsys.readouterr()
+    assert run(["capture", "verify", str(folder)]) == 1
+    both = capsys.readouterr()
+    assert "segment 0:" in both.out
+    assert "100 rows" in both.out
+    assert "polybus capture recover" in both.err
+    assert run(["capture", "export", str(folder), str(tmp_path / "lines"), "--format", "jsonl"]) == 1
+    both = capsys.readouterr()
+    assert Path(both.out.strip()).stat().st_size, "the rest is there"
+    assert "1 stretches are not in these files, of 100 frames" in both.err
+    assert run(["capture", "compact", str(folder), str(tmp_path / "parquet")]) == 1
+    assert "polybus capture verify" in capsys.readouterr().err
+    assert run(["capture", "recover", str(folder), str(tmp_path / "whole")]) == 0
+    assert "lost: 100 rows" in capsys.readouterr().out
+    assert run(["capture", "verify", str(tmp_path / "whole")]) == 0
+
+
+def test_files_are_not_exported_to_elsewhere(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = str(_made(tmp_path / "c"))
+    monkeypatch.chdir(tmp_path)
+    status, text = one_line(capsys, "capture", "export", folder, "s3://bucket/lines")
+    assert (status, "s3://bucket/lines: this is written into a folder on this machine only" in text) == (1, True), text
+    assert [path.name for path in tmp_path.iterdir()] == ["c"]
+
+
+def test_compact_and_export_print_their_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = str(_made(tmp_path / "c"))
+    assert run(["capture", "compact", folder, str(tmp_path / "p")]) == 0
+    assert run(["capture", "export", folder, str(tmp_path / "j"), "--format", "jsonl", "--table", "quarantine"]) == 0
+    paths = [Path(line) for line in capsys.readouterr().out.splitlines()]
+    assert [path.suffix for path in paths] == [".parquet", ".jsonl"]
+    assert all(path.stat().st_size for path in paths)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says", "expected"),
+    [
+        (["capture", "info", "nowhere"], "is no capture: there is no such folder", 1),
+        (["replay", "nowhere", "ubre+tcp://127.0.0.1:1"], "is no capture: there is no such folder", 1),
+        (["replay", "s3://bucket/captures", "ubre+tcp://127.0.0.1:1"], "--record DIR, a folder on this machine", 2),
+        (["analyse", "nowhere", "--out", "x"], "is no capture: there is no such folder", 1),
+        (["record", "ubre+tcp://127.0.0.1:1", "x", "--max-bytes", "lots"], "500M or 10G", 2),
+        (["record", "ubre+tcp://127.0.0.1:1", "x", "--listen", "ubre+tcp://0.0.0.0:0"], "--insecure", 2),
+        (["record", "ubre+tcp://127.0.0.1:1", "x", "--listen", "csb+tcp://127.0.0.1:0"], "does not translate", 2),
+        (["record", "ubre+memory://here", "x"], "--listen", 2),
+        (["record", "ubre+tcp://127.0.0.1:1", "s3://bucket/c"], "'s3://bucket/c': into a folder on this machine only", 2),
+        (
+            ["broker", "--clients", "csb+tcp://127.0.0.1:0", "--servers", "csb+tcp://127.0.0.1:0", "--record", "s3://b/c"],
+            "s3://b/c",
+            2,
+        ),
+        (["record", "jrep+http://127.0.0.1:1/x", "x"], "a proxy records no HTTP", 2),
+        (["record", "jrep+http://127.0.0.1:1/x", "x", "--listen", "jrep+tcp://127.0.0.1:0"], "a proxy records no HTTP", 2),
+    ],
+)
+def test_what_cannot_be_is_told_in_one_line(
+    arguments: list[str],
+    says: str,
+    expected: int,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    status, text = one_line(capsys, *arguments)
+    assert (status, says in text) == (expected, True), text
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,170 @@
+"""`polybus inspect`: frames without a connection."""
+
+import io
+import json
+import struct
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from polybus import Message
+from polybus.cli.app import run
+from polybus.message import Kind
+from polybus.plugins import FrameField
+from polybus.protocols import Ubre, UProtocol
+from tests.unit.cli.support import one_line
+
+NAMED = '{"request":"user.get","id":"x-1","body":{"id":7},"ttl":2000,"headers":{"a":"b"}}'
+BINARY = struct.pack(">BHI", ord("R"), 10, 7) + b'ab-1\0u.get{"a":1}'
+
+
+def inspected(capsys: pytest.CaptureFixture[str], *arguments: str) -> list[dict[str, Any]]:
+    assert run(["inspect", *arguments, "--json"]) == 0
+    return [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+
+
+def test_a_binary_frame_in_hexadecimal_is_shown_field_by_field(capsys: pytest.CaptureFixture[str]) -> None:
+    (frame,) = inspected(capsys, BINARY.hex(" "), "--protocol", "ubre")
+    assert [(f["offset"], f["length"], f["name"], f["value"]) for f in frame["fields"]] == [
+        (0, 1, "type", "0x52 'R'"),
+        (1, 2, "name length", "10"),
+        (3, 4, "body length", "7"),
+        (7, 4, "id", "ab-1"),
+        (12, 5, "subject", "u.get"),
+        (17, 7, "body", '{"a":1}'),
+    ]
+    assert frame["messages"] == [{"kind": "request", "subject": "u.get", "id": "ab-1", "body": {"a": 1}}]
+
+
+@pytest.mark.parametrize("form", ["0x{}", "{}", " {} \n"])
+def test_hexadecimal_is_taken_in_the_usual_forms(form: str, capsys: pytest.CaptureFixture[str]) -> None:
+    (frame,) = inspected(capsys, form.format(BINARY.hex()), "--protocol", "ubre?format=binary")
+    assert frame["size"] == len(BINARY)
+    (frame,) = inspected(capsys, BINARY.hex(":"), "--protocol", "ubre")
+    assert frame["size"] == len(BINARY)
+
+
+@pytest.mark.parametrize("format", ["json", "protobuf"])
+def test_the_token_of_an_event_is_not_shown(format: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    asker = UProtocol(format=format, token="s3cret").session("client")
+    asker.send(Message(Kind.REQUEST, "x", ttl=5.0), 0.0)
+    (frame,) = asker.frames_to_send()
+    (found,) = inspected(capsys, frame.hex(), "--protocol", f"uprotocol?format={format}")
+    assert found["messages"][0]["attributes"]["token"] == "..."
+    assert "s3cret" not in json.dumps(found)
+
+
+@pytest.mark.parametrize("options", ["", "?format=json", "?format=protobuf"])
+def test_what_strangers_write_is_shown_whatever_options_are_named(options: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """A hash that is text, as up-python and up-java write it: only a lenient reader takes it."""
+    codec = UProtocol(format="protobuf" if "protobuf" in options else "json").codec()
+    attributes = {"id": "018bcfe5-687b-8000-8000-000000000007", "source": "//v/body/1/door.front#Door", "note": "some hash"}
+    frame = codec.encode([Message(Kind.PUBLISH, body="hi", attributes=attributes)]).replace(b"note", b"hash")
+    (found,) = inspected(capsys, frame.hex(), "--protocol", f"uprotocol{options}")
+    assert (found["errors"], found["messages"][0]["body"]) == ([], "hi")
+    assert run(["inspect", frame.hex(), "--protocol", f"uprotocol{options or '?'}{'&' if options else ''}mode=strict"]) == 1
+
+
+def test_a_file_of_lines_and_one_with_lengths(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    lines = tmp_path / "frames.jsonl"
+    lines.write_text(f'{NAMED}\n\n{{"publish":"a.b","body":1}}\n')
+    first, second = inspected(capsys, str(lines), "--protocol", "ubre", "--frames", "lines")
+    assert first["messages"][0] | {"ttl": None} == {
+        "kind": "request", "subject": "user.get", "id": "x-1", "ttl": None, "headers": {"a": "b"}, "body": {"id": 7}
+    }  # fmt: skip
+    assert first["messages"][0]["ttl"] == 2.0
+    assert (second["number"], second["offset"]) == (2, len(NAMED) + 2)
+    stream = tmp_path / "stream.bin"
+    stream.write_bytes(b"".join(struct.pack(">I", len(frame)) + frame for frame in (NAMED.encode(), BINARY)))
+    kinds = [
+        frame["messages"][0]["id"] for frame in inspected(capsys, str(stream), "--protocol", "ubre", "--frames", "lengths")
+    ]
+    assert kinds == ["x-1", "ab-1"]
+
+
+def test_stdin_is_a_source(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(NAMED.encode())))
+    assert inspected(capsys, "-", "--protocol", "ubre")[0]["messages"][0]["subject"] == "user.get"
+
+
+def test_for_people_it_says_the_same(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["inspect", BINARY.hex(), "--protocol", "ubre"]) == 0
+    out = capsys.readouterr().out
+    assert "frame 1: 24 bytes" in out
+    assert "12  5      subject      u.get" in out
+    assert "\x1b" not in out
+
+
+@pytest.mark.parametrize(
+    ("source", "arguments", "says"),
+    [
+        (b'{"x":1}', [], "no verb of UBRE"),
+        (f"{NAMED}\n{NAMED}".encode(), [], "--frames lines or lengths"),
+        (BINARY[:-1], [], "the header announces"),
+        (b"{}\n{}\n", ["--frames", "lines"], "2 of 2 frames"),
+        (struct.pack(">I", 100) + b"{}", ["--frames", "lengths"], "frame 1: "),
+    ],
+)
+def test_a_malformed_frame_is_shown_and_is_status_1(
+    source: bytes, arguments: list[str], says: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "frame").write_bytes(source)
+    assert run(["inspect", str(tmp_path / "frame"), "--protocol", "ubre", *arguments]) == 1
+    out, err = capsys.readouterr()
+    assert "malformed" in out
+    assert err.count("\n") == 1 and says in err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        ([], "'FILE|HEX'"),
+        (["00"], "--protocol"),
+        (["00", "--protocol", "latin"], "there are: "),
+        (["00", "--protocol", "ubre?format=xml"], "json, binary"),
+        (["00", "--protocol", "ubre?nothing=1"], "known are"),
+        (["xyz", "--protocol", "ubre"], "neither a file nor"),
+        (["000", "--protocol", "ubre"], "neither a file nor"),
+        (["", "--protocol", "ubre"], "empty"),
+        (["00", "--protocol", "ubre", "--frames", "many"], "one of one, lines, lengths"),
+        (["00" * 5000 + "x", "--protocol", "ubre"], "neither a file nor"),
+        (["tests/", "--protocol", "ubre"], "tests/"),
+    ],
+)
+def test_wrong_usage_is_status_2_and_one_line(arguments: list[str], says: str, capsys: pytest.CaptureFixture[str]) -> None:
+    status, text = one_line(capsys, "inspect", *arguments)
+    assert status == 2
+    assert says in text
+
+
+def test_an_empty_file_is_status_2(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "empty").touch()
+    status, text = one_line(capsys, "inspect", str(tmp_path / "empty"), "--protocol", "ubre")
+    assert (status, text) == (2, "there is nothing in it")
+
+
+@given(
+    st.binary(max_size=60) | st.builds(lambda head, rest: head + rest, st.sampled_from([BINARY[:7], BINARY[:12]]), st.binary())
+)
+def test_any_bytes_have_fields_that_lie_in_them_in_order(frame: bytes) -> None:
+    end = 0
+    for found in Ubre().dissect(frame):
+        assert isinstance(found, FrameField)
+        assert end <= found.offset and found.offset + found.length <= len(frame)
+        end = found.offset + found.length
+
+
+def test_extras_and_what_is_cut_off_are_named() -> None:
+    name = b'ab-1\0u.get\0{"ttl":5}'
+    full = struct.pack(">BHI", ord("R"), len(name), 0xFFFFFFFF) + name + b"1"
+    assert [(f.name, f.value) for f in Ubre().dissect(full)][2:] == [
+        ("body length", "-1"), ("id", "ab-1"), ("subject", "u.get"), ("extras", '{"ttl":5}'), ("body", "1")
+    ]  # fmt: skip
+    assert [f.note for f in Ubre().dissect(full[:10]) if "cut off" in f.note] == ["cut off: 3 bytes follow the header"]
+    assert [(f.name, f.note) for f in Ubre().dissect(b"R\0")] == [("header", "cut off: a header has 7 bytes")]
+    assert Ubre().dissect(BINARY + b"xx")[-1].name == "trailing"
+    assert list(Ubre().dissect(NAMED.encode())) == []

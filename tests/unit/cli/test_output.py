@@ -1,0 +1,120 @@
+"""What a reviewer's hands have found: closed streams, passwords, other protocols, words that mislead."""
+
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from polybus import sync
+from polybus.cli.app import run
+from polybus.errors import ConnectFailed, LocalProtocolError
+from tests.support import free_port
+from tests.unit.cli.support import COMMAND, one_line, serving
+
+URL = "ubre+tcp://127.0.0.1:9"
+
+
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        ("demo --only=", "--only"),
+        (f"doctor {URL} --body 1", "--subject"),
+        (f"request {URL} a --timeout inf", "--timeout"),
+        (f"doctor {URL} --body {{", "BODY is not JSON"),
+        (f"bench {URL} --seconds inf", "--seconds"),
+        ("broker --clients csb+tcp://127.0.0.1:0 --servers csb+tcp://127.0.0.1:0 --drain inf", "--drain"),
+        (f"subscribe {URL} a --timeout inf", "--timeout"),
+        ("request ubre+ws://[::1/bus a", "'ubre+ws://[::1/bus'"),
+        ("request ubre+ws://ann:secret@127.0.0.1:9/bus a", "--header 'authorization: Bearer TOKEN'"),
+        ("doctor ubre+tcp://ann:secret@127.0.0.1:9 --json", "no user or password"),
+        ("request ubre+tcp://ann:secret@127.0.0.1 a", "ann:***@127.0.0.1"),
+        (f"request {URL} a {'[' * 100_000}", "nested too deeply"),
+    ],
+)
+def test_wrong_usage_names_what_is_wrong_and_no_password(line: str, says: str, capsys: pytest.CaptureFixture[str]) -> None:
+    status, text = one_line(capsys, *line.split())
+    assert status == 2
+    assert says in text
+    assert "secret" not in text
+
+
+def test_nobody_behind_http_is_told_as_everywhere_else(capsys: pytest.CaptureFixture[str]) -> None:
+    port = free_port()
+    status, text = one_line(capsys, "request", f"jrep+http://127.0.0.1:{port}/x", "a")
+    assert status == 1
+    assert "connection refused: nobody listens there; is the server running? --wait S" in text
+
+
+@pytest.mark.parametrize("command", ["publish", "subscribe", "request"])
+def test_a_silent_peer_is_status_1_whatever_the_protocol(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:  # connections wait in its backlog
+        for protocol in ("ubre", "csb", "jrep", "uprotocol"):
+            url = f"{protocol}+tcp://127.0.0.1:{silent.getsockname()[1]}"
+            status, text = one_line(capsys, command, url, "a", "--timeout", "0.2")
+            assert status == 1
+            assert "doctor" in text
+
+
+def test_publish_to_a_peer_that_never_speaks_is_wanted_without_a_timeout(capsys: pytest.CaptureFixture[str]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        assert run(["publish", f"ubre+tcp://127.0.0.1:{silent.getsockname()[1]}", "a", "--timeout", "0"]) == 0
+    assert capsys.readouterr().err == ""
+
+
+def test_an_error_of_connecting_shows_no_password() -> None:
+    assert "ann:***@host" in str(ConnectFailed("mqtt://ann:secret@host", "closed"))
+
+
+def test_a_closed_stdout_is_no_crash_and_a_closed_stdin_is_told(tmp_path: Path) -> None:
+    with serving(tmp_path) as (url, _):
+        line = 'exec "$@"'
+        for redirect, body, status, says in ((">&-", '"Ann"', 0, ""), ("<&-", "-", 2, "stdin is closed")):
+            command = ["sh", "-c", f"{line} {redirect}", "sh", *COMMAND, "request", url, "greet", body]
+            done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+            assert done.returncode == status, done.stderr
+            assert says in done.stderr
+            assert "Traceback" not in done.stderr
+
+
+def test_an_interrupt_while_the_command_is_imported_is_quiet() -> None:
+    code = (
+        "import sys, polybus.cli\n"
+        "class Finder:\n"
+        "    def find_spec(self, name, *rest):\n"
+        "        if name == 'polybus.cli.app': raise KeyboardInterrupt\n"
+        "sys.meta_path.insert(0, Finder())\n"
+        "polybus.cli.main([])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (130, "")
+
+
+def test_a_lifespan_that_fails_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "failing_app.py").write_text(
+        "from contextlib import asynccontextmanager\nfrom polybus import Bus\n"
+        "@asynccontextmanager\nasync def life(bus):\n    raise ValueError('db down')\n    yield\n"
+        "bus = Bus(lifespan=life)\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    status, text = one_line(capsys, "serve", "failing_app:bus", "ubre+tcp://127.0.0.1:0")
+    assert status == 1
+    assert "lifespan of failing_app:bus failed: ValueError: db down" in text
+
+
+def test_publishing_to_another_protocol_is_status_1_without_a_repr(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with serving(tmp_path) as (url, _):
+        status, text = one_line(capsys, "publish", url.replace("ubre+", "csb+"), "a", "1")
+    assert status == 1
+    assert "<Peer" not in text
+    assert "doctor" in text
+
+
+def test_a_subscription_without_its_block_says_so(tmp_path: Path) -> None:
+    with serving(tmp_path) as (url, _), sync.connect(url) as bus:
+        with pytest.raises(LocalProtocolError, match="never entered"):
+            bus.subscribe("a").receive(timeout=1)

@@ -1,0 +1,192 @@
+"""Wrong usage is status 2, a peer that is not there is status 1; both are told in one line that says what to do next."""
+
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from polybus.cli.app import run
+from tests.support import free_port
+from tests.unit.cli.support import COMMAND, one_line
+
+URL = "ubre+tcp://127.0.0.1:9"
+BAD_PEM = "no certificate"
+
+
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        ("", "--help"),
+        ("frobnicate", "frobnicate"),
+        ("--frobnicate", "--help"),
+        ("request", "'URL'"),
+        (f"request {URL}", "'SUBJECT'"),
+        (f"request {URL} a 1 2", "polybus request --help"),
+        (f"request {URL} a {{", "BODY is not JSON"),
+        (f"request {URL} a Ann", "'\"like this\"'"),
+        (f"request {URL} a --timeout soon", "--timeout"),
+        (f"request {URL} a --timeout -1", "--timeout"),
+        (f"request {URL} a --header nothing", "of the form 'name: value'"),
+        (f"request {URL} a --ca missing.pem", "missing.pem"),
+        (f"request {URL} a --wait x", "--wait"),
+        ("request http://127.0.0.1:9 a", "protocol+transport://"),
+        ("request ubre+tcp://127.0.0.1 a", "port"),
+        ("request ubre+pigeon://127.0.0.1:9 a", "there are: "),
+        ("request latin+tcp://127.0.0.1:9 a", "there are: "),
+        ("request ubre+tcp://127.0.0.1:9?format=xml a", "json, binary"),
+        (f"request {URL} a --frobnicate", "polybus request --help"),
+        ("publish", "'URL'"),
+        (f"publish {URL}", "'SUBJECT'"),
+        (f"publish {URL} a nonsense", "BODY is not JSON"),
+        (f"publish {URL} a --header nothing", "of the form 'name: value'"),
+        ("publish nonsense a", "protocol+transport://"),
+        ("subscribe", "'URL'"),
+        (f"subscribe {URL}", "'PATTERN'"),
+        (f"subscribe {URL} a --count many", "--count"),
+        (f"subscribe {URL} a --count -1", "--count"),
+        ("subscribe nonsense a", "protocol+transport://"),
+        ("serve", "'APP'"),
+        ("serve app:bus", "URL"),
+        (f"serve app {URL}", "module:bus"),
+        (f"serve :bus {URL}", "module:bus"),
+        (f"serve there_is_none:bus {URL}", "there_is_none.py"),
+        (f"serve os:path {URL}", "Bus()"),
+        (f"serve app.py:bus {URL}", "write app:bus"),
+        (f"serve ../app:bus {URL}", "in the folder of app.py"),
+        ("demo --only pigeon", "there are: "),
+        ("demo --sabotage nothing", "lies"),
+        ("demo now", "polybus demo --help"),
+        ("capture", "Missing command. See: polybus capture --help"),
+    ],
+)
+def test_wrong_usage_is_status_2_and_one_line(line: str, says: str, capsys: pytest.CaptureFixture[str]) -> None:
+    status, text = one_line(capsys, *line.split())
+    assert status == 2
+    assert says in text
+
+
+@pytest.mark.parametrize(
+    ("source", "says"),
+    [
+        ("def broken(:", "SyntaxError"),
+        ("import there_is_no_such_module", "there_is_no_such_module"),
+        ("raise RuntimeError('no database')", "no database"),
+        ("raise SystemExit(3)", "SystemExit"),
+        ("bus = 1", "no Bus"),
+        ("from polybus import Bus\nother = Bus()", "unusable_app:other"),
+    ],
+)
+def test_an_app_that_cannot_be_imported_is_status_2(
+    source: str, says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "unusable_app.py").write_text(source)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    sys.modules.pop("unusable_app", None)
+    status, text = one_line(capsys, "serve", "unusable_app:bus", URL)
+    sys.modules.pop("unusable_app", None)
+    assert status == 2
+    assert says in text
+
+
+@pytest.fixture
+def app(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    (tmp_path / "good_app.py").write_text("from polybus import Bus\nbus = Bus()\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    return "good_app:bus"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["ubre+tcp://0.0.0.0:0"], "--insecure"),
+        (["ubre+tls://127.0.0.1:0"], "--cert FILE"),
+        (["ubre+tls://127.0.0.1:0", "--cert", "missing.pem"], "missing.pem"),
+        (["ubre+tls://127.0.0.1:0", "--key", "missing.pem"], "--cert"),
+        (["ubre+tcp://127.0.0.1:0", "--relay", ">.a"], "last token"),
+        (["nonsense"], "protocol+transport://"),
+        (["ubre+tcp://127.0.0.1:0", "--health", "ftp://x"], "http://"),
+        (["ubre+tcp://127.0.0.1:0", "--health", "http://127.0.0.1:99999"], "health='http://127.0.0.1:99999'"),
+        (["ubre+tcp://127.0.0.1:0", "--drain", "inf"], "--drain"),
+        (["ubre+tcp://127.0.0.1:0", "--delay", "inf"], "--delay"),
+        (["ubre+tcp://127.0.0.1:0", "--origin", "example.org"], "https://example.org"),
+        (["ubre+ws://127.0.0.1:0", "--host", "http://x"], "hosts: 'http://x' is no host"),
+    ],
+)
+def test_serve_says_which_option_is_wrong_or_missing(
+    arguments: list[str], says: str, app: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    status, text = one_line(capsys, "serve", app, *arguments)
+    assert status == 2
+    assert says in text
+
+
+def test_a_file_that_holds_no_certificate_is_status_2(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pem = tmp_path / "bad.pem"
+    pem.write_text(BAD_PEM)
+    status, text = one_line(capsys, "request", "ubre+tls://127.0.0.1:9", "a", "--ca", str(pem))
+    assert status == 2
+    assert "PEM" in text
+
+
+def test_an_address_that_is_taken_is_status_1(app: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        status, text = one_line(capsys, "serve", app, f"ubre+tcp://127.0.0.1:{taken.getsockname()[1]}")
+    assert status == 1
+    assert "127.0.0.1" in text
+
+
+@pytest.fixture
+def nobody() -> str:
+    """A port on which nobody listens."""
+    return f"127.0.0.1:{free_port()}"
+
+
+@pytest.mark.parametrize("transport", ["tcp", "ws"])
+@pytest.mark.parametrize("command", ["request", "publish", "subscribe"])
+def test_a_peer_that_is_not_there_is_status_1(
+    command: str, transport: str, nobody: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    status, text = one_line(capsys, command, f"ubre+{transport}://{nobody}", "a")
+    assert status == 1
+    assert nobody in text
+    assert "--wait" in text
+
+
+def test_a_socket_file_that_is_not_there_is_status_1(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    status, text = one_line(capsys, "request", f"ubre+unix://{tmp_path}/none.sock", "a")
+    assert status == 1
+    assert "--wait" in text
+
+
+def test_without_typer_one_line_says_what_to_install() -> None:
+    program = "import sys; sys.modules['typer'] = None; from polybus.cli import main; main(['demo'])"
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
+    assert ended.returncode == 2
+    assert ended.stdout == ""
+    assert ended.stderr == "polybus: the command needs typer and rich: pip install 'polybus[cli]'\n"
+
+
+def test_importing_the_command_loads_neither_typer_nor_rich() -> None:
+    program = "import sys, polybus.cli; print([name for name in ('typer', 'rich') if name in sys.modules])"
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
+    assert ended.stdout == "[]\n"
+
+
+def test_help_is_status_0_for_every_command(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["--help"]) == 0
+    listed = capsys.readouterr().out
+    for command in ("demo", "serve", "request", "publish", "subscribe"):
+        assert command in listed
+        assert run([command, "--help"]) == 0
+        assert f"polybus {command}" in capsys.readouterr().out
+
+
+def test_the_exit_status_reaches_the_shell() -> None:
+    ended = subprocess.run([*COMMAND, "request"], capture_output=True, text=True, timeout=60, check=False)
+    assert ended.returncode == 2
+    assert ended.stderr.count("\n") == 1

@@ -1,0 +1,336 @@
+"""Servers that are not what the URL says: status 1 and one line, in time, from every command that connects."""
+
+import http.server
+import io
+import os
+import signal
+import socket
+import ssl
+import struct
+import subprocess
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import trustme
+
+from polybus.cli.app import run
+from tests.unit.cli.support import COMMAND, one_line, serving
+
+COMMANDS = {
+    "request": ("a", "--timeout", "0.3"),
+    "publish": ("a", "--timeout", "0.3"),
+    "subscribe": ("a", "--timeout", "0.3"),
+    "doctor": ("--timeout", "0.3"),
+    "bench": ("--timeout", "0.3"),
+}
+
+
+def _silent(connection: socket.socket) -> None:
+    """Accepts, and says nothing until the other side leaves."""
+    while connection.recv(4096):
+        pass
+
+
+def _resets(connection: socket.socket) -> None:
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+
+
+def _closes(connection: socket.socket) -> None:
+    """Accepts and leaves."""
+
+
+@pytest.fixture(scope="module")
+def pretender() -> Iterator[Callable[[str], int]]:
+    """The port of a server that does what its name says to whoever connects."""
+    ports: dict[str, int] = {}
+    ends: list[Callable[[], object]] = []
+
+    def start(kind: str) -> int:
+        if kind not in ports:
+            begin = _web if kind in ("http", "tls") else _plain
+            ports[kind], end = begin(kind)
+            ends.append(end)
+        return ports[kind]
+
+    yield start
+    for end in ends:
+        end()
+
+
+def _plain(kind: str) -> tuple[int, Callable[[], object]]:
+    act = {"silent": _silent, "resets": _resets, "closes": _closes}[kind]
+    listener = socket.create_server(("127.0.0.1", 0))
+
+    def serve(connection: socket.socket) -> None:
+        with connection:
+            try:
+                act(connection)
+            except OSError:
+                return
+
+    def accept() -> None:
+        while True:
+            try:
+                connection, _ = listener.accept()
+            except OSError:
+                return
+            threading.Thread(target=serve, args=(connection,), daemon=True).start()
+
+    threading.Thread(target=accept, daemon=True).start()
+
+    def end() -> None:
+        listener.shutdown(socket.SHUT_RDWR)
+        listener.close()
+
+    return listener.getsockname()[1], end
+
+
+class _Quiet(http.server.BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+
+    def do_GET(self) -> None:
+        if self.path == "/elsewhere":  # as ASGI servers refuse what no application takes
+            self.send_response(403)
+            self.send_header("content-length", "0")
+            self.end_headers()
+        else:
+            self.send_error(404)
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Nobody reads it."""
+
+
+class _Server(http.server.ThreadingHTTPServer):
+    def handle_error(self, request: object, client_address: object) -> None:
+        """Clients that leave are what this is for."""
+
+
+def _web(kind: str) -> tuple[int, Callable[[], object]]:
+    server = _Server(("127.0.0.1", 0), _Quiet)
+    if kind == "tls":
+        context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+        trustme.CA().issue_cert("127.0.0.1").configure_cert(context)
+        server.socket = context.wrap_socket(server.socket, server_side=True, do_handshake_on_connect=False)
+    threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
+
+    def end() -> None:
+        server.shutdown()
+        server.server_close()
+
+    return server.server_address[1], end
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize("transport", ["tcp", "ws", "tls"])
+@pytest.mark.parametrize("kind", ["silent", "resets", "closes", "http", "tls"])
+def test_a_server_that_is_another_one_is_status_1_and_one_line(
+    kind: str, transport: str, command: str, pretender: Callable[[str], int], capsys: pytest.CaptureFixture[str]
+) -> None:
+    url = f"ubre+{transport}://127.0.0.1:{pretender(kind)}/"
+    status = run([command, url, *COMMANDS[command]])
+    out, err = capsys.readouterr()
+    assert status == 1
+    assert err.count("\n") == 1 and err.startswith("polybus: "), err
+    assert "Error" not in err and "tls=" not in err and "timeout=" not in err, err
+    if command == "doctor":
+        assert "✗" in out and "✓" in out
+    else:
+        assert out == ""
+
+
+@pytest.mark.parametrize(
+    ("kind", "transport", "says"),
+    [
+        ("silent", "ws", "compare port and path"),
+        ("silent", "tls", "speaks no TLS"),
+        ("silent", "tcp", "another protocol, format or dialect"),
+        ("http", "ws", "correct the path"),
+        ("http", "tls", "without TLS"),
+        ("tls", "tls", "--ca FILE"),
+        ("tls", "ws", "wss"),
+        ("closes", "tcp", "format="),
+        ("resets", "ws", "; "),
+    ],
+)
+def test_doctor_knows_a_remedy(
+    kind: str, transport: str, says: str, pretender: Callable[[str], int], capsys: pytest.CaptureFixture[str]
+) -> None:
+    # Only of a silent one it is known by the time that passes.
+    seconds = "0.5" if kind == "silent" else "60"
+    assert run(["doctor", f"ubre+{transport}://127.0.0.1:{pretender(kind)}/", "--timeout", seconds]) == 1
+    assert says in capsys.readouterr().err
+
+
+def test_a_path_that_no_application_takes_is_doubted(
+    pretender: Callable[[str], int], capsys: pytest.CaptureFixture[str]
+) -> None:
+    status, text = one_line(capsys, "request", f"ubre+ws://127.0.0.1:{pretender('http')}/elsewhere", "a")
+    assert status == 1
+    assert text.endswith("is the path '/elsewhere' that of the bus?")
+
+
+# -- output that nobody can take, and interruptions -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "command",
+    ["request {url} greet '\"Ann\"'", "doctor {url}", "doctor {url} --json", "bench {url} --seconds 0.01", "--help"],
+)
+def test_a_reader_that_leaves_at_once_is_no_failure(command: str, tmp_path: Path) -> None:
+    with serving(tmp_path) as (url, _):
+        program = f"set -o pipefail; {' '.join(COMMAND)} {command.format(url=url)} | true"
+        ended = subprocess.run(["bash", "-c", program], capture_output=True, text=True, timeout=60, check=False)
+    assert (ended.returncode, ended.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("command", ["request", "doctor", "bench"])
+def test_ctrl_c_is_status_130_and_silent(command: str, pretender: Callable[[str], int]) -> None:
+    # A listener that this test accepts from tells that the command is connected.
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        url = f"ubre+ws://127.0.0.1:{listener.getsockname()[1]}"
+        arguments = [*COMMAND, command, url, *(["a"] if command == "request" else []), "--timeout", "60"]
+        with subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as program:
+            connections = [listener.accept()[0]]
+            connections[0].recv(1) if command != "doctor" else connections.append(listener.accept()[0])
+            program.send_signal(signal.SIGINT)
+            out, err = program.communicate(timeout=60)
+        for connection in connections:
+            connection.close()
+    assert (program.returncode, out, err) == (130, "", "")
+
+
+def test_a_terminal_gets_colours_unless_it_says_no(tmp_path: Path) -> None:
+    with serving(tmp_path) as (url, _):
+        for environment, coloured in (({}, True), ({"NO_COLOR": "1"}, False)):
+            shown = _on_a_terminal([*COMMAND, "doctor", url], environment | {"TERM": "xterm"})
+            assert "a polybus peer" in shown
+            assert ("\x1b[32m" in shown) is coloured, shown
+
+
+def _on_a_terminal(command: list[str], environment: dict[str, str]) -> str:
+    master, slave = os.openpty()
+    kept = {name: value for name, value in os.environ.items() if name not in ("NO_COLOR", "FORCE_COLOR")}
+    with subprocess.Popen(command, stdout=slave, stderr=slave, env=kept | environment) as program:
+        os.close(slave)
+        shown = io.BytesIO()
+        while True:
+            try:
+                shown.write(os.read(master, 4096) or b"")
+            except OSError:  # the other end has gone
+                break
+        program.wait(60)
+    os.close(master)
+    return shown.getvalue().decode()
+
+
+def test_an_output_without_the_letters_is_no_failure(tmp_path: Path) -> None:
+    with serving(tmp_path) as (url, _):
+        environment = os.environ | {"PYTHONIOENCODING": "ascii"}
+        ended = subprocess.run([*COMMAND, "doctor", url], capture_output=True, env=environment, timeout=60, check=False)
+    assert (ended.returncode, ended.stderr) == (0, b"")
+
+
+# -- what goes well --------------------------------------------------------------------------------------------------------
+
+
+def test_doctor_names_every_step_with_its_time(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    import json
+
+    certificate = trustme.CA()
+    certificate.cert_pem.write_to_path(tmp_path / "ca.pem")
+    certificate.issue_cert("127.0.0.1").private_key_and_cert_chain_pem.write_to_path(tmp_path / "server.pem")
+    with serving(tmp_path, "--cert", str(tmp_path / "server.pem"), url="ubre+wss://127.0.0.1:0/bus") as (url, _):
+        assert run(["doctor", url, "--ca", str(tmp_path / "ca.pem"), "--json", "--subject", "greet", "--body", '"Ann"']) == 0
+        result = json.loads(capsys.readouterr().out)
+        steps = {step["name"]: step for step in result["steps"]}
+        assert list(steps) == ["resolve", "connect", "tls", "upgrade", "handshake", "peer", "request"]
+        assert all(step["outcome"] == "ok" and step["seconds"] >= 0 for step in steps.values())
+        assert "certificate for 127.0.0.1" in steps["tls"]["detail"]
+        assert "Hello, Ann" in steps["request"]["detail"]
+        for subject, says in (("nothing", "spelled as in its handle()"), ("vault", "this identity"), ("break", "its log")):
+            assert run(["doctor", url, "--ca", str(tmp_path / "ca.pem"), "--subject", subject]) == 1
+            assert says in capsys.readouterr().err
+
+
+def test_doctor_looks_at_a_socket_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with serving(tmp_path, url=f"ubre+unix://{tmp_path}/bus.sock") as (url, _):
+        assert run(["doctor", url]) == 0
+    assert "socket file" in capsys.readouterr().out
+    for path, says in ((tmp_path / "none", "is no such file"), (tmp_path / "app.py", "is no socket")):
+        assert run(["doctor", f"ubre+unix://{path}"]) == 1
+        assert says.removeprefix("is ") in capsys.readouterr().err
+
+
+def test_doctor_and_bench_over_memory_have_nobody_to_find(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["doctor", "ubre+memory://nobody", "--timeout", "0.1"]) == 1
+    assert "is the server running" in capsys.readouterr().err
+    status, _ = one_line(capsys, "bench", "ubre+memory://nobody", "--timeout", "0.1")
+    assert status == 1
+
+
+def test_bench_measures_our_own_server_over_each_transport(capsys: pytest.CaptureFixture[str]) -> None:
+    import json
+
+    assert run(["bench", "--seconds", "0.02", "--json"]) == 0
+    result = json.loads(capsys.readouterr().out)
+    assert [wire["wire"] for wire in result["wires"]] == ["memory", "unix", "tcp", "ws"]
+    for wire in result["wires"]:
+        assert 0 < wire["round_trip_us"] <= wire["round_trip_p99_us"]
+        assert wire["requests_per_s"] > 0 and wire["publications_per_s"] > 0
+        assert wire["publications_lost"] >= 0
+    assert run(["bench", "--seconds", "0.01", "--loop", "trio", "--protocol", "ubre?format=binary"]) == 0
+    assert "trio" in capsys.readouterr().out
+
+
+def test_bench_measures_a_server_that_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with serving(tmp_path) as (url, _):
+        assert run(["bench", url, "--seconds", "0.02", "--in-flight", "4"]) == 0
+        assert "4 in flight" in capsys.readouterr().out
+        assert run(["bench", url, "--seconds", "0.02", "--subject", "greet", "--body", '"Ann"']) == 0
+        capsys.readouterr()
+        status, text = one_line(capsys, "bench", url, "--subject", "vault")
+        assert (status, "not you" in text) == (1, True)
+
+
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        ("doctor", "'URL'"),
+        ("doctor nonsense", "protocol+transport://"),
+        ("doctor ubre+tcp://127.0.0.1 ", "port"),
+        ("doctor ubre+tcp://127.0.0.1:9 --timeout never", "--timeout"),
+        ("doctor ubre+tcp://127.0.0.1:9 --body {", "BODY is not JSON"),
+        ("doctor ubre+tcp://127.0.0.1:9 --header nothing", "of the form 'name: value'"),
+        ("doctor ubre+tcp://127.0.0.1:9 --ca missing.pem", "missing.pem"),
+        ("bench nonsense", "protocol+transport://"),
+        ("bench --loop twisted", "asyncio, uvloop, trio"),
+        ("bench --protocol latin", "there are: "),
+        ("bench --protocol ubre?format=xml", "json, binary"),
+        ("bench --in-flight 0", "--in-flight"),
+        ("bench --seconds 0", "--seconds"),
+        ("bench --size -1", "--size"),
+        ("bench --subject a", "name its URL"),
+        ("bench ubre+tcp://127.0.0.1:9 --body {", "BODY is not JSON"),
+    ],
+)
+def test_wrong_usage_is_status_2_and_one_line(line: str, says: str, capsys: pytest.CaptureFixture[str]) -> None:
+    status, text = one_line(capsys, *line.split())
+    assert status == 2
+    assert says in text
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_the_shell_can_complete(shell: str) -> None:
+    environment = os.environ | {"_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION": "1"}  # the tests may run without one
+    command = [*COMMAND, "--show-completion", shell]
+    shown = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=60, check=False)
+    assert shown.returncode == 0
+    assert f"_POLYBUS_COMPLETE=complete_{shell}" in shown.stdout
+
+
+def test_commands_and_options_are_completed() -> None:
+    environment = os.environ | {"_POLYBUS_COMPLETE": "complete_bash", "COMP_WORDS": "polybus do", "COMP_CWORD": "1"}
+    ended = subprocess.run([*COMMAND], capture_output=True, text=True, env=environment, timeout=60, check=False)
+    assert ended.stdout.split() == ["doctor"]

@@ -1,0 +1,320 @@
+"""What waits is shared out: who floods a bus takes no more than a share, and others are served."""
+
+from contextlib import AsyncExitStack
+from typing import Any
+
+import anyio
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from polybus import Bus, BusError, Limits, TooManyRequests
+from polybus._core.memory import Account, Share, network_of
+from polybus.testing import pair
+from tests.loops import every_loop  # noqa: F401
+from tests.support import bounded, eventually
+
+KIB = 1024
+TOTAL = 1024 * KIB
+
+
+class Clerk:
+    """All that accounts ask of a runtime."""
+
+    def __init__(self) -> None:
+        self.buffered = 0
+        self.limits = Limits(total_bytes=TOTAL)
+        self.addresses: dict[str, Any] = {}
+
+    def link(self, address: str) -> Account:
+        share = Share()
+        share.join(self.addresses, address)
+        return Account(self, share=share)  # type: ignore[arg-type]
+
+
+def fill(account: Account, size: int = 1000) -> int:
+    """Hold as much as there is room for."""
+    while account.hold(size):
+        pass
+    return account.held
+
+
+def test_one_link_alone_may_hold_a_third_of_the_total_and_the_links_of_one_address_three_fifths() -> None:
+    clerk = Clerk()
+    assert fill(clerk.link("10.0.0.1:1")) == pytest.approx(0.317 * TOTAL, abs=10_000)
+    for number in range(200):
+        fill(clerk.link(f"10.0.0.1:{number}"), 10)
+    assert clerk.buffered == pytest.approx(0.61 * TOTAL, abs=10_000)
+
+
+def test_what_this_application_holds_itself_is_bounded_by_the_total_alone() -> None:
+    assert fill(Account(Clerk())) == pytest.approx(TOTAL, abs=1000)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("count", [1, 10, 30, 100])
+def test_however_many_links_flood_from_one_address_the_next_one_finds_room(count: int) -> None:
+    clerk = Clerk()
+    for number in range(count):
+        fill(clerk.link(f"127.0.0.1:{number}"), 100)
+    assert clerk.buffered <= TOTAL * 0.62
+    assert fill(clerk.link("127.0.0.1:60000"), 1) >= TOTAL / (8 * (count + 1) ** 2)
+    assert fill(clerk.link("127.0.0.2:1"), 100) >= TOTAL / 50
+
+
+@pytest.mark.parametrize("count", [1, 10, 30, 100])
+def test_however_many_addresses_flood_the_next_one_finds_room(count: int) -> None:
+    clerk = Clerk()
+    for number in range(count):
+        for link in range(20):
+            fill(clerk.link(f"10.0.0.{number}:{link}"), 10)
+    assert fill(clerk.link("10.1.0.1:1"), 1) >= TOTAL / (5 * count + 5) ** 2
+
+
+def test_who_comes_first_gives_back_and_then_both_have_the_same() -> None:
+    clerk = Clerk()
+    first, second = clerk.link("10.0.0.1:1"), clerk.link("10.0.0.2:1")
+    fill(first)
+    for _ in range(5_000):  # both want all they can get, and what is held goes at times
+        first.release(min(1000, first.held))
+        first.hold(1000)
+        second.hold(1000)
+        first.hold(1000)
+        second.release(min(1000, second.held))
+        second.hold(1000)
+    assert second.held > first.held / 2
+
+
+@given(
+    st.lists(
+        st.tuples(st.integers(0, 11), st.integers(-1, 200_000), st.booleans()),
+        max_size=200,
+    )
+)
+def test_sums_are_right_and_the_total_holds_whatever_is_held_and_given_back(steps: list[tuple[int, int, bool]]) -> None:
+    clerk = Clerk()
+    links = [clerk.link(f"10.0.{number // 4}.1:{number}") for number in range(12)]
+    held: list[list[int]] = [[] for _ in links]
+    for number, size, surely in steps:
+        account, kept = links[number], held[number]
+        if size < 0:
+            if kept:
+                account.release(kept.pop())
+        elif surely and clerk.buffered + size <= TOTAL:
+            account.charge(size)
+            kept.append(size)
+        else:
+            fits = account.has_room(size)
+            assert account.hold(size) == fits
+            if fits:
+                kept.append(size)
+        assert [account.held for account in links] == [sum(sizes) for sizes in held]
+        assert clerk.buffered == sum(map(sum, held)) <= TOTAL
+        assert {address.network: address.held for address in clerk.addresses.values()} == {
+            f"10.0.{place}.1": sum(map(sum, held[4 * place : 4 * place + 4])) for place in range(3)
+        }
+
+
+def test_an_address_is_forgotten_with_its_last_link_and_with_what_is_kept_for_it() -> None:
+    clerk = Clerk()
+    for number in range(1_000):
+        account = clerk.link(f"10.0.{number % 250}.{number // 250}:1")
+        share = account._share
+        assert share is not None
+        account.hold(100)
+        share.leave(clerk.addresses)  # a handler has not stopped yet
+        assert len(clerk.addresses) <= 1
+        again = clerk.link(f"10.0.{number % 250}.{number // 250}:2")._share
+        assert again is not None and again.address.held == 100, "who comes back has its share of before"
+        again.leave(clerk.addresses)
+        account.release(100)
+
+
+@pytest.mark.parametrize(
+    ("address", "network"),
+    [
+        ("127.0.0.1:80", "127.0.0.1"),
+        ("10.1.2.3:40000", "10.1.2.3"),
+        ("[::1]:80", "::/64"),
+        ("[2001:db8:1:2:3:4:5:6]:80", "2001:db8:1:2::/64"),
+        ("[2001:db8:1:2:9:9:9:9]:81", "2001:db8:1:2::/64"),
+        ("[fe80::1%eth0]:80", "fe80::/64"),
+        ("[::ffff:10.1.2.3]:80", "10.1.2.3"),
+        ("[nonsense]:80", "[nonsense]"),
+        ("/run/bus", "/run/bus"),
+        ("", ""),
+    ],
+)
+def test_what_counts_as_one_address(address: str, network: str) -> None:
+    assert network_of(address) == network
+
+
+# -- a bus under a flood -------------------------------------------------------------------------------------------------
+
+
+def serving(**limits: int) -> Bus:
+    """A bus with a handler that never returns, and one that echoes."""
+    limits.setdefault("total_bytes", 64 * 1024 * KIB)
+    bus = Bus(limits=Limits(close_timeout=0.1, **limits))
+
+    @bus.handle("never")
+    async def never(body: Any) -> None:
+        await anyio.sleep_forever()
+
+    @bus.handle("echo")
+    async def echo(body: Any) -> Any:
+        return body
+
+    bus._handlers["never"].answers.weight = 0  # it is known already that there are none
+    return bus
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("size", [10, 20_000])
+@bounded
+async def test_a_good_client_is_served_while_thirty_others_of_its_address_flood(size: int) -> None:
+    bus = serving()
+    async with AsyncExitStack() as stack:
+        flood = []
+        for _ in range(30):
+            flooder = await stack.enter_async_context(pair(bus))
+            flood += [flooder.request("never", "x" * size) for _ in range(180)]
+            flood += [flooder.request("never") for _ in range(100)]  # also the last gap is filled
+        await eventually(lambda: len(flood) <= bus.stats().running + bus.stats().waiting + bus.stats().refused)
+        held = bus._services.running.buffered
+        good = await stack.enter_async_context(pair(bus))
+        for number in range(20):
+            assert await good.request("echo", f"{number:05000}") == f"{number:05000}"
+        together = [good.request("echo", number) for number in range(20)]
+        assert [await reply for reply in together] == list(range(20))
+        async with good.subscribe("news") as news:  # which costs memory
+            await bus.publish("news", "good")
+            assert (await anext(news)).body == "good"
+        assert bus._services.running.buffered >= held, "the flooders have not been sent away for it"
+
+
+async def coming_from(bus: Bus, address: str, stack: AsyncExitStack) -> Bus:
+    """A client, as if it came from there."""
+    client = await stack.enter_async_context(pair(bus))
+    share = bus.peers[-1].link.share
+    assert share is not None
+    share.leave(bus._services.running.addresses)
+    share.join(bus._services.running.addresses, address)
+    return client
+
+
+async def take(bus: Bus, client: Bus, count: int) -> list[Any]:
+    """Ask for so many places, and wait until the requests have come."""
+    stats = bus.stats()
+    replies = [client.request("never", 1) for _ in range(count)]
+    await eventually(lambda: bus.stats().running + bus.stats().waiting == stats.running + stats.waiting + count)
+    return replies
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize(
+    ("place", "expected"),
+    [("10.0.0.1:{}", [39, 18, *[1] * 10]), ("10.0.0.{}:1", [39, 19, 11, 7, 4, 2, 2, 1, 1, 1, 1, 1])],
+    ids=["of one address", "of others"],
+)
+@bounded
+async def test_the_fewer_places_are_free_the_fewer_may_one_peer_have_and_the_last_is_for_one_that_has_none(
+    place: str, expected: list[int]
+) -> None:
+    bus = serving(total_running=100)
+    async with AsyncExitStack() as stack:
+        taken: list[int] = []
+        for number in range(12):
+            replies = await take(bus, await coming_from(bus, place.format(number), stack), 70)
+            taken.append(bus.stats().running - sum(taken))
+        assert taken == expected
+        for reply in replies:
+            reply.cancel()
+        await eventually(lambda: bus.stats().running == sum(taken) - 1)
+
+
+@pytest.mark.anyio
+@bounded
+async def test_many_links_of_one_address_leave_a_quarter_of_the_places_to_other_addresses() -> None:
+    bus = serving(total_running=100)
+    async with AsyncExitStack() as stack:
+        flood = [await take(bus, await coming_from(bus, "10.0.0.1:1", stack), 5) for _ in range(40)]
+        assert bus.stats().running == 75
+        good = await coming_from(bus, "10.0.0.2:1", stack)
+        assert await good.request("echo", "good") == "good"
+        # Those that have no place have not been forgotten: they get theirs when others give theirs back, or come to their end.
+        late = await coming_from(bus, "10.0.0.1:1", stack)
+        echo = late.request("echo", "late")
+        await eventually(lambda: bus.stats().waiting == 40 * 5 - 75 + 1)
+        for replies in flood:
+            for reply in replies:
+                reply.cancel()
+        assert await echo == "late"
+        await eventually(lambda: bus.stats().running == bus.stats().waiting == 0)
+        assert [address.running for address in bus._services.running.addresses.values()] == [0, 0]
+
+
+@pytest.mark.anyio
+@bounded
+async def test_however_many_addresses_take_all_the_places_they_can_get_the_next_finds_one() -> None:
+    bus = serving(total_running=200)
+    async with AsyncExitStack() as stack:
+        for number in range(25):
+            for _ in range(2):
+                await take(bus, await coming_from(bus, f"10.0.0.{number}:1", stack), 40)
+        assert await (await coming_from(bus, "10.0.1.1:1", stack)).request("echo", 1) == 1
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize(
+    ("limits", "size", "match"),
+    [
+        (
+            {"running": 2, "waiting": 3},
+            10,
+            r"^.*3 of your requests wait \(Limits.waiting\) behind 2 that run \(Limits.running\)",
+        ),
+        (
+            {"running": 2, "waiting_bytes": 9000},
+            4000,
+            r"8\d\d\d bytes of yours wait \(Limits.waiting_bytes\) behind 2 that run",
+        ),
+        (
+            {"running": 5, "total_running": 4, "waiting": 1},
+            10,
+            r"1 of your requests .* behind 4 that run, as .*Limits.total_running",
+        ),
+        ({"total_running": 10, "running": 9, "waiting": 0}, 10, r"0 of your .* behind 4 that run, as .*Limits.total_running"),
+        (
+            {"total_bytes": 60_000, "running": 1},
+            4000,
+            r"\d+ bytes of yours are kept here .*the share of .* \(Limits.total_bytes\)",
+        ),
+        ({"total_bytes": 60_000}, 40_000, r"0 bytes of yours are kept here already, and the share .* \(Limits.total_bytes\)"),
+    ],
+)
+@bounded
+async def test_a_refusal_names_the_limit_that_was_reached_and_what_to_do(limits: dict[str, int], size: int, match: str) -> None:
+    bus = serving(**limits)
+    async with pair(bus) as client:
+        replies = [client.request("never", "x" * size) for _ in range(12)]
+        await eventually(lambda: bus.stats().refused > 0 and any(reply.done() for reply in replies))
+        with pytest.raises(TooManyRequests, match=match + r".*: ask again when earlier ones have been answered"):
+            await next(reply for reply in replies if reply.done())
+
+
+@pytest.mark.anyio
+@bounded
+async def test_what_a_flooder_holds_is_given_back_when_it_goes() -> None:
+    bus = serving(waiting_bytes=512 * KIB)
+    async with bus, pair(bus) as client:
+        replies = [client.request("never", "x" * 20_000) for _ in range(150)]
+        await eventually(lambda: len(replies) == bus.stats().running + bus.stats().waiting + bus.stats().refused)
+        with pytest.raises(TooManyRequests, match=r"Limits\."):
+            await replies[-1]
+        (address,) = bus._services.running.addresses.values()
+        assert address.held == bus._services.running.buffered > 512 * KIB
+        await bus.peers[0].aclose()
+        for reply in replies:
+            with pytest.raises(BusError):
+                await reply
+        await eventually(lambda: bus._services.running.buffered == address.held == address.links == 0)

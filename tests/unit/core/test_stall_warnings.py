@@ -1,0 +1,206 @@
+"""A handler that blocks the event loop is named in the log."""
+
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import anyio
+import pytest
+
+from polybus import Bus, Context, Message
+from polybus.testing import pair
+from tests.loops import every_loop  # noqa: F401
+from tests.support import bounded, eventually
+
+pytestmark = pytest.mark.anyio
+
+
+class Clock:
+    """A clock that only goes on when somebody says so: as if that had taken so long."""
+
+    def __init__(self) -> None:
+        self.now = 1_000_000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+    def block(self, seconds: float) -> None:
+        self.now += seconds
+
+
+@asynccontextmanager
+async def timed(bus: Bus, clock: Clock) -> AsyncIterator[Bus]:
+    """A client of a bus whose handlers are measured by a clock."""
+    async with bus:
+        bus._services.running.workers.stalls.clock = clock
+        async with pair(bus) as client:
+            yield client
+
+
+def told(caplog: pytest.LogCaptureFixture) -> list[str]:
+    """What the log has said of handlers."""
+    return [record.getMessage() for record in caplog.records if record.name == "polybus.handlers"]
+
+
+@bounded
+async def test_a_handler_that_blocks_the_loop_for_more_than_a_second_is_named(caplog: pytest.LogCaptureFixture) -> None:
+    bus, clock = Bus(), Clock()
+
+    @bus.handle("order.place")
+    async def place_order(body: float) -> None:
+        clock.block(body)
+
+    async with timed(bus, clock) as client:
+        await client.request("order.place", 1.0)
+        assert told(caplog) == []
+        await client.request("order.place", 6.0)
+        (text,) = told(caplog)
+    for part in ("place_order", "'order.place'", "6.0 s", "plain def", "anyio.to_thread.run_sync"):
+        assert part in text
+    assert caplog.records[-1].levelno == logging.WARNING
+
+
+@bounded
+async def test_only_what_passes_between_two_waits_of_a_handler_counts(caplog: pytest.LogCaptureFixture) -> None:
+    bus, clock = Bus(), Clock()
+    inside, go = anyio.Event(), anyio.Event()
+
+    @bus.handle("wait")
+    async def wait(body: Any) -> None:
+        for _ in range(10):
+            clock.block(0.6)
+            await anyio.lowlevel.checkpoint()
+        inside.set()
+        await go.wait()
+        for _ in range(10):
+            clock.block(0.6)
+            await anyio.lowlevel.checkpoint()
+
+    async with timed(bus, clock) as client:
+        reply = client.request("wait")
+        await inside.wait()
+        clock.block(100)  # somebody else
+        go.set()
+        await reply
+        assert told(caplog) == []
+
+
+@bounded
+async def test_a_handler_that_blocks_after_a_wait_at_its_end_or_when_it_is_cancelled_is_named(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    bus, clock = Bus(), Clock()
+    inside = anyio.Event()
+
+    @bus.handle("between")
+    async def between() -> None:
+        await anyio.lowlevel.checkpoint()
+        clock.block(2)
+        await anyio.lowlevel.checkpoint()
+
+    @bus.handle("end")
+    async def end() -> None:
+        await anyio.lowlevel.checkpoint()
+        clock.block(3)
+
+    @bus.handle("cancelled")
+    async def cancelled() -> None:
+        inside.set()
+        try:
+            await anyio.sleep_forever()
+        finally:
+            clock.block(4)
+
+    @bus.handle("begin")
+    async def begin() -> None:
+        clock.block(5)
+        await anyio.lowlevel.checkpoint()
+
+    async with timed(bus, clock) as client:
+        for subject in ("between", "end", "begin"):
+            await client.request(subject)
+        reply = client.request("cancelled")
+        await inside.wait()
+        reply.cancel()
+        await eventually(lambda: len(told(caplog)) == 4)
+    texts = told(caplog)
+    for text, part in zip(texts, ("between", "end", "begin", "cancelled"), strict=True):
+        assert part in text
+    assert ["2.0 s" in texts[0], "3.0 s" in texts[1], "5.0 s" in texts[2], "4.0 s" in texts[3]] == [True] * 4
+
+
+@bounded
+async def test_handlers_of_every_kind_and_middleware_are_named(caplog: pytest.LogCaptureFixture) -> None:
+    bus, clock = Bus(), Clock()
+    heard = anyio.Event()
+
+    @bus.on("news.*")
+    async def read_news(body: Any) -> None:
+        clock.block(2)
+        heard.set()
+
+    @bus.handle("inline", inline=True)
+    def in_place() -> None:
+        clock.block(2)
+
+    @bus.handle("stream")
+    async def give() -> AsyncIterator[int]:
+        clock.block(2)
+        yield 1
+
+    @bus.handle("guarded")
+    async def guarded() -> None:
+        pass
+
+    @bus.use
+    async def middleware(message: Message, ctx: Context, call_next: Callable[[Message], Awaitable[Any]]) -> Any:
+        if message.subject == "guarded":
+            clock.block(2)
+        return await call_next(message)
+
+    async with timed(bus, clock) as client:
+        await client.publish("news.today", 1)
+        await heard.wait()
+        await client.request("inline")
+        async with client.stream("stream") as items:
+            assert [item async for item in items] == [1]
+        await client.request("guarded")
+        await eventually(lambda: len(told(caplog)) == 4)
+    for text, parts in zip(
+        told(caplog), (("read_news", "'news.*'"), ("in_place",), ("give", "'stream'"), ("guarded",)), strict=True
+    ):
+        for part in parts:
+            assert part in text
+
+
+@bounded
+async def test_a_def_handler_that_runs_in_a_thread_is_not_named(caplog: pytest.LogCaptureFixture) -> None:
+    bus, clock = Bus(), Clock()
+
+    @bus.handle("thread")
+    def in_a_thread() -> str:
+        clock.block(100)
+        return "done"
+
+    async with timed(bus, clock) as client:
+        assert await client.request("thread") == "done"
+        assert told(caplog) == []
+
+
+@bounded
+async def test_a_handler_that_blocks_again_and_again_is_named_once_a_minute(caplog: pytest.LogCaptureFixture) -> None:
+    bus, clock = Bus(), Clock()
+
+    @bus.handle("slow")
+    async def slow() -> None:
+        clock.block(2)
+
+    async with timed(bus, clock) as client:
+        for _ in range(20):
+            await client.request("slow")
+        assert len(told(caplog)) == 1
+        clock.block(60)
+        await client.request("slow")
+        assert len(told(caplog)) == 2
+    assert "19 times more" in told(caplog)[1]

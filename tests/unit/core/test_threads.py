@@ -1,0 +1,221 @@
+"""`def` handlers whose request is over: their threads are counted until they return, and nobody waits for ever."""
+
+import asyncio
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import anyio
+import anyio.from_thread
+import pytest
+
+from polybus import Bus, BusError, Context, DeadlineExceeded, Limits, TooManyRequests, connect
+from polybus._core.threads import THREADS
+from polybus.testing import pair
+from tests.loops import every_loop  # noqa: F401
+from tests.support import bounded, eventually, let_expire
+
+pytestmark = pytest.mark.anyio
+QUICK = Limits(close_timeout=0.1)
+
+
+class Stuck:
+    """A `def` handler that returns when it is told to."""
+
+    def __init__(self) -> None:
+        self.go = threading.Event()
+        self.inside = 0
+        self.most = 0
+        self._lock = threading.Lock()
+
+    def __call__(self) -> str:
+        with self._lock:
+            self.inside += 1
+            self.most = max(self.most, self.inside)
+        self.go.wait(30)
+        with self._lock:
+            self.inside -= 1
+        return "returned"
+
+
+@pytest.fixture
+def stuck() -> Iterator[Stuck]:
+    """Whatever the test does, its threads end."""
+    stuck = Stuck()
+    yield stuck
+    stuck.go.set()
+
+
+def with_stuck(stuck: Stuck, limits: Limits = QUICK) -> Bus:
+    bus = Bus(limits=limits)
+    bus.handle("stuck")(stuck.__call__)
+
+    @bus.handle("quick")
+    def quick() -> str:
+        return threading.current_thread().name
+
+    @bus.handle("here")
+    async def here() -> None:
+        pass
+
+    return bus
+
+
+@bounded
+async def test_requests_that_are_cancelled_one_after_the_other_do_not_start_ever_more_threads(stuck: Stuck) -> None:
+    bus = with_stuck(stuck)
+    before = set(threading.enumerate())
+    async with pair(bus) as client:
+        for turn in range(1, 16):
+            replies = [client.request("stuck") for _ in range(20)]
+            await client.request("here")  # so those before have begun
+            # A thread that is not yet inside when its request is cancelled returns at once, and is not stuck.
+            await eventually(lambda: stuck.inside == min(20 * turn, THREADS))  # noqa: B023  # called in this round
+            for reply in replies:
+                reply.cancel()
+        started = set(threading.enumerate()) - before  # those of other tests are none of ours, and end when they like
+        assert len(started) <= THREADS
+        stuck.go.set()
+        await eventually(lambda: bus.stats().running == 0)
+        assert await client.request("quick")
+    assert stuck.most <= THREADS
+
+
+@bounded
+async def test_a_cancelled_handler_keeps_its_place_until_its_thread_returns(stuck: Stuck) -> None:
+    bus = with_stuck(stuck, Limits(running=2, waiting=0, close_timeout=0.1))
+    async with pair(bus) as client:
+        replies = [client.request("stuck") for _ in range(2)]
+        await eventually(lambda: stuck.inside == 2)
+        for reply in replies:
+            reply.cancel()
+        with pytest.raises(TooManyRequests):
+            await client.request("quick")
+        assert bus.stats().running == 2
+        stuck.go.set()
+        await eventually(lambda: bus.stats().running == 0)
+        assert await client.request("quick")
+
+
+@bounded
+async def test_the_places_of_a_peer_that_has_gone_come_back_when_the_threads_return(stuck: Stuck) -> None:
+    bus = with_stuck(stuck, Limits(running=2, total_running=2, close_timeout=0.1))
+    async with bus.serve("ubre+memory://gone"):
+        async with connect("ubre+memory://gone") as client:
+            replies = [client.request("stuck") for _ in range(4)]
+            await eventually(lambda: stuck.inside == 2)
+        assert all(reply.done() for reply in replies)
+        async with connect("ubre+memory://gone") as client:
+            waits = client.request("quick")
+            await eventually(lambda: bus.stats().waiting == 1)
+            stuck.go.set()
+            assert await waits
+        await eventually(lambda: bus.stats().running == 0)
+    assert stuck.most == 2
+
+
+@bounded
+async def test_a_deadline_is_told_at_once_though_the_thread_runs_on(stuck: Stuck) -> None:
+    bus = with_stuck(stuck)
+    async with pair(bus) as client:
+        error = await let_expire(lambda seconds: client.request("stuck", timeout=seconds), lambda: stuck.inside == 1)
+        assert isinstance(error, DeadlineExceeded)
+        assert bus.stats().running == 1
+        assert await client.request("quick")
+        stuck.go.set()
+        await eventually(lambda: bus.stats().running == 0)
+
+
+@bounded
+async def test_leaving_does_not_wait_for_ever_for_a_thread_and_leaves_nothing_on_the_loop(stuck: Stuck) -> None:
+    bus = with_stuck(stuck)
+    bus.on("stuck")(stuck.__call__)
+    for life in (1, 2, 3):
+        with pytest.raises(KeyError):
+            async with pair(bus) as client:
+                _ = client.request("stuck"), bus.request("stuck")
+                await client.publish("stuck")
+                await eventually(lambda: stuck.inside == 3 * life)  # noqa: B023  # called in this round
+                raise KeyError
+        assert bus.stats().running == 0
+        try:
+            await eventually(lambda: len(asyncio.all_tasks()) <= 3)
+        except RuntimeError:
+            pass
+    assert stuck.inside == 9
+    stuck.go.set()
+    await eventually(lambda: stuck.inside == 0)
+    async with pair(bus) as client:
+        assert await client.request("stuck") == "returned"
+
+
+@bounded
+async def test_threads_that_were_left_alone_count_in_the_next_life_too(stuck: Stuck) -> None:
+    bus = with_stuck(stuck)
+    for _ in range(3):
+        with pytest.raises(KeyError):
+            async with bus:
+                replies = [bus.request("stuck") for _ in range(THREADS)]
+                await eventually(lambda: stuck.inside >= THREADS)
+                raise KeyError
+        assert all(reply.done() for reply in replies)
+    assert stuck.most <= THREADS + 2
+
+
+@bounded
+async def test_a_drain_does_not_wait_for_a_thread_that_nobody_waits_for(stuck: Stuck) -> None:
+    bus = with_stuck(stuck)
+    async with pair(bus) as client:
+        reply = client.request("stuck")
+        await eventually(lambda: stuck.inside == 1)
+        reply.cancel()
+        await eventually(lambda: bus._services.running.stopping == 1)
+        await bus.drain()
+        assert stuck.inside == 1
+
+
+@bounded
+async def test_a_thread_that_asks_the_bus_is_told_that_its_request_was_cancelled() -> None:
+    bus, told, asking = Bus(limits=QUICK), [], threading.Event()
+
+    @bus.handle("endless")
+    async def endless() -> None:
+        await anyio.sleep_forever()
+
+    @bus.handle("ask")
+    def ask(ctx: Context) -> None:
+        asking.set()
+        try:
+            ctx.bus.request("endless")
+        except BaseException as error:
+            told.append(error)
+            raise
+
+    async with pair(bus) as client:
+        reply = client.request("ask")
+        await eventually(asking.is_set)
+        await eventually(lambda: bus.stats().pending)
+        reply.cancel()
+        with pytest.raises(BusError):
+            await reply
+        await bus.aclose()
+        await eventually(lambda: told)
+
+
+@bounded
+async def test_the_result_and_the_failure_of_a_thread_are_answered() -> None:
+    bus = Bus(debug=True)
+
+    @bus.handle("add")
+    def add(body: list[int]) -> int:
+        return sum(body)
+
+    @bus.handle("fail")
+    def fail() -> Any:
+        raise LookupError("not here")
+
+    async with pair(bus) as client:
+        replies = [client.request("add", [number, 1]) for number in range(100)]
+        assert [await reply for reply in replies] == [number + 1 for number in range(100)]
+        with pytest.raises(BusError, match="not here"):
+            await client.request("fail")

@@ -1,0 +1,380 @@
+"""Handlers run in real tasks: what a task can do works inside, and what one does never touches another."""
+
+import asyncio
+import contextvars
+from typing import Any
+
+import anyio
+import pytest
+
+from polybus import Bus, Code, Context, DeadlineExceeded, Limits, RemoteError, RequestCancelled
+from polybus.testing import pair
+from tests.loops import every_loop  # noqa: F401
+from tests.support import bounded, eventually, let_expire
+
+pytestmark = pytest.mark.anyio
+
+variable: contextvars.ContextVar[str] = contextvars.ContextVar("variable", default="clean")
+
+
+# -- inside a handler ----------------------------------------------------------------------------------------------------
+
+
+@bounded
+async def test_scopes_and_task_groups_of_anyio_work_at_once_and_after_a_wait() -> None:
+    bus = Bus()
+
+    @bus.handle("tools")
+    async def tools(body: bool) -> Any:
+        if body:
+            await anyio.lowlevel.checkpoint()
+        log = []
+        with anyio.move_on_after(0.001) as scope:
+            await anyio.sleep_forever()
+        log.append(scope.cancelled_caught)
+        try:
+            with anyio.fail_after(0.001):
+                await anyio.sleep_forever()
+        except TimeoutError:
+            log.append(True)
+        async with anyio.create_task_group() as group:
+            for _ in range(3):
+                group.start_soon(anyio.lowlevel.checkpoint)
+        log.append(anyio.get_current_task().id > 0)
+        return log
+
+    async with pair(bus) as client:
+        for wait in (False, True):
+            replies = [client.request("tools", wait) for _ in range(10)]
+            assert [await reply for reply in replies] == [[True, True, True]] * 10
+
+
+@bounded
+async def test_timeouts_and_task_groups_of_asyncio_work_inside(anyio_backend_name: str) -> None:
+    if anyio_backend_name != "asyncio":
+        pytest.skip("asyncio's own")
+    bus = Bus()
+
+    @bus.handle("tools")
+    async def tools() -> Any:
+        log: list[Any] = []
+        try:
+            async with asyncio.timeout(0.001):
+                await asyncio.sleep(60)
+        except TimeoutError:
+            log.append("timeout")
+        async with asyncio.TaskGroup() as group:
+            task = group.create_task(asyncio.sleep(0, "slept"))
+        log.append(task.result())
+        try:
+            await asyncio.wait_for(asyncio.get_running_loop().create_future(), 0.001)
+        except TimeoutError:
+            log.append("wait_for")
+        log.append(asyncio.current_task() is not None)
+        return log
+
+    async with pair(bus) as client:
+        replies = [client.request("tools") for _ in range(10)]
+        assert [await reply for reply in replies] == [["timeout", "slept", "wait_for", True]] * 10
+
+
+@bounded
+async def test_two_handlers_that_wait_are_two_tasks() -> None:
+    bus = Bus()
+    tasks: list[int] = []
+    go = anyio.Event()
+
+    @bus.handle("task")
+    async def task() -> None:
+        before = anyio.get_current_task().id
+        await anyio.lowlevel.checkpoint()
+        assert anyio.get_current_task().id == before
+        tasks.append(before)
+        await go.wait()
+
+    async with pair(bus) as client:
+        replies = [client.request("task") for _ in range(20)]
+        await eventually(lambda: len(tasks) == 20)
+        assert len(set(tasks)) == 20
+        go.set()
+        for reply in replies:
+            await reply
+
+
+@bounded
+async def test_handlers_that_wait_really_run_at_the_same_time() -> None:
+    bus, inside = Bus(), 0
+    everybody = anyio.Event()
+
+    @bus.handle("meet")
+    async def meet(body: int) -> int:
+        nonlocal inside
+        inside += 1
+        if inside == 50:
+            everybody.set()
+        await everybody.wait()
+        return body
+
+    async with pair(bus) as client:
+        replies = [client.request("meet", number) for number in range(50)]
+        assert [await reply for reply in replies] == list(range(50))
+
+
+@bounded
+async def test_handlers_that_do_not_wait_run_in_the_order_of_arrival() -> None:
+    bus, order = Bus(), []
+
+    @bus.handle("now")
+    async def now(body: int) -> None:
+        order.append(body)
+
+    @bus.handle("later")
+    async def later(body: int) -> None:
+        order.append(body)
+        await anyio.lowlevel.checkpoint()
+
+    async with pair(bus) as client:
+        replies = [client.request("later" if number % 3 else "now", number) for number in range(60)]
+        for reply in replies:
+            await reply
+    assert order == list(range(60))
+
+
+# -- stopping ------------------------------------------------------------------------------------------------------------
+
+
+@bounded
+async def test_stopping_one_handler_leaves_all_others_alone() -> None:
+    bus = Bus()
+    go = anyio.Event()
+    started: list[int] = []
+    stopped: list[int] = []
+
+    @bus.handle("wait")
+    async def wait(body: int) -> int:
+        started.append(body)
+        try:
+            await go.wait()
+        except BaseException:
+            stopped.append(body)
+            raise
+        return body
+
+    async with pair(bus) as client:
+        replies = [client.request("wait", number) for number in range(40)]
+        await eventually(lambda: len(started) == 40)
+        for reply in replies[::2]:
+            reply.cancel()
+        await eventually(lambda: len(stopped) == 20)
+        go.set()
+        assert [await reply for reply in replies[1::2]] == list(range(1, 40, 2))
+        assert sorted(stopped) == list(range(0, 40, 2))
+        # The workers that were stopped are gone, and the pool goes on.
+        assert [await client.request("wait", number) for number in range(100, 110)] == list(range(100, 110))
+
+
+@bounded
+async def test_a_stopped_handler_may_clean_up_and_its_answer_is_not_sent() -> None:
+    bus = Bus()
+    started, cleaned = anyio.Event(), anyio.Event()
+
+    @bus.handle("careful")
+    async def careful() -> str:
+        started.set()
+        try:
+            await anyio.sleep_forever()
+        finally:
+            with anyio.CancelScope(shield=True):
+                await anyio.lowlevel.checkpoint()
+                cleaned.set()
+        return "never"
+
+    async with pair(bus) as client:
+        reply = client.request("careful")
+        await started.wait()
+        reply.cancel()
+        await cleaned.wait()
+        with pytest.raises(RequestCancelled):
+            await reply
+        assert client.stats().late == 0
+
+
+@bounded
+async def test_a_request_that_is_cancelled_before_its_turn_never_runs() -> None:
+    bus, ran = Bus(), []
+
+    @bus.handle("note")
+    async def note(body: int) -> int:
+        ran.append(body)
+        return body
+
+    async with pair(bus) as client:
+        await client.peers[0].extended()
+        replies = [client.request("note", number) for number in range(10)]
+        for reply in replies[:5]:
+            reply.cancel()
+        assert [await reply for reply in replies[5:]] == [5, 6, 7, 8, 9]
+        assert ran[-5:] == [5, 6, 7, 8, 9]
+        assert bus.stats().running == 0
+
+
+@bounded
+async def test_a_cancellation_of_the_handler_s_own_making_is_an_internal_error(anyio_backend_name: str) -> None:
+    if anyio_backend_name != "asyncio":
+        pytest.skip("on trio a Cancelled cannot be made by hand")
+    bus = Bus()
+
+    @bus.handle("raise")
+    async def raise_() -> None:
+        raise asyncio.CancelledError
+
+    @bus.handle("await")
+    async def await_() -> None:
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        future.cancel()
+        await future
+
+    async with pair(bus) as client:
+        for subject in ("raise", "await"):
+            for _ in range(3):
+                with pytest.raises(RemoteError) as caught:
+                    await client.request(subject)
+                assert caught.value.code is Code.INTERNAL
+        assert bus.stats().running == 0
+
+
+@bounded
+async def test_a_handler_that_ignores_its_cancellation_keeps_its_place_though_the_asker_is_told() -> None:
+    """Or whoever asks and gives up, again and again, would fill the process with handlers that nothing counts."""
+    bus = Bus(limits=Limits(running=1))
+    began, go = anyio.Event(), anyio.Event()
+
+    @bus.handle("stubborn")
+    async def stubborn() -> str:
+        began.set()
+        with anyio.CancelScope(shield=True):
+            await go.wait()
+        return "nobody hears this"
+
+    @bus.handle("echo")
+    async def echo(body: int) -> int:
+        return body
+
+    async with pair(bus) as client:
+        error = await let_expire(lambda seconds: client.request("stubborn", timeout=seconds), began.is_set)
+        assert isinstance(error, DeadlineExceeded)
+        reply = client.request("echo", 1)
+        await eventually(lambda: bus.stats().waiting == 1)
+        assert bus.stats().running == 1
+        go.set()
+        assert await reply == 1
+        await eventually(lambda: bus.stats().running == 0)
+
+
+@bounded
+async def test_scopes_that_a_handler_leaves_open_by_mistake_do_not_reach_others() -> None:
+    bus = Bus()
+
+    @bus.handle("tokens")
+    async def tokens(body: str, ctx: Context) -> Any:
+        seen = variable.get()
+        variable.set(body)
+        if body == "waits":
+            await anyio.lowlevel.checkpoint()
+        return seen
+
+    async with pair(bus) as client:
+        for body in ("waits", "does not wait") * 20:
+            assert await client.request("tokens", body) == "clean"
+
+
+@bounded
+async def test_a_burst_beyond_the_pool_leaves_few_idle_workers(anyio_backend_name: str) -> None:
+    bus = Bus()
+    go = anyio.Event()
+    inside = 0
+
+    @bus.handle("wait")
+    async def wait() -> None:
+        nonlocal inside
+        inside += 1
+        await go.wait()
+
+    async with bus:
+        replies = [bus.request("wait") for _ in range(500)]
+        await eventually(lambda: inside == 500)
+        go.set()
+        for reply in replies:
+            await reply
+        runtime = bus._services.running
+        await eventually(lambda: len(runtime.workers._idle) <= 64)
+        inside = 0
+        replies = [bus.request("wait") for _ in range(500)]
+        for reply in replies:
+            await reply
+        assert inside == 500
+
+
+class Waiting:
+    """A job that waits at once."""
+
+    function = "wait"
+    scope: anyio.CancelScope | None = None
+    ended = False
+    run_plain = None
+
+    def __init__(self, subject: int, begun: list[int], go: anyio.Event) -> None:
+        self.subject = subject
+        self._begun, self._go = begun, go
+
+    async def run(self) -> None:
+        self._begun.append(self.subject)
+        await self._go.wait()
+
+
+@bounded
+async def test_jobs_that_wait_begin_many_in_a_turn_of_the_event_loop_and_in_their_order() -> None:
+    begun: list[int] = []
+    go = anyio.Event()
+    async with Bus() as bus:
+        workers = bus._services.running.workers
+        for _ in range(2):  # with new workers, and with those that wait for work
+            for number in range(400):
+                workers.submit(Waiting(number, begun, go))
+            turns = 0
+            while len(begun) < 400:
+                await anyio.lowlevel.checkpoint()
+                turns += 1
+            assert begun == list(range(400))
+            assert turns < 100, "one in a turn would leave whoever is behind them waiting as long as others keep the loop busy"
+            assert not workers._coming
+            go.set()
+            await eventually(lambda: len(workers._idle) >= 32)
+            go = anyio.Event()
+            begun.clear()
+
+
+class Working(Waiting):
+    """A job that works for a millisecond of a clock that it sets."""
+
+    now = 0.0
+
+    async def run(self) -> None:
+        self._begun.append(self.subject)
+        Working.now += 0.001
+
+
+@bounded
+async def test_however_many_jobs_there_are_the_event_loop_has_its_turn_every_fifty_milliseconds() -> None:
+    begun: list[int] = []
+    async with Bus() as bus:
+        workers = bus._services.running.workers
+        workers.stalls.clock = lambda: Working.now
+        for number in range(1000):
+            workers.submit(Working(number, begun, anyio.Event()))
+        seen = 0
+        while len(begun) < 1000:
+            await anyio.lowlevel.checkpoint()
+            assert len(begun) - seen <= 110, "trio takes two of its turns for one of ours"
+            seen = len(begun)
+        assert begun == list(range(1000))

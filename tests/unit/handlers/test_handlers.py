@@ -1,0 +1,640 @@
+"""Registering and calling handlers: injection, mistakes at registration, routers, middleware, threads, local requests."""
+
+import dataclasses
+import functools
+import logging
+import threading
+from collections.abc import AsyncIterator
+from contextlib import suppress
+from typing import Any
+
+import anyio
+import anyio.from_thread
+import attrs
+import pytest
+
+from polybus import (
+    BadReply,
+    BadRequest,
+    Bus,
+    Channel,
+    Code,
+    Context,
+    DeadlineExceeded,
+    Forbidden,
+    LocalProtocolError,
+    Message,
+    NoHandler,
+    RemoteError,
+    RequestCancelled,
+    ReservedSubject,
+    Router,
+    Subject,
+)
+from polybus.testing import pair
+from tests.support import bounded, eventually, let_expire
+
+pytestmark = pytest.mark.anyio
+
+
+@attrs.frozen
+class Query:
+    """A typed question."""
+
+    id: int
+    name: str = "Ann"
+
+
+@attrs.frozen
+class User:
+    """A typed answer."""
+
+    id: int
+
+
+GET_USER = Subject("user.get", Query, User)
+
+
+# -- injection -----------------------------------------------------------------------------------------------------------
+
+
+@bounded
+async def test_a_handler_gets_what_its_annotations_ask_for() -> None:
+    bus = Bus()
+
+    @bus.handle("everything")
+    async def everything(ctx: Context, body: Query, message: Message) -> Any:
+        assert ctx.message is message
+        assert ctx.bus is bus
+        assert ctx.peer is message.peer
+        assert ctx.peer is not None
+        assert ctx.deadline is not None
+        assert isinstance(ctx.log, logging.LoggerAdapter)
+        return [body.id, body.name, message.subject, ctx.identity]
+
+    async with pair(bus, identity="ann") as client:
+        assert await client.request("everything", {"id": 7}) == [7, "Ann", "everything", "ann"]
+
+
+@bounded
+async def test_a_default_stands_for_a_missing_body_and_null_is_a_body() -> None:
+    bus = Bus()
+
+    @bus.handle("default")
+    async def default(body: dict[str, int] | None = {"n": 1}) -> Any:  # noqa: B006  # it is not changed
+        return body
+
+    async with pair(bus) as client:
+        assert await client.request("default") == {"n": 1}
+        assert await client.request("default", {"n": 2}) == {"n": 2}
+
+
+@bounded
+async def test_names_in_a_pattern_are_handed_over_by_name_and_converted() -> None:
+    bus, heard = Bus(), []
+
+    @bus.on("room.{room}.seat.{seat}")
+    async def on_seat(seat: int, room: str, body: Any) -> None:
+        heard.append((room, seat, body))
+
+    async with pair(bus) as client:
+        await client.publish("room.a.seat.7", "x")
+        await client.publish("room.b.seat.eight", "not a number")
+        await eventually(lambda: bus.stats().dropped == 1)
+    assert heard == [("a", 7, "x")]
+
+
+@bounded
+async def test_any_callable_may_be_a_handler_and_is_left_as_it_was() -> None:
+    bus = Bus()
+
+    class Service:
+        async def method(self, body: int) -> int:
+            return body + 1
+
+        async def __call__(self, body: int) -> int:
+            return body + 2
+
+    async def add(amount: int, body: int) -> int:
+        return body + amount
+
+    service = Service()
+    assert bus.handle("method")(service.method) == service.method
+    bus.handle("object")(service)
+    bus.handle("partial")(functools.partial(add, 3))
+    assert await service.method(1) == 2  # callable without a bus
+    async with pair(bus) as client:
+        assert [await client.request(subject, 1) for subject in ("method", "object", "partial")] == [2, 3, 4]
+
+
+@bounded
+async def test_a_typed_subject_stands_wherever_a_subject_does() -> None:
+    bus = Bus()
+
+    @bus.handle(GET_USER)
+    async def get_user(query: Query) -> User:
+        return User(query.id)
+
+    async with pair(bus) as client:
+        user = await client.request(GET_USER, Query(7))
+        assert user == User(7)
+        assert await client.peers[0].request(GET_USER, Query(8)) == User(8)
+        assert await bus.request(GET_USER, Query(9)) == User(9)
+
+
+# -- mistakes at registration --------------------------------------------------------------------------------------------
+
+
+async def two_bodies(first: int, second: int) -> None:
+    """Which is the body?"""
+
+
+async def many(*values: int) -> None:
+    """Of what?"""
+
+
+async def named(**values: int) -> None:
+    """Of what?"""
+
+
+async def positional(body: int, /) -> None:
+    """Not by name."""
+
+
+async def unresolved(body: "Nowhere") -> None:  # type: ignore[name-defined]  # noqa: F821  # on purpose
+    """Of a type that is not there."""
+
+
+async def lines(body: int) -> AsyncIterator[int]:
+    """A stream."""
+    yield body
+
+
+async def talk(ch: Channel[int, int]) -> None:
+    """A channel."""
+
+
+@pytest.mark.parametrize("function", [two_bodies, many, named, positional, unresolved], ids=lambda function: function.__name__)
+def test_a_signature_that_cannot_be_filled_is_a_type_error_that_names_the_function(function: Any) -> None:
+    for register in (Bus().handle("x"), Bus().on("x"), Router().handle("x")):
+        with pytest.raises(TypeError, match=function.__name__):
+            register(function)
+
+
+@pytest.mark.parametrize("function", [lines, talk], ids=lambda function: function.__name__)
+def test_a_stream_or_channel_cannot_receive_publications(function: Any) -> None:
+    with pytest.raises(TypeError, match=function.__name__):
+        Bus().on("x")(function)
+
+
+def test_a_second_handler_for_a_subject_is_a_type_error_that_names_both() -> None:
+    bus = Bus()
+    bus.handle("x")(talk)
+    with pytest.raises(TypeError, match=r"lines.*talk"):
+        bus.handle("x")(lines)
+
+
+def test_a_subject_or_queue_that_cannot_be_is_said_at_registration() -> None:
+    bus = Bus()
+    for subject in ("a.*", "x" * 2000, "a\x00"):
+        with pytest.raises(LocalProtocolError):
+            bus.handle(subject)
+    with pytest.raises(ReservedSubject):
+        bus.handle("_polybus.hello")
+    for options in ({"queue": 0}, {"concurrency": 0}, {"when_full": "never"}):
+        with pytest.raises(ValueError, match="="):
+            bus.on("x", **options)
+
+
+# -- routers -------------------------------------------------------------------------------------------------------------
+
+
+@bounded
+async def test_a_router_is_included_with_a_prefix() -> None:
+    router, bus, heard = Router(), Bus(), []
+
+    @router.handle("get")
+    async def get(body: int) -> int:
+        return body
+
+    @router.on("{id}.changed")
+    async def changed(id: int, body: Any) -> None:
+        heard.append((id, body))
+
+    inner = Router()
+    inner.include(router, prefix="user.")
+    bus.include(inner, prefix="v1.")
+    bus.include(router)
+    async with pair(bus) as client:
+        assert await client.request("v1.user.get", 1) == 1
+        assert await client.request("get", 2) == 2
+        await client.publish("v1.user.7.changed", "a")
+        await client.publish("8.changed", "b")
+        await eventually(lambda: len(heard) == 2)
+    assert heard == [(7, "a"), (8, "b")]
+
+
+def test_including_a_subject_that_is_taken_is_a_type_error() -> None:
+    router, bus = Router(), Bus()
+    router.handle("x")(talk)
+    bus.include(router)
+    with pytest.raises(TypeError, match="talk"):
+        bus.include(router)
+
+
+def test_a_prefix_before_a_number_is_a_type_error() -> None:
+    router = Router()
+    router.handle(7)(talk)
+    Bus().include(router)
+    with pytest.raises(TypeError, match="talk"):
+        Bus().include(router, prefix="x.")
+
+
+# -- middleware ----------------------------------------------------------------------------------------------------------
+
+
+@bounded
+async def test_middleware_stands_around_every_handler_the_first_outermost() -> None:
+    bus, log = Bus(), []
+
+    @bus.use
+    async def outer(message: Message, ctx: Context, call_next: Any) -> Any:
+        log.append(f"outer {message.subject}")
+        result = await call_next(message)
+        return f"({result})" if result is not None else None
+
+    async def inner(message: Message, ctx: Context, call_next: Any) -> Any:
+        log.append("inner")
+        assert ctx.bus is bus
+        if message.subject == "forbidden":
+            raise Forbidden("not through here")
+        return f"[{await call_next(message)}]"
+
+    bus.use(inner)
+
+    @bus.handle("echo")
+    async def echo(body: str) -> str:
+        return body
+
+    @bus.handle("forbidden")
+    async def forbidden() -> None:
+        raise AssertionError("not reached")
+
+    @bus.handle("plain", inline=True)
+    def plain(body: str) -> str:
+        return body
+
+    @bus.on("news")
+    async def on_news(body: str) -> None:
+        log.append(body)
+
+    async with pair(bus) as client:
+        assert await client.request("echo", "a") == "([a])"
+        assert await client.request("plain", "b") == "([b])"
+        assert await bus.request("echo", "c") == "([c])"
+        with pytest.raises(Forbidden, match="not through here"):
+            await client.request("forbidden")
+        await client.publish("news", "heard")
+        await eventually(lambda: "heard" in log)
+    assert log[:2] == ["outer echo", "inner"]
+    assert log[-3:] == ["outer news", "inner", "heard"]
+
+
+@bounded
+async def test_middleware_may_answer_itself_and_may_hand_on_another_message() -> None:
+    bus = Bus()
+
+    @bus.use
+    async def change(message: Message, ctx: Context, call_next: Any) -> Any:
+        if message.subject == "cached":
+            return "from the cache"
+        return await call_next(Message(message.kind, message.subject, message.id, body={"id": 8}, peer=message.peer))
+
+    for subject in ("cached", "asked"):
+
+        @bus.handle(subject)
+        async def handler(body: Query) -> Any:
+            return body.id
+
+    async with pair(bus) as client:
+        assert await client.request("cached", {"id": 7}) == "from the cache"
+        assert await client.request("asked", {"id": 7}) == 8
+
+
+# -- plain functions -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.native
+@bounded
+async def test_a_plain_function_runs_in_a_thread_and_inline_on_the_event_loop() -> None:
+    bus, main = Bus(), threading.get_ident()
+
+    @bus.handle("thread")
+    def in_thread(body: int) -> Any:
+        return [body, threading.get_ident() == main]
+
+    @bus.handle("inline", inline=True)
+    def in_place(body: int) -> Any:
+        return [body, threading.get_ident() == main]
+
+    async with pair(bus) as client:
+        assert await client.request("thread", 1) == [1, False]
+        assert await client.request("inline", 2) == [2, True]
+
+
+@pytest.mark.native
+@bounded
+async def test_in_a_thread_the_bus_of_the_context_is_the_blocking_twin() -> None:
+    bus, heard = Bus(), []
+
+    @bus.handle("outer")
+    def outer(body: int, ctx: Context) -> Any:
+        ctx.bus.publish("news", body)
+        return ctx.bus.request("inner", body)
+
+    @bus.handle("inner")
+    async def inner(body: int) -> int:
+        return body * 2
+
+    @bus.on("news")
+    def on_news(body: int) -> None:
+        heard.append(body)
+
+    async with pair(bus) as client:
+        assert await client.request("outer", 21) == 42
+        await eventually(lambda: heard == [21])
+
+
+@bounded
+async def test_a_plain_function_that_raises_is_internal() -> None:
+    bus = Bus()
+
+    @bus.handle("fails")
+    def fails() -> None:
+        raise ValueError("secret")
+
+    @bus.handle("refuses")
+    def refuses() -> None:
+        raise Forbidden("no")
+
+    async with pair(bus) as client:
+        with pytest.raises(RemoteError) as caught:
+            await client.request("fails")
+        assert "secret" not in str(caught.value)
+        with pytest.raises(Forbidden, match="no"):
+            await client.request("refuses")
+
+
+# -- asking oneself ------------------------------------------------------------------------------------------------------
+
+
+@bounded
+async def test_a_bus_asks_its_own_handlers_by_the_same_rules() -> None:
+    bus = Bus()
+    started, stopped = anyio.Event(), anyio.Event()
+
+    @bus.handle("echo")
+    async def echo(body: Any, ctx: Context) -> Any:
+        assert ctx.peer is None
+        return body
+
+    @bus.handle("typed")
+    async def typed(body: Query) -> User:
+        return User(body.id)
+
+    @bus.handle("fails")
+    async def fails() -> None:
+        raise ValueError("secret")
+
+    @bus.handle("endless")
+    async def endless() -> None:
+        started.set()
+        try:
+            await anyio.sleep_forever()
+        finally:
+            stopped.set()
+
+    async with bus:
+        body = {"a": [1, None, "ü"]}
+        answer = await bus.request("echo", body)
+        assert answer == body
+        assert answer is not body
+        assert await bus.request("echo", b"\x00\xff") == b"\x00\xff"
+        assert await bus.request("typed", Query(7), returns=User) == User(7)
+        with pytest.raises(BadRequest, match=r"\$\.id"):
+            await bus.request("typed", {"id": "x"})
+        with pytest.raises(RemoteError) as caught:
+            await bus.request("fails")
+        assert caught.value.code is Code.INTERNAL
+        assert "secret" not in str(caught.value)
+        with pytest.raises(NoHandler):
+            await bus.request("nobody")
+        late = await let_expire(lambda seconds: bus.request("endless", timeout=seconds), started.is_set)
+        assert isinstance(late, DeadlineExceeded) and late.where == "local"
+        await stopped.wait()
+        reply = bus.request("endless")
+        reply.cancel()
+        with pytest.raises(RequestCancelled):
+            await reply
+        assert bus.stats().pending == 0
+
+
+@bounded
+async def test_a_local_request_counts_as_pending_and_the_bus_waits_for_it_when_it_drains() -> None:
+    bus, done = Bus(), []
+    go = anyio.Event()
+
+    @bus.handle("slow")
+    async def slow() -> str:
+        await go.wait()
+        done.append(1)
+        return "done"
+
+    async with anyio.create_task_group() as group:
+        async with bus:
+            reply = bus.request("slow")
+            assert bus.stats().pending == 1
+            group.start_soon(bus.drain)
+            await eventually(lambda: not bus.ready)
+            go.set()
+        assert await reply == "done"
+
+
+@bounded
+async def test_a_local_stream_and_channel_work_and_end() -> None:
+    bus = Bus()
+    cleaned = anyio.Event()
+
+    @bus.handle("lines")
+    async def numbers(body: int) -> AsyncIterator[User]:
+        try:
+            for number in range(body):
+                yield User(number)
+        finally:
+            cleaned.set()
+
+    @bus.handle("sum")
+    async def total(ch: Channel[int, int]) -> None:
+        await ch.send(sum([number async for number in ch]))
+
+    @bus.handle("fails")
+    async def fails() -> AsyncIterator[int]:
+        yield 1
+        raise Forbidden("no more")
+
+    async with bus:
+        async with bus.stream("lines", 200, returns=User) as items:
+            assert [user.id async for user in items] == list(range(200))
+        cleaned = anyio.Event()
+        async with bus.stream("lines", 1000) as items:
+            await anext(items)
+        await cleaned.wait()
+        async with bus.channel("sum", receives=int) as ch:
+            for number in range(200):
+                await ch.send(number)
+            await ch.send_eof()
+            assert [item async for item in ch] == [sum(range(200))]
+        with pytest.raises(Forbidden, match="no more"):
+            async with bus.stream("fails") as items:
+                async for _ in items:
+                    pass
+        for subject, open_ in (("sum", bus.stream), ("lines", bus.channel)):
+            with pytest.raises(BadRequest):
+                async with open_(subject) as ch:
+                    await anext(ch)
+        with pytest.raises(BadRequest):
+            await bus.request("lines", 1)
+        await eventually(lambda: bus.stats().pending == 0)
+
+
+@bounded
+async def test_a_local_stream_has_a_deadline_too() -> None:
+    bus = Bus()
+    started, stopped = anyio.Event(), anyio.Event()
+
+    @bus.handle("endless")
+    async def endless() -> AsyncIterator[int]:
+        started.set()
+        try:
+            yield 1
+            await anyio.sleep_forever()
+        finally:
+            stopped.set()
+
+    async def read(seconds: float) -> None:
+        async with bus.stream("endless", timeout=seconds) as items:
+            async for _ in items:
+                pass
+
+    async with bus:
+        assert isinstance(await let_expire(read, started.is_set), DeadlineExceeded)
+        await stopped.wait()
+
+
+@bounded
+async def test_a_local_notification_runs_the_handler() -> None:
+    bus, told = Bus(), []
+
+    @bus.handle("told")
+    async def tell(body: Any) -> None:
+        told.append(body)
+
+    async with bus:
+        await bus.notify("told", 1)
+        await eventually(lambda: told)
+        with pytest.raises(NoHandler):
+            await bus.notify("nobody")
+
+
+@bounded
+async def test_a_nested_local_request_inherits_the_deadline_of_the_handler() -> None:
+    bus = Bus()
+
+    @bus.handle("inner")
+    async def inner(ctx: Context) -> Any:
+        assert ctx.deadline is not None
+        return ctx.deadline - anyio.current_time()
+
+    @bus.handle("outer")
+    async def outer(ctx: Context) -> Any:
+        return await ctx.bus.request("inner", timeout=1000)
+
+    async with pair(bus) as client:
+        assert 0 < await client.request("outer", timeout=20) <= 20
+
+
+@bounded
+async def test_what_a_handler_leaves_running_has_not_its_deadline() -> None:
+    bus, other, answers, begun = Bus(), Bus(), list[int](), list[None]()
+    go_on = anyio.Event()
+
+    @other.handle("echo")
+    async def echo(body: int) -> int:
+        return body
+
+    async with pair(other) as client, anyio.create_task_group() as group:
+
+        async def job() -> None:
+            await go_on.wait()
+            answers.append(await client.request("echo", 1))
+
+        @bus.handle("start")
+        async def start() -> None:
+            begun.append(None)
+            group.start_soon(job)
+
+        async with pair(bus) as asker:
+            for seconds in (0.5, 4.0, 20.0):  # on a busy machine the first may pass before the answer is there
+                over = anyio.current_time() + seconds
+                with suppress(DeadlineExceeded):
+                    await asker.request("start", timeout=seconds)
+                    break
+            await eventually(lambda: anyio.current_time() > over)
+            go_on.set()
+            await eventually(lambda: answers == [1] * len(begun))
+            assert begun
+
+
+@dataclasses.dataclass
+class Checked:
+    number: int
+
+    def __post_init__(self) -> None:
+        raise KeyError("a secret")
+
+
+@bounded
+async def test_a_check_of_the_applications_own_that_fails_is_a_body_that_does_not_fit() -> None:
+    bus = Bus()
+
+    @bus.handle("typed")
+    async def typed(body: Checked) -> None:
+        raise AssertionError
+
+    @bus.handle("plain")
+    async def plain() -> dict[str, int]:
+        return {"number": 1}
+
+    @bus.handle("sums")
+    async def sums(ch: Channel[Checked, int]) -> None:
+        await anext(ch)
+
+    async with pair(bus) as client, client.subscribe("news", returns=Checked) as typed_news, client.subscribe("news") as news:
+        with pytest.raises(BadRequest, match="KeyError") as caught:
+            await client.request("typed", {"number": 1})
+        assert "secret" not in str(caught.value)
+        with pytest.raises(BadReply):
+            await client.request("plain", returns=Checked)
+        await bus.publish("news", {"number": 1})
+        assert (await anext(news)).body == {"number": 1}
+
+        async def is_skipped() -> bool:
+            with anyio.move_on_after(0.02):
+                await anext(typed_news)
+            return typed_news.skipped == 1
+
+        await eventually(is_skipped)
+        with pytest.raises(BadRequest):
+            async with client.channel("sums") as channel:
+                await channel.send({"number": 1})
+                await anext(channel)

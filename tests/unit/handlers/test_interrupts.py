@@ -1,0 +1,227 @@
+"""`KeyboardInterrupt` and `GeneratorExit` in the application's code: passed on, or answered; the server stays whole."""
+
+import asyncio
+import functools
+import signal
+from collections.abc import Awaitable, Callable, Iterator
+from typing import Any
+
+import anyio
+import pytest
+
+from polybus import Bus, ConnectFailed, Context, RemoteError, connect
+from polybus.testing import pair
+from tests.loops import every_loop  # noqa: F401
+from tests.support import BOUND, bounded
+
+pytestmark = pytest.mark.native
+LOOPS = [("asyncio", {}), ("asyncio", {"use_uvloop": True}), ("trio", {})]
+
+
+@pytest.fixture(autouse=True)
+def usual_handler() -> Iterator[None]:
+    """Python's own for Ctrl-C: PySpark leaves another one behind, where its tests run in the same process."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.fixture(params=["usual", "foreign"])
+def handler(request: pytest.FixtureRequest) -> None:
+    """Python's own, or one such as PySpark's, which the event loops leave in its place."""
+
+    def foreign(number: int, frame: Any) -> None:
+        raise KeyboardInterrupt
+
+    if request.param == "foreign":
+        signal.signal(signal.SIGINT, foreign)
+
+
+def stopping() -> Bus:
+    bus = Bus()
+
+    @bus.handle("echo")
+    async def echo(body: Any) -> Any:
+        return body
+
+    @bus.handle("stop")
+    async def stop() -> None:
+        raise KeyboardInterrupt
+
+    @bus.handle("stop.later")
+    async def stop_later() -> None:
+        await anyio.lowlevel.checkpoint()
+        raise KeyboardInterrupt
+
+    return bus
+
+
+def run(main: Callable[..., Awaitable[None]], loop: tuple[str, dict[str, Any]], *args: Any) -> None:
+    backend, options = loop
+    anyio.run(functools.partial(main, *args), backend=backend, backend_options=options)
+
+
+@pytest.mark.parametrize("loop", LOOPS, ids=["asyncio", "uvloop", "trio"])
+@pytest.mark.parametrize("subject", ["stop", "stop.later"])
+def test_ctrl_c_in_a_handler_ends_the_program_and_the_bus_in_order(loop: Any, subject: str) -> None:
+    bus, answers = stopping(), list[str]()
+
+    async def main() -> None:
+        with anyio.fail_after(BOUND):
+            async with pair(bus) as client:
+                reply = client.request(subject)
+                try:
+                    await anyio.sleep_forever()
+                finally:
+                    answers.append(str(reply.done()))
+
+    with pytest.raises(KeyboardInterrupt):
+        run(main, loop)
+    assert answers == ["True"]
+    assert bus._services.runtime is None
+
+
+@pytest.mark.parametrize("loop", LOOPS[:2], ids=["asyncio", "uvloop"])
+@pytest.mark.parametrize("subject", ["stop", "stop.later"])
+@pytest.mark.usefixtures("handler")
+def test_ctrl_c_in_a_handler_ends_the_program_whatever_handles_the_signal(loop: Any, subject: str) -> None:
+    async def main() -> None:
+        async with pair(stopping()) as client:
+            _ = client.request(subject)
+            await anyio.sleep(BOUND)
+
+    with pytest.raises(KeyboardInterrupt):
+        run(main, loop)
+
+
+@pytest.mark.parametrize("subject", ["stop", "stop.later"])
+@pytest.mark.usefixtures("handler")
+def test_a_loop_that_is_run_again_after_ctrl_c_in_a_handler_has_a_bus_that_serves(subject: str) -> None:
+    loop, bus = asyncio.new_event_loop(), stopping()
+
+    async def ask(subject: str, body: Any = None) -> Any:
+        return await client.request(subject, body, timeout=BOUND)
+
+    async def stop() -> None:
+        _ = client.request(subject)
+        await asyncio.sleep(BOUND)
+
+    try:
+        paired = pair(bus)
+        client = loop.run_until_complete(paired.__aenter__())
+        stopped = loop.create_task(stop())
+        with pytest.raises(KeyboardInterrupt):
+            loop.run_until_complete(stopped)
+        stopped.cancel()
+        assert loop.run_until_complete(ask("echo", 1)) == 1
+        assert bus.stats().running == 0
+        loop.run_until_complete(paired.__aexit__(None, None, None))
+    finally:
+        loop.close()
+
+
+@pytest.mark.usefixtures("handler")
+def test_ctrl_c_in_authenticate_is_passed_on_and_the_stranger_is_told_at_once() -> None:
+    def authenticate(handshake: Any) -> str:
+        if interrupts:
+            raise interrupts.pop()
+        return "ann"
+
+    interrupts = [KeyboardInterrupt()]
+    loop, bus = asyncio.new_event_loop(), Bus(authenticate=authenticate)
+    said: list[Exception] = []
+
+    async def knock() -> None:
+        try:
+            async with connect("ubre+memory://interrupted"):
+                pass
+        except ConnectFailed as error:
+            said.append(error)
+
+    try:
+        serving = bus.serve("ubre+memory://interrupted")
+        loop.run_until_complete(serving.__aenter__())
+        knocking = loop.create_task(knock())
+        with pytest.raises(KeyboardInterrupt):
+            loop.run_until_complete(asyncio.sleep(BOUND))
+        loop.run_until_complete(asyncio.wait_for(knocking, BOUND / 2))
+        assert "cannot find out now who you are" in str(said[0])
+        loop.run_until_complete(knock())
+        assert len(said) == 1
+        loop.run_until_complete(serving.__aexit__(None, None, None))
+    finally:
+        loop.close()
+
+
+def test_ctrl_c_in_authorize_is_passed_on_and_costs_the_link_only() -> None:
+    def authorize(peer: Any, verb: str, subject: Any) -> bool:
+        if verb == "publish" and interrupts:
+            raise interrupts.pop()
+        return True
+
+    interrupts = [KeyboardInterrupt()]
+    loop, bus = asyncio.new_event_loop(), Bus(authorize=authorize)
+
+    @bus.handle("echo")
+    async def echo(body: int) -> int:
+        return body
+
+    async def ask() -> int:
+        return int(await client.request("echo", 1, timeout=BOUND / 2))
+
+    async def publish() -> None:
+        await client.publish("news")
+        await asyncio.sleep(BOUND)
+
+    try:
+        paired = pair(bus, reconnect=True)
+        client = loop.run_until_complete(paired.__aenter__())
+        published = loop.create_task(publish())
+        with pytest.raises(KeyboardInterrupt):
+            loop.run_until_complete(published)
+        published.cancel()
+        assert loop.run_until_complete(ask()) == 1
+        loop.run_until_complete(paired.__aexit__(None, None, None))
+    finally:
+        loop.close()
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("suspended", [False, True])
+@bounded
+async def test_a_handler_that_raises_generator_exit_gets_an_answer_for_its_asker(suspended: bool) -> None:
+    bus = Bus()
+    heard: list[Any] = []
+
+    @bus.handle("odd")
+    async def odd() -> None:
+        if suspended:
+            await anyio.lowlevel.checkpoint()
+        raise GeneratorExit
+
+    @bus.handle("numbers")
+    async def numbers(ctx: Context) -> Any:
+        yield 1
+        raise GeneratorExit
+
+    @bus.on("news")
+    async def news(body: int) -> None:
+        heard.append(body)
+        raise GeneratorExit
+
+    @bus.handle("echo")
+    async def echo(body: int) -> int:
+        return body
+
+    async with pair(bus) as client:
+        with pytest.raises(RemoteError):
+            await client.request("odd")
+        with pytest.raises(RemoteError):
+            async with client.stream("numbers") as items:
+                async for _ in items:
+                    pass
+        await client.publish("news", 1)
+        await client.publish("news", 2)
+        assert await client.request("echo", 1) == 1
+    assert heard == [1, 2]
+    assert bus.stats().failed == 4

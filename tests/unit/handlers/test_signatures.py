@@ -1,0 +1,394 @@
+"""What may be a handler, and what is told at registration of what may not."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
+from typing import TYPE_CHECKING, Annotated, Any, Generic, Literal, Optional, TypeVar
+
+import msgspec
+import pydantic
+import pytest
+from attrs import frozen
+
+from polybus import BadRequest, Bus, Channel, Context, Kind, Message, Router
+from polybus.testing import pair
+from tests.support import bounded
+
+if TYPE_CHECKING:
+    from decimal import Decimal
+
+pytestmark = pytest.mark.anyio
+
+T = TypeVar("T")
+
+
+@frozen
+class Query:
+    """A typed question."""
+
+    id: int
+
+
+class Model(pydantic.BaseModel):
+    """A typed question of pydantic's."""
+
+    id: int
+
+
+class Page(msgspec.Struct, Generic[T]):
+    """A generic body."""
+
+    items: list[T]
+
+
+def plainly(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A decorator that knows nothing of coroutines."""
+
+    @functools.wraps(function)
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        return function(*args, **kwargs)
+
+    return wrapper
+
+
+# -- what is injected ----------------------------------------------------------------------------------------------------
+
+
+async def may_be_none(body: int, ctx: Context | None = None, message: Message | None = None) -> Any:
+    assert ctx is not None and message is not None
+    return [body, ctx.message is message]
+
+
+async def optional(body: int, ctx: Optional[Context], message: Optional[Message] = None) -> Any:  # noqa: UP045  # as people write it
+    assert ctx is not None and message is not None
+    return [body, ctx.message is message]
+
+
+async def annotated(body: int, ctx: Annotated[Context, "of the request"], message: Annotated[Message, 1]) -> Any:
+    return [body, ctx.message is message]
+
+
+async def as_text(body: int, ctx: "Context", message: "Message | None" = None) -> Any:  # noqa: UP037  # as people write it
+    return [body, ctx.message is message]
+
+
+async def by_keyword(*, ctx: Context, body: int, message: Message) -> Any:
+    return [body, ctx.message is message]
+
+
+@pytest.mark.parametrize(
+    "function", [may_be_none, optional, annotated, as_text, by_keyword], ids=lambda function: function.__name__
+)
+@bounded
+async def test_what_is_injected_may_be_annotated_in_many_ways(function: Any) -> None:
+    bus = Bus()
+    bus.handle("x")(function)
+    async with pair(bus) as client:
+        assert await client.request("x", 7) == [7, True]
+
+
+@bounded
+async def test_a_channel_may_be_annotated_in_many_ways() -> None:
+    bus = Bus()
+
+    @bus.handle("x")
+    async def double(ch: Annotated[Channel[int, int], "both ways"] | None) -> None:
+        assert ch is not None
+        async for item in ch:
+            await ch.send(2 * item)
+
+    async with pair(bus) as client, client.channel("x") as channel:
+        await channel.send(4)
+        assert await anext(channel) == 8
+
+
+@bounded
+async def test_what_annotations_demand_of_a_body_is_checked() -> None:
+    bus = Bus()
+
+    @bus.handle("positive")
+    async def positive(body: Annotated[int, msgspec.Meta(gt=0)]) -> int:
+        return body
+
+    @bus.handle("colour")
+    async def colour(body: Literal["red", "green"] | None) -> Any:
+        return body
+
+    @bus.handle("either")
+    async def either(body: int | list[str]) -> Any:
+        return body
+
+    @bus.handle("generic")
+    async def generic(body: Page[Query]) -> Any:
+        return body.items[0].id
+
+    @bus.handle("models")
+    async def models(body: list[Model] | None) -> Any:
+        return None if body is None else [item.id for item in body]
+
+    async with pair(bus) as client:
+        assert await client.request("positive", 1) == 1
+        assert await client.request("colour", "red") == "red"
+        assert await client.request("colour") is None
+        assert [await client.request("either", body) for body in (1, ["a"])] == [1, ["a"]]
+        assert await client.request("generic", {"items": [{"id": 7}]}) == 7
+        assert await client.request("models", [{"id": 7}, Model(id=8)]) == [7, 8]
+        assert await client.request("models") is None
+        for subject, body in (
+            ("positive", 0),
+            ("colour", "blue"),
+            ("either", {}),
+            ("generic", {"items": [1]}),
+            ("models", [1]),
+        ):
+            with pytest.raises(BadRequest):
+                await client.request(subject, body)
+
+
+@bounded
+async def test_tokens_of_the_subject_are_converted_to_what_is_annotated() -> None:
+    bus, heard = Bus(), []
+
+    @bus.on("{flag}.{number}.{colour}.{maybe}", inline=True)
+    def on_tokens(flag: bool, number: float, colour: Literal["red"], maybe: int | None) -> None:
+        heard.append((flag, number, colour, maybe))
+
+    async with bus:
+        await bus.publish("true.7.red.8")
+        await bus.publish("true.7.blue.8")
+        await bus.publish("false.seven.red.8")
+        await bus.publish("0.1e3.red.null")
+        await bus.drain()
+        assert bus.stats().dropped == 2
+    assert heard == [(True, 7.0, "red", 8), (False, 1000.0, "red", None)]
+
+
+@bounded
+async def test_a_handler_without_a_body_ignores_one() -> None:
+    bus = Bus()
+
+    @bus.handle("x")
+    async def nothing_wanted() -> str:
+        return "done"
+
+    async with pair(bus) as client:
+        assert await client.request("x", {"some": "thing"}) == "done"
+
+
+# -- what may be a handler -----------------------------------------------------------------------------------------------
+
+
+class Service:
+    """Its methods are handlers."""
+
+    def __init__(self, step: int) -> None:
+        self.step = step
+
+    async def bound(self, body: int) -> int:
+        return body + self.step
+
+    @classmethod
+    async def of_class(cls, body: int) -> int:
+        return body + 10
+
+    @staticmethod
+    async def of_nobody(body: int) -> int:
+        return body + 20
+
+    async def __call__(self, body: int) -> int:
+        return body + 2 * self.step
+
+
+async def add(amount: int, body: int, ctx: Context) -> int:
+    assert isinstance(ctx, Context)
+    return amount + body
+
+
+@plainly
+async def behind_a_wrapper(body: int, ctx: Context) -> int:
+    assert type(ctx) is Context
+    return body + 40
+
+
+def gives_a_coroutine(body: int) -> Any:
+    return add(50, body, Context(Bus(), Message(Kind.REQUEST)))
+
+
+@pytest.mark.parametrize(
+    ("function", "gives"),
+    [
+        pytest.param(Service(1).bound, 2, id="bound method"),
+        pytest.param(Service.of_class, 11, id="class method"),
+        pytest.param(Service.of_nobody, 21, id="static method"),
+        pytest.param(Service.__dict__["of_nobody"], 21, id="static method inside of its class"),
+        pytest.param(Service(1), 3, id="object"),
+        pytest.param(functools.partial(add, 30), 31, id="partial"),
+        pytest.param(functools.partial(add, amount=30), 31, id="partial by name"),
+        pytest.param(functools.partial(functools.partial(add, amount=30)), 31, id="partial of a partial"),
+        pytest.param(behind_a_wrapper, 41, id="coroutine function behind a plain decorator"),
+        pytest.param(gives_a_coroutine, 51, id="plain function that returns a coroutine"),
+        pytest.param(lambda body: gives_a_coroutine(body), 51, id="lambda that returns a coroutine"),
+    ],
+)
+@bounded
+async def test_whatever_can_be_called_with_a_body_may_be_a_handler(function: Any, gives: int) -> None:
+    for inline in (False, True):
+        bus = Bus()
+        bus.handle("x", inline=inline)(function)
+        async with pair(bus) as client:
+            assert await client.request("x", 1) == gives
+
+
+async def generator(body: int) -> AsyncIterator[int]:
+    for item in range(body):
+        yield item
+
+
+def returns_it(body: int) -> AsyncIterator[int]:
+    return generator(body)
+
+
+async def returns_it_later(body: int) -> AsyncGenerator[int, None]:
+    return generator(body)  # type: ignore[return-value]
+
+
+class Countdown:
+    """An async iterator that is no generator, and has no `aclose`."""
+
+    def __init__(self, body: int) -> None:
+        self.left = body
+
+    def __aiter__(self) -> AsyncIterator[int]:
+        return self
+
+    async def __anext__(self) -> int:
+        if not self.left:
+            raise StopAsyncIteration
+        self.left -= 1
+        return self.left
+
+
+def counts_down(body: int) -> AsyncIterator[int]:
+    return Countdown(body)
+
+
+@pytest.mark.parametrize(
+    ("function", "gives"),
+    [
+        (generator, [0, 1, 2]),
+        (plainly(generator), [0, 1, 2]),
+        (functools.partial(generator), [0, 1, 2]),
+        (returns_it, [0, 1, 2]),
+        (returns_it_later, [0, 1, 2]),
+        (counts_down, [2, 1, 0]),
+    ],
+)
+@bounded
+async def test_whatever_gives_an_async_iterator_answers_a_stream(function: Any, gives: list[int]) -> None:
+    bus = Bus()
+    bus.handle("x")(function)
+    async with pair(bus) as client:
+        for asker in (client, bus):
+            async with asker.stream("x", 3) as items:
+                assert [item async for item in items] == gives
+            with pytest.raises(BadRequest):
+                await asker.request("x", 3)
+
+
+@bounded
+async def test_a_stream_handler_that_returns_something_else_is_told_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    bus = Bus()
+
+    @bus.handle("x")
+    def broken() -> AsyncIterator[int]:
+        return [1, 2]  # type: ignore[return-value]
+
+    async with pair(bus) as client:
+        with pytest.raises(Exception, match="INTERNAL"):
+            async with client.stream("x") as items:
+                await anext(items)
+    assert "broken is to give an async iterator, and returned list" in caplog.text
+
+
+# -- what is told at registration ----------------------------------------------------------------------------------------
+
+
+async def unknown_type(body: Decimal) -> None: ...
+
+
+async def unknown_inside(ctx: Context, body: dict[str, Decimal]) -> None: ...
+
+
+async def unknown_result(body: int) -> Decimal:
+    return body  # type: ignore[return-value]
+
+
+async def unknown_items(body: int) -> AsyncIterator[Decimal]:
+    return generator(body)  # type: ignore[return-value]
+
+
+def plain_generator(body: int) -> Iterator[int]:
+    yield body
+
+
+def plain_talk(ch: Channel[int, int]) -> None: ...
+
+
+async def generator_with_channel(ch: Channel[int, int]) -> AsyncIterator[int]:
+    yield 1
+
+
+async def one_of_two(what: Context | Message) -> None: ...
+
+
+async def body_or_context(body: dict[str, int] | Context) -> None: ...
+
+
+async def impossible(body: list[int] | set[int]) -> None: ...
+
+
+class Unbound:
+    """Its functions have no object yet."""
+
+    async def method(self, body: int) -> None: ...
+
+    async def lonely(self) -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("function", "says"),
+    [
+        (unknown_type, r"unknown_type.*'body'.*'Decimal'.*TYPE_CHECKING"),
+        (unknown_inside, r"unknown_inside.*'body'.*'Decimal'.*TYPE_CHECKING"),
+        (plain_generator, r"plain_generator.*async def"),
+        (plainly(plain_generator), r"plain_generator.*async def"),
+        (plain_talk, r"plain_talk.*async def"),
+        (generator_with_channel, r"generator_with_channel.*Channel"),
+        (one_of_two, r"one_of_two.*'what'"),
+        (body_or_context, r"body_or_context.*'body'"),
+        (impossible, r"impossible.*'body'"),
+        (Unbound.method, r"Unbound.method.*bound"),
+        (Unbound.lonely, r"Unbound.lonely.*bound"),
+        (Service.__dict__["of_class"], r"of_class.*classmethod"),
+        (dict, r"dict"),
+        (len, r"len.*positional-only"),
+        (print, r"print.*\*args"),
+        (7, "7 is not callable"),
+    ],
+)
+def test_what_cannot_be_a_handler_is_a_type_error_that_names_it_and_the_remedy(function: Any, says: str) -> None:
+    for register in (Bus().handle("x"), Router().handle("x"), Bus().on("x")):
+        with pytest.raises(TypeError, match=says):
+            register(function)
+
+
+@bounded
+async def test_the_type_of_a_result_need_not_be_known_at_run_time() -> None:
+    bus = Bus()
+    bus.handle("one")(unknown_result)
+    bus.handle("many")(unknown_items)
+    async with pair(bus) as client:
+        assert await client.request("one", 7) == 7
+        async with client.stream("many", 2) as items:
+            assert [item async for item in items] == [0, 1]

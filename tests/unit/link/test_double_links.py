@@ -1,0 +1,494 @@
+"""Several links between two buses: each publication reaches each subscription once, whoever has dialled whom, and no peer can
+make another miss one."""
+
+import itertools
+import json
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
+from typing import Any
+
+import anyio
+import pytest
+
+from polybus import Backoff, Broker, Bus, Kind, Message, Peer, connect
+from polybus._core.bus_identity import Ends
+from polybus.plugins import Closed
+from polybus.testing import pair
+from tests.support import bounded, eventually
+
+pytestmark = pytest.mark.anyio
+
+PROTOCOLS = ("ubre", "csb", "jrep", "uprotocol")
+SOON = Backoff(initial=0.01, maximum=0.05)
+COUNTER = itertools.count()
+
+
+def place(protocol: str) -> str:
+    return f"{protocol}+memory://double-{next(COUNTER)}"
+
+
+async def _note(into: list[Any], body: Any, message: Message) -> None:
+    into.append((body, message.headers))
+
+
+class Hearing:
+    """What a bus has heard, by an `on` handler and by a subscription."""
+
+    def __init__(self, bus: Bus, subject: str = "news.x") -> None:
+        self.bus = bus
+        self.handled: list[Any] = []
+        self.read: list[Any] = []
+        self._subject = subject
+        bus.on(subject)(partial(_note, self.handled))
+
+    async def read_all(self, *, task_status: Any) -> None:
+        async with self.bus.subscribe(self._subject) as news:
+            task_status.started()
+            async for message in news:
+                self.read.append((message.body, message.headers))
+
+    def has(self, *bodies: Any) -> bool:
+        return all((body, None) in heard for body in bodies for heard in (self.handled, self.read))
+
+    def check(self, *bodies: Any) -> None:
+        expected = [(body, None) for body in bodies]
+        assert self.handled == self.read == expected, (self.handled, self.read)
+
+
+def barrier(bus: Bus) -> Bus:
+    @bus.handle("barrier")
+    async def answer() -> None:
+        pass
+
+    return bus
+
+
+async def all_is_there(*buses: Bus) -> None:
+    """Wait until what was sent on all links of these has been handled."""
+    for _ in range(3):
+        for bus in buses:
+            for peer in bus.peers:
+                await peer.request("barrier")
+        await anyio.wait_all_tasks_blocked()
+
+
+@asynccontextmanager
+async def each_other(here: str, there: str, *, relay: bool = False) -> AsyncIterator[tuple[Hearing, Hearing]]:
+    """Two buses that have dialled each other."""
+    a, b = barrier(Bus()), barrier(Bus())
+    for bus in (a, b):
+        if relay:
+            bus.relay("news.>")
+    at_a, at_b = Hearing(a), Hearing(b)
+    async with a.serve(here) as to_a, b.serve(there) as to_b, anyio.create_task_group() as group:
+        async with a.connect(to_b.url, backoff=SOON), b.connect(to_a.url, backoff=SOON):
+            for hearing in (at_a, at_b):
+                await group.start(hearing.read_all)
+            yield at_a, at_b
+            group.cancel_scope.cancel()
+
+
+async def check_both_ways(at_a: Hearing, at_b: Hearing) -> None:
+    a, b = at_a.bus, at_b.bus
+    await a.publish("news.x", 1)
+    a.publish_nowait("news.x", 2)
+    await b.publish("news.x", 3)
+    b.publish_nowait("news.x", 4)
+    await eventually(lambda: at_a.has(1, 2, 3, 4) and at_b.has(1, 2, 3, 4))
+    await all_is_there(a, b)
+    for hearing in (at_a, at_b):
+        for heard in (hearing.handled, hearing.read):
+            assert sorted(heard) == [(number, None) for number in (1, 2, 3, 4)], "each once, without our header"
+            for own in ((1, 2), (3, 4)):
+                assert [body for body, _ in heard if body in own] == [*own], "in order"
+
+
+# -- both have dialled ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("relay", [False, True], ids=["alone", "relay"])
+@pytest.mark.parametrize("protocols", [*itertools.product(PROTOCOLS, PROTOCOLS)], ids="-".join)
+@bounded
+async def test_buses_that_have_dialled_each_other_hear_each_publication_once(protocols: tuple[str, str], relay: bool) -> None:
+    async with each_other(place(protocols[0]), place(protocols[1]), relay=relay) as (at_a, at_b):
+        await check_both_ways(at_a, at_b)
+
+
+TCP, WS = "ubre+tcp://127.0.0.1:0", "ubre+ws://127.0.0.1:0/bus"
+
+
+@pytest.mark.parametrize("urls", [(TCP, WS), (WS, "csb+tcp://127.0.0.1:0"), ("jrep+http://127.0.0.1:0", TCP)], ids=" ".join)
+@bounded
+async def test_over_sockets_too(urls: tuple[str, str]) -> None:
+    async with each_other(*urls) as (at_a, at_b):
+        await check_both_ways(at_a, at_b)
+
+
+@bounded
+async def test_a_handler_that_was_there_before_any_link_hears_each_publication_once() -> None:
+    a, b, heard = Bus(), Bus(), []
+
+    @b.on("news.x")
+    async def hear(body: int) -> None:
+        heard.append(body)
+
+    async with a.serve(TCP) as to_a, b.serve(TCP) as to_b:
+        async with a.connect(to_b.url), b.connect(to_a.url):
+            for number in range(100):
+                await a.publish("news.x", number)
+            await eventually(lambda: 99 in heard)
+        async with b.connect(to_a.url), a.connect(to_b.url):
+            for number in range(100, 200):
+                await a.publish("news.x", number)
+            await eventually(lambda: 199 in heard)
+    assert heard == list(range(200))
+
+
+@bounded
+async def test_two_that_dial_each_other_at_the_same_time_lose_nothing_and_hear_nothing_twice() -> None:
+    for _ in range(20):
+        async with AsyncExitStack() as stack:
+            a, b = barrier(Bus()), barrier(Bus())
+            hearing = [Hearing(a), Hearing(b)]
+            to_a, to_b = [await stack.enter_async_context(bus.serve(place("ubre"))) for bus in (a, b)]
+            async with anyio.create_task_group() as group:
+                group.start_soon(stack.enter_async_context, a.connect(to_b.url))
+                group.start_soon(stack.enter_async_context, b.connect(to_a.url))
+            for number in range(3):
+                await a.publish("news.x", number)
+                await b.publish("news.x", 10 + number)
+            await all_is_there(a, b)
+            for each in hearing:
+                assert sorted(body for body, _ in each.handled) == [0, 1, 2, 10, 11, 12]
+
+
+@bounded
+async def test_one_link_through_a_tunnel_and_one_beside_it() -> None:
+    a, b, outer = barrier(Bus()), barrier(Bus()), Bus()
+    at_a, at_b = Hearing(a), Hearing(b)
+    outer.handle_tunnels("b", b, protocol="csb")
+    async with pair(outer) as out, anyio.create_task_group() as group:
+        async with a.serve(place("ubre")) as to_a, b, a.connect(out.tunnel("b"), protocol="csb"), b.connect(to_a.url):
+            for hearing in (at_a, at_b):
+                await group.start(hearing.read_all)
+            await check_both_ways(at_a, at_b)
+            group.cancel_scope.cancel()
+
+
+# -- one has dialled twice -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("serves", [False, True], ids=["client", "serves too"])
+@pytest.mark.parametrize("protocols", [("ubre", "ubre"), ("csb", "ubre"), ("jrep", "uprotocol"), ("csb", "jrep")], ids="-".join)
+@pytest.mark.parametrize("when", ["before", "between", "after"])
+@bounded
+async def test_a_bus_that_has_dialled_another_twice_hears_each_publication_once(
+    when: str, protocols: tuple[str, str], serves: bool
+) -> None:
+    a, b = barrier(Bus()), barrier(Bus())
+    at_a, at_b = Hearing(a), Hearing(b, "news.x") if when == "before" else None
+    async with AsyncExitStack() as stack:
+        if serves:
+            await stack.enter_async_context(b.serve(place("ubre")))
+        urls = [(await stack.enter_async_context(a.serve(place(protocol)))).url for protocol in protocols]
+        await stack.enter_async_context(b.connect(urls[0]))
+        if when == "between":
+            at_b = Hearing(b)
+            await all_is_there(b)
+        await stack.enter_async_context(b.connect(urls[1]))
+        at_b = at_b or Hearing(b)
+        await all_is_there(b)
+        group = await stack.enter_async_context(anyio.create_task_group())
+        for hearing in (at_a, at_b):
+            await group.start(hearing.read_all)
+        await check_both_ways(at_a, at_b)
+        group.cancel_scope.cancel()
+
+
+@bounded
+async def test_a_client_that_has_dialled_a_broker_twice_hears_each_publication_once() -> None:
+    server, client = barrier(Bus()), barrier(Bus())
+    at_server, at_client = Hearing(server), Hearing(client)
+    urls = place("csb"), place("csb")
+    async with Broker(clients=urls[0], servers=urls[1]) as broker, anyio.create_task_group() as group:
+        async with connect(broker.server_urls[0], bus=server), client.connect(urls[0]), client.connect(urls[0]):
+            for hearing in (at_server, at_client):
+                await group.start(hearing.read_all)
+            await check_both_ways(at_server, at_client)
+            group.cancel_scope.cancel()
+
+
+# -- links that break ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("protocols", [("ubre", "ubre"), ("csb", "ubre"), ("uprotocol", "jrep")], ids="-".join)
+@pytest.mark.parametrize("broken", [0, 1], ids=["opened by the publisher", "opened by the other"])
+@bounded
+async def test_nothing_is_lost_or_comes_twice_while_one_of_two_links_breaks_and_comes_back(
+    broken: int, protocols: tuple[str, str]
+) -> None:
+    async with each_other(place(protocols[0]), place(protocols[1])) as (at_a, at_b):
+        a, b = at_a.bus, at_b.bus
+        link = (a, b)[broken]._opened[0]
+        sent = 0
+
+        async def publish(count: int) -> None:
+            nonlocal sent
+            for _ in range(count):
+                await a.publish("news.x", sent)
+                sent += 1
+                if sent % 10 == 0:
+                    await anyio.lowlevel.checkpoint()
+
+        for _ in range(3):
+            await publish(20)
+            link.abort(Closed(1006, "cut"), comes_back=True)
+            await publish(50)
+            await eventually(lambda: link.state.value == "up" and len(a.peers) == len(b.peers) == 2)
+            await publish(20)
+        await eventually(lambda: at_b.has(sent - 1))
+        await all_is_there(a, b)
+        for heard in (at_b.handled, at_b.read):
+            assert sorted(body for body, _ in heard) == list(range(sent))
+
+
+@bounded
+async def test_a_bus_that_comes_back_as_another_process_would_hears_each_publication_once() -> None:
+    a = barrier(Bus())
+    async with a.serve(place("ubre")) as to_a:
+        for _ in range(3):
+            at_b = Hearing(barrier(Bus()))
+            b = at_b.bus
+            async with (
+                b.serve(place("csb")) as to_b,
+                a.connect(to_b.url),
+                b.connect(to_a.url),
+                anyio.create_task_group() as group,
+            ):
+                await group.start(at_b.read_all)
+                for number in range(10):
+                    await a.publish("news.x", number)
+                await eventually(partial(at_b.has, 9))
+                await all_is_there(b)
+                at_b.check(*range(10))
+                group.cancel_scope.cancel()
+
+
+# -- who is somebody else ------------------------------------------------------------------------------------------------
+
+
+@asynccontextmanager
+async def stranger(url: str, *said: str, claim: str | None = None) -> AsyncIterator[tuple[Bus, list[dict[str, Any]]]]:
+    """Somebody who dials a bus and has not its interest at heart: a bus whose frames a test reads, and can make up."""
+    frames: list[dict[str, Any]] = []
+    async with connect(url, bus=barrier(Bus())) as client:
+        link = client.peers[0].link
+        receive = link.session.receive  # type: ignore[union-attr]  # it is up
+
+        class Spy:
+            def __getattr__(self, name: str) -> Any:
+                return getattr(session, name)
+
+            def receive(self, frame: bytes, now: float) -> None:
+                frames.append(json.loads(frame))
+                receive(frame, now)
+
+        session = link.session
+        link.session = Spy()
+        if claim is not None:
+            link.runtime.ends._secret = claim
+            assert await client.peers[0].extended()
+        yield client, frames
+
+
+def headers_of(frames: list[dict[str, Any]]) -> list[str | None]:
+    return [frame.get("headers", {}).get("polybus-via") for frame in frames if "publish" in frame]
+
+
+@bounded
+async def test_publications_to_different_buses_carry_nothing_of_it() -> None:
+    a, c = Bus(), barrier(Bus())
+    heard: list[Any] = []
+    c.on("news.x")(partial(_note, heard))
+    async with a.serve(place("ubre")) as to_a, c.serve(place("ubre")) as to_c, a.connect(to_c.url):
+        async with stranger(to_a.url, claim="s" * 32) as (client, frames), client.subscribe("news.x") as news:
+            seen: list[Any] = []
+
+            def deliver(message: Message, peer: Peer) -> None:
+                seen.append(message.headers)
+                c._distribution.deliver(message, peer)
+
+            c._deliver = deliver
+            await a.publish("news.x", 1)
+            assert (await anext(news)).body == 1
+            await eventually(lambda: heard)
+            assert headers_of(frames) == seen == [None]
+
+
+@bounded
+async def test_a_stranger_is_told_nothing_with_which_it_could_pass_for_another_bus() -> None:
+    async with each_other(place("ubre"), place("ubre")) as (at_a, at_b):
+        a, b = at_a.bus, at_b.bus
+        (to_a,) = a._listeners
+        (to_b,) = b._listeners
+        secrets = {a._services.running.ends._secret, b._services.running.ends._secret}
+        async with stranger(to_b.url) as (_, said_by_b):
+            link_to_b = _.peers[0]
+            assert await link_to_b.extended()
+            answers = [frame["body"]["proof"] for frame in said_by_b if "success" in frame]
+            assert answers and not secrets & {json.dumps(frame) for frame in said_by_b}
+            assert all(secret not in json.dumps(frame) for secret in secrets for frame in said_by_b)
+            for claim in (answers[0], b._services.id, a._services.id, "x" * 32):
+                async with stranger(to_a.url, claim=claim) as (liar, frames), liar.subscribe("news.x") as news:
+                    await a.publish("news.x", claim)
+                    assert (await anext(news)).body == claim
+                    assert headers_of(frames) == [None], "it learns no id"
+        await eventually(lambda: len(at_b.read) == 4)
+        await all_is_there(a, b)
+        at_b.check(answers[0], b._services.id, a._services.id, "x" * 32)
+
+
+@bounded
+async def test_who_dials_twice_learns_only_its_own_ids_and_nobody_misses_anything_for_what_it_says() -> None:
+    async with each_other(place("ubre"), place("ubre")) as (at_a, at_b):
+        a, b = at_a.bus, at_b.bus
+        (to_a,), (to_b,) = a._listeners, b._listeners
+        async with (
+            stranger(to_a.url, claim="x" * 32) as (one, first),
+            stranger(to_a.url, claim="x" * 32) as (two, second),
+            stranger(to_b.url) as (forger, _),
+            one.subscribe("news.x") as news,
+            two.subscribe("news.x") as again,
+        ):
+            await a.publish("news.x", "a first one")
+            await anext(news)
+            await anext(again)
+            (learned,) = set(headers_of([*first, *second]))
+            assert learned is not None
+            await eventually(lambda: at_b.has("a first one"))
+            # It says what it has learned, and what it might guess, to the other bus before that hears of the next one.
+            peer = forger.peers[0]
+            for via in (
+                learned,
+                learned.replace(a._services.id, "y"),
+                f"-.0..0,{a._services.id}",
+                f"{a._services.id}.0.{a._services.id}.999,z",
+            ):
+                peer.link.write(Message(Kind.PUBLISH, "news.x", None, b'"forged"', headers={"polybus-via": via}), peer)
+            await peer.request("barrier")
+            for number in range(5):
+                await a.publish("news.x", number)
+            await eventually(lambda: at_b.has(*range(5)))
+            await all_is_there(a, b)
+            assert [body for body, _ in at_b.read if body != "forged"] == ["a first one", *range(5)]
+
+
+@bounded
+async def test_a_subscriber_that_comes_while_an_upstream_has_not_answered_misses_nothing_after_it_has_subscribed() -> None:
+    """It might be the same bus; until that is known it is sent nothing, and its subscription is not confirmed."""
+    go = anyio.Event()
+
+    async def authorize(peer: Peer, verb: str, subject: Any) -> bool:
+        if subject == "first":
+            await go.wait()
+        return True
+
+    busy, a, b = Bus(authorize=authorize), barrier(Bus()), barrier(Bus())
+    at_b = Hearing(b)
+    async with busy.serve(place("ubre")) as to_busy, a.serve(place("ubre")) as to_a, b.serve(place("ubre")):
+        async with a.connect(to_busy.url), anyio.create_task_group() as group:
+            busy_peer = a.peers[0]
+            await a.publish("first", 1)  # what comes behind it waits there
+            ends = a._services.running.ends
+            ends._asked.clear()
+            ends._proofs.clear()
+            ends._told.clear()
+            a._distribution.introduce(busy_peer)
+            assert busy_peer in ends.pending
+            async with b.connect(to_a.url):
+                await group.start(at_b.read_all)
+                for number in range(5):
+                    await a.publish("news.x", number)
+                await eventually(lambda: at_b.has(4))
+                await all_is_there(b)
+                at_b.check(*range(5))
+                assert not ends.held_out
+                go.set()
+                group.cancel_scope.cancel()
+
+
+# -- what is kept --------------------------------------------------------------------------------------------------------
+
+
+@bounded
+async def test_nothing_is_kept_of_peers_that_have_gone() -> None:
+    async with Bus() as a:
+        async with a.serve(place("ubre")) as to_a:
+            ends = a._services.running.ends
+            for _ in range(3):
+                async with stranger(to_a.url, claim="x" * 32), stranger(to_a.url, claim="y" * 32):
+                    assert len(ends._names) == 2
+                await eventually(lambda: not a.peers)
+                b = Bus()
+                async with b.serve(place("ubre")) as to_b, a.connect(to_b.url), b.connect(to_a.url):
+                    assert len(ends._names) == 2
+                await eventually(lambda: not a.peers)
+            assert not (ends._names or ends._asked or ends._proofs or ends._told or ends.pending or ends.held_out)
+
+
+@pytest.mark.parametrize("claim", [None, 7, "", "short", "x" * 65, ["x" * 32], {"a": 1}, "\ud800" * 20])
+def test_a_claim_may_be_anything(claim: Any) -> None:
+    here, peers = Ends(), [object(), object(), object()]
+    opened: Any = peers[0]
+    asked = here.introduction(opened)
+    here.answered(opened, claim)
+    for peer in peers[1:]:
+        assert here.said(peer, claim)  # type: ignore[arg-type]  # it is only kept
+    assert len(here.same(peers)) <= 1  # type: ignore[arg-type]
+    assert set(here.answer(claim)) <= {"proof"}
+    assert asked["secret"] not in here.answer(claim).values()
+
+
+def test_who_has_said_something_else_before_is_not_compared_again() -> None:
+    here, there = Ends(), Ends()
+    opened, accepted = object(), object()
+    question = here.introduction(opened)  # type: ignore[arg-type]
+    here.answered(opened, there.answer(question["nonce"])["proof"])  # type: ignore[arg-type]
+    said = there.introduction(object())["secret"]  # type: ignore[arg-type]
+    assert here.said(accepted, "something else, long enough")  # type: ignore[arg-type]
+    assert here.said(accepted, said)  # type: ignore[arg-type]
+    assert here.same((opened, accepted)) == ()  # type: ignore[arg-type]
+    another = object()
+    assert here.said(another, said)  # type: ignore[arg-type]
+    assert here.same((opened, accepted, another)) == ((opened, another),)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+@pytest.mark.parametrize("asked", [False, True], ids=["", "asked meanwhile"])
+@bounded
+async def test_a_bus_that_comes_back_says_who_it_is_before_what_waited_for_the_connection(protocol: str, asked: bool) -> None:
+    def publishes_at_once(peer: Peer, verb: str, subject: str | int) -> bool:
+        if verb == "publish" and subject == "poke":  # nothing has been read yet of what comes behind it
+            a.publish_nowait("news.x", 1)
+        return True
+
+    a, b = barrier(Bus(authorize=publishes_at_once)), barrier(Bus())
+    at_b = Hearing(b)
+    async with a.serve(place(protocol)) as to_a, b.serve(place(protocol)) as to_b, anyio.create_task_group() as group:
+        async with a.connect(to_b.url, backoff=SOON), b.connect(to_a.url, backoff=SOON) as peer:
+            await group.start(at_b.read_all)
+            a.on("poke")(_nothing)
+            await all_is_there(a, b)
+            peer.link.abort(Closed(1006, "cut"), comes_back=True)
+            b.publish_nowait("poke", to=peer)
+            if asked:  # a question that waits itself does not count
+                _ = peer.negotiation.ask()
+            await eventually(lambda: at_b.has(1))
+            await all_is_there(a, b)
+            at_b.check(1)
+            group.cancel_scope.cancel()
+
+
+def _nothing(body: Any) -> None:
+    pass

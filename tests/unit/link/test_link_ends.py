@@ -1,0 +1,262 @@
+"""What a connection that ends does to its link, to the next connection, and to those who wait."""
+
+import traceback
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+
+from polybus import Backoff, Bus, ConnectFailed, Disconnected, Limits, LocalProtocolError, connect
+from polybus.events import LinkDown
+from polybus.plugins import Closed, DialOptions, Receiver, Transport
+from polybus.transports import Memory
+from tests.loops import every_loop  # noqa: F401
+from tests.support import BOUND, bounded, eventually
+
+pytestmark = pytest.mark.anyio
+SOON = Backoff(initial=0.001, maximum=0.001)
+
+
+class Talkative:
+    """Dials in memory; its connections keep their receivers, so that a test can report what has long been reported."""
+
+    def __init__(self, name: str) -> None:
+        self._inner = Memory().connector(f"memory://{name}")
+        self.url = self._inner.url
+        self.reconnects = True
+        self.receivers: list[Receiver] = []
+        self.silent = False
+        """Whether the end of a connection is not reported, so far."""
+
+    async def connect(self, options: DialOptions) -> Transport:
+        transport: Any = await self._inner.connect(options)
+        start = transport.start
+        connector = self
+
+        class Started(type(transport)):  # type: ignore[misc]  # a transport with slots, of which only `start` differs
+            __slots__ = ()
+
+            def start(self, receiver: Receiver) -> None:
+                connector.receivers.append(receiver)
+                start(_Silent(connector, receiver))
+
+        transport.__class__ = Started
+        return transport  # type: ignore[no-any-return]
+
+
+class _Silent:
+    def __init__(self, connector: Talkative, receiver: Receiver) -> None:
+        self._connector = connector
+        self._receiver = receiver
+
+    def frames_received(self, frames: Sequence[bytes]) -> None:
+        self._receiver.frames_received(frames)
+
+    def closed(self, why: Closed) -> None:
+        if not self._connector.silent:
+            self._receiver.closed(why)
+
+    def pause_writing(self) -> None:
+        self._receiver.pause_writing()
+
+    def resume_writing(self) -> None:
+        self._receiver.resume_writing()
+
+
+def answering() -> Bus:
+    bus = Bus()
+
+    @bus.handle("echo")
+    async def echo(body: Any) -> Any:
+        return body
+
+    @bus.handle("endless")
+    async def endless() -> None:
+        await anyio.sleep_forever()
+
+    return bus
+
+
+@bounded
+async def test_a_transport_that_reports_its_end_twice_and_late_does_not_end_the_next_connection() -> None:
+    server, connector = answering(), Talkative("late")
+    async with server.serve("ubre+memory://late"), connect(connector, protocol="ubre", backoff=SOON) as bus:
+        await server.peers[0].aclose("come again")
+        await eventually(lambda: bus.stats().reconnects == 1)
+        reply = bus.request("endless")
+        await eventually(lambda: server.stats().running == 1)
+        old = connector.receivers[0]
+        old.closed(Closed(1006, "once more"))
+        old.pause_writing()
+        old.frames_received([b"what has been read from it last"])
+        assert await bus.request("echo", "alive") == "alive"
+        assert not reply.done()
+        assert bus.stats().reconnects == 1
+        assert bus.stats().malformed == 0
+
+
+@bounded
+async def test_an_attempt_that_was_given_up_may_report_its_end_after_the_next_one_is_up() -> None:
+    server, connector = answering(), Talkative("given-up")
+    async with server.serve("ubre+memory://given-up"), connect(connector, protocol="ubre", backoff=SOON) as bus:
+        (link,) = bus._opened
+        connector.silent = True
+        # As when the protocol's handshake takes too long: the attempt cuts its connection, and another one is made.
+        transport = await connector.connect(_options(bus))
+        link.attach(transport)
+        transport.abort(Closed(1006, "the handshake did not complete"))
+        link.attach(await connector.connect(_options(bus)))
+        assert await bus.request("echo", 1) == 1
+        connector.receivers[1].closed(Closed(1006, "the handshake did not complete"))
+        assert await bus.request("echo", 2) == 2
+        assert bus.stats().reconnects == 0
+        connector.silent = False
+
+
+def _options(bus: Bus) -> DialOptions:
+    return DialOptions(
+        host=bus._services.running, reads=frozenset({"text"}), writes="text", subprotocol="ubre", headers={}, tls=None
+    )
+
+
+@bounded
+async def test_each_who_waits_when_a_link_dies_gets_an_error_of_its_own() -> None:
+    server = answering()
+    async with server.serve("ubre+memory://own"), connect("ubre+memory://own", backoff=Backoff(attempts=1)) as bus:
+        replies = [bus.request("endless") for _ in range(20)]
+        await eventually(lambda: server.stats().running == 20)
+        await server.peers[0].aclose("gone")
+        errors: list[Disconnected] = []
+        depth = []
+        for reply in replies:
+            try:
+                try:
+                    raise KeyError(len(errors))
+                except KeyError:
+                    await reply
+            except Disconnected as error:
+                errors.append(error)
+                depth.append(len(traceback.extract_tb(error.__traceback__)))
+        assert len({id(error) for error in errors}) == 20
+        assert [error.__context__.args for error in errors if error.__context__ is not None] == [(n,) for n in range(20)]
+        assert len(set(depth)) == 1
+        assert all(error.sent for error in errors)
+
+
+@bounded
+async def test_all_who_are_told_that_the_only_link_is_gone_for_good_get_errors_of_their_own() -> None:
+    server = answering()
+    async with server.serve("ubre+memory://final") as listener:
+        async with connect("ubre+memory://final", backoff=Backoff(attempts=1, initial=0.001)) as bus:
+            errors: list[BaseException] = []
+
+            async def read() -> None:
+                async with bus.subscribe("x") as subscription:
+                    with pytest.raises(Disconnected) as caught:
+                        await anext(subscription)
+                    errors.append(caught.value)
+
+            async with anyio.create_task_group() as group:
+                for _ in range(3):
+                    group.start_soon(read)
+                await eventually(lambda: len(bus._subscriptions) == 3)
+                await listener._listening.aclose()
+                await server.peers[0].aclose("gone")
+            for _ in range(3):
+                with pytest.raises(Disconnected) as caught:
+                    await bus.request("echo")
+                errors.append(caught.value)
+            assert len({id(error) for error in errors}) == 6
+
+
+@pytest.mark.parametrize("transport", ["memory", "tcp", "unix", "ws"])
+@bounded
+async def test_authenticate_has_as_much_time_as_a_handshake_on_every_transport(transport: str, tmp_path: Path) -> None:
+    stopped = anyio.Event()
+
+    async def authenticate(handshake: Any) -> str:
+        try:
+            await anyio.sleep_forever()
+        finally:
+            stopped.set()
+        return "nobody"
+
+    server = Bus(authenticate=authenticate, limits=Limits(handshake_timeout=0.05))
+    address = {"memory": "memory://slow", "unix": f"unix://{tmp_path}/s"}.get(transport, f"{transport}://127.0.0.1:0")
+    async with server.serve(f"ubre+{address}") as listener:
+        with pytest.raises((ConnectFailed, Disconnected)):  # where the wire has no handshake, the first request tells
+            async with connect(listener.url, backoff=Backoff(attempts=1)) as client:
+                await client.request("anything")
+        await stopped.wait()
+        await eventually(lambda: server.stats().links == 0)
+
+
+@bounded
+async def test_who_leaves_a_silent_peer_without_having_said_a_word_does_not_wait_for_it() -> None:
+    async def silent(stream: anyio.abc.SocketStream) -> None:
+        async with stream:
+            await anyio.sleep_forever()
+
+    async with await anyio.create_tcp_listener(local_host="127.0.0.1") as listener, anyio.create_task_group() as group:
+        group.start_soon(listener.serve, silent)
+        url = f"ubre+tcp://127.0.0.1:{listener.extra(anyio.abc.SocketAttribute.local_port)}"
+        with anyio.fail_after(BOUND), pytest.raises(LocalProtocolError, match="wildcards"):
+            async with connect(url, limits=Limits(close_timeout=600)) as bus:
+                await bus.request("news.*")
+        group.cancel_scope.cancel()
+
+
+@bounded
+async def test_who_leaves_at_once_says_goodbye_all_the_same() -> None:
+    server = Bus()
+    events = server.events()
+    async with server.serve("ubre+tcp://127.0.0.1:0") as listener:
+        for _ in range(10):
+            async with connect(listener.url):
+                pass
+            async for event in events:
+                if isinstance(event, LinkDown):
+                    assert (event.code, event.reason) == (1000, "the bus is leaving")
+                    break
+
+
+@bounded
+async def test_who_waits_for_a_peer_that_breaks_the_framing_is_told_at_once() -> None:
+    """And not when the connection is gone, for which a peer that reads nothing and closes nothing takes as long as it may."""
+    over = anyio.Event()
+
+    async def breaks(stream: anyio.abc.SocketStream) -> None:
+        async with stream:
+            await stream.receive()
+            await stream.send(b"\xff\xff\xff\xff")
+            await over.wait()
+
+    async with await anyio.create_tcp_listener(local_host="127.0.0.1") as listener, anyio.create_task_group() as group:
+        group.start_soon(listener.serve, breaks)
+        url = f"ubre+tcp://127.0.0.1:{listener.extra(anyio.abc.SocketAttribute.local_port)}"
+        async with connect(url, limits=Limits(close_timeout=600), backoff=Backoff(initial=600)) as bus:
+            with anyio.fail_after(BOUND), pytest.raises(Disconnected, match="frame of 4294967295 bytes") as caught:
+                await bus.request("anything", timeout=600)
+            assert caught.value.sent
+            assert not bus.peers[0].gone, "it is to come back"
+            over.set()
+        group.cancel_scope.cancel()
+
+
+@bounded
+async def test_a_server_that_waits_for_a_client_that_breaks_the_framing_is_told_at_once() -> None:
+    server = Bus(limits=Limits(close_timeout=600))
+    async with server.serve("ubre+tcp://127.0.0.1:0") as listener:
+        port = int(listener.url.rpartition(":")[2])
+        async with await anyio.connect_tcp("127.0.0.1", port) as stream:
+            await eventually(lambda: len(server.peers) == 1)
+            (peer,) = server.peers
+            waiting = peer.request("anything", timeout=600)
+            await stream.send(b"\xff\xff\xff\xff")
+            with anyio.fail_after(BOUND), pytest.raises(Disconnected, match="frame of 4294967295 bytes"):
+                await waiting
+            assert peer.gone
+            with anyio.fail_after(BOUND), pytest.raises(Disconnected):
+                await peer.request("anything more", timeout=600)

@@ -1,0 +1,159 @@
+"""Ids of the wire under a whole bus."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import anyio
+import pytest
+
+from polybus import Bus, Context, DeadlineExceeded, Limits
+from polybus.protocols import Csb
+from polybus.testing import pair
+from tests.support import BOUND, eventually, let_expire
+from tests.unit.broker.raw import raw_peer
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture(params=[("asyncio", {})], ids=["asyncio"])
+def anyio_backend(request: pytest.FixtureRequest) -> object:
+    """Numbers do not depend on the event loop."""
+    return request.param
+
+
+@pytest.mark.timeout(300)
+async def test_80_000_requests_over_one_connection_get_each_its_own_answer() -> None:
+    bus = Bus(limits=Limits(waiting=20_000))
+
+    @bus.handle(7)
+    async def echo(body: bytes) -> bytes:
+        return body
+
+    async with pair(bus, protocol=Csb(), client=Bus(limits=Limits(outbox=30_000, outbox_bytes=1 << 26))) as client:
+        for turn in range(4):
+            replies = [client.request(7, b"%d" % (turn * 20_000 + number)) for number in range(20_000)]
+            for number, reply in enumerate(replies):
+                assert await reply == b"%d" % (turn * 20_000 + number)
+        assert client.stats().late == client.stats().malformed == bus.stats().malformed == 0
+
+
+async def test_the_ids_of_cancelled_requests_are_free_after_a_round_trip() -> None:
+    bus = Bus(limits=Limits(running=1000, total_running=1000))
+
+    @bus.handle(7)
+    async def wait(body: bytes) -> bytes:
+        if body == b"wait":
+            await anyio.sleep_forever()
+        return body
+
+    async with pair(bus, protocol=Csb()) as client:
+        session: Any = client.peers[0].link.session
+        for turn in range(3):
+            replies = [client.request(7, b"wait") for _ in range(999)]
+            assert await client.request(7, b"%d" % turn) == b"%d" % turn
+            for reply in replies:
+                reply.cancel()
+            with anyio.fail_after(BOUND):
+                await eventually(lambda: not session._one.resting)
+            assert len(session._one.pending) <= 1  # the question who is there, maybe
+        assert client.stats().late == client.stats().malformed == 0
+        await eventually(lambda: bus.stats().running == 0)
+
+
+async def test_a_first_request_to_a_number_stops_there_when_its_time_is_over() -> None:
+    bus = Bus()
+    started, stopped = anyio.Event(), anyio.Event()
+
+    @bus.handle(7)
+    async def wait(ctx: Context) -> None:
+        started.set()
+        assert ctx.message.ttl is None  # the document has no place for it, and nobody knows yet who is there
+        try:
+            await anyio.sleep_forever()
+        finally:
+            stopped.set()
+
+    async with pair(bus, protocol=Csb()) as client:
+        assert isinstance(
+            await let_expire(lambda seconds: client.request(7, timeout=seconds), started.is_set), DeadlineExceeded
+        )
+        with anyio.fail_after(BOUND):
+            await stopped.wait()
+
+
+async def test_answers_that_come_late_are_counted_and_reach_nobody() -> None:
+    bus, go = Bus(), anyio.Event()
+
+    @bus.handle(7)
+    async def stubborn(body: str) -> str:
+        if body == "late":
+            with anyio.CancelScope(shield=True):
+                await go.wait()
+        return body
+
+    async with pair(bus, protocol=Csb()) as client:
+        for _ in range(20):
+            with pytest.raises(DeadlineExceeded):
+                await client.request(7, "late", timeout=0.001)
+        go.set()
+        for number in range(100):
+            assert await client.request(7, f"good {number}") == f"good {number}"
+
+
+async def test_between_our_own_the_deadline_travels_once_the_peer_is_known() -> None:
+    bus = Bus()
+
+    @bus.handle("ttl")
+    async def named(ctx: Context) -> float | None:
+        return ctx.message.ttl
+
+    @bus.handle(7)
+    async def numbered(ctx: Context) -> float | None:
+        return ctx.message.ttl
+
+    async with pair(bus, protocol=Csb()) as client:
+        assert await client.request(7, timeout=20) is None
+        assert 0 < await client.request("ttl", timeout=20) <= 20  # behind it; from now on with it
+        for subject in ("ttl", 7):
+            left = await client.request(subject, timeout=20)
+            assert 0 < left <= 20
+        with anyio.move_on_after(20):
+            assert 0 < await client.request("ttl", timeout=30) <= 20
+
+
+@pytest.mark.parametrize("bad", ["12000007 00000007 7b", "10010007 00000007"])
+async def test_what_is_malformed_is_not_answered_under_an_id_that_is_in_flight(bad: str) -> None:
+    bus, go = Bus(), anyio.Event()
+
+    @bus.handle(7)
+    async def slow() -> str:
+        await go.wait()
+        return "done"
+
+    async with bus.serve("csb+tcp://127.0.0.1:0") as listener, raw_peer(listener.url) as peer:
+        await peer.send("10000007 00000007", bad, bad.replace("0007", "0008", 1))
+        assert (await peer.receive())[4:8] == "0008"
+        go.set()
+        assert await peer.receive() == "2100000700000007" + b"done".hex()
+        await peer.send(bad)
+        assert (await peer.receive())[4:8] == "0007"
+        assert bus.stats().malformed == 3
+
+
+async def test_what_is_malformed_in_a_channel_that_is_open_does_not_end_it() -> None:
+    bus = Bus()
+
+    @bus.handle("count")
+    async def count() -> AsyncIterator[int]:
+        yield 1
+        yield 2
+
+    extras = b'{"mode":"stream","n":1}'
+    async with bus.serve("csb+tcp://127.0.0.1:0") as listener, raw_peer(listener.url) as peer:
+        await peer.send(f"10000005 ffff0007 0005 {len(extras):04x} ffffffff" + (b"count" + extras).hex())
+        assert (await peer.receive())[8:16] == "ffff0009"
+        await peer.send("10000005 ffff0007 0005 0002 ffffffff" + b"count{]".hex(), "10000005 ffff000a 00000009")
+        assert (await peer.receive())[8:] == "ffff0009" + b"2".hex()
+        assert bus.stats().malformed == 1

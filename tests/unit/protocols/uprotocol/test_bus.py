@@ -1,0 +1,426 @@
+"""uProtocol on a bus: who is addressed, what is in time, who goes first, who may."""
+
+import json
+import logging
+import re
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import anyio
+import anyio.lowlevel
+import pytest
+from google.protobuf import wrappers_pb2
+
+from polybus import Bus, Code, Context, DeadlineExceeded, Forbidden, Limits, Message, NoHandler, RequestError, TooLarge, connect
+from polybus.events import DeadLettered, LinkDown
+from polybus.message import Kind
+from polybus.protocols import UProtocol
+from polybus.protocols.uprotocol import IdFactory
+from polybus.testing import pair
+from tests.support import BOUND, eventually
+from tests.unit.protocols.uprotocol.support import REQUEST
+
+pytestmark = pytest.mark.anyio
+VCU = "//VCU.VIN/body.access/1"
+DOOR = "up://VCU.VIN.veh.up.gm.com/body.access/1/door.{}#Door"
+
+
+@asynccontextmanager
+async def joined(server: Bus, client: Bus | None = None, **options: Any) -> AsyncIterator[Bus]:
+    with anyio.fail_after(BOUND):
+        async with pair(server, protocol=UProtocol(**options), client=client, reconnect=True) as bus:
+            yield bus
+
+
+async def take_until(events: AsyncIterator[Any], kind: type) -> AsyncIterator[Any]:
+    async for event in events:
+        yield event
+        if isinstance(event, kind):
+            return
+
+
+async def until(bus: Bus, kind: type) -> Any:
+    async for event in bus.events():
+        if isinstance(event, kind):
+            return event
+    raise AssertionError
+
+
+# -- addresses -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("format", ["json", "protobuf"])
+async def test_a_client_that_says_nothing_of_entities_reaches_a_server_with_a_name(format: Any) -> None:
+    server = Bus()
+
+    @server.handle("UpdateDoor")
+    async def update(body: Any, message: Message) -> list[Any]:
+        return [body, message.attributes["source"], message.attributes["sink"]]
+
+    with anyio.fail_after(BOUND):
+        async with (
+            server.serve("uprotocol+memory://vcu", protocol=UProtocol(entity=VCU, format=format)),
+            connect("uprotocol+memory://vcu", protocol=UProtocol(format=format)) as client,
+            client.subscribe("news.*") as news,
+        ):
+            assert await client.request("UpdateDoor", 1) == [1, "/polybus/1/rpc.response", "/polybus/1/rpc.UpdateDoor"]
+            await server.publish("news.today", "x")
+            message = await anext(news)
+            assert (message.subject, message.attributes["source"]) == ("news.today", f"{VCU}/news.today#Message")
+            # By now the client knows who it talks to.
+            assert (await client.request("UpdateDoor", 2))[2] == f"{VCU}/rpc.UpdateDoor"
+            assert await client.request("up://vcu.vin/body.access/1/rpc.UpdateDoor", 3) == [
+                3,
+                "/polybus/1/rpc.response",
+                "up://vcu.vin/body.access/1/rpc.UpdateDoor",
+            ]
+
+
+async def test_an_entity_stands_in_the_url() -> None:
+    server = Bus()
+
+    @server.handle("who")
+    async def who(message: Message) -> str:
+        return str(message.attributes["sink"])
+
+    with anyio.fail_after(BOUND):
+        async with server.serve(f"uprotocol+tcp://127.0.0.1:0?entity={VCU}&format=protobuf") as listener:
+            async with connect(listener.url) as client:
+                assert await client.request("who") == f"{VCU}/rpc.who"
+
+
+async def test_publications_are_subscribed_to_by_address_pattern_and_plain_subject() -> None:
+    server = Bus()
+    async with joined(server) as client:
+        async with (
+            client.subscribe(DOOR.format("front_left")) as left,
+            client.subscribe("//vcu.vin.veh.up.gm.com/body.access/*/door.*#Door") as doors,
+            client.subscribe("door.>") as plain,
+        ):
+            await server.publish(DOOR.format("front_left"), {"open": True})
+            await server.publish("up://VCU.VIN.veh.up.gm.com/body.access/1/window.rear#Window", {})
+            await server.publish(DOOR.format("rear"), {"open": False})
+            await server.publish("door.mine", 1)
+            assert (await anext(left)).body == {"open": True}
+            door = "//vcu.vin.veh.up.gm.com/body.access/1/door.{}#Door"  # the one spelling in which all arrive
+            assert [(await anext(doors)).subject for _ in range(2)] == [door.format("front_left"), door.format("rear")]
+            assert (await anext(plain)).subject == "door.mine"
+            assert [len(queue) for queue in (left, doors, plain)] == [0, 0, 0]
+
+
+async def test_a_typed_subscription_has_the_attributes_too() -> None:
+    server = Bus()
+    async with joined(server) as client, client.subscribe("news", returns=dict[str, int]) as news:
+        for headers in (None, {"x-a": "1"}):
+            await server.publish("news", {"a": 1}, headers=headers)
+            message = await anext(news)
+            assert (message.body, message.subject, message.headers) == ({"a": 1}, "news", headers)
+            assert message.attributes["source"] == "/polybus/1/news#Message"
+
+
+async def test_protobuf_messages_and_bytes_are_bodies_too() -> None:
+    server = Bus()
+
+    @server.handle("typed")
+    async def typed(body: wrappers_pb2.StringValue) -> wrappers_pb2.Int64Value:
+        raise AssertionError("a wrapper is a plain value")
+
+    @server.handle("plain")
+    async def plain(body: str) -> Any:
+        return wrappers_pb2.Int64Value(value=len(body))
+
+    @server.handle("octets")
+    async def octets(body: bytes) -> bytes:
+        return body[::-1]
+
+    async with joined(server) as client:
+        assert await client.request("plain", wrappers_pb2.StringValue(value="hello")) == 5
+        assert await client.request("octets", b"\x00\xff") == b"\xff\x00"
+        with pytest.raises(RequestError):
+            await client.request("typed", wrappers_pb2.StringValue(value="hello"))
+
+
+async def test_a_large_body_fits_as_far_as_base64_lets_it() -> None:
+    server = Bus()
+
+    @server.handle("echo")
+    async def echo(body: str) -> str:
+        return body
+
+    async with joined(server) as client:
+        large = "x" * (3 * server.limits.message // 4 - 2048)
+        assert await client.request("echo", large) == large
+        with pytest.raises(TooLarge):
+            await client.request("echo", "x" * server.limits.message)
+
+
+# -- in time -------------------------------------------------------------------------------------------------------------
+
+
+async def test_a_request_that_ends_in_a_queue_never_reaches_its_handler_and_is_told() -> None:
+    server = Bus(limits=Limits(running=1))
+    reached: list[str] = []
+    go = anyio.Event()
+
+    @server.handle("work")
+    async def work(body: str) -> str:
+        reached.append(body)
+        await go.wait()
+        return body
+
+    async with joined(server) as client:
+        first = client.request("work", "first")
+        events = server.events()
+        with pytest.raises(DeadlineExceeded):
+            await client.request("work", "second", timeout=0.05)
+        letters = [event async for event in take_until(events, DeadLettered)]
+        go.set()
+        assert await first == "first"
+        assert reached == ["first"]
+        assert (letters[-1].code, letters[-1].subject) == (Code.DEADLINE_EXCEEDED, "work")
+
+
+async def test_a_server_whose_clock_is_ahead_says_that_the_request_has_expired() -> None:
+    server = Bus()
+
+    @server.handle("work")
+    async def work() -> str:
+        raise AssertionError
+
+    def ahead() -> int:
+        return time.time_ns() + 20_000_000_000
+
+    with anyio.fail_after(BOUND):
+        async with server.serve("uprotocol+memory://ahead", protocol=UProtocol(clock=ahead)):
+            async with connect("uprotocol+memory://ahead", protocol=UProtocol()) as client:
+                with pytest.raises(DeadlineExceeded) as caught:
+                    await client.request("work", timeout=10)
+                assert caught.value.where == "remote"
+        assert server.stats().refused == 1
+
+
+@pytest.mark.parametrize("offset", [-30, 30])
+async def test_clocks_that_differ_by_half_a_minute_work_with_an_allowance(offset: int) -> None:
+    server = Bus()
+
+    @server.handle("work")
+    async def work() -> str:
+        return "done"
+
+    def other() -> int:
+        return time.time_ns() + offset * 999_000_000
+
+    adapter = UProtocol(clock=other, allowance=30)
+    with anyio.fail_after(BOUND):
+        async with server.serve("uprotocol+memory://offset", protocol=adapter):
+            async with connect("uprotocol+memory://offset", protocol=UProtocol()) as client:
+                assert await client.request("work") == "done"
+
+
+async def test_a_request_whose_answer_has_expired_waits_on_to_its_own_end_and_the_answer_is_a_dead_letter() -> None:
+    server, client = Bus(), Bus()
+
+    @server.handle("work")
+    async def work() -> str:
+        return "done"
+
+    @server.handle("count")
+    async def count() -> AsyncIterator[int]:
+        yield 1
+
+    def behind() -> int:
+        return time.time_ns() - 20_000_000_000
+
+    with anyio.fail_after(BOUND):
+        async with server.serve("uprotocol+memory://behind", protocol=UProtocol(clock=behind)):
+            async with client.connect("uprotocol+memory://behind", protocol=UProtocol()):
+                events = client.events()
+                with pytest.raises(DeadlineExceeded) as caught:
+                    await client.request("work", timeout=0.2)
+                assert caught.value.where == "local"
+                said = (
+                    r"no answer on 'work' after .*: an answer came and was not taken, expired: made 20.* s ago with a ttl of .*"
+                )
+                assert re.fullmatch(f"{said}; where clocks differ.*", str(caught.value))
+                letter = [event async for event in take_until(events, DeadLettered)][-1]
+                assert isinstance(letter, DeadLettered)
+                assert (letter.code, letter.subject, letter.reason.split(":")[0]) == (Code.DEADLINE_EXCEEDED, "work", "expired")
+                assert (client.stats().dropped, client.stats().late) == (1, 0)
+                assert await client.request("work", timeout=60) == "done"
+                async with client.stream("count") as items:  # the other bus is known as ours, whatever its clock says
+                    assert [item async for item in items] == [1]
+
+
+async def test_a_request_that_lives_for_weeks_is_answered_and_leaves_nothing_behind() -> None:
+    """A ttl of 2^32-1 is 49 days: more than a timer of 31 bits of milliseconds holds."""
+    server = Bus()
+    began, left = anyio.Event(), list[float]()
+
+    @server.handle("work")
+    async def work(ctx: Context) -> str:
+        left.append(ctx.message.ttl or 0.0)
+        began.set()
+        await anyio.sleep_forever()
+        raise AssertionError
+
+    adapter, event = UProtocol(entity=VCU), {**REQUEST, "id": IdFactory().next(), "sink": f"{VCU}/rpc.work"}
+    with anyio.fail_after(BOUND):
+        async with server.serve("uprotocol+tcp://127.0.0.1:0", protocol=adapter) as listener:
+            port = int(listener.url.partition("?")[0].rpartition(":")[2])
+            async with await anyio.connect_tcp("127.0.0.1", port) as peer:
+                frame = json.dumps({**event, "ttl": 2**32 - 1}).encode()
+                await peer.send(len(frame).to_bytes(4, "big") + frame)
+                await began.wait()
+                assert 2**31 / 1000 < left[0] <= (2**32 - 1) / 1000
+                assert server.stats().running == 1
+            await eventually(lambda: server.stats().running == 0)
+
+
+async def test_a_publication_that_ends_in_a_queue_is_not_read() -> None:
+    bus = Bus()
+    async with joined(bus) as client, bus.subscribe("a") as queue:
+        await client.publish("a", 1)
+        await client.publish("a", 2)
+        while len(queue) < 2:  # there is nothing to wait for
+            await anyio.lowlevel.checkpoint()
+        queue._queue[0].expires = anyio.current_time() - 1
+        assert (await anext(queue)).body == 2
+        assert bus.stats().dropped == 1
+
+
+# -- who goes first ------------------------------------------------------------------------------------------------------
+
+
+async def test_behind_a_link_that_is_down_the_urgent_go_first_and_nobody_starves() -> None:
+    server, order = Bus(), list[tuple[str, int]]()
+    done = anyio.Event()
+
+    @server.on(">")
+    async def hear(body: int, message: Message) -> None:
+        order.append((str(message.subject), body))
+        if len(order) == 440:
+            done.set()
+
+    async with joined(server, priorities={"log.>": "CS0", "door.>": "CS6"}) as client:
+        async with anyio.create_task_group() as group:
+            group.start_soon(until, client, LinkDown)
+            await anyio.wait_all_tasks_blocked()
+            await server.peers[0].aclose("a hiccup")
+        for number in range(400):
+            client.publish_nowait("log.x", number)  # in one turn: the link is down all the while
+        for number in range(40):
+            client.publish_nowait("door.x", number)
+        await done.wait()
+    for subject, count in (("log.x", 400), ("door.x", 40)):
+        assert [body for name, body in order if name == subject] == list(range(count))
+    first = [name for name, _ in order[:46]]
+    assert first.count("door.x") == 40  # CS6 overtakes
+    assert first.count("log.x") == 6  # one in eight goes to who has waited longest
+
+
+async def test_of_requests_that_wait_the_urgent_run_first() -> None:
+    server = Bus(limits=Limits(running=1))
+    ran: list[str] = []
+    go = anyio.Event()
+
+    @server.handle("first")
+    async def first() -> None:
+        await go.wait()
+
+    @server.handle("slow.x")
+    @server.handle("fast.x")
+    async def work(body: str) -> None:
+        ran.append(body)
+
+    async with joined(server, priorities={"fast.>": "CS6"}) as client:
+        blocking = client.request("first")
+        replies = [client.request("slow.x", f"slow{number}") for number in range(3)]
+        replies += [client.request("fast.x", f"fast{number}") for number in range(3)]
+        while server.stats().waiting < 6:  # there is nothing to wait for
+            await anyio.lowlevel.checkpoint()
+        go.set()
+        await blocking
+        for reply in replies:
+            await reply
+    assert ran == ["fast0", "fast1", "fast2", "slow0", "slow1", "slow2"]
+
+
+# -- who may -------------------------------------------------------------------------------------------------------------
+
+
+async def test_token_and_level_come_to_authorize_and_never_into_a_log(caplog: pytest.LogCaptureFixture) -> None:
+    asked: list[tuple[str, Any, Any]] = []
+
+    def authorize(peer: Any, verb: str, subject: Any, message: Message | None = None) -> bool:
+        if message is not None:
+            asked.append((verb, message.attributes.get("token"), message.attributes.get("plevel")))
+            return message.attributes.get("plevel") == 2
+        return True
+
+    server = Bus(authorize=authorize)
+
+    @server.handle("door")
+    async def door() -> str:
+        return "open"
+
+    caplog.set_level(logging.DEBUG)
+    async with joined(server, token="s3cret", permission_level=2) as client:
+        assert await client.request("door") == "open"
+    async with joined(server, token="s3cret", permission_level=1) as client:
+        reply = client.request("door")
+        with pytest.raises(Forbidden):
+            await reply
+        assert reply.message is not None
+        assert reply.message.attributes["commstatus"] == Code.PERMISSION_DENIED
+    assert asked == [("request", "s3cret", 2), ("request", "s3cret", 1)]
+    assert "s3cret" not in caplog.text
+
+
+async def test_a_failed_delivery_and_an_error_of_the_handler_are_told_apart() -> None:
+    server = Bus()
+
+    @server.handle("door")
+    async def door() -> None:
+        raise RequestError(Code.UNIMPLEMENTED, "this door does not open", reason="welded", detail={"door": 7})
+
+    async with joined(server) as client:
+        said, refused = client.request("door"), client.request("nobody")
+        with pytest.raises(NoHandler) as caught:
+            await said
+        assert (caught.value.reason, caught.value.detail) == ("welded", {"door": 7})
+        assert said.message is not None and "commstatus" not in said.message.attributes
+        with pytest.raises(NoHandler):
+            await refused
+        assert refused.message is not None and refused.message.attributes["commstatus"] == Code.UNIMPLEMENTED
+
+
+async def test_headers_and_tracing_go_along() -> None:
+    server, seen = Bus(), list[Any]()
+
+    @server.handle("x")
+    async def x(ctx: Context) -> None:
+        seen.append((ctx.message.headers, ctx.message.attributes.get("traceparent")))
+
+    trace = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+    async with joined(server) as client:
+        await client.request("x", headers={"x-a": "1", "traceparent": trace})
+    assert seen == [({"x-a": "1", "traceparent": trace}, trace)]
+
+
+async def test_a_relay_passes_on_what_is_left_of_the_time() -> None:
+    hub = Bus()
+    hub.relay("news")
+    with anyio.fail_after(BOUND):
+        async with hub.serve("uprotocol+memory://hub"), connect("uprotocol+memory://hub") as listener:
+            async with listener.subscribe("news") as news, connect("uprotocol+memory://hub") as talker:
+                session = talker.peers[0].link.session
+                assert session is not None
+                # A publication with a ttl, as a vehicle sends it.
+                session.send(Message(Kind.PUBLISH, "news", body=1, ttl=60.0, attributes={"priority": "CS5"}), 0.0)
+                talker.peers[0].link.flush()
+                message = await anext(news)
+                assert message.body == 1
+                assert 59_000 < message.attributes["ttl"] <= 60_000
+                assert message.attributes["priority"] == "CS5"

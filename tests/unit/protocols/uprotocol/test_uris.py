@@ -1,0 +1,160 @@
+"""Addresses: the vectors, the parts, and that every text is an address or a typed error."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from polybus.protocols.uprotocol.uris import UriError, parse_uri, read_uri
+
+VECTORS = json.loads((Path(__file__).parents[3] / "vectors" / "uprotocol_vectors.json").read_text())["vectors"]
+URIS = [vector for vector in VECTORS if vector["kind"] in ("uri.long", "uri.short")]
+
+
+def reading(vector: dict[str, Any]) -> bool:
+    try:
+        uri = parse_uri(vector["input"])
+    except UriError:
+        return False
+    if vector.get("as_") == "method":
+        return uri.is_method
+    if vector.get("as_") == "rpc_response":
+        return uri.is_response
+    return True
+
+
+@pytest.mark.parametrize("vector", URIS, ids=lambda vector: vector["id"])
+def test_an_address_is_taken_as_the_vector_says(vector: dict[str, Any]) -> None:
+    assert reading(vector) is vector["valid"]
+
+
+@pytest.mark.parametrize("vector", [v for v in URIS if "parts" in v], ids=lambda vector: vector["id"])
+def test_the_parts_are_those_of_the_vector(vector: dict[str, Any]) -> None:
+    uri = parse_uri(vector["input"])
+    have: dict[str, Any] = {
+        "device": uri.device,
+        "domain": uri.domain,
+        "ue": uri.ue,
+        "major": uri.version,
+        "resource": uri.resource,
+        "instance": uri.instance,
+        "message": uri.message,
+    }
+    if uri.short:
+        have = {"ip": uri.device, "ue_id": int(uri.ue), "major": int(uri.version), "resource_id": uri.number}
+    assert {name: have[name] for name in vector["parts"]} == vector["parts"]
+
+
+def test_scheme_and_authority_are_equal_in_any_case() -> None:
+    (vector,) = [vector for vector in URIS if "equals" in vector]
+    assert parse_uri(vector["input"]).key == parse_uri(vector["equals"]).key
+    assert parse_uri("//Host/a/1/B#C").key == parse_uri("up://hOST/a/1/B#C").key != parse_uri("//host/a/1/b#C").key
+
+
+@pytest.mark.parametrize(
+    ("text", "what"),
+    [
+        ("up://oper@cgw.veh7:8443/climate.seat/1/rpc.SetHeat", ("cgw", "veh7", 8443, "oper")),
+        ("up://[2001:DB8::21]/4/1/3", ("[2001:db8::21]", "", None, "")),
+        ("//192.0.2.17/body.access/1/door#Door", ("192.0.2.17", "", None, "")),
+        ("up:/body.access/1/door#Door", ("", "", None, "")),
+    ],
+)
+def test_an_authority_is_taken_apart(text: str, what: tuple[Any, ...]) -> None:
+    uri = parse_uri(text)
+    assert (uri.device, uri.domain, uri.port, uri.userinfo) == what
+
+
+@pytest.mark.parametrize(
+    ("text", "method", "response", "topic"),
+    [
+        ("/a/1/rpc.Get", True, False, False),
+        ("/a/1/rpc.response", False, True, False),
+        ("/a/1/rpc.user.get", True, False, False),
+        ("/a/1/rpc", False, False, False),
+        ("/a/1/door#Door", False, False, True),
+        ("/a/1/door.front#Door", False, False, True),
+        ("/a/1/door", False, False, False),
+        ("/a/1/rpc.Get#Door", False, False, False),
+        ("/a/1", False, False, False),
+        ("/4/1/3", True, False, False),
+        ("/4/1/0", False, True, False),
+        ("/4/1/32768", False, False, True),
+    ],
+)
+def test_methods_topics_and_the_place_for_answers_are_told_apart(text: str, method: bool, response: bool, topic: bool) -> None:
+    uri = parse_uri(text)
+    assert (uri.is_method, uri.is_response, uri.is_topic) == (method, response, topic)
+
+
+@pytest.mark.parametrize(("version", "good"), [("1", True), ("1.2", True), ("1.2.3", False), ("", False), ("v1", False)])
+def test_a_version_has_major_perhaps_minor_and_no_patch(version: str, good: bool) -> None:
+    assert parse_uri(f"/a/{version}/x#X").is_versioned is good
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "up:///a/1/x",
+        "///a",
+        "/a/1/x/y",
+        "/a/1/x y",
+        "/a/1/x#",
+        "/a/1/x#A#B",
+        "/a/1/x?q=1",
+        "/a/../x",
+        "/a/%2e%2E/x",
+        "//a b/c/1",
+        "//host:x/c/1",
+        "//2001:db8::1/4/1/3",
+        "/a/1/gr\u00fcn",
+        "/a/1/%zz",
+        "//host/4/1/3",
+        "/4/1/70000",
+    ],
+)
+def test_what_breaks_the_grammar_is_refused_with_the_text_in_view(text: str) -> None:
+    with pytest.raises(UriError, match=r"'"):
+        parse_uri(text)
+
+
+STRANGE = [
+    ("up://2001:cb0:fc::abc/0/", "[2001:cb0:fc::abc]", "without brackets"),
+    ("//2001:DB8::1/4/1/3", "[2001:db8::1]", "without brackets"),
+    ("//2001:db8::1/body.access/1/door#Door", "[2001:db8::1]", "without brackets"),
+    ("//1G1YZ23J9P5800001/0/3/32768", "1g1yz23j9p5800001", "is an IP address"),
+    ("//mypc/1/1/1", "mypc", "is an IP address"),
+]
+
+
+@pytest.mark.parametrize(("text", "authority", "says"), STRANGE)
+def test_what_the_document_and_up_python_write_against_the_grammar_is_read_and_marked(
+    text: str, authority: str, says: str
+) -> None:
+    uri = read_uri(text)
+    assert (uri.authority, uri.port, says in uri.strange) == (authority, None, True)
+    with pytest.raises(UriError, match=says):
+        parse_uri(text)
+
+
+def test_an_address_without_brackets_is_the_one_with_them() -> None:
+    strange, usual = read_uri("UP://2001:DB8::1/4/1/3"), parse_uri("//[2001:db8::1]/4/1/3")
+    assert (strange.key, strange.entity, strange.text) == (usual.key, usual.entity, "UP://[2001:DB8::1]/4/1/3")
+    assert not usual.strange
+
+
+def test_wildcards_make_a_pattern() -> None:
+    assert parse_uri("//*/body.access/1/door.*#Door").is_pattern
+    assert not parse_uri("/a/1/x%2A#X").is_pattern
+
+
+@given(st.text(max_size=80) | st.text("up:/*.#@%a1", max_size=30))
+def test_any_text_is_an_address_or_a_uri_error(text: str) -> None:
+    try:
+        uri = parse_uri(text)
+    except UriError:
+        return
+    assert parse_uri(uri.key).key == uri.key

@@ -1,0 +1,985 @@
+"""What a bus does with publications: policies of full queues, order, concurrency, relays, both sides of a link."""
+
+import itertools
+import logging
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
+from typing import Any
+
+import anyio
+import attrs
+import pytest
+
+from polybus import (
+    BadRequest,
+    Bus,
+    Context,
+    Kind,
+    Limits,
+    LocalProtocolError,
+    Message,
+    Peer,
+    QueueFull,
+    ReservedSubject,
+    SlowConsumer,
+    Subject,
+    Subscription,
+)
+from polybus._core.via import Journeys, Via
+from polybus.events import HandlerFailed
+from polybus.testing import pair
+from tests.support import bounded, eventually
+
+pytestmark = pytest.mark.anyio
+
+
+@attrs.frozen
+class News:
+    """A typed publication."""
+
+    title: str
+
+
+def bodies(subscription: Subscription) -> list[Any]:
+    """What waits to be read."""
+    return [subscription.take().body for _ in range(len(subscription))]
+
+
+def waiting(bus: Bus, subject: str = "barrier") -> Bus:
+    """With a handler whose answer tells that everything before has been handled."""
+
+    @bus.handle(subject)
+    async def barrier() -> None:
+        pass
+
+    return bus
+
+
+# -- who gets it ---------------------------------------------------------------------------------------------------------
+
+
+@bounded
+async def test_each_matching_subscription_gets_it_once() -> None:
+    async with (
+        Bus() as bus,
+        bus.subscribe("news.today") as exact,
+        bus.subscribe("news.*") as one,
+        bus.subscribe("news.>") as rest,
+        bus.subscribe(">") as everything,
+        bus.subscribe("{kind}.today") as named,
+        bus.subscribe("old.*") as none,
+    ):
+        await bus.publish("news.today", 1)
+        await bus.publish("news.today.late", 2)
+        assert [bodies(each) for each in (exact, one, rest, everything, named, none)] == [[1], [1], [1, 2], [1, 2], [1], []]
+
+
+@bounded
+async def test_without_local_a_subscription_leaves_out_the_bus_s_own() -> None:
+    async with Bus() as bus, bus.subscribe("x", local=False) as others, bus.subscribe("x") as own:
+        await bus.publish("x", 1)
+        bus.publish_nowait("x", 2)
+        assert bodies(others) == []
+        assert bodies(own) == [1, 2]
+
+
+@bounded
+async def test_a_typed_subscription_converts_and_skips_what_does_not_fit() -> None:
+    topic: Subject[News, Any] = Subject("news", News)
+    async with (
+        Bus() as bus,
+        bus.subscribe("news", returns=News) as typed,
+        bus.subscribe("news") as plain,
+        bus.subscribe(topic) as by_subject,
+    ):
+        for body in ({"title": "a"}, {"title": 7}, News("b"), None):
+            await bus.publish("news", body)
+        for subscription in (typed, by_subject):
+            assert [(await anext(subscription)).body for _ in range(2)] == [News("a"), News("b")]
+        assert typed.skipped == 1  # the last is skipped when it is its turn
+        assert len(plain) == 4
+        assert (await anext(plain)).body == {"title": "a"}
+
+
+@bounded
+async def test_what_cannot_be_published_is_said_by_the_call() -> None:
+    async with Bus() as bus:
+        for subject, error in (
+            ("news.*", LocalProtocolError),
+            ("", LocalProtocolError),
+            ("a\nb", LocalProtocolError),
+            ("x" * 2000, LocalProtocolError),
+            ("_polybus.hello", ReservedSubject),
+        ):
+            with pytest.raises(error):
+                await bus.publish(subject, 1)
+            with pytest.raises(error):
+                bus.publish_nowait(subject, 1)
+        with pytest.raises(ReservedSubject, match="ReplyTo"):
+            await bus.publish("x", headers={"ReplyTo": "me"})
+        for pattern in ("a.>.b", "", "_polybus.x"):
+            with pytest.raises((LocalProtocolError, ReservedSubject)):
+                bus.subscribe(pattern)
+        with pytest.raises(ValueError, match="queue=0"):
+            bus.subscribe("x", queue=0)
+        with pytest.raises(ValueError, match="when_full"):
+            bus.subscribe("x", when_full="sometimes")  # type: ignore[call-overload]  # on purpose
+
+
+@bounded
+async def test_a_subscription_can_be_entered_again_after_it_was_left_but_not_twice() -> None:
+    async with Bus() as bus:
+        subscription = bus.subscribe("x")
+        async with subscription:
+            with pytest.raises(LocalProtocolError):
+                await subscription.__aenter__()
+        await bus.publish("x", "nobody")
+        with pytest.raises(StopAsyncIteration):
+            await anext(subscription)
+
+
+@bounded
+async def test_several_readers_of_one_subscription_share_its_messages() -> None:
+    async with Bus() as bus, bus.subscribe("x") as shared, anyio.create_task_group() as group:
+        got: list[int] = []
+
+        async def read() -> None:
+            async for message in shared:
+                got.append(message.body)  # noqa: PERF401  # each as it comes
+
+        for _ in range(3):
+            group.start_soon(read)
+        await anyio.wait_all_tasks_blocked()
+        for number in range(10):
+            await bus.publish("x", number)
+        await eventually(lambda: len(got) == 10)
+        assert sorted(got) == list(range(10))
+        group.cancel_scope.cancel()
+
+
+@bounded
+async def test_a_reader_that_is_cancelled_leaves_the_message_to_another() -> None:
+    async with Bus() as bus, bus.subscribe("x") as shared:
+        for _ in range(20):
+            async with anyio.create_task_group() as group:
+                group.start_soon(anext, shared)
+                await anyio.wait_all_tasks_blocked()
+                await bus.publish("x", 1)
+                group.cancel_scope.cancel()
+            got = bodies(shared)
+            await bus.publish("x", 2)
+            assert (await anext(shared)).body == 2
+            assert got in ([], [1])
+
+
+# -- full queues ---------------------------------------------------------------------------------------------------------
+
+
+@bounded
+async def test_a_full_queue_that_drops_the_oldest_keeps_the_newest() -> None:
+    async with Bus() as bus, bus.subscribe("x", queue=3, when_full="drop_oldest") as kept:
+        for number in range(10):
+            await bus.publish("x", number)
+        assert kept.dropped == bus.stats().dropped == 7
+        assert bodies(kept) == [7, 8, 9]
+
+
+@bounded
+async def test_a_full_queue_that_drops_the_newest_keeps_the_oldest() -> None:
+    async with Bus() as bus, bus.subscribe("x", queue=3, when_full="drop_newest") as kept:
+        for number in range(10):
+            await bus.publish("x", number)
+        assert kept.dropped == bus.stats().dropped == 7
+        assert bodies(kept) == [0, 1, 2]
+
+
+@bounded
+async def test_a_full_queue_of_latest_keeps_the_newest_of_each_subject() -> None:
+    async with Bus() as bus, bus.subscribe("x.*", queue=3, when_full="latest") as kept:
+        for number in range(10):
+            for name in ("a", "b", "c"):
+                await bus.publish(f"x.{name}", f"{name}{number}")
+        assert sorted(bodies(kept)) == ["a9", "b9", "c9"]
+
+
+@bounded
+async def test_a_full_queue_that_blocks_holds_the_publishers_of_this_process_back() -> None:
+    async with Bus() as bus, bus.subscribe("x", queue=2, when_full="block") as slow, anyio.create_task_group() as group:
+        published: list[int] = []
+
+        async def publish() -> None:
+            for number in range(20):
+                await bus.publish("x", number)
+                published.append(number)
+
+        group.start_soon(publish)
+        await eventually(lambda: published)
+        await anyio.wait_all_tasks_blocked()
+        assert published == [0, 1]
+        with pytest.raises(QueueFull, match="'x'"):
+            bus.publish_nowait("x", "no room")
+        with pytest.raises(QueueFull):
+            await bus.publish("x", "no room in time", timeout=0.01)
+        assert [(await anext(slow)).body for _ in range(20)] == list(range(20))
+        assert len(slow) == 0
+        assert bus.stats().dropped == 0
+
+
+@bounded
+async def test_leaving_a_full_subscription_lets_the_publisher_go_on() -> None:
+    async with Bus() as bus, anyio.create_task_group() as group:
+        async with bus.subscribe("x", queue=1, when_full="block"):
+            await bus.publish("x", 1)
+            group.start_soon(bus.publish, "x", 2)
+            await anyio.wait_all_tasks_blocked()
+
+
+@bounded
+async def test_a_subscriber_of_one_place_may_publish_and_ask_in_its_own_loop() -> None:
+    server = Bus()
+
+    @server.handle("echo")
+    async def echo(body: Any) -> Any:
+        return body
+
+    async with pair(server) as client, client.subscribe("x", queue=1, when_full="block") as news:
+        for number in range(50):
+            await server.publish("x", number)
+        for number in range(50):
+            message = await anext(news)
+            assert await client.request("echo", message.body) == number
+
+
+@bounded
+async def test_what_a_link_brings_waits_beyond_the_queue_and_nothing_is_lost() -> None:
+    server = waiting(Bus())
+    async with pair(server) as client, server.subscribe("x", queue=1, when_full="block") as slow:
+        for number in range(100):
+            await client.publish("x", number)
+        await client.request("barrier")
+        assert len(slow) == 100
+        assert [(await anext(slow)).body for _ in range(100)] == list(range(100))
+
+
+@bounded
+async def test_too_much_held_back_ends_that_subscription_and_neither_its_link_nor_another() -> None:
+    server = waiting(Bus(limits=Limits(queue_bytes=20_000)))
+    async with (
+        pair(server) as client,
+        server.subscribe("x", queue=1, when_full="block") as slow,
+        server.subscribe("x", queue=20, when_full="block") as patient,
+        server.subscribe("x") as newest,
+    ):
+        for number in range(30):
+            await client.publish("x", f"{number:03}" + "x" * 997)
+        await client.request("barrier")
+        with pytest.raises(SlowConsumer, match=r"'x' is read too slowly.*queue_bytes"):
+            await anext(slow)
+        assert numbers(patient, 3) == list(range(30))
+        assert numbers(newest, 3) == list(range(10, 30))
+        assert slow.dropped == server.stats().dropped - newest.dropped == 18
+        assert len(slow) == 0
+        await client.publish("x", "more of it")
+        await client.request("barrier")
+        assert bodies(newest) == ["more of it"]
+        assert (len(slow), len(patient)) == (0, 1)
+        assert server._services.running.buffered < 2000, "only what the subscription costs"
+        assert client.stats().reconnects == 0
+
+
+KIB = 1024
+
+
+def large(number: int) -> str:
+    return f"{number:04}" + "x" * (100 * KIB - 4)
+
+
+def numbers(subscription: Subscription, digits: int = 4) -> list[int]:
+    return [int(body[:digits]) for body in bodies(subscription)]
+
+
+@bounded
+async def test_a_queue_is_full_of_bytes_too_and_holds_the_publishers_of_this_process_back() -> None:
+    limits = Limits(queue_bytes=1024 * KIB)
+    async with (
+        Bus(limits=limits) as bus,
+        bus.subscribe("x", when_full="block") as slow,
+        anyio.create_task_group() as group,
+    ):
+
+        async def publish() -> None:
+            for number in range(30):
+                await bus.publish("x", large(number))
+
+        group.start_soon(publish)
+        await anyio.wait_all_tasks_blocked()
+        assert len(slow) == 11
+        assert 1000 * KIB < bus._services.running.buffered < 1200 * KIB
+        with pytest.raises(QueueFull, match="'x'"):
+            bus.publish_nowait("x", "no room")
+        assert [int((await anext(slow)).body[:4]) for _ in range(30)] == list(range(30))
+        assert bus._services.running.buffered == 0
+        await bus.publish("x", "y" * 5000 * KIB)  # one of any size fits
+        assert len((await anext(slow)).body) == 5000 * KIB
+        assert bus.stats().dropped == 0
+
+
+@bounded
+async def test_the_policies_obey_the_bytes_of_a_queue_too() -> None:
+    limits = Limits(queue_bytes=1024 * KIB)
+    async with (
+        Bus(limits=limits) as bus,
+        bus.subscribe("x", when_full="drop_oldest") as newest,
+        bus.subscribe("x", when_full="drop_newest") as oldest,
+        bus.subscribe("x", when_full="latest") as latest,
+    ):
+        for number in range(30):
+            await bus.publish("x", large(number))
+        assert bus._services.running.buffered < 3 * 1200 * KIB
+        assert numbers(newest) == list(range(19, 30))
+        assert numbers(oldest) == list(range(11))
+        assert numbers(latest)[-1] == 29 and len(latest) == 0
+        assert newest.dropped == oldest.dropped == latest.dropped == 19
+        await bus.publish("x", 1)
+        assert (len(newest), len(oldest), len(latest)) == (1, 1, 1)
+
+
+@bounded
+async def test_what_a_link_brings_is_bounded_in_bytes_before_the_queue_is_full_of_messages() -> None:
+    server = waiting(Bus(limits=Limits(queue_bytes=1024 * KIB)))
+    async with pair(server) as client:
+        async with server.subscribe("x", when_full="block") as slow:
+            for number in range(20):
+                client.publish_nowait("x", large(number))
+                await client.request("barrier")
+            assert len(slow) == 20
+            assert 1900 * KIB < server._services.running.buffered < 2200 * KIB
+            assert [int((await anext(slow)).body[:4]) for _ in range(20)] == list(range(20))
+            assert server._services.running.buffered == 0
+            for _ in range(22):
+                client.publish_nowait("x", large(0))
+                await client.request("barrier")
+            with pytest.raises(SlowConsumer):
+                await anext(slow)
+            assert server._services.running.buffered == 0
+
+
+@bounded
+async def test_small_messages_that_wait_behind_large_ones_do_not_hide_them() -> None:
+    server = waiting(Bus(limits=Limits(queue_bytes=1024 * KIB)))
+    async with pair(server) as client, server.subscribe("x", queue=100, when_full="block") as slow:
+        for _ in range(100):
+            await client.publish("x", 1)
+        for number in range(10):  # beyond the queue, and held back
+            await client.publish("x", large(number))
+            await client.request("barrier")
+        for _ in range(10):
+            await anext(slow)
+        assert len(slow) == 100
+        for number in range(10, 20):  # beyond its bytes
+            client.publish_nowait("x", large(number))
+            await client.request("barrier")
+        assert server._services.running.buffered > 1900 * KIB
+        assert len(slow) == 110
+        client.publish_nowait("x", large(0))
+        await client.request("barrier")
+        with pytest.raises(SlowConsumer):
+            await anext(slow)
+
+
+@bounded
+async def test_queues_stay_within_total_bytes() -> None:
+    async with (
+        Bus(limits=Limits(total_bytes=500 * KIB)) as bus,
+        bus.subscribe("x", when_full="drop_oldest") as slow,
+        bus.subscribe("x", when_full="drop_oldest") as other,
+    ):
+        for number in range(30):
+            await bus.publish("x", large(number))
+        assert bus._services.running.buffered <= 500 * KIB
+        assert sum(map(len, (slow, other))) <= 8
+        assert numbers(slow)[-1] == numbers(other)[-1] == 29
+        assert bus._services.running.buffered == 0
+
+
+@bounded
+async def test_a_handler_of_publications_that_does_not_keep_up_is_bounded_in_bytes() -> None:
+    bus, go, seen = Bus(limits=Limits(queue_bytes=1024 * KIB)), anyio.Event(), []
+
+    @bus.on("x", when_full="drop_oldest")
+    async def on_x(body: str) -> None:
+        seen.append(int(body[:4]))
+        await go.wait()
+
+    async with bus:
+        for number in range(30):
+            await bus.publish("x", large(number))
+        await eventually(lambda: bus._services.running.buffered < 1200 * KIB)
+        go.set()
+        await eventually(lambda: seen[-1] == 29)
+        assert len(seen) in (11, 12)
+        assert bus._services.running.buffered == 0
+
+
+# -- while `authorize` thinks --------------------------------------------------------------------------------------------
+
+
+class Thinking:
+    """An asynchronous `authorize` that is asked about each subject once, and answers when it is told."""
+
+    def __init__(self) -> None:
+        self.asked: list[Any] = []
+        self.answers: dict[Any, anyio.Event] = {}
+
+    async def authorize(self, peer: Peer, verb: str, subject: str | int) -> bool:
+        if verb == "deliver":
+            self.asked.append(subject)
+            await self.answers.setdefault(subject, anyio.Event()).wait()
+        return not str(subject).startswith("secret")
+
+    def answer(self, *subjects: str) -> None:
+        for subject in subjects:
+            self.answers.setdefault(subject, anyio.Event()).set()
+
+
+@asynccontextmanager
+async def heard(thinking: Thinking, limits: Limits | None = None) -> AsyncIterator[tuple[Bus, Subscription]]:
+    server = waiting(Bus(authorize=thinking.authorize, limits=limits))
+    async with pair(server) as client, client.subscribe("news.>") as news:
+        yield server, news
+
+
+@bounded
+async def test_publications_keep_their_order_while_authorize_thinks_about_one() -> None:
+    thinking = Thinking()
+    thinking.answer("news.b")
+    async with heard(thinking) as (server, news), anyio.create_task_group() as group:
+        server.publish_nowait("news.a", 1)
+        server.publish_nowait("news.b", 2)
+        group.start_soon(server.publish, "news.a", 3)
+        await anyio.wait_all_tasks_blocked()
+        group.start_soon(server.publish, "news.b", 4)
+        await anyio.wait_all_tasks_blocked()
+        server.publish_nowait("news.a", 5)
+        assert thinking.asked == ["news.a"]
+        thinking.answer("news.a")
+        assert [(await anext(news)).body for _ in range(5)] == [1, 2, 3, 4, 5]
+        assert thinking.asked == ["news.a", "news.b"]
+        await server.publish("news.a", 6)
+        assert (await anext(news)).body == 6
+        assert server._services.running.buffered < 1000, "only what the subscription costs"
+
+
+@bounded
+async def test_a_publisher_waits_until_authorize_has_decided() -> None:
+    thinking = Thinking()
+    async with heard(thinking) as (server, news), anyio.create_task_group() as group:
+        done = anyio.Event()
+
+        async def publish() -> None:
+            await server.publish("news.a", 1)
+            done.set()
+
+        group.start_soon(publish)
+        await anyio.wait_all_tasks_blocked()
+        assert not done.is_set()
+        thinking.answer("news.a")
+        await done.wait()
+        assert (await anext(news)).body == 1
+
+
+@bounded
+async def test_what_waits_for_authorize_is_bounded_and_charged() -> None:
+    thinking = Thinking()
+    async with heard(thinking, Limits(outbox=10)) as (server, news):
+        events = server.events()
+        for number in range(50):
+            server.publish_nowait("news.a", [number, "x" * 1000])
+        assert 10_000 < server._services.running.buffered < 15_000
+        assert server.stats().dropped == 39
+        thinking.answer("news.a")
+        assert [(await anext(news)).body[0] for _ in range(11)] == [0, *range(40, 50)]
+        assert server._services.running.buffered < 1000, "only what the subscription costs"
+        assert type(await anext(events)).__name__ == "PeerSlow"
+
+
+@bounded
+async def test_what_authorize_refuses_costs_the_others_nothing() -> None:
+    thinking = Thinking()
+    async with heard(thinking) as (server, news):
+        for number in range(3):
+            server.publish_nowait("news.a", number)
+            server.publish_nowait("secret", number)
+        thinking.answer("news.a", "secret")
+        assert [(await anext(news)).body for _ in range(3)] == [0, 1, 2]
+
+
+@bounded
+async def test_a_peer_that_leaves_while_authorize_thinks_leaves_nothing_behind() -> None:
+    thinking = Thinking()
+    async with heard(thinking) as (server, _), anyio.create_task_group() as group:
+        group.start_soon(server.publish, "news.a", "x" * 1000)
+        await anyio.wait_all_tasks_blocked()
+        server.publish_nowait("news.a", "x" * 1000)
+        await server.peers[0].aclose()
+        await eventually(lambda: not server.peers)
+        await eventually(lambda: server._services.running.buffered == 0)
+
+
+@bounded
+async def test_relayed_publications_keep_their_order_and_their_bound_too() -> None:
+    thinking = Thinking()
+    async with heard(thinking, Limits(outbox=10)) as (server, news):
+        server.relay("news.>")
+        async with pair(server) as other:
+            await other.publish("news.a", 0)
+            await other.request("barrier")
+            for number in range(1, 30):
+                await other.publish(f"news.{'ab'[number % 2]}", number)
+            await other.request("barrier")
+            assert server._services.running.buffered < 5000
+            thinking.answer("news.a", "news.b")
+            assert [(await anext(news)).body for _ in range(11)] == [0, *range(20, 30)]
+
+
+# -- handlers of publications --------------------------------------------------------------------------------------------
+
+
+@bounded
+async def test_an_on_handler_takes_one_at_a_time_and_in_order() -> None:
+    bus, log = Bus(), []
+
+    @bus.on("x.{name}")
+    async def on_x(name: str, body: int, message: Message, ctx: Context) -> None:
+        log.append(("in", name, body))
+        await anyio.lowlevel.checkpoint()
+        assert ctx.message is message
+        log.append(("out", name, body))
+
+    async with bus:
+        for number in range(20):
+            await bus.publish(f"x.{number % 3}", number)
+    assert log == [(step, str(number % 3), number) for number in range(20) for step in ("in", "out")]
+
+
+@bounded
+async def test_with_concurrency_that_many_run_at_the_same_time_and_no_more() -> None:
+    bus = Bus()
+    inside, most, done = 0, 0, []
+    go = anyio.Event()
+
+    @bus.on("x", concurrency=3)
+    async def on_x(body: int) -> None:
+        nonlocal inside, most
+        inside += 1
+        most = max(most, inside)
+        await go.wait()
+        inside -= 1
+        done.append(body)
+
+    async with bus:
+        for number in range(10):
+            await bus.publish("x", number)
+        await anyio.wait_all_tasks_blocked()
+        assert inside == 3
+        go.set()
+        await eventually(lambda: len(done) == 10)
+    assert most == 3
+    assert sorted(done) == list(range(10))
+
+
+@bounded
+async def test_a_failing_on_handler_is_logged_counted_and_an_event_and_the_next_message_comes(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    bus, heard = Bus(), []
+
+    @bus.on("x")
+    async def on_x(body: int) -> None:
+        heard.append(body)
+        if body == 1:
+            raise ValueError("cannot do one")
+
+    async with bus:
+        events = bus.events()
+        for number in range(3):
+            await bus.publish("x", number)
+        event = await anext(events)
+    assert heard == [0, 1, 2]
+    assert isinstance(event, HandlerFailed)
+    assert event.subject == "x"
+    assert isinstance(event.error, ValueError)
+    assert event.at.tzinfo is not None
+    assert event.error_id in caplog.text
+    assert "cannot do one" in caplog.text
+    assert bus.stats().failed == 1
+
+
+@bounded
+async def test_a_body_that_does_not_fit_an_on_handler_is_skipped_and_counted_and_is_no_failure(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    bus, heard = Bus(), []
+
+    @bus.on("x.{number}")
+    async def on_number(number: int, body: News) -> None:
+        heard.append(body)
+
+    @bus.on("x.*", inline=True)
+    def on_any(body: News) -> None:
+        heard.append(body)
+
+    @bus.on("x.*")
+    async def on_body(body: News) -> None:
+        heard.append(body)
+
+    async with bus:
+        events = bus.events()
+        for _ in range(100):
+            await bus.publish("x.1", {"title": 1})
+        await bus.publish("x.one", {"title": "a"})
+        await bus.publish("x.1", {"title": "b"})
+    assert sorted(news.title for news in heard) == ["a", "a", "b", "b", "b"]
+    assert (bus.stats().dropped, bus.stats().failed) == (301, 0)
+    assert not [event async for event in events if isinstance(event, HandlerFailed)]
+    lines = [record.getMessage() for record in caplog.records]
+    assert len(lines) == 3, "one of each handler, and others like it in a minute at the soonest"
+    assert all("title" in line and "x.1" in line and "skipped" in line for line in lines)
+    assert not any(record.exc_info for record in caplog.records)
+
+
+@pytest.mark.parametrize("style", ["async", "inline", "through a middleware"])
+@bounded
+async def test_a_bad_request_that_an_on_handler_raises_is_a_failure_of_it(style: str) -> None:
+    bus = Bus()
+
+    def refuse(body: Any) -> None:
+        raise BadRequest("not this one")
+
+    async def refuse_later(body: Any) -> None:
+        refuse(body)
+
+    async def pass_on(message: Message, ctx: Context, call_next: Any) -> Any:
+        return await call_next(message)
+
+    if style == "through a middleware":
+        bus.use(pass_on)
+    bus.on("x", inline=True)(refuse) if style == "inline" else bus.on("x")(refuse_later)
+    async with bus:
+        await bus.publish("x", 1)
+    assert (bus.stats().dropped, bus.stats().failed) == (0, 1)
+
+
+@bounded
+async def test_what_does_not_fit_is_skipped_behind_a_middleware_too(caplog: pytest.LogCaptureFixture) -> None:
+    bus, heard = Bus(), []
+
+    @bus.use
+    async def spell(message: Message, ctx: Context, call_next: Any) -> Any:
+        return await call_next(message)
+
+    @bus.on("x")
+    async def on_x(body: int) -> None:
+        heard.append(body)
+
+    async with bus:
+        for body in ("one", 2):
+            await bus.publish("x", body)
+    assert heard == [2]
+    assert (bus.stats().dropped, bus.stats().failed) == (1, 0)
+    assert len(caplog.records) == 1
+
+
+@bounded
+async def test_a_full_on_handler_drops_by_its_policy() -> None:
+    bus, heard = Bus(), []
+    go = anyio.Event()
+
+    @bus.on("x", queue=2, when_full="drop_oldest")
+    async def on_x(body: int) -> None:
+        heard.append(body)
+        await go.wait()
+
+    async with bus:
+        await bus.publish("x", 0)
+        await eventually(lambda: heard)
+        for number in range(1, 10):
+            await bus.publish("x", number)
+        go.set()
+    assert heard == [0, 8, 9]
+    assert bus.stats().dropped == 7
+
+
+@bounded
+async def test_an_on_handler_may_publish_what_another_hears() -> None:
+    bus, heard = Bus(), []
+
+    @bus.on("first")
+    async def first(body: int, ctx: Context) -> None:
+        await ctx.bus.publish("second", body + 1)
+
+    @bus.on("second")
+    async def second(body: int) -> None:
+        heard.append(body)
+
+    async with bus:
+        for number in range(5):
+            await bus.publish("first", number)
+        await eventually(lambda: len(heard) == 5)
+    assert heard == [1, 2, 3, 4, 5]
+
+
+@bounded
+async def test_an_on_handler_that_is_registered_while_the_bus_runs_is_announced() -> None:
+    server, client, heard = Bus(), Bus(), []
+    async with pair(server, client=client):
+
+        @client.on("late.*")
+        async def on_late(body: int) -> None:
+            heard.append(body)
+
+        await eventually(lambda: server.peers[0].patterns)
+        await server.publish("late.one", 1)
+        await eventually(lambda: heard)
+    assert heard == [1]
+
+
+# -- relays --------------------------------------------------------------------------------------------------------------
+
+
+@bounded
+async def test_a_publication_that_a_relay_would_have_passed_on_is_hinted_at_once(caplog: pytest.LogCaptureFixture) -> None:
+    server = waiting(Bus())
+    with caplog.at_level(logging.INFO, "polybus"):
+        async with server.serve("ubre+memory://hint"):
+            async with pair(server) as ann, pair(server) as bob, bob.subscribe("chat.room") as room:
+                for _ in range(3):
+                    await ann.publish("chat.room", 1)
+                await ann.request("barrier")
+                await bob.request("barrier")
+                assert bodies(room) == []
+    hints = [record for record in caplog.records if "bus.relay(" in record.getMessage()]
+    assert len(hints) == 1
+
+
+@bounded
+async def test_a_relay_goes_through_a_chain_of_buses() -> None:
+    one, two, three = waiting(Bus()), Bus(), waiting(Bus())
+    for bus in (one, two, three):
+        bus.relay("chat.>")
+    async with pair(one, client=two), pair(two, client=three):
+        async with pair(one) as ann, pair(three) as bob, bob.subscribe("chat.room") as room, ann.subscribe("chat.room") as back:
+            for number in range(3):
+                await ann.publish("chat.room", number)
+            assert [(await anext(room)).body for _ in range(3)] == [0, 1, 2]
+            await ann.request("barrier")
+            await bob.request("barrier")
+            assert bodies(room) == []
+            assert bodies(back) == [0, 1, 2]  # its own, here; nothing comes back
+
+
+@bounded
+async def test_relays_in_a_ring_come_to_rest() -> None:
+    buses = [Bus() for _ in range(3)]
+    for bus in buses:
+        bus.relay("chat.>")
+    one, two, three = buses
+    async with pair(one, client=two), pair(two, client=three), pair(three, client=one):
+        async with pair(one) as ann, pair(three) as bob, bob.subscribe("chat.room") as room:
+            await ann.publish("chat.room", "hello")
+            assert (await anext(room)).body == "hello"
+            await anyio.wait_all_tasks_blocked()
+            assert len(room) == 0  # it came on two ways, and was taken once
+            sent = sum(bus.stats().sent for bus in buses)
+            await anyio.wait_all_tasks_blocked()
+            assert sum(bus.stats().sent for bus in buses) == sent
+
+
+@bounded
+async def test_two_buses_that_relay_to_each_other_over_two_links_take_each_publication_once() -> None:
+    left, right = waiting(Bus()), waiting(Bus())
+    heard: dict[str, list[Any]] = {"left": [], "right": []}
+    for name, bus in (("left", left), ("right", right)):
+        bus.relay("chat.>")
+        bus.on("chat.room")(partial(_on_chat, heard[name]))
+
+    async with pair(left, client=right), pair(right, client=left):
+        async with pair(left) as ann, pair(right) as bob, ann.subscribe("chat.>") as at_ann, bob.subscribe("chat.>") as at_bob:
+            await ann.publish("chat.room", "of ann", headers={"x-kind": "flash"})
+            await bob.publish("chat.room", "of bob")
+            await left.publish("chat.room", "of left")
+            left.publish_nowait("chat.room", "of left, at once")
+            await right.publish("chat.room", "of right")
+            everything = {"of ann", "of bob", "of left", "of left, at once", "of right"}
+            await eventually(lambda: all(len(bodies) >= 5 for bodies in heard.values()))
+            for _ in range(3):
+                for client in (ann, bob):
+                    await client.request("barrier")
+                await anyio.wait_all_tasks_blocked()
+            assert sorted(heard["left"]) == sorted(heard["right"]) == sorted(everything)
+            for inbox in (at_ann, at_bob):
+                got = [await anext(inbox) for _ in range(len(inbox))]
+                assert sorted(message.body for message in got) == sorted(everything)
+                assert {str(message.headers) for message in got} <= {"None", "{'x-kind': 'flash'}"}
+
+
+@bounded
+async def test_buses_that_all_relay_to_each_other_take_each_publication_once() -> None:
+    buses = [waiting(Bus()) for _ in range(4)]
+    async with AsyncExitStack() as stack:
+        heard: list[list[Any]] = [[] for _ in buses]
+        for bus, bodies_heard in zip(buses, heard, strict=True):
+            bus.relay("chat.>")
+            bus.on("chat.room", inline=True)(partial(_note, bodies_heard))
+        for one, two in itertools.combinations(buses, 2):
+            await stack.enter_async_context(pair(one, client=two))
+        ann = await stack.enter_async_context(pair(buses[0]))
+        for number in range(20):
+            await ann.publish("chat.room", number)
+            await buses[3].publish("chat.room", 100 + number)
+        await eventually(lambda: all(len(got) >= 40 for got in heard))
+        await anyio.wait_all_tasks_blocked()
+        assert [sorted(got) for got in heard] == [[*range(20), *range(100, 120)]] * 4
+
+
+async def _on_chat(into: list[Any], body: Any, message: Message) -> None:
+    assert message.headers in (None, {"x-kind": "flash"})
+    into.append(body)
+
+
+def _note(into: list[Any], body: Any) -> None:
+    into.append(body)
+
+
+@bounded
+async def test_a_peer_that_is_named_twice_gets_a_publication_once() -> None:
+    bus = waiting(Bus())
+    async with pair(bus) as one, pair(bus) as other:
+        async with one.subscribe("news") as first, other.subscribe("news") as second:
+            await eventually(lambda: len(bus.peers) == 2)
+            near, far = bus.peers
+            await bus.publish("news", 1, to=[near, far, near])
+            bus.publish_nowait("news", 2, to=(far, near, far))
+            await bus.publish("news", 3, to=[near, far])
+            for subscription in (first, second):
+                assert [(await anext(subscription)).body for _ in range(3)] == [1, 2, 3]
+
+
+@pytest.mark.parametrize("via", ["", ",", "x" * 5000, "a,b,c,d,e,f", ",,,,,,,,"])
+@bounded
+async def test_a_peer_may_write_anything_where_publications_have_been(via: str) -> None:
+    bus = waiting(Bus())
+    bus.relay("chat.>")
+    async with (
+        pair(bus) as client,
+        client.subscribe("chat.>", local=False),
+        pair(bus) as other,
+        other.subscribe("chat.>") as room,
+    ):
+        forged = Message(Kind.PUBLISH, "chat.room", None, b"1", headers={"polybus-via": via})
+        client.peers[0].link.write(forged, client.peers[0])
+        await client.publish("chat.room", 2)
+        while (await anext(room)).body != 2:
+            pass
+
+
+@bounded
+async def test_who_may_publish_something_else_cannot_take_the_place_of_a_relayed_publication() -> None:
+    """Its id is known to all whom it has reached; one of them could say it faster on another way."""
+
+    def authorize(peer: Peer, verb: str, subject: str | int) -> bool:
+        return verb != "publish" or subject == "gossip" or peer.identity == "honest"
+
+    bus = Bus(authorize=authorize)
+    async with (
+        pair(bus, identity="forger") as forger,
+        pair(bus, identity="honest") as honest,
+        bus.subscribe("alarm") as alarms,
+        bus.subscribe("gossip") as gossip,
+    ):
+
+        def say(client: Bus, subject: str, via: str, body: bytes) -> None:
+            (peer,) = client.peers
+            peer.link.write(Message(Kind.PUBLISH, subject, None, body, headers={"polybus-via": via}), peer)
+
+        say(forger, "gossip", "0123456789abcdef,a", b"1")
+        say(forger, "alarm", "0123456789abcdef,a", b"2")
+        assert (await anext(gossip)).body == 1
+        for number, way in enumerate("abc", start=3):  # the same on three ways: once
+            say(honest, "alarm", f"0123456789abcdef,{way}", b"%d" % number)
+        say(honest, "alarm", "fedcba9876543210,a", b"9")
+        assert [(await anext(alarms)).body for _ in range(2)] == [3, 9]
+
+
+def test_what_a_bus_remembers_of_relayed_publications_is_bounded() -> None:
+    journeys = Journeys("me")
+    for number in range(1, 50_000):
+        assert journeys.arrived(Via.read(f"{number}.1.you-{number}.{number},you"), "x")
+    assert len(journeys._recent) + len(journeys._before) <= 16_384
+    assert len(journeys._lately) + len(journeys._last) <= 16_384
+    assert journeys.arrived(Via.read("new,you"), "x") is True
+    assert journeys.arrived(Via.read("new,you"), "x") is False
+    assert journeys.arrived(Via.read("newer,you,me"), "x") is False
+    assert journeys.arrived(Via.read("other.1.you-49999.49999,you"), "x") is None  # as late as can be
+
+
+STRANGE = ["", ",", ".", "...", ".,", "a.b.c.d", "a.-1.b.9", "a.1.b.-2", "a.9.b.²", "x" * 5000, "a" + ".9" * 99]
+
+
+@pytest.mark.parametrize("via", STRANGE)
+def test_what_is_written_of_a_way_is_read_as_far_as_it_makes_sense(via: str) -> None:
+    read = Via.read(via)
+    assert read.crossed >= 0
+    assert read.number >= 0
+    assert bool(read.origin) == (read.number > 0)
+    assert len(str(read.left("me"))) <= 64 * (2 + len(read.buses)) + 64
+
+
+def test_a_way_keeps_a_bounded_number_of_names_and_counts_on() -> None:
+    via = Via("0123", 0, "me-1", 7)
+    for number in range(100):
+        via = Via.read(str(via.left(f"bus{number}").over(1)))
+    assert (via.id, via.crossed, via.origin, via.number) == ("0123", 100, "me-1", 7)
+    assert via.buses == tuple(f"bus{number}" for number in range(68, 100))
+
+
+@pytest.mark.parametrize("there", ["a link", "a subscription", "nobody"])
+@bounded
+async def test_a_publisher_that_never_has_to_wait_lets_others_run(there: str) -> None:
+    bus, turns = Bus(), 0
+
+    async def others() -> None:
+        nonlocal turns
+        while True:
+            await anyio.lowlevel.checkpoint()
+            turns += 1
+
+    async with pair(bus) as client, client.subscribe("local", when_full="drop_oldest"), anyio.create_task_group() as group:
+        group.start_soon(others)
+        for _ in range(2000):
+            await (bus if there == "nobody" else client).publish("local" if there == "a subscription" else "news", "x")
+        group.cancel_scope.cancel()
+    assert turns >= 5
+
+
+# -- one at a time -------------------------------------------------------------------------------------------------------
+
+
+@bounded
+async def test_receive_gives_the_next_publication_or_gives_up_in_time_and_loses_nothing_by_it() -> None:
+    server = Bus()
+    async with pair(server) as client:
+        async with server.subscribe("x", returns=int) as numbers:
+            with pytest.raises(TimeoutError, match=r"nothing came within 0\.01 s"):
+                await numbers.receive(timeout=0.01)
+            await client.publish("x", 1)
+            await client.publish("x", 2)
+            assert (await numbers.receive(timeout=20)).body == 1
+            assert (await numbers.receive()).body == 2
+            with pytest.raises(TypeError, match=r"timeout='1': a number of seconds, not str"):
+                await numbers.receive(timeout="1")  # type: ignore[arg-type]
+        with pytest.raises(EOFError, match="there will be no more"):
+            await numbers.receive()
+        with pytest.raises(LocalProtocolError, match="never entered"):
+            await server.subscribe("x").receive(timeout=1)

@@ -1,0 +1,890 @@
+"""Streams and channels beyond what every protocol promises: deadlines, credits, limits, leaving."""
+
+from collections.abc import AsyncIterator
+from contextlib import nullcontext
+from typing import Any
+
+import anyio
+import anyio.lowlevel
+import pytest
+
+from polybus import (
+    Bus,
+    BusError,
+    Channel,
+    Code,
+    Context,
+    DeadlineExceeded,
+    Disconnected,
+    EncodeError,
+    Limits,
+    LocalProtocolError,
+    QueueFull,
+    RequestError,
+    TooManyRequests,
+    Unavailable,
+)
+from polybus._peer.streams import Streams
+from polybus.message import Kind
+from polybus.plugins import Closed
+from polybus.testing import Faults, pair
+from tests.support import BOUND, bounded, eventually, let_expire
+
+pytestmark = pytest.mark.anyio
+
+
+class Counting:
+    """A stream without end that knows how far it came and whether it was cleaned up."""
+
+    def __init__(self, bus: Bus) -> None:
+        self.made = 0
+        self.cleaned = anyio.Event()
+        bus.handle("count")(self.count)
+
+    async def count(self) -> AsyncIterator[int]:
+        try:
+            while True:
+                self.made += 1
+                yield self.made
+        finally:
+            self.cleaned.set()
+
+
+# -- deadlines -----------------------------------------------------------------------------------------------------------
+
+
+@bounded
+async def test_a_stream_ends_at_its_deadline_on_both_sides() -> None:
+    bus = Bus()
+    started, stopped = anyio.Event(), anyio.Event()
+
+    @bus.handle("endless")
+    async def endless(ctx: Context) -> AsyncIterator[int]:
+        assert ctx.deadline is not None
+        started.set()
+        try:
+            yield 1
+            await anyio.sleep_forever()
+        finally:
+            stopped.set()
+
+    async with pair(bus) as client:
+
+        async def read(seconds: float) -> None:
+            async with client.stream("endless", timeout=seconds) as items:
+                async for item in items:
+                    assert item == 1
+
+        assert isinstance(await let_expire(read, started.is_set), DeadlineExceeded)
+        await stopped.wait()
+        await eventually(lambda: bus.stats().running == 0)
+
+
+@bounded
+async def test_a_stream_ends_at_its_deadline_even_when_the_peer_has_gone_silent() -> None:
+    bus = Bus()
+
+    @bus.handle("one")
+    async def one() -> AsyncIterator[int]:
+        yield 1
+        await anyio.sleep_forever()
+
+    async with pair(bus) as client:
+        await client.peers[0].extended()
+    silent = Faults(seed=1, drop=1.0)
+    async with pair(bus, faults=silent) as client:
+        client.peers[0].negotiation.speaks_extensions = True  # as if it had answered before it fell silent
+        with pytest.raises(DeadlineExceeded) as caught:
+            async with client.stream("one", timeout=0.03) as items:
+                await anext(items)
+        assert caught.value.where == "local"
+        with pytest.raises(DeadlineExceeded):
+            await anext(items)
+
+
+@bounded
+async def test_a_stream_without_a_deadline_has_none() -> None:
+    bus = Bus()
+
+    @bus.handle("deadline")
+    async def deadline(ctx: Context) -> AsyncIterator[Any]:
+        yield [ctx.deadline, ctx.message.ttl]
+
+    with anyio.CancelScope(shield=True):  # from the bound of this test
+        async with pair(bus) as client, client.stream("deadline") as items:
+            assert await anext(items) == [None, None]
+
+
+# -- credits -------------------------------------------------------------------------------------------------------------
+
+
+@bounded
+async def test_many_streams_at_once_each_keep_their_own_credit() -> None:
+    bus = Bus()
+
+    @bus.handle("upto")
+    async def upto(body: int) -> AsyncIterator[int]:
+        for number in range(body):
+            yield number
+
+    async with pair(bus) as client, anyio.create_task_group() as group:
+        totals: list[int] = []
+
+        async def read(count: int) -> None:
+            async with client.stream("upto", count) as items:
+                totals.append(sum([item async for item in items]))
+
+        for count in range(0, 500, 25):
+            group.start_soon(read, count)
+    assert sorted(totals) == [sum(range(count)) for count in range(0, 500, 25)]
+
+
+@bounded
+async def test_a_reader_that_stops_holds_back_its_own_stream_only() -> None:
+    bus = Bus()
+    counting = Counting(bus)
+
+    @bus.handle("echo")
+    async def echo(body: Any) -> Any:
+        return body
+
+    async with pair(bus) as client:
+        async with client.stream("count") as items:
+            assert await anext(items) == 1
+            await anyio.wait_all_tasks_blocked()
+            held = counting.made
+            assert [await client.request("echo", number) for number in range(50)] == list(range(50))
+            await anyio.wait_all_tasks_blocked()
+            assert counting.made == held <= 130
+        await counting.cleaned.wait()
+
+
+@bounded
+async def test_an_item_beyond_the_credit_ends_the_channel() -> None:
+    bus = Bus()
+
+    @bus.handle("stubborn")
+    async def stubborn(ch: Channel[int, int]) -> None:
+        for number in range(1000):
+            ch._credit = 10  # a peer that counts as it likes
+            await ch.send(number)
+
+    async with pair(bus) as client:
+        with pytest.raises(TooManyRequests, match="granted"):
+            async with client.channel("stubborn") as ch:
+                await anyio.wait_all_tasks_blocked()
+                async for _ in ch:
+                    pass
+        await eventually(lambda: bus.stats().running == 0)
+
+
+@bounded
+async def test_credits_that_are_no_numbers_are_ignored() -> None:
+    bus = Bus()
+    counting = Counting(bus)
+    async with pair(bus) as client, client.stream("count") as items:
+        await anext(items)
+        await anyio.wait_all_tasks_blocked()
+        held = counting.made
+        (channel,) = (bus.peers[0].channels or {}).values()
+        for odd in (-5, 0, "many", None, 1.5, True, 2**40):
+            if odd is not True:  # True is a 1
+                channel.received_credit(odd)
+        await anyio.wait_all_tasks_blocked()
+        assert counting.made == held
+
+
+@pytest.mark.parametrize("local", [False, True], ids=["over a link", "to itself"])
+@bounded
+async def test_tasks_that_send_at_once_share_the_credit_and_keep_their_order(
+    local: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bus, got, go = Bus(), list[int](), anyio.Event()
+
+    @bus.handle("upload")
+    async def upload(ch: Channel[int, int]) -> None:
+        await go.wait()
+        async for item in ch:
+            got.append(item)
+        await ch.send(len(got))
+
+    async with pair(bus) as client, (bus if local else client).channel("upload") as ch:
+        _hold_back_writes(monkeypatch)
+        async with anyio.create_task_group() as group:
+            for number in range(300):
+                group.start_soon(ch.send, number)
+                if number % 50 == 49:
+                    await anyio.wait_all_tasks_blocked()
+            await anyio.wait_all_tasks_blocked()
+            go.set()
+        await ch.send_eof()
+        assert [item async for item in ch] == [300]
+    assert sorted(got) == list(range(300))
+    assert [number // 50 for number in got] == sorted(number // 50 for number in got)
+
+
+@bounded
+async def test_tasks_that_send_large_items_at_once_stay_within_the_bytes_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
+    bus, sizes, go = Bus(), list[int](), anyio.Event()
+
+    @bus.handle("upload")
+    async def upload(ch: Channel[bytes, int]) -> None:
+        await go.wait()
+        async for item in ch:
+            sizes.append(len(item))
+
+    async with pair(bus) as client, client.channel("upload") as ch:
+        _hold_back_writes(monkeypatch)
+        async with anyio.create_task_group() as group:
+            for _ in range(40):
+                group.start_soon(ch.send, bytes(64 * KIB))
+            await anyio.wait_all_tasks_blocked()
+            assert ch._ahead_bytes <= UNREAD
+            go.set()
+        await ch.send_eof()
+        async for _ in ch:
+            pass
+    assert sizes == [64 * KIB] * 40
+
+
+@bounded
+async def test_a_sender_that_is_cancelled_in_the_line_lets_the_next_one_go() -> None:
+    bus, got, go = Bus(), list[str](), anyio.Event()
+
+    @bus.handle("upload")
+    async def upload(ch: Channel[str, int]) -> None:
+        await go.wait()
+        got.extend([item async for item in ch])
+
+    async with pair(bus) as client, client.channel("upload") as ch:
+        await eventually(lambda: ch._credit > 0)
+        while ch._credit > 0:
+            await ch.send("before")
+        async with anyio.create_task_group() as group:
+            scopes = [anyio.CancelScope() for _ in range(6)]
+
+            async def one(number: int) -> None:
+                with scopes[number]:
+                    await ch.send(str(number))
+
+            for number in range(6):
+                group.start_soon(one, number)
+                await anyio.wait_all_tasks_blocked()
+            scopes[0].cancel()
+            scopes[3].cancel()
+            await anyio.wait_all_tasks_blocked()
+            go.set()
+        await ch.send_eof()
+        async for _ in ch:
+            pass
+    assert [item for item in got if item != "before"] == ["1", "2", "4", "5"]
+
+
+def _hold_back_writes(patch: pytest.MonkeyPatch) -> None:
+    """Every item waits a turn for room in the outbox, as behind a slow peer."""
+    patch.setattr(Streams, "channel_room", lambda streams: anyio.lowlevel.checkpoint())
+
+
+# -- ends ----------------------------------------------------------------------------------------------------------------
+
+
+@bounded
+async def test_both_halves_end_on_their_own() -> None:
+    bus = Bus()
+    log: list[Any] = []
+
+    @bus.handle("talk")
+    async def talk(ch: Channel[int, int]) -> None:
+        await ch.send(1)
+        await ch.send_eof()
+        await ch.send_eof()
+        with pytest.raises(LocalProtocolError):
+            await ch.send(2)
+        log.extend([item async for item in ch])
+
+    async with pair(bus) as client:
+        async with client.channel("talk") as ch:
+            assert [item async for item in ch] == [1]
+            for number in range(100):
+                await ch.send(number)
+            await ch.send_eof()
+            await eventually(lambda: len(log) == 100)
+        assert client.peers[0].channels == {}
+        await eventually(lambda: not bus.peers[0].channels)
+    assert log == list(range(100))
+
+
+@bounded
+async def test_a_handler_that_aborts_chooses_the_error_of_the_other_side() -> None:
+    bus = Bus()
+
+    @bus.handle("talk")
+    async def talk(ch: Channel[int, int]) -> None:
+        ch.abort(Code.FAILED_PRECONDITION, "not yet", reason="early", detail={"wait": 5})
+        await anyio.sleep_forever()
+
+    async with pair(bus) as client, client.channel("talk") as ch:
+        with pytest.raises(RequestError, match="not yet") as caught:
+            await anext(ch)
+        assert (caught.value.code, caught.value.reason) == (Code.FAILED_PRECONDITION, "early")
+        assert caught.value.detail == {"wait": 5}
+
+
+@bounded
+async def test_a_sender_that_waits_for_credit_learns_of_the_end() -> None:
+    bus = Bus()
+    go = anyio.Event()
+
+    @bus.handle("deaf")
+    async def deaf(ch: Channel[int, int]) -> None:
+        await go.wait()
+        raise RequestError(Code.ABORTED, "enough")
+
+    async with pair(bus) as client, client.channel("deaf") as ch:
+        async with anyio.create_task_group() as group:
+            group.start_soon(_fill, ch)
+            await anyio.wait_all_tasks_blocked()
+            go.set()
+            with pytest.raises(RequestError, match="enough"):
+                await anext(ch)
+
+
+async def _fill(ch: Channel[Any, Any]) -> None:
+    with pytest.raises(RequestError, match="enough"):
+        while True:
+            await ch.send(1)
+
+
+@bounded
+async def test_leaving_the_block_by_an_error_stops_the_other_side() -> None:
+    bus = Bus()
+    counting = Counting(bus)
+    async with pair(bus) as client:
+        with pytest.raises(KeyError):
+            async with client.stream("count") as items:
+                await anext(items)
+                raise KeyError
+        await counting.cleaned.wait()
+
+
+@bounded
+async def test_a_stream_whose_reader_went_while_its_handler_was_busy_has_not_failed(caplog: pytest.LogCaptureFixture) -> None:
+    bus = Bus()
+    over = anyio.Event()
+
+    @bus.handle("lines")
+    async def lines() -> AsyncIterator[int]:
+        try:
+            yield 1
+            with anyio.CancelScope(shield=True):  # as one that computes, and hears of nothing meanwhile
+                await eventually(lambda: not bus.peers)
+            yield 2
+        finally:
+            over.set()
+
+    async with bus:
+        async with pair(bus) as client, client.stream("lines") as stream:
+            assert await anext(aiter(stream)) == 1
+            client.peers[0].link.abort(Closed(1006, "the cable is cut"))
+            await over.wait()
+        await eventually(lambda: bus.stats().running == 0)
+        assert bus.stats().failed == 0
+    assert not caplog.records
+
+
+@bounded
+async def test_a_stream_in_a_scope_ends_by_the_scope_whatever_the_peer_says() -> None:
+    bus = Bus()
+
+    @bus.handle("early")
+    async def early(ctx: Context) -> AsyncIterator[int]:
+        assert ctx.deadline is not None
+        await anyio.sleep_until(ctx.deadline - 0.02)
+        yield 1
+        raise RequestError(Code.DEADLINE_EXCEEDED, "no time left")
+
+    async with pair(bus) as client:
+        with anyio.move_on_after(0.2) as scope:
+            async with client.stream("early") as stream:
+                async for _ in stream:
+                    pass
+        assert scope.cancelled_caught
+
+
+@bounded
+async def test_leaving_the_block_by_a_cancellation_stops_the_other_side() -> None:
+    bus = Bus()
+    cleaned, begun = anyio.Event(), anyio.Event()
+
+    @bus.handle("quiet")
+    async def quiet() -> AsyncIterator[int]:
+        try:
+            begun.set()
+            await anyio.sleep_forever()
+            yield 1
+        finally:
+            cleaned.set()
+
+    async with pair(bus) as client:
+        async with anyio.create_task_group() as group:
+
+            async def read() -> None:
+                async with client.stream("quiet") as items:
+                    await anext(items)
+
+            group.start_soon(read)
+            await begun.wait()
+            group.cancel_scope.cancel()
+        await cleaned.wait()
+
+
+class Upload:
+    """A handler that has nothing to say, and reads to the end: how did that end?"""
+
+    def __init__(self, bus: Bus) -> None:
+        self.got: list[int] = []
+        self.end = ""
+        bus.handle("upload")(self.upload)
+
+    async def upload(self, ch: Channel[int, int]) -> None:
+        await ch.send_eof()
+        try:
+            async for item in ch:
+                self.got.append(item)
+            self.end = "complete"
+        except BaseException:
+            self.end = "broken off"
+            raise
+
+
+@pytest.mark.parametrize("fails", [True, False], ids=["by an error", "without send_eof"])
+@pytest.mark.parametrize("local", [False, True], ids=["over a link", "to itself"])
+@bounded
+async def test_an_upload_that_is_left_in_the_middle_does_not_look_complete(local: bool, fails: bool) -> None:
+    bus = Bus()
+    upload = Upload(bus)
+    async with pair(bus) as client:
+        with pytest.raises(KeyError) if fails else nullcontext():
+            async with (bus if local else client).channel("upload") as ch:
+                assert [item async for item in ch] == []
+                for item in (1, 2):
+                    await ch.send(item)
+                if fails:
+                    raise KeyError
+        await eventually(lambda: upload.end != "" and bus.stats().running == 0)
+        assert upload.end == "broken off"
+        assert not client.peers[0].channels
+        assert not bus.peers[0].channels
+
+
+@pytest.mark.parametrize("local", [False, True], ids=["over a link", "to itself"])
+@bounded
+async def test_an_upload_whose_end_was_said_is_complete_whatever_happens_then(local: bool) -> None:
+    bus = Bus()
+    upload = Upload(bus)
+    async with pair(bus) as client:
+        with pytest.raises(KeyError):
+            async with (bus if local else client).channel("upload") as ch:
+                assert [item async for item in ch] == []
+                await ch.send(1)
+                await ch.send_eof()
+                raise KeyError
+        await eventually(lambda: upload.end != "")
+        assert (upload.end, upload.got) == ("complete", [1])
+
+
+@pytest.mark.parametrize("local", [False, True], ids=["over a link", "to itself"])
+@bounded
+async def test_a_handler_that_fails_in_the_middle_of_its_items_does_not_look_complete(local: bool) -> None:
+    bus = Bus()
+
+    @bus.handle("download")
+    async def download(ch: Channel[int, int]) -> None:
+        assert [item async for item in ch] == []
+        await ch.send(1)
+        raise RequestError(Code.ABORTED, "the disk failed")
+
+    async with pair(bus) as client, (bus if local else client).channel("download") as ch:
+        await ch.send_eof()
+        assert await anext(ch) == 1
+        with pytest.raises(RequestError, match="the disk failed"):
+            await anext(ch)
+
+
+@bounded
+async def test_an_item_that_cannot_be_written_is_raised_by_send_and_the_channel_goes_on() -> None:
+    bus = Bus()
+
+    @bus.handle("echo")
+    async def echo(ch: Channel[Any, Any]) -> None:
+        async for item in ch:
+            await ch.send(item)
+
+    async with pair(bus) as client, client.channel("echo") as ch:
+        with pytest.raises(EncodeError):
+            await ch.send({"x": object()})
+        await ch.send("fine")
+        assert await anext(ch) == "fine"
+
+
+@bounded
+async def test_a_generator_that_yields_what_cannot_be_written_is_internal() -> None:
+    bus = Bus()
+    cleaned = anyio.Event()
+
+    @bus.handle("odd")
+    async def odd() -> AsyncIterator[Any]:
+        try:
+            yield object()
+        finally:
+            cleaned.set()
+
+    async with pair(bus) as client:
+        with pytest.raises(RequestError) as caught:
+            async with client.stream("odd") as items:
+                await anext(items)
+        assert caught.value.code is Code.INTERNAL
+        await cleaned.wait()
+
+
+# -- limits --------------------------------------------------------------------------------------------------------------
+
+
+@bounded
+async def test_a_peer_may_open_so_many_channels_and_no_more() -> None:
+    bus = Bus(limits=Limits(channels=2))
+    Counting(bus)
+    async with pair(bus) as client, anyio.create_task_group() as group:
+        opened: list[Any] = []
+        refused: list[BusError] = []
+
+        async def hold() -> None:
+            try:
+                async with client.stream("count") as items:
+                    opened.append(await anext(items))
+                    await anyio.sleep_forever()
+            except BusError as error:
+                refused.append(error)
+
+        for _ in range(8):
+            group.start_soon(hold)
+        await eventually(lambda: len(opened) + len(refused) == 8)
+        assert len(opened) <= 4
+        assert {type(error) for error in refused} == {TooManyRequests}
+        group.cancel_scope.cancel()
+
+
+@bounded
+async def test_while_draining_no_channel_is_opened() -> None:
+    bus = Bus()
+    started, go = anyio.Event(), anyio.Event()
+    Counting(bus)
+
+    @bus.handle("slow")
+    async def slow() -> None:
+        started.set()
+        await go.wait()
+
+    async with pair(bus) as client, anyio.create_task_group() as group:
+        running = client.request("slow")
+        await started.wait()
+        group.start_soon(bus.drain)
+        await eventually(lambda: not bus.ready)
+        with pytest.raises(Unavailable):
+            async with client.stream("count") as items:
+                await anext(items)
+        go.set()
+        await running
+
+
+@bounded
+async def test_a_drain_lets_streams_end_by_themselves_for_a_quarter_of_its_time_and_then_ends_them() -> None:
+    bus, go, cleaned = Bus(), anyio.Event(), []
+
+    @bus.handle("endless")
+    async def endless() -> AsyncIterator[int]:
+        try:
+            yield 1
+            await anyio.sleep_forever()
+        finally:
+            cleaned.append("stream")
+
+    @bus.handle("talk")
+    async def talk(ch: Channel[Any, Any]) -> None:
+        try:
+            async for item in ch:
+                await ch.send(item)
+        finally:
+            cleaned.append("channel")
+
+    @bus.handle("finite")
+    async def finite() -> AsyncIterator[int]:
+        yield 1
+        await go.wait()
+        yield 2
+
+    async with pair(bus) as client, anyio.create_task_group() as group:
+        async with (
+            client.stream("endless") as items,
+            bus.stream("endless") as local,
+            client.channel("talk") as ch,
+            client.stream("finite") as some,
+        ):
+            assert [await anext(items), await anext(local), await anext(some)] == [1, 1, 1]
+            await ch.send("hello")
+            assert await anext(ch) == "hello"
+            group.start_soon(bus.drain, 4.0)
+            await eventually(lambda: not bus.ready)
+            go.set()
+            assert [item async for item in some] == [2]
+            assert not cleaned
+            for ended in (items, local, ch):
+                with pytest.raises(Unavailable, match="drain"):
+                    await anext(ended)
+        await eventually(lambda: not bus.peers)
+    assert sorted(cleaned) == ["channel", "stream", "stream"]
+
+
+@bounded
+async def test_a_deadline_that_the_peer_tells_of_a_stream_says_how_long_it_took() -> None:
+    bus = Bus()
+
+    @bus.handle("late")
+    async def late() -> AsyncIterator[int]:
+        yield 1
+        now = anyio.current_time()
+        await eventually(lambda: anyio.current_time() > now)  # that takes uvloop's clock a millisecond
+        raise RequestError(Code.DEADLINE_EXCEEDED, "too late")
+
+    async with pair(bus) as client, client.stream("late") as items, bus.stream("late") as local:
+        for stream in (items, local):
+            assert await anext(stream) == 1
+            with pytest.raises(DeadlineExceeded) as caught:
+                await anext(stream)
+            assert caught.value.where == "remote"
+            assert 0 < caught.value.elapsed < BOUND
+
+
+@bounded
+async def test_a_channel_ends_with_its_link_also_when_the_link_comes_back() -> None:
+    bus = Bus()
+    counting = Counting(bus)
+    async with pair(bus, reconnect=True) as client, client.stream("count") as items:
+        await anext(items)
+        await bus.peers[0].aclose("a hiccup")
+        with pytest.raises(Disconnected):
+            while True:
+                await anext(items)
+        await counting.cleaned.wait()
+        await eventually(lambda: client.stats().reconnects == 1)
+        async with client.stream("count") as again:
+            assert await anext(again) > 0
+
+
+@bounded
+async def test_an_item_for_a_channel_that_is_not_there_harms_nobody() -> None:
+    bus = Bus()
+
+    @bus.handle("echo")
+    async def echo(body: Any) -> Any:
+        return body
+
+    async with pair(bus) as client:
+        from polybus import Message
+
+        peer = client.peers[0]
+        for kind in (Kind.ITEM, Kind.CREDIT, Kind.END, Kind.CANCEL):
+            peer.link.answer(Message(kind, "", "made-up-1", body=1), peer)
+        assert await client.request("echo", 1) == 1
+        assert len(bus.peers) == 1
+
+
+# -- bytes ---------------------------------------------------------------------------------------------------------------
+
+KIB = 1024
+UNREAD = 2 * 256 * KIB
+"""What one side may send ahead of a reader that stands still, and one item more."""
+
+
+class Large:
+    """Streams of large items, and a handler that is sent some and does not read them."""
+
+    def __init__(self, bus: Bus, size: int) -> None:
+        self.size = size
+        self.made = 0
+        bus.handle("large")(self.large)
+        bus.handle("deaf")(self.deaf)
+
+    async def large(self, body: int) -> AsyncIterator[str]:
+        for _ in range(body):
+            self.made += 1
+            yield "x" * self.size
+
+    async def deaf(self, ch: Channel[bytes, int]) -> None:
+        await anyio.sleep_forever()
+
+
+@bounded
+async def test_unread_items_are_held_back_by_their_bytes_and_charged() -> None:
+    bus, client = Bus(), Bus()
+    large = Large(bus, 64 * KIB)
+    async with pair(bus, client=client):
+        async with client.stream("large", 200) as items:
+            await anext(items)
+            await anyio.wait_all_tasks_blocked()
+            assert 4 <= large.made <= UNREAD // large.size
+            assert 100 * KIB < client._services.running.buffered <= UNREAD
+            count = 1
+            async for _ in items:
+                count += 1
+            assert count == 200
+        assert client._services.running.buffered == 0
+
+
+@bounded
+async def test_what_was_not_read_is_given_back_when_the_channel_is_left() -> None:
+    bus, client = Bus(), Bus()
+    Large(bus, 64 * KIB)
+    async with pair(bus, client=client):
+        async with client.stream("large", 200) as items:
+            await anext(items)
+            await anyio.wait_all_tasks_blocked()
+            assert client._services.running.buffered > 0
+        assert client._services.running.buffered == 0
+        async with client.channel("deaf") as ch, anyio.create_task_group() as group:
+
+            async def fill() -> None:
+                while True:
+                    await ch.send(bytes(64 * KIB))
+
+            group.start_soon(fill)
+            await eventually(lambda: bus._services.running.buffered > 100 * KIB)
+            await anyio.wait_all_tasks_blocked()
+            assert bus._services.running.buffered <= UNREAD
+            group.cancel_scope.cancel()
+        await eventually(lambda: bus._services.running.buffered == 0)
+
+
+@bounded
+async def test_items_larger_than_the_window_pass_one_by_one() -> None:
+    bus = Bus()
+    large = Large(bus, 700 * KIB)
+    async with pair(bus) as client, client.stream("large", 12) as items:
+        await anext(items)
+        await anyio.wait_all_tasks_blocked()
+        assert large.made <= 4
+        assert [len(item) async for item in items] == [700 * KIB] * 11
+
+
+@bounded
+async def test_items_of_all_sizes_never_get_stuck() -> None:
+    bus = Bus()
+    sizes = [300 * KIB, *[1] * 15, 0, 70 * KIB, *[5] * 40, *[20 * KIB] * 30, 700 * KIB, *[2] * 7] * 3
+
+    @bus.handle("mixed")
+    async def mixed() -> AsyncIterator[str]:
+        for size in sizes:
+            yield "x" * size
+
+    async with pair(bus) as client, client.stream("mixed") as items:
+        assert [len(item) async for item in items] == sizes
+    async with bus, bus.stream("mixed") as items:
+        assert [len(item) async for item in items] == sizes
+
+
+@bounded
+async def test_bytes_beyond_what_may_be_sent_ahead_end_the_channel() -> None:
+    bus = Bus()
+
+    @bus.handle("stubborn")
+    async def stubborn(ch: Channel[int, bytes]) -> None:
+        for _ in range(60):
+            ch._ahead.clear()  # a peer that counts as it likes
+            ch._ahead_bytes = 0
+            await ch.send(bytes(200 * KIB))
+
+    client = Bus()
+    async with pair(bus, client=client):
+        with pytest.raises(TooManyRequests, match="bytes"):
+            async with client.channel("stubborn") as ch:
+                await anyio.wait_all_tasks_blocked()
+                assert client._services.running.buffered <= 5 * 256 * KIB
+                async for _ in ch:
+                    pass
+        assert client._services.running.buffered == 0
+
+
+@bounded
+async def test_the_unread_items_of_all_channels_stay_within_total_bytes() -> None:
+    bus, client = Bus(), Bus(limits=Limits(total_bytes=1024 * KIB))
+    Large(bus, 64 * KIB)
+    async with pair(bus, client=client):
+        streams = [client.stream("large", 200) for _ in range(20)]
+        ended = 0
+        for stream in streams:
+            await stream.__aenter__()
+        await eventually(lambda: any(stream._channel is not None and stream._channel.failed for stream in streams))
+        assert client._services.running.buffered <= 1024 * KIB
+        for stream in streams:
+            assert stream._channel is not None
+            ended += isinstance(stream._channel.failed, TooManyRequests)
+            await stream.__aexit__(None, None, None)
+        assert ended > 0
+        assert client._services.running.buffered == 0
+
+
+@bounded
+async def test_streams_of_a_bus_to_itself_are_held_back_and_charged_too() -> None:
+    bus = Bus(limits=Limits(channels=2))
+    large = Large(bus, 64 * KIB)
+    async with bus:
+        async with bus.stream("large", 200) as items:
+            await anext(items)
+            await anyio.wait_all_tasks_blocked()
+            assert 4 <= large.made <= UNREAD // large.size
+            assert 100 * KIB < bus._services.running.buffered <= UNREAD
+        assert bus._services.running.buffered == 0
+        with pytest.raises(TooManyRequests, match=r"Limits\.channels"):
+            async with (
+                bus.stream("large", 9),
+                bus.stream("large", 9),
+                bus.stream("large", 9),
+                bus.stream("large", 9),
+                bus.stream("large", 9),
+            ):
+                pass
+
+
+@bounded
+async def test_requests_of_a_bus_to_itself_are_counted_like_those_to_a_peer() -> None:
+    bus = Bus(limits=Limits(pending=3))
+    go = anyio.Event()
+
+    @bus.handle("wait")
+    async def wait(body: int) -> int:
+        await go.wait()
+        return body
+
+    async with bus:
+        replies = [bus.request("wait", number) for number in range(4)]
+        with pytest.raises(QueueFull, match=r"Limits\.pending"):
+            await replies[3]
+        go.set()
+        assert [await reply for reply in replies[:3]] == [0, 1, 2]
+
+
+@bounded
+async def test_a_channel_whose_call_is_cancelled_leaves_nothing_behind() -> None:
+    bus, client = Bus(), Bus()
+    Large(bus, 1)
+    async with pair(bus, client=client):
+        (peer,) = client.peers
+        for _ in range(3):
+            async with client.channel("deaf") as ch:
+                await eventually(lambda: bus.stats().running == 1)
+                peer._send_cancel(ch.id, "deaf")
+                with pytest.raises(RequestError) as caught:
+                    await anext(ch)
+                assert caught.value.code is Code.CANCELLED
+        assert not bus.peers[0].channels
+        assert not peer.channels

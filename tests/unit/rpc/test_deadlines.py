@@ -1,0 +1,237 @@
+"""Every request ends by its deadline, whatever becomes of its link meanwhile."""
+
+import math
+import random
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+import anyio
+import pytest
+
+from polybus import Backoff, Bus, BusError, DeadlineExceeded, Disconnected, Limits, connect
+from polybus._link.link import Link, State
+from polybus._peer.peer import Peer
+from polybus._rpc.reply import Reply
+from polybus.plugins import Closed
+from polybus.protocols.ubre import session as ubre
+from polybus.testing import pair
+from tests.loops import every_loop  # noqa: F401
+from tests.support import bounded, eventually
+
+pytestmark = pytest.mark.anyio
+
+LATE = 0.011
+"""Seconds by which one alarm may be late, so that it serves many deadlines; and what rounding adds."""
+LIMITS = Limits(outbox=30, outbox_bytes=100_000, running=8, waiting=20, pending=200, close_timeout=0.05, handshake_timeout=0.5)
+
+
+def unwatched(bus: Bus, peer: Peer, reply: Reply[Any]) -> list[str]:
+    """Why a request would not end by its deadline: what the timer would have to know of it, and does not."""
+    runtime, faults = bus._services.running, []
+    if all(other is not reply for other in peer.pending.values()) and reply not in (peer._unsent or ()):
+        faults.append("in no table that is looked through")
+    if peer not in runtime.timed:
+        faults.append("its peer is not looked at")
+    if peer.due > reply.deadline:
+        faults.append(f"its peer is looked at {peer.due - reply.deadline} s too late")
+    if runtime._armed > reply.deadline + LATE:
+        faults.append(f"the alarm is {runtime._armed - reply.deadline} s too late")
+    return faults
+
+
+class World:
+    """A server, a client, and what may happen to the link between them; chosen by a seed."""
+
+    def __init__(self, seed: int) -> None:
+        self.rng = random.Random(seed)
+        self.server, self.client = Bus(limits=LIMITS), Bus(limits=LIMITS)
+        self.replies: list[tuple[Peer, Reply[Any]]] = []
+        self.server.handle("echo")(self.echo)
+        self.server.handle("slow")(self.slow)
+        self.server.handle("page")(self.page)
+
+    async def echo(self, body: Any) -> Any:
+        return body
+
+    async def slow(self, body: float) -> None:
+        await anyio.sleep(body)
+
+    async def page(self, body: int) -> str:
+        return "x" * body
+
+    @property
+    def link(self) -> Link:
+        """The client's."""
+        return self.peer.link
+
+    @property
+    def peer(self) -> Peer:
+        peer: Peer = next(iter(self.client._services.running.links)).peers[0]
+        return peer
+
+    # -- what may happen -------------------------------------------------------------------------------------------------
+
+    def ask(self) -> None:
+        subject, body = self.rng.choice([("echo", 1), ("slow", 0.05), ("slow", 10), ("page", 20_000), ("nobody", None)])
+        with suppress(BusError):
+            reply = self.peer.request(subject, body, timeout=self.rng.choice([0.001, 0.02, 0.2, 2.0]))
+            self.replies.append((self.peer, reply))
+
+    def ask_much(self) -> None:
+        for _ in range(40):
+            self.ask()
+
+    def cancel(self) -> None:
+        if self.replies:
+            self.rng.choice(self.replies)[1].cancel()
+
+    def stall(self) -> None:
+        for link in self.server._services.running.links:
+            transport: Any = link.transport
+            transport.pause_reading()
+
+    def go_on(self) -> None:
+        for link in self.server._services.running.links:
+            transport: Any = link.transport
+            transport.resume_reading()
+
+    def cut(self) -> None:
+        if self.link.transport is not None and self.link.state is State.UP:
+            self.link.transport.abort(Closed(1006, "cut"))
+
+    def cut_there(self) -> None:
+        for link in self.server._services.running.links:
+            if link.transport is not None:
+                link.transport.abort(Closed(1006, "cut"))
+
+    def kick(self) -> None:
+        for link in list(self.server._services.running.links):
+            link.close(1000, "go away")
+
+    def protect(self) -> None:
+        self.link.abort(Closed(1013, "too slow"), comes_back=True)
+
+    def half_close(self) -> None:
+        link = self.link
+        if link._receiver is not None and link.state is State.UP and link.transport is not None:
+            link._receiver.closing(Closed(1006, "the peer says nothing more"))
+            self.rng.choice([self.ask, self.ask_much, self.cancel])()
+            self.check("half closed")
+            link.transport.abort(Closed(1006, "and is gone"))
+
+    def flood(self) -> None:
+        with suppress(BusError):
+            for _ in range(40):
+                self.client.publish_nowait("news", "x" * 2_000)
+
+    def check(self, where: str) -> None:
+        for peer, reply in self.replies:
+            if not reply.done():
+                assert not unwatched(self.client, peer, reply), (where, reply, self.link.state)
+        self.replies = [(peer, reply) for peer, reply in self.replies if not reply.done()]
+
+
+@pytest.mark.parametrize("protocol", ["ubre", "csb"])
+@pytest.mark.parametrize("seed", range(4))
+@bounded
+async def test_the_timer_knows_of_every_open_request_whatever_happens_to_its_link(protocol: str, seed: int) -> None:
+    world = World(seed)
+    events: list[Callable[[], None]] = [
+        *[world.ask] * 5, world.ask_much, world.cancel, world.stall, world.go_on, world.go_on, world.cut, world.cut_there,
+        world.kick, world.protect, world.half_close, world.flood,
+    ]  # fmt: skip
+    backoff = Backoff(initial=0.001, maximum=0.01)
+    url = f"{protocol}+memory://deadlines-{seed}"
+    async with world.server.serve(url), connect(url, bus=world.client, backoff=backoff):
+        for step in range(300):
+            event = world.rng.choice(events)
+            event()
+            world.check(f"{step}: {event.__name__}")
+            for _ in range(world.rng.choice([0, 0, 1, 3, 20])):
+                await anyio.lowlevel.checkpoint()
+                world.check(f"after {step}: {event.__name__}")
+        world.stall()
+        world.ask_much()
+        for _, reply in world.replies:
+            with suppress(BusError):
+                await reply
+
+
+@bounded
+async def test_a_link_that_is_cut_twice_to_protect_this_process_comes_back() -> None:
+    bus = Bus()
+    async with pair(bus, reconnect=True) as client:
+        link = client.peers[0].link
+        for _ in range(2):
+            link.abort(Closed(1013, "too slow"), comes_back=True)
+        await eventually(lambda: client.stats().reconnects == 1 and client.peers[0].connected)
+
+
+@bounded
+async def test_a_link_that_is_on_its_way_back_comes_back_once() -> None:
+    bus = Bus()
+    async with pair(bus, reconnect=True) as client:
+        link, sessions = client.peers[0].link, set()
+        link.abort(Closed(1013, "too slow"), comes_back=True)
+        while link.state is not State.DOWN:  # for some turns only
+            await anyio.lowlevel.checkpoint()
+        link.abort(Closed(1013, "too slow"), comes_back=True)
+        await eventually(lambda: client.peers[0].connected)
+        for _ in range(100):
+            sessions.add(id(link.session))
+            await anyio.sleep(0.001)
+        assert len(sessions) == 1
+        assert client.stats().reconnects == 1
+
+
+@bounded
+async def test_deadlines_are_kept_although_a_session_fails_when_one_has_passed(monkeypatch: pytest.MonkeyPatch) -> None:
+    bus, client = Bus(), Bus()
+    async with pair(bus, client=client), pair(bus, client=client):
+        first, second = client.peers
+        failing = first.link.session
+
+        def fails(self: Any, key: Any, now: float) -> None:
+            if self is failing:
+                raise RuntimeError("a mistake in a plugin")
+
+        monkeypatch.setattr(ubre.UbreSession, "forget", fails)
+        for link in bus._services.running.links:
+            transport: Any = link.transport
+            transport.pause_reading()  # so that nobody else says that the time is over
+        replies = [peer.request("never", timeout=0.01 * number) for number in (1, 2, 10) for peer in (first, second)]
+        for reply in replies[::2]:
+            with pytest.raises((DeadlineExceeded, Disconnected)):
+                await reply
+        assert not first.connected
+        for reply in replies[1::2]:
+            with pytest.raises(DeadlineExceeded):
+                await reply
+
+
+@bounded
+async def test_deadlines_are_kept_although_another_of_the_bus_cannot_be(caplog: pytest.LogCaptureFixture) -> None:
+    class Failing:
+        failed = 0
+
+        def _expire(self, now: float) -> float:
+            self.failed += 1
+            if self.failed < 3:
+                raise RuntimeError("a mistake of ours")
+            return math.inf
+
+    bus = Bus()
+
+    @bus.handle("never")
+    async def never() -> None:
+        await anyio.sleep_forever()
+
+    async with bus:
+        runtime, failing = bus._services.running, Failing()
+        runtime.watch(failing, runtime.time())
+        with pytest.raises(DeadlineExceeded):
+            await bus.request("never", timeout=0.01)
+        await eventually(lambda: failing not in runtime.timed)
+        assert failing.failed == 3
+    assert "it is tried again" in caplog.text

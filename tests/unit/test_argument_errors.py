@@ -1,0 +1,521 @@
+"""What a caller does wrong is told at the call, in words that name the argument, what was given and what is wanted."""
+
+import math
+import re
+from concurrent.futures import ThreadPoolExecutor
+from copy import copy
+from functools import partial
+from typing import Any
+
+import anyio
+import pytest
+from fastapi import FastAPI
+
+import polybus
+import polybus.sync
+from polybus import (
+    Backoff,
+    BadRequest,
+    Bus,
+    Context,
+    Disconnected,
+    Forbidden,
+    Limits,
+    LocalProtocolError,
+    NotFound,
+    ReservedSubject,
+    Router,
+    TooManyRequests,
+    Unsupported,
+    connect,
+)
+from polybus.events import HandlerFailed
+from polybus.fastapi import attach
+from polybus.testing import pair
+from tests.support import bounded, eventually
+
+pytestmark = pytest.mark.anyio
+
+WRONG: Any = "what type checkers would not let pass"
+
+
+# -- times ---------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("seconds", "error"),
+    [
+        (None, TypeError),
+        ("3", TypeError),
+        (True, TypeError),
+        (b"3", TypeError),
+        (math.nan, ValueError),
+        (-1, ValueError),
+        (-0.001, ValueError),
+        (math.inf, ValueError),
+        pytest.param(10**400, ValueError, id="larger than a float"),
+        pytest.param(10**5000, ValueError, id="larger than a text of it"),
+    ],
+)
+@bounded
+async def test_a_timeout_is_a_finite_number_of_seconds(seconds: Any, error: type[Exception]) -> None:
+    bus = Bus()
+
+    @bus.handle("here")
+    async def here() -> None: ...
+
+    async with pair(bus) as client:
+        peer = client.peers[0]
+        with pytest.raises(error, match=r"^timeout="):
+            _ = client.request("here", timeout=seconds)
+        with pytest.raises(error, match=r"^timeout="):
+            _ = bus.request("here", timeout=seconds)
+        with pytest.raises(error, match=r"^timeout="):
+            _ = peer.request("here", timeout=seconds)
+        for publish in (client.publish, peer.publish, bus.publish):
+            with pytest.raises(error, match=r"^timeout="):
+                await publish("news", 1, timeout=seconds)
+        with pytest.raises(error, match=r"^timeout="):
+            client.publish_nowait("news", 1, timeout=seconds)
+        with pytest.raises(error, match=r"^timeout="):
+            await bus.drain(seconds)
+        assert bus.ready
+        if seconds is not None:  # as long as the block lasts
+            for opening in (client.stream, client.channel, peer.stream, peer.channel):
+                with pytest.raises(error, match=r"^timeout="):
+                    opening("here", timeout=seconds)
+
+
+@pytest.mark.parametrize(
+    ("wait", "error"), [(None, TypeError), ("1", TypeError), (True, TypeError), (math.nan, ValueError), (-1, ValueError)]
+)
+def test_wait_is_a_number_of_seconds(wait: Any, error: type[Exception]) -> None:
+    for make in (connect, Bus().connect):
+        with pytest.raises(error, match=r"^wait="):
+            make("ubre+tcp://127.0.0.1:1", wait=wait)
+    connect("ubre+tcp://127.0.0.1:1", wait=math.inf)
+
+
+@bounded
+async def test_a_timeout_may_be_a_whole_number_and_zero() -> None:
+    bus = Bus()
+
+    @bus.handle("here")
+    async def here() -> int:
+        return 7
+
+    async with pair(bus) as client:
+        assert await client.request("here") == 7
+        with pytest.raises(TimeoutError):
+            await client.request("here", timeout=0)
+
+
+# -- to= -----------------------------------------------------------------------------------------------------------------
+
+
+@bounded
+async def test_to_is_a_peer_of_this_bus() -> None:
+    server, another = Bus(), Bus()
+    async with pair(server) as client, pair(another):
+        verbs: list[Any] = [client.request, client.publish_nowait, client.stream, client.channel]
+        waiting: list[Any] = [client.publish, client.notify]
+        stranger = another.peers[0]
+        for to, error in (("ann", TypeError), (5, TypeError), (client, TypeError), (stranger, ValueError)):
+            for verb in verbs:
+                with pytest.raises(error, match=r"^to="):
+                    verb("x", to=to)
+            for verb in waiting:
+                with pytest.raises(error, match=r"^to="):
+                    await verb("x", to=to)
+        for several in (["ann"], [client.peers[0], stranger], {"ann": 1}):
+            with pytest.raises((TypeError, ValueError), match=r"^to="):
+                await client.publish("x", to=several)  # type: ignore[arg-type]  # on purpose
+        assert client.stats().sent == 0
+
+
+@bounded
+async def test_a_publication_to_an_empty_list_reaches_nobody() -> None:
+    bus, heard = Bus(), []
+    bus.on("x", inline=True)(lambda body: heard.append(body))
+    async with pair(bus) as client:
+        await client.publish("x", 1, to=[])
+        client.publish_nowait("x", 2, to=())
+        await client.publish("x", 3, to=iter(client.peers))
+        await eventually(lambda: heard)
+    assert heard == [3]
+
+
+@bounded
+async def test_what_is_sent_to_a_peer_that_has_gone_is_disconnected_and_the_others_get_it() -> None:
+    bus = Bus()
+    async with bus.serve("ubre+memory://gone") as listener:
+        async with connect(listener.url) as stays, stays.subscribe("x") as news:
+            async with connect(listener.url):
+                left = next(peer for peer in bus.peers if not peer.patterns)
+            await eventually(lambda: left not in bus.peers)
+            with pytest.raises(Disconnected, match="gone") as caught:
+                await bus.publish("x", 1, to=left)
+            assert not caught.value.sent
+            for publish in (bus.publish_nowait,):
+                with pytest.raises(Disconnected, match="gone"):
+                    publish("x", 1, to=[left])
+            with pytest.raises(Disconnected, match="gone"):
+                await bus.notify("x", 1, to=left)
+            with pytest.raises(Disconnected, match="gone"):
+                await left.publish("x", 1)
+            with pytest.raises(Disconnected):
+                await bus.request("x", 1, to=left)
+            with pytest.raises(Disconnected, match="gone"):
+                await bus.publish("x", 2, to=[left, *bus.peers])
+            assert (await anext(news)).body == 2
+
+
+# -- subjects and headers ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("subject", [["a"], {"a": 1}, None, 1.5, b"a"])
+@bounded
+async def test_what_is_neither_text_nor_a_number_is_no_subject(subject: Any) -> None:
+    bus = Bus()
+    async with pair(bus) as client:
+        for verb in (
+            client.request,
+            client.publish_nowait,
+            client.stream,
+            client.channel,
+            client.subscribe,
+            client.handle,
+            client.on,
+        ):
+            with pytest.raises(LocalProtocolError, match="is text or a number"):
+                verb(subject)
+        for waiting in (client.publish, client.notify):
+            with pytest.raises(LocalProtocolError, match="is text or a number"):
+                await waiting(subject)
+        with pytest.raises(LocalProtocolError, match="is text or a number"):
+            client.relay(subject)
+        with pytest.raises(LocalProtocolError, match="is text or a number"):
+            _ = client.peers[0].request(subject)
+
+
+@pytest.mark.parametrize("protocol", ["ubre", "jrep", "uprotocol"])
+@bounded
+async def test_a_number_is_unsupported_as_a_subject_where_subjects_are_text(protocol: str) -> None:
+    async with pair(Bus(), protocol=protocol) as client:
+        peer = client.peers[0]
+        for verb in (client.request, client.publish_nowait, peer.request):
+            with pytest.raises(Unsupported, match="7 is a number"):
+                verb(7)
+        for waiting in (client.publish, client.notify, peer.publish, peer.notify):
+            with pytest.raises(Unsupported, match="7 is a number"):
+                await waiting(7)
+        for opening in (client.stream(7), client.channel(7), client.subscribe(7)):
+            with pytest.raises(Unsupported, match="7 is a number"):
+                async with opening:
+                    pass
+
+
+@bounded
+async def test_headers_are_a_mapping_of_text_to_text() -> None:
+    bus = Bus()
+    async with pair(bus) as client:
+        cases: list[tuple[Any, type[Exception], str]] = [
+            ([("a", "b")], TypeError, r"^headers=.*dict\(\)"),
+            ("a: b", TypeError, r"^headers="),
+            ({"a": 1}, LocalProtocolError, r"header 'a'.*not int"),
+            ({"a": b"1"}, LocalProtocolError, r"header 'a'.*not bytes"),
+            ({1: "a"}, LocalProtocolError, r"header 1.*not int"),
+            ({"a b": "c"}, LocalProtocolError, "token"),
+            ({"a": "b\r\nc: d"}, LocalProtocolError, "line breaks"),
+            ({"polybus-via": "x"}, ReservedSubject, "polybus-via"),
+        ]
+        for headers, error, says in cases:
+            with pytest.raises(error, match=says):
+                _ = client.request("x", headers=headers)
+            with pytest.raises(error, match=says):
+                await client.publish("x", headers=headers)
+            with pytest.raises(error, match=says):
+                await client.notify("x", headers=headers)
+
+
+@bounded
+async def test_headers_of_a_connection_are_a_mapping_of_text_to_text() -> None:
+    bus = Bus()
+    wrong: list[tuple[Any, type[Exception]]] = [({"a": 1}, LocalProtocolError), ([("a", "b")], TypeError), ("a", TypeError)]
+    async with bus.serve("ubre+memory://headers") as listener:
+        for headers, error in wrong:
+            with pytest.raises(error, match="header"):
+                connect(listener.url, headers=headers)
+            with pytest.raises(error, match="header"):
+                async with connect(listener.url, headers=partial(copy, headers)):
+                    raise AssertionError("not reached")
+        async with connect(listener.url, headers=lambda: None):
+            assert len(bus.peers) == 1
+
+
+# -- options -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("make", "says"),
+    [
+        (lambda: Bus(limits=WRONG), "limits="),
+        (lambda: Bus(limits=5), "limits=5"),  # type: ignore[arg-type]
+        (lambda: Bus(authenticate=5), "authenticate=5"),  # type: ignore[arg-type]
+        (lambda: Bus(authorize="ann"), "authorize='ann'"),  # type: ignore[arg-type]
+        (lambda: Bus(lifespan=5), "lifespan=5"),  # type: ignore[arg-type]
+        (lambda: Bus().use(None), "bus.use"),  # type: ignore[arg-type]
+        (lambda: Bus().include(Bus), "router="),  # type: ignore[arg-type]
+        (lambda: Bus().include(Router(), prefix=5), "prefix=5"),  # type: ignore[arg-type]
+        (lambda: Bus().handle(lambda: None), r"@bus.handle\('user.get'\)"),  # type: ignore[arg-type]
+        (lambda: Bus().on(print), r"@bus.on\('user.get'\)"),  # type: ignore[arg-type]
+        (lambda: Bus().subscribe("x", queue=WRONG), "queue="),
+        (lambda: Bus().subscribe("x", queue=True), "queue=True"),
+        (lambda: Bus().on("x", concurrency=1.5), "concurrency=1.5"),  # type: ignore[arg-type]
+        (lambda: connect(None), "neither a URL"),  # type: ignore[arg-type]
+        (lambda: connect(5, protocol="ubre"), "neither a URL"),  # type: ignore[arg-type]
+        (lambda: connect("ubre+memory://x", limits=5), "limits=5"),  # type: ignore[arg-type]
+        (lambda: connect("ubre+memory://x", bus=5), "bus=5"),  # type: ignore[arg-type]
+        (lambda: connect("ubre+memory://x", backoff=5), "backoff=5"),  # type: ignore[arg-type]
+        (lambda: connect("ubre+memory://x", tls=True), "tls=True"),  # type: ignore[arg-type]
+        (lambda: connect("ubre+memory://x", serves=5.5), "serves=5.5"),  # type: ignore[arg-type]
+        (lambda: connect("ubre+memory://x", protocol=5), "protocol=5"),  # type: ignore[arg-type]
+        (lambda: Bus().serve(None), "neither a URL"),
+        (lambda: Bus().serve("ubre+memory://x", origins=5), "origins=5"),  # type: ignore[arg-type]
+        (lambda: Bus().serve("ubre+memory://x", hosts=[b"a"]), "hosts="),  # type: ignore[list-item]
+        (lambda: Bus().serve("ubre+memory://x", tls="cert.pem"), "tls='cert.pem'"),  # type: ignore[arg-type]
+        (lambda: Limits(message="1 MB"), "message"),  # type: ignore[arg-type]
+        (lambda: Limits(ping_interval=None), "ping_interval"),  # type: ignore[arg-type]
+        (lambda: Backoff(initial="1"), "initial"),  # type: ignore[arg-type]
+        (lambda: Backoff(attempts=1.5), "attempts"),  # type: ignore[arg-type]
+    ],
+)
+def test_an_option_of_a_wrong_type_is_a_type_error_that_names_it(make: Any, says: str) -> None:
+    with pytest.raises(TypeError, match=says):
+        make()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "options", "error", "says"),
+    [
+        (("app:bus", "ubre+tcp://127.0.0.1:0"), {}, TypeError, r"^run\('app:bus'\): a Bus, not str"),
+        ((None,), {}, TypeError, r"^run\(None\): a Bus, not NoneType"),
+        ((Bus, "ubre+tcp://127.0.0.1:0"), {}, TypeError, r"a Bus, not type"),
+        ((Bus(), 8000), {}, TypeError, r"^run\(bus, 8000\): URLs, for example"),
+        ((Bus(),), {"drain": "20"}, TypeError, r"^drain='20': a number of seconds"),
+        ((Bus(),), {"delay": -1}, ValueError, r"^delay=-1: "),
+    ],
+)
+def test_what_is_run_is_a_bus_at_urls(arguments: Any, options: Any, error: type[Exception], says: str) -> None:
+    with pytest.raises(error, match=says):
+        polybus.run(*arguments, **options)
+
+
+def test_patterns_that_a_link_serves_are_checked() -> None:
+    connect("ubre+memory://x", serves="a.>")
+    connect("ubre+memory://x", serves=7)  # type: ignore[arg-type]  # one is as good as a list of one
+    for serves in ([""], ["a.>.b"], [None]):
+        with pytest.raises(LocalProtocolError):
+            connect("ubre+memory://x", serves=serves)  # type: ignore[arg-type]
+
+
+def test_a_prefix_must_give_a_valid_subject() -> None:
+    router = Router()
+    router.handle("get")(lambda: None)
+    with pytest.raises(LocalProtocolError):
+        Bus().include(router, prefix="*.")
+
+
+# -- requests to this very bus -------------------------------------------------------------------------------------------
+
+
+@bounded
+async def test_notify_to_a_handler_of_the_same_bus_is_no_request() -> None:
+    bus, seen = Bus(), []
+
+    @bus.handle("told")
+    async def told(body: Any, ctx: Context) -> Any:
+        seen.append((ctx.message.kind.value, ctx.deadline, body))
+        if body == "bad":
+            raise NotFound("nobody hears this")
+
+    @bus.handle("many")
+    async def many() -> Any:
+        yield 1
+
+    async with bus:
+        failures = bus.events()
+        for body in ("good", "bad"):
+            await bus.notify("told", body)
+        event = await anext(failures)
+        assert isinstance(event, HandlerFailed)  # nobody is told, so it is counted
+        assert isinstance(event.error, NotFound)
+        assert set(seen) == {("notify", None, "good"), ("notify", None, "bad")}
+        with pytest.raises(BadRequest, match="stream"):
+            await bus.notify("many")
+        await eventually(lambda: bus.stats().running == bus.stats().pending == 0)
+        assert bus.stats().failed == 1
+
+
+@bounded
+async def test_requests_to_the_same_bus_count_as_running() -> None:
+    bus, inside, go_on = Bus(), anyio.Event(), anyio.Event()
+
+    @bus.handle("x")
+    async def wait() -> None:
+        inside.set()
+        await go_on.wait()
+
+    async with bus:
+        reply = bus.request("x")
+        await inside.wait()
+        assert (bus.stats().pending, bus.stats().running) == (1, 1)
+        go_on.set()
+        await reply
+        assert (bus.stats().pending, bus.stats().running) == (0, 0)
+
+
+@bounded
+async def test_a_request_to_the_same_bus_inherits_the_enclosing_deadline() -> None:
+    bus, deadlines = Bus(), []
+
+    @bus.handle("x")
+    async def look(ctx: Context) -> None:
+        deadlines.append(ctx.deadline)
+
+    async with bus:
+        with anyio.fail_after(20) as scope:
+            asked = anyio.current_time()
+            await bus.request("x")
+            took = anyio.current_time() - asked
+        (deadline,) = deadlines
+        # It is told as a time that is left, so it moves by the way there.
+        assert deadline is not None and scope.deadline - 0.01 <= deadline <= scope.deadline + took + 0.01
+
+
+# -- serving and running ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("insecure", ["no", "false", 1])
+def test_insecure_is_a_bool_and_no_text_that_happens_to_be_true(insecure: Any) -> None:
+    with pytest.raises(TypeError, match="insecure="):
+        Bus().serve("ubre+tcp://0.0.0.0:0", insecure=insecure)
+    app = FastAPI()
+    with pytest.raises(TypeError, match="insecure="):
+        attach(app, Bus(), insecure=insecure)
+    with pytest.raises(TypeError, match="script=5"):
+        attach(app, Bus(), script=5)  # type: ignore[arg-type]
+    attach(app, Bus())  # nothing was attached
+
+
+def test_the_health_url_of_run_is_a_text() -> None:
+    with pytest.raises(TypeError, match="health=8081"):
+        polybus.run(Bus(), health=8081)  # type: ignore[arg-type]
+
+
+def test_run_in_another_thread_says_what_to_use_there() -> None:
+    with ThreadPoolExecutor() as pool, pytest.raises(LocalProtocolError, match=r"main thread.*polybus\.sync\.Bus"):
+        pool.submit(polybus.run, Bus(), "ubre+tcp://127.0.0.1:0").result()
+
+
+def test_a_blocking_bus_is_made_of_a_bus() -> None:
+    with pytest.raises(TypeError, match="bus=5"):
+        polybus.sync.Bus(5)  # type: ignore[arg-type]
+
+
+# -- limits --------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("make", "error", "says"),
+    [
+        (lambda: Limits(message="1 MB"), TypeError, r"^message='1 MB': a whole number, not str$"),  # type: ignore[arg-type]
+        (lambda: Limits(message=True), TypeError, r"^message=True: a whole number, not bool$"),
+        (lambda: Limits(outbox=1.5), TypeError, r"^outbox=1\.5: a whole number, not float$"),  # type: ignore[arg-type]
+        (lambda: Limits(running=0), ValueError, r"^running=0: at least 1$"),
+        (lambda: Limits(hops=-1), ValueError, r"^hops=-1: at least 0$"),
+        (lambda: Limits(ping_interval=None), TypeError, r"^ping_interval=None: a number of seconds, not NoneType$"),  # type: ignore[arg-type]
+        (lambda: Limits(ping_timeout=0), ValueError, r"^ping_timeout=0: more than 0 seconds$"),
+        (lambda: Limits(ping_timeout=math.nan), ValueError, r"^ping_timeout=nan: a number of seconds"),
+        (lambda: Limits(ping_interval=math.inf), ValueError, r"^ping_interval=inf: a finite number of seconds"),
+        (lambda: Limits(write_timeout=math.inf), ValueError, r"^write_timeout=inf: a finite number of seconds"),
+    ],
+)
+def test_a_limit_that_cannot_be_is_told_in_one_line_with_its_name(make: Any, error: type[Exception], says: str) -> None:
+    with pytest.raises(error) as raised:
+        make()
+    assert re.search(says, str(raised.value)), raised.value
+
+
+@bounded
+async def test_times_as_long_as_one_can_say_are_no_trouble_to_links() -> None:
+    long = 1e300
+    limits = Limits(ping_interval=long, ping_timeout=long, write_timeout=long, frame_timeout=long, connect_timeout=long)
+    bus = Bus(limits=limits)
+    bus.handle("here")(lambda: 1)
+    async with bus.serve("ubre+tcp://127.0.0.1:0") as listener, connect(listener.url, bus=Bus(limits=limits)) as client:
+        assert await client.request("here") == 1
+
+
+@bounded
+async def test_a_request_larger_than_total_bytes_is_told_its_size_and_the_limit() -> None:
+    bus = Bus(limits=Limits(total_bytes=50_000))
+    bus.handle("store")(lambda body: len(body))
+    async with pair(bus) as client:
+        with pytest.raises(TooManyRequests, match=r"100002 bytes.*0 of 50000 bytes wait here \(Limits\.total_bytes\)"):
+            await client.request("store", "x" * 100_000)
+
+
+@bounded
+async def test_a_subscription_that_total_bytes_refuses_is_not_told_as_one_too_many(caplog: pytest.LogCaptureFixture) -> None:
+    async with pair(Bus(limits=Limits(total_bytes=10))) as client:
+        with pytest.raises(Forbidden):
+            async with client.subscribe("news"):
+                pass
+    (line,) = [record.getMessage() for record in caplog.records if "'news'" in record.getMessage()]
+    assert "Limits.total_bytes" in line
+    assert "more than" not in line
+
+
+# -- types of publications -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("returns", ["int", 5, [int], (int, str)])
+def test_a_subscription_to_what_is_no_type_is_refused_where_it_is_made(returns: Any) -> None:
+    with pytest.raises(TypeError, match=r"^returns="):
+        Bus().subscribe("news", returns=returns)
+
+
+@bounded
+async def test_a_subscription_says_in_the_log_what_it_skips_once_a_minute(caplog: pytest.LogCaptureFixture) -> None:
+    bus = Bus()
+    async with pair(bus) as client, client.subscribe("news.*", returns=int) as news:
+        for body in ("one", "two", "three"):
+            await bus.publish("news.x", body)
+        await bus.publish("news.x", 4)
+        assert (await anext(news)).body == 4
+        assert news.skipped == 3
+    lines = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert len(lines) == 1
+    assert "'news.x'" in lines[0]
+    assert "returns=int" in lines[0]
+    assert "Expected `int`" in lines[0]
+
+
+# -- URLs of servers -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("url", "name"),
+    [
+        ("jrep+http://127.0.0.1:0/?channel=poll", "channel"),
+        ("jrep+http://127.0.0.1:0/?heartbeat=5&frame=100", "frame"),
+        ("jrep+ws://127.0.0.1:0/?dialekt=v3", "dialekt"),
+        ("ubre+ws://127.0.0.1:0/bus?mode=lenient", "mode"),
+        ("ubre+memory://orders?mode=lenient", "mode"),
+        ("uprotocol+http://127.0.0.1:0/?mod=lenient", "mod"),
+    ],
+)
+def test_an_option_that_a_server_does_not_have_is_named(url: str, name: str) -> None:
+    with pytest.raises(ValueError, match=rf": no option of a server: {name}; known are "):
+        Bus().serve(url)

@@ -1,0 +1,176 @@
+"""polybus.testing: pair and Faults."""
+
+from contextlib import suppress
+from typing import Any
+
+import pytest
+
+from polybus import Bus, BusError, Context, DeadlineExceeded, Disconnected, Identity, Unauthorized, connect
+from polybus.protocols import Ubre
+from polybus.testing import Faults, pair, protocol_suite, transport_suite
+from polybus.transports import Memory
+from tests.support import BOUND, bounded, eventually
+
+pytestmark = pytest.mark.anyio
+
+
+def echoing(**options: Any) -> Bus:
+    """A bus with a handler."""
+    bus = Bus(**options)
+
+    @bus.handle("echo")
+    async def echo(body: Any, ctx: Context) -> Any:
+        return [body, ctx.identity]
+
+    return bus
+
+
+@bounded
+async def test_pair_joins_a_client_through_the_real_codec() -> None:
+    bus = echoing()
+    async with pair(bus, protocol=Ubre(format="binary")) as client:
+        assert await client.request("echo", (1, 2)) == [[1, 2], None]
+        assert client.peers[0].protocol == "ubre"
+        assert client.peers[0].transport == "memory"
+
+
+@bounded
+async def test_pair_uses_the_client_that_it_is_given() -> None:
+    client = Bus()
+    async with pair(echoing(), client=client) as joined:
+        assert joined is client
+
+
+@bounded
+async def test_the_identity_is_what_handlers_see_and_authenticate_is_not_asked() -> None:
+    def authenticate(handshake: Any) -> Any:
+        raise AssertionError("not asked")
+
+    bus = echoing(authenticate=authenticate)
+    async with pair(bus, identity="ann") as ann, pair(bus, identity=Identity({"id": 7}, key="bob")) as bob:
+        assert await ann.request("echo", 1) == [1, "ann"]
+        assert await bob.request("echo", 2) == [2, {"id": 7}]
+        assert len(bus.peers_of("ann")) == len(bus.peers_of("bob")) == 1
+
+
+@bounded
+async def test_without_an_identity_authenticate_decides() -> None:
+    with pytest.raises(Unauthorized):
+        async with pair(echoing(authenticate=lambda handshake: None)):
+            pass
+
+
+@bounded
+async def test_without_reconnect_a_lost_link_stays_lost() -> None:
+    bus = echoing()
+    async with pair(bus) as client:
+        await bus.peers[0].aclose("gone")
+        await eventually(lambda: not client.peers)
+        with pytest.raises(Disconnected, match="gone"):
+            await client.request("echo", 1)
+
+
+async def _outcomes(faults: Faults, count: int, reconnect: bool = False) -> list[Any]:
+    """What becomes of so many requests, one after the other."""
+    outcomes: list[Any] = []
+    async with pair(echoing(), faults=faults, reconnect=reconnect) as client:
+        for number in range(count):
+            try:
+                outcomes.append((await client.request("echo", number, timeout=BOUND))[0])
+            except BusError as error:
+                outcomes.append(type(error))
+    return outcomes
+
+
+async def _answered(faults: Faults) -> list[int]:
+    """Which of thirty requests are answered when frames get lost."""
+    async with pair(echoing(), faults=faults) as client:
+        replies = [client.request("echo", number, timeout=BOUND) for number in range(30)]
+        while True:  # answers come in order: after that of a later request there are none to come
+            with suppress(DeadlineExceeded):
+                await client.request("echo", "all before?", timeout=0.02)
+                break
+        return [number for number, reply in enumerate(replies) if reply.done()]
+
+
+@bounded
+async def test_equal_seeds_give_equal_faults() -> None:
+    once, again, other = [await _answered(Faults(seed=seed, drop=0.2)) for seed in (1, 1, 2)]
+    assert once == again
+    assert once != other
+    assert 0 < len(once) < 30
+
+
+@bounded
+async def test_a_cut_comes_after_so_many_frames_and_is_a_disconnect() -> None:
+    assert await _outcomes(Faults(cut_after=5), 3) == [0, 1, Disconnected]
+    assert await _outcomes(Faults(cut_after=5), 4) == [0, 1, Disconnected, Disconnected]
+
+
+@bounded
+async def test_with_reconnect_each_connection_is_cut_anew() -> None:
+    assert await _outcomes(Faults(cut_after=5), 9, reconnect=True) == [
+        0,
+        1,
+        Disconnected,
+        3,
+        4,
+        Disconnected,
+        6,
+        7,
+        Disconnected,
+    ]
+
+
+@bounded
+async def test_delays_keep_the_order() -> None:
+    bus = echoing()
+    async with pair(bus, faults=Faults(seed=1, delay=0.003)) as client, bus.subscribe("x") as received:
+        for number in range(50):
+            await client.publish("x", number)
+        assert [(await anext(received)).body for _ in range(50)] == list(range(50))
+        replies = [client.request("echo", number) for number in range(20)]
+        assert [(await reply)[0] for reply in replies] == list(range(20))
+
+
+@bounded
+async def test_leaving_while_frames_are_late_loses_none_that_were_sent() -> None:
+    bus, heard = Bus(), []
+
+    @bus.on("x")
+    async def on_x(body: int) -> None:
+        heard.append(body)
+
+    async with bus:
+        async with pair(bus, faults=Faults(seed=1, delay=0.02)) as client:
+            for number in range(10):
+                await client.publish("x", number)
+        await eventually(lambda: len(heard) == 10)
+    assert heard == list(range(10))
+
+
+@bounded
+async def test_faults_go_around_any_connector() -> None:
+    bus = echoing()
+    async with bus.serve("ubre+memory://any") as listener:
+        connector = Memory().connector(listener.url.removeprefix("ubre+"))
+        async with connect(Faults(cut_after=3).around(connector), protocol="ubre") as client:
+            assert (await client.request("echo", 0))[0] == 0
+            with pytest.raises(Disconnected):
+                await client.request("echo", 1)
+
+
+def test_shares_outside_0_to_1_are_refused() -> None:
+    for wrong in ({"drop": 1.5}, {"drop": -0.1}, {"duplicate": 2}, {"delay": -1}, {"cut_after": 0}):
+        with pytest.raises(ValueError, match="must be"):
+            Faults(**wrong)
+
+
+def test_a_suite_leaves_out_what_it_is_told_with_a_reason_and_knows_its_own_tests() -> None:
+    suite = protocol_suite(Ubre, skip={"test_headers_arrive": "this wire has none"})
+    (mark,) = [mark for mark in suite.test_headers_arrive.pytestmark if mark.name == "skip"]
+    assert mark.kwargs == {"reason": "this wire has none"}
+    with pytest.raises(ValueError, match="no tests of the suite"):
+        protocol_suite(Ubre, skip={"test_nothing": ""})
+    with pytest.raises(ValueError, match="no tests of the suite"):
+        transport_suite(Memory, "memory://x", skip={"test_nothing": ""})

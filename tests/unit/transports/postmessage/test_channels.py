@@ -1,0 +1,117 @@
+"""What the in-process ports and windows have beyond the table: shuffled delivery, messages that cannot be read, refusals."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+
+from polybus import Bus, Disconnected, connect
+from polybus.testing.browser import Frame, Window
+from polybus.transports.postmessage import ClonedError, DataCloneError, MessageChannel, PortTransport, Unreadable
+from tests.support import eventually
+from tests.unit.transports.postmessage.table import settle
+
+pytestmark = pytest.mark.anyio
+
+
+async def shuffled(seed: int | None) -> list[tuple[int, int]]:
+    """In which order the messages of three channels arrive that were posted in turns."""
+    shuffle = None if seed is None else random.Random(seed)
+    heard: list[tuple[int, int]] = []
+    channels = [MessageChannel(shuffle=shuffle) for _ in range(3)]
+    for channel in channels:
+        channel.port2.on_message(lambda data: heard.append(tuple(data)))
+    for number in range(20):
+        for place, channel in enumerate(channels):
+            channel.port1.post([place, number])
+    await eventually(lambda: len(heard) == 60)
+    return heard
+
+
+async def test_shuffled_ports_overtake_each_other_and_keep_their_own_order() -> None:
+    plain = await shuffled(None)
+    seen = [await shuffled(seed) for seed in range(5)]
+    for heard in seen:
+        assert heard != plain
+        for place in range(3):
+            assert [number for each, number in heard if each == place] == list(range(20))
+    assert len({tuple(heard) for heard in seen}) == 5
+    assert await shuffled(3) == seen[3], "the same seed gives the same order"
+
+
+async def test_a_port_that_is_handed_over_stays_shuffled() -> None:
+    carrier, carried = MessageChannel(), MessageChannel(shuffle=random.Random(1))
+    ports: list[Any] = []
+    carrier.port2.add_listener(lambda event: ports.extend(event.ports))
+    carrier.port2.start()
+    carrier.port1.post("here", [carried.port2])
+    await eventually(lambda: ports)
+    assert ports[0]._shuffle is carried.port1._shuffle
+
+
+async def test_windows_of_a_shuffled_page_overtake_each_other_and_keep_their_own_order() -> None:
+    orders = set()
+    for seed in range(5):
+        host = Window("https://host.example", shuffle=random.Random(seed))
+        heard: list[tuple[int, int]] = []
+        host.add_listener(lambda event: heard.append(tuple(event.data)))  # noqa: B023
+
+        def program(place: int) -> Any:
+            def run(window: Window) -> None:
+                assert window.parent is not None
+                for number in range(10):
+                    window.parent.post_message([place, number], "*", source=window)
+
+            return run
+
+        for place in range(3):
+            Frame(host).load("https://child.example", program(place))
+        await eventually(lambda: len(heard) == 30)  # noqa: B023
+        for place in range(3):
+            assert [number for each, number in heard if each == place] == list(range(10))
+        orders.add(tuple(heard))
+    assert len(orders) == 5
+
+
+async def test_what_cannot_be_read_is_no_message_of_a_window_either() -> None:
+    window = Window("https://host.example")
+    heard: list[Any] = []
+    window.add_listener(lambda event: heard.append(event.data))
+    window.on_message_error(lambda: heard.append("message error"))
+    window.proxy.post_message([Unreadable()], "*", source=window)
+    window.proxy.post_message("later", "*", source=window)
+    await settle()
+    assert heard == ["message error", "later"]
+
+
+async def test_a_message_that_cannot_be_read_ends_the_connection_and_says_why() -> None:
+    """A frame is lost, and nobody can tell whose: so that nobody waits for it."""
+    channel = MessageChannel()
+    bus = Bus()
+    async with bus.serve(PortTransport(channel.port2), protocol="ubre") as listener:
+        async with connect(PortTransport(channel.port1), protocol="ubre") as client:
+            asked = client.request("nobody")
+            channel.port1.post(Unreadable())
+            with pytest.raises(Exception, match="nobody"):
+                await asked  # it came before
+            lost = client.request("nobody")
+            with pytest.raises(Disconnected, match="a message came that cannot be read here"):
+                await lost
+        await eventually(lambda: not listener.peers)
+
+
+async def test_what_an_exception_or_a_set_hides_is_no_surprise() -> None:
+    class Silent(Exception):
+        def __str__(self) -> str:
+            raise RuntimeError("not even its text")
+
+    channel = MessageChannel()
+    heard: list[Any] = []
+    channel.port2.on_message(heard.append)
+    with pytest.raises(DataCloneError, match="a tuple in a set"):
+        channel.port1.post([{(1, 2)}])
+    channel.port1.post(Silent())
+    await settle()
+    assert heard == [ClonedError("Silent", "")]

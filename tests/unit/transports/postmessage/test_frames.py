@@ -1,0 +1,524 @@
+"""The handshake between a page and its frame, with windows in one process: races, strangers, reloads in mid-request."""
+
+from __future__ import annotations
+
+import random
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import anyio
+import pytest
+from attrs import define, field
+
+from polybus import Backoff, Bus, ConnectFailed, Disconnected, connect
+from polybus._util.event_loop import running_loop
+from polybus.events import LinkDown
+from polybus.testing.browser import Frame, ServedFrame, StrangeHello, Window, connect_to_host, serve_frame
+from polybus.transports.postmessage import InMemoryPort, PortTransport
+from tests.support import eventually
+from tests.unit.transports.postmessage.table import settle
+
+pytestmark = pytest.mark.anyio
+
+HOST = "https://host.example"
+CHILD = "https://child.example"
+BACKOFF = Backoff(initial=0.001, maximum=0.005)
+
+
+@define
+class Page:
+    """What is loaded into the frame: a bus of its own, for as long as the page is there."""
+
+    group: Any
+    origins: tuple[str, ...] = (HOST,)
+    patience: Callable[[], Any] | None = None
+    """Awaited before it says hello."""
+    shown: int = 0
+    """How often it was loaded."""
+    handled: list[int] = field(factory=list)
+    heard: list[int] = field(factory=list)
+
+    def __call__(self, window: Window) -> None:
+        self.shown += 1
+        scope = anyio.CancelScope()
+        window.on_pagehide(scope.cancel)
+        self.group.start_soon(self._run, window, scope, self.shown)
+
+    def bus(self, number: int) -> Bus:
+        bus = Bus()
+
+        @bus.handle("count")
+        async def count(body: int) -> int:
+            self.handled.append(body)
+            return number
+
+        @bus.handle("slow")
+        async def slow(body: int) -> int:
+            self.handled.append(body)
+            await anyio.sleep_forever()
+            return number
+
+        @bus.on("news.*")
+        async def news(body: int) -> None:
+            self.heard.append(body)
+
+        return bus
+
+    async def _run(self, window: Window, scope: anyio.CancelScope, number: int) -> None:
+        with scope:
+            await anyio.lowlevel.checkpoint()  # in a browser, nothing runs in a page that is gone already
+            if self.patience is not None:
+                await self.patience()
+
+            async def host() -> InMemoryPort:
+                return await connect_to_host(window, origins=self.origins, timeout=5)
+
+            async with self.bus(number).serve(PortTransport(host), protocol="ubre"):
+                await anyio.sleep_forever()
+
+
+def scene(*, sandbox: bool = False, shuffle: random.Random | None = None) -> tuple[Window, Frame]:
+    host = Window(HOST, shuffle=shuffle)
+    return host, Frame(host, sandbox=sandbox)
+
+
+def linked(frame: Frame, origin: str = CHILD, bus: Bus | None = None, **options: Any) -> Any:
+    """The host's bus, on what comes of the frame."""
+    served = serve_frame(frame, origin=origin)
+    return connect(PortTransport(served), protocol="ubre", bus=bus, backoff=BACKOFF, wait=5, **options)
+
+
+@pytest.mark.parametrize(
+    ("sandbox", "loaded", "expected"),
+    [(False, CHILD, CHILD), (False, HOST, HOST), (True, CHILD, "null")],
+    ids=["cross-site", "same-origin", "sandboxed"],
+)
+async def test_a_page_asks_its_frame(sandbox: bool, loaded: str, expected: str) -> None:
+    _, frame = scene(sandbox=sandbox)
+    async with anyio.create_task_group() as group:
+        page = Page(group)
+        frame.load(loaded, page)
+        async with linked(frame, expected) as bus:
+            assert await bus.request("count", 7) == 1
+            assert bus.peers[0].address == f"{expected}#1"
+        group.cancel_scope.cancel()
+
+
+async def test_a_child_that_is_slow_and_a_host_that_is_late_meet() -> None:
+    gate = anyio.Event()
+    for slow in (True, False):
+        host, frame = scene()
+        gate = anyio.Event()
+        early: list[Any] = []
+        host.add_listener(early.append)
+        async with anyio.create_task_group() as group:
+            page = Page(group, patience=gate.wait if slow else None)
+            frame.load(CHILD, page)
+            await anyio.wait_all_tasks_blocked()
+            if not slow:
+                await eventually(lambda: len(early) >= 3)  # noqa: B023  # hellos that nobody answers
+            else:
+                group.start_soon(_later, gate)
+            async with linked(frame) as bus:
+                assert await bus.request("count", 1) == 1
+            group.cancel_scope.cancel()
+
+
+async def _later(gate: anyio.Event) -> None:
+    await anyio.wait_all_tasks_blocked()
+    gate.set()
+
+
+async def test_a_page_of_another_origin_gets_no_port_and_is_counted() -> None:
+    strangers: list[StrangeHello] = []
+    _, frame = scene()
+    served = serve_frame(frame, origin=CHILD, on_reject=strangers.append)
+    async with anyio.create_task_group() as group:
+        frame.load("https://evil.example", Page(group))
+        await eventually(lambda: served.rejected >= 2)
+        group.cancel_scope.cancel()
+    assert strangers[0] == StrangeHello("https://evil.example", "origin")
+    assert served.epoch == 0
+
+
+async def test_a_hello_of_a_window_that_is_not_the_frame_gets_no_port() -> None:
+    strangers: list[StrangeHello] = []
+    host, frame = scene()
+    foreign = Frame(host)
+    served = serve_frame(frame, origin=CHILD, on_reject=strangers.append)
+    async with anyio.create_task_group() as group:
+        foreign.load(CHILD, Page(group))
+        await eventually(lambda: strangers)
+        group.cancel_scope.cancel()
+    assert strangers[0] == StrangeHello(CHILD, "source")
+    assert served.epoch == 0
+
+
+async def test_a_child_speaks_to_no_host_that_it_does_not_name() -> None:
+    host, frame = scene()
+    served = serve_frame(frame, origin=CHILD)
+    async with anyio.create_task_group() as group:
+        frame.load(CHILD, Page(group, origins=("https://other.example",)))
+        await eventually(lambda: host.proxy.dropped >= 2)
+        group.cancel_scope.cancel()
+    assert (served.rejected, served.epoch) == (0, 0)
+
+
+async def test_two_frames_have_ports_of_their_own() -> None:
+    host = Window(HOST)
+    async with anyio.create_task_group() as group:
+        pages = [Page(group), Page(group)]
+        frames = [Frame(host), Frame(host)]
+        for frame, page in zip(frames, pages, strict=True):
+            frame.load(CHILD, page)
+        async with linked(frames[0]) as one, linked(frames[1]) as other:
+            for number in range(3):
+                await one.request("count", number)
+                await other.request("count", 10 + number)
+            assert [page.handled for page in pages] == [[0, 1, 2], [10, 11, 12]]
+            frames[0].reload()
+            assert await other.request("count", 13) == 1, "the other frame has not noticed"
+            await eventually(lambda: one.stats().reconnects == 1)
+            assert await one.request("count", 3) == 2
+        group.cancel_scope.cancel()
+
+
+def word(host: Window, page: Window, kind: str, nonce: Any) -> None:
+    """A word of the handshake, from a frame's page to the page around it."""
+    host.proxy.post_message({"tag": "polybus", "type": kind, "v": 1, "nonce": nonce}, HOST, source=page)
+
+
+async def bare(frame: Frame) -> tuple[Window, list[InMemoryPort]]:
+    """A page that says nothing by itself, and the ports that it is offered."""
+    windows: list[Window] = []
+    frame.load(CHILD, windows.append)
+    await eventually(lambda: windows)
+    offered: list[InMemoryPort] = []
+    windows[0].add_listener(lambda event: offered.extend(event.ports))
+    return windows[0], offered
+
+
+async def test_hello_repeated_offers_one_port() -> None:
+    host, frame = scene()
+    served = serve_frame(frame, origin=CHILD)
+    page, offered = await bare(frame)
+    for _ in range(3):
+        word(host, page, "hello", "n")
+    for nonsense in (7, "hello", {"tag": "polybus"}):
+        host.proxy.post_message(nonsense, HOST, source=page)
+    for nonce in (7, "", "x" * 65, None):
+        word(host, page, "hello", nonce)
+        word(host, page, "taken", nonce)
+    word(host, page, "what", "n")
+    await settle()
+    assert (served.epoch, served.rejected, len(offered)) == (1, 0, 1)
+
+
+async def test_a_late_hello_of_a_page_that_is_gone_takes_no_port_away() -> None:
+    """A frame's pages run in different processes, and what the old one said last may come after what the new one says first."""
+    host, frame = scene()
+    async with anyio.create_task_group() as group:
+        page = Page(group)
+        frame.load(CHILD, page)
+        async with linked(frame) as bus:
+            assert await bus.request("count", 1) == 1
+            assert frame.content_window is not None
+            window = frame.content_window._window
+            assert window is not None
+            for number in range(20):
+                word(host, window, "hello", f"late {number}")
+            await settle()
+            assert await bus.request("count", 2) == 1
+            assert bus.stats().reconnects == 0
+            frame.reload()
+            await eventually(lambda: bus.stats().reconnects == 1)
+            assert await bus.request("count", 3) == 2
+        group.cancel_scope.cancel()
+
+
+async def test_a_port_that_is_not_taken_counts_for_nothing_and_few_are_kept() -> None:
+    host, frame = scene()
+    given: list[InMemoryPort] = []
+    served = serve_frame(frame, origin=CHILD, on_port=given.append)
+    page, offered = await bare(frame)
+    for number in range(6):
+        word(host, page, "hello", str(number))
+    await eventually(lambda: len(offered) == 6)
+    heard: list[list[str]] = [[] for _ in offered]
+    for port, log in zip(offered, heard, strict=True):
+        port.on_message(log.append)
+    await settle()
+    gone = ["\0bye 1001 the port was not taken in time"]
+    assert heard == [gone, gone, [], [], [], []]
+    for nonce in ("1", "nonsense", "4", "3"):
+        word(host, page, "taken", nonce)
+    await eventually(lambda: given)
+    await settle()
+    assert [port.info.epoch for port in given] == [5], "what was offered before it cannot be taken any more"
+    assert heard == [gone, gone, gone, gone, [], []]
+    served.close()
+    await settle()
+    assert heard == [*[gone] * 4, ["\0bye 1001 the host has closed the frame's port"], gone]
+
+
+async def test_a_page_that_asks_for_ports_again_and_again_keeps_the_last() -> None:
+    host, frame = scene()
+    serve_frame(frame, origin=CHILD)
+    page, _ = await bare(frame)
+    for _ in range(5):
+        port = await connect_to_host(page, origins=[HOST])
+        port.close()
+    assert len(page.joined) == len(page._hiding) == 1
+
+
+async def test_a_reload_fails_what_is_pending_and_the_next_page_answers() -> None:
+    _, frame = scene()
+    async with anyio.create_task_group() as group:
+        page = Page(group)
+        frame.load(CHILD, page)
+        async with linked(frame) as bus:
+            pending = bus.request("slow", 1)
+            await eventually(lambda: page.handled == [1])
+            frame.reload()
+            with pytest.raises(Disconnected) as caught:
+                await pending
+            assert caught.value.sent
+            assert caught.value.reason == "the page is gone"
+            assert await bus.request("count", 2) == 2, "answered by the second page"
+            assert bus.peers[0].address == f"{CHILD}#2"
+            assert bus.stats().reconnects == 1
+        group.cancel_scope.cancel()
+
+
+async def test_subscriptions_of_the_host_are_restored_in_every_new_page() -> None:
+    _, frame = scene()
+    buses: list[Bus] = []
+
+    async with anyio.create_task_group() as group:
+
+        class Talker(Page):
+            def bus(self, number: int) -> Bus:
+                buses.append(super().bus(number))
+                return buses[-1]
+
+        page = Talker(group)
+        frame.load(CHILD, page)
+        async with linked(frame) as bus, bus.subscribe("tick.*") as ticks:
+            for number in (1, 2, 3):
+                await bus.request("count", number)
+                await buses[-1].publish("tick.tock", number)
+                with anyio.fail_after(2):
+                    assert (await anext(ticks)).body == number
+                frame.reload()
+                await eventually(lambda: bus.stats().reconnects == number)  # noqa: B023  # awaited here
+        group.cancel_scope.cancel()
+
+
+async def test_a_frame_that_is_removed_ends_the_link_and_one_that_is_put_back_revives_it() -> None:
+    _, frame = scene()
+    async with anyio.create_task_group() as group:
+        page = Page(group)
+        frame.load(CHILD, page)
+        async with linked(frame) as bus:
+            events = bus.events()
+            pending = bus.request("slow", 1)
+            await eventually(lambda: page.handled == [1])
+            before = frame.content_window
+            frame.remove()
+            with pytest.raises(Disconnected):
+                await pending
+            async for event in events:
+                if isinstance(event, LinkDown):
+                    assert (event.code, event.reason) == (1001, "the page is gone")
+                    break
+            frame.put_back()
+            assert frame.content_window is not before
+            assert await bus.request("count", 2) == 2
+        group.cancel_scope.cancel()
+
+
+async def test_a_page_that_crashes_without_a_goodbye_gives_way_to_the_next_hello() -> None:
+    host, frame = scene()
+    served = serve_frame(frame, origin=CHILD)
+    ends: list[str] = []
+    page, _ = await bare(frame)
+    for nonce in ("first", "second"):
+        word(host, page, "hello", nonce)
+        word(host, page, "taken", nonce)
+        (await anext(served)).on_close(ends.append)
+    assert ends == ["a newer page of the frame took over"]
+    served.close()
+    assert ends[1:] == ["the host has closed the frame's port"]
+    with pytest.raises(StopAsyncIteration):
+        await anext(served)
+
+
+NO_ORIGINS = [
+    "*",
+    "",
+    "/",
+    "child.example",
+    "https://",
+    "https://*.example",
+    "https://child.example/",
+    "https://child.example/page",
+    "https://child.example?",
+    "https://Child.example",
+    "HTTPS://child.example",
+    "https://child.example:443",
+    "https://me@child.example",
+    "https://child.example:port",
+    "https://[::1",
+    " https://child.example",
+    "file:///page",
+    "about:blank",
+]
+
+
+@pytest.mark.parametrize("origin", NO_ORIGINS)
+async def test_an_origin_is_exact(origin: str) -> None:
+    host, frame = scene()
+    with pytest.raises(ValueError, match="exactly one"):
+        Window(origin)
+    with pytest.raises(ValueError, match="exactly one"):
+        frame.load(origin, print)
+    with pytest.raises(ValueError, match="exactly one"):
+        serve_frame(frame, origin=origin)
+    with pytest.raises(ValueError, match="exactly one"):
+        await connect_to_host(Window(CHILD, host.proxy), origins=[origin])
+    with pytest.raises(ValueError, match="name those"):
+        await connect_to_host(Window(CHILD, host.proxy), origins=[])
+
+
+@pytest.mark.parametrize("origin", [CHILD, "http://child.example:8080", "https://[::1]:8443", "app://shop", "null"])
+async def test_what_a_browser_would_say_is_an_origin(origin: str) -> None:
+    host, frame = scene()
+    serve_frame(frame, origin=origin).close()
+    assert Window(origin, host.proxy).origin == origin
+
+
+async def test_a_page_whose_code_fails_harms_nobody_else(caplog: pytest.LogCaptureFixture) -> None:
+    _, frame = scene()
+    heard: list[str] = []
+
+    def program(window: Window) -> None:
+        window.on_pagehide(lambda: 1 // 0)
+        window.on_pagehide(lambda: heard.append("the other one is told"))
+        raise ValueError("of the page")
+
+    frame.load(CHILD, program)
+    await settle()
+    frame.remove()
+    frame.put_back()
+    await settle()
+    assert heard == ["the other one is told"]
+    assert caplog.text.count("a page's code has failed") == 3
+
+
+async def test_a_window_that_is_no_frame_has_no_host() -> None:
+    with pytest.raises(ConnectFailed, match="no page around"):
+        await connect_to_host(Window(HOST), origins=[HOST])
+
+
+# -- schedules -----------------------------------------------------------------------------------------------------------
+
+
+@define
+class Story:
+    """What became of the requests of one schedule."""
+
+    answered: list[int] = field(factory=list)
+    lost: list[int] = field(factory=list)
+
+    async def ask(self, bus: Bus, number: int) -> None:
+        try:
+            await bus.request("count", number, timeout=5)
+        except Disconnected:
+            self.lost.append(number)
+        else:
+            self.answered.append(number)
+
+
+async def play(seed: int) -> tuple[Page, Story, int]:
+    """One schedule: requests, publications, reloads, removals, at random."""
+    rng = random.Random(seed)
+    # In every other one, messages of different windows and ports overtake each other, as those of different processes do.
+    _, frame = scene(sandbox=rng.random() < 0.2, shuffle=random.Random(seed) if seed % 2 else None)
+    story = Story()
+    async with anyio.create_task_group() as group:
+        page = Page(group)
+        frame.load(CHILD, page)
+        asked = 0
+        async with linked(frame, "null" if frame._sandbox else CHILD) as bus:
+            async with anyio.create_task_group() as asking:
+                for _ in range(rng.randint(3, 12)):
+                    for _ in range(rng.randint(0, 6)):
+                        asked += 1
+                        asking.start_soon(story.ask, bus, asked)
+                        if rng.random() < 0.5:
+                            await anyio.lowlevel.checkpoint()
+                    for _ in range(rng.randint(0, 8)):
+                        await anyio.lowlevel.checkpoint()
+                    match rng.choice("rrrxpn"):
+                        case "r":
+                            frame.reload()
+                        case "x":
+                            frame.remove()
+                            for _ in range(rng.randint(0, 4)):
+                                await anyio.lowlevel.checkpoint()
+                            frame.put_back()
+                        case "p":
+                            frame.reload()
+                            frame.reload()
+                        case _:
+                            pass
+            loaded = anyio.Event()
+            running_loop().call_soon(loaded.set)  # behind the last reload
+            await loaded.wait()
+            # It has calmed down: from here on nothing may be lost.
+            await eventually(lambda: page.shown and bus.peers and bus.peers[0].connected)
+            shown = page.shown
+            for number in range(1000, 1020):
+                assert await bus.request("count", number, timeout=5) == shown
+                await bus.publish("news.today", number)
+            await eventually(lambda: page.heard[-20:] == list(range(1000, 1020)))
+        group.cancel_scope.cancel()
+    return page, story, asked
+
+
+@pytest.mark.timeout(120)
+async def test_random_reloads_lose_nothing_after_the_handshake_and_double_nothing() -> None:
+    answered = lost = 0
+    seeds = 10 if sys.platform == "emscripten" else 100  # inside Pyodide it takes ten times as long
+    for seed in range(seeds):
+        with anyio.fail_after(20):
+            page, story, asked = await play(seed)
+        assert sorted(story.answered + story.lost) == list(range(1, asked + 1)), f"seed {seed}: each request ends once"
+        assert len(set(page.handled)) == len(page.handled), f"seed {seed}: a handler ran twice"
+        assert set(story.answered) <= set(page.handled), f"seed {seed}"
+        assert page.heard == list(range(1000, 1020)), f"seed {seed}"
+        answered, lost = answered + len(story.answered), lost + len(story.lost)
+    assert answered > 3 * seeds
+    assert lost > seeds // 2, "the schedules have torn nothing: they show nothing"
+
+
+async def test_reloading_leaves_nothing_behind() -> None:
+    host, frame = scene()
+    given: list[InMemoryPort] = []
+    served: ServedFrame = serve_frame(frame, origin=CHILD, on_port=given.append)
+    async with anyio.create_task_group() as group:
+        page = Page(group)
+        frame.load(CHILD, page)
+        async with connect(PortTransport(served), protocol="ubre", backoff=BACKOFF, wait=5) as bus:
+            for number in range(1, 21):
+                await eventually(lambda: bus.stats().reconnects == number - 1)  # noqa: B023
+                assert await bus.request("count", number) == number
+                frame.reload()
+            await eventually(lambda: len(given) == 21)
+            assert len(host._listeners) == 1
+            assert [port._state for port in given[:-1]] == ["closed"] * 20
+            proxy = frame.content_window
+            assert proxy is not None
+            await eventually(lambda: len(proxy._window._ports if proxy._window else ()) == 1)
+        group.cancel_scope.cancel()

@@ -1,0 +1,803 @@
+"""Tunnels: who is let in, what holds them back, and what the end of either side does to the other."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import signal
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Any
+
+import anyio
+import pytest
+
+from polybus import (
+    Backoff,
+    Broker,
+    Bus,
+    ConnectFailed,
+    Context,
+    Disconnected,
+    Forbidden,
+    Handshake,
+    Identity,
+    Limits,
+    LocalProtocolError,
+    Peer,
+    ReservedSubject,
+    SlowConsumer,
+    TooLarge,
+    Unauthorized,
+    connect,
+)
+from polybus._peer.extension_probe import ExtensionProbe
+from polybus.events import LinkDown, LinkUp
+from polybus.plugins import Closed
+from polybus.protocols import Ubre, UProtocol
+from polybus.testing import pair
+from tests.support import BOUND, bounded, eventually, free_port
+
+pytestmark = pytest.mark.anyio
+SOON = Backoff(initial=0.001, maximum=0.02)
+PROTOCOLS = ("ubre", "csb", "jrep", "uprotocol")
+
+
+def echoing(**options: Any) -> Bus:
+    """A bus that gives back what it is asked, slowly if told so."""
+    bus = Bus(**options)
+
+    @bus.handle("echo")
+    async def echo(body: Any) -> Any:
+        return body
+
+    @bus.handle("endless")
+    async def endless() -> None:
+        await anyio.sleep_forever()
+
+    return bus
+
+
+@asynccontextmanager
+async def tunnelled(
+    inner: Bus, *, outer: Bus | None = None, inside: str = "csb", client: Bus | None = None, **around: Any
+) -> AsyncIterator[tuple[Bus, Bus, Bus]]:
+    """The outer server, the outer client, and the client in the tunnel."""
+    front = outer or echoing()
+    front.handle_tunnels("plant.{id}", inner, protocol=inside)
+    async with pair(front, reconnect=True, **around) as out:
+        async with connect(out.tunnel("plant.7"), protocol=inside, bus=client, backoff=SOON) as within:
+            yield front, out, within
+
+
+def nothing_is_left(*buses: Bus) -> bool:
+    """Of tunnels."""
+    return not any(peer.channels or peer.calls for bus in buses for peer in bus.peers)
+
+
+def the_channel(bus: Bus) -> Any:
+    """The one channel that the bus has open."""
+    (channel,) = (bus.peers[0].channels or {}).values()
+    return channel
+
+
+# -- who is let in -------------------------------------------------------------------------------------------------------
+
+
+@bounded
+async def test_a_tunnel_that_nobody_serves_is_connect_failed_and_costs_nothing() -> None:
+    front = echoing()
+    async with pair(front) as out:
+        with pytest.raises(ConnectFailed, match=r"nobody serves a tunnel 'plant\.7' here"):
+            async with connect(out.tunnel("plant.7"), protocol="csb"):
+                pass
+        assert nothing_is_left(front, out)
+        assert await out.request("echo", 1) == 1
+
+
+@bounded
+async def test_another_protocol_than_the_served_one_is_connect_failed_naming_both() -> None:
+    front = Bus()
+    front.handle_tunnels("plant.*", echoing(), protocol="csb")
+    async with pair(front) as out:
+        with pytest.raises(ConnectFailed, match=r"csb is spoken in the tunnel 'plant\.7', not 'jrep'"):
+            async with connect(out.tunnel("plant.7"), protocol="jrep"):
+                pass
+        assert nothing_is_left(front, out)
+
+
+@bounded
+async def test_authorize_of_the_outer_bus_is_asked_for_the_tunnel_and_no_means_forbidden() -> None:
+    asked: list[Any] = []
+
+    async def authorize(peer: Peer, verb: str, subject: Any) -> bool:
+        await anyio.lowlevel.checkpoint()
+        asked.append((verb, subject))
+        return bool(subject == "plant.7")
+
+    front = Bus(authorize=authorize)
+    front.handle_tunnels("plant.{id}", echoing(), protocol="csb")
+    async with pair(front) as out:
+        async with connect(out.tunnel("plant.7"), protocol="csb") as within:
+            assert await within.request("echo", 1) == 1
+        for name in ("plant.8", "nobody"):
+            with pytest.raises(Forbidden):
+                async with connect(out.tunnel(name), protocol="csb"):
+                    pass
+        assert nothing_is_left(front, out)
+    assert asked == [("tunnel", "plant.7"), ("tunnel", "plant.8"), ("tunnel", "nobody")]
+
+
+@bounded
+async def test_without_an_inner_authenticate_the_inner_identity_is_the_outer_one() -> None:
+    inner = Bus()
+
+    @inner.handle("who")
+    async def who(ctx: Context) -> Any:
+        return ctx.identity
+
+    async with tunnelled(inner, identity=Identity({"name": "Ann"}, key="42")) as (_, _, within):
+        assert await within.request("who") == {"name": "Ann"}
+        assert inner.peers_of("42") == inner.peers
+
+
+@bounded
+async def test_an_inner_authenticate_sees_the_outer_peer_the_names_of_the_pattern_params_and_headers() -> None:
+    seen: list[Handshake] = []
+
+    def authenticate(handshake: Handshake) -> Any:
+        seen.append(handshake)
+        return "inner-ann" if handshake.headers.get("authorization") == "Bearer t" else None
+
+    inner, front = echoing(authenticate=authenticate), Bus()
+    front.handle_tunnels("plant.{id}.line.{line}", inner, protocol="csb")
+    async with pair(front, identity="outer-ann") as out:
+        there = out.tunnel("plant.7.line.3", params={"shift": "night", "id": "forged"})
+        async with connect(there, protocol="csb", headers={"Authorization": "Bearer t"}):
+            assert [peer.identity for peer in inner.peers] == ["inner-ann"]
+            assert seen[0].outer is front.peers[0]
+            assert seen[0].outer.identity == "outer-ann"
+            assert seen[0].params == {"shift": "night", "id": "7", "line": "3"}
+            assert (seen[0].protocol, seen[0].transport, seen[0].path) == ("csb", "tunnel", "/plant.7.line.3")
+        with pytest.raises(Unauthorized):
+            async with connect(there, protocol="csb"):
+                pass
+        assert nothing_is_left(front, out)
+
+
+@bounded
+async def test_a_server_may_open_a_tunnel_to_its_client() -> None:
+    front, out = Bus(), Bus()
+    out.handle_tunnels("back", echoing(), protocol="jrep")
+    async with pair(front, client=out), connect(front.peers[0].tunnel("back"), protocol="jrep") as within:
+        assert await within.request("echo", "hi") == "hi"
+
+
+@bounded
+async def test_the_inner_bus_runs_from_the_first_tunnel_to_the_end_of_the_outer_one() -> None:
+    inner = echoing()
+    async with tunnelled(inner):
+        assert inner.ready
+    assert not inner.ready
+
+
+@bounded
+async def test_an_inner_bus_that_somebody_runs_is_left_to_them() -> None:
+    inner = echoing()
+    async with inner:
+        async with tunnelled(inner):
+            pass
+        assert inner.ready
+
+
+@bounded
+async def test_two_buses_that_lead_tunnels_to_each_other_end_all_the_same() -> None:
+    one, two = echoing(), echoing()
+    one.handle_tunnels("two", two, protocol="csb")
+    two.handle_tunnels("one", one, protocol="csb")
+    async with pair(one) as out, connect(out.tunnel("two"), protocol="csb") as within:
+        async with connect(within.tunnel("one"), protocol="csb") as further:
+            assert await further.request("echo", 1) == 1
+    assert not one.ready
+    assert not two.ready
+
+
+def test_what_is_no_name_no_pattern_no_protocol_or_no_bus_is_told_at_once() -> None:
+    bus = Bus()
+    with pytest.raises(TypeError, match="a name"):
+        bus.tunnel(7)  # type: ignore[arg-type]
+    with pytest.raises(LocalProtocolError, match="pattern"):
+        bus.tunnel("plant.*")
+    with pytest.raises(ReservedSubject):
+        bus.tunnel("_polybus.x")
+    with pytest.raises(TypeError, match="text to text"):
+        bus.tunnel("plant", params={"id": 7})  # type: ignore[dict-item]
+    with pytest.raises(ValueError, match="nothing"):
+        bus.handle_tunnels("plant.*", Bus(), protocol="nothing")
+    with pytest.raises(TypeError, match="inner"):
+        bus.handle_tunnels("plant.*", "bus", protocol="csb")  # type: ignore[arg-type]
+    bus.handle_tunnels("plant.*", Bus(), protocol="csb")
+    with pytest.raises(ValueError, match="already"):
+        bus.handle_tunnels("plant.*", Bus(), protocol="csb")
+
+
+# -- one in the other ----------------------------------------------------------------------------------------------------
+
+
+@bounded
+async def test_a_bus_that_leads_to_itself_is_entered_as_often_as_there_are_hops_and_no_oftener() -> None:
+    bus = echoing()
+    bus.handle_tunnels("again", bus, protocol="ubre")
+    async with AsyncExitStack() as stack:
+        level = await stack.enter_async_context(pair(bus))
+        for _ in range(8):
+            level = await stack.enter_async_context(connect(level.tunnel("again"), protocol="ubre"))
+            assert await level.request("echo", "deep") == "deep"
+        with pytest.raises(ConnectFailed, match=r"tunnel number 9 .* limit is 8 \(Limits\.hops\)"):
+            await stack.enter_async_context(connect(level.tunnel("again"), protocol="ubre"))
+        assert await level.request("echo", "still") == "still"
+
+
+@bounded
+async def test_the_far_end_counts_hops_itself() -> None:
+    bus = echoing(limits=Limits(hops=1))
+    bus.handle_tunnels("again", bus, protocol="ubre")
+    async with pair(bus) as out, connect(out.tunnel("again"), protocol="ubre") as first:
+        with pytest.raises(ConnectFailed, match="limit is 1"):
+            async with connect(first.tunnel("again"), protocol="ubre"):
+                pass
+
+
+@pytest.mark.parametrize("order", list(itertools.permutations(PROTOCOLS))[::5], ids="-".join)
+@bounded
+async def test_a_mixed_chain_of_four_levels_carries_requests_publications_and_streams(order: tuple[str, ...]) -> None:
+    innermost = echoing()
+
+    @innermost.handle("count")
+    async def count(body: int) -> AsyncIterator[int]:
+        for number in range(body):
+            yield number
+
+    buses = [Bus(), Bus(), Bus(), innermost]
+    for outside, within, protocol in zip(buses, buses[1:], order[1:], strict=False):
+        outside.handle_tunnels("deeper", within, protocol=protocol)
+    async with AsyncExitStack() as stack:
+        listener = await stack.enter_async_context(buses[0].serve(f"{order[0]}+tcp://127.0.0.1:0"))
+        level = await stack.enter_async_context(connect(listener.url))
+        for protocol in order[1:]:
+            level = await stack.enter_async_context(connect(level.tunnel("deeper"), protocol=protocol))
+        replies = [level.request("echo", {"n": n}) for n in range(300)]
+        assert [await reply for reply in replies] == [{"n": n} for n in range(300)]
+        async with level.stream("count", 100) as numbers:
+            assert [number async for number in numbers] == list(range(100))
+        async with level.subscribe("news.*") as news:
+            await innermost.publish("news.today", "deep")
+            assert (await anext(news)).body == "deep"
+
+
+@bounded
+async def test_a_tunnel_goes_through_a_broker() -> None:
+    server = echoing()
+    server.handle_tunnels("plant.{id}", echoing(), protocol="jrep")
+    async with Broker("csb+memory://tunnel-clients", "csb+memory://tunnel-servers") as broker:
+        async with connect(broker.server_urls[0], bus=server):
+            async with connect(broker.client_urls[0]) as out, connect(broker.client_urls[0]) as other:
+                async with connect(out.tunnel("plant.1"), protocol="jrep") as one:
+                    async with connect(other.tunnel("plant.2"), protocol="jrep") as two:
+                        assert [await one.request("echo", 1), await two.request("echo", 2)] == [1, 2]
+
+
+# -- sizes ---------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("outside", ["ubre", Ubre(format="binary"), "csb", "jrep", "uprotocol"], ids=str)
+@bounded
+async def test_a_frame_that_the_outer_connection_does_not_take_is_too_large_naming_both_limits(outside: Any) -> None:
+    small = Limits(message=8192)
+    inner, front = Bus(), echoing(limits=small)
+
+    @inner.handle("size")
+    async def size(body: str) -> int:
+        return len(body)
+
+    @inner.handle("large")
+    async def large(body: int) -> str:
+        return "x" * body
+
+    async with pair(front, protocol=outside, client=Bus(limits=small)) as out:
+        front.handle_tunnels("plant", inner, protocol="ubre")
+        async with connect(out.tunnel("plant"), protocol="ubre") as within:
+            assert await within.request("size", "x" * 4000) == 4000
+            with pytest.raises(TooLarge, match=r"this tunnel takes \d+, because the outer connection takes 8192"):
+                await within.request("size", "x" * 9000)
+            with pytest.raises(TooLarge, match="8192"):
+                await within.request("large", 9000)
+            assert within.stats().pending == 0
+            assert await within.request("large", 4000) == "x" * 4000
+            assert await out.request("echo", 1) == 1
+
+
+@pytest.mark.parametrize("outside", ["ubre", "jrep"])
+@bounded
+async def test_a_document_too_deep_for_the_outer_wire_travels_as_bytes(outside: str) -> None:
+    deep: Any = 0
+    for _ in range(110):
+        deep = [deep]
+    async with pair(front := echoing(), protocol=outside) as out:
+        front.handle_tunnels("plant", echoing(), protocol="ubre")
+        async with connect(out.tunnel("plant"), protocol="ubre") as within:
+            assert await within.request("echo", deep) == deep
+
+
+# -- what holds a tunnel back --------------------------------------------------------------------------------------------
+
+
+@bounded
+async def test_a_flood_in_a_tunnel_holds_itself_back_and_the_outer_bus_goes_on() -> None:
+    inner = Bus()
+    held = anyio.Event()
+    seen: list[int] = []
+
+    @inner.on("flood", queue=1, when_full="block")
+    async def on_flood(body: dict[str, Any]) -> None:
+        await held.wait()
+        seen.append(body["n"])
+
+    async with tunnelled(inner) as (front, out, within), anyio.create_task_group() as group:
+
+        async def flood() -> None:
+            for number in range(600):
+                await within.publish("flood", {"n": number, "data": "x" * 5000})
+
+        group.start_soon(flood)
+        for number in range(50):
+            assert await out.request("echo", number) == number
+        channel = the_channel(out)
+        await eventually(lambda: within.stats().sent >= 600)
+        assert channel._ahead_bytes < 300_000
+        assert len(out.peers[0].link.outbox or ()) < 100
+        held.set()
+        await eventually(lambda: len(seen) == 600)
+        assert seen == list(range(600))
+        assert await out.request("echo", 1) == 1
+    assert front.stats().links == 0
+
+
+@bounded
+async def test_a_subscriber_in_a_tunnel_that_never_reads_ends_alone() -> None:
+    inner = echoing()
+    async with tunnelled(inner, client=Bus(limits=Limits(queue_bytes=100_000))) as (_, out, within):
+        async with within.subscribe("flood", queue=1, when_full="block") as flood:
+            for number in range(200):
+                await inner.publish("flood", {"n": number, "data": "x" * 5000})
+            await eventually(lambda: flood.dropped)
+            with pytest.raises(SlowConsumer):
+                await anext(flood)
+        assert await within.request("echo", 1) == await out.request("echo", 1) == 1
+        assert within.stats().reconnects == 0
+
+
+@bounded
+async def test_who_reads_nothing_is_sent_no_more_than_it_granted_and_gets_all_when_it_reads_again() -> None:
+    inner = echoing()
+    async with tunnelled(inner) as (_, out, within):
+        channel = the_channel(out)
+        transport: Any = inner.peers[0].link.transport
+        transport.pause_reading()
+        await anyio.lowlevel.checkpoint()
+        replies = [within.request("echo", number) for number in range(1000)]
+        await eventually(lambda: channel._credit == 0 and transport._channel._granted == 0)
+        assert 0 < channel.queued < 1_000_000
+        assert within.peers[0].link.paused
+        assert await out.request("echo", "outer") == "outer"
+        transport.resume_reading()
+        assert [await reply for reply in replies] == list(range(1000))
+        assert channel.queued == 0
+
+
+@bounded
+async def test_frames_that_come_together_are_handed_on_together_and_in_order() -> None:
+    inner = echoing()
+    async with tunnelled(inner) as (front, out, _):
+        channel, far = the_channel(out), the_channel(front)
+        batches: list[list[bytes]] = []
+        link = channel._receiver
+
+        class Sink:
+            def frames_received(self, given: Any) -> None:
+                batches.append(list(given))
+
+            def __getattr__(self, name: str) -> Any:
+                return getattr(link, name)
+
+        channel._receiver = Sink()
+        granted = channel._granted
+        frames = [b"%d" % number for number in range(100)]
+        for frame in frames:
+            far.put(frame)
+        await eventually(lambda: sum(map(len, batches)) == 100)
+        assert [frame for batch in batches for frame in batch] == frames
+        assert len(batches) < 10
+        await eventually(lambda: far._credit + channel._consumed == granted)  # and room for as many was granted again
+        channel._receiver = link
+
+
+@bounded
+async def test_a_tunnel_that_is_not_read_for_too_long_is_cut() -> None:
+    hasty = Bus(limits=Limits(write_timeout=0.05))
+    async with tunnelled(echoing(), client=hasty) as (front, out, within):
+        events = within.events()
+        the_channel(front).listen(on=False)
+        await anyio.lowlevel.checkpoint()
+        for number in range(1000):
+            within.request("echo", number).cancel() if number % 2 else within.publish_nowait("x", number)
+        async for event in events:
+            if isinstance(event, LinkDown):
+                assert "no progress" in event.reason
+                break
+        assert await out.request("echo", 1) == 1
+
+
+@bounded
+async def test_whoever_publishes_without_a_pause_is_held_back_when_the_tunnel_has_ended() -> None:
+    inner, heard = Bus(), 0
+
+    @inner.on("flood")
+    async def on_flood(body: bytes, ctx: Context) -> None:
+        nonlocal heard
+        heard += 1
+        if heard == 500:
+            assert ctx.peer is not None
+            await ctx.peer.aclose("that is enough")
+
+    outer = Bus()
+    outer.handle_tunnels("plant.7", inner, protocol="csb")
+    async with AsyncExitStack() as stack:
+        listener = await stack.enter_async_context(outer.serve("ubre+tcp://127.0.0.1:0"))
+        out = await stack.enter_async_context(connect(listener.url))
+        within = await stack.enter_async_context(connect(out.tunnel("plant.7"), protocol="csb", backoff=SOON))
+        sent = 0
+        while within.stats().reconnects == 0 and sent < 5000:
+            await within.publish("flood", bytes(8000))
+            sent += 1
+        assert within.stats().reconnects == 1
+
+
+@bounded
+async def test_what_nobody_has_read_when_a_tunnel_ends_is_not_charged_any_longer() -> None:
+    async with tunnelled(inner := echoing()) as (front, out, within):
+        transport: Any = inner.peers[0].link.transport
+        transport.pause_reading()
+        await anyio.lowlevel.checkpoint()
+        replies = [within.request("echo", number, timeout=100) for number in range(100)]
+        await eventually(lambda: front.peers[0].account.held > 0)
+        account = front.peers[0].account
+        await front.peers[0].aclose("a hiccup")
+        for reply in replies:
+            with pytest.raises(Disconnected):
+                await reply
+        await eventually(lambda: out.peers and out.peers[0].connected)
+        assert account.held == 0
+
+
+@bounded
+async def test_an_opener_that_gives_up_before_it_knows_the_peer_is_cancelled_and_nothing_else() -> None:
+    front = echoing()
+    front.handle_tunnels("plant", echoing(), protocol="csb")
+    async with pair(front) as out:
+        negotiation = out.peers[0].negotiation  # it is being asked, and does not answer
+        negotiation.speaks_extensions, negotiation.probe = None, ExtensionProbe(out.peers[0], 0.0)
+        with anyio.move_on_after(0.01) as scope:
+            async with connect(out.tunnel("plant"), protocol="csb"):
+                pass
+        assert scope.cancelled_caught
+        assert not out.peers[0].channels
+
+
+@bounded
+async def test_a_peer_that_sends_more_frames_than_it_was_granted_loses_its_tunnel_alone() -> None:
+    async with tunnelled(inner := echoing()) as (front, out, within):
+        channel = the_channel(out)
+        transport: Any = inner.peers[0].link.transport
+        transport.pause_reading()
+        events = within.events()
+        await anyio.lowlevel.checkpoint()
+        for _ in range(300):
+            out.peers[0].streams.channel_frame(channel, b"\x00" * 8, None)
+        reasons = []
+        async for event in events:
+            if isinstance(event, LinkDown):
+                reasons.append(event.reason)
+                break
+        assert "credit" in reasons[0]
+        assert await out.request("echo", 1) == 1
+        await eventually(lambda: len(front.peers[0].channels or ()) == 1)  # the one that came back
+
+
+# -- ends ----------------------------------------------------------------------------------------------------------------
+
+
+@bounded
+async def test_leaving_the_inner_client_ends_the_tunnel_and_nothing_else() -> None:
+    inner = echoing()
+    async with tunnelled(inner) as (front, out, within):
+        assert await within.request("echo", 1) == 1
+        async with connect(out.tunnel("plant.8"), protocol="csb") as other:
+            assert len(inner.peers) == 2
+            await other.request("echo", 2)
+        await eventually(lambda: len(inner.peers) == 1)
+        assert len(front.peers[0].channels or ()) == len(out.peers[0].channels or ()) == 1
+        assert await within.request("echo", 3) == 3
+        assert await out.request("echo", 4) == 4
+        assert front.stats().running == 0  # a tunnel takes nobody's place
+
+
+@bounded
+async def test_what_was_written_before_the_inner_client_left_arrives() -> None:
+    inner = Bus()
+    seen: list[int] = []
+
+    @inner.on("last")
+    async def on_last(body: int) -> None:
+        seen.append(body)
+
+    async with tunnelled(inner) as (_, out, _):
+        async with connect(out.tunnel("plant.9"), protocol="csb") as other:
+            for number in range(1000):
+                await other.publish("last", number)
+        await eventually(lambda: len(seen) == 1000)
+    assert seen == list(range(1000))
+
+
+@pytest.mark.parametrize(("code", "reason"), [(1000, ""), (1000, "enough for today"), (1001, "moving"), (4000, "own")])
+@pytest.mark.parametrize("outside", PROTOCOLS)
+@bounded
+async def test_code_and_reason_of_a_close_arrive_on_the_other_side(outside: str, code: int, reason: str) -> None:
+    inner = echoing()
+    for here, there in (("server", "client"), ("client", "server")):
+        async with tunnelled(inner, protocol=outside) as (_, _, within):
+            buses = {"server": inner, "client": within}
+            events = buses[there].events()
+            buses[here].peers[0].link.close(code, reason)
+            async for event in events:
+                if isinstance(event, LinkDown):
+                    assert (event.code, event.reason) == (code, reason)
+                    break
+
+
+@bounded
+async def test_the_other_half_flows_on_when_one_has_ended() -> None:
+    inner = echoing()
+    async with tunnelled(inner) as (front, out, _):
+        channel = the_channel(out)
+        far: Any = the_channel(front)
+        frames: list[bytes] = []
+        link = channel._receiver
+
+        class Sink:
+            def frames_received(self, given: Any) -> None:
+                frames.extend(given)
+
+            def closed(self, why: Any) -> None:
+                frames.append(b"closed %d" % why.code)
+                link.closed(why)
+
+            def pause_writing(self) -> None: ...
+
+            def resume_writing(self) -> None: ...
+
+        far.listen(on=False)
+        channel._receiver = Sink()
+        for _ in range(300):  # more than was granted: some wait here
+            far.put(b"\x00" * 10)
+        channel.close(Closed(1000))
+        await eventually(lambda: frames and frames[-1].startswith(b"closed"))
+        assert frames == [b"\x00" * 10] * 300 + [b"closed 1000"]
+
+
+@bounded
+async def test_a_server_that_closes_the_inner_link_says_why_and_the_inner_client_comes_back() -> None:
+    inner = echoing()
+    async with tunnelled(inner) as (front, out, within):
+        events = within.events()
+        pending = within.request("endless", timeout=100)
+        await eventually(lambda: inner.stats().running == 1)
+        inner.peers[0].link.close(1001, "plant 7 is switched off")
+        seen: list[Any] = []
+        async for event in events:
+            seen.append(event)
+            if isinstance(event, LinkUp):
+                break
+        down = next(event for event in seen if isinstance(event, LinkDown))
+        assert (down.code, down.reason) == (1001, "plant 7 is switched off")
+        with pytest.raises(Disconnected, match="plant 7 is switched off"):
+            await pending
+        assert await within.request("echo", 1) == 1
+        assert len(front.peers[0].channels or ()) == len(out.peers[0].channels or ()) == 1
+
+
+@bounded
+async def test_an_outer_link_that_breaks_ends_the_inner_one_with_the_cause_and_both_come_back() -> None:
+    inner = echoing()
+    async with tunnelled(inner) as (front, _, within), within.subscribe("news") as news:
+        events = within.events()
+        pending = within.request("endless", timeout=100)
+        await eventually(lambda: inner.stats().running == 1)
+        await front.peers[0].aclose("maintenance")
+        with pytest.raises(Disconnected, match=r"the outer connection is gone.*maintenance") as caught:
+            await pending
+        assert caught.value.sent
+        await eventually(lambda: inner.stats().running == 0)
+        async for event in events:
+            if isinstance(event, LinkUp):
+                break
+        assert await within.request("echo", 1) == 1
+        await inner.publish("news", "again")
+        assert (await anext(news)).body == "again"
+
+
+@bounded
+async def test_when_the_outer_link_is_gone_for_good_so_is_the_inner_one() -> None:
+    front = echoing()
+    front.handle_tunnels("plant.{id}", echoing(), protocol="csb")
+    async with pair(front, reconnect=False) as out, connect(out.tunnel("plant.7"), protocol="csb", backoff=SOON) as within:
+        await front.peers[0].aclose("closed down")
+        await eventually(lambda: not within.peers)
+        with pytest.raises(Disconnected):
+            await within.request("echo", 1)
+
+
+@bounded
+async def test_a_draining_outer_bus_lets_inner_requests_finish() -> None:
+    inner, go, started = Bus(), anyio.Event(), anyio.Event()
+
+    @inner.handle("slow")
+    async def slow() -> str:
+        started.set()
+        await go.wait()
+        return "finished"
+
+    async with tunnelled(inner) as (front, _, within), anyio.create_task_group() as group:
+        reply = within.request("slow")
+        await started.wait()
+        group.start_soon(front.drain)
+        await eventually(lambda: not inner.ready)
+        go.set()
+        assert await reply == "finished"
+
+
+@pytest.mark.parametrize("deep", [False, True])
+@bounded
+async def test_a_draining_outer_bus_lets_inner_requests_finish_also_of_buses_that_others_run(deep: bool) -> None:
+    outer, inner, innermost = Bus(), Bus(), Bus()
+    go, started = anyio.Event(), anyio.Event()
+
+    @(innermost if deep else inner).handle("slow")
+    async def slow() -> str:
+        started.set()
+        await go.wait()
+        return "finished"
+
+    outer.handle_tunnels("in", inner, protocol="csb")
+    inner.handle_tunnels("in", innermost, protocol="jrep")
+    async with inner, innermost, AsyncExitStack() as stack:
+        level = await stack.enter_async_context(pair(outer))
+        level = await stack.enter_async_context(connect(level.tunnel("in"), protocol="csb"))
+        elsewhere = await stack.enter_async_context(pair(inner))
+        if deep:
+            level = await stack.enter_async_context(connect(level.tunnel("in"), protocol="jrep"))
+        events = level.events()
+        reply = level.request("slow")
+        await started.wait()
+        async with anyio.create_task_group() as group:
+            group.start_soon(outer.drain)
+            await eventually(lambda: not outer.ready)
+            await anyio.wait_all_tasks_blocked()
+            assert not reply.done()
+            go.set()
+            assert await reply == "finished"
+        while not isinstance(down := await anext(events), LinkDown):
+            pass
+        assert (down.code, down.reason) == (1001, "the bus is leaving")
+        assert inner.ready
+        assert innermost.ready
+        assert elsewhere.peers[0].connected  # who came another way stays
+
+
+SERVER = """
+import anyio, sys
+from polybus import Bus
+
+outer, inner = Bus(), Bus()
+outer.handle_tunnels("plant.{id}", inner, protocol="csb")
+
+@inner.handle("echo")
+async def echo(body: int) -> int:
+    return body
+
+@inner.handle("endless")
+async def endless() -> None:
+    await anyio.sleep_forever()
+
+async def main():
+    async with outer.serve(sys.argv[1]) as listener:
+        print(listener.url, flush=True)
+        await anyio.sleep_forever()
+
+anyio.run(main)
+"""
+
+
+async def _start(url: str) -> tuple[subprocess.Popen[str], str]:
+    child = subprocess.Popen(  # noqa: ASYNC220  # it does not wait for the child
+        [sys.executable, "-c", SERVER, url], stdout=subprocess.PIPE, text=True
+    )
+    assert child.stdout is not None
+    return child, (await anyio.to_thread.run_sync(child.stdout.readline)).strip()
+
+
+async def test_an_outer_server_that_is_killed_fails_what_is_in_flight_and_a_new_one_is_found_through_the_tunnel() -> None:
+    with anyio.fail_after(BOUND):
+        child, url = await _start(f"ubre+tcp://127.0.0.1:{free_port()}")
+        try:
+            async with (
+                connect(url, backoff=SOON) as out,
+                connect(out.tunnel("plant.7"), protocol="csb", backoff=SOON) as within,
+            ):
+                assert await within.request("echo", 1) == 1
+                pending = [within.request("endless", timeout=100) for _ in range(20)]
+                assert await within.request("echo", 2) == 2
+                child.send_signal(signal.SIGKILL)
+                for reply in pending:
+                    with pytest.raises(Disconnected):
+                        await reply
+                child.wait()
+                child.stdout.close()  # type: ignore[union-attr]
+                child, _ = await _start(url)
+                assert await within.request("echo", 3) == 3
+        finally:
+            child.kill()
+            child.wait()
+            child.stdout.close()  # type: ignore[union-attr]
+
+
+# -- overhead ------------------------------------------------------------------------------------------------------------
+
+
+OUTSIDES = (*PROTOCOLS, Ubre(format="binary"), UProtocol(format="protobuf"))
+
+
+@pytest.mark.parametrize("outside", OUTSIDES, ids=str)
+@pytest.mark.parametrize("inside", PROTOCOLS)
+@bounded
+async def test_a_level_costs_a_small_request_at_most_160_bytes(inside: str, outside: Any) -> None:
+    front = Bus()
+    front.handle_tunnels("plant.7", echoing(), protocol=inside)
+    async with pair(front, protocol=outside) as out, connect(out.tunnel("plant.7"), protocol=inside) as within:
+        await within.request("echo", "who is there?")
+        await within.peers[0].extended()
+        sizes: list[tuple[str, int]] = []
+        for level, bus in (("inner", within), ("outer", out)):
+            transport: Any = bus.peers[0].link.transport
+            metered: Any = _Metered(transport, level, sizes)
+            bus.peers[0].link.transport = metered
+        assert await within.request("echo", {"id": 7}) == {"id": 7}
+        frames = dict(sizes)
+        assert len(frames) == len(sizes) == 2
+        assert 0 < frames["outer"] - frames["inner"] <= 160, json.dumps(frames)
+
+
+class _Metered:
+    def __init__(self, transport: Any, level: str, sizes: list[tuple[str, int]]) -> None:
+        self._transport = transport
+        self._level = level
+        self._sizes = sizes
+
+    def send(self, frame: bytes) -> None:
+        self._sizes.append((self._level, len(frame)))
+        self._transport.send(frame)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._transport, name)
