@@ -37,13 +37,13 @@ class InboundCalls(Answer):
         self.account: Account = peer.account
         """The peer's: requests that wait are charged to it."""
         self.calls: dict[Any, Call] = {}
-        """Those whose handlers run or wait, by their id."""
+        """Requests that run or wait, by their id."""
         self.waiting: deque[Call] | UrgentQueue[Call] | None = None
-        """Those that wait for a place: in order, and by urgency where the wire has priorities."""
+        """Requests that wait for a place: in order, and by urgency where the wire has priorities."""
         self.large: dict[Call, int] | None = None
-        """Those that run and have large bodies, and what those cost."""
+        """Costs of the large bodies of requests that run."""
         self.expected: dict[Call, int] | None = None
-        """Those that run and will have large answers, as far as that can be foreseen, and what is set aside for those."""
+        """Bytes set aside for the large answers that requests which run will have, as far as that can be foreseen."""
         self.stopping: int = 0
         """Handlers of requests that are over already: each keeps its place until it returns."""
 

@@ -22,7 +22,7 @@ _LATE: Final = 30
 
 
 class Negotiation:
-    """What a peer has shown of itself by its hellos and by its answers to those of this bus."""
+    """Facts that a peer has shown of itself, by its hellos and by its answers to those of this bus."""
 
     __slots__ = ("_late", "_peer", "answers_only", "passes_on", "probe", "silent", "speaks_extensions")
 
