@@ -72,7 +72,7 @@ def test_a_name_with_an_empty_token_is_matched_by_itself_alone(subject: str, pat
 async def test_foreign_peers_may_use_names_with_empty_tokens_among_each_other() -> None:
     bus, heard = Bus(), []
     bus.relay("ordinary.>")
-    bus._distribution.relays.add("a..b", "a..b")  # what a peer of ours that knows no rule would relay
+    bus._pubsub.relay.patterns.add("a..b", "a..b")  # what a peer of ours that knows no rule would relay
 
     @bus.on(">", inline=True)
     def on_any(message: Message) -> None:

@@ -1,4 +1,4 @@
-"""Bridges: what one bus is asked or told goes on to another, under another name, in another protocol.
+"""Bridges: requests, publications and streams go on from one bus to another, under another name, in another protocol.
 
 A `Route` says what crosses. In each bus the bridge stands where a handler or a subscription would: it asks and tells the other
 bus as a program there would, and translates what comes back.

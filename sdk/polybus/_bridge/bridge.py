@@ -9,16 +9,18 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 import anyio
 
+from .._bus.bus import Bus
 from .._bus.drain import STREAMS_SHARE
-from .._bus.lifecycle import DRAIN, Life
+from .._bus.ends import bridge_end
+from .._bus.lifecycle import DRAIN
 from .._validation import shown
 from ..errors import LocalProtocolError, Unsupported
 from .route import Route
-from .route_side import Passage
+from .route_side import RouteSide
 
 if TYPE_CHECKING:
-    from .._bus.bus import Bus
     from .._core.runtime import Runtime
+    from .ports import BridgedBus
 
 __all__ = ["Bridge", "bridge"]
 
@@ -26,11 +28,11 @@ _EXTENSIONS: Final = frozenset(("stream", "channel", "tunnel"))
 
 
 class Bridge:
-    """What `bridge` gives: both buses entered, and the routes open, while it is entered."""
+    """Two buses and the routes between them: both are entered, and the routes open, while it is entered."""
 
     def __init__(self, left: Bus, right: Bus, routes: Iterable[Route]) -> None:
         for name, side in (("left", left), ("right", right)):
-            if not isinstance(side, Life):
+            if not isinstance(side, Bus):
                 raise TypeError(
                     f"{name}={shown(side)}: a Bus, not {type(side).__name__}; connect(url) or bus.serve(url) gives it links"
                 )
@@ -46,10 +48,9 @@ class Bridge:
                 raise TypeError(f"routes: {route!r} is no Route")
         if not self.routes:
             raise ValueError("routes: none at all, so that nothing would cross the bridge")
-        self._passages = [
-            Passage(route, right, left) if route.reverse else Passage(route, left, right) for route in self.routes
-        ]
-        self._entered: list[tuple[Bus, Runtime]] = []
+        self._ends: tuple[BridgedBus, BridgedBus] = (bridge_end(left), bridge_end(right))
+        self._sides = [RouteSide(route, *(self._ends[::-1] if route.reverse else self._ends)) for route in self.routes]
+        self._entered: list[tuple[BridgedBus, Runtime]] = []
         self._patience: anyio.CancelScope | None = None
         """Of leaving."""
 
@@ -57,12 +58,12 @@ class Bridge:
         if self._entered:
             raise LocalProtocolError("this bridge is entered already: bridge() makes another one")
         try:
-            for bus in (self.left, self.right):
-                self._entered.append((bus, await bus._enter()))
-            for passage in self._passages:
-                _check(passage)
-            for passage in self._passages:
-                await passage.open()
+            for end in self._ends:
+                self._entered.append((end, await end.enter()))
+            for side in self._sides:
+                _check(side)
+            for side in self._sides:
+                await side.open()
         except BaseException as error:
             await self._leave(error)
             raise
@@ -74,24 +75,24 @@ class Bridge:
         await self._leave(error)
 
     async def _leave(self, error: BaseException | None) -> None:
-        for passage in self._passages:
-            passage.close()
+        for side in self._sides:
+            side.close()
         with anyio.CancelScope(shield=True):
             if error is None:
                 await self._drain()
-            for passage in self._passages:
-                passage.stop()
+            for side in self._sides:
+                side.stop()
             while self._entered:
-                bus, runtime = self._entered.pop()
-                await bus._leave(runtime, error)
+                end, runtime = self._entered.pop()
+                await end.leave(runtime, error)
 
     async def _drain(self) -> None:
-        """Let come to its end what is under way, as a bus does that is left."""
+        """Wait for what is under way, as a bus does that is left."""
         with anyio.move_on_after(DRAIN) as self._patience:
             with anyio.move_on_after(DRAIN * STREAMS_SHARE):
                 await self._until_idle(lasting=True)
-            for passage in self._passages:
-                passage.end_streams()
+            for side in self._sides:
+                side.end_streams()
             await self._until_idle(lasting=False)
 
     def _hurry(self) -> None:
@@ -100,32 +101,30 @@ class Bridge:
             self._patience.cancel()
 
     async def _until_idle(self, *, lasting: bool) -> None:
-        for passage in self._passages:
-            if (runtime := passage.here._services.runtime) is not None:
-                await runtime.bell.until(partial(_idle, passage, lasting))
+        for side in self._sides:
+            if (runtime := side.here.services.runtime) is not None:
+                await runtime.bell.until(partial(_idle, side, lasting))
 
 
-def _idle(passage: Passage, lasting: bool) -> bool:
-    return not passage.busy(lasting=lasting)
+def _idle(side: RouteSide, lasting: bool) -> bool:
+    return not side.busy(lasting=lasting)
 
 
-def _check(passage: Passage) -> None:
+def _check(side: RouteSide) -> None:
     """
     Raises:
         Unsupported: One of the two buses has links, and none of them can carry what the route says.
     """
-    route = passage.route
-    for bus, subject, side in ((passage.here, route.source, "source"), (passage.there, route.target, "target")):
-        adapters = {link.adapter for link in bus._services.running.links} | {
-            listener._gate._adapter for listener in bus._listeners
-        }
+    route = side.route
+    for end, subject, which in ((side.here, route.source, "source"), (side.there, route.target, "target")):
+        adapters = [*end.adapters()]
         faults = [fault for adapter in adapters if (fault := _fault(adapter, subject, route))]
         if faults and len(faults) == len(adapters):
-            raise Unsupported(f"route {route.source!r} to {route.target!r}: its {side} side cannot carry that: {faults[0]}")
+            raise Unsupported(f"route {route.source!r} to {route.target!r}: its {which} side cannot carry that: {faults[0]}")
 
 
 def _fault(adapter: Any, subject: str | int, route: Route) -> str | None:
-    """What a protocol cannot carry."""
+    """Name the part of a route that a protocol cannot carry."""
     capabilities = adapter.session("client").capabilities
     if isinstance(subject, int) and not capabilities.numbers:
         return f"{adapter.name} has no numbers for subjects, as {subject:#x} is one"

@@ -5,104 +5,95 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from .._handlers.handler import plan
-from .._handlers.router import Listen
-from .._pubsub.subscription import HandlerInbox
+from .._handlers.router import SubscriberSpec
+from .._pubsub.handler_subscription import HandlerSubscription
 from ..errors import BusError
 from ..headers import VIA
 from ..message import Kind, Message
 from .translation import USUAL
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from .route_side import RouteSide
 
-    from .._core.runtime import Runtime
-    from .._core.services import Services
-    from .._core.via import Via
-    from .route_side import Passage
-
-__all__ = ["Publications"]
+__all__ = ["PublicationForwarder"]
 
 
-class Publications:
-    """What a passage has in place of an `on` handler."""
+class PublicationForwarder:
+    """The subscription of a route: queues publications, each with its way, and publishes them on the other bus.
 
-    def __init__(self, passage: Passage) -> None:
-        self._passage = passage
-        self._inbox: Crossing | None = None
+    Implements `_pubsub.ports.HandlerQueue`.
+    """
+
+    local = True
+    leads_on = True
+
+    def __init__(self, side: RouteSide) -> None:
+        self._side = side
+        self._spec = SubscriberSpec(plan(side.route.source, self._cross, publication=True), 1000, "block", 1)
+        self._queue: HandlerSubscription | None = None
+        self.pattern: str | int = side.route.source
+        self.queue: int = self._spec.queue
 
     async def open(self) -> None:
         """Take them from now on."""
-        here = self._passage.here
-        listen = Listen(plan(self._passage.route.source, self._cross, publication=True), 1000, "block", 1)
-        services = here._services
-        inbox = self._inbox = Crossing(services, services.running, listen, here._distribution.via_of)
-        here._inboxes.append(inbox)
-        distribution = here._distribution
-        distribution.bridges += 1
-        distribution.local.add(inbox.pattern, inbox)
-        distribution.want(inbox.pattern)
-        await distribution.announce(inbox.pattern)
+        services, pubsub = self._side.here.services, self._side.here.pubsub
+        self._queue = HandlerSubscription(services, services.running, self._spec)
+        pubsub.add_handler_queue(self)
+        await pubsub.announcer.announce(self.pattern)
 
     def close(self) -> None:
         """Take no more; those that wait still cross."""
-        here, inbox = self._passage.here, self._inbox
-        if inbox is not None and inbox in here._inboxes:
-            here._inboxes.remove(inbox)
-            distribution = here._distribution
-            distribution.bridges -= 1
-            distribution.local.remove(inbox.pattern, inbox)
-            distribution.unwant(inbox.pattern)
+        self._side.here.pubsub.remove_handler_queue(self)
+
+    def clear(self) -> None:
+        """Forget those that wait."""
+        queue, self._queue = self._queue, None
+        if queue is not None:
+            queue.clear()
+
+    def __len__(self) -> int:
+        return 0 if self._queue is None else len(self._queue)
 
     @property
     def busy(self) -> bool:
         """Whether some are on their way."""
-        inbox = self._inbox
-        return inbox is not None and inbox.busy and inbox._runtime is self._passage.here._services.runtime
+        return self._queue is not None and self._queue.busy
 
-    def stop(self) -> None:
-        """Forget those that wait."""
-        inbox, self._inbox = self._inbox, None
-        if inbox is not None:
-            inbox.clear()
+    @property
+    def full(self) -> bool:
+        """Whether a publisher of this process has to wait."""
+        return self._queue is not None and self._queue.full
 
-    async def _cross(self, message: Message) -> None:
-        passage = self._passage
-        here, there = passage.here, passage.there
-        mine, theirs = here._distribution, there._distribution
-        try:
-            target = passage.target(message.subject)
-            via = mine.via_of(message)
-            if theirs.journeys.is_own(via):
-                return  # it has been there: nothing is lost, also where it may go no further
-            if via.crossed >= here.limits.hops:
-                mine.stopped(message, via.crossed)
-                return
-            via = mine.journeys.leaving(via).over(1)
-            if not theirs.is_news(via, target):
-                return
-            on = Message(Kind.PUBLISH, target, headers=passage.headers(message, None))
-            await passage.converted(passage.route.request, message, on)
-            now = there._services.running.time()
-            if message.expires is not None:
-                on.expires, on.ttl = message.expires, message.expires - now
-            await theirs.publish_crossed(on, via, now + USUAL)
-        except BusError as error:  # of some peer or its wire; the others have got it
-            passage.lost(message, error)
-
-
-class Crossing(HandlerInbox):
-    """The queue of a passage's publications, each with where it has been."""
-
-    __slots__ = ("_via_of",)
-    leads_on = True
-
-    def __init__(self, services: Services, runtime: Runtime, listen: Listen, via_of: Callable[[Message], Via]) -> None:
-        super().__init__(services, runtime, listen)
-        self._via_of = via_of
+    async def room(self, deadline: float) -> bool:
+        """Wait until there is room. False when the deadline passed."""
+        return self._queue is None or await self._queue.room(deadline)
 
     def offer(self, message: Message) -> None:
-        via = self._via_of(message)
-        on = message.with_headers(message.headers)
-        on.shared[VIA] = str(via).encode()
-        on.peer = message.peer
-        super().offer(on)
+        """Take a publication, and note where it has been."""
+        if self._queue is not None:
+            on = message.with_headers(message.headers)
+            on.shared[VIA] = str(self._side.here.pubsub.deduplicator.via_of(message)).encode()
+            on.peer = message.peer
+            self._queue.offer(on)
+
+    async def _cross(self, message: Message) -> None:
+        side = self._side
+        here, there = side.here.pubsub, side.there.pubsub
+        try:
+            target = side.target(message.subject)
+            via = here.deduplicator.via_of(message)
+            if there.deduplicator.is_own(via):
+                return  # it has been there: nothing is lost, also where it may go no further
+            if via.hops >= side.here.services.limits.hops:
+                here.relay.stop(message, via.hops)
+                return
+            via = here.deduplicator.extend(via).add_hops(1)
+            if not there.deduplicator.is_news(via, target):
+                return
+            on = await side.converted(side.route.request, message, Kind.PUBLISH, target, side.headers(message, None))
+            now = side.there.services.running.time()
+            if message.expires is not None:
+                on.expires, on.ttl = message.expires, message.expires - now
+            await there.publisher.publish_bridged(on, via, now + USUAL)
+        except BusError as error:  # of some peer or its wire; the others have got it
+            side.lost(message, error)

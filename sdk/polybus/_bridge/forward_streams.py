@@ -17,44 +17,45 @@ from .translation import applied, first, translated
 
 if TYPE_CHECKING:
     from .._peer.peer import Peer
-    from .route_side import Passage
+    from .route_side import RouteSide
 
-__all__ = ["Conversations"]
+__all__ = ["StreamForwarder"]
 
 
-class Conversations:
-    """What a passage has in place of handlers of streams and channels: they open the other side's, one hop further on."""
+class StreamForwarder:
+    """The handler of the streams and channels of a route: opens those of the other bus, one hop further on."""
 
-    def __init__(self, passage: Passage) -> None:
-        self._passage = passage
+    def __init__(self, side: RouteSide) -> None:
+        self._side = side
 
     def call(self, peer: Peer, message: Message, deadline: float, channel: Channel[Any, Any]) -> ChannelCall:
-        """A stream or channel of a peer on its way to the other side."""
+        """Make the call of a stream or channel that goes to the other bus."""
         handler = self.handler(message.subject, message.attributes.get("mode", "stream"))
-        return PassingChannelCall(self._passage, peer, handler, message, deadline, channel)
+        return BridgedStreamCall(self._side, peer, handler, message, deadline, channel)
 
     def handler(self, subject: str | int, mode: str) -> Handler:
-        """What stands in place of a handler."""
+        """Make what stands in place of a handler."""
         return plan(subject, self._streamed if mode == "stream" else self._conversed)
 
     def _opening(self, message: Message, mode: str, body: Any) -> Opening[Any, Any]:
-        """
+        """Open the stream or channel of the other bus.
+
         Raises:
             RequestError: That is one hop too many.
         """
-        passage = self._passage
-        there, target = passage.there, passage.target(message.subject)
-        hops = passage.hop(message.subject, hops_of(message.peer, message))
-        further = None if there._handler(target) is not None else there._passage(target, mode)
+        side = self._side
+        there, target = side.there, side.target(message.subject)
+        hops = side.hop(message.subject, hops_of(message.peer, message))
+        further = None if there.handler(target) is not None else there.side(target, mode)
         if further is not None:
-            handler = further.conversations.handler(target, mode)
-            return Opening(lambda: _local(there._loopback.converse(handler, target, body, None, hops)), mode == "stream")
-        return Opening(lambda: there._open(target, body, mode, None, Any, None, hops), mode == "stream")
+            handler = further.streams.handler(target, mode)
+            return Opening(lambda: _local(there.loopback.converse(handler, target, body, None, hops)), mode == "stream")
+        return Opening(lambda: there.open(target, body, mode, None, Any, None, hops), mode == "stream")
 
     async def _streamed(self, message: Message) -> AsyncIterator[Any]:
-        route = self._passage.route
+        route = self._side.route
         try:
-            on = await self._passage.converted(route.request, message, Message(Kind.OPEN))
+            on = await self._side.converted(route.request, message, Kind.OPEN, message.subject)
             async with self._opening(message, "stream", on.body) as items:
                 async for item in items:
                     yield await applied(route.reply, item, message)
@@ -62,7 +63,7 @@ class Conversations:
             raise translated(error) from error
 
     async def _conversed(self, message: Message, near: Channel[Any, Any]) -> None:
-        reply = self._passage.route.reply
+        reply = self._side.route.reply
         try:
             async with self._opening(message, "channel", None) as far, anyio.create_task_group() as group:
                 group.start_soon(self._there, near, far, message)
@@ -76,7 +77,7 @@ class Conversations:
 
     async def _there(self, near: Channel[Any, Any], far: Channel[Any, Any], message: Message) -> None:
         async for item in near:
-            await far.send(await applied(self._passage.route.request, item, message))
+            await far.send(await applied(self._side.route.request, item, message))
         await far.send_eof()
 
 
@@ -84,18 +85,18 @@ async def _local(channel: Channel[Any, Any]) -> Channel[Any, Any]:
     return channel
 
 
-class PassingChannelCall(ChannelCall):
-    """A stream or channel while it leads to the other side."""
+class BridgedStreamCall(ChannelCall):
+    """The call of a stream or channel while it leads to the other bus."""
 
-    __slots__ = ("_passage",)
+    __slots__ = ("_side",)
 
     def __init__(
-        self, passage: Passage, peer: Peer, handler: Handler, message: Message, deadline: float, channel: Channel[Any, Any]
+        self, side: RouteSide, peer: Peer, handler: Handler, message: Message, deadline: float, channel: Channel[Any, Any]
     ) -> None:
-        super().__init__(passage.here._services, peer.inbound, peer, handler, message, deadline, channel)
-        self._passage = passage
-        passage.calls[self] = None
+        super().__init__(side.here.services, peer.inbound, peer, handler, message, deadline, channel)
+        self._side = side
+        side.calls[self] = None
 
     def discard(self) -> None:  # by `end`, and of one that still waits when its peer goes
-        self._passage.calls.pop(self, None)
+        self._side.calls.pop(self, None)
         super().discard()

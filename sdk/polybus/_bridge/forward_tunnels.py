@@ -16,28 +16,28 @@ from .translation import LEAVING, translated
 
 if TYPE_CHECKING:
     from .._peer.peer import Peer
-    from .route_side import Passage
+    from .route_side import RouteSide
 
-__all__ = ["Underpass"]
+__all__ = ["TunnelForwarder"]
 
 
-class Underpass:
-    """Tunnels that lead on: what a `tunnels.Entrance` is for those that end here."""
+class TunnelForwarder:
+    """The end of the tunnels of a route in this bus: opens their second halves on the other one."""
 
     style = "tunnel"
 
-    def __init__(self, passage: Passage) -> None:
-        self._passage = passage
+    def __init__(self, side: RouteSide) -> None:
+        self.side = side
         self._through: dict[FrameChannel, None] = {}
         """The near halves of those that lead through here."""
 
     def end(self) -> None:
-        """The bridge is left."""
+        """End all: the bridge is left."""
         for near in list(self._through):
             near.cut(Closed(1001, LEAVING))
 
     def call(self, peer: Peer, message: Message, deadline: float) -> TunnelCall:
-        """What opens one more."""
+        """Make the call that opens one more."""
         return TunnelCall(self, peer, message, deadline, Entrance.channel_for(peer, message, text=True))
 
     async def admit(self, peer: Peer, message: Message, near: FrameChannel) -> None:
@@ -49,10 +49,10 @@ class Underpass:
         far: FrameChannel | None = None
         try:
             bridges, name, hops = self._way(message.subject, hops_of(peer, message))
-            there = bridges[-1]._passage.there
-            beyond = there._route(name)
+            there = bridges[-1].side.there
+            beyond = there.choose_peer(name)
             far = FrameChannel(beyond, name, 0, limits_of(beyond, True, str(name)))
-            with anyio.fail_after(there.limits.connect_timeout):
+            with anyio.fail_after(there.services.limits.connect_timeout):
                 await beyond.streams.open_channel(far, message.body, "tunnel", None, WINDOW, hops)
                 await far.acceptance()
         except BaseException as error:
@@ -64,36 +64,36 @@ class Underpass:
         if near.failed is not None:
             far.cut(Closed(1006, str(near.failed)))
             return
-        if not all(bridge._passage.is_open for bridge in bridges):
+        if not all(bridge.side.is_open for bridge in bridges):
             far.cut(Closed(1001, LEAVING))
             raise Unavailable(LEAVING)
         near.accept()
         for bridge in bridges:
             bridge._through[near] = None
-        near.attach(Splice(far, lambda: [bridge._through.pop(near, None) for bridge in bridges]))
-        far.attach(Splice(near))
+        near.attach(FrameRelay(far, lambda: [bridge._through.pop(near, None) for bridge in bridges]))
+        far.attach(FrameRelay(near))
 
-    def _way(self, name: str | int, hops: int) -> tuple[list[Underpass], str | int, int]:
-        """All bridges of this process that a tunnel leads through, what it is called behind the last one, and its hops then.
+    def _way(self, name: str | int, hops: int) -> tuple[list[TunnelForwarder], str | int, int]:
+        """Find all bridges of this process that a tunnel leads through, its name behind the last one, and its hops then.
 
         Raises:
             RequestError: It ends in this process, or has too many hops.
         """
-        bridges: list[Underpass] = [self]
+        bridges: list[TunnelForwarder] = [self]
         while True:
-            passage = bridges[-1]._passage
-            name, hops = passage.target(name), passage.hop(name, hops)
-            onward = passage.there._entrance(name)
-            if not isinstance(onward, Underpass):
+            side = bridges[-1].side
+            name, hops = side.target(name), side.hop(name, hops)
+            onward = side.there.tunnel_end(name)
+            if not isinstance(onward, TunnelForwarder):
                 break
             bridges.append(onward)
         if onward is not None:
             raise RequestError(Code.UNIMPLEMENTED, f"the tunnel {name!r} ends in this process: serve it on this side too")
-        passage.hop(name, hops)  # the tunnel is one as well
+        side.hop(name, hops)  # the tunnel is one as well
         return bridges, name, hops
 
 
-class Splice:
+class FrameRelay:
     """Hands the frames of one half of a tunnel to the other; implements `plugins.Receiver`."""
 
     def __init__(self, other: FrameChannel, over: Callable[[], object] | None = None) -> None:

@@ -1,4 +1,4 @@
-"""What crosses a bridge, and under which name."""
+"""Routes of a bridge: subjects that cross, and their names on the other side."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _USES: Final = {
     "reply": {"request", "stream", "channel"},
     "headers": {"request", "publish"},
 }
-"""For which kinds a route may say what."""
+"""The kinds for which a route may have each argument."""
 _NAME: Final = re.compile(r"\{(\w*)\}")
 _BRACE: Final = re.compile(r"[{}]")
 
@@ -57,7 +57,7 @@ def _takes_two(function: Any) -> bool:
 
 @frozen
 class Route:
-    """What crosses a bridge, in one direction.
+    """Messages that cross a bridge, in one direction.
 
     Args:
         source: Subject or pattern, on `left`; with `reverse` on `right`.
@@ -106,7 +106,7 @@ class Route:
         check_headers(dict.fromkeys(self.headers, ""), 1 << 16)
 
     def rewritten(self, subject: str | int) -> str | int:
-        """The name on the other side of a subject that `source` matches."""
+        """Give the name on the other side of a subject that `source` matches."""
         if isinstance(self.target, int) or "{" not in self.target:
             return self.target
         have = _places(self.source)
@@ -120,7 +120,7 @@ def _separator(pattern: str | int) -> str:
 
 
 def _places(source: str | int) -> dict[str, slice]:
-    """The tokens that each name of a target stands for."""
+    """Find the tokens that each name of a target stands for."""
     if isinstance(source, int):
         return {}
     places: dict[str, slice] = {}

@@ -1,4 +1,4 @@
-"""One route in one direction: what is asked, told and opened on the one side, done on the other."""
+"""One route in one direction: from the bus where messages come in to the one where they go on."""
 
 from __future__ import annotations
 
@@ -7,68 +7,68 @@ from collections.abc import Callable
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Final
 
-from .._core.via import Via, too_far
+from .._core.via import ViaHeader, too_far
 from .._util.violation_counter import Offences
 from ..errors import BusError, Code, RequestError
 from ..headers import VIA
-from ..message import Message
+from ..message import MISSING, Kind, Message
 from ..subjects import matches
-from .forward_publications import Publications
-from .forward_requests import PassingCall, Requests
-from .forward_streams import Conversations, PassingChannelCall
-from .forward_tunnels import Underpass
+from .forward_publications import PublicationForwarder
+from .forward_requests import BridgedCall, RequestForwarder
+from .forward_streams import BridgedStreamCall, StreamForwarder
+from .forward_tunnels import TunnelForwarder
 from .route import Route
 from .translation import LEAVING, TRACE, applied, translated
 
 if TYPE_CHECKING:
-    from .._bus.bus import Bus
+    from .ports import BridgedBus
 
-__all__ = ["Passage"]
+__all__ = ["RouteSide"]
 
 _REMEMBERED: Final = 1024
 
 logger: logging.Logger = logging.getLogger("polybus")
 
 
-class Passage:
-    """One route in one direction, as the bus that it begins at sees it."""
+class RouteSide:
+    """One route, with the bus that it begins at and the one that it leads to."""
 
-    def __init__(self, route: Route, here: Bus, there: Bus) -> None:
+    def __init__(self, route: Route, here: BridgedBus, there: BridgedBus) -> None:
         self.route: Route = route
-        self.here: Bus = here
-        self.there: Bus = there
+        self.here: BridgedBus = here
+        self.there: BridgedBus = there
         self._known: dict[str | int, str | int] = {}
         self.is_open: bool = False
-        self.calls: dict[PassingCall | PassingChannelCall, None] = {}
+        self.calls: dict[BridgedCall | BridgedStreamCall, None] = {}
         """Requests, streams and channels that are under way."""
         self._losses = Offences()
-        self.requests: Requests = Requests(self)
-        self.publications: Publications = Publications(self)
-        self.conversations: Conversations = Conversations(self)
-        self.underpass: Underpass = Underpass(self)
+        self.requests: RequestForwarder = RequestForwarder(self)
+        self.publications: PublicationForwarder = PublicationForwarder(self)
+        self.streams: StreamForwarder = StreamForwarder(self)
+        self.tunnels: TunnelForwarder = TunnelForwarder(self)
 
-    # -- its life --------------------------------------------------------------------------------------------------------
+    # -- opening and closing ---------------------------------------------------------------------------------------------
 
     async def open(self) -> None:
         """Take what comes from now on."""
         self.is_open, self._losses = True, Offences()
-        self.here._open_passage(self)
+        self.here.add_side(self)
         if "publish" in self.route.kinds:
             await self.publications.open()
 
     def close(self) -> None:
         """Take nothing more."""
         self.is_open = False
-        self.here._close_passage(self)
+        self.here.remove_side(self)
         self.publications.close()
 
     def busy(self, *, lasting: bool) -> bool:
         """Whether anything is under way; with `lasting` also what need not come to an end by itself."""
-        return self.publications.busy or any(lasting or not isinstance(call, PassingChannelCall) for call in self.calls)
+        return self.publications.busy or any(lasting or not isinstance(call, BridgedStreamCall) for call in self.calls)
 
     def end_streams(self) -> None:
-        """Streams and channels have had their time."""
-        for call in [one for one in self.calls if isinstance(one, PassingChannelCall)]:
+        """End streams and channels, which have had their time."""
+        for call in [one for one in self.calls if isinstance(one, BridgedStreamCall)]:
             call.cut(Code.UNAVAILABLE, LEAVING)
 
     def stop(self) -> None:
@@ -77,17 +77,17 @@ class Passage:
         for call in list(self.calls):
             call.cut(Code.UNAVAILABLE, LEAVING)
         self.calls.clear()
-        self.underpass.end()
-        self.publications.stop()
+        self.tunnels.end()
+        self.publications.clear()
 
     # -- what is done to a message ---------------------------------------------------------------------------------------
 
     def fits(self, subject: str | int, kind: str) -> bool:
-        """Whether a message crosses here."""
+        """Tell whether a message crosses here."""
         return kind in self.route.kinds and matches(self.route.source, subject)
 
     def target(self, subject: str | int) -> str | int:
-        """Its name on the other side.
+        """Give its name on the other side.
 
         Raises:
             LocalProtocolError, ReservedSubject: That is no subject.
@@ -95,36 +95,40 @@ class Passage:
         found = self._known.get(subject)
         if found is None:
             found = self.route.rewritten(subject)
-            self.there._check_subject(found)
+            self.there.check_subject(found)
             if len(self._known) >= _REMEMBERED:
                 self._known.clear()
             self._known[subject] = found
         return found
 
-    def headers(self, message: Message, via: Via | None) -> dict[str, str] | None:
-        """What crosses of the headers."""
+    def headers(self, message: Message, via: ViaHeader | None) -> dict[str, str] | None:
+        """Choose the headers that cross."""
         kept = {} if via is None else {VIA: str(via)}
         named = {*self.route.headers, TRACE}
         kept.update((name, value) for name, value in (message.headers or {}).items() if name.lower() in named)
         return kept or None
 
-    async def converted(self, convert: Callable[..., Any] | None, message: Message, on: Message) -> Message:
-        """`on` with the body of a message, converted or as it is."""
-        if convert is None:
-            on.raw, on.format = message.raw, message.format
-            if message.raw is None and message.has_body:
-                on.decoded = message.body
-            return on
-        on.decoded = await applied(convert, message.body, message)
-        return on
+    async def converted(
+        self,
+        convert: Callable[..., Any] | None,
+        message: Message,
+        kind: Kind,
+        subject: str | int,
+        headers: dict[str, str] | None = None,
+    ) -> Message:
+        """Make the message that crosses, with the body of the given one, converted or as it is."""
+        if convert is not None:
+            return Message(kind, subject, headers=headers, body=await applied(convert, message.body, message))
+        value = message.body if message.raw is None and message.has_body else MISSING
+        return Message(kind, subject, None, message.raw, message.format, headers, body=value)
 
     def hop(self, subject: str | int, hops: int) -> int:
-        """One bridge more.
+        """Count one bridge more.
 
         Raises:
             RequestError: It is one too many.
         """
-        limit = self.here.limits.hops
+        limit = self.here.services.limits.hops
         if hops >= limit:
             raise RequestError(Code.FAILED_PRECONDITION, too_far(subject, hops, limit))
         return hops + 1
@@ -132,10 +136,12 @@ class Passage:
     # -- what does not cross ---------------------------------------------------------------------------------------------
 
     def lost(self, message: Message, error: BusError) -> None:
-        """What nobody waits for could not cross. The log says it once a minute: peers shall not fill it."""
+        """Count a message that could not cross, for which no caller waits. The log tells it once a minute: peers shall not
+        fill it.
+        """
         here, route = self.here, self.route
-        here._services.counters.dropped += 1
-        here._services.dead_letter(message.peer, message, translated(error).code, f"not bridged: {error}")
+        here.services.counters.dropped += 1
+        here.services.dead_letter(message.peer, message, translated(error).code, f"not bridged: {error}")
         if self._losses.add(monotonic()) == 1:
             logger.warning(
                 "polybus: %r could not cross the bridge (%r to %r): %s", message.subject, route.source, route.target, error

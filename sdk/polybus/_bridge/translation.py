@@ -1,10 +1,10 @@
-"""What an asker is told of the other side: bodies, and errors."""
+"""Translation of bodies and errors between the two sides of a bridge."""
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from ..errors import (
     BadReply,
@@ -23,20 +23,17 @@ from ..errors import (
 )
 from ..message import Message
 
-if TYPE_CHECKING:
-    pass
-
 __all__ = ["LEAVING", "TRACE", "USUAL", "applied", "first", "translated"]
 
 LEAVING: Final = "the bridge is leaving: try again later"
 TRACE: Final = "traceparent"
 USUAL: Final = 30.0
-"""Seconds for what says nothing of its deadline."""
+"""Seconds for messages without a deadline."""
 _MISUSE: Final = (EncodeError, LocalProtocolError, ReservedSubject, Unsupported)
 
 
 async def applied(convert: Callable[..., Any] | None, body: Any, message: Message) -> Any:
-    """What crosses of a body."""
+    """Convert a body, where the route says how."""
     if convert is None:
         return body
     found = convert(body, message)
@@ -44,7 +41,7 @@ async def applied(convert: Callable[..., Any] | None, body: Any, message: Messag
 
 
 def translated(error: BaseException) -> RequestError:
-    """What an asker is told of a failure on the other side of the bridge."""
+    """Make the error that the client is told of a failure on the other side of the bridge."""
     if isinstance(error, RequestError):
         return error.relay() if error.received else error
     if isinstance(error, DeadlineExceeded) and error.text:
@@ -63,7 +60,7 @@ def translated(error: BaseException) -> RequestError:
 
 
 def first(errors: BaseExceptionGroup[BaseException]) -> BaseException:
-    """What is told of a conversation that failed."""
+    """Choose the error that is told of a channel that failed."""
     error: BaseException = errors
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]

@@ -36,7 +36,7 @@ class BusGate:
 
     def __init__(self, bus: Bus, adapter: ProtocolAdapter, url: str, when_full: str) -> None:
         self._bus = bus
-        self._adapter = adapter
+        self.adapter: ProtocolAdapter = adapter
         self.url: str = url
         self._when_full = when_full
         self._knocking = 0
@@ -89,7 +89,7 @@ class BusGate:
             self._bus,
             self._bus._services,
             self._bus._services.running,
-            self._adapter,
+            self.adapter,
             self.url,
             opened=False,
             when_full=self._when_full,

@@ -12,12 +12,14 @@ from .._core.access import Authenticate, Authorize
 from .._core.executor import Middleware
 from .._core.services import Services
 from .._peer.peer import Peer
+from .._pubsub.pubsub import PubSub
 from .._tunnel.endpoint import Entrance
 from .._validation import check_callable, check_type, shown
 from ..events import BusEvent
 from ..limits import Limits
 from ..plugins.registry import make_recorder
 from ..stats import Stats
+from .ends import BridgeEnd, PubSubEnd
 from .lifecycle import Lifespan
 from .publishing import Publishing
 from .recording import Recording
@@ -69,12 +71,32 @@ class Bus(Publishing):
             debug=debug,
             open_peer=Peer,
         )
-        super().__init__(self, services, lifespan)
-        self._deliver = self._distribution.deliver
+        end = PubSubEnd(self._check_subject, self._check_gone, self._answered, lambda: self.leaving)
+        super().__init__(self, services, lifespan, PubSub(services, end))
+        self._deliver = self._pubsub.receiver.deliver
         self._checked: set[str | int] = set()
         self._entrances: list[Entrance] = []
-        self._passages: list[Any] = []
-        """Where bridges begin: `gateway.Passage`."""
+        self._route_sides: list[Any] = []
+        """Routes of bridges that begin here: `_bridge.route_side.RouteSide`."""
+
+    def _bridge_end(self) -> BridgeEnd:
+        return BridgeEnd(
+            self._services,
+            self._pubsub,
+            self._loopback,
+            self._enter,
+            self._leave,
+            self._adapters,
+            self._add_side,
+            self._remove_side,
+            self._side,
+            self._check_subject,
+            self._handler,
+            self._entrance,
+            self._route,
+            self._tell,
+            self._open,
+        )
 
     # -- recording ------------------------------------------------------------------------------------------------------
 
@@ -146,7 +168,7 @@ class Bus(Publishing):
             running=(runtime.running if runtime is not None else 0) + self._loopback.running,
             waiting=sum(peer.waiting for peer in peers),
             queued=sum(len(link.outbox) for link in links if link.outbox is not None),
-            unread=sum(map(len, self._inboxes)) + sum(map(len, self._subscriptions)),
+            unread=self._pubsub.unread,
             sent=counters.sent,
             received=counters.received,
             dropped=counters.dropped,

@@ -131,7 +131,7 @@ class Connecting:
             link.recorder = self._recorder
             if within(runtime):
                 bus._own_links.add(link)
-            await bus._distribution.introduced()
+            await bus._pubsub.announcer.prepare_link()
             await self._first(link)
             await bus._announced(link)
             if (why := link.ends) is not None:  # refused while it was asked who it is

@@ -40,7 +40,7 @@ async def drain(bus: Bus, runtime: Runtime, timeout: float) -> None:
             await guest.drain(timeout)
         for entrance in bus._entrances:  # and where others run the bus inside
             await entrance.drain(LEAVING)
-        await until(lambda: not any(inbox.busy for inbox in bus._inboxes))
+        await until(lambda: not bus._pubsub.busy)
         await until(lambda: not any(link.outbox and link.stands for link in runtime.links))
     await close_links(bus, runtime, LEAVING)
 

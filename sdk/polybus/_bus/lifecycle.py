@@ -15,10 +15,8 @@ import anyio
 from .._core.lifespan import Lifespan, LifespanTask, within
 from .._core.runtime import Runtime, inside
 from .._core.services import Services
-from .._handlers.router import Listen, Router
+from .._handlers.router import Router
 from .._link.link import Link
-from .._pubsub.receiver import Distribution
-from .._pubsub.subscription import HandlerInbox, Subscription
 from .._rpc.loopback import Loopback
 from .._validation import seconds
 from ..limits import Limits
@@ -27,6 +25,7 @@ from . import drain as draining
 
 if TYPE_CHECKING:
     from .._handlers.handler import Handler
+    from .._pubsub.pubsub import PubSub
     from .acceptor import Listener
     from .bus import Bus
 
@@ -53,7 +52,7 @@ class Phase(enum.Enum):
 class Life(Router):
     """What a `Bus` is made of while it runs, and how that begins and ends."""
 
-    def __init__(self, bus: Bus, services: Services, lifespan: Lifespan | None) -> None:
+    def __init__(self, bus: Bus, services: Services, lifespan: Lifespan | None, pubsub: PubSub) -> None:
         super().__init__()
         self.limits: Limits = services.limits
         self.ready: bool = False
@@ -79,9 +78,7 @@ class Life(Router):
         """Seconds for the end of the lifespan: those of the last drain."""
         self._closed_event: anyio.Event | None = None
         self._loopback = Loopback(services)
-        self._distribution = Distribution(bus, services)
-        self._inboxes: list[HandlerInbox] = []
-        self._subscriptions: dict[Subscription, None] = {}
+        self._pubsub = pubsub
         self._listeners: dict[Listener, None] = {}
         self._opened: list[Link] = []
         self._guests: dict[Bus, Runtime | None] = {}
@@ -129,9 +126,9 @@ class Life(Router):
             try:
                 await runtime.open()
                 self._services.executor.start(runtime)
-                self._distribution.begin(runtime.ends)
-                for listen in self._listens:
-                    self._start_listen(listen)
+                self._pubsub.start(runtime.ends)
+                for spec in self._subscribers:
+                    self._pubsub.subscribe_handler(spec)
                 if self._lifespan is not None:
                     task = self._lifespan_task = LifespanTask(self._bus, runtime, self._lifespan, self.aclose)
                     self.state = await task.start()
@@ -148,13 +145,6 @@ class Life(Router):
         if before is not None:  # it was closed meanwhile
             await guest._leave(before, None)
         self._guests[guest] = await guest._enter()
-
-    def _start_listen(self, listen: Listen) -> HandlerInbox:
-        inbox = HandlerInbox(self._services, self._services.running, listen)
-        self._inboxes.append(inbox)
-        self._distribution.local.add(inbox.pattern, inbox)
-        self._distribution.want(inbox.pattern)
-        return inbox
 
     # -- leaving ---------------------------------------------------------------------------------------------------------
 
@@ -324,21 +314,15 @@ class Life(Router):
                 await guest._leave(entered, None)
             for link in list(runtime.links):
                 link.abort(Closed(1001, "the bus was closed"))
-            for subscription in list(self._subscriptions):
-                subscription.fail(None)
+            self._pubsub.fail_subscriptions(None)
             await runtime.close()
             self._end()
 
     def _end(self) -> None:
-        for inbox in self._inboxes:
-            inbox.clear()
-            self._distribution.local.remove(inbox.pattern, inbox)
-            self._distribution.unwant(inbox.pattern)
-        self._inboxes.clear()
+        self._pubsub.stop()
         self._listeners.clear()
         self._opened.clear()
         self._own_links.clear()
-        self._distribution.upstream = ()
         self._services.events.close()
         self._services.runtime = self._changing = None
         self._entered = 0
@@ -377,7 +361,7 @@ class Life(Router):
     def _add_handler(self, handler: Handler) -> None:
         super()._add_handler(handler)
         if self._services.runtime is not None:
-            self._distribution.handled(handler.subject)
+            self._pubsub.announcer.add_handler(handler.subject)
 
 
 def _raise_failure(runtime: Runtime) -> None:

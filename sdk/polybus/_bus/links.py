@@ -117,28 +117,28 @@ class Links(Life):
         return [peer for peer in self.peers if peer.identity_key == key and not peer.gone]
 
     def _link_up(self, link: Link) -> None:
+        recipients = self._pubsub.recipients
         if link.opened:
             if link not in self._opened:
                 self._opened.append(link)
             if link.peer is not None:
-                self._distribution.upstream = tuple(dict.fromkeys((*self._distribution.upstream, link.peer)))
-        self._distribution.restore(link, alone=not self._listeners and len(link.runtime.links) < 2)
+                recipients.upstream = tuple(dict.fromkeys((*recipients.upstream, link.peer)))
+        self._pubsub.announcer.restore(link, alone=not self._listeners and len(link.runtime.links) < 2)
 
     def _peer_up(self, peer: Peer) -> None:
         """One of many peers on a link is there."""
-        self._distribution.met(peer)
+        self._pubsub.announcer.restore_peer(peer)
 
     def _link_gone(self, link: Link, why: Closed) -> None:
+        recipients = self._pubsub.recipients
         if link in self._opened:
             self._opened.remove(link)
-            self._distribution.upstream = tuple(p for p in self._distribution.upstream if p.link is not link)
+            recipients.upstream = tuple(peer for peer in recipients.upstream if peer.link is not link)
             if not self._opened and not self._listeners and why.code != 1000:
                 gone = link.runtime.gone = link.disconnected(sent=False)
-                for subscription in list(self._subscriptions):
-                    if subscription.peer is None:  # the others have heard of the end of theirs
-                        subscription.fail(another(gone))
+                self._pubsub.fail_subscriptions(gone)
             if link.peer is not None:
-                self._distribution.ends.forget(link.peer)
+                recipients.ends.forget(link.peer)
         for listener in self._listeners:
             listener._gate.gone(link)
         self._own_links.discard(link)
@@ -155,13 +155,13 @@ class Links(Life):
     async def _announced(self, link: Link) -> None:
         """Wait until a new link knows who this bus is and what it has subscribed to, as far as it is told."""
         peer = link.peer
-        if peer is not None and peer in self._distribution.ends.held_out:  # it may be who has dialled this bus
+        if peer is not None and peer in self._pubsub.recipients.ends.held_out:  # it may be who has dialled this bus
             try:
                 await peer.extended()
             except BusError:
                 return
-        if self._distribution._interest and peer is not None:
-            await self._distribution.restored(peer)
+        if self._pubsub.announcer.has_patterns and peer is not None:
+            await self._pubsub.announcer.restored(peer)
             if peer.speaks_extensions is False or peer.silent:
                 return
             try:
@@ -185,6 +185,6 @@ class Links(Life):
         Args:
             gone: Why it does not come back, where it does not.
         """
-        self._distribution.not_bare(peer)
+        self._pubsub.recipients.remove(peer)
         if gone is not None:
-            self._distribution.departed(peer, gone)
+            self._pubsub.peer_gone(peer, gone)

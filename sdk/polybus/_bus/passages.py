@@ -25,7 +25,7 @@ class Passages(Routing):
     """The part of a `Bus` through which others are reached."""
 
     _entrances: list[Entrance]
-    _passages: list[Any]
+    _route_sides: list[Any]
 
     def tunnel(self, name: str, *, params: Mapping[str, str] | None = None) -> TunnelConnector:
         """A connection that runs inside a link of this bus: ``connect(bus.tunnel("plant.7"), protocol="csb")``.
@@ -92,27 +92,33 @@ class Passages(Routing):
         self._entrances.append(Entrance(self._bus, pattern, inner, find_protocol(protocol, {}), when_full))
 
     def _entrance(self, name: str | int) -> Any:
-        """Who serves a tunnel, in place of a handler."""
+        """Find the end of a tunnel, in place of a handler."""
         found = next((entrance for entrance in self._entrances if entrance.fits(name)), None)
-        if found is None and (passage := self._passage(name, "tunnel")) is not None:
-            return passage.underpass
+        if found is None and (side := self._side(name, "tunnel")) is not None:
+            return side.tunnels
         return found
 
-    def _passage(self, subject: str | int, kind: str) -> Any:
-        """Where a bridge takes such messages, if one does."""
-        return next((passage for passage in self._passages if passage.fits(subject, kind)), None)
+    def _side(self, subject: str | int, kind: str) -> Any:
+        """Find the route of a bridge that takes such messages."""
+        return next((side for side in self._route_sides if side.fits(subject, kind)), None)
 
-    def _open_passage(self, passage: Any) -> None:
-        self._passages.append(passage)
-        source = passage.route.source
-        if "request" in passage.route.kinds and not is_pattern(source):
-            self._distribution.handled(source)
+    def _add_side(self, side: Any) -> None:
+        self._route_sides.append(side)
+        source = side.route.source
+        if "request" in side.route.kinds and not is_pattern(source):
+            self._pubsub.announcer.add_handler(source)
 
-    def _close_passage(self, passage: Any) -> None:
-        if passage in self._passages:
-            self._passages.remove(passage)
+    def _remove_side(self, side: Any) -> None:
+        if side in self._route_sides:
+            self._route_sides.remove(side)
+
+    def _adapters(self) -> set[ProtocolAdapter]:
+        """List the protocols of its links and listeners."""
+        return {link.adapter for link in self._services.running.links} | {
+            listener._gate.adapter for listener in self._listeners
+        }
 
     def _answered(self) -> list[str | int]:
-        """The subjects that are answered here, by handlers or over bridges."""
-        crossing = [passage.route.source for passage in self._passages if "request" in passage.route.kinds]
+        """List the subjects that are answered here, by handlers or over bridges."""
+        crossing = [side.route.source for side in self._route_sides if "request" in side.route.kinds]
         return [*self._handlers, *(source for source in crossing if not is_pattern(source))]

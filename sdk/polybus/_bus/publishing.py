@@ -6,9 +6,9 @@ from collections.abc import Iterable, Mapping
 from threading import get_ident
 from typing import Any, TypeVar, overload
 
-from .._handlers.router import Listen, WhenFull, check_queue
+from .._handlers.router import SubscriberSpec, WhenFull, check_queue
 from .._peer.peer import Peer
-from .._pubsub.publisher import BREATH, Route, own_format
+from .._pubsub.publisher import YIELD_AFTER, PublicationRoute, Targets, own_format
 from .._pubsub.subscription import Subscription
 from .._rpc.loopback import encode_local
 from .._util.event_loop import elsewhere
@@ -59,28 +59,25 @@ class Publishing(Asking):
         name = subject.name if isinstance(subject, Subject) else subject
         if timeout != TIMEOUT:
             timeout = seconds(timeout)
-        distribution = self._distribution
-        distribution.unbroken += 1
-        if distribution.unbroken >= BREATH:
-            await distribution.breathe()
+        publisher = self._pubsub.publisher
+        publisher.since_yield += 1
+        if publisher.since_yield >= YIELD_AFTER:
+            await publisher.yield_to_loop()
         try:
-            route = distribution.routes.get(name) or distribution.route(name)
+            route = publisher.routes.get(name) or publisher.route(name)
         except TypeError:  # not hashable: `route` says what it should be
-            route = distribution.route(name)
-        sole = route.sole
-        if to is None and headers is None and body is not None and sole is not None and (link := sole.link).flowing:
+            route = publisher.route(name)
+        peer = route.only_peer
+        if to is None and headers is None and body is not None and peer is not None and (link := peer.link).flowing:
             if get_ident() != link.runtime.thread:
                 raise elsewhere()
-            distribution.publish_alone(route, link, body)
+            publisher.publish_to_only_peer(route, link, body)
             return
         self._services.running.check_thread()
         peers, gone = (route.peers, None) if to is None else self._recipients(to)
         deadline = self._services.running.time() + timeout
         message = self._publication(route, name, body, headers, None if to is None else peers)
-        if to is None and route.two_ways:
-            await distribution.publish_two_ways(message, route, deadline)
-        else:
-            await distribution.publish(message, peers, route.inboxes if to is None else (), deadline)
+        await publisher.publish(message, route if to is None else Targets(peers), deadline)
         if gone is not None:
             raise has_gone(gone)
 
@@ -105,22 +102,24 @@ class Publishing(Asking):
         peers, gone = (route.peers, None) if to is None else self._recipients(to)
         deadline = self._services.running.time() + seconds(timeout)
         message = self._publication(route, name, body, headers, None if to is None else peers)
-        if to is None and route.two_ways:
-            self._distribution.publish_two_ways_nowait(message, route, deadline)
-        else:
-            self._distribution.publish_nowait(message, peers, route.inboxes if to is None else (), deadline)
+        self._pubsub.publisher.publish_nowait(message, route if to is None else Targets(peers), deadline)
         if gone is not None:
             raise has_gone(gone)
 
     def _publication(
-        self, route: Route, name: str | int, body: Any, headers: Mapping[str, str] | None, peers: tuple[Peer, ...] | None
+        self,
+        route: PublicationRoute,
+        name: str | int,
+        body: Any,
+        headers: Mapping[str, str] | None,
+        peers: tuple[Peer, ...] | None,
     ) -> Message:
         checked = None if headers is None else self._headers(headers)
         if body is None:
             return Message(Kind.PUBLISH, name, headers=checked)
         choose = route.choose if peers is None else own_format(peers)
         body_format = JSON if choose is None else choose(body, name)
-        if body_format is JSON and route.sole is None:
+        if body_format is JSON and route.only_peer is None:
             raw, body_format = encode_local(body)
         else:
             raw = body_format.encode(body)
@@ -187,7 +186,7 @@ class Publishing(Asking):
         check_queue(queue, when_full)
         if (why := unreadable(returns)) is not None:
             raise TypeError(f"returns={shown(returns)}: a type, for example returns=dict; {why}")
-        return Subscription(self._bus, self._services, name, returns, queue, when_full, local, peer)
+        return Subscription(self._pubsub, self._services, name, returns, queue, when_full, local, peer)
 
     def relay(self, pattern: str | int) -> None:
         """Pass matching publications of peers on to the other peers that subscribed. Off by default: sessions are isolated.
@@ -196,32 +195,10 @@ class Publishing(Asking):
             LocalProtocolError, ReservedSubject: The pattern is not valid.
         """
         check_pattern(pattern, self.limits.subject)
-        self._distribution.relay(pattern)
+        self._pubsub.add_relay(pattern)
+
+    def _add_subscriber(self, spec: SubscriberSpec) -> None:
+        super()._add_subscriber(spec)
         if self._services.runtime is not None:
-            self._services.runtime.spawn(self._distribution.announce_later, pattern)
-
-    async def _subscribe(self, subscription: Subscription) -> None:
-        self._services.running.check_here()
-        self._check_gone()
-        self._subscriptions[subscription] = None
-        if subscription.peer is not None:
-            await self._distribution.ask(subscription.peer, subscription)
-            return
-        self._distribution.local.add(subscription.pattern, subscription)
-        self._distribution.want(subscription.pattern)
-        await self._distribution.announce(subscription.pattern)
-
-    def _unsubscribe(self, subscription: Subscription) -> None:
-        if subscription in self._subscriptions:
-            del self._subscriptions[subscription]
-            if subscription.peer is not None:
-                self._distribution.unask(subscription.peer, subscription)
-                return
-            self._distribution.local.remove(subscription.pattern, subscription)
-            self._distribution.unwant(subscription.pattern)
-
-    def _add_listen(self, listen: Listen) -> None:
-        super()._add_listen(listen)
-        if self._services.runtime is not None:
-            inbox = self._start_listen(listen)
-            self._services.runtime.spawn(self._distribution.announce_later, inbox.pattern)
+            queue = self._pubsub.subscribe_handler(spec)
+            self._pubsub.announcer.announce_later(queue.pattern)

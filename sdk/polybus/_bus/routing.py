@@ -14,7 +14,7 @@ from .links import Links
 
 if TYPE_CHECKING:
     from .._handlers.handler import Handler
-    from .._pubsub.publisher import Route
+    from .._pubsub.publisher import PublicationRoute
     from ..message import Message
 
 __all__ = ["Routing", "has_gone"]
@@ -46,12 +46,12 @@ class Routing(Links):
         only = links[0].peer
         return only
 
-    def _route_of(self, name: str | int) -> Route:
+    def _route_of(self, name: str | int) -> PublicationRoute:
         try:
-            route = self._distribution.routes.get(name)
+            route = self._pubsub.publisher.routes.get(name)
         except TypeError:  # not hashable: `route` says what it should be
             route = None
-        return route if route is not None else self._distribution.route(name)
+        return route if route is not None else self._pubsub.publisher.route(name)
 
     def _check_peer(self, to: Any) -> None:
         """

@@ -1,16 +1,16 @@
-"""The way of a message from bus to bus: each bus takes each publication once, in order, and no way is endless.
+"""Loop prevention: each bus takes each publication once, in order, and no way over buses is endless.
 
-The header ``polybus-via: <id>.<crossed>.<origin>.<number>,<bus>,<bus>`` tells it:
+The header ``polybus-via: <id>.<hops>.<origin>.<number>,<bus>,<bus>`` tells the way of a message:
 
 * ``id``: random text, the same on all ways of one publication; ``-`` of a request, which has one way.
-* ``crossed``: bridges and tunnels on the way; `Limits.hops` is the most.
+* ``hops``: bridges and tunnels on the way; `Limits.hops` is the most.
 * ``origin``, ``number``: a stream of publications and the place in it. The first bus that sends one on several ways numbers
   what it sends, so that a copy that comes after a later publication of its stream is known to be late.
 * The buses that it has left since, of which the last `_BUSES` are kept. A bus drops what names itself.
 
-Handlers never see the header. Bad text harms only what carries it: it has crossed nothing, and is nobody's copy.
+Handlers never see the header. Bad text harms only what carries it: it has no hops, and is no copy of anything.
 
-Whoever gets a publication knows its header, and may say it elsewhere before the publication is there, or a higher number. So
+A bus that gets a publication knows its header, and may say it elsewhere before the publication is there, or a higher number. So
 both count under the subject alone: only who may publish to that very subject can take the place of what is published to it.
 Numbers count, moreover, among peers of one identity alone: see `vouched`.
 """
@@ -19,17 +19,18 @@ from __future__ import annotations
 
 import hashlib
 import secrets
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 from zlib import crc32
 
 from ..headers import VIA
 from ..message import Message
+from ..stats import Counters
 from ..subjects import canonical
 
 if TYPE_CHECKING:
     from .._peer.peer import Peer
 
-__all__ = ["Journeys", "Via", "depth_of", "hide", "too_far", "via_of", "vouched"]
+__all__ = ["Deduplicator", "ViaHeader", "depth_of", "too_far", "vouched"]
 
 _REMEMBERED: Final = 8192
 """Ids, and streams, of one generation; two are kept."""
@@ -40,76 +41,84 @@ _NUMBER: Final = 18
 """Digits."""
 
 
-class Via(NamedTuple):
-    """Where a message has been."""
+class ViaHeader(NamedTuple):
+    """The buses, bridges and tunnels that a message has passed."""
 
     id: str = "-"
-    crossed: int = 0
+    hops: int = 0
     origin: str = ""
     number: int = 0
     buses: tuple[str, ...] = ()
 
     def __str__(self) -> str:
-        return ",".join((f"{self.id}.{self.crossed}.{self.origin}.{self.number}", *self.buses))
-
-    def left(self, bus: str) -> Via:
-        """After one bus more."""
-        return self._replace(buses=(*self.buses[1 - _BUSES :], bus))
-
-    def of(self, origin: str) -> Via:
-        """The same in a stream of another name; without one in none."""
-        return self._replace(origin=origin)
-
-    def over(self, more: int) -> Via:
-        """After so many bridges and tunnels more."""
-        return self._replace(crossed=self.crossed + more) if more else self
+        return ",".join((f"{self.id}.{self.hops}.{self.origin}.{self.number}", *self.buses))
 
     @classmethod
-    def read(cls, text: str) -> Via:
+    def start(cls, origin: str = "", number: int = 0) -> ViaHeader:
+        """Begin the way of a publication, at a place in a stream or in none.
+
+        Nobody guesses its id, and takes the place of what is to come.
+        """
+        return cls(secrets.token_hex(8), 0, origin, number)
+
+    @classmethod
+    def read(cls, text: str) -> ViaHeader:
         """Read a header; a peer may have written anything."""
         head, *buses = text.split(",")
         id, _, rest = head.partition(".")
-        crossed, _, rest = rest.partition(".")
+        hops, _, rest = rest.partition(".")
         origin, _, number = rest.rpartition(".")
         counted = _count(number) if origin else 0
         return cls(
             id[:_LONGEST] or "-",
-            _count(crossed),
+            _count(hops),
             origin[:_LONGEST] if counted else "",
             counted,
             tuple(bus[:_LONGEST] for bus in buses[-_BUSES:]),
         )
+
+    @classmethod
+    def of(cls, message: Message) -> ViaHeader:
+        """Read the header of a message that came over a wire."""
+        return cls.read((message.headers or {}).get(VIA, "-"))
+
+    @staticmethod
+    def strip(message: Message) -> None:
+        """Take the header off a message that has come to its goal: handlers may pass on the headers that they see."""
+        message.headers = {name: value for name, value in (message.headers or {}).items() if name != VIA} or None
+
+    def extend(self, bus: str) -> ViaHeader:
+        """Add one bus that it leaves."""
+        return self._replace(buses=(*self.buses[1 - _BUSES :], bus))
+
+    def in_stream(self, origin: str) -> ViaHeader:
+        """Rename its stream; with empty text it is in none."""
+        return self._replace(origin=origin)
+
+    def add_hops(self, more: int) -> ViaHeader:
+        """Count so many bridges and tunnels more."""
+        return self._replace(hops=self.hops + more) if more else self
 
 
 def _count(text: str) -> int:
     return int(text) if len(text) <= _NUMBER and text.isascii() and text.isdigit() else 0
 
 
-def via_of(message: Message) -> Via:
-    """Where a message that came over a wire says that it has been."""
-    return Via.read((message.headers or {}).get(VIA, "-"))
-
-
-def hide(message: Message) -> None:
-    """Take the header off a message that has come to its goal: handlers do not see it, and may pass on those that they see."""
-    message.headers = {name: value for name, value in (message.headers or {}).items() if name != VIA} or None
-
-
 def depth_of(peer: Peer | None) -> int:
-    """Tunnels that the link of a peer leads through."""
+    """Count the tunnels that the link of a peer leads through."""
     transport = None if peer is None else peer.link.transport
     return 0 if transport is None else transport.hops
 
 
-def too_far(subject: str | int, crossed: int, limit: int) -> str:
-    """Why a message goes no further."""
-    return f"{subject!r} has come through {crossed} bridges and tunnels: the limit is {limit} (Limits.hops)"
+def too_far(subject: str | int, hops: int, limit: int) -> str:
+    """Explain why a message goes no further."""
+    return f"{subject!r} has come through {hops} bridges and tunnels: the limit is {limit} (Limits.hops)"
 
 
 def vouched(origin: str, peer: Peer | None) -> str:
-    """The name here of a stream that a peer speaks for.
+    """Name a stream that a peer speaks for.
 
-    What strangers say of the streams of others shall not count against those. So a stream has another name from each identity
+    What one peer says of the streams of others shall not count against those. So a stream has another name from each identity
     that `authenticate` of this bus gave, the same wherever it has come in so. Without `authenticate`, and over links that this
     bus opened, names stay.
     """
@@ -136,13 +145,14 @@ def _voice(peer: Peer) -> str | None:
     return _short(str(identity) if isinstance(identity, (str, int)) else peer.id)
 
 
-class Journeys:
-    """What one bus knows of publications that went through other buses."""
+class Deduplicator:
+    """The publications that one bus knows to have passed other buses, or sends over several."""
 
-    __slots__ = ("_before", "_bus", "_last", "_lately", "_number", "_recent")
+    __slots__ = ("_before", "_bus", "_counters", "_last", "_lately", "_number", "_recent")
 
-    def __init__(self, bus: str) -> None:
+    def __init__(self, bus: str, counters: Counters) -> None:
         self._bus = bus
+        self._counters = counters
         self._number = 0
         self._recent: set[tuple[str, int]] = set()
         self._before: set[tuple[str, int]] = set()
@@ -151,24 +161,45 @@ class Journeys:
         self._last: dict[tuple[str, int], int] = {}
         """The same, of which nothing has come for longer."""
 
-    def first(self, subject: str | int, sort: Any = None) -> Via:
-        """The way of a publication that has been nowhere yet, and leaves after all that had theirs before.
+    # -- what leaves -----------------------------------------------------------------------------------------------------
 
-        Args:
-            subject: Its name here. Bridges give several the same one, so those are streams of their own.
-            sort: What may let one publication overtake another on a wire: those are streams of their own, too.
+    def via_of(self, message: Message) -> ViaHeader:
+        """Give a publication its header: one for all the ways on which it is about to leave.
+
+        One that has been nowhere yet leaves after all that had theirs before. Its stream is that of its subject here, since
+        bridges give several subjects one name, and of what may let one publication overtake another on a wire.
         """
+        known = message.shared.get(VIA)
+        if known is not None:
+            return ViaHeader.read(known.decode())
+        sort = message.attributes.get("priority")
+        if message.peer is not None:
+            sort = f"{sort} relayed"  # what this bus itself publishes may wait for room meanwhile
         self._number += 1
-        stream = crc32(f"{subject} {sort}".encode("utf-8", "surrogatepass"))
-        # Nobody guesses the id, and takes the place of what is to come.
-        return Via(secrets.token_hex(8), 0, f"{self._bus}-{stream:x}", self._number)
+        stream = crc32(f"{message.subject} {sort}".encode("utf-8", "surrogatepass"))
+        via = ViaHeader.start(f"{self._bus}-{stream:x}", self._number).add_hops(depth_of(message.peer))
+        message.shared[VIA] = str(via).encode()
+        return via
 
-    def leaving(self, via: Via) -> Via:
-        """The way of what leaves this bus."""
-        return via.left(self._bus)
+    def extend(self, via: ViaHeader) -> ViaHeader:
+        """Add this bus to the way of what leaves it."""
+        return via.extend(self._bus)
 
-    def arrived(self, via: Via, subject: str | int) -> bool | None:
-        """Whether a publication comes for the first time; None for one that comes too late to be in order."""
+    def onward(self, message: Message, via: ViaHeader | None = None) -> Message:
+        """Make the copy of a publication that goes to other buses, with its header."""
+        return message.with_headers({**(message.headers or {}), VIA: str(self.extend(via or self.via_of(message)))})
+
+    # -- what arrives ----------------------------------------------------------------------------------------------------
+
+    def is_news(self, via: ViaHeader, subject: str | int) -> bool:
+        """Tell whether a publication comes for the first time, and in order; one that is late is counted as dropped."""
+        news = self.arrived(via, subject)
+        if news is None:
+            self._counters.dropped += 1
+        return bool(news)
+
+    def arrived(self, via: ViaHeader, subject: str | int) -> bool | None:
+        """Tell whether a publication comes for the first time; None for one that comes too late to be in order."""
         if self.is_own(via):
             return False
         # Python's hash of text has a key of this process: nobody outside finds a subject with the hash of another.
@@ -177,8 +208,8 @@ class Journeys:
             return False
         return self._is_next((via.origin, name), via.number) if via.origin else True
 
-    def is_own(self, via: Via) -> bool:
-        """Whether a publication has left this very bus before."""
+    def is_own(self, via: ViaHeader) -> bool:
+        """Tell whether a publication has left this very bus before."""
         return self._bus in via.buses
 
     def _is_new(self, known: tuple[str, int]) -> bool:

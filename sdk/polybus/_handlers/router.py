@@ -11,7 +11,7 @@ from .._validation import check_count, check_type
 from ..subjects import Subject, canonical, check_pattern, check_subject
 from .handler import Handler, plan
 
-__all__ = ["Listen", "Router", "WhenFull"]
+__all__ = ["Router", "SubscriberSpec", "WhenFull"]
 
 F = TypeVar("F", bound=Callable[..., Any])
 WhenFull: TypeAlias = Literal["block", "drop_oldest", "drop_newest", "latest"]
@@ -26,7 +26,7 @@ POLICIES = ("block", "drop_oldest", "drop_newest", "latest")
 
 
 @frozen
-class Listen:
+class SubscriberSpec:
     """A registered `on` handler."""
 
     handler: Handler
@@ -42,7 +42,7 @@ class Router:
         self._handlers: dict[str | int, Handler] = {}
         self._by_uri: dict[str, Handler] = {}
         """Those of URIs, which have several spellings."""
-        self._listens: list[Listen] = []
+        self._subscribers: list[SubscriberSpec] = []
 
     def handle(self, subject: str | int | Subject[Any, Any], *, inline: bool = False) -> Callable[[F], F]:
         """Register a function that answers requests to a subject.
@@ -98,7 +98,9 @@ class Router:
         check_count(concurrency, "concurrency")
 
         def register(function: F) -> F:
-            self._add_listen(Listen(plan(name, function, inline=inline, publication=True), queue, when_full, concurrency))
+            self._add_subscriber(
+                SubscriberSpec(plan(name, function, inline=inline, publication=True), queue, when_full, concurrency)
+            )
             return function
 
         return register
@@ -114,9 +116,9 @@ class Router:
         check_type(prefix, str, "prefix", "prefix='user.'")
         for handler in router._handlers.values():
             self._add_handler(_moved(handler, prefix))
-        for listen in router._listens:
-            moved = _moved(listen.handler, prefix, publication=True)
-            self._add_listen(Listen(moved, listen.queue, listen.when_full, listen.concurrency))
+        for spec in router._subscribers:
+            moved = _moved(spec.handler, prefix, publication=True)
+            self._add_subscriber(SubscriberSpec(moved, spec.queue, spec.when_full, spec.concurrency))
 
     def _add_handler(self, handler: Handler) -> None:
         uri = canonical(handler.subject) if isinstance(handler.subject, str) and "/" in handler.subject else None
@@ -130,8 +132,8 @@ class Router:
         if uri is not None:
             self._by_uri[uri] = handler
 
-    def _add_listen(self, listen: Listen) -> None:
-        self._listens.append(listen)
+    def _add_subscriber(self, spec: SubscriberSpec) -> None:
+        self._subscribers.append(spec)
 
 
 def check_queue(queue: int, when_full: str) -> None:

@@ -79,7 +79,7 @@ def _act(peer: Peer, message: Message) -> None:
         bus._deliver(message, peer)
     elif message.kind is Kind.SUBSCRIBE:
         peer.subscriptions.add(canonical_pattern(message.subject))
-        bus._distribution.told(peer)
+        bus._pubsub.recipients.count_subscription(peer)
     else:
         peer.subscriptions.remove(canonical_pattern(message.subject))
 
@@ -87,7 +87,7 @@ def _act(peer: Peer, message: Message) -> None:
 def _refuse(peer: Peer, message: Message) -> None:
     peer.link.services.counters.refused += 1
     if message.kind is Kind.SUBSCRIBE:
-        peer.link.bus._distribution.told(peer)
+        peer.link.bus._pubsub.recipients.count_subscription(peer)
 
 
 class InboundAuthorization:
@@ -237,7 +237,7 @@ class OutboundAuthorization:
             try:
                 link.publish(message, self._peer, entry.deadline)
             except BusError as error:
-                link.bus._distribution.unsent(message, self._peer, "published", error)
+                link.bus._pubsub.publisher.unsent(message, self._peer, "published", error)
         self._wake_publishers()
 
     def lost(self) -> None:

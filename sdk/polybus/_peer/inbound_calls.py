@@ -7,7 +7,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Any
 
 from .._core.memory import Account, cost
-from .._core.via import hide
+from .._core.via import ViaHeader
 from .._rpc.call import Answer, Call, RefusedCall
 from ..errors import Code
 from ..headers import VIA
@@ -71,7 +71,7 @@ class InboundCalls(Answer):
             call = unhandled
         else:
             if message.headers is not None and VIA in message.headers:
-                hide(message)
+                ViaHeader.strip(message)
             call = Call(services, self, peer, handler, message, deadline)
         calls[message.id] = call
         admit(self, call)
@@ -89,8 +89,8 @@ class InboundCalls(Answer):
             services.counters.refused += 1
             send_error(peer, message, Code.UNAVAILABLE, DRAINING)
             return None
-        if handler is None and (passage := bus._passage(subject, "request")) is not None:
-            passing: Call = passage.requests.call(self, peer, message, deadline)
+        if handler is None and (side := bus._side(subject, "request")) is not None:
+            passing: Call = side.requests.call(self, peer, message, deadline)
             return passing
         if handler is None:
             problem = Code.UNIMPLEMENTED, f"nobody handles {subject!r} here"
@@ -107,16 +107,16 @@ class InboundCalls(Answer):
         link, peer = self.link, self.peer
         bus, services = link.bus, link.services
         handler = bus._handler_of(message)
-        passage = None
+        side = None
         if handler is None and bus.ready:
             session = link.session
             # To that peer a publication and a notification are one thing, which has come as the former just before.
             published = session is not None and session.capabilities.handlers
-            if published and bus._distribution.takes(message.subject):
+            if published and bus._pubsub.receiver.takes(message.subject):
                 return
-            if not published or bus._passage(message.subject, "publish") is None:  # else it has crossed a bridge so
-                passage = bus._passage(message.subject, "request")
-        if passage is None and (handler is None or not bus.ready or handler.style in ("stream", "channel")):
+            if not published or bus._side(message.subject, "publish") is None:  # else it has crossed a bridge so
+                side = bus._side(message.subject, "request")
+        if side is None and (handler is None or not bus.ready or handler.style in ("stream", "channel")):
             # No answer was asked for, so none is refused; as for a publication without a subscriber, it is no offence.
             why = "no handler" if handler is None else f"a {handler.style} handler" if bus.ready else "draining"
             services.counters.refused += handler is not None
@@ -125,12 +125,12 @@ class InboundCalls(Answer):
             return
         deadline = math.inf if message.expires is None else message.expires
         call: Call
-        if passage is not None:
-            call = passage.requests.call(self, peer, message, deadline)
+        if side is not None:
+            call = side.requests.call(self, peer, message, deadline)
         else:
             assert handler is not None
             if message.headers is not None and VIA in message.headers:
-                hide(message)
+                ViaHeader.strip(message)
             call = Call(services, self, peer, handler, message, deadline)
         message.id = call  # unique, and never written
         self.start(call)

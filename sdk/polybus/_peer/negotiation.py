@@ -12,7 +12,7 @@ from .responses import response_to, send_error
 from .subscriptions import canonical_pattern
 
 if TYPE_CHECKING:
-    from .._pubsub.receiver import Distribution
+    from .._pubsub.pubsub import PubSub
     from .peer import Peer
 
 __all__ = ["Negotiation"]
@@ -42,8 +42,8 @@ class Negotiation:
         """Unanswered hellos, by their id."""
 
     @property
-    def _distribution(self) -> Distribution:
-        return self._peer.link.bus._distribution
+    def _pubsub(self) -> PubSub:
+        return self._peer.link.bus._pubsub
 
     # -- asking ----------------------------------------------------------------------------------------------------------
 
@@ -89,7 +89,7 @@ class Negotiation:
         link = peer.link
         ahead = peer.connected and link.session is not None and link.initiates and not link.flowing
         if probe is None or probe.done() or (ahead and not probe.sent):
-            to_tell = self._distribution.to_tell(peer, again=again)
+            to_tell = self._pubsub.announcer.to_tell(peer, again=again)
             probe = self.probe = self._send({"subscribes": to_tell} if to_tell else {}, ahead=ahead)
         return probe
 
@@ -114,13 +114,13 @@ class Negotiation:
         """
         session = self._peer.link.session
         if session is not None and self.speaks_extensions is not False:
-            if self._distribution.passes_on or (self.speaks_extensions and session.capabilities.asks_before_publishing):
+            if self._pubsub.passes_on or (self.speaks_extensions and session.capabilities.asks_before_publishing):
                 _ = self.ask(again=True)
 
     def _send(self, facts: dict[str, Any], *, ahead: bool = False) -> ExtensionProbe:
         peer = self._peer
         link = peer.link
-        if self._distribution.passes_on:
+        if self._pubsub.passes_on:
             facts["passes"] = True
         body = question_of(peer.id, **facts)
         runtime = link.runtime
@@ -160,17 +160,17 @@ class Negotiation:
             subscribes: How many subscriptions it has still to tell.
             passes: Whether it passes publications on to other buses.
         """
-        peer, distribution = self._peer, self._distribution
+        peer, pubsub = self._peer, self._pubsub
         if passes is True and not self.passes_on:
             self.passes_on = True
-            distribution.routes.clear()
+            pubsub.publisher.routes.clear()
         late = self.silent
         self.speaks_extensions, self.silent = True, False
         if peer.key is None and peer.link.session is not None:
             peer.link.set_shared()
-        distribution.known(peer, subscribes)
+        pubsub.recipients.confirm(peer, subscribes)
         if late:
-            distribution.known_late(peer)
+            pubsub.announcer.confirm_late(peer)
 
     def unsupported(self, without: str) -> Unsupported:
         """The error of a verb that takes a polybus peer.
@@ -231,7 +231,7 @@ class Negotiation:
         if not link.initiates:
             answer["answers_only"] = True
         answer |= link.runtime.ends.answer(body.get("nonce"))
-        if to_tell := self._distribution.to_tell(peer):
+        if to_tell := self._pubsub.announcer.to_tell(peer):
             answer["subscribes"] = to_tell
         self.is_ours(body.get("subscribes"), body.get("passes"))
         if isinstance(confirm, list):

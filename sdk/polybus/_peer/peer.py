@@ -374,7 +374,7 @@ class Peer:
 
     def greet(self) -> None:
         """Ask for the extensions on a new connection, where that is to be done before anything else."""
-        if self._negotiation is not None or self.link.bus._distribution.passes_on:
+        if self._negotiation is not None or self.link.bus._pubsub.passes_on:
             self.negotiation.greet()
 
     def mark_bare(self) -> None:

@@ -106,9 +106,9 @@ class Streams:
         handler = bus._handler_of(message) if mode != "tunnel" else bus._entrance(message.subject)
         if mode == "tunnel":
             message.subject = canonical_subject(message.subject)
-        passage = None
-        if bus._passages and mode != "tunnel" and (handler is None or handler.style != mode):
-            passage = bus._passage(message.subject, mode)
+        side = None
+        if bus._route_sides and mode != "tunnel" and (handler is None or handler.style != mode):
+            side = bus._side(message.subject, mode)
         if message.id in channels or message.id in inbound.calls:
             refuse_duplicate(peer, message, now)  # an end under this id would be the first one's
             return
@@ -120,7 +120,7 @@ class Streams:
             problem = Code.INVALID_ARGUMENT, f"a mode of {mode!r}: one of {', '.join(MODES)}"
         elif self._count_opened() >= limits.channels or len(inbound.calls) >= limits.running + limits.waiting:
             problem = Code.RESOURCE_EXHAUSTED, f"{len(channels)} channels are open (Limits.channels)"
-        elif passage is not None:
+        elif side is not None:
             pass
         elif handler is None:
             what = "serves a tunnel" if mode == "tunnel" else "handles"
@@ -133,7 +133,7 @@ class Streams:
             inbound.start(RefusedCall(services, inbound, peer, message, deadline, *unanswerable))
             return
         problem = problem or unanswerable
-        if problem is not None or (handler is None and passage is None):
+        if problem is not None or (handler is None and side is None):
             assert problem is not None
             services.counters.refused += 1
             send_error(peer, message, *problem, kind=Kind.END)
@@ -151,8 +151,8 @@ class Streams:
         channel._receiving = mode != "stream"
         channels[message.id] = channel
         call: ChannelCall
-        if passage is not None:
-            call = passage.conversations.call(peer, message, deadline, channel)
+        if side is not None:
+            call = side.streams.call(peer, message, deadline, channel)
         else:
             assert handler is not None
             call = ChannelCall(services, inbound, peer, handler, message, deadline, channel)

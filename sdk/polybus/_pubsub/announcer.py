@@ -1,4 +1,4 @@
-"""What other buses are told of the interest of this one, and who is known to read publications and subscriptions at all."""
+"""Telling other buses what this one has subscribed to and answers."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import inspect
 import logging
 from collections.abc import Iterable
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import anyio
 
@@ -14,70 +14,71 @@ from .._peer.extension_probe import HELLO_TIMEOUT
 from ..errors import BusError, Disconnected, Forbidden, LocalProtocolError, Unsupported
 from ..message import Kind, Message
 from ..subjects import is_pattern, wire_pattern
+from .recipients import bare_peer, has_numbers
 
 if TYPE_CHECKING:
-    from .._bus.bus import Bus
-    from .._core.bus_identity import Ends
     from .._core.services import Services
     from .._link.link import Link
     from .._peer.peer import Peer
-    from .peer_subscriptions import Asked
+    from .peer_subscriptions import PeerSubscriptions
+    from .ports import BusPort
+    from .recipients import Recipients
     from .subscription import Subscription
 
-__all__ = ["Interest", "bare_peer", "has_numbers"]
+__all__ = ["SubscriptionAnnouncer"]
 
 logger: logging.Logger = logging.getLogger("polybus")
 
 
-class Interest:
-    """The part of a `Distribution` that tells peers what this bus has subscribed to and answers."""
+class SubscriptionAnnouncer:
+    """Tells peers what this bus has subscribed to, counted by pattern, and what it answers."""
 
-    _bus: Bus
-    _services: Services
-    _interest: dict[str | int, int]
-    _bare: dict[Peer, int]
-    _unasked: dict[Peer, None]
-    _restoring: dict[Peer, anyio.Event]
-    _inbound: dict[str | int, Any]
-    asked: Asked
-    routes: dict[str | int, Any]
-    ends: Ends
+    __slots__ = ("_bus", "_patterns", "_recipients", "_restoring", "_services", "_to_peers")
+
+    def __init__(self, services: Services, bus: BusPort, recipients: Recipients, to_peers: PeerSubscriptions) -> None:
+        self._services = services
+        self._bus = bus
+        self._recipients = recipients
+        self._to_peers = to_peers
+        self._patterns: dict[str | int, int] = {}
+        self._restoring: dict[Peer, anyio.Event] = {}
+        """Peers that are told of patterns as soon as it is known who they are."""
 
     @property
-    def upstream(self) -> tuple[Peer, ...]:
-        """Peers of point-to-point links that this bus opened: they get every publication."""
-        raise NotImplementedError
+    def has_patterns(self) -> bool:
+        """Whether this bus has subscribed to anything."""
+        return len(self._patterns) > 0
 
-    def want(self, pattern: str | int) -> None:
-        """Count one more interest of this bus."""
+    def add(self, pattern: str | int) -> None:
+        """Count one more subscription of this bus; `announce` tells it."""
         pattern = wire_pattern(pattern)
-        self._interest[pattern] = self._interest.get(pattern, 0) + 1
+        self._patterns[pattern] = self._patterns.get(pattern, 0) + 1
 
-    def unwant(self, pattern: str | int) -> None:
-        """Take one interest back; the last one is told to the links."""
+    def remove(self, pattern: str | int) -> None:
+        """Count one subscription less; the last one of its pattern is taken back at the peers."""
         pattern = wire_pattern(pattern)
-        left = self._interest.get(pattern, 0) - 1
+        left = self._patterns.get(pattern, 0) - 1
         if left > 0:
-            self._interest[pattern] = left
+            self._patterns[pattern] = left
             return
-        self._interest.pop(pattern, None)
-        for peer in self._told():
+        self._patterns.pop(pattern, None)
+        for peer in self._audience():
             self._take_back(peer, pattern)
 
     def _take_back(self, peer: Peer, pattern: str | int) -> None:
-        """Tell a peer that nobody here wants a pattern any more, unless something else does."""
+        """Unsubscribe at a peer, unless something else here needs the pattern."""
         link = peer.link
-        wanted = (pattern in self._interest and _announces(link)) or pattern in self.asked.patterns(peer)
+        wanted = (pattern in self._patterns and _announces(link)) or pattern in self._to_peers.patterns(peer)
         if (
             not wanted
             and link.initiates
             and self._understands(peer, pattern)
-            and not (_tells_handlers(link) and pattern in self._bus._handlers)
+            and not (_tells_handlers(link) and pattern in self._bus.answered())
         ):
             _say(Message(Kind.UNSUBSCRIBE, pattern), peer)
 
     async def ask(self, peer: Peer, subscription: Subscription) -> None:
-        """Tell one peer alone of a subscription, and wait until it knows. One whose link is down is told when it is back.
+        """Subscribe at one peer alone, and wait until it knows. One whose link is down is told when it is back.
 
         Raises:
             Unsupported: Its wire cannot carry it, or the peer cannot.
@@ -87,8 +88,7 @@ class Interest:
         pattern = wire_pattern(subscription.pattern)
         if peer.gone:
             raise peer.departed()
-        self.asked.add(peer, pattern, subscription)
-        self._inbound.clear()  # from now on it depends on the peer who gets a publication
+        self._to_peers.add(peer, pattern, subscription)
         if not peer.connected:
             return
         try:
@@ -100,40 +100,40 @@ class Interest:
             raise Unsupported(f"{peer!r} cannot be asked for {pattern!r}: {error}") from error
 
     def unask(self, peer: Peer, subscription: Subscription) -> None:
-        """Take such a subscription back; the last one of its pattern is told."""
+        """Take such a subscription back; the last one of its pattern is taken back at the peer."""
         pattern = wire_pattern(subscription.pattern)
-        if self.asked.remove(peer, pattern, subscription) and peer.connected:
+        if self._to_peers.remove(peer, pattern, subscription) and peer.connected:
             self._take_back(peer, pattern)
 
-    def handled(self, subject: str | int) -> None:
-        """A handler was registered while links are up: tell those who want to know."""
-        for peer in self._told():
+    def add_handler(self, subject: str | int) -> None:
+        """Tell those peers that want to know of a handler that was registered while they are connected."""
+        for peer in self._audience():
             if _tells_handlers(peer.link):
                 for name in self._allowed(peer, [("request", subject)]):
                     _say(Message(Kind.SUBSCRIBE, name), peer)
 
-    def _told(self) -> list[Peer]:
-        """Peers that are told of this bus's subscriptions."""
+    def _audience(self) -> list[Peer]:
+        """List the peers that are told of this bus's subscriptions."""
         runtime = self._services.runtime
         links = runtime.links if runtime is not None else ()
         return [peer for link in links if link.stands and _announces(link) for peer in link.peers]
 
     async def announce(self, pattern: str | int) -> None:
-        """Tell the links that are up, and wait until they know.
+        """Tell the peers that are connected of a pattern, and wait until they know.
 
         Raises:
             Unsupported: A bare peer cannot match patterns; or no wire among several can carry such a subject.
             Forbidden: A peer refused. The others know, here as there.
         """
         pattern = wire_pattern(pattern)
-        told = self._told()
+        told = self._audience()
         foreign: list[BusError] = []
         refused: list[BusError] = []
         for peer in told:
             try:
                 await self._announce_to(peer, pattern)
             except Disconnected:
-                continue  # the link is restored with all interest when it comes back
+                continue  # the link is restored with all patterns when it comes back
             except LocalProtocolError as error:  # such subjects are not of that wire
                 foreign.append(error)
             except (Unsupported, Forbidden) as error:  # the others are told all the same
@@ -143,12 +143,16 @@ class Interest:
         if foreign and len(foreign) == len(told):
             raise Unsupported(f"no link can carry a subscription to {pattern!r}: {foreign[0]}") from foreign[0]
 
-    async def announce_later(self, pattern: str | int) -> None:
-        """`announce`, where nobody waits to be told what went wrong."""
+    def announce_later(self, pattern: str | int) -> None:
+        """Announce in a task of its own, while the bus is entered: failures go to the log."""
+        if self._services.runtime is not None:
+            self._services.runtime.spawn(self._announce, pattern)
+
+    async def _announce(self, pattern: str | int) -> None:
         try:
             await self.announce(pattern)
         except BusError as error:
-            logger.warning("polybus: not everybody hears of %r: %s", pattern, error)
+            logger.warning("polybus: not all peers hear of %r: %s", pattern, error)
 
     async def _announce_to(self, peer: Peer, pattern: str | int, *, alone: bool = False) -> None:
         """Tell one peer, and wait until it knows.
@@ -164,7 +168,7 @@ class Interest:
                 return  # it sends everything
             if not link.upstream and not alone:
                 return  # it has dialled in: what it may send is no condition of a subscription here
-            if peer in self._unasked:
+            if peer in self._recipients.unconfirmed:
                 raise bare_peer(peer)
             raise peer.negotiation.unsupported(f"it matches exact subjects only: subscribe to those instead of {pattern!r}")
         if not alone and pattern not in self._allowed(peer, [("publish", pattern)]):
@@ -180,7 +184,7 @@ class Interest:
 
     @staticmethod
     def _understands(peer: Peer, pattern: str | int) -> bool:
-        """Whether a subscription can be written without asking the peer who it is."""
+        """Tell whether a subscription can be written without asking the peer who it is."""
         session = peer.link.session
         if peer.speaks_extensions or session is None:
             return True
@@ -190,52 +194,41 @@ class Interest:
         return capabilities.subscribe and (capabilities.patterns or not is_pattern(pattern))
 
     def restore(self, link: Link, *, alone: bool) -> None:
-        """A link is up: tell it of all interest, before any other traffic.
+        """Tell the peers of a link that is up of all patterns, before any other traffic.
 
         Args:
-            alone: There is no other link, and nobody can come: no bus can be reached on two ways.
+            alone: There is no other link, and none can come: no bus can be reached on two ways.
         """
         for peer in link.peers:
-            self.ends.lost(peer)  # a question of the time without a connection still waits in the outbox
-        for peer in () if alone else self.strangers():
+            self._recipients.ends.lost(peer)  # a question of the time without a connection still waits in the outbox
+        for peer in () if alone else self._recipients.unintroduced():
             self.introduce(peer)
         for peer in link.peers:
-            self.met(peer)
+            self.restore_peer(peer)
 
-    async def introduced(self) -> None:
-        """Before there is one link more: tell those who know of this bus's interest who it is."""
-        if self.upstream and self._interest:
-            for peer in self.strangers():
+    async def prepare_link(self) -> None:
+        """Say who this bus is to the peers that know its subscriptions, before there is one link more."""
+        if self._recipients.upstream and self._patterns:
+            for peer in self._recipients.unintroduced():
                 with suppress(BusError):
                     await peer.negotiation.confirm()
 
     def introduce(self, peer: Peer) -> None:
         """Say who this bus is to a peer that it has dialled, where the same bus may be there on another link: that has dialled
         this one, or was dialled twice."""
-        self.ends.introduces(peer)
+        self._recipients.ends.introduces(peer)
         _ = peer.negotiation.ask()
 
-    async def _let_speak(self, peer: Peer) -> None:
-        """One of ours says who it is at once."""
+    async def _hold_out(self, peer: Peer) -> None:
+        """Hold a peer out for as long as one of ours needs to say who it is."""
         await anyio.sleep(HELLO_TIMEOUT)
-        self.ends.release(peer)
+        self._recipients.ends.release(peer)
 
-    def strangers(self) -> list[Peer]:
-        """Peers that this bus has dialled, and has not told who it is; not those whose links are down: they are told later."""
-        up = [peer for peer in self.upstream if peer.connected]
-        return [peer for peer in up if peer.may_be_ours and not self.ends.knows_us(peer)]
-
-    def met(self, peer: Peer) -> None:
-        """A peer is there: tell it of all interest, before any other traffic."""
+    def restore_peer(self, peer: Peer) -> None:
+        """Tell a peer that has connected of all patterns, before any other traffic."""
         link = peer.link
-        if not link.upstream and link.initiates and link.session is not None and not link.session.capabilities.subscribe:
-            self._bare[peer] = 0
-            self.routes.clear()
-            if self.ends.wait_for(peer):
-                peer.spawn(self._let_speak, peer)
-        if link.session is not None and link.session.capabilities.asks_before_publishing and not peer.speaks_extensions:
-            self._unasked[peer] = None
-            self.routes.clear()
+        if self._recipients.add(peer):
+            peer.spawn(self._hold_out, peer)
         if not _announces(link):
             return
         if link.upstream:
@@ -252,14 +245,14 @@ class Interest:
             link.runtime.spawn(self._restore_patterns, peer, later, done)
 
     def _names(self, peer: Peer, link: Link) -> list[tuple[str, str | int]]:
-        """Verbs and names that a peer is to be told of."""
-        names = [("publish", pattern) for pattern in dict.fromkeys((*self._interest, *self.asked.patterns(peer)))]
+        """List the verbs and names that a peer is to be told of."""
+        names = [("publish", pattern) for pattern in dict.fromkeys((*self._patterns, *self._to_peers.patterns(peer)))]
         if _tells_handlers(link):
-            names += [("request", subject) for subject in self._bus._answered()]
+            names += [("request", subject) for subject in self._bus.answered()]
         return names
 
     def _allowed(self, peer: Peer, names: list[tuple[str, str | int]]) -> Iterable[str | int]:
-        """Of verbs and names those that a peer may be told of: to a stranger even the names are not for everybody.
+        """Filter the names that a peer may be told of: without leave it shall not even know them.
 
         What an asynchronous `authorize` allows is told later.
         """
@@ -298,10 +291,10 @@ class Interest:
             link.services.counters.sent += 1
 
     def to_tell(self, peer: Peer, *, again: bool = False) -> int:
-        """How many subscriptions a peer hears of as soon as it has said who it is, on a wire where only our own read them.
+        """Count the subscriptions that a peer is told as soon as it has said who it is, on a wire where only our own read them.
 
         Args:
-            again: On a new connection, of which nobody there has heard them yet.
+            again: On a new connection, on which none has been told yet.
         """
         link = peer.link
         session = link.session
@@ -309,45 +302,19 @@ class Interest:
             return 0
         return len(self._names(peer, link)) if again or not peer.speaks_extensions or peer in self._restoring else 0
 
-    def known(self, peer: Peer, subscribes: Any) -> None:
-        """A peer has shown to be ours.
-
-        Args:
-            subscribes: How many subscriptions it says that it will tell; until then it misses nothing.
-        """
-        if peer in self._bare and type(subscribes) is int and 0 < subscribes <= self._bus.limits.subscriptions:
-            self._bare[peer] = subscribes
-        else:
-            self.not_bare(peer)
-
-    def told(self, peer: Peer) -> None:
-        """A peer has told a subscription, which was granted or refused."""
-        left = self._bare.get(peer, 0) - 1
-        if left > 0:
-            self._bare[peer] = left
-        else:
-            self.not_bare(peer)
-
-    def not_bare(self, peer: Peer) -> None:
-        """A peer has shown to be ours, or has gone."""
-        if peer in self._bare or peer in self._unasked:
-            self._bare.pop(peer, None)
-            self._unasked.pop(peer, None)
-            self.routes.clear()
-
-    def known_late(self, peer: Peer) -> None:
-        """A peer that was silent has shown to be ours: tell it of the interest that waited for that."""
+    def confirm_late(self, peer: Peer) -> None:
+        """Tell a peer that was silent, and has shown to be ours, of the patterns that waited for that."""
         link = peer.link
         session = link.session
         if session is None or not peer.connected or not _announces(link):
             return
-        asked = session.capabilities.asks_before_publishing or not session.capabilities.subscribe
-        names = [(verb, name) for verb, name in self._names(peer, link) if asked or is_pattern(name)]
+        waited = session.capabilities.asks_before_publishing or not session.capabilities.subscribe
+        names = [(verb, name) for verb, name in self._names(peer, link) if waited or is_pattern(name)]
         for pattern in self._allowed(peer, names):
             _say(Message(Kind.SUBSCRIBE, pattern), peer)
 
     async def restored(self, peer: Peer) -> None:
-        """Wait until a peer has been told of what depends on who it is."""
+        """Wait until a peer has been told of the patterns that depend on who it is."""
         done = self._restoring.get(peer)
         if done is not None:
             await done.wait()
@@ -361,7 +328,7 @@ class Interest:
                     _say(Message(Kind.SUBSCRIBE, pattern), peer)
             elif session is not None and session.capabilities.subscribe:
                 names = ", ".join(map(repr, patterns))
-                what = "reads no subscriptions" if peer in self._unasked else "matches exact subjects only"
+                what = "reads no subscriptions" if peer in self._recipients.unconfirmed else "matches exact subjects only"
                 why = peer.negotiation.unsupported(f"it {what}, and does not hear of {names}")
                 link.runtime.warnings.warn(logger, link.runtime.time(), "polybus: %s", why)
         except BusError:
@@ -372,12 +339,8 @@ class Interest:
                 del self._restoring[peer]
 
 
-def has_numbers(link: Link) -> bool:
-    return link.session is None or link.session.capabilities.numbers
-
-
 def _say(message: Message, peer: Peer) -> None:
-    """Tell a peer of interest in a subject, where its wire can name that."""
+    """Write a message that subscribes or unsubscribes, where the wire can name its subject."""
     try:
         peer.link.answer(message, peer)
     except (LocalProtocolError, Unsupported) as error:
@@ -385,13 +348,11 @@ def _say(message: Message, peer: Peer) -> None:
 
 
 def _tells_handlers(link: Link) -> bool:
+    """Tell whether a wire tells its peers which subjects are answered."""
     return link.session is not None and link.session.capabilities.handlers
 
 
-def bare_peer(peer: Peer) -> Unsupported:
-    return peer.negotiation.unsupported("it can carry requests, but no publications and no subscriptions")
-
-
 def _announces(link: Link) -> bool:
+    """Tell whether the peers of a link hear of subscriptions of this side."""
     session = link.session
     return session is not None and (link.upstream or session.capabilities.announce == "both")

@@ -1,7 +1,8 @@
-"""Subscriptions that ask one peer alone: which of them gets what it publishes, and what it was told of because of them."""
+"""Subscriptions to the publications of one peer alone, as `Peer.subscribe` makes them."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from .._util.pattern_index import SubjectIndex
@@ -10,30 +11,36 @@ if TYPE_CHECKING:
     from .._peer.peer import Peer
     from .subscription import Subscription
 
-__all__ = ["Asked"]
+__all__ = ["PeerSubscriptions"]
 
 
-class Asked:
-    """Per peer the subscriptions that were entered with `Peer.subscribe`. Empty where nobody uses that."""
+class PeerSubscriptions:
+    """The subscriptions to single peers, and the patterns that each peer was told because of them. Empty where there are none.
 
-    __slots__ = ("indices", "_patterns")
+    Args:
+        changed: Called before one more is added.
+    """
 
-    def __init__(self) -> None:
+    __slots__ = ("_changed", "_patterns", "indices")
+
+    def __init__(self, changed: Callable[[], None]) -> None:
+        self._changed = changed
         self.indices: dict[Peer, SubjectIndex[Subscription]] = {}
         """Subscriptions to the publications of each peer. Looked at for every publication, so without a call."""
         self._patterns: dict[Peer, dict[str | int, dict[Subscription, None]]] = {}
 
     def add(self, peer: Peer, pattern: str | int, subscription: Subscription) -> None:
-        """Remember one more interest in what the peer publishes.
+        """Add a subscription.
 
         Args:
             pattern: As it is told to the peer.
         """
+        self._changed()
         self.indices.setdefault(peer, SubjectIndex()).add(subscription.pattern, subscription)
         self._patterns.setdefault(peer, {}).setdefault(pattern, {})[subscription] = None
 
     def remove(self, peer: Peer, pattern: str | int, subscription: Subscription) -> bool:
-        """Take one interest back. Whether it was the last one in that pattern; False of what is not known."""
+        """Remove a subscription. True if it was the last one to that pattern; False of one that is not known."""
         patterns = self._patterns.get(peer, {})
         wanting = patterns.get(pattern, {})
         if subscription not in wanting:
@@ -48,15 +55,15 @@ class Asked:
         return True
 
     def match(self, peer: Peer, subject: str | int) -> tuple[Subscription, ...]:
-        """Those that get what the peer has published to a subject."""
+        """Find the subscriptions that get a publication of the peer."""
         index = self.indices.get(peer)
         return () if index is None else index.match(subject)
 
     def patterns(self, peer: Peer) -> tuple[str | int, ...]:
-        """Patterns that the peer is told of, besides those that all are told."""
+        """List the patterns that the peer is told, besides those that all are told."""
         return tuple(self._patterns.get(peer, ()))
 
     def forget(self, peer: Peer) -> list[Subscription]:
-        """The peer has gone for good: the subscriptions that it was asked for."""
+        """Remove and return the subscriptions to a peer that has gone for good."""
         self.indices.pop(peer, None)
         return [subscription for wanting in self._patterns.pop(peer, {}).values() for subscription in wanting]

@@ -1,4 +1,4 @@
-"""A bounded queue of publications, and what happens to one more: what subscriptions and `on` handlers have in common."""
+"""The bounded queue of publications that subscriptions and `on` handlers have in common."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from .._handlers.router import WhenFull
     from ..message import Message
 
-__all__ = ["Inbox"]
+__all__ = ["SubscriptionQueue"]
 
 logger: logging.Logger = logging.getLogger("polybus")
 
@@ -32,13 +32,13 @@ _PAUSE = 1.0
 """Seconds between two events that tell of one queue."""
 
 
-class Inbox:
+class SubscriptionQueue:
     """A queue of publications, bounded in messages (`queue`) and in bytes (`Limits.queue_bytes`), with a policy for one more.
 
     It is full at either bound, so that the last message may be of any size. Beyond it, `Limits.queue_bytes` of what arrives
     over links are held back where the policy is ``block``, and, whatever the policy, of what comes before the reader that was
-    woken has its turn: one read of a connection brings thousands of small messages, and to lose these would be the fault of
-    nobody who reads. What such a reader does not take in its turn goes by the policy.
+    woken has its turn: one read of a connection brings thousands of small messages, and to lose these would be no fault of
+    the reader. What such a reader does not take in its turn goes by the policy.
     """
 
     __slots__ = (
@@ -115,7 +115,7 @@ class Inbox:
         raise NotImplementedError
 
     def take(self) -> Message:
-        """The oldest publication."""
+        """Remove and return the oldest publication."""
         queue = self._queue
         message = queue.popleft()
         if (raw := message.raw) is not None:
@@ -134,7 +134,7 @@ class Inbox:
         return message
 
     def expired(self, message: Message) -> bool:
-        """Whether a publication with an end was taken too late; then it is counted and told."""
+        """Tell whether a publication with an end was taken too late; then it is counted and told."""
         if message.expires is None or message.expires >= self._host.time():
             return False
         self._count_dropped(1)
@@ -173,7 +173,7 @@ class Inbox:
     # -- what happens to one more ----------------------------------------------------------------------------------------
 
     def _admits(self, message: Message) -> bool:
-        """Whether one more is to be added, now that the queue is half full, or full, or its bytes are to be paid for."""
+        """Decide whether one more is added, now that the queue is half full, or full, or its bytes are to be paid for."""
         if len(self._queue) < self.queue and (self._bytes < self._most_free or self._charge()):
             half = len(self._queue) >= self._half or 2 * self._bytes >= self._most
             if half and self._mark < self.queue and not self._coming:
@@ -195,7 +195,7 @@ class Inbox:
         return self._displaces(message)
 
     def _displaces(self, message: Message) -> bool:
-        """Let the policy choose who goes. Whether the new one stays."""
+        """Let the policy choose which publication goes. True if the new one stays."""
         stays = self.when_full != "drop_newest"
         if not stays:
             self._count_dropped(1)
@@ -244,11 +244,11 @@ class Inbox:
         return True
 
     def _overrun(self, message: Message) -> None:
-        """More has come to a ``block`` queue than may be held back."""
+        """Handle one more for a ``block`` queue than may be held back."""
         raise NotImplementedError
 
     def _has_come(self) -> None:
-        """A reader has its turn: what it leaves beyond the size of the queue, goes by the policy."""
+        """Begin the turn of a reader: what it leaves beyond the size of the queue goes by the policy."""
         if self.when_full != "block":
             self._host.call_soon(self._turn_is_over)
 
@@ -271,7 +271,7 @@ class Inbox:
                 self._bytes += len(message.raw or b"")
 
     def _take_in(self) -> None:
-        """There is room in the queue for what was held back: it is charged to the queue from now on."""
+        """Move what was held back into the queue, as far as there is room, and charge it there."""
         overflow, held = self._overflow, self._held
         assert held is not None
         while overflow and len(self._queue) - len(overflow) < self.queue and self._bytes < self._most:
@@ -304,7 +304,7 @@ class Inbox:
         logger.log(level, text, self.pattern, unread, self.queue, self._most, self.when_full, self.dropped)
 
     def _skipped(self, message: Message, what: str, why: str) -> None:
-        """Log that a publication does not fit who reads: once a minute, since whoever sends it must not fill the log."""
+        """Log that a publication does not fit its reader: once a minute, since its sender must not fill the log."""
         if self._misfits is None:
             self._misfits = Offences()
         if self._misfits.add(self._host.time()) == 1:
@@ -312,7 +312,11 @@ class Inbox:
             logger.warning(text, message.subject, message.peer or "this bus", what, why)
 
     def _expire(self, now: float) -> float:
-        """Its part of `Runtime._sweep`."""
+        """Tell what was dropped meanwhile, when the pause is over. Called by the runtime.
+
+        Returns:
+            When it is to be called next.
+        """
         if now < self._tells_at:
             return self._tells_at
         self._tells_at = math.inf

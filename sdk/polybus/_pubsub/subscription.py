@@ -1,34 +1,25 @@
-"""Where publications end: subscriptions that are iterated over, and the queues of `on` handlers."""
+"""Subscriptions that are iterated over."""
 
 from __future__ import annotations
 
-import contextvars
 import copy
-import logging
-import math
 from collections import deque
-from collections.abc import Coroutine
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, Self
 
-import anyio
-
-from .._core.workers import context_changed
-from .._handlers.handler import Misfit
 from .._util.iteration import receive
 from .._util.typed_body import misfit, typed_body
-from ..errors import BadRequest, BusError, LocalProtocolError, SlowConsumer
-from .queue import Inbox
+from ..errors import BusError, LocalProtocolError, SlowConsumer
+from .queue import SubscriptionQueue
 
 if TYPE_CHECKING:
     from typing_extensions import TypeVar
 
-    from .._bus.bus import Bus
-    from .._core.runtime import Runtime
     from .._core.services import Services
-    from .._handlers.router import Listen, WhenFull
+    from .._handlers.router import WhenFull
     from .._peer.peer import Peer
     from ..message import Message
+    from .ports import SubscriptionPort
 
     T_co = TypeVar("T_co", default=Any, covariant=True)
 else:
@@ -36,12 +27,10 @@ else:
 
     T_co = TypeVar("T_co", covariant=True)
 
-__all__ = ["HandlerInbox", "Subscription"]
-
-logger: logging.Logger = logging.getLogger("polybus")
+__all__ = ["Subscription"]
 
 
-class Subscription(Inbox, Generic[T_co]):
+class Subscription(SubscriptionQueue, Generic[T_co]):
     """Publications to be read, from `Bus.subscribe` or `Peer.subscribe`: ``async with`` it, then iterate over it.
 
     Iteration gives a `Message` each; with ``returns=`` its body is of that type, and one that does not fit is skipped and
@@ -52,11 +41,11 @@ class Subscription(Inbox, Generic[T_co]):
         Disconnected, Unauthorized, Forbidden: (by iterating) The bus's only link, or the peer that was asked, is gone for good.
     """
 
-    __slots__ = ("_active", "_bus", "_entered", "_error", "_readers", "_returns", "peer", "skipped")
+    __slots__ = ("_active", "_entered", "_error", "_port", "_readers", "_returns", "peer", "skipped")
 
     def __init__(
         self,
-        bus: Bus,
+        port: SubscriptionPort,
         services: Services,
         pattern: str | int,
         returns: Any,
@@ -66,9 +55,9 @@ class Subscription(Inbox, Generic[T_co]):
         peer: Peer | None = None,
     ) -> None:
         super().__init__(services, pattern, queue, when_full, local)
-        self._bus = bus
+        self._port = port
         self.peer: Peer | None = peer
-        """The one that is asked; None where all are."""
+        """The peer whose publications it gets; None for those of all."""
         self._returns = returns
         self._readers: deque[Any] = deque()
         self._active = False
@@ -81,7 +70,7 @@ class Subscription(Inbox, Generic[T_co]):
             raise LocalProtocolError("this subscription is entered already: make another one")
         self._active = self._entered = True
         try:
-            await self._bus._subscribe(self)
+            await self._port.subscribe(self)
         except BaseException:
             self._leave()
             raise
@@ -94,7 +83,7 @@ class Subscription(Inbox, Generic[T_co]):
 
     def _leave(self) -> None:
         self._active = False
-        self._bus._unsubscribe(self)
+        self._port.unsubscribe(self)
         self.clear()
         self._wake_all()
 
@@ -171,14 +160,14 @@ class Subscription(Inbox, Generic[T_co]):
         )
 
     def fail(self, error: BusError | None) -> None:
-        """End the subscription; with None orderly. What nobody has read is lost, and counted where that is an error."""
+        """End the subscription; with None orderly. Unread publications are lost, and counted where that is an error."""
         if error is not None:
             self._count_dropped(len(self._queue))
         self._error = self._error or error
         self._leave()
 
     def end(self, error: BusError | None) -> None:
-        """Nothing more comes: iterating gives what has come, and then raises, or with None stops."""
+        """Take nothing more: iterating gives what has come, and then raises, or with None stops."""
         self._error = self._error or error
         self._active = False
         self._wake_all()
@@ -186,122 +175,3 @@ class Subscription(Inbox, Generic[T_co]):
     def _wake_all(self) -> None:
         while self._readers:
             self._services.wake(self._readers.popleft())
-
-
-class HandlerInbox(Inbox):
-    """The queue of one `on` handler while the bus is entered."""
-
-    __slots__ = ("_concurrency", "_handler", "_pumps", "_runtime")
-
-    def __init__(self, services: Services, runtime: Runtime, listen: Listen) -> None:
-        super().__init__(services, listen.handler.subject, listen.queue, listen.when_full, True)
-        self._runtime = runtime
-        self._handler = listen.handler
-        self._concurrency = listen.concurrency
-        self._pumps = 0
-
-    def offer(self, message: Message) -> None:
-        queue = self._queue
-        if len(queue) < self._mark and self._bytes < self._most_free:  # the usual case
-            queue.append(message)
-            if (raw := message.raw) is not None:
-                self._bytes += len(raw)
-            if self._pumps < self._concurrency:
-                self._arrived()
-        else:
-            super().offer(message)
-
-    def _arrived(self) -> None:
-        if self._pumps < self._concurrency:
-            self._pumps += 1
-            self._coming = True
-            self._runtime.workers.submit(_Pump(self))
-
-    @property
-    def busy(self) -> bool:
-        """Whether publications wait or are being handled."""
-        return self._pumps > 0 or len(self._queue) > 0
-
-    def _overrun(self, message: Message) -> None:
-        while self._queue:
-            self._drop_oldest()
-            if self._hold(message):
-                break
-        else:
-            self._count_dropped(1)
-        self._tell(message.peer, len(self._queue))
-
-    def skip(self, message: Message, why: BadRequest) -> None:
-        """Leave out a publication that does not fit the handler: whoever sends it must not be able to fill the log."""
-        self._count_dropped(1)
-        self._skipped(message, self._handler.name, why.text)
-
-
-class _Pump:
-    """Runs the handler for one publication after the other, as long as some wait. A `workers.Job`."""
-
-    __slots__ = ("_inbox", "scope")
-    ended = False
-    run_plain = None
-
-    def __init__(self, inbox: HandlerInbox) -> None:
-        self._inbox = inbox
-        self.scope: anyio.CancelScope | None = None
-
-    @property
-    def function(self) -> str:
-        return f"the handler {self._inbox._handler.name}"
-
-    @property
-    def subject(self) -> str | int:
-        return self._inbox.pattern
-
-    def run(self) -> Coroutine[Any, Any, None]:
-        return self._run()
-
-    async def _run(self) -> None:
-        inbox = self._inbox
-        services, handler, queue = inbox._services, inbox._handler, inbox._queue
-        execution = services.executor
-        function, only_body = handler.function, handler.only_body
-        if handler.style != "async" or execution.middleware:
-            only_body = None
-        baseline = contextvars.copy_context()
-        inbox._coming = False
-        if inbox._overflow:
-            inbox._has_come()
-        try:
-            while queue:
-                message = inbox.take()
-                if message.expires is not None and inbox.expired(message):
-                    continue
-                try:
-                    if only_body is None:
-                        await execution.run(handler, message, None)
-                    else:  # the usual case, without the layers between
-                        try:
-                            body = only_body(message)
-                        except BadRequest as error:
-                            raise Misfit.of(error) from error.__cause__
-                        await function(body)
-                except Misfit as error:
-                    inbox.skip(message, error)
-                except Exception as error:
-                    execution.publication_failed(message, error)
-                except BaseException as error:
-                    if not execution.ours(error, self.scope):
-                        execution.publication_failed(message, error)
-                    if execution.must_pass(error, self.scope):
-                        raise
-                if context_changed(baseline):
-                    break  # the handler changed context variables: the next message gets a fresh worker
-        finally:
-            inbox._pumps -= 1
-            if queue:
-                inbox._arrived()
-            services.ring()
-
-    @property
-    def deadline(self) -> float:
-        """Publications have none."""
-        return math.inf

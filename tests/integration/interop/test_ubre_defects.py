@@ -330,13 +330,13 @@ async def test_11_nothing_is_left_of_a_peer_that_subscribed_to_two_thousand_subj
             await raw.send(*({"subscribe": f"topic.{n}"} for n in range(1990)), *({"subscribe": f"*.{n}"} for n in range(10)))
             assert (await raw.ask("ping"))["body"] == "pong"
             (peer,) = listener.peers
-            assert bus._distribution.remote.size == 2000
+            assert bus._pubsub.remote.size == 2000
             gone = weakref.ref(peer)
             del peer
         event = await event_of(bus, events, LinkDown)
         assert event.peer is gone()
         del event, events
-        assert bus._distribution.remote.size == 0
+        assert bus._pubsub.remote.size == 0
         assert listener.peers == []
         sent = bus.stats().sent
         await bus.publish("topic.7", "to nobody")
@@ -353,7 +353,7 @@ async def test_12_a_flood_of_subscriptions_ends_at_the_limit_and_delays_nobody()
         await raw.send(*({"subscribe": f"topic.{n}"} for n in range(16_000)))
         assert (await bystander.ask("ping"))["body"] == "pong"
         assert (await raw.ask("ping"))["body"] == "pong"
-        assert bus._distribution.remote.size == bus.limits.subscriptions
+        assert bus._pubsub.remote.size == bus.limits.subscriptions
         assert bus.stats().refused == 16_000 - bus.limits.subscriptions
         await bus.publish("topic.0", "still")
         assert await raw.receive() == {"publish": "topic.0", "body": "still"}

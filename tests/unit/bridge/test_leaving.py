@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import sys
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
@@ -25,12 +26,13 @@ from polybus import (
     bridge,
     connect,
 )
-from polybus._bridge import bridge as joining
+from polybus._bridge.bridge import Bridge
 from polybus.events import DeadLettered, LinkDown
 from polybus.testing import pair
 from tests.support import bounded, eventually
 
 pytestmark = pytest.mark.anyio
+MODULE = sys.modules[Bridge.__module__]  # the function `bridge` has the name of its module
 LASTING = {"stream", "channel"}
 EVERYTHING = [Route("{name}", "{name}", {"request", "publish", *LASTING}), Route("site.{id}", "site.{id}", {"tunnel"})]
 
@@ -180,7 +182,7 @@ async def test_leaving_a_bridge_waits_for_what_was_asked_and_published_and_takes
 async def test_streams_that_have_no_end_and_tunnels_are_ended_when_their_bridge_is_left(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(joining, "DRAIN", 0.1)
+    monkeypatch.setattr(MODULE, "DRAIN", 0.1)
     far = Far()
     async with joined(far, bridges=2) as (asker, stack):
         async with asker.stream("count", 1) as numbers:
@@ -223,7 +225,7 @@ async def test_whoever_opens_a_tunnel_and_is_cancelled_at_any_step_leaves_nothin
 
 @bounded
 async def test_a_request_that_takes_longer_than_leaving_may_is_unavailable(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(joining, "DRAIN", 0.05)
+    monkeypatch.setattr(MODULE, "DRAIN", 0.05)
     far = Far()
     async with joined(far) as (asker, stack):
         reply = asker.request("slow", 1)
@@ -251,7 +253,7 @@ async def test_a_bridge_is_left_after_its_bus_has_ended_by_itself(how: str) -> N
                     with pytest.raises((Disconnected, Unavailable)):
                         await reply
         await stack.aclose()
-    assert not any(passage.calls for passage in both._passages)
+    assert not any(side.calls for side in both._sides)
 
 
 @bounded
@@ -271,12 +273,12 @@ async def test_whoever_goes_while_requests_and_streams_wait_for_their_turn_leave
                 with pytest.raises(Disconnected):
                     await reply
         await eventually(lambda: far.bus.stats().running == 0)
-        await eventually(lambda: not any(passage.calls for passage in both._passages))
+        await eventually(lambda: not any(side.calls for side in both._sides))
 
 
 @bounded
 async def test_leaving_can_be_cut_short(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(joining, "DRAIN", 3600.0)
+    monkeypatch.setattr(MODULE, "DRAIN", 3600.0)
     far, left, right = Far(), Bus(), Bus()
     both = bridge(left, right, routes=EVERYTHING)
     async with pair(far.bus, client=right), left, AsyncExitStack() as stack:

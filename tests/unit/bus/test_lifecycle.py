@@ -16,6 +16,7 @@ import anyio.to_thread
 import pytest
 
 from polybus import Bus, BusError, Channel, Context, Disconnected, Limits, LocalProtocolError, Peer, Unavailable, connect
+from polybus._pubsub.handler_subscription import HandlerSubscription
 from polybus.testing import pair
 from tests.loops import every_loop  # noqa: F401
 from tests.support import BOUND, bounded, eventually
@@ -566,7 +567,9 @@ async def test_a_bus_may_be_ended_from_within_by_many_at_once(where: str, verb: 
         if subject is not None:
             await eventually(lambda: bus.stats().running == 5)
         elif where == "publication":
-            await eventually(lambda: bus._inboxes[0]._pumps == 5)
+            (queue,) = bus._pubsub._handler_queues
+            assert isinstance(queue, HandlerSubscription)
+            await eventually(lambda: queue._workers == 5)
         go.set()
         await eventually(lambda: asked)
         for reply in replies:

@@ -317,7 +317,7 @@ async def test_publications_to_different_buses_carry_nothing_of_it() -> None:
 
             def deliver(message: Message, peer: Peer) -> None:
                 seen.append(message.headers)
-                c._distribution.deliver(message, peer)
+                c._pubsub.receiver.deliver(message, peer)
 
             c._deliver = deliver
             await a.publish("news.x", 1)
@@ -404,7 +404,7 @@ async def test_a_subscriber_that_comes_while_an_upstream_has_not_answered_misses
             ends._asked.clear()
             ends._proofs.clear()
             ends._told.clear()
-            a._distribution.introduce(busy_peer)
+            a._pubsub.announcer.introduce(busy_peer)
             assert busy_peer in ends.pending
             async with b.connect(to_a.url):
                 await group.start(at_b.read_all)

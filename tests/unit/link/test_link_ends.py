@@ -161,7 +161,7 @@ async def test_all_who_are_told_that_the_only_link_is_gone_for_good_get_errors_o
             async with anyio.create_task_group() as group:
                 for _ in range(3):
                     group.start_soon(read)
-                await eventually(lambda: len(bus._subscriptions) == 3)
+                await eventually(lambda: len(bus._pubsub._subscriptions) == 3)
                 await listener._listening.aclose()
                 await server.peers[0].aclose("gone")
             for _ in range(3):

@@ -403,7 +403,7 @@ async def test_between_the_hello_and_its_subscriptions_a_peer_misses_nothing(man
                 heard.append(message.body)
                 if len(heard) == 50:
                     break
-        assert bus._distribution._bare == {}  # from now on it gets what it has subscribed to
+        assert bus._pubsub.recipients.gets_all == {}  # from now on it gets what it has subscribed to
         done.set()
     assert heard == list(range(heard[0], heard[0] + 50))
 
@@ -420,7 +420,7 @@ async def test_a_subscription_that_is_refused_counts_as_told() -> None:
         client.on(pattern)(lambda body: heard.append(body))
     async with pair(bus, protocol="uprotocol", client=client):
         await eventually(lambda: bus.peers and bus.peers[0].patterns)
-        await eventually(lambda: not bus._distribution._bare)
+        await eventually(lambda: not bus._pubsub.recipients.gets_all)
         await bus.publish("a.b", 1)
         await bus.publish("b.c", 2)
         await eventually(lambda: heard == [2])

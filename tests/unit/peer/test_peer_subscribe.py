@@ -89,7 +89,7 @@ async def test_a_bare_ubre_client_is_told_of_a_subscription_and_of_its_end() -> 
         with pytest.raises(Unsupported, match="exact subjects only"):
             async with peer.subscribe("alarm.*"):
                 raise AssertionError("entered")
-        assert not bus._distribution.asked.indices
+        assert not bus._pubsub.to_peers.indices
 
 
 @bounded
@@ -124,7 +124,7 @@ async def test_a_bare_csb_client_cannot_be_subscribed_to() -> None:
         with pytest.raises(Unsupported, match="no subscriptions"):
             async with listener.peers[0].subscribe("alarm"):
                 raise AssertionError("entered")
-        assert not bus._distribution.asked.indices
+        assert not bus._pubsub.to_peers.indices
 
 
 @pytest.mark.usefixtures("impatient")
@@ -168,7 +168,7 @@ async def test_a_number_that_the_wire_of_that_peer_cannot_carry_is_unsupported()
         with pytest.raises(Unsupported, match="65537"):
             async with client.peers[0].subscribe(0x10001):
                 raise AssertionError("entered")
-        assert not client._distribution.asked.indices
+        assert not client._pubsub.to_peers.indices
 
 
 @bounded
@@ -354,7 +354,7 @@ async def test_the_end_of_a_client_does_not_end_what_others_were_asked_for() -> 
                         await anext(his)
                     await ann.publish("news", 1)
                     assert await bodies(hers, 1) == [1]
-        assert not bus._distribution.asked.indices
+        assert not bus._pubsub.to_peers.indices
 
 
 def test_a_message_of_one_type_is_no_parameter_of_a_handler() -> None:

@@ -26,8 +26,9 @@ from polybus import (
     Subject,
     Subscription,
 )
-from polybus._core.via import Journeys, Via
+from polybus._core.via import Deduplicator, ViaHeader
 from polybus.events import HandlerFailed
+from polybus.stats import Counters
 from polybus.testing import pair
 from tests.support import bounded, eventually
 
@@ -913,15 +914,15 @@ async def test_who_may_publish_something_else_cannot_take_the_place_of_a_relayed
 
 
 def test_what_a_bus_remembers_of_relayed_publications_is_bounded() -> None:
-    journeys = Journeys("me")
+    known = Deduplicator("me", Counters())
     for number in range(1, 50_000):
-        assert journeys.arrived(Via.read(f"{number}.1.you-{number}.{number},you"), "x")
-    assert len(journeys._recent) + len(journeys._before) <= 16_384
-    assert len(journeys._lately) + len(journeys._last) <= 16_384
-    assert journeys.arrived(Via.read("new,you"), "x") is True
-    assert journeys.arrived(Via.read("new,you"), "x") is False
-    assert journeys.arrived(Via.read("newer,you,me"), "x") is False
-    assert journeys.arrived(Via.read("other.1.you-49999.49999,you"), "x") is None  # as late as can be
+        assert known.arrived(ViaHeader.read(f"{number}.1.you-{number}.{number},you"), "x")
+    assert len(known._recent) + len(known._before) <= 16_384
+    assert len(known._lately) + len(known._last) <= 16_384
+    assert known.arrived(ViaHeader.read("new,you"), "x") is True
+    assert known.arrived(ViaHeader.read("new,you"), "x") is False
+    assert known.arrived(ViaHeader.read("newer,you,me"), "x") is False
+    assert known.arrived(ViaHeader.read("other.1.you-49999.49999,you"), "x") is None  # as late as can be
 
 
 STRANGE = ["", ",", ".", "...", ".,", "a.b.c.d", "a.-1.b.9", "a.1.b.-2", "a.9.b.²", "x" * 5000, "a" + ".9" * 99]
@@ -929,18 +930,18 @@ STRANGE = ["", ",", ".", "...", ".,", "a.b.c.d", "a.-1.b.9", "a.1.b.-2", "a.9.b.
 
 @pytest.mark.parametrize("via", STRANGE)
 def test_what_is_written_of_a_way_is_read_as_far_as_it_makes_sense(via: str) -> None:
-    read = Via.read(via)
-    assert read.crossed >= 0
+    read = ViaHeader.read(via)
+    assert read.hops >= 0
     assert read.number >= 0
     assert bool(read.origin) == (read.number > 0)
-    assert len(str(read.left("me"))) <= 64 * (2 + len(read.buses)) + 64
+    assert len(str(read.extend("me"))) <= 64 * (2 + len(read.buses)) + 64
 
 
 def test_a_way_keeps_a_bounded_number_of_names_and_counts_on() -> None:
-    via = Via("0123", 0, "me-1", 7)
+    via = ViaHeader("0123", 0, "me-1", 7)
     for number in range(100):
-        via = Via.read(str(via.left(f"bus{number}").over(1)))
-    assert (via.id, via.crossed, via.origin, via.number) == ("0123", 100, "me-1", 7)
+        via = ViaHeader.read(str(via.extend(f"bus{number}").add_hops(1)))
+    assert (via.id, via.hops, via.origin, via.number) == ("0123", 100, "me-1", 7)
     assert via.buses == tuple(f"bus{number}" for number in range(68, 100))
 
 

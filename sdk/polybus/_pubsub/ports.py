@@ -1,0 +1,88 @@
+"""Narrow interfaces that publications and subscriptions need of the bus above them, and of each other."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from ..message import Message
+    from .subscription import Subscription
+
+__all__ = ["BusPort", "HandlerQueue", "PublicationQueue", "SubscriptionPort"]
+
+
+class BusPort(Protocol):
+    """The bus, as its publications and subscriptions see it."""
+
+    def check_subject(self, subject: str | int, /) -> None:
+        """Raise `LocalProtocolError` or `ReservedSubject` where an application must not use a subject."""
+
+    def check_gone(self) -> None:
+        """Raise a `BusError` where the last link that the bus opened is gone for good, and it serves none."""
+
+    def answered(self) -> Collection[str | int]:
+        """List the subjects of requests that are answered here, by handlers or over bridges."""
+        ...
+
+    def is_leaving(self) -> bool:
+        """Tell whether the bus is at its end, from the beginning of a drain."""
+        ...
+
+
+class SubscriptionPort(Protocol):
+    """The registry that a subscription enters itself into."""
+
+    async def subscribe(self, subscription: Subscription) -> None:
+        """Take it in, and tell the peers; returns when those that are connected know."""
+
+    def unsubscribe(self, subscription: Subscription) -> None:
+        """Take it out, and tell the peers."""
+
+
+class PublicationQueue(Protocol):
+    """The queue of a subscription, as publishers and the receiver see it."""
+
+    @property
+    def pattern(self) -> str | int: ...
+
+    @property
+    def queue(self) -> int:
+        """The number of publications that it holds."""
+        ...
+
+    @property
+    def local(self) -> bool:
+        """Whether the bus's own publications are taken too."""
+        ...
+
+    @property
+    def leads_on(self) -> bool:
+        """Whether it is the way to another bus."""
+        ...
+
+    @property
+    def full(self) -> bool:
+        """Whether a publisher of this process has to wait."""
+        ...
+
+    async def room(self, deadline: float) -> bool:
+        """Wait until there is room. False when the deadline passed."""
+        ...
+
+    def offer(self, message: Message) -> None:
+        """Take a publication."""
+
+
+class HandlerQueue(PublicationQueue, Protocol):
+    """The queue of a handler, which lasts as long as the bus runs."""
+
+    def __len__(self) -> int: ...
+
+    @property
+    def busy(self) -> bool:
+        """Whether publications wait or are being handled."""
+        ...
+
+    def clear(self) -> None:
+        """Forget those that wait."""

@@ -1,0 +1,162 @@
+"""Publications and subscriptions of one bus, put together."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from .._core.via import Deduplicator
+from .._util.pattern_index import SubjectIndex
+from ..errors import BusError, another
+from .announcer import SubscriptionAnnouncer
+from .handler_subscription import HandlerSubscription
+from .peer_subscriptions import PeerSubscriptions
+from .publisher import Publisher
+from .receiver import PublicationReceiver
+from .recipients import Recipients
+from .relay import Relay
+
+if TYPE_CHECKING:
+    from .._core.bus_identity import Ends
+    from .._core.services import Services
+    from .._handlers.router import SubscriberSpec
+    from .._peer.peer import Peer
+    from .ports import BusPort, HandlerQueue, PublicationQueue
+    from .subscription import Subscription
+
+__all__ = ["PubSub"]
+
+
+class PubSub:
+    """The indexes of patterns, the parts that work with them, and the subscriptions of this bus."""
+
+    def __init__(self, services: Services, bus: BusPort) -> None:
+        self._services = services
+        self._bus = bus
+        self._handler_queues: list[HandlerQueue] = []
+        self._subscriptions: dict[Subscription, None] = {}
+        self.local: SubjectIndex[PublicationQueue] = SubjectIndex()
+        self.remote: SubjectIndex[Peer] = SubjectIndex()
+        relays: SubjectIndex[str | int] = SubjectIndex()
+        self.deduplicator: Deduplicator = Deduplicator(services.id, services.counters)
+        self.recipients: Recipients = Recipients(self.remote, services.limits.subscriptions, self._forget_routes)
+        self.to_peers: PeerSubscriptions = PeerSubscriptions(self._forget_routes)
+        self.announcer: SubscriptionAnnouncer = SubscriptionAnnouncer(services, bus, self.recipients, self.to_peers)
+        self.publisher: Publisher = Publisher(services, bus, self.local, relays, self.recipients, self.deduplicator)
+        self.relay: Relay = Relay(services, relays, self.recipients, self.publisher, self.deduplicator)
+        self.receiver: PublicationReceiver = PublicationReceiver(
+            self.local, self.remote, self.to_peers, self.relay, self.deduplicator
+        )
+        for index in (self.local, self.remote, relays):
+            index.changed = self._forget_routes
+
+    def _forget_routes(self) -> None:
+        self.publisher.routes.clear()
+        self.receiver.queues.clear()
+
+    @property
+    def passes_on(self) -> bool:
+        """Whether this bus passes publications on to others."""
+        return self.relay.patterns.size > 0 or any(queue.leads_on for queue in self._handler_queues)
+
+    # -- the life of the bus ---------------------------------------------------------------------------------------------
+
+    def start(self, ends: Ends) -> None:
+        """Begin with the bus's run."""
+        self.recipients.start(ends)
+
+    def stop(self) -> None:
+        """Take the subscriptions of handlers out: the bus has been left."""
+        for queue in self._handler_queues:
+            queue.clear()
+            self._take_out(queue)
+        self._handler_queues.clear()
+        self.recipients.upstream = ()
+
+    @property
+    def busy(self) -> bool:
+        """Whether handlers have publications to handle."""
+        return any(queue.busy for queue in self._handler_queues)
+
+    @property
+    def unread(self) -> int:
+        """The number of publications that wait in queues."""
+        return sum(map(len, self._handler_queues)) + sum(map(len, self._subscriptions))
+
+    # -- subscriptions ---------------------------------------------------------------------------------------------------
+
+    async def subscribe(self, subscription: Subscription) -> None:
+        """Take a subscription in; returns when the peers that are connected know of it.
+
+        Raises:
+            LocalProtocolError: The bus is not entered, or runs in another event loop.
+            Unsupported, Forbidden, Disconnected: As `SubscriptionAnnouncer.announce` and `ask`.
+        """
+        self._services.running.check_here()
+        self._bus.check_gone()
+        self._subscriptions[subscription] = None
+        if subscription.peer is not None:
+            await self.announcer.ask(subscription.peer, subscription)
+            return
+        self._take_in(subscription)
+        await self.announcer.announce(subscription.pattern)
+
+    def unsubscribe(self, subscription: Subscription) -> None:
+        """Take a subscription out; one that is not in is ignored."""
+        if subscription in self._subscriptions:
+            del self._subscriptions[subscription]
+            if subscription.peer is not None:
+                self.announcer.unask(subscription.peer, subscription)
+            else:
+                self._take_out(subscription)
+
+    def fail_subscriptions(self, error: BusError | None) -> None:
+        """End the subscriptions: with an error those to all peers, since those to one peer end with that one; else all."""
+        for subscription in list(self._subscriptions):
+            if error is None:
+                subscription.fail(None)
+            elif subscription.peer is None:
+                subscription.fail(another(error))
+
+    def subscribe_handler(self, spec: SubscriberSpec) -> HandlerSubscription:
+        """Take in an `on` handler for this run of the bus."""
+        queue = HandlerSubscription(self._services, self._services.running, spec)
+        self.add_handler_queue(queue)
+        return queue
+
+    def add_handler_queue(self, queue: HandlerQueue) -> None:
+        """Take in the queue of a handler, until the bus is left or `remove_handler_queue`."""
+        self._handler_queues.append(queue)
+        self._take_in(queue)
+
+    def remove_handler_queue(self, queue: HandlerQueue) -> None:
+        """Take the queue of a handler out; one that is not in is ignored."""
+        if queue in self._handler_queues:
+            self._handler_queues.remove(queue)
+            self._take_out(queue)
+
+    def add_relay(self, pattern: str | int) -> None:
+        """Pass publications of peers on to other peers that subscribed."""
+        self.relay.patterns.add(pattern, pattern)
+        self.announcer.add(pattern)
+        self.announcer.announce_later(pattern)
+
+    def _take_in(self, queue: PublicationQueue) -> None:
+        """Deliver publications to a queue from now on."""
+        self.local.add(queue.pattern, queue)
+        self.announcer.add(queue.pattern)
+
+    def _take_out(self, queue: PublicationQueue) -> None:
+        """Deliver no more publications to a queue."""
+        self.local.remove(queue.pattern, queue)
+        self.announcer.remove(queue.pattern)
+
+    # -- peers -----------------------------------------------------------------------------------------------------------
+
+    def peer_gone(self, peer: Peer, error: BusError) -> None:
+        """End the subscriptions to a peer that has gone for good.
+
+        Args:
+            error: Raised there.
+        """
+        for subscription in self.to_peers.forget(peer):
+            subscription.end(None if self._bus.is_leaving() else another(error))

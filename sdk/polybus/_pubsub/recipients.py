@@ -1,0 +1,128 @@
+"""The peers that publications of this bus go to."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from .._core.bus_identity import Ends
+from .._util.pattern_index import SubjectIndex
+from ..errors import Unsupported
+
+if TYPE_CHECKING:
+    from .._link.link import Link
+    from .._peer.peer import Peer
+
+__all__ = ["Recipients", "bare_peer", "has_numbers"]
+
+
+class Recipients:
+    """The peers that have subscribed, and those that get publications without that.
+
+    Args:
+        changed: Called when `of` may give another answer.
+    """
+
+    __slots__ = ("_changed", "_most", "_upstream", "ends", "gets_all", "remote", "unconfirmed")
+
+    def __init__(self, remote: SubjectIndex[Peer], most: int, changed: Callable[[], None]) -> None:
+        self.remote: SubjectIndex[Peer] = remote
+        self._most = most
+        """`Limits.subscriptions`."""
+        self._changed = changed
+        self.ends: Ends = Ends()
+        self._upstream: tuple[Peer, ...] = ()
+        self.gets_all: dict[Peer, int] = {}
+        """Peers on wires without subscriptions that get every publication: they have not shown to be ours, or have as many
+        subscriptions still to tell."""
+        self.unconfirmed: dict[Peer, None] = {}
+        """Peers on wires where publications are an extension that have not shown to be ours: they are asked first."""
+
+    def start(self, ends: Ends) -> None:
+        """Begin with a runtime, which knows the buses at the other ends of the links."""
+        self.ends = ends
+        ends.changed = self._changed
+
+    @property
+    def upstream(self) -> tuple[Peer, ...]:
+        """Peers of point-to-point links that this bus opened: they get every publication."""
+        return self._upstream
+
+    @upstream.setter
+    def upstream(self, peers: tuple[Peer, ...]) -> None:
+        self._upstream = peers
+        self._changed()
+
+    def of(self, subject: str | int) -> tuple[Peer, ...]:
+        """List the peers that a publication of this bus goes to."""
+        matched = self.remote.match(subject)
+        if self.gets_all:
+            matched = tuple(dict.fromkeys((*matched, *self.gets_all)))
+        upstream = self._upstream
+        if isinstance(subject, int) and len(upstream) > 1:  # the links that number their subjects, if there is any
+            upstream = tuple(peer for peer in upstream if has_numbers(peer.link)) or upstream
+        if matched and upstream:
+            matched = tuple(dict.fromkeys((*upstream, *matched)))
+        peers = matched or upstream
+        if held_out := self.ends.held_out:
+            peers = tuple(peer for peer in peers if peer not in held_out)
+        return peers
+
+    def unintroduced(self) -> list[Peer]:
+        """List the peers that this bus has dialled, and has not told who it is; not those whose links are down: they are told
+        later."""
+        up = [peer for peer in self._upstream if peer.connected]
+        return [peer for peer in up if peer.may_be_ours and not self.ends.knows_us(peer)]
+
+    def add(self, peer: Peer) -> bool:
+        """Take in a peer that has connected.
+
+        Returns:
+            Whether it is held out, until it has said who it is.
+        """
+        link, held_out = peer.link, False
+        session = link.session
+        if session is not None and not link.upstream and link.initiates and not session.capabilities.subscribe:
+            self.gets_all[peer] = 0
+            self._changed()
+            held_out = self.ends.wait_for(peer)
+        if session is not None and session.capabilities.asks_before_publishing and not peer.speaks_extensions:
+            self.unconfirmed[peer] = None
+            self._changed()
+        return held_out
+
+    def confirm(self, peer: Peer, subscribes: Any) -> None:
+        """Note that a peer has shown to be ours.
+
+        Args:
+            subscribes: How many subscriptions it says that it will tell; until then it misses nothing.
+        """
+        if peer in self.gets_all and type(subscribes) is int and 0 < subscribes <= self._most:
+            self.gets_all[peer] = subscribes
+        else:
+            self.remove(peer)
+
+    def count_subscription(self, peer: Peer) -> None:
+        """Note that a peer has told one subscription, which was granted or refused."""
+        left = self.gets_all.get(peer, 0) - 1
+        if left > 0:
+            self.gets_all[peer] = left
+        else:
+            self.remove(peer)
+
+    def remove(self, peer: Peer) -> None:
+        """Send a peer what it has subscribed to and no more: it has shown to be ours, or has gone."""
+        if peer in self.gets_all or peer in self.unconfirmed:
+            self.gets_all.pop(peer, None)
+            self.unconfirmed.pop(peer, None)
+            self._changed()
+
+
+def has_numbers(link: Link) -> bool:
+    """Tell whether a wire can carry subjects that are numbers."""
+    return link.session is None or link.session.capabilities.numbers
+
+
+def bare_peer(peer: Peer) -> Unsupported:
+    """Make the error of a publication or subscription for a peer that reads none."""
+    return peer.negotiation.unsupported("it can carry requests, but no publications and no subscriptions")

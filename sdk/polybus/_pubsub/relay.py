@@ -1,0 +1,108 @@
+"""Passing publications of peers on to other peers, where `bus.relay` says so."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+from .._core.via import too_far
+from .._util.pattern_index import SubjectIndex
+from ..errors import BusError, Code
+from ..message import MISSING, Kind, Message
+from .publisher import Publisher
+
+if TYPE_CHECKING:
+    from .._core.services import Services
+    from .._core.via import Deduplicator
+    from .._peer.peer import Peer
+    from .recipients import Recipients
+
+__all__ = ["Relay"]
+
+logger: logging.Logger = logging.getLogger("polybus")
+
+_HINTS = 256
+
+
+class Relay:
+    """Passes publications of peers on to other peers that subscribed, up to the limit of hops; hints at those it does not."""
+
+    __slots__ = ("_deduplicator", "_hinted", "_publisher", "_recipients", "_services", "_stopped", "patterns")
+
+    def __init__(
+        self,
+        services: Services,
+        patterns: SubjectIndex[str | int],
+        recipients: Recipients,
+        publisher: Publisher,
+        deduplicator: Deduplicator,
+    ) -> None:
+        self._services = services
+        self.patterns: SubjectIndex[str | int] = patterns
+        self._recipients = recipients
+        self._publisher = publisher
+        self._deduplicator = deduplicator
+        self._hinted: set[str | int] = set()
+        self._stopped: set[str | int] = set()
+        """Subjects of which the log says that some came too far."""
+
+    def takes(self, subject: str | int) -> bool:
+        """Tell whether publications to a subject are passed on."""
+        return bool(self.patterns.size and self.patterns.match(subject))
+
+    def pass_on(self, message: Message, source: Peer) -> None:
+        """Send a publication of a peer on to the others that subscribed."""
+        via = self._deduplicator.via_of(message)
+        if via.hops > self._services.limits.hops:
+            self.stop(message, via.hops)
+            return
+        on = alike = self._deduplicator.onward(message, via)
+        if message.attributes:  # what only that wire knows goes on to peers on the same one
+            value = message.body if message.raw is None and message.has_body else MISSING
+            on = Message(Kind.PUBLISH, message.subject, None, message.raw, message.format, alike.headers, body=value)
+        now = source.link.runtime.time()
+        deadline = now + 30.0
+        if message.expires is not None:  # what is left of its time
+            on.expires = alike.expires = message.expires
+            on.ttl = alike.ttl = message.expires - now
+            deadline = min(deadline, message.expires)
+        for peer in self._recipients.of(message.subject):
+            if peer is not source:
+                try:
+                    if not self._publisher.send_nowait(alike if peer.protocol == source.protocol else on, peer, deadline):
+                        self._services.counters.dropped += 1
+                except BusError as error:
+                    self._publisher.unsent(message, peer, "relayed", error)
+                    self._services.dead_letter(peer, message, Code.INVALID_ARGUMENT, f"not relayed: {error}")
+        on.forget_shared()
+        alike.forget_shared()
+
+    def stop(self, message: Message, hops: int) -> None:
+        """Drop a publication that has come too far: counted and told, and in the log once for each subject."""
+        subject = message.subject
+        text = too_far(subject, hops, self._services.limits.hops)
+        self._services.counters.dropped += 1
+        self._services.dead_letter(message.peer, message, Code.FAILED_PRECONDITION, text)
+        if subject not in self._stopped and len(self._stopped) < _HINTS:
+            self._stopped.add(subject)
+            logger.warning("polybus: %.200s", text)
+
+    def hint(self, subject: str | int, source: Peer) -> bool:
+        """Log once for each subject that a relay would pass publications on.
+
+        Returns:
+            Whether it has been looked at just now; False where that is known from before.
+        """
+        if subject in self._hinted:
+            return False
+        others = [peer for peer in self._recipients.remote.match(subject) if peer is not source]
+        if others and len(self._hinted) < _HINTS:
+            self._hinted.add(subject)
+            logger.info(
+                "polybus: %r published %.100r, which %d other peers subscribed to; bus.relay(%.100r) would pass it on",
+                source,
+                subject,
+                len(others),
+                subject,
+            )
+        return True
