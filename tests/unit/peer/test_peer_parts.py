@@ -1,0 +1,36 @@
+"""The parts of a peer: each is made when it is first needed."""
+
+from typing import Any
+
+import pytest
+
+from polybus import Bus
+from polybus.testing import pair
+from tests.support import bounded
+
+pytestmark = pytest.mark.anyio
+
+PARTS = ("_account", "_inbound", "_negotiation", "_streams", "_subscriptions", "undecided", "undelivered")
+
+
+def parts(bus: Bus) -> set[str]:
+    (peer,) = bus.peers
+    return {name for name in PARTS if getattr(peer, name) is not None}
+
+
+@bounded
+async def test_a_peer_has_the_parts_that_it_has_needed_and_no_others() -> None:
+    bus = Bus()
+
+    @bus.handle("echo")
+    async def echo(body: Any) -> Any:
+        return body
+
+    async with pair(bus) as client:
+        assert parts(bus) == parts(client) == set()
+        await client.request("echo", 1)
+        assert parts(client) == set()
+        assert parts(bus) == {"_account", "_inbound"}
+        async with client.subscribe("news"):
+            assert parts(bus) == {"_account", "_inbound", "_negotiation", "_subscriptions"}
+        assert parts(client) == {"_negotiation"}
