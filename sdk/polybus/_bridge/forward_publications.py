@@ -56,12 +56,12 @@ class PublicationForwarder:
 
     @property
     def busy(self) -> bool:
-        """Whether some are on their way."""
+        """Tells whether some are on their way."""
         return self._queue is not None and self._queue.busy
 
     @property
     def full(self) -> bool:
-        """Whether a publisher of this process has to wait."""
+        """Tells whether a publisher of this process has to wait."""
         return self._queue is not None and self._queue.full
 
     async def room(self, deadline: float) -> bool:

@@ -63,7 +63,7 @@ class RouteSide:
         self.publications.close()
 
     def busy(self, *, lasting: bool) -> bool:
-        """Whether anything is under way; with `lasting` also what need not come to an end by itself."""
+        """Tells whether anything is under way; with `lasting` also what need not come to an end by itself."""
         return self.publications.busy or any(lasting or not isinstance(call, BridgedStreamCall) for call in self.calls)
 
     def end_streams(self) -> None:

@@ -46,7 +46,7 @@ class SubscriptionAnnouncer:
 
     @property
     def has_patterns(self) -> bool:
-        """Whether this bus has subscribed to anything."""
+        """Tells whether this bus has subscribed to anything."""
         return len(self._patterns) > 0
 
     def add(self, pattern: str | int) -> None:

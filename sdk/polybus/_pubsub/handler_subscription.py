@@ -59,7 +59,7 @@ class HandlerSubscription(SubscriptionQueue):
 
     @property
     def busy(self) -> bool:
-        """Whether publications wait or are being handled."""
+        """Tells whether publications wait or are being handled."""
         return (self._workers > 0 or len(self._queue) > 0) and self._runtime is self._services.runtime
 
     def _overrun(self, message: Message) -> None:

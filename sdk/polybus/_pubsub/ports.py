@@ -53,17 +53,17 @@ class PublicationQueue(Protocol):
 
     @property
     def local(self) -> bool:
-        """Whether the bus's own publications are taken too."""
+        """Tells whether the bus's own publications are taken too."""
         ...
 
     @property
     def leads_on(self) -> bool:
-        """Whether it is the way to another bus."""
+        """Tells whether it is the way to another bus."""
         ...
 
     @property
     def full(self) -> bool:
-        """Whether a publisher of this process has to wait."""
+        """Tells whether a publisher of this process has to wait."""
         ...
 
     async def room(self, deadline: float) -> bool:
@@ -81,7 +81,7 @@ class HandlerQueue(PublicationQueue, Protocol):
 
     @property
     def busy(self) -> bool:
-        """Whether publications wait or are being handled."""
+        """Tells whether publications wait or are being handled."""
         ...
 
     def clear(self) -> None:

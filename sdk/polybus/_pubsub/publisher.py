@@ -59,7 +59,7 @@ class Targets:
         self.peers: tuple[Peer, ...] = peers
         self.queues: tuple[PublicationQueue, ...] = queues
         self.two_ways: bool = False
-        """Whether some other bus might be reached twice."""
+        """Tells whether some other bus might be reached twice."""
         self.twice: tuple[tuple[Peer, ...], ...] = ()
         """Peers that are known to be one bus, for each such bus."""
 
@@ -104,7 +104,7 @@ class Publisher:
         self.since_yield: int = 0
         """Publications, and copies of them, since the last `yield_to_loop`."""
         self._numbering: bool = False
-        """Whether a publication is on its two ways, and may wait there."""
+        """Tells whether a publication is on its two ways, and may wait there."""
         self._turns: deque[anyio.Event] = deque()
         self._unsent = Offences()
 

@@ -55,7 +55,7 @@ class PubSub:
 
     @property
     def passes_on(self) -> bool:
-        """Whether this bus passes publications on to others."""
+        """Tells whether this bus passes publications on to others."""
         return self.relay.patterns.size > 0 or any(queue.leads_on for queue in self._handler_queues)
 
     # -- the life of the bus ---------------------------------------------------------------------------------------------
@@ -74,7 +74,7 @@ class PubSub:
 
     @property
     def busy(self) -> bool:
-        """Whether handlers have publications to handle."""
+        """Tells whether handlers have publications to handle."""
         return any(queue.busy for queue in self._handler_queues)
 
     @property

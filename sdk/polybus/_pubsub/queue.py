@@ -67,7 +67,7 @@ class SubscriptionQueue:
     )
 
     leads_on = False
-    """Whether it is the way to another bus."""
+    """Tells whether it is the way to another bus."""
 
     def __init__(self, services: Services, pattern: str | int, queue: int, when_full: WhenFull, local: bool) -> None:
         self._services = services
@@ -75,11 +75,11 @@ class SubscriptionQueue:
         self.queue: int = queue
         self.when_full: WhenFull = when_full
         self.local: bool = local
-        """Whether the bus's own publications are taken too."""
+        """Tells whether the bus's own publications are taken too."""
         self.dropped: int = 0
         self._queue: deque[Message] = deque()
         self._coming: bool = False
-        """Whether a reader has been woken and has not had its turn."""
+        """Tells whether a reader has been woken and has not had its turn."""
         self._half: int = (queue + 1) // 2
         self._mark: int = self._half
         """Messages at which something is to be told or decided: the half first, then the whole, until the queue was empty."""
@@ -89,7 +89,7 @@ class SubscriptionQueue:
         self._tells_at: float = math.inf
         """When something may be told again; infinite while nothing has been told of late."""
         self._told: int = 0
-        """How many had been dropped when that was told last."""
+        """The number dropped when that was told last."""
         self._lines: Offences = Offences()
         self._misfits: Offences | None = None
         self._room: list[Any] | None = None
@@ -328,7 +328,7 @@ class SubscriptionQueue:
 
     @property
     def full(self) -> bool:
-        """Whether a publisher of this process has to wait."""
+        """Tells whether a publisher of this process has to wait."""
         return self.when_full == "block" and (len(self._queue) >= self.queue or self._bytes >= self._most)
 
     async def room(self, deadline: float) -> bool:
