@@ -21,8 +21,8 @@ import polybus.fastapi
 
 HERE = Path(__file__).parent
 ROOT = HERE.parent.parent
-MODULES = Path(os.environ.get("MODULES", ROOT / "tests" / "interop" / "node" / "node_modules"))
-NEEDED = Path(os.environ.get("NEEDED", ROOT / "tests" / "pyodide" / "wheels"))
+MODULES = Path(os.environ.get("MODULES", ROOT / "tests" / "integration" / "interop" / "node" / "node_modules"))
+NEEDED = Path(os.environ.get("NEEDED", ROOT / "tests" / "integration" / "pyodide" / "wheels"))
 WHEEL = Path(os.environ.get("WHEEL", HERE / "wheels"))
 
 wheels = {

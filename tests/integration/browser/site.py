@@ -31,8 +31,8 @@ from tests.integration.web.support import running
 __all__ = ["PRELUDE", "Site", "play", "site"]
 
 ROOT = Path(__file__).resolve().parents[3]
-MODULES = ROOT / "tests" / "interop" / "node" / "node_modules"
-WHEELS = ROOT / "tests" / "pyodide" / "wheels"
+MODULES = ROOT / "tests" / "integration" / "interop" / "node" / "node_modules"
+WHEELS = ROOT / "tests" / "integration" / "pyodide" / "wheels"
 
 PRELUDE = """
 const settle = () => new Promise((resolve) => setTimeout(resolve, 50));

@@ -20,7 +20,7 @@ from tests.support import free_port
 pytestmark = [pytest.mark.anyio, pytest.mark.browser]
 
 ROOT = Path(__file__).resolve().parents[3]
-UBRE = ROOT / "tests" / "interop" / "node" / "node_modules" / "ubre"
+UBRE = ROOT / "tests" / "integration" / "interop" / "node" / "node_modules" / "ubre"
 SEEN = """
 globalThis.seen = [];
 new MutationObserver(() => seen.push(state.textContent)).observe(state, { childList: true })
