@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import sys
 import threading
 from collections.abc import Awaitable, Callable, Generator
@@ -67,6 +68,8 @@ class AsyncioLoop:
 
     def __init__(self) -> None:
         loop = self._loop = asyncio.get_running_loop()
+        if sys.platform == "emscripten":
+            accept_past_times(loop)
         self.time = loop.time
         self.call_soon = loop.call_soon
         self.call_from_thread = loop.call_soon_threadsafe
@@ -87,6 +90,25 @@ class AsyncioLoop:
         if not _as_a_signal():
             self.call_soon(_raise, error)
         return True
+
+
+def accept_past_times(loop: asyncio.AbstractEventLoop) -> None:
+    """Let `call_at` of a loop accept a time that has passed, as asyncio's own loops do.
+
+    Pyodide's raises ValueError instead, and anyio asks for such a time when a deadline passes between its look at the clock and
+    the call: that timeout would never come.
+    """
+    if isinstance(loop, asyncio.BaseEventLoop) or getattr(loop.call_at, "accepts_past_times", False):
+        return
+    call_later, time = loop.call_later, loop.time
+
+    def call_at(
+        when: float, callback: Callable[..., object], *args: Any, context: contextvars.Context | None = None
+    ) -> asyncio.TimerHandle:
+        return call_later(max(0.0, when - time()), callback, *args, context=context)
+
+    setattr(call_at, "accepts_past_times", True)  # noqa: B010  # of a function, which has no such attribute for mypy
+    setattr(loop, "call_at", call_at)  # noqa: B010
 
 
 class TrioLoop:

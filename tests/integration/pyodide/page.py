@@ -93,6 +93,25 @@ async def in_the_event() -> None:
         assert bus.stats().running == 0
 
 
+async def a_deadline_that_passes_as_it_is_set(server: Bus) -> None:
+    """anyio looks at the clock, and asks for a call at the deadline: it comes although the deadline has passed in between."""
+    loop = asyncio.get_running_loop()
+    early = iter((loop.time() - 60,))
+    fired = asyncio.Event()
+    async with server.serve("ubre+memory://late"), connect("ubre+memory://late") as bus:
+        loop.call_at(loop.time() - 60, fired.set)
+        await asyncio.wait_for(fired.wait(), 60)
+        clock, loop.time = loop.time, lambda: next(early, None) or clock()  # type: ignore[method-assign]
+        try:
+            with anyio.CancelScope(deadline=clock() - 30) as scope:
+                loop.time = clock  # type: ignore[method-assign]
+                await anyio.sleep_forever()
+        finally:
+            loop.time = clock  # type: ignore[method-assign]
+        assert scope.cancelled_caught
+        assert await bus.request("plain", 1, timeout=5) == 2
+
+
 async def over_a_channel(server: Bus) -> None:
     """Over ports of JavaScript as they are: one, what a function gives, what comes from an iterator."""
     js, run_js = importlib.import_module("js"), importlib.import_module("pyodide.code").run_js
@@ -253,6 +272,7 @@ async def main() -> int:
                 raise AssertionError("somebody answered")
             replies = [bus.request("plain", number) for number in range(100)]
             assert [await reply for reply in replies] == list(range(1, 101))
+    await a_deadline_that_passes_as_it_is_set(server)
     await over_a_channel(server)
     await what_is_no_port()
     await nothing_is_kept(server)
