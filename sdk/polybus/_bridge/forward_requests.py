@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from .._core.answer_sizes import Foresight
 from .._core.via import ViaHeader, depth_of
-from .._rpc.call import Answer, Call
+from .._rpc.call import Call
 from ..errors import BusError, Code, RequestError
 from ..headers import VIA
 from ..message import Kind, Message
@@ -15,6 +15,7 @@ from .translation import TRACE, USUAL, translated
 
 if TYPE_CHECKING:
     from .._peer.peer import Peer
+    from .._rpc.ports import ResponseSink
     from .route_side import RouteSide
 
 __all__ = ["BridgedCall", "RequestForwarder"]
@@ -26,13 +27,26 @@ _ADDED: Final = (VIA, TRACE)
 class RequestForwarder:
     """The handler of the requests of a route: sends requests and notifications on to the other bus."""
 
+    style: Final = "async"
+
     def __init__(self, side: RouteSide) -> None:
         self._side = side
         self.answers: Foresight = Foresight()
 
-    def call(self, origin: Answer, peer: Peer | None, message: Message, deadline: float) -> Call:
+    def call(self, origin: ResponseSink, peer: Peer | None, message: Message, deadline: float) -> Call:
         """Make the call of a request or notification that goes to the other bus."""
         return BridgedCall(self._side, origin, peer, message, deadline)
+
+    async def invoke(self, bus: Any, message: Message, deadline: float | None) -> Message | None:
+        """Send a request or notification on, in place of a handler.
+
+        Raises:
+            RequestError: The failure, as the client shall see it.
+        """
+        if message.kind is Kind.NOTIFY:
+            await self.tell(message)
+            return None
+        return await self.ask(message, math.inf if deadline is None else deadline)
 
     async def ask(self, message: Message, deadline: float) -> Message:
         """Ask the other bus.
@@ -117,9 +131,9 @@ class BridgedCall(Call):
     """The call of a request while the other bus answers it, or of a notification until it has been handed over."""
 
     __slots__ = ("_side",)
-    away = True
+    forwards = True
 
-    def __init__(self, side: RouteSide, origin: Answer, peer: Peer | None, message: Message, deadline: float) -> None:
+    def __init__(self, side: RouteSide, origin: ResponseSink, peer: Peer | None, message: Message, deadline: float) -> None:
         super().__init__(side.here.services, origin, peer, side.requests, message, deadline)  # type: ignore[arg-type]  # in its place
         self._side = side
         side.calls[self] = None
@@ -140,13 +154,3 @@ class BridgedCall(Call):
 
     def discard(self) -> None:  # the only one called where it still waits when its peer goes
         self._side.calls.pop(self, None)
-
-    async def invoke(self, message: Message) -> Any:
-        """In place of a handler."""
-        if message.kind is Kind.NOTIFY:
-            return await self._side.requests.tell(message)
-        return await self._side.requests.ask(message, self.deadline)
-
-    async def outcome(self) -> Any:
-        deadline = None if self.deadline == math.inf else self.deadline
-        return await self.services.executor.around(self.message, deadline, self.invoke)

@@ -119,7 +119,7 @@ class Asking(Passages):
                 runtime = self._services.running
                 now = runtime.time()
                 failed: Reply[Any] = Reply(runtime.loop, name, returns, now, now + timeout)
-                failed._fail(error)
+                failed.fail(error)
                 return failed
         return to.send_request(Kind.REQUEST, name, body, timeout, returns, checked)
 
@@ -170,7 +170,7 @@ class Asking(Passages):
                 return
             if link.publish(message, peer, deadline):
                 return
-            if not await link.room(len(message.raw or b""), deadline):
+            if not await link.room(deadline):
                 raise QueueFull(f"no room in the outbox to {peer.address}")
 
     # -- streams and channels --------------------------------------------------------------------------------------------

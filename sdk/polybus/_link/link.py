@@ -605,23 +605,23 @@ class Link:
             EncodeError, Unsupported, LocalProtocolError: Misuse; anything else fails the reply.
         """
         if self.crowd is not None and peer.gone:
-            reply._fail(Disconnected("the peer has gone", peer.address, False))
+            reply.fail(Disconnected("the peer has gone", peer.address, False))
             return
         if not self.flowing:
             self.check_initiates(peer)
             if self.state is State.CLOSED or self._ending is not None:
-                reply._fail(self.disconnected(sent=False))
+                reply.fail(self.disconnected(sent=False))
             elif self._wait(message, peer, reply, reply.deadline, droppable=False):
                 peer.request_waits(reply)
             else:
-                reply._fail(QueueFull(f"the outbox to {self.address} is full: {self.outbox or 'empty'}"))
+                reply.fail(QueueFull(f"the outbox to {self.address} is full: {self.outbox or 'empty'}"))
             return
         self.send_request(message, reply, peer, reply.started)
         try:
             self.flush()
         except TooLarge as error:  # for a connection that takes less than the session does: a tunnel
             peer.pending.pop(reply.key, None)
-            reply._fail(error)
+            reply.fail(error)
 
     def request_ahead(self, message: Message, reply: Reply[Any], peer: PeerPort) -> None:
         """Send a request before anything that waits. For a few small ones."""
@@ -630,12 +630,12 @@ class Link:
 
     def send_request(self, message: Message, reply: Reply[Any], peer: PeerPort, now: float) -> None:
         if len(peer.pending) >= self.runtime.limits.pending:
-            reply._fail(QueueFull(f"{len(peer.pending)} requests to {self.address} already wait for their answer"))
+            reply.fail(QueueFull(f"{len(peer.pending)} requests to {self.address} already wait for their answer"))
             return
         try:
-            key = self.session.send(message, now, peer.key)  # type: ignore[union-attr]
+            key = self.session.send(message, now, peer.key)  # type: ignore[union-attr]  # asked for where there is a session
         except (RequestError, QueueFull, Disconnected) as error:
-            reply._fail(error)
+            reply.fail(error)
             return
         self.services.counters.sent += 1
         reply.key = key
@@ -658,7 +658,7 @@ class Link:
             return
         last = self.outbox.last if self.outbox is not None else None
         while last is not None and last.waits and self.stands:
-            await self.room(0, math.inf)
+            await self.room(math.inf)
         await written()
 
     def disconnected(self, *, sent: bool) -> BusError:
@@ -720,7 +720,7 @@ class Link:
             for calls in stuck:
                 calls.turn_again()
 
-    async def room(self, size: int, deadline: float) -> bool:
+    async def room(self, deadline: float) -> bool:
         """Wait until the outbox may have room again. False when the deadline passed or the link ended."""
         if self.state is State.CLOSED:
             return False
@@ -732,7 +732,7 @@ class Link:
         So a peer that reads gets all it has asked for, however much that is. One that does not read ends at `write_timeout`.
         """
         while self.stands and self.outbox is not None and not self.outbox.takes_answers:
-            await self.room(0, math.inf)
+            await self.room(math.inf)
 
     def pause_writing(self) -> None:
         self.paused = True
@@ -817,7 +817,7 @@ class Link:
         if outbox is not None:
             for entry in outbox.clear():
                 if entry.reply is not None:
-                    entry.reply._fail(self.disconnected(sent=False))
+                    entry.reply.fail(self.disconnected(sent=False))
             outbox.wake()
             self.runtime.timed.pop(outbox, None)
         self.let_begin()

@@ -66,7 +66,7 @@ class SendQueue(Outbox):
                 self._link.runtime.bell.ring()
                 peer.abandoned(abandoned)
 
-            reply._abandon = abandon
+            reply.on_cancel = abandon
         return True
 
     def make_room(self, entry: Waiting) -> bool:
@@ -150,7 +150,7 @@ class SendQueue(Outbox):
             try:
                 link.send_request(message, reply, peer, now)
             except BusError as error:
-                reply._fail(error)
+                reply.fail(error)
         elif entry.droppable and entry.deadline <= now:
             link.services.counters.dropped += 1
             link.services.dead_letter(peer, message, Code.DEADLINE_EXCEEDED, "expired before it could be sent")

@@ -34,18 +34,18 @@ class ExtensionProbe(Reply[Any]):
         elif held is waiter:
             self._waiters = None
 
-    def _resolve(self, message: Message) -> None:
+    def resolve(self, message: Message) -> None:
         try:
             answer = message.body
         except BusError:
             answer = None
         self._peer.negotiation.answered(answer)
-        super()._resolve(message)
+        super().resolve(message)
 
-    def _reject(self, message: Message, now: float) -> None:
-        self._fail(error_of(message, self.subject, now - self.started))
+    def reject(self, message: Message, now: float) -> None:
+        self.fail(error_of(message, self.subject, now - self.started))
 
-    def _fail(self, error: BusError) -> None:
+    def fail(self, error: BusError) -> None:
         peer = self._peer
         peer.link.runtime.ends.answered(peer, None)
         if peer.speaks_extensions is None and self.sent:  # one that never left says nothing of the peer
@@ -53,4 +53,4 @@ class ExtensionProbe(Reply[Any]):
                 peer.negotiation.silent = True
             elif not isinstance(error, (Disconnected, RequestCancelled, QueueFull)):
                 peer.negotiation.speaks_extensions = False
-        super()._fail(error)
+        super().fail(error)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from .._core.memory import Account, cost
 from .._core.via import ViaHeader
-from .._rpc.call import Answer, Call, RefusedCall
+from .._rpc.call import Call, RefusedCall
 from ..errors import Code
 from ..headers import VIA
 from ..message import Kind, Message
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 __all__ = ["InboundCalls"]
 
 
-class InboundCalls(Answer):
-    """The requests of one peer that are being served: those that run, those that wait, and where their outcomes go."""
+class InboundCalls:
+    """The requests of one peer that are being served, running or waiting; the `ResponseSink` of their outcomes."""
 
     __slots__ = ("account", "calls", "expected", "large", "link", "peer", "stopping", "waiting")
 

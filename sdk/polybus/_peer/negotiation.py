@@ -127,7 +127,7 @@ class Negotiation:
         now = runtime.time()
         probe = ExtensionProbe(peer, now)
         message = Message(Kind.REQUEST, HELLO, None, None, link.format, None, runtime.ttl(now, probe.deadline))
-        probe._abandon = peer.abandoned
+        probe.on_cancel = peer.abandoned
         if link.upstream:
             body |= runtime.ends.introduction(peer)
         try:
@@ -135,7 +135,7 @@ class Negotiation:
             message.raw = chosen.encode(body)
             (link.request_ahead if ahead else link.request)(message, probe, peer)
         except BusError as error:  # this wire cannot carry it, or not now
-            probe._fail(error)
+            probe.fail(error)
         if probe.deadline < peer.due:
             peer.watch(probe.deadline)
         return probe

@@ -451,7 +451,7 @@ class Peer:
         if body is not None:
             message.format = chosen = link.format_for(body, subject)
             message.raw = chosen.encode(body)
-        reply._abandon = self.abandoned
+        reply.on_cancel = self.abandoned
         link.request(message, reply, self)
         if deadline < self.due:
             self.watch(deadline)
@@ -469,7 +469,7 @@ class Peer:
         reply: Reply[Any] = Reply(runtime.loop, message.subject, Any, now, now + timeout)
         message.ttl = runtime.ttl(now, reply.deadline)
         self.fit_body(message)
-        reply._abandon = self.abandoned
+        reply.on_cancel = self.abandoned
         link.request(message, reply, self)
         if reply.deadline < self.due:
             self.watch(reply.deadline)
@@ -494,7 +494,7 @@ class Peer:
         """A request is taken out of the outbox, to be sent."""
         if self._unsent is not None:
             self._unsent.pop(reply, None)
-        reply._abandon = self.abandoned
+        reply.on_cancel = self.abandoned
 
     def abandoned(self, reply: Reply[Any]) -> None:
         """No task waits for this answer any more."""
@@ -536,7 +536,7 @@ class Peer:
         if kind is RESPONSE:
             reply = self.pending.pop(message.id, None) or self._late_answer(message)
             if reply is not None:
-                reply._resolve(message)
+                reply.resolve(message)
             else:
                 services.counters.late += 1
         elif kind is REQUEST:
@@ -575,7 +575,7 @@ class Peer:
         elif kind is Kind.ERROR:
             reply = self.pending.pop(message.id, None) or self._late_answer(message)
             if reply is not None:
-                reply._reject(message, now)
+                reply.reject(message, now)
             elif channel is not None:
                 channel.received_end(message)  # an open that was refused in the protocol's own words
             else:
@@ -599,13 +599,13 @@ class Peer:
         """The answer to a request was malformed."""
         reply = self.pending.pop(error.reply_id, None)
         if reply is not None:
-            reply._fail(BadReply(f"the answer to {reply.subject!r} is malformed: {error.text}"))
+            reply.fail(BadReply(f"the answer to {reply.subject!r} is malformed: {error.text}"))
 
     def answered_in_vain(self, key: Any, text: str) -> None:
         """An answer to a request came and is not taken: where no other comes, the end of the request says so."""
         reply = self.pending.get(key)
         if reply is not None:
-            reply._passed_over(f"an answer came and was not taken, {text}")
+            reply.pass_over(f"an answer came and was not taken, {text}")
 
     # -- memory and tasks ------------------------------------------------------------------------------------------------
 
@@ -659,12 +659,12 @@ class Peer:
 
     def _timed_out(self, reply: Reply[Any], now: float) -> None:
         if reply.sent or self.connected:
-            reply._expire(now)
+            reply.expire(now)
         else:
-            reply._fail(Disconnected("it did not come back within the timeout", self.address, False))
-        if reply._abandon is not None:
+            reply.fail(Disconnected("it did not come back within the timeout", self.address, False))
+        if reply.on_cancel is not None:
             try:
-                reply._abandon(reply)
+                reply.on_cancel(reply)
             except Exception:  # of a plugin's session: it must not cost others their deadlines
                 self.link.broken()
 
@@ -673,7 +673,7 @@ class Peer:
         failed = error if error is not None else Disconnected(reason, self.address, True)
         pending, self.pending = self.pending, {}
         for reply in pending.values():
-            reply._fail(another(failed))
+            reply.fail(another(failed))
         if self._streams is not None:
             self._streams.lost(failed)
 
@@ -710,7 +710,7 @@ class Peer:
             self._negotiation = None  # another may answer at that address
         if not going_on:
             for reply in list(self._unsent or ()):
-                reply._fail(Disconnected(reason, self.address, False) if error is None else another(error))
+                reply.fail(Disconnected(reason, self.address, False) if error is None else another(error))
             self._unsent = None
             runtime.timed.pop(self, None)
 

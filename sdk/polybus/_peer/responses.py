@@ -24,7 +24,7 @@ def response_to(message: Message, value: Any, link: Link, call: Call | None = No
     """
     response = Message(Kind.RESPONSE, message.subject, message.id, None, link.format)
     response.reply_to = message.reply_to
-    if call is not None and call.away and isinstance(value, Message):
+    if call is not None and call.forwards and isinstance(value, Message):
         # Over a bridge: as it came, where this wire can carry that.
         response.raw, response.format, response.decoded = value.raw, value.format, value.decoded
         if value.raw is None and value.has_body:

@@ -83,7 +83,7 @@ class Streams:
             message.format = chosen = link.format_for(body, subject)
             message.raw = chosen.encode(body)
         if link.outbox is not None:  # what was published before leaves before
-            await link.room(0, now + (30.0 if timeout is None else timeout))
+            await link.room(now + (30.0 if timeout is None else timeout))
         if not peer.connected:
             raise Disconnected(f"a {mode} does not wait for it to come back", peer.address, False)
         link.check_initiates(peer)
@@ -146,9 +146,8 @@ class Streams:
             return
         credit = message.attributes.get("credit")
         given = credit if isinstance(credit, int) and credit > 0 else CREDIT
-        channel: Channel[Any, Any] = Channel(link.runtime.loop, self, message.subject, given)
+        channel: Channel[Any, Any] = Channel(link.runtime.loop, self, message.subject, given, receiving=mode != "stream")
         channel.id = message.id
-        channel._receiving = mode != "stream"
         channels[message.id] = channel
         call: ChannelCall
         if side is not None:

@@ -245,7 +245,7 @@ class Publisher:
         while not link.publish(message, peer, deadline):
             if not link.upstream:
                 return True  # dropped or cut by the policy of the listener, and counted
-            if not await link.room(len(message.raw or b""), deadline):
+            if not await link.room(deadline):
                 return False
         return True
 

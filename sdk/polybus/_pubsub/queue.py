@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+from abc import ABC, abstractmethod
 from collections import deque
 from typing import TYPE_CHECKING
 
@@ -32,7 +33,7 @@ _PAUSE = 1.0
 """Seconds between two events that tell of one queue."""
 
 
-class SubscriptionQueue:
+class SubscriptionQueue(ABC):
     """A queue of publications, bounded in messages (`queue`) and in bytes (`Limits.queue_bytes`), with a policy for one more.
 
     It is full at either bound, so that the last message may be of any size. Beyond it, `Limits.queue_bytes` of what arrives
@@ -111,8 +112,9 @@ class SubscriptionQueue:
                 self._bytes += len(raw)
             self._arrived()
 
+    @abstractmethod
     def _arrived(self) -> None:
-        raise NotImplementedError
+        """Wake a reader: a publication has been added."""
 
     def take(self) -> Message:
         """Remove and return the oldest publication."""
@@ -243,9 +245,9 @@ class SubscriptionQueue:
         self._arrived()
         return True
 
+    @abstractmethod
     def _overrun(self, message: Message) -> None:
         """Handle one more for a ``block`` queue than may be held back."""
-        raise NotImplementedError
 
     def _has_come(self) -> None:
         """Begin the turn of a reader: what it leaves beyond the size of the queue goes by the policy."""

@@ -1,4 +1,4 @@
-"""One request while its handler runs: from the queue of the workers to the answer."""
+"""Requests while their handlers run: from the queue of the workers to the answer."""
 
 from __future__ import annotations
 
@@ -22,45 +22,12 @@ if TYPE_CHECKING:
     from .._core.services import Services
     from .._handlers.handler import Handler
     from .._peer.peer import Peer
+    from .ports import ResponseSink
 
-__all__ = ["Answer", "Call", "RefusedCall", "failure"]
+__all__ = ["Call", "RefusedCall", "failure"]
 
 
 _PLAIN: Final = frozenset({"inline", "thread"})
-
-
-class Answer:
-    """Where the outcome of a call goes: to a peer, or to a `Reply` of this very bus."""
-
-    __slots__ = ()
-
-    def answer(self, call: Call, value: Any) -> None:
-        """The handler returned."""
-        raise NotImplementedError
-
-    def refuse(self, call: Call, code: Code, text: str, reason: str | None, detail: Any) -> None:
-        """The handler raised, or was not run."""
-        raise NotImplementedError
-
-    def finished(self, call: Call) -> None:
-        """The call is over, answered or not, and so is its handler."""
-        raise NotImplementedError
-
-    async def answer_later(self, call: Call, value: Any) -> None:
-        """The handler returned, and the peer reads slowly."""
-        raise NotImplementedError
-
-    def put_off(self, call: Call) -> bool:
-        """Let a call wait that has not begun, where its peer has stopped reading. True if it waits."""
-        raise NotImplementedError
-
-    def stopped(self, call: Call) -> None:
-        """The call is over, but its handler has only been told to stop: it keeps its place until `returned`."""
-        raise NotImplementedError
-
-    def returned(self, call: Call) -> None:
-        """The handler of a stopped call is over too."""
-        raise NotImplementedError
 
 
 class Call:
@@ -80,16 +47,16 @@ class Call:
         "started",
     )
 
-    away = False
-    """Whether somebody elsewhere answers: `outcome` gives it."""
+    forwards = False
+    """True where the result is the answer of another bus, a `Message`."""
     weighed = True
-    """Whether there is a handler, or what is in its place, that knows how large its answers are."""
+    """True where the handler, or the part in its place, knows how large its answers are."""
 
     def __init__(
-        self, services: Services, origin: Answer, peer: Peer | None, handler: Handler, message: Message, deadline: float
+        self, services: Services, origin: ResponseSink, peer: Peer | None, handler: Handler, message: Message, deadline: float
     ) -> None:
         self.services: Services = services
-        self.origin: Answer = origin
+        self.origin: ResponseSink = origin
         self.peer: Peer | None = peer
         self.handler: Handler = handler
         self.message: Message = message
@@ -98,9 +65,9 @@ class Call:
         self.started: bool = False
         self.ended: bool = False
         self.put_off: bool = False
-        """Whether it waits although it had a place: its peer had stopped reading answers before it began."""
+        """True while it waits although it had a place: its client had stopped reading answers before it began."""
         self.delivered: bool = False
-        """Whether it has come to its handler: before that, and when its time is over, the bus answers by itself."""
+        """True once it has come to its handler: before that, and when its time is over, the bus answers by itself."""
 
     @property
     def function(self) -> str:
@@ -126,15 +93,13 @@ class Call:
             if services.authorize is not None and self.peer is not None:
                 await self._authorized("notify" if message.kind is Kind.NOTIFY else "request")
             self.delivered = True
-            if self.away:  # no handler here: over a bridge
-                result = await self.outcome()
-            elif handler.style == "async" and not services.executor.middleware:
+            if handler.style == "async" and not services.executor.middleware:
                 result = await handler.invoke(services.bus, message, deadline if timed else None)
             else:
                 result = await services.executor.run(handler, message, deadline if timed else None)
             if self.peer is not None and (outbox := self.peer.link.outbox) is not None and not outbox.takes_answers:
                 later = self.origin.answer_later(self, result)
-                result = None  # once it is encoded nobody keeps it
+                result = None  # once it is encoded nothing else keeps it
                 await later
             elif not self.ended:
                 self.origin.answer(self, result)
@@ -153,9 +118,9 @@ class Call:
             self.end()
 
     def run_plain(self) -> bool:
-        """`run` without a task, of what is no more than a function to call; in a context of its own.
+        """Run a handler that is a plain function, without a task, in a context of its own.
 
-        False where something is to be awaited, before it or of what it has given: then `run` does the rest.
+        False where something is to be awaited, before the call or of its result: then `run` does the rest.
         """
         if not self._is_plain():
             return False
@@ -182,7 +147,7 @@ class Call:
         return True
 
     def _is_plain(self) -> bool:
-        """Where there are no threads, every ``def`` is called on the event loop."""
+        """Check that nothing but the handler's function is to be called: without threads that is done on the event loop."""
         services, peer = self.services, self.peer
         return (
             type(self) is Call
@@ -194,14 +159,6 @@ class Call:
             and peer.link.takes_answers
         )
 
-    async def outcome(self) -> Any:
-        """What is answered where there is no handler.
-
-        Raises:
-            RequestError: An error is.
-        """
-        raise NotImplementedError
-
     async def _authorized(self, verb: str) -> None:
         peer, services = self.peer, self.services
         assert peer is not None
@@ -210,7 +167,7 @@ class Call:
             raise Forbidden(f"{verb} on {self.message.subject!r} is not allowed to this peer")
 
     def end(self) -> None:
-        """The handler is over, or has not begun: give up the place."""
+        """Give up the place: the handler is over, or has not begun."""
         if self.ended:
             self.origin.returned(self)
         else:
@@ -218,10 +175,10 @@ class Call:
             self.origin.finished(self)
 
     def discard(self) -> None:
-        """The handler reads nothing any more."""
+        """Release what the handler would have read."""
 
     def stop(self) -> None:
-        """Nobody waits for the answer any more: stop the handler, answer nothing."""
+        """Stop the handler, and answer nothing: the client waits no more."""
         if self.ended:
             return
         if not self.started:
@@ -233,7 +190,7 @@ class Call:
             self.scope.cancel()
 
     def expire(self) -> None:
-        """The deadline has passed: say so, and stop the handler."""
+        """Refuse the request because its deadline has passed, and stop the handler."""
         if not self.ended:
             self.delivered = False
             self.origin.refuse(self, Code.DEADLINE_EXCEEDED, "the deadline passed before the handler answered", None, None)
@@ -242,7 +199,7 @@ class Call:
 
 @frozen
 class Given:
-    """Takes the place of a handler that has given something to be awaited."""
+    """The result of a handler, to be awaited; in the handler's place."""
 
     outcome: Awaitable[Any]
     name: str
@@ -254,13 +211,13 @@ class Given:
 
 
 class RefusedCall(Call):
-    """A request that nobody here can answer. `authorize` is asked first, so that its refusal tells nothing of what there is."""
+    """A request without a handler here. `authorize` is asked first, so that its refusal tells nothing of what there is."""
 
     __slots__ = ("_outcome",)
     weighed = False
 
     def __init__(
-        self, services: Services, origin: Answer, peer: Peer, message: Message, deadline: float, code: Code, text: str
+        self, services: Services, origin: ResponseSink, peer: Peer, message: Message, deadline: float, code: Code, text: str
     ) -> None:
         super().__init__(services, origin, peer, None, message, deadline)  # type: ignore[arg-type]  # there is no handler
         self._outcome = RequestError(code, text)
@@ -285,7 +242,7 @@ class RefusedCall(Call):
 
 
 def failure(error: BaseException, services: Services, message: Message) -> tuple[Code, str, str | None, Any]:
-    """What the asker learns of an exception: what a `RequestError` says, else a fixed text and an id for the log."""
+    """Turn an exception into an answer: the words of a `RequestError`, else a fixed text and an id for the log."""
     if isinstance(error, RequestError) and not error.received and message.kind is not Kind.NOTIFY:
         return error.code, error.text, error.reason, error.detail
     error_id = secrets.token_hex(4)

@@ -41,26 +41,25 @@ _TOLERANCE = 4
 
 
 class ChannelPort(Protocol):
-    """What a channel writes to: a link's peer, or the other end in the same process."""
+    """The writer of a channel: a link's peer, or the other end in the same process."""
 
     account: Account
-    """Where the items that nobody has read yet are charged."""
+    """The account to which items are charged until they are read."""
 
     def channel_send(self, channel: Channel[Any, Any], kind: Kind, value: Any, code: Code | None, facts: dict[str, Any]) -> int:
-        """Write an item, a credit or an end. What it will cost the other side until it is read."""
+        """Write an item, a credit or an end, and tell what it costs the other side until it is read."""
         ...
 
     def channel_room(self) -> Awaitable[None] | None:
-        """Something to wait for before an item is written, or None."""
+        """Give something to wait for before an item is written, or None."""
         ...
 
     def channel_done(self, channel: Channel[Any, Any]) -> None:
-        """Both halves have ended."""
-        ...
+        """Forget a channel whose halves have both ended."""
 
 
 class Place:
-    """Of a sender in the line."""
+    """The place of a sender in the line."""
 
     __slots__ = ("waiter",)
 
@@ -75,7 +74,16 @@ class Channel(Generic[Receives_co, Sends_contra]):
     opened it holds a ``Channel[Out, In]``.
     """
 
-    def __init__(self, loop: Loop, port: ChannelPort, subject: str | int, credit: int, *, window: int = CREDIT) -> None:
+    def __init__(
+        self,
+        loop: Loop,
+        port: ChannelPort,
+        subject: str | int,
+        credit: int,
+        *,
+        window: int = CREDIT,
+        receiving: bool = True,
+    ) -> None:
         self._loop = loop
         self._port = port
         self.subject: str | int = subject
@@ -94,19 +102,19 @@ class Channel(Generic[Receives_co, Sends_contra]):
         self._items: deque[Message] = deque()
         self._receives: Any = Any
         self._sending = True
-        self._receiving = True
+        self._receiving = receiving
         self._done = False
         self._error: BusError | None = None
         self._readers: list[Any] = []
         self._line: deque[Place] = deque()
         """Senders that wait, in their order."""
         self.frames: bool = False
-        """Whether the items are frames of a tunnel."""
+        """True where the items are frames of a tunnel."""
         self.answers: bool = False
-        """Whether this is the handler's end: what does not fit is then the opener's mistake, and it is told."""
+        """True of the handler's end: what does not fit there is the opener's mistake, and it is told."""
         self.started: float = 0.0
         self.deadline: float = math.inf
-        """When the opener's ``timeout=`` has passed, on the clock of the event loop."""
+        """The time at which the opener's ``timeout=`` has passed, on the clock of the event loop."""
         self.on_end: Callable[[], None] | None = None
         """Called when the other side aborts: the handler's scope is cancelled by it."""
 
@@ -142,11 +150,11 @@ class Channel(Generic[Receives_co, Sends_contra]):
         self._ahead_bytes += size
 
     def _may_send(self) -> bool:
-        """Whether the other side is not too far behind, in items and in bytes; or the channel is over, and `send` says so."""
+        """Check that the other side keeps up, in items and in bytes; or that the channel is over, and `send` says so."""
         return (self._credit > 0 and self._ahead_bytes < CREDIT_BYTES) or self._error is not None or not self._sending
 
     async def _stand_in_line(self, room: Awaitable[None] | None = None) -> None:
-        """Senders go one by one: what one has found free is still free when it writes, which it does in the same turn.
+        """Wait until it is this sender's turn: what one has found free is still free when it writes, in the same turn.
 
         Args:
             room: What `channel_room` has given already.
@@ -174,7 +182,7 @@ class Channel(Generic[Receives_co, Sends_contra]):
             self._loop.wake(waiter)
 
     def finish(self) -> None:
-        """The handler has returned: nothing more is sent, and nothing more is read."""
+        """End both halves orderly: the handler has returned."""
         receiving, self._receiving = self._receiving, False
         if self._error is None and self._sending:
             self._port.channel_send(self, Kind.END, None, None, {})
@@ -238,7 +246,7 @@ class Channel(Generic[Receives_co, Sends_contra]):
             raise blame(f"an item of {self.subject!r} does not fit: {misfit(error)}") from error
 
     def discard(self) -> None:
-        """Nobody will read what has come in, nor what may still come."""
+        """Drop what has come in and what may still come: it will not be read."""
         self._receiving = False
         self._items.clear()
         self._port.account.release(self._unread)
@@ -259,7 +267,7 @@ class Channel(Generic[Receives_co, Sends_contra]):
     # -- what the other side says ----------------------------------------------------------------------------------------
 
     def received_item(self, message: Message) -> None:
-        """An item has come in."""
+        """Take in an item."""
         if not self._receiving:
             return
         size = cost(message)
@@ -281,7 +289,7 @@ class Channel(Generic[Receives_co, Sends_contra]):
         self._break(TooManyRequests(f"the peer sent on {self.subject!r} {seen}"))
 
     def received_credit(self, count: Any) -> None:
-        """The other side has room for more."""
+        """Note that the other side has room for more."""
         if isinstance(count, int) and 0 < count <= 1 << 31:
             self._credit = min(self._credit + count, 1 << 31)
             for _ in range(min(count, len(self._ahead))):
@@ -289,10 +297,10 @@ class Channel(Generic[Receives_co, Sends_contra]):
             self._call_next()
 
     def received_end(self, message: Message) -> None:
-        """The other half has ended, or the whole channel has failed."""
+        """End the other half, or with an error the whole channel."""
         if message.code is None or message.code is Code.OK:
             if not self._receiving:
-                self._sending = False  # said twice: the handler has returned, nobody reads any more
+                self._sending = False  # said twice: the handler has returned and reads no more
             self._receiving = False
             self._wake()
             self._maybe_done()
@@ -300,7 +308,7 @@ class Channel(Generic[Receives_co, Sends_contra]):
             self._break(error_of(message, self.subject, self._loop.time() - self.started))
 
     def expire(self, now: float) -> None:
-        """The opener's time is up: the other side is stopped, and whoever waits here is told."""
+        """Stop the other side and fail the waiting calls here: the opener's time is up."""
         if not self._done:
             text = "the opener's time is up"
             self._port.channel_send(
@@ -309,7 +317,7 @@ class Channel(Generic[Receives_co, Sends_contra]):
             self._break(DeadlineExceeded(self.subject, now - self.started, "local"))
 
     def lost(self, error: BusError) -> None:
-        """The link broke or the bus was left."""
+        """Fail: the link broke or the bus was left."""
         if not self._done:
             self._break(error)
 
@@ -335,7 +343,7 @@ class Channel(Generic[Receives_co, Sends_contra]):
 
     @property
     def failed(self) -> BusError | None:
-        """What broke the channel, if anything."""
+        """The error that broke the channel, or None."""
         return self._error
 
     def _wake_one(self, waiters: list[Any]) -> None:
@@ -352,7 +360,7 @@ class Channel(Generic[Receives_co, Sends_contra]):
     def leave(self) -> None:
         """Leave the channel: unless both halves have ended, it is cancelled at the other side.
 
-        That is so also when only the own half is open: without `send_eof` what was sent is not all there was to send.
+        Also when only the own half is open: without `send_eof` what was sent is not all there was to send.
         """
         if self._sending or self._receiving:
             self.abort(Code.CANCELLED, "the other side left the channel")

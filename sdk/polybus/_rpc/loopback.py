@@ -9,7 +9,7 @@ from .._core.memory import OVERHEAD, Account, cost
 from ..body import JSON, OCTETS, BodyFormat
 from ..errors import Code, DeadlineExceeded, Disconnected, QueueFull, RequestError, TooManyRequests
 from ..message import Kind, Message
-from .call import Answer, Call
+from .call import Call
 from .channel import CREDIT, Channel
 from .reply import Reply
 from .stream_call import ChannelCall
@@ -18,16 +18,17 @@ if TYPE_CHECKING:
     from .._core.services import Services
     from .._handlers.handler import Handler
     from .._util.event_loop import Loop
+    from .ports import ResponseSink
 
 __all__ = ["Loopback", "encode_local"]
 
 
 class Loopback:
-    """The bus asking itself. Bodies are encoded all the same, so that a handler sees what a wire would give."""
+    """Requests of a bus to itself. Bodies are encoded all the same, so that a handler sees what a wire would give."""
 
     def __init__(self, services: Services) -> None:
         self.services: Services = services
-        self.calls: dict[Reply[Any], Call] = {}
+        self.calls: dict[ResponseSink, Call] = {}
 
     def request(
         self, handler: Handler, subject: str | int, body: Any, timeout: float, returns: Any, headers: dict[str, str] | None
@@ -35,7 +36,7 @@ class Loopback:
         """Ask one of the bus's own handlers.
 
         Args:
-            subject: As who asks has written it; the handler sees its own spelling, as it does of what comes over a wire.
+            subject: As the client has written it; the handler sees its own spelling, as it does of what comes over a wire.
         """
         runtime = self.services.running
         now = runtime.time()
@@ -46,22 +47,17 @@ class Loopback:
         if ttl is not None:
             deadline = now + ttl  # what the enclosing scope and the handler that asks leave
         message = Message(Kind.REQUEST, handler.subject, reply, raw, body_format, headers, ttl)
-        if handler.style in ("stream", "channel"):
-            reply._fail(RequestError(Code.INVALID_ARGUMENT, f"{subject!r} is a {handler.style}: use bus.{handler.style}()"))
+        if (refusal := self._refusal(handler, subject)) is not None:
+            reply.fail(refusal)
             return reply
-        if len(self.calls) >= runtime.limits.pending:
-            reply._fail(QueueFull(f"{len(self.calls)} requests of this bus to itself already run (Limits.pending)"))
-            return reply
-        call = Call(self.services, LocalAnswer(self, reply), None, handler, message, deadline)
-        reply._abandon = lambda _: call.stop()
+        call = Call(self.services, LocalSink(self, reply), None, handler, message, deadline)
+        reply.on_cancel = lambda _: call.stop()
         reply.sent = True
-        self.calls[reply] = call
-        runtime.workers.submit(call)
-        runtime.watch(self, deadline)
+        self._start(call)
         return reply
 
     def notify(self, handler: Handler, body: Any, headers: dict[str, str] | None) -> None:
-        """Tell the handler; nobody waits for it.
+        """Tell one of the bus's own handlers; the result is dropped.
 
         Raises:
             BadRequest: It answers a stream or channel.
@@ -69,16 +65,27 @@ class Loopback:
             QueueFull: Too many run already.
         """
         runtime, subject = self.services.running, handler.subject
-        if handler.style in ("stream", "channel"):
-            raise RequestError(Code.INVALID_ARGUMENT, f"{subject!r} is a {handler.style}: use bus.{handler.style}()")
-        if len(self.calls) >= runtime.limits.pending:
-            raise QueueFull(f"{len(self.calls)} requests of this bus to itself already run (Limits.pending)")
+        if (refusal := self._refusal(handler, subject)) is not None:
+            raise refusal
         raw, body_format = encode_local(body) if body is not None else (None, JSON)
-        now = runtime.time()
-        reply: Reply[Any] = Reply(runtime.loop, subject, Any, now, math.inf)
+        reply: Reply[Any] = Reply(runtime.loop, subject, Any, runtime.time(), math.inf)
         message = Message(Kind.NOTIFY, subject, reply, raw, body_format, headers)
-        call = self.calls[reply] = Call(self.services, LocalAnswer(self, reply), None, handler, message, math.inf)
+        self._start(Call(self.services, LocalSink(self, reply), None, handler, message, math.inf))
+
+    def _refusal(self, handler: Handler, subject: str | int) -> RequestError | QueueFull | None:
+        """Find the reason why a handler cannot be asked, or not now."""
+        if handler.style in ("stream", "channel"):
+            return RequestError(Code.INVALID_ARGUMENT, f"{subject!r} is a {handler.style}: use bus.{handler.style}()")
+        if len(self.calls) >= self.services.limits.pending:
+            return QueueFull(f"{len(self.calls)} requests of this bus to itself already run (Limits.pending)")
+        return None
+
+    def _start(self, call: Call) -> None:
+        runtime = self.services.running
+        self.calls[call.origin] = call
         runtime.workers.submit(call)
+        if call.deadline != math.inf:
+            runtime.watch(self, call.deadline)
 
     @property
     def running(self) -> int:
@@ -86,7 +93,7 @@ class Loopback:
         return sum(call.started for call in self.calls.values())
 
     def _expire(self, now: float) -> float:
-        """The local requests' part of `Runtime._sweep`."""
+        """End what is past its deadline. The earliest deadline that remains."""
         due = math.inf
         for call in list(self.calls.values()):
             if call.deadline <= now and isinstance(call, ChannelCall):
@@ -94,7 +101,7 @@ class Loopback:
                 call.stop()
             elif call.deadline <= now:
                 reply = call.message.id
-                reply._fail(DeadlineExceeded(reply.subject, now - reply.started, "local"))
+                reply.fail(DeadlineExceeded(reply.subject, now - reply.started, "local"))
                 call.stop()
             else:
                 due = min(due, call.deadline)
@@ -121,48 +128,52 @@ class Loopback:
             raise TooManyRequests(f"{limit} channels of this bus to itself are open (Limits.channels)")
         port = LocalPort(runtime.loop, Account(runtime))
         near: Channel[Any, Any] = Channel(runtime.loop, port, subject, CREDIT)
-        far: Channel[Any, Any] = Channel(runtime.loop, port, subject, CREDIT)
+        far: Channel[Any, Any] = Channel(runtime.loop, port, subject, CREDIT, receiving=handler.style != "stream")
         port.ends = (near, far)
-        far._receiving = handler.style != "stream"
         raw, body_format = encode_local(body) if body is not None else (None, JSON)
         near.started = now
         near.deadline = math.inf if timeout is None else now + timeout
         ttl = runtime.ttl(now, near.deadline)
         deadline = math.inf if ttl is None else now + ttl
         message = Message(Kind.OPEN, subject, near, raw, body_format, None, ttl, attributes={"hops": hops})
-        reply: Reply[Any] = Reply(runtime.loop, subject, Any, now, math.inf)
-        reply._state = 1
-        call = ChannelCall(self.services, LocalAnswer(self, reply), None, handler, message, deadline, far)
-        self.calls[reply] = call
-        runtime.workers.submit(call)
-        if deadline != math.inf:
-            runtime.watch(self, deadline)
+        self._start(ChannelCall(self.services, LocalSink(self), None, handler, message, deadline, far))
         return near
 
     def stop(self) -> None:
-        """The bus is left."""
+        """End all: the bus is left."""
         for call in list(self.calls.values()):
             call.stop()
 
 
-class LocalAnswer(Answer):
-    """The asker is on the same bus."""
+class LocalSink:
+    """The `ResponseSink` of a request of the bus to itself.
 
-    __slots__ = ("_loopback", "reply")
+    Args:
+        reply: Takes the outcome; None of a stream or channel, whose ends tell it each other.
+    """
 
-    def __init__(self, loopback: Loopback, reply: Reply[Any]) -> None:
+    __slots__ = ("_loopback", "_reply")
+
+    def __init__(self, loopback: Loopback, reply: Reply[Any] | None = None) -> None:
         self._loopback = loopback
-        self.reply: Reply[Any] = reply
+        self._reply = reply
 
     def answer(self, call: Call, value: Any) -> None:
         raw, body_format = encode_local(value)
-        self.reply._resolve(Message(Kind.RESPONSE, call.message.subject, None, raw, body_format))
+        if self._reply is not None:
+            self._reply.resolve(Message(Kind.RESPONSE, call.message.subject, None, raw, body_format))
+
+    async def answer_later(self, call: Call, value: Any) -> None:
+        self.answer(call, value)
 
     def refuse(self, call: Call, code: Code, text: str, reason: str | None, detail: Any) -> None:
-        message = Message(
-            Kind.ERROR, call.message.subject, code=code, attributes={"text": text, "reason": reason, "detail": detail}
-        )
-        self.reply._reject(message, self._loopback.services.running.time())
+        facts = {"text": text, "reason": reason, "detail": detail}
+        if self._reply is not None:
+            message = Message(Kind.ERROR, call.message.subject, code=code, attributes=facts)
+            self._reply.reject(message, self._loopback.services.running.time())
+
+    def put_off(self, call: Call) -> bool:
+        return False
 
     def stopped(self, call: Call) -> None:
         self.finished(call)
@@ -171,14 +182,14 @@ class LocalAnswer(Answer):
         """There is no limit for what a bus asks itself, so nothing is given back."""
 
     def finished(self, call: Call) -> None:
-        self._loopback.calls.pop(self.reply, None)
+        self._loopback.calls.pop(self, None)
         call.services.ring()
-        if not self.reply.done():
-            self.reply._fail(Disconnected("the bus was left", "this bus", True))
+        if self._reply is not None and not self._reply.done():
+            self._reply.fail(Disconnected("the bus was left", "this bus", True))
 
 
 class LocalPort:
-    """Joins two channels of one process; items are encoded all the same, so that both ends see what a wire would give."""
+    """The port of two channels of one process; items are encoded all the same, so that both ends see what a wire would give."""
 
     def __init__(self, loop: Loop, account: Account) -> None:
         self._loop = loop
@@ -198,14 +209,14 @@ class LocalPort:
         return cost(message)
 
     def channel_room(self) -> None:
-        """There is always room: credit bounds what waits."""
+        """Return None: credit bounds what waits."""
 
     def channel_done(self, channel: Channel[Any, Any]) -> None:
-        """Nothing is kept for local channels."""
+        """Do nothing: nothing is kept for local channels."""
 
 
 def encode_local(value: Any) -> tuple[bytes, BodyFormat]:
-    """A body for a handler in the same process: bytes stay bytes, the rest is JSON."""
+    """Encode a body for a handler in the same process: bytes stay bytes, the rest is JSON."""
     if isinstance(value, (bytes, bytearray, memoryview)):
         return OCTETS.encode(value), OCTETS
     return JSON.encode(value), JSON

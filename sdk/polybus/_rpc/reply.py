@@ -22,7 +22,7 @@ _PENDING, _ANSWERED, _FAILED = 0, 1, 2
 
 
 class Reply(Generic[T_co]):
-    """What `Bus.request` returns: await it, any number of times and from any task.
+    """The answer to a request, as `Bus.request` returns it: await it, any number of times and from any task.
 
     Awaiting gives the answer's body as the type that ``returns=`` asked for.
 
@@ -36,7 +36,7 @@ class Reply(Generic[T_co]):
     """
 
     __slots__ = (
-        "_abandon",
+        "on_cancel",
         "_error",
         "_loop",
         "_returns",
@@ -58,7 +58,7 @@ class Reply(Generic[T_co]):
         self._value: Any = None
         self._error: BusError | None = None
         self._waiters: Any = None  # None, one waiter, or a list of them
-        self._abandon: Any = None
+        self.on_cancel: Any = None
         self.subject: str | int = subject
         self.started: float = started
         self.deadline: float = deadline
@@ -68,7 +68,7 @@ class Reply(Generic[T_co]):
         """The answer as it came, once it is there."""
 
     def done(self) -> bool:
-        """Whether the request has ended, well or not."""
+        """Return True once the request has ended, well or not."""
         return self._state != _PENDING
 
     def cancel(self) -> bool:
@@ -79,9 +79,9 @@ class Reply(Generic[T_co]):
         """
         if self._state != _PENDING:
             return False
-        self._fail(RequestCancelled(f"the request to {self.subject!r} was cancelled"))
-        if self._abandon is not None:
-            self._abandon(self)
+        self.fail(RequestCancelled(f"the request to {self.subject!r} was cancelled"))
+        if self.on_cancel is not None:
+            self.on_cancel(self)
         return True
 
     async def wait(self) -> T_co:
@@ -134,7 +134,7 @@ class Reply(Generic[T_co]):
         return self._value  # type: ignore[no-any-return]
 
     def _left(self, waiter: Any) -> None:
-        """A waiter was cancelled; when it was the last, the request is cancelled."""
+        """Forget a waiter that was cancelled; with the last one the request is cancelled."""
         held = self._waiters
         if isinstance(held, list):
             held.remove(waiter)
@@ -143,9 +143,9 @@ class Reply(Generic[T_co]):
         self._waiters = None
         self.cancel()
 
-    # -- the link's side -------------------------------------------------------------------------------------------------
+    # -- the link's side: no public interface ------------------------------------------------------------------------------
 
-    def _resolve(self, message: Message) -> None:
+    def resolve(self, message: Message) -> None:
         if self._state != _PENDING:
             return
         self.message = message
@@ -158,27 +158,27 @@ class Reply(Generic[T_co]):
             self._state = _ANSWERED
         self._wake()
 
-    def _reject(self, message: Message, now: float) -> None:
+    def reject(self, message: Message, now: float) -> None:
         if self._state == _PENDING:
             self.message = message
-            self._fail(error_of(message, self.subject, now - self.started))
+            self.fail(error_of(message, self.subject, now - self.started))
 
-    def _fail(self, error: BusError) -> None:
+    def fail(self, error: BusError) -> None:
         if self._state == _PENDING:
             self._error = error
             self._state = _FAILED
             self._wake()
 
-    def _passed_over(self, text: str) -> None:
-        """An answer came that is not taken; another one may come."""
+    def pass_over(self, text: str) -> None:
+        """Note an answer that is not taken; another one may come."""
         if self._state == _PENDING:
             self._error = DeadlineExceeded(self.subject, 0.0, "local", text)
 
-    def _expire(self, now: float) -> None:
-        """No answer in time, or none that could be taken."""
+    def expire(self, now: float) -> None:
+        """Fail: no answer came in time, or none that could be taken."""
         passed_over = self._error
         text = passed_over.text if isinstance(passed_over, DeadlineExceeded) else ""
-        self._fail(DeadlineExceeded(self.subject, now - self.started, "local", text))
+        self.fail(DeadlineExceeded(self.subject, now - self.started, "local", text))
 
     def _wake(self) -> None:
         held, self._waiters = self._waiters, None
@@ -197,7 +197,7 @@ class Reply(Generic[T_co]):
 
 
 def error_of(message: Message, subject: str | int, elapsed: float) -> BusError:
-    """The exception that an error message stands for."""
+    """Make the exception that an error message stands for."""
     code = message.code if message.code is not None else Code.UNKNOWN
     facts = message.attributes
     text, reason, detail = str(facts.get("text") or ""), facts.get("reason"), facts.get("detail")
@@ -212,7 +212,7 @@ def error_of(message: Message, subject: str | int, elapsed: float) -> BusError:
 
 
 def told_over(error: BusError | None) -> bool:
-    """Whether it says that the peer has seen a deadline pass, which may be that of a scope here."""
+    """Check for the error of a peer that has seen a deadline pass, which may be that of a scope here."""
     return isinstance(error, DeadlineExceeded) and error.where == "remote"
 
 

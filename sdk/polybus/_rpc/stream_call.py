@@ -1,4 +1,4 @@
-"""One stream or channel while its handler runs: from the queue of the workers to its end."""
+"""Streams and channels while their handlers run: from the queue of the workers to their end."""
 
 from __future__ import annotations
 
@@ -12,13 +12,14 @@ import anyio
 from .._core.context import current_call
 from ..errors import Code
 from ..message import Message
-from .call import Answer, Call, failure
+from .call import Call, failure
 from .channel import Channel
 
 if TYPE_CHECKING:
     from .._core.services import Services
     from .._handlers.handler import Handler
     from .._peer.peer import Peer
+    from .ports import ResponseSink
 
 __all__ = ["ChannelCall"]
 
@@ -32,7 +33,7 @@ class ChannelCall(Call):
     def __init__(
         self,
         services: Services,
-        origin: Answer,
+        origin: ResponseSink,
         peer: Peer | None,
         handler: Handler,
         message: Message,
@@ -54,7 +55,7 @@ class ChannelCall(Call):
             await services.executor.around(self.message, deadline, lambda message: self._converse(message, deadline))
             channel.finish()
         except Exception as error:
-            if not self.ended:  # nobody is there to be told, and what it ran into is mostly just that
+            if not self.ended:  # then the client has gone, and what the handler ran into is mostly just that
                 self._fail(error)
         except BaseException as error:
             if not (self.ended or services.executor.ours(error, self.scope)):
@@ -94,7 +95,7 @@ class ChannelCall(Call):
         self.cut(Code.DEADLINE_EXCEEDED, "the deadline passed before the stream ended")
 
     def cut(self, code: Code, text: str) -> None:
-        """Stop the handler, and say why."""
+        """Stop the handler, and tell the client why."""
         if not self.ended:
             self.channel.abort(code, text)
             self.stop()

@@ -1,0 +1,37 @@
+"""Ports of a call: what it asks of the rooms above, which hand it in."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    from ..errors import Code
+    from .call import Call
+
+__all__ = ["ResponseSink"]
+
+
+class ResponseSink(Protocol):
+    """The place that takes the outcome of a call: the client's connection, or a `Reply` of this very bus."""
+
+    def answer(self, call: Call, value: Any) -> None:
+        """Take the result of the handler."""
+
+    async def answer_later(self, call: Call, value: Any) -> None:
+        """Take the result of the handler, for a client that reads slowly."""
+
+    def refuse(self, call: Call, code: Code, text: str, reason: str | None, detail: Any) -> None:
+        """Take an error: the handler raised, or was not run."""
+
+    def put_off(self, call: Call) -> bool:
+        """Let a call wait that has not begun, where its client has stopped reading. True if it waits."""
+        ...
+
+    def finished(self, call: Call) -> None:
+        """Note that a call is over, answered or not, and its handler too."""
+
+    def stopped(self, call: Call) -> None:
+        """Note that a call is over, and its handler has only been told to stop: it keeps its place until `returned`."""
+
+    def returned(self, call: Call) -> None:
+        """Note that the handler of a stopped call is over too."""
