@@ -11,7 +11,7 @@ from ._bus.bus import Bus
 from ._bus.connect import connect
 from ._bus.runner import run
 from ._core.context import Context
-from ._core.executor import Execution
+from ._core.executor import HandlerExecutor
 from ._handlers.router import Router
 from ._peer.peer import Peer
 from ._pubsub.subscription import Subscription
@@ -133,7 +133,7 @@ def _cloudevents() -> Any:
     return uprotocol
 
 
-Execution.context_in_a_thread = staticmethod(_context_in_a_thread)
+HandlerExecutor.context_in_a_thread = staticmethod(_context_in_a_thread)
 Message.cloudevents = staticmethod(_cloudevents)
 
 

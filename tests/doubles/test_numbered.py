@@ -503,4 +503,4 @@ async def test_places_go_round_among_clients_whose_requests_wait() -> None:
         await eventually(lambda: len(order) == 43)
         assert set(order[:12]) == {f"client {client.number}" for client in [first, *others]}
         assert server.stats().running == server.stats().waiting == 0
-        assert server._services.running.crowded == {}
+        assert server._services.running.backlogged == {}

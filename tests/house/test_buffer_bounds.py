@@ -15,7 +15,7 @@ _bridge _bus _core _handlers _link _peer _pubsub _rpc _tunnel bindings broker
 protocols/csb protocols/ubre transports/_stream transports/_ws
 """.split()
 MODULES = ("_util/broadcast", "_util/pattern_index", "_util/priority_queue")
-GROWING = {"Counter", "OrderedDict", "UrgentQueue", "bytearray", "defaultdict", "deque", "dict", "list", "set"}
+GROWING = {"Counter", "OrderedDict", "PriorityQueue", "bytearray", "defaultdict", "deque", "dict", "list", "set"}
 
 OURS = "grows with what this application does, not with what peers send"
 BOUNDS: dict[str, str] = {
@@ -70,7 +70,7 @@ BOUNDS: dict[str, str] = {
     "_rpc.channel._line": OURS,
     "_bus.dialer._checked_headers": OURS,
     "_link.multiplexer._expires": "Limits.peers",
-    "_link.multiplexer._knocking": "Limits.peers",
+    "_link.multiplexer._pending": "Limits.peers",
     "_link.multiplexer._unasked": "Limits.peers",
     "_link.multiplexer.peers": "Limits.peers",
     "_link.multiplexer.said": "Limits.running messages of a stranger, a sixteenth of Limits.queue_bytes; charged",
@@ -102,7 +102,7 @@ BOUNDS: dict[str, str] = {
     "_bridge.forward_tunnels._through": "Limits.channels of each peer",
     "_peer.inbound_calls.calls": "Limits.running + waiting",
     "_core.runtime.addresses": "one for each link that others have opened, and one while something is kept for it still",
-    "_link.link.stuck": "one for each peer",
+    "_link.link.stalled": "one for each peer",
     "_peer.inbound_calls.expected": "Limits.running",
     "_peer.inbound_calls.large": "Limits.running; charged",
     "_peer.streams.channels": "Limits.channels of each direction",
@@ -138,7 +138,7 @@ BOUNDS: dict[str, str] = {
     "_handlers.router._handlers": OURS,
     "_handlers.router._subscribers": OURS,
     "_core.runtime._detached": OURS,
-    "_core.runtime.crowded": "one for each peer",
+    "_core.runtime.backlogged": "one for each peer",
     "_core.runtime.links": "Limits.peers, and the links that this bus opened",
     "_core.runtime.timed": "one for each peer and link",
     "_bus.acceptor._inside": "Limits.peers",

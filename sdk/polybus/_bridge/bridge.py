@@ -103,7 +103,7 @@ class Bridge:
     async def _until_idle(self, *, lasting: bool) -> None:
         for side in self._sides:
             if (runtime := side.here.services.runtime) is not None:
-                await runtime.bell.until(partial(_idle, side, lasting))
+                await runtime.notifier.until(partial(_idle, side, lasting))
 
 
 def _idle(side: RouteSide, lasting: bool) -> bool:

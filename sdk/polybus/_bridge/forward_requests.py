@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any, Final
 
-from .._core.answer_sizes import Foresight
+from .._core.answer_sizes import AnswerSizes
 from .._core.via import ViaHeader, depth_of
 from .._rpc.call import Call
 from ..errors import BusError, Code, RequestError
@@ -31,7 +31,7 @@ class RequestForwarder:
 
     def __init__(self, side: RouteSide) -> None:
         self._side = side
-        self.answers: Foresight = Foresight()
+        self.answers: AnswerSizes = AnswerSizes()
 
     def call(self, origin: ResponseSink, peer: Peer | None, message: Message, deadline: float) -> Call:
         """Make the call of a request or notification that goes to the other bus."""

@@ -8,7 +8,7 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any, Final
 
 from .._core.via import ViaHeader, too_far
-from .._util.violation_counter import Offences
+from .._util.violation_counter import ViolationCounter
 from ..errors import BusError, Code, RequestError
 from ..headers import VIA
 from ..message import MISSING, Kind, Message
@@ -41,7 +41,7 @@ class RouteSide:
         self.is_open: bool = False
         self.calls: dict[BridgedCall | BridgedStreamCall, None] = {}
         """Requests, streams and channels that are under way."""
-        self._losses = Offences()
+        self._losses = ViolationCounter()
         self.requests: RequestForwarder = RequestForwarder(self)
         self.publications: PublicationForwarder = PublicationForwarder(self)
         self.streams: StreamForwarder = StreamForwarder(self)
@@ -51,7 +51,7 @@ class RouteSide:
 
     async def open(self) -> None:
         """Take what comes from now on."""
-        self.is_open, self._losses = True, Offences()
+        self.is_open, self._losses = True, ViolationCounter()
         self.here.add_side(self)
         if "publish" in self.route.kinds:
             await self.publications.open()

@@ -15,7 +15,7 @@ from attrs import evolve
 
 from .._core.lifespan import within
 from .._link.link import Link, State
-from .._util.event_loop import is_stray
+from .._util.event_loop import is_foreign_exception
 from .._validation import check_type, seconds
 from ..backoff import Backoff
 from ..errors import ConnectFailed, Disconnected, Forbidden, RequestError, Unauthorized
@@ -276,7 +276,7 @@ class Connecting:
         except (Unauthorized, Forbidden, ConnectFailed):
             raise
         except BaseException as error:
-            if not is_stray(error):
+            if not is_foreign_exception(error):
                 raise
             reason = f"headers() raised {type(error).__name__}: {error}".removesuffix(": ")
             if link.was_up:  # nobody is there to catch it

@@ -30,7 +30,7 @@ async def drain(bus: Bus, runtime: Runtime, timeout: float) -> None:
 
     What the lifespan has opened stays, for its own last words.
     """
-    until = runtime.bell.until
+    until = runtime.notifier.until
     with anyio.move_on_after(timeout):
         with anyio.move_on_after(timeout * STREAMS_SHARE):
             await until(lambda: not _runs(bus, runtime))
@@ -51,7 +51,7 @@ async def close_links(bus: Bus, runtime: Runtime, reason: str, *, all_of_them: b
     for link in links:
         link.close(1000 if link.opened else 1001, reason)
     with anyio.move_on_after(runtime.limits.close_timeout + 1):
-        await runtime.bell.until(lambda: not any(link in runtime.links for link in links))
+        await runtime.notifier.until(lambda: not any(link in runtime.links for link in links))
 
 
 def _runs(bus: Bus, runtime: Runtime) -> bool:

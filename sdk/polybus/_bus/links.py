@@ -170,7 +170,7 @@ class Links(Life):
                 return
 
     async def _close_link(self, link: Link, *, drain: bool, code: int = 1000) -> None:
-        until = link.runtime.bell.until
+        until = link.runtime.notifier.until
         if drain:
             with anyio.move_on_after(self.limits.close_timeout):
                 await until(lambda: not link.outbox or not link.stands)

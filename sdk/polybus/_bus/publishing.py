@@ -11,7 +11,7 @@ from .._peer.peer import Peer
 from .._pubsub.publisher import YIELD_AFTER, PublicationRoute, Targets, own_format
 from .._pubsub.subscription import Subscription
 from .._rpc.loopback import encode_local
-from .._util.event_loop import elsewhere
+from .._util.event_loop import wrong_event_loop
 from .._util.typed_body import unreadable
 from .._validation import seconds, shown
 from ..body import JSON
@@ -70,7 +70,7 @@ class Publishing(Asking):
         peer = route.only_peer
         if to is None and headers is None and body is not None and peer is not None and (link := peer.link).flowing:
             if get_ident() != link.runtime.thread:
-                raise elsewhere()
+                raise wrong_event_loop()
             publisher.publish_to_only_peer(route, link, body)
             return
         self._services.running.check_thread()

@@ -34,7 +34,7 @@ class Routing(Links):
             only = opened[0]._peer
             return only
         self._check_gone()  # the better errors: of this, and where the bus is not entered
-        opened = [link for link in opened if link.crowd is None]  # at the end of the others are clients, behind a broker
+        opened = [link for link in opened if link.multiplexed is None]  # at the end of the others are clients, behind a broker
         if not opened:
             if self.leaving:
                 raise Disconnected("this bus is being left")

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import anyio
 
-from .._util.event_loop import is_stray
+from .._util.event_loop import is_foreign_exception
 from .._util.violation_counter import Warnings
 from ..errors import BusError, Forbidden, RequestError, Unauthorized, Unavailable
 from ..plugins import Admission, Handshake, Identity
@@ -60,7 +60,7 @@ class Authority:
         except RequestError as error:
             return error if isinstance(error, (Unauthorized, Forbidden)) else Unauthorized("not authenticated")
         except BaseException as error:  # a stranger does not end the server
-            if not is_stray(error):
+            if not is_foreign_exception(error):
                 raise
             self._failed("polybus: authenticate failed, which refuses the connection", error=error)
             return Unauthorized("not authenticated")
@@ -86,7 +86,7 @@ class Authority:
                 return self.authorize(peer, verb, subject, message=message)
             return self.authorize(peer, verb, subject)
         except BaseException as error:
-            if not is_stray(error):
+            if not is_foreign_exception(error):
                 raise
             self._failed("polybus: authorize(%r, %r, %r) failed, which refuses", peer, verb, subject, error=error)
             return False
@@ -98,7 +98,7 @@ class Authority:
         try:
             return bool(await allowed)
         except BaseException as error:
-            if not is_stray(error):
+            if not is_foreign_exception(error):
                 raise
             self._failed("polybus: authorize failed, which refuses", error=error)
             return False

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Final
 
-__all__ = ["LARGE", "Foresight"]
+__all__ = ["LARGE", "AnswerSizes"]
 
 LARGE: Final = 16 * 1024
 """Bytes: whatever is smaller is not foreseen and not charged while its request runs, `Limits.total_running` bounds it."""
@@ -18,7 +18,7 @@ anything, also for another of its requests."""
 _FEW: Final = 8
 
 
-class Foresight:
+class AnswerSizes:
     """The sizes of the answers that one handler has given lately."""
 
     __slots__ = ("_until", "weight")

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from .runtime import Runtime
     from .services import Services
 
-__all__ = ["Execution", "Middleware", "described"]
+__all__ = ["HandlerExecutor", "Middleware", "described"]
 
 Middleware: TypeAlias = Callable[[Message, Context, Callable[[Message], Any]], Any]
 """``async def middleware(message, ctx, call_next)``; ``await call_next(message)`` gives the result."""
@@ -41,7 +41,7 @@ def described(error: BaseException | None) -> str:
     return f"{type(error).__name__}: {text}"
 
 
-class Execution:
+class HandlerExecutor:
     """How handlers of one bus run."""
 
     context_in_a_thread: Callable[[Any, Message, float | None], Context] = Context
@@ -111,7 +111,7 @@ class Execution:
         (result,) = await self._threads.run(lambda: (handler.function(**arguments),))  # trio takes no coroutine from a thread
         return result
 
-    def ours(self, error: BaseException, scope: anyio.CancelScope | None) -> bool:
+    def is_own_cancellation(self, error: BaseException, scope: anyio.CancelScope | None) -> bool:
         """Whether this bus itself stopped the handler: then there is nobody to tell."""
         runtime = self._services.runtime
         stopped = runtime is None or runtime.closing or (scope is not None and scope.cancel_called)
@@ -121,9 +121,9 @@ class Execution:
         # Python closes coroutines whose event loop is over; in one that runs somebody has raised it.
         return isinstance(error, GeneratorExit) and (runtime is None or not runtime.loop.is_here())
 
-    def must_pass(self, error: BaseException, scope: anyio.CancelScope | None) -> bool:
+    def must_propagate(self, error: BaseException, scope: anyio.CancelScope | None) -> bool:
         """Whether an exception that is no `Exception` must go on through the worker."""
-        if isinstance(error, KeyboardInterrupt) or self.ours(error, scope):
+        if isinstance(error, KeyboardInterrupt) or self.is_own_cancellation(error, scope):
             return True
         if not isinstance(error, anyio.get_cancelled_exc_class()):
             return False

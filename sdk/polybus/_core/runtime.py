@@ -16,7 +16,7 @@ import anyio.abc
 from anyio.lowlevel import RunVar
 
 from .._util.cancel_scopes import effective_deadline
-from .._util.event_loop import Bell, Loop, elsewhere, is_stray, running_loop
+from .._util.event_loop import Loop, Notifier, is_foreign_exception, running_loop, wrong_event_loop
 from .._util.violation_counter import Warnings
 from .bus_identity import Ends
 from .context import current_call
@@ -78,12 +78,12 @@ class Runtime:
         self.call_soon: Callable[..., Any] = self.loop.call_soon
         self.thread: int = get_ident()
         """Where the loop runs: what the short ways ask, because asyncio asks the system for the process id as well."""
-        self.bell: Bell = Bell(self.loop)
+        self.notifier: Notifier = Notifier(self.loop)
         """Rung when a request, a publication's handler, an outbox or a link has come to its end."""
         self.links: dict[Link, None] = {}
         self.timed: dict[Timed, None] = {}
         """Who has a request or a handler with a deadline."""
-        self.crowded: dict[InboundCalls, None] = {}
+        self.backlogged: dict[InboundCalls, None] = {}
         """Requests of the peers of which some wait for a place."""
         self.buffered: int = 0
         """Bytes in all outboxes and held-back queues."""
@@ -129,7 +129,7 @@ class Runtime:
             LocalProtocolError: The caller runs in another event loop, or in a thread without one.
         """
         if not self.loop.is_here():
-            raise elsewhere()
+            raise wrong_event_loop()
 
     def check_thread(self) -> None:
         """`check_here` at a tenth of the cost, for what is done per message: another loop in the same thread is not seen.
@@ -138,7 +138,7 @@ class Runtime:
             LocalProtocolError: The caller runs in another thread.
         """
         if get_ident() != self.thread:
-            raise elsewhere()
+            raise wrong_event_loop()
 
     async def open(self) -> None:
         """Start the task group, in a task of its own: so a bus may be entered in one task and left in another."""
@@ -205,7 +205,7 @@ class Runtime:
                 return
             if self._was_cancelled_alone(error):
                 return
-            if self._stop.is_set() or not (isinstance(error, Exception) or is_stray(error)):
+            if self._stop.is_set() or not (isinstance(error, Exception) or is_foreign_exception(error)):
                 raise
             name = getattr(function, "__qualname__", function)
             logger.exception("polybus: a background task failed (%s); the bus goes on", name)
@@ -239,14 +239,14 @@ class Runtime:
             LocalProtocolError: As `check_here`.
         """
         if get_ident() != self.thread:
-            raise elsewhere()
+            raise wrong_event_loop()
         call = current_call.get()
         if call is not None and call.deadline < deadline and not call.ended:
             deadline = call.deadline
         try:
             scope = self.effective_deadline()
         except RuntimeError:  # no event loop runs here now
-            raise elsewhere() from None
+            raise wrong_event_loop() from None
         if scope < deadline:
             deadline = scope
         return None if deadline == math.inf else max(0.0, deadline - now)

@@ -12,7 +12,7 @@ from ..events import BusEvent, DeadLettered
 from ..limits import Limits
 from ..stats import Counters
 from .access import Authenticate, Authority, Authorize
-from .executor import Execution
+from .executor import HandlerExecutor
 
 if TYPE_CHECKING:
     from ..message import Message
@@ -65,7 +65,7 @@ class Services:
         self.emit: Callable[[BusEvent], None] = self.events.emit
         self.access: Authority = Authority(authenticate, authorize, limits.handshake_timeout)
         self.authorize: Authorize | None = authorize
-        self.executor: Execution = Execution(self)
+        self.executor: HandlerExecutor = HandlerExecutor(self)
         self.recorders: list[Recorder] = []
         """Recorders of every link."""
         self.open_peer: Callable[..., Any] = open_peer
@@ -102,10 +102,10 @@ class Services:
         if self.runtime is not None:
             self.runtime.loop.wake(waiter)
 
-    def ring(self) -> None:
+    def signal(self) -> None:
         """Tell a drain that something has ended for which it may wait."""
         if self.runtime is not None:
-            self.runtime.bell.ring()
+            self.runtime.notifier.signal()
 
     def dead_letter(self, peer: Any, message: Message, code: Code, reason: str) -> None:
         """Tell readers of events that a message could not be delivered."""

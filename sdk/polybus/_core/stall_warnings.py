@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from .workers import Job
 
-__all__ = ["LONG", "Stalls"]
+__all__ = ["LONG", "StallWarnings"]
 
 logger: logging.Logger = logging.getLogger("polybus.handlers")
 
@@ -20,7 +20,7 @@ _SILENCE: Final = 60.0
 """Seconds for which the same handler is not named again."""
 
 
-class Stalls:
+class StallWarnings:
     """Measures handlers afterwards, between two of their waits: until then nothing else could run anyway.
 
     Args:

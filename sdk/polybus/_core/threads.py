@@ -31,9 +31,9 @@ class Threads:
         abandoned: Functions of an earlier life of the bus, whose threads may run still.
     """
 
-    def __init__(self, loop: Loop, abandoned: list[_Work]) -> None:
+    def __init__(self, loop: Loop, abandoned: list[_ThreadCall]) -> None:
         self._loop = loop
-        self.abandoned: list[_Work] = [work for work in abandoned if not work.returned]
+        self.abandoned: list[_ThreadCall] = [work for work in abandoned if not work.returned]
         self._limiter = anyio.CapacityLimiter(max(1, THREADS - len(self.abandoned)))
         self._unlimited = anyio.CapacityLimiter(math.inf)  # anyio gives its token back when the caller is cancelled
         self._waits: set[anyio.CancelScope] = set()
@@ -45,7 +45,7 @@ class Threads:
         Raises:
             Exception: Whatever the function raises.
         """
-        work = _Work(self._loop, function)
+        work = _ThreadCall(self._loop, function)
         async with self._limiter:
             try:
                 return await anyio.to_thread.run_sync(work, abandon_on_cancel=True, limiter=self._unlimited)
@@ -53,7 +53,7 @@ class Threads:
                 if not work.give_up():
                     await self._wait(work)
 
-    async def _wait(self, work: _Work) -> None:
+    async def _wait(self, work: _ThreadCall) -> None:
         with anyio.CancelScope(shield=True, deadline=self._deadline) as scope:
             self._waits.add(scope)
             try:
@@ -70,7 +70,7 @@ class Threads:
             scope.deadline = deadline
 
 
-class _Work:
+class _ThreadCall:
     """One call in a thread."""
 
     __slots__ = ("_called", "_function", "_given_up", "_loop", "_waiter", "returned")

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import anyio
 
-from .stall_warnings import LONG, Stalls
+from .stall_warnings import LONG, StallWarnings
 
 if TYPE_CHECKING:
     from .._util.event_loop import Loop
@@ -68,7 +68,7 @@ class Workers:
     def __init__(self, loop: Loop, spawn: Callable[..., None]) -> None:
         self._loop = loop
         self._spawn = spawn
-        self.stalls: Stalls = Stalls()
+        self.stalls: StallWarnings = StallWarnings()
         self._ready: deque[Job] = deque()
         self._idle: list[Any] = []
         self._taken = False
@@ -189,7 +189,7 @@ class _Rest:
 
     __slots__ = ("_coroutine", "_job", "_stalls", "_yielded")
 
-    def __init__(self, coroutine: Coroutine[Any, Any, None], yielded: Any, job: Job, stalls: Stalls) -> None:
+    def __init__(self, coroutine: Coroutine[Any, Any, None], yielded: Any, job: Job, stalls: StallWarnings) -> None:
         self._coroutine = coroutine
         self._yielded = yielded
         self._job = job

@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Callable
 from typing import Any, get_args
 
-from .._core.answer_sizes import Foresight
+from .._core.answer_sizes import AnswerSizes
 from .._core.context import Context
 from .._util.typed_body import convert_text, misfit, typed_body, unreadable
 from ..errors import BadRequest
@@ -42,7 +42,7 @@ class Handler:
         self.subject: str | int = subject
         self.function: Callable[..., Any] = function
         self.style: Style = style
-        self.answers: Foresight = Foresight()
+        self.answers: AnswerSizes = AnswerSizes()
         self.body_name: str | None = None
         self._makers: list[tuple[str, Callable[..., Any]]] = []
         self.only_body: Callable[[Message], Any] | None = None

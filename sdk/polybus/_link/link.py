@@ -14,7 +14,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from .._core.memory import Account, Share
-from .._util.violation_counter import Offences, too_many
+from .._util.violation_counter import ViolationCounter, too_many
 from ..errors import (
     BusError,
     Disconnected,
@@ -41,7 +41,7 @@ from ..plugins import (
     TransportFeatures,
     Undelivered,
 )
-from .multiplexer import Crowd, expiry
+from .multiplexer import MultiplexedPeers, expiry
 from .receiver import ConnectionReceiver
 from .recording import Taps
 from .send_queue import SendQueue
@@ -78,11 +78,11 @@ class Link:
         "_since",
         "_taps",
         "adapter",
-        "alike",
+        "framing",
         "bodies",
         "bus",
         "carries_headers",
-        "crowd",
+        "multiplexed",
         "deferred",
         "expires",
         "flowing",
@@ -107,7 +107,7 @@ class Link:
         "shared",
         "slow",
         "state",
-        "stuck",
+        "stalled",
         "transport",
         "unwritten",
         "urgency",
@@ -145,8 +145,8 @@ class Link:
         """Whether its wire has headers: known since the first session, also while the link is down."""
         self.shared: Codec | None = None
         """The codec, where a publication has the same frame on all its sessions."""
-        self.alike: tuple[Codec, type[Transport], str] | None = None
-        """What a publication's bytes depend on, where they are the same on all links alike: they are made once."""
+        self.framing: tuple[Codec, type[Transport], str] | None = None
+        """The key of a publication's bytes, where they are the same on all links with that key: they are made once."""
         self.send_framed: Callable[[bytes, int], None] | None = None
         """Writes such bytes."""
         self.outbox: SendQueue | None = None
@@ -161,9 +161,9 @@ class Link:
         """What the connection held when it last asked for a pause."""
         self.bodies: Account = Account(runtime, share=self.share)
         """Large bodies of requests that run."""
-        self.stuck: dict[StalledCalls, None] = {}
+        self.stalled: dict[StalledCalls, None] = {}
         """Requests of the peers which wait until this connection takes answers again."""
-        self.crowd: Crowd | None = None
+        self.multiplexed: MultiplexedPeers | None = None
         """The peers of a connection that carries many."""
         self.initiates: bool = True
         """Whether this side may begin requests and publications."""
@@ -176,7 +176,7 @@ class Link:
         self.format_for: Callable[[Any, str | int], BodyFormat] = codec.format_for
         self.deferred: list[Callable[[], None]] = []
         """What is to be done when all that came in at once has been looked at."""
-        self._offences = Offences()
+        self._offences = ViolationCounter()
         self.serves: tuple[str | int, ...] = serves
         self.identity: Identity | None = identity
         self.handshake: Handshake | None = handshake
@@ -204,8 +204,8 @@ class Link:
     @property
     def peers(self) -> list[Any]:
         """All peers, each as `peer`."""
-        if self.crowd is not None:
-            return list(self.crowd.peers.values())
+        if self.multiplexed is not None:
+            return list(self.multiplexed.peers.values())
         return [self._peer] if self._peer is not None else []
 
     @property
@@ -223,7 +223,7 @@ class Link:
     @property
     def upstream(self) -> bool:
         """Whether there is one peer and this bus has dialled it: a server of ours, not clients behind a broker."""
-        return self.opened and self.crowd is None
+        return self.opened and self.multiplexed is None
 
     @property
     def address(self) -> str:
@@ -296,7 +296,7 @@ class Link:
         assert self.session is not None
         capabilities = self.session.capabilities
         if capabilities.many_peers:
-            self.crowd = self.crowd or Crowd(self)
+            self.multiplexed = self.multiplexed or MultiplexedPeers(self)
         elif self._peer is None:
             self._peer = self.services.open_peer(self, None, self.identity or Identity(), "")
         if bare and self._peer is not None:
@@ -351,8 +351,8 @@ class Link:
         if transport is not None and self.state is not State.DOWN:
             transport.tick(now)
             self._charge_arrival(transport)
-        if self.crowd is not None:
-            self.crowd.tick(now)
+        if self.multiplexed is not None:
+            self.multiplexed.tick(now)
         limit = self.runtime.limits.handshake_timeout
         if self.state is State.CONNECTING and not self.opened and now - self._since > limit:
             self.abort(Closed(1002, f"the {self.adapter.name} handshake did not complete in {limit:g} s"))
@@ -407,8 +407,8 @@ class Link:
             if isinstance(event, Message):
                 peer = self._peer or self._peer_of(event.peer)
                 if peer is None:  # it was sent away, has never been opened, or waits to be let in
-                    if self.crowd is not None:
-                        self.crowd.hold(event)
+                    if self.multiplexed is not None:
+                        self.multiplexed.hold(event)
                     continue
                 event.peer = peer
                 peer.receive(event, now)
@@ -420,7 +420,7 @@ class Link:
                 return
 
     def _peer_of(self, key: Any) -> PeerPort | None:
-        peer: PeerPort | None = self._peer if self.crowd is None else self.crowd.peers.get(key)
+        peer: PeerPort | None = self._peer if self.multiplexed is None else self.multiplexed.peers.get(key)
         return peer
 
     def receive_all(self, messages: list[Message]) -> None:
@@ -452,11 +452,11 @@ class Link:
             if peer is not None and event.message.kind in _ANSWERS:
                 peer.answered_in_vain(event.message.id, text)
         elif isinstance(event, PeerOpened):
-            if self.crowd is not None:
-                self.crowd.opened(event, now)
+            if self.multiplexed is not None:
+                self.multiplexed.opened(event, now)
         elif isinstance(event, PeerClosed):
-            if self.crowd is not None:
-                self.crowd.closed(event.key, event.reason)
+            if self.multiplexed is not None:
+                self.multiplexed.closed(event.key, event.reason)
         elif isinstance(event, CloseWanted):
             self.flush()
             self._break_off(Closed(event.code, event.reason, event.error))
@@ -506,7 +506,7 @@ class Link:
             EncodeError, Unsupported, LocalProtocolError, TooLarge, QueueFull: As `Session.send`.
         """
         assert self.session is not None
-        if self.crowd is not None and peer.gone:
+        if self.multiplexed is not None and peer.gone:
             return None
         self.services.counters.sent += 1
         key = self.session.send(message, self.runtime.time(), peer.key)
@@ -516,7 +516,7 @@ class Link:
     def publish(self, message: Message, peer: PeerPort, deadline: float) -> bool:
         """Send a publication or let it wait; False if there is no room (then nothing has happened)."""
         session = self.session
-        if self.crowd is not None and peer.gone:
+        if self.multiplexed is not None and peer.gone:
             return True  # nobody will read it
         if self.flowing and session is not None:
             self.services.counters.sent += 1
@@ -566,26 +566,26 @@ class Link:
         features = TransportFeatures.of(transport)
         self.initiates = can.initiates and features.initiates
         self.send_framed = features.send_framed
-        self.alike = None
+        self.framing = None
         if self.shared is not None and self.send_framed is not None and self.when_framed(b"") is not None:
-            self.alike = self.shared, type(transport), session.codec.writes
+            self.framing = self.shared, type(transport), session.codec.writes
 
     def when_framed(self, frame: bytes) -> bytes | None:
-        """The bytes of a frame on this connection, where others alike have the same."""
+        """Make the bytes of a frame on this connection, where others have the same; else None."""
         framed: bytes | None = self.transport.framed(frame)  # type: ignore[union-attr]  # asked for where `send_framed` is
         return framed
 
     def framed(self, message: Message) -> bytes:
-        """The bytes of a publication on all links alike.
+        """Make the bytes of a publication on all links with the same `framing`.
 
         Raises:
             EncodeError, Unsupported, TooLarge: The wire cannot carry it.
         """
-        alike = self.alike
-        assert alike is not None
-        data = self.when_framed(alike[0].encode((message,)))
+        framing = self.framing
+        assert framing is not None
+        data = self.when_framed(framing[0].encode((message,)))
         assert data is not None
-        message.shared[alike] = data
+        message.shared[framing] = data
         return data
 
     def _too_large(self, frame: bytes) -> TooLarge:
@@ -604,7 +604,7 @@ class Link:
         Raises:
             EncodeError, Unsupported, LocalProtocolError: Misuse; anything else fails the reply.
         """
-        if self.crowd is not None and peer.gone:
+        if self.multiplexed is not None and peer.gone:
             reply.fail(Disconnected("the peer has gone", peer.address, False))
             return
         if not self.flowing:
@@ -672,11 +672,11 @@ class Link:
 
     def too_slow(self, peer: Any, text: str) -> None:
         """End the link of a peer that does not read; one of many is sent away alone."""
-        if self.crowd is not None and peer.gone:
+        if self.multiplexed is not None and peer.gone:
             return
         self.services.emit(PeerSlow(peer=peer, policy="disconnect", dropped=self.slow))
-        if self.crowd is not None:
-            self.crowd.send_away(peer, 1013, f"too slow: {text}")
+        if self.multiplexed is not None:
+            self.multiplexed.send_away(peer, 1013, f"too slow: {text}")
             return
         self.abort(Closed(1013, f"the peer is too slow: {text}"), comes_back=True)
 
@@ -709,16 +709,16 @@ class Link:
             outbox.drain()
             if not len(outbox):
                 self.outbox = None
-                self.runtime.bell.ring()
+                self.runtime.notifier.signal()
         self._update_flow()
         self.let_begin()
 
     def let_begin(self) -> None:
         """Somebody has read: requests that waited for that may begin."""
-        if self.stuck:
-            stuck, self.stuck = self.stuck, {}
-            for calls in stuck:
-                calls.turn_again()
+        if self.stalled:
+            stalled, self.stalled = self.stalled, {}
+            for calls in stalled:
+                calls.resume()
 
     async def room(self, deadline: float) -> bool:
         """Wait until the outbox may have room again. False when the deadline passed or the link ended."""
@@ -747,7 +747,7 @@ class Link:
         self._drain_outbox()
 
     def _charge(self, size: int) -> None:
-        """What a stuck connection holds counts in `Limits.total_bytes` like what waits for it."""
+        """Charge what a stalled connection holds, which counts in `Limits.total_bytes` like what waits for it."""
         self.unwritten.charge(size - self.unwritten.held)
 
     # -- the end ---------------------------------------------------------------------------------------------------------
@@ -791,8 +791,8 @@ class Link:
         session, self.session = self.session, None
         if session is not None:
             session.connection_lost(why.reason)
-        if self.crowd is not None:
-            self.crowd.lost(why.reason, why.error)
+        if self.multiplexed is not None:
+            self.multiplexed.lost(why.reason, why.error)
         if self._peer is not None:
             self._peer.connection_lost(why.reason, going_on=returns, error=None if returns else why.error)
         if not returns:
@@ -803,7 +803,7 @@ class Link:
             self.services.emit(LinkDown(peer=self._peer, url=self.url, code=why.code, reason=why.reason))
         if self.on_down is not None:
             self.on_down(why)
-        self.runtime.bell.ring()
+        self.runtime.notifier.signal()
 
     def _comes_back(self, why: Closed) -> bool:
         # An identity that expires is no refusal where the next attempt brings a new one.

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from .link import Link
     from .ports import PeerPort
 
-__all__ = ["Crowd", "expiry"]
+__all__ = ["MultiplexedPeers", "expiry"]
 
 _STRANGERS = 16
 """A stranger may have that part kept of what may be kept for all of them."""
@@ -26,7 +26,7 @@ _STRANGERS = 16
 _CODES: dict[type[BusError], int] = {Unauthorized: 4401, Forbidden: 4403}
 
 
-class _Stranger:
+class PendingPeer:
     """Who waits for `authenticate`, and what it has said meanwhile."""
 
     __slots__ = ("account", "event", "said")
@@ -43,16 +43,16 @@ class _Stranger:
         return said
 
 
-class Crowd:
+class MultiplexedPeers:
     """Who is there, by the session's keys, and who still waits for `authenticate`."""
 
-    __slots__ = ("_account", "_asking", "_due", "_expires", "_knocking", "_link", "_unasked", "peers")
+    __slots__ = ("_account", "_asking", "_due", "_expires", "_link", "_pending", "_unasked", "peers")
 
     def __init__(self, link: Link) -> None:
         self._link = link
         self._account = Account(link.runtime, link.runtime.limits.queue_bytes, link.share)
-        self._knocking: dict[Any, _Stranger] = {}
-        self._unasked: dict[Any, _Stranger] = {}
+        self._pending: dict[Any, PendingPeer] = {}
+        self._unasked: dict[Any, PendingPeer] = {}
         """Those whose turn with `authenticate` has not come."""
         self._asking = 0
         self._expires: dict[Any, float] = {}
@@ -64,13 +64,13 @@ class Crowd:
         link, key = self._link, event.key
         limits = link.runtime.limits
         self.closed(key, "its key was given to another")
-        if len(self.peers) + len(self._knocking) >= limits.peers:
+        if len(self.peers) + len(self._pending) >= limits.peers:
             self._refuse(key, 1013, f"{limits.peers} peers are here (Limits.peers)")
         elif link.services.access.authenticate is None:
             self._let_in(event, Identity(key=str(key)))
         else:
             share = Account(link.runtime, limits.queue_bytes // _STRANGERS, part_of=self._account)
-            self._knocking[key] = self._unasked[key] = _Stranger(event, share)
+            self._pending[key] = self._unasked[key] = PendingPeer(event, share)
             if self._asking < limits.handshakes:
                 self._asking += 1
                 link.runtime.spawn(self._ask_all)
@@ -84,7 +84,7 @@ class Crowd:
         finally:
             self._asking -= 1
 
-    async def _ask(self, stranger: _Stranger) -> None:
+    async def _ask(self, stranger: PendingPeer) -> None:
         link, event = self._link, stranger.event
         transport = link.transport.name if link.transport is not None else ""
         handshake = Handshake(
@@ -96,9 +96,9 @@ class Crowd:
             self._refuse(event.key, 1013, "it cannot be found out now who you are")
             self.closed(event.key, "not let in")
             raise
-        if self._knocking.get(event.key) is not stranger or link.crowd is not self:
+        if self._pending.get(event.key) is not stranger or link.multiplexed is not self:
             return  # it has gone meanwhile, and maybe another has come under its key
-        del self._knocking[event.key]
+        del self._pending[event.key]
         said = stranger.forget()
         if isinstance(outcome, Admission):
             self._let_in(event, outcome.identity)
@@ -125,7 +125,7 @@ class Crowd:
 
     def hold(self, message: Message) -> None:
         """A message of somebody who is not in: kept while `authenticate` thinks, otherwise dropped."""
-        link, stranger = self._link, self._knocking.get(message.peer)
+        link, stranger = self._link, self._pending.get(message.peer)
         if stranger is None:
             link.services.counters.dropped += 1
         elif len(stranger.said) < link.runtime.limits.running and stranger.account.hold(cost(message)):
@@ -160,7 +160,7 @@ class Crowd:
         """Somebody has gone: what was in flight ends."""
         self._unasked.pop(key, None)
         self._expires.pop(key, None)
-        stranger = self._knocking.pop(key, None)
+        stranger = self._pending.pop(key, None)
         if stranger is not None:
             stranger.forget()
         peer = self.peers.pop(key, None)
@@ -172,9 +172,9 @@ class Crowd:
 
     def lost(self, reason: str, error: BusError | None) -> None:
         """The connection is gone, and everybody with it; those who come back are new."""
-        for stranger in self._knocking.values():
+        for stranger in self._pending.values():
             stranger.forget()
-        self._knocking.clear()
+        self._pending.clear()
         self._unasked.clear()
         self._expires.clear()
         self._due = math.inf

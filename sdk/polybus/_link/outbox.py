@@ -7,7 +7,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Any
 
 from .._core.memory import Account, cost
-from .._util.priority_queue import UrgentQueue
+from .._util.priority_queue import PriorityQueue
 
 if TYPE_CHECKING:
     from .._core.memory import Share
@@ -17,10 +17,10 @@ if TYPE_CHECKING:
     from ..message import Message
     from .ports import PeerPort
 
-__all__ = ["Outbox", "Waiting"]
+__all__ = ["Outbox", "WaitingMessage"]
 
 
-class Waiting:
+class WaitingMessage:
     """One message in an outbox. `message` is None once it was dropped or given up."""
 
     __slots__ = ("deadline", "droppable", "level", "message", "peer", "reply", "size", "waits")
@@ -47,12 +47,12 @@ class _Share:
     def __init__(self) -> None:
         self.count = 0
         self.bytes = 0
-        self.droppable: deque[Waiting] = deque()
+        self.droppable: deque[WaitingMessage] = deque()
         """In order; those that wait no more are taken off when they come to the front."""
 
 
 class Outbox:
-    """A queue of `Waiting`, with its own limits and a share in the bus's `total_bytes`.
+    """A queue of `WaitingMessage`, with its own limits and a share in the bus's `total_bytes`.
 
     Of a link with many peers all are in one queue, in order; when it is full, room is made at the cost of who has most in it.
     """
@@ -62,14 +62,14 @@ class Outbox:
     def __init__(self, limits: Limits, runtime: Runtime, share: Share | None = None) -> None:
         self._limits = limits
         self._account = Account(runtime, limits.outbox_bytes, share)
-        self._entries: UrgentQueue[Waiting] = UrgentQueue()
+        self._entries: PriorityQueue[WaitingMessage] = PriorityQueue()
         self._shares: dict[PeerPort, _Share] = {}
         self._earliest = math.inf
         self._count = 0
         # What must not be dropped: requests, answers, items, control.
         self._kept = 0
         self._kept_bytes = 0
-        self.last: Waiting | None = None
+        self.last: WaitingMessage | None = None
         """The last one that was added; perhaps it waits no more."""
 
     def __len__(self) -> int:
@@ -97,7 +97,7 @@ class Outbox:
         limits = self._limits
         return 2 * self._kept < limits.outbox and 2 * self._kept_bytes < limits.outbox_bytes and self._account.has_room(0)
 
-    def add(self, entry: Waiting) -> None:
+    def add(self, entry: WaitingMessage) -> None:
         """Queue, without a look at the limits."""
         share = self._shares.get(entry.peer)
         if share is None:
@@ -109,7 +109,7 @@ class Outbox:
             self._earliest = min(self._earliest, entry.deadline)
         self._count_in(entry, share, 1)
 
-    def pop(self) -> Waiting | None:
+    def pop(self) -> WaitingMessage | None:
         """The next message that is still wanted, or None: the oldest of the most urgent."""
         while self._entries:
             entry = self._entries.popleft()
@@ -118,7 +118,7 @@ class Outbox:
                 return entry
         return None
 
-    def drop(self, entry: Waiting) -> None:
+    def drop(self, entry: WaitingMessage) -> None:
         """Give one up; its place in the order goes when its turn comes."""
         if entry.waits:
             self._release(entry)
@@ -174,14 +174,14 @@ class Outbox:
                 if entry.peer is peer:
                     self.drop(entry)
 
-    def clear(self) -> list[Waiting]:
+    def clear(self) -> list[WaitingMessage]:
         """Empty it; what was still wanted."""
         left = []
         while (entry := self.pop()) is not None:
             left.append(entry)
         return left
 
-    def _count_in(self, entry: Waiting, share: _Share, step: int) -> None:
+    def _count_in(self, entry: WaitingMessage, share: _Share, step: int) -> None:
         size = step * entry.size
         self._count += step
         share.count += step
@@ -191,7 +191,7 @@ class Outbox:
             self._kept_bytes += size
         self._account.charge(size)
 
-    def _release(self, entry: Waiting) -> None:
+    def _release(self, entry: WaitingMessage) -> None:
         entry.waits = False
         share = self._shares[entry.peer]
         self._count_in(entry, share, -1)

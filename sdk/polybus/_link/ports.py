@@ -92,6 +92,6 @@ class PeerFactory(Protocol):
 class StalledCalls(Protocol):
     """Requests of a peer which wait until it has read the answers to others."""
 
-    def turn_again(self) -> None:
+    def resume(self) -> None:
         """Let them begin, where it is their turn."""
         ...

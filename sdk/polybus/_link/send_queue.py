@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import anyio
 
 from ..errors import BusError, Code
-from .outbox import Outbox, Waiting
+from .outbox import Outbox, WaitingMessage
 
 if TYPE_CHECKING:
     from .._rpc.reply import Reply
@@ -40,7 +40,7 @@ class SendQueue(Outbox):
 
     def entry(
         self, message: Message, peer: PeerPort, deadline: float, reply: Reply[Any] | None = None, droppable: bool = True
-    ) -> Waiting:
+    ) -> WaitingMessage:
         """What waits for a peer: encoded, so that its size is known.
 
         Raises:
@@ -50,7 +50,7 @@ class SendQueue(Outbox):
         if message.raw is None and message.has_body:
             message.encoded(link.adapter.codec(link.runtime.limits).formats)
         level = 0 if link.urgency is None else link.urgency(message)
-        return Waiting(message, peer, reply, deadline, droppable, level)
+        return WaitingMessage(message, peer, reply, deadline, droppable, level)
 
     def wait(self, message: Message, peer: PeerPort, reply: Reply[Any] | None, deadline: float, *, droppable: bool) -> bool:
         """Let a message wait. False if there is no room for it."""
@@ -63,13 +63,13 @@ class SendQueue(Outbox):
             def abandon(abandoned: Reply[Any]) -> None:
                 self.drop(entry)
                 self.wake()
-                self._link.runtime.bell.ring()
+                self._link.runtime.notifier.signal()
                 peer.abandoned(abandoned)
 
             reply.on_cancel = abandon
         return True
 
-    def make_room(self, entry: Waiting) -> bool:
+    def make_room(self, entry: WaitingMessage) -> bool:
         """Whether one more message may be added, after what the policy has dropped for it."""
         link, size = self._link, entry.size
         if self.has_room(size):
@@ -80,7 +80,7 @@ class SendQueue(Outbox):
         if link.upstream and (entry.droppable or entry.reply is not None):
             return False  # the publisher waits, the asker is told
         while not self.has_room(size):
-            greediest = entry.peer if link.crowd is None else self.greediest()
+            greediest = entry.peer if link.multiplexed is None else self.greediest()
             if entry.droppable and greediest is entry.peer and link.when_full != "drop_oldest":
                 if link.when_full == "disconnect":
                     link.too_slow(greediest, "its outbox is full")
@@ -138,7 +138,7 @@ class SendQueue(Outbox):
             self._write(entry, now)
         self.wake()
 
-    def _write(self, entry: Waiting, now: float) -> None:
+    def _write(self, entry: WaitingMessage, now: float) -> None:
         link, message, reply, peer = self._link, entry.message, entry.reply, entry.peer
         assert message is not None
         if reply is not None:

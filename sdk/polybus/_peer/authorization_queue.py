@@ -19,7 +19,7 @@ from .responses import send_error
 from .subscriptions import canonical_pattern, canonical_subject
 
 if TYPE_CHECKING:
-    from .._link.outbox import Waiting
+    from .._link.outbox import WaitingMessage
     from .peer import Peer
 
 __all__ = ["InboundAuthorization", "OutboundAuthorization", "hello", "receive"]
@@ -175,7 +175,7 @@ class OutboundAuthorization:
         """The publication that is being decided about."""
         self._publishers: list[Any] = []
 
-    def begin(self, message: Message, deadline: float, allowed: Awaitable[bool]) -> Waiting:
+    def begin(self, message: Message, deadline: float, allowed: Awaitable[bool]) -> WaitingMessage:
         """Let the first publication wait, about which `authorize` has been asked."""
         peer = self._peer
         entry = self._box.entry(message, peer, deadline)
@@ -183,7 +183,7 @@ class OutboundAuthorization:
         peer.spawn(self._run, entry, allowed)
         return entry
 
-    def add(self, message: Message, deadline: float) -> Waiting:
+    def add(self, message: Message, deadline: float) -> WaitingMessage:
         """Let one more wait, behind the others."""
         entry = self._box.entry(message, self._peer, deadline)
         if self._box.make_room(entry):
@@ -192,7 +192,7 @@ class OutboundAuthorization:
             entry.waits = False  # dropped by the policy, and counted
         return entry
 
-    async def settled(self, entry: Waiting, deadline: float) -> None:
+    async def settled(self, entry: WaitingMessage, deadline: float) -> None:
         """Wait until one has been sent or refused, or the deadline has passed."""
         loop = self._peer.link.runtime.loop
         with anyio.move_on_at(deadline):
@@ -205,7 +205,7 @@ class OutboundAuthorization:
                     if waiter in self._publishers:
                         self._publishers.remove(waiter)
 
-    async def _run(self, entry: Waiting | None, allowed: bool | Awaitable[bool]) -> None:
+    async def _run(self, entry: WaitingMessage | None, allowed: bool | Awaitable[bool]) -> None:
         peer = self._peer
         link = peer.link
         try:
@@ -227,7 +227,7 @@ class OutboundAuthorization:
             if peer.undelivered is self:
                 self.lost()
 
-    def _decided(self, entry: Waiting, granted: bool) -> None:
+    def _decided(self, entry: WaitingMessage, granted: bool) -> None:
         link, message = self._peer.link, entry.message
         assert message is not None
         entry.waits = False

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from .._core.answer_sizes import LARGE
 from .._core.memory import cost
-from .._util.priority_queue import UrgentQueue
+from .._util.priority_queue import PriorityQueue
 from ..errors import Code
 
 if TYPE_CHECKING:
@@ -55,16 +55,16 @@ def admit(inbound: InboundCalls, call: Call) -> None:
         _turn_away(inbound, call, _why_full(inbound, call.message))
         return
     call.message.forget_value()
-    if isinstance(waiting, UrgentQueue):
+    if isinstance(waiting, PriorityQueue):
         assert link.urgency is not None
         waiting.append(call, link.urgency(call.message))
     else:
         waiting.append(call)
-    runtime.crowded[inbound] = None
+    runtime.backlogged[inbound] = None
 
 
-def _begin_queue(inbound: InboundCalls) -> deque[Call] | UrgentQueue[Call]:
-    waiting = inbound.waiting = deque() if inbound.link.urgency is None else UrgentQueue()
+def _begin_queue(inbound: InboundCalls) -> deque[Call] | PriorityQueue[Call]:
+    waiting = inbound.waiting = deque() if inbound.link.urgency is None else PriorityQueue()
     return waiting
 
 
@@ -138,27 +138,27 @@ def next_call(inbound: InboundCalls) -> None:
     by one that has none, because others of its address have too many.
     """
     runtime = inbound.link.runtime
-    crowded = runtime.crowded
+    backlogged = runtime.backlogged
     if inbound.waiting:
-        crowded.setdefault(inbound)
+        backlogged.setdefault(inbound)
     passed_by = 0
-    while crowded and runtime.running < runtime.limits.total_running and passed_by < _PASSED_BY:
-        first = next(iter(crowded))
-        del crowded[first]
+    while backlogged and runtime.running < runtime.limits.total_running and passed_by < _PASSED_BY:
+        first = next(iter(backlogged))
+        del backlogged[first]
         waiting, share = first.waiting, first.link.share
         if not waiting:
             continue
         taken = len(first.calls) - len(waiting) + first.stopping
         if not _has_place(runtime, share, taken):
             if not taken:
-                crowded[first] = None
+                backlogged[first] = None
                 passed_by += 1
             continue
         if not first.may_begin():
             continue
         call = waiting.popleft()
         if call.weighed and call.handler.answers.weight and not first.set_aside(call):
-            if isinstance(waiting, UrgentQueue):
+            if isinstance(waiting, PriorityQueue):
                 waiting.appendleft(call, _FIRST if call.put_off else _FIRST - 1)
             else:
                 waiting.appendleft(call)
@@ -173,7 +173,7 @@ def next_call(inbound: InboundCalls) -> None:
             share.address.running += 1
         runtime.workers.submit(call)
         if waiting:
-            crowded[first] = None
+            backlogged[first] = None
 
 
 def put_off(inbound: InboundCalls, call: Call) -> bool:
@@ -186,7 +186,7 @@ def put_off(inbound: InboundCalls, call: Call) -> bool:
     waiting = inbound.waiting
     if waiting is None:
         waiting = _begin_queue(inbound)
-    if isinstance(waiting, UrgentQueue):
+    if isinstance(waiting, PriorityQueue):
         waiting.append(call, _FIRST)
     else:  # before those that had no place yet, and behind those that came before it
         waiting.insert(sum(1 for _ in takewhile(lambda other: other.put_off, waiting)), call)

@@ -20,7 +20,7 @@ from .responses import refuse_duplicate, response_to, send_error
 if TYPE_CHECKING:
     from .._handlers.handler import Handler
     from .._link.link import Link
-    from .._util.priority_queue import UrgentQueue
+    from .._util.priority_queue import PriorityQueue
     from .peer import Peer
 
 __all__ = ["InboundCalls"]
@@ -38,7 +38,7 @@ class InboundCalls:
         """The peer's: requests that wait are charged to it."""
         self.calls: dict[Any, Call] = {}
         """Requests that run or wait, by their id."""
-        self.waiting: deque[Call] | UrgentQueue[Call] | None = None
+        self.waiting: deque[Call] | PriorityQueue[Call] | None = None
         """Requests that wait for a place: in order, and by urgency where the wire has priorities."""
         self.large: dict[Call, int] | None = None
         """Costs of the large bodies of requests that run."""
@@ -177,7 +177,7 @@ class InboundCalls:
         self._count(-1)  # the handler is over, and its place among all is another's: many peers may stop reading
         runtime.answering += 1
         try:
-            if runtime.crowded:
+            if runtime.backlogged:
                 concurrency.next_call(self)
             await link.room_for_answer()
         finally:
@@ -210,7 +210,7 @@ class InboundCalls:
             del self.calls[call.message.id]
         self.stopping += 1
         self.link.runtime.stopping += 1
-        self.link.runtime.bell.ring()
+        self.link.runtime.notifier.signal()
 
     def returned(self, call: Call) -> None:
         self.stopping -= 1
@@ -224,15 +224,15 @@ class InboundCalls:
             self.account.release(cost(call.message))
             call.ended = True  # never started, so no place is to be given back
             call.discard()
-        self.link.runtime.crowded.pop(self, None)
-        self.link.stuck.pop(self, None)
+        self.link.runtime.backlogged.pop(self, None)
+        self.link.stalled.pop(self, None)
         for call in list(self.calls.values()):
             call.stop()
         self.calls.clear()
 
     # -- places and memory -----------------------------------------------------------------------------------------------
 
-    def turn_again(self) -> None:
+    def resume(self) -> None:
         """Let requests begin that had to wait, where it is their turn."""
         if self.waiting:
             concurrency.next_call(self)
@@ -242,7 +242,7 @@ class InboundCalls:
         link = self.link
         if link.takes_answers:
             return True
-        link.stuck[self] = None
+        link.stalled[self] = None
         return False
 
     def set_aside(self, call: Call) -> bool:
@@ -261,7 +261,7 @@ class InboundCalls:
         expected = self.expected = self.expected if self.expected is not None else {}
         held = link.unread + sum(expected.values())
         if held and held + size > most:
-            link.stuck[self] = None
+            link.stalled[self] = None
             if until < self.peer.due:
                 self.peer.watch(until)
             return False
@@ -298,6 +298,6 @@ class InboundCalls:
             self.expected.pop(call, None)
         if self.large and (size := self.large.pop(call, 0)):
             link.bodies.release(size)
-        if self.waiting or runtime.crowded:
+        if self.waiting or runtime.backlogged:
             concurrency.next_call(self)
-        runtime.bell.ring()
+        runtime.notifier.signal()

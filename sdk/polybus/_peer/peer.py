@@ -144,14 +144,14 @@ class Peer:
         link = self.link
         if not link.stands:
             return False
-        return self.key is None or link.crowd is None or link.crowd.peers.get(self.key) is self
+        return self.key is None or link.multiplexed is None or link.multiplexed.peers.get(self.key) is self
 
     @property
     def gone(self) -> bool:
         """True of a peer that has left for good; one whose link is to come back has not."""
         link = self.link
         if self.key is not None:
-            return link.crowd is None or link.crowd.peers.get(self.key) is not self
+            return link.multiplexed is None or link.multiplexed.peers.get(self.key) is not self
         return link.ends is not None
 
     def departed(self) -> BusError:
@@ -186,8 +186,8 @@ class Peer:
         link.runtime.check_here()
         if self.key is None:
             link.close(1000, reason)
-        elif link.crowd is not None:
-            link.crowd.send_away(self, 1000, reason)
+        elif link.multiplexed is not None:
+            link.multiplexed.send_away(self, 1000, reason)
 
     # -- the verbs -------------------------------------------------------------------------------------------------------
 
@@ -638,7 +638,7 @@ class Peer:
         """End what is past its deadline. The earliest deadline that remains."""
         self.due = due = math.inf
         if self._inbound is not None:
-            self._inbound.turn_again()
+            self._inbound.resume()
         for reply in [*self.pending.values(), *(self._unsent or ())]:
             if reply.deadline <= now:
                 self._timed_out(reply, now)
@@ -687,7 +687,7 @@ class Peer:
         runtime = link.runtime
         if self._inbound is not None:
             self._inbound.lost()
-        runtime.bell.ring()
+        runtime.notifier.signal()
         self.cut_off(reason, error)
         self._streams = None
         if self.undecided is not None:

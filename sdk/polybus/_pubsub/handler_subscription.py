@@ -105,9 +105,9 @@ class HandlerSubscription(SubscriptionQueue):
                 except Exception as error:
                     execution.publication_failed(message, error)
                 except BaseException as error:
-                    if not execution.ours(error, job.scope):
+                    if not execution.is_own_cancellation(error, job.scope):
                         execution.publication_failed(message, error)
-                    if execution.must_pass(error, job.scope):
+                    if execution.must_propagate(error, job.scope):
                         raise
                 if context_changed(baseline):
                     break  # the handler changed context variables: the next message gets a fresh worker
@@ -115,7 +115,7 @@ class HandlerSubscription(SubscriptionQueue):
             self._workers -= 1
             if queue:
                 self._arrived()
-            self._services.ring()
+            self._services.signal()
 
 
 class _HandlerJob:

@@ -15,7 +15,7 @@ import anyio.lowlevel
 from .._core.via import ViaHeader
 from .._peer.authorization_queue import OutboundAuthorization
 from .._util.pattern_index import SubjectIndex
-from .._util.violation_counter import Offences
+from .._util.violation_counter import ViolationCounter
 from ..errors import BusError, QueueFull
 from ..headers import VIA
 from ..message import Kind, Message
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from .._core.services import Services
     from .._core.via import Deduplicator
     from .._link.link import Link
-    from .._link.outbox import Waiting
+    from .._link.outbox import WaitingMessage
     from .._peer.peer import Peer
     from ..body import BodyFormat
     from .ports import BusPort, PublicationQueue
@@ -106,7 +106,7 @@ class Publisher:
         self._numbering: bool = False
         """Tells whether a publication is on its two ways, and may wait there."""
         self._turns: deque[anyio.Event] = deque()
-        self._unsent = Offences()
+        self._unsent = ViolationCounter()
 
     # -- routes ----------------------------------------------------------------------------------------------------------
 
@@ -176,14 +176,14 @@ class Publisher:
         slow = False
         catching_up: list[Link] = []
         free = self._services.authorize is None
-        undecided: list[tuple[OutboundAuthorization, Waiting]] = []
+        undecided: list[tuple[OutboundAuthorization, WaitingMessage]] = []
         shared, turn, at_once = message.shared, self._services.running.turn(), 0
         for peer in peers:
             link = peer.link
             try:
                 if free and link.flowing:  # the usual case, without a coroutine for each peer
-                    if (alike := link.alike) is not None:
-                        link.send_framed(shared.get(alike) or link.framed(message), turn)  # type: ignore[misc]  # it goes with `alike`
+                    if (framing := link.framing) is not None:
+                        link.send_framed(shared.get(framing) or link.framed(message), turn)  # type: ignore[misc]  # it goes with `framing`
                         at_once += 1
                     else:
                         link.publish(message, peer, deadline)
@@ -305,7 +305,7 @@ class Publisher:
             return True
         return link.publish(message, peer, deadline) or not link.upstream
 
-    def _send_if_allowed(self, message: Message, peer: Peer, deadline: float) -> Waiting | None:
+    def _send_if_allowed(self, message: Message, peer: Peer, deadline: float) -> WaitingMessage | None:
         """Send a publication if `authorize` lets the peer hear it. What is returned waits for its answer, and later ones wait
         behind it."""
         if peer.undelivered is not None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import anyio
 
 from .._core.memory import OVERHEAD, Account
-from .._util.violation_counter import Offences
+from .._util.violation_counter import ViolationCounter
 from ..errors import Code
 from ..events import SubscriptionSlow
 
@@ -91,8 +91,8 @@ class SubscriptionQueue(ABC):
         """When something may be told again; infinite while nothing has been told of late."""
         self._told: int = 0
         """The number dropped when that was told last."""
-        self._lines: Offences = Offences()
-        self._misfits: Offences | None = None
+        self._lines: ViolationCounter = ViolationCounter()
+        self._misfits: ViolationCounter | None = None
         self._room: list[Any] | None = None
         self._most: int = services.limits.queue_bytes
         self._bytes: int = 0
@@ -308,7 +308,7 @@ class SubscriptionQueue(ABC):
     def _skipped(self, message: Message, what: str, why: str) -> None:
         """Log that a publication does not fit its reader: once a minute, since its sender must not fill the log."""
         if self._misfits is None:
-            self._misfits = Offences()
+            self._misfits = ViolationCounter()
         if self._misfits.add(self._host.time()) == 1:
             text = "polybus: a publication of %.200r from %s does not fit %.200s and is skipped, as are others like it: %.300r"
             logger.warning(text, message.subject, message.peer or "this bus", what, why)

@@ -18,7 +18,7 @@ from ..events import HandlerFailed
 from ..message import Kind, Message
 
 if TYPE_CHECKING:
-    from .._core.answer_sizes import Foresight
+    from .._core.answer_sizes import AnswerSizes
     from .._core.services import Services
     from .._handlers.handler import Handler
     from .._peer.peer import Peer
@@ -108,9 +108,9 @@ class Call:
                 self.origin.refuse(self, *failure(error, services, message))
         except BaseException as error:
             # pytest's outcomes, SystemExit, a cancellation of the handler's own making: an answer all the same.
-            if not (self.ended or services.executor.ours(error, self.scope)):
+            if not (self.ended or services.executor.is_own_cancellation(error, self.scope)):
                 self.origin.refuse(self, *failure(error, services, message))
-            if self.ended or services.executor.must_pass(error, self.scope):
+            if self.ended or services.executor.must_propagate(error, self.scope):
                 raise
         finally:
             if token is not None:
@@ -131,7 +131,7 @@ class Call:
         try:
             result = self.handler.invoke(self.services.bus, self.message, self.deadline if timed else None)
             if inspect.isawaitable(result):
-                self.handler = Given(result, self.handler.name, self.handler.answers)  # type: ignore[assignment]  # `run` asks no more of it
+                self.handler = AwaitableResult(result, self.handler.name, self.handler.answers)  # type: ignore[assignment]  # `run` asks no more of it
                 self.started = self.delivered = False
                 return False
             if not self.ended:
@@ -198,12 +198,12 @@ class Call:
 
 
 @frozen
-class Given:
+class AwaitableResult:
     """The result of a handler, to be awaited; in the handler's place."""
 
     outcome: Awaitable[Any]
     name: str
-    answers: Foresight
+    answers: AnswerSizes
     style: str = "async"
 
     def invoke(self, *_: Any) -> Awaitable[Any]:

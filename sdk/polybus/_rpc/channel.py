@@ -58,7 +58,7 @@ class ChannelPort(Protocol):
         """Forget a channel whose halves have both ended."""
 
 
-class Place:
+class WaitingSender:
     """The place of a sender in the line."""
 
     __slots__ = ("waiter",)
@@ -106,7 +106,7 @@ class Channel(Generic[Receives_co, Sends_contra]):
         self._done = False
         self._error: BusError | None = None
         self._readers: list[Any] = []
-        self._line: deque[Place] = deque()
+        self._line: deque[WaitingSender] = deque()
         """Senders that wait, in their order."""
         self.frames: bool = False
         """True where the items are frames of a tunnel."""
@@ -159,7 +159,7 @@ class Channel(Generic[Receives_co, Sends_contra]):
         Args:
             room: What `channel_room` has given already.
         """
-        place = Place()
+        place = WaitingSender()
         self._line.append(place)
         try:
             while True:

@@ -183,7 +183,7 @@ class LocalSink:
 
     def finished(self, call: Call) -> None:
         self._loopback.calls.pop(self, None)
-        call.services.ring()
+        call.services.signal()
         if self._reply is not None and not self._reply.done():
             self._reply.fail(Disconnected("the bus was left", "this bus", True))
 

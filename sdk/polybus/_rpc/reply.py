@@ -6,7 +6,7 @@ from collections.abc import Generator
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from .._util.cancel_scopes import let_scope_fire
-from .._util.event_loop import elsewhere
+from .._util.event_loop import wrong_event_loop
 from .._util.typed_body import typed_body
 from ..errors import BadReply, BusError, Code, DeadlineExceeded, RequestCancelled, make_request_error
 
@@ -107,7 +107,7 @@ class Reply(Generic[T_co]):
             except BaseException as error:
                 self._left(waiter)
                 if isinstance(error, RuntimeError) and not self._loop.is_here():
-                    raise elsewhere() from None
+                    raise wrong_event_loop() from None
                 raise
         if self._state == _FAILED and told_over(self._error):
             yield from let_scope_fire().__await__()

@@ -58,9 +58,9 @@ class ChannelCall(Call):
             if not self.ended:  # then the client has gone, and what the handler ran into is mostly just that
                 self._fail(error)
         except BaseException as error:
-            if not (self.ended or services.executor.ours(error, self.scope)):
+            if not (self.ended or services.executor.is_own_cancellation(error, self.scope)):
                 self._fail(error)
-            if self.ended or services.executor.must_pass(error, self.scope):
+            if self.ended or services.executor.must_propagate(error, self.scope):
                 raise
         finally:
             current_call.reset(token)

@@ -129,10 +129,10 @@ class Entrance:
         for further in self._inner._entrances:
             await further.drain(reason, peers)
         calls = [call for peer in peers for call in peer.calls.values()]
-        await runtime.bell.until(lambda: all(call.ended for call in calls))
+        await runtime.notifier.until(lambda: all(call.ended for call in calls))
         for link in links:
             link.close(1001, reason)
-        await runtime.bell.until(lambda: not any(link in runtime.links for link in links))
+        await runtime.notifier.until(lambda: not any(link in runtime.links for link in links))
 
     def call(self, peer: Peer, message: Message, deadline: float) -> TunnelCall:
         """What admits one tunnel."""
@@ -249,9 +249,9 @@ class TunnelCall(Call):
         except Exception as error:
             self._refused(error)
         except BaseException as error:
-            if not (self.ended or self.services.executor.ours(error, self.scope)):
+            if not (self.ended or self.services.executor.is_own_cancellation(error, self.scope)):
                 self._refused(error)
-            if self.ended or self.services.executor.must_pass(error, self.scope):
+            if self.ended or self.services.executor.must_propagate(error, self.scope):
                 raise
         finally:
             self.end()

@@ -11,7 +11,7 @@ from typing import Any, Literal, Protocol
 
 from ..errors import LocalProtocolError
 
-__all__ = ["Bell", "Loop", "Waiter", "elsewhere", "is_stray", "running_loop"]
+__all__ = ["Loop", "Notifier", "Waiter", "is_foreign_exception", "running_loop", "wrong_event_loop"]
 
 
 class Waiter(Protocol):
@@ -218,7 +218,7 @@ class _TrioWaiter:
         yield from parked.__await__()
 
 
-class Bell:
+class Notifier:
     """Wakes whoever waits for something to come true: who makes it so rings. While nobody waits that costs nothing."""
 
     __slots__ = ("_loop", "_waiting")
@@ -227,7 +227,7 @@ class Bell:
         self._loop = loop
         self._waiting: list[Any] = []
 
-    def ring(self) -> None:
+    def signal(self) -> None:
         """Something has happened: let those who wait look."""
         if self._waiting:
             waiting, self._waiting = self._waiting, []
@@ -246,7 +246,7 @@ class Bell:
                     self._waiting.remove(waiter)
 
 
-def elsewhere() -> LocalProtocolError:
+def wrong_event_loop() -> LocalProtocolError:
     """What is said to whoever uses a bus from where it does not run."""
     return LocalProtocolError(
         "this bus runs in the event loop of another thread, and its verbs may be called there only: use polybus.sync or "
@@ -272,7 +272,7 @@ def running_loop() -> Loop:
     return found
 
 
-def is_stray(error: BaseException) -> bool:
+def is_foreign_exception(error: BaseException) -> bool:
     """Whether an exception out of the application's code is its own affair: not a cancellation of the task it runs in, nor a
     request to end the program.
 

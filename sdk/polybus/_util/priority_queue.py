@@ -6,14 +6,14 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from typing import Final, Generic, TypeVar
 
-__all__ = ["UrgentQueue"]
+__all__ = ["PriorityQueue"]
 
 T = TypeVar("T")
 _AGEING: Final = 8
 """Of so many that are taken while others wait, one is whoever has waited longest."""
 
 
-class UrgentQueue(Generic[T]):
+class PriorityQueue(Generic[T]):
     """A queue with levels: the highest goes first.
 
     One in eight goes to whoever has waited longest, whatever its level: so the lowest level moves on under any load.

@@ -5,14 +5,14 @@ from __future__ import annotations
 import logging
 from typing import Final
 
-__all__ = ["Offences", "Warnings", "too_many"]
+__all__ = ["ViolationCounter", "Warnings", "too_many"]
 
 _MINUTE: Final = 60.0
 _LINES: Final = 10
 """Warnings of one kind in a minute."""
 
 
-class Offences:
+class ViolationCounter:
     """Those of one connection."""
 
     __slots__ = ("_count", "_since")
@@ -35,7 +35,7 @@ class Warnings:
     __slots__ = ("_said",)
 
     def __init__(self) -> None:
-        self._said: dict[str, Offences] = {}
+        self._said: dict[str, ViolationCounter] = {}
 
     def warn(self, logger: logging.Logger, now: float, text: str, *args: object, error: BaseException | None = None) -> None:
         """Write a line, unless there were many of the same kind in this minute.
@@ -47,7 +47,7 @@ class Warnings:
             args: For the template.
             error: A mistake of the application that somebody on a connection can repeat: its traceback is written, as an error.
         """
-        count = self._said.setdefault(text, Offences()).add(now)
+        count = self._said.setdefault(text, ViolationCounter()).add(now)
         if count > _LINES:
             return
         if count == _LINES:

@@ -7,7 +7,7 @@ from typing import Final, Protocol
 
 from attrs import define, field
 
-from .._util.violation_counter import Offences
+from .._util.violation_counter import ViolationCounter
 from .client_states import Stage
 
 __all__ = ["GONE", "Client", "End", "Server"]
@@ -86,7 +86,7 @@ class Server:
     paused: bool = False
     gone: bool = False
     """Its socket is closed, or told to close."""
-    offences: Offences | None = None
+    offences: ViolationCounter | None = None
     """Made with the first."""
     clients: dict[int, Client] = field(factory=dict)
     """Those that are open: what is not in here it has no say in."""
@@ -114,7 +114,7 @@ class Client:
     """Requests of its server that it has not answered yet."""
     waiting: int = 0
     """Bytes that waited for it when this was last looked at; only while it is `paused`."""
-    offences: Offences | None = None
+    offences: ViolationCounter | None = None
     """Made with the first."""
 
     def is_open(self) -> bool:

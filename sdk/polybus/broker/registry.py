@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from .._util.violation_counter import Offences, too_many
+from .._util.violation_counter import ViolationCounter, too_many
 from ..protocols.csb import wire
 from . import frames
 from .client_states import TABLE, Act, Event, Stage
@@ -232,7 +232,7 @@ class Roster:
         self._tell(FrameDropped(at=now, address=party.end.address, reason=reason, text=text))
         if reason == "late":  # whoever sent it could not know
             return
-        offences = party.offences = party.offences or Offences()
+        offences = party.offences = party.offences or ViolationCounter()
         if offences.add(now) > self._bad_messages:
             text = too_many(self._bad_messages)
             if isinstance(party, Server):

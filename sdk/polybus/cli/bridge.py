@@ -104,6 +104,6 @@ async def _while_there(bus: Bus, peer: Peer) -> None:
     Raises:
         BusError: Why it has ended.
     """
-    await bus._services.running.bell.until(lambda: peer.gone)
+    await bus._services.running.notifier.until(lambda: peer.gone)
     bus._check_gone()
     raise Disconnected("the link has ended", peer.address, False)

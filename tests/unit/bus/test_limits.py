@@ -18,7 +18,7 @@ from polybus import (
     TooManyRequests,
     connect,
 )
-from polybus._link.outbox import Outbox, Waiting
+from polybus._link.outbox import Outbox, WaitingMessage
 from polybus.events import LinkDown, PeerSlow
 from polybus.message import Kind, Message
 from polybus.testing import Faults, pair
@@ -310,7 +310,7 @@ def test_urgent_messages_that_overtake_leave_nothing_behind_in_an_outbox() -> No
     peer: Any = "somebody"
 
     def add(level: int) -> None:
-        box.add(Waiting(Message(Kind.PUBLISH, "x", raw=b"x"), peer, None, 60.0, True, level))
+        box.add(WaitingMessage(Message(Kind.PUBLISH, "x", raw=b"x"), peer, None, 60.0, True, level))
 
     for _ in range(1_000):
         add(0)

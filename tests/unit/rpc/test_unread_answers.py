@@ -243,4 +243,4 @@ async def test_requests_that_wait_for_their_peer_to_read_end_with_it() -> None:
                 await reply
         await eventually(lambda: not bus.peers and bus._services.running.buffered == 0)
         assert bus._services.running.running == bus._services.running.answering == 0
-        assert not link.stuck
+        assert not link.stalled

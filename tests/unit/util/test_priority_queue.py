@@ -4,11 +4,11 @@ import random
 
 import pytest
 
-from polybus._util.priority_queue import UrgentQueue
+from polybus._util.priority_queue import PriorityQueue
 
 
 def test_one_level_is_a_queue() -> None:
-    queue: UrgentQueue[int] = UrgentQueue()
+    queue: PriorityQueue[int] = PriorityQueue()
     for number in range(100):
         queue.append(number)
     assert list(queue) == list(range(100))
@@ -18,7 +18,7 @@ def test_one_level_is_a_queue() -> None:
 
 
 def test_the_urgent_overtake_and_keep_their_order() -> None:
-    queue: UrgentQueue[str] = UrgentQueue()
+    queue: PriorityQueue[str] = PriorityQueue()
     for number in range(3):
         queue.append(f"low{number}", 0)
     for number in range(3):
@@ -28,7 +28,7 @@ def test_the_urgent_overtake_and_keep_their_order() -> None:
 
 def test_nobody_waits_for_ever() -> None:
     """While more and more urgent ones come, of eight that leave one is the oldest."""
-    queue: UrgentQueue[tuple[int, int]] = UrgentQueue()
+    queue: PriorityQueue[tuple[int, int]] = PriorityQueue()
     for number in range(10):
         queue.append((0, number), 0)
         queue.append((3, number), 3)
@@ -46,7 +46,7 @@ def test_nobody_waits_for_ever() -> None:
 
 def test_some_are_taken_out() -> None:
     steps = random.Random(1)
-    queue: UrgentQueue[tuple[int]] = UrgentQueue()
+    queue: PriorityQueue[tuple[int]] = PriorityQueue()
     items = [(number,) for number in range(50)]
     for item in items:
         queue.append(item, steps.randrange(3))
@@ -60,7 +60,7 @@ def test_some_are_taken_out() -> None:
 
 
 def test_one_is_taken_out_from_anywhere_and_the_others_keep_their_order() -> None:
-    queue: UrgentQueue[str] = UrgentQueue()
+    queue: PriorityQueue[str] = PriorityQueue()
     for name in ("a", "b", "c"):
         queue.append(name)
     queue.append("urgent", 3)

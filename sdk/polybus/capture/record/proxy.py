@@ -149,7 +149,7 @@ class RecordingProxy:
             for side in list(self._sides):
                 side.transport.close(1001, "the proxy is leaving")
             with anyio.move_on_after(self._limits.close_timeout):
-                await self._runtime.bell.until(lambda: not self._sides)
+                await self._runtime.notifier.until(lambda: not self._sides)
             await self._shut()
 
     async def _shut(self) -> None:
@@ -229,7 +229,7 @@ class RecordingProxy:
                 self._sides.pop(side, None)
                 if side is client:
                     tap.over(why)
-                self._runtime.bell.ring()
+                self._runtime.notifier.signal()
 
             return gone
 
