@@ -73,7 +73,7 @@ BOUNDS: dict[str, str] = {
     "_link.multiplexer._pending": "Limits.peers",
     "_link.multiplexer._unasked": "Limits.peers",
     "_link.multiplexer.peers": "Limits.peers",
-    "_link.multiplexer.said": "Limits.running messages of a stranger, a sixteenth of Limits.queue_bytes; charged",
+    "_link.multiplexer.messages": "Limits.running messages of a stranger, a sixteenth of Limits.queue_bytes; charged",
     "_peer.authorization_queue._publishers": OURS,
     "_core.bus_identity._asked": "one for each peer",
     "_core.bus_identity._names": "one for each peer",

@@ -1,4 +1,4 @@
-"""Who may do what: the application's `authenticate` and `authorize`, plain or async; what raises, refuses."""
+"""Access control: the application's `authenticate` and `authorize`, plain or async; a hook that raises refuses."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ Authorize: TypeAlias = "Callable[..., bool | Awaitable[bool]]"
 
 _REMEMBERED = 1024
 _ABOUT_HANDLERS = ("request", "notify", "stream", "channel", "tunnel")
-"""Verbs whose subject is spelled by `incoming`: as the handler is registered."""
+"""Verbs whose subject is spelled as the handler is registered."""
 
 
 class Authority:
-    """Asks the two hooks and never lets their failure through."""
+    """Asks the two hooks, and refuses where they fail."""
 
     def __init__(self, authenticate: Authenticate | None, authorize: Authorize | None, seconds: float) -> None:
         self._seconds = seconds  # that `authenticate` may take
@@ -46,7 +46,7 @@ class Authority:
         self._wants_message = authorize is not None and _has_parameter(authorize, "message")
 
     async def admit(self, handshake: Handshake) -> Admission | BusError:
-        """Whether a stranger may come in, and as whom; `Unavailable`, so that it tries again, if that is not known in time."""
+        """Authenticate a new connection; `Unavailable`, so that it tries again, if the hook takes too long."""
         if self.authenticate is None:
             return Admission(Identity(), handshake)
         try:
@@ -59,7 +59,7 @@ class Authority:
                     return Unavailable("it took too long to find out who you are")
         except RequestError as error:
             return error if isinstance(error, (Unauthorized, Forbidden)) else Unauthorized("not authenticated")
-        except BaseException as error:  # a stranger does not end the server
+        except BaseException as error:  # a new connection does not end the server
             if not is_foreign_exception(error):
                 raise
             self._failed("polybus: authenticate failed, which refuses the connection", error=error)
@@ -77,7 +77,7 @@ class Authority:
         return Admission(identity, handshake)
 
     def asks(self, peer: Peer, verb: str, subject: str | int, message: Message | None = None) -> bool | Awaitable[bool]:
-        """The answer of `authorize`, or something to await for it."""
+        """Ask `authorize`: its answer, or something to await for it."""
         assert self.authorize is not None
         if isinstance(subject, str) and "/" in subject and verb not in _ABOUT_HANDLERS:
             subject = canonical(subject)
@@ -92,7 +92,7 @@ class Authority:
             return False
 
     async def answer(self, allowed: bool | Awaitable[bool]) -> bool:
-        """The same, awaited."""
+        """Wait for an answer of `asks`."""
         if not inspect.isawaitable(allowed):
             return bool(allowed)
         try:
@@ -104,11 +104,11 @@ class Authority:
             return False
 
     async def may(self, peer: Peer, verb: str, subject: str | int, message: Message) -> bool:
-        """Whether the peer may."""
+        """Ask `authorize`, where there is one, and wait for its answer."""
         return self.authorize is None or await self.answer(self.asks(peer, verb, subject, message))
 
     def may_receive(self, peer: Peer, subject: str | int) -> bool | Awaitable[bool]:
-        """Whether a concrete subject may be sent to a peer; remembered per peer and subject."""
+        """Ask whether a concrete subject may be sent to a peer; answers are remembered by peer and subject."""
         if isinstance(subject, str) and "/" in subject:
             subject = canonical(subject)
         known = peer.grants
@@ -138,7 +138,7 @@ class Authority:
 
 
 def _has_parameter(function: Callable[..., Any], name: str) -> bool:
-    """Whether a function takes an argument of that name."""
+    """Check that a function takes an argument of that name."""
     try:
         return name in inspect.signature(function).parameters
     except (TypeError, ValueError):  # written in C

@@ -1,4 +1,4 @@
-"""How large an answer will be, before its handler has run: what is made for a peer that does not read must stay small."""
+"""Sizes of answers, foreseen before their handler has run: what is made for a peer that does not read must stay small."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Final
 __all__ = ["LARGE", "AnswerSizes"]
 
 LARGE: Final = 16 * 1024
-"""Bytes: whatever is smaller is not foreseen and not charged while its request runs, `Limits.total_running` bounds it."""
+"""Bytes: a smaller body is neither foreseen nor charged while its request runs, since `Limits.total_running` bounds it."""
 
 _MEMORY: Final = 60.0
 """Seconds for which a large answer is remembered."""
@@ -29,7 +29,7 @@ class AnswerSizes:
         self._until = math.inf
 
     def expect(self, most: int, now: float) -> tuple[int, float]:
-        """Bytes to set aside for the next answer, where a peer may have so many in all, and until when that is right."""
+        """Tell the bytes to set aside for the next answer, where a peer may have `most` in all, and how long that is right."""
         if self.weight < 0 and self._until == math.inf:
             self._until = now + _AT_FIRST
         if now >= self._until:
@@ -37,7 +37,7 @@ class AnswerSizes:
         return (most // _FEW if self.weight < 0 else self.weight), self._until
 
     def learn(self, size: int, now: float) -> None:
-        """There is an answer. To be called where it is large, or `weight` is not 0."""
+        """Learn the size of an answer. To be called where it is large, or `weight` is not 0."""
         if size <= LARGE:
             self.weight = max(self.weight, 0)
         elif 2 * size >= self.weight:

@@ -1,4 +1,4 @@
-"""What a handler may know besides its body."""
+"""The context of a handler: all that it is given besides the body."""
 
 from __future__ import annotations
 
@@ -38,19 +38,19 @@ class Context:
 
     @property
     def peer(self) -> Peer | None:
-        """Who sent the message; None when it came from this bus itself."""
+        """The sender of the message; None when it came from this bus itself."""
         peer: Peer | None = self.message.peer
         return peer
 
     @property
     def identity(self) -> Any:
-        """Who the peer is: what `authenticate` gave, or None."""
+        """The identity of the peer: the value that `authenticate` gave, or None."""
         peer = self.peer
         return None if peer is None else peer.identity
 
     @property
     def state(self) -> Any:
-        """What the bus's lifespan yielded."""
+        """The value that the bus's lifespan yielded."""
         return self._bus.state
 
     @property

@@ -1,4 +1,4 @@
-"""Running one handler: middleware around it, threads for plain functions, and what becomes of its failure."""
+"""Runs handlers: middleware around them, threads for plain functions, and the report of a failure."""
 
 from __future__ import annotations
 
@@ -42,10 +42,10 @@ def described(error: BaseException | None) -> str:
 
 
 class HandlerExecutor:
-    """How handlers of one bus run."""
+    """Runs the handlers of one bus."""
 
     context_in_a_thread: Callable[[Any, Message, float | None], Context] = Context
-    """What makes the `Context` of a `def` handler, whose bus blocks: handed in from floors above."""
+    """Makes the `Context` of a `def` handler, whose bus blocks: handed in from floors above."""
 
     def __init__(self, services: Services) -> None:
         self._services = services
@@ -53,34 +53,34 @@ class HandlerExecutor:
         self._threads: Threads | None = None
 
     def start(self, runtime: Runtime) -> None:
-        """The bus is entered."""
+        """Begin: the bus is entered."""
         self._threads = Threads(runtime.loop, [] if self._threads is None else self._threads.abandoned)
 
     def leave(self, deadline: float) -> None:
-        """The bus is being left; threads that do not return until then are left alone."""
+        """End: threads that do not return until the deadline are left alone."""
         if self._threads is not None:
             self._threads.leave(deadline)
 
     @property
     def threads_left(self) -> bool:
-        """Whether threads of a life that is over run still."""
+        """True while threads of an earlier run of the bus have not returned."""
         return self._threads is not None and any(not work.returned for work in self._threads.abandoned)
 
     async def run(self, handler: Handler, message: Message, deadline: float | None) -> Any:
-        """The handler's result, through all middleware.
+        """Run a handler through all middleware, and give its result.
 
         Raises:
-            Exception: Whatever the handler or a middleware raises.
+            Exception: As the handler or a middleware raises it.
         """
         if not self.middleware:
             return await self._call(handler, message, deadline)
         return await self.around(message, deadline, lambda final: self._call(handler, final, deadline))
 
     async def around(self, message: Message, deadline: float | None, call: Callable[[Message], Awaitable[Any]]) -> Any:
-        """What `call` gives, through all middleware; of a stream or channel that is its whole conversation.
+        """Run a call through all middleware, and give its result; of a stream or channel the call is all of its conversation.
 
         Raises:
-            Exception: Whatever the call or a middleware raises.
+            Exception: As the call or a middleware raises it.
         """
 
         async def step(index: int, current: Message) -> Any:
@@ -112,26 +112,26 @@ class HandlerExecutor:
         return result
 
     def is_own_cancellation(self, error: BaseException, scope: anyio.CancelScope | None) -> bool:
-        """Whether this bus itself stopped the handler: then there is nobody to tell."""
+        """Check that this bus itself stopped the handler: then no client is told."""
         runtime = self._services.runtime
         stopped = runtime is None or runtime.closing or (scope is not None and scope.cancel_called)
         if isinstance(error, (anyio.get_cancelled_exc_class(), BaseExceptionGroup)):
             # trio has no cancellation without a scope around the handler.
             return stopped or (runtime.backend == "trio" and not isinstance(error, BaseExceptionGroup))  # type: ignore[union-attr]
-        # Python closes coroutines whose event loop is over; in one that runs somebody has raised it.
+        # Python closes coroutines whose event loop is over; in one that runs the application has raised it.
         return isinstance(error, GeneratorExit) and (runtime is None or not runtime.loop.is_here())
 
     def must_propagate(self, error: BaseException, scope: anyio.CancelScope | None) -> bool:
-        """Whether an exception that is no `Exception` must go on through the worker."""
+        """Check that an exception that is no `Exception` must go on through the worker."""
         if isinstance(error, KeyboardInterrupt) or self.is_own_cancellation(error, scope):
             return True
         if not isinstance(error, anyio.get_cancelled_exc_class()):
             return False
-        task = asyncio.current_task()  # somebody cancelled the worker's own task
+        task = asyncio.current_task()  # the application cancelled the worker's own task
         return task is not None and task.cancelling() > 0
 
     def publication_failed(self, message: Message, error: BaseException) -> None:
-        """An `on` handler raised: nobody is to be told, so it is logged and counted."""
+        """Log and count the failure of an `on` handler: no client waits for it."""
         self.failed(HandlerFailed(peer=message.peer, subject=message.subject, error_id=secrets.token_hex(4), error=error))
 
     def failed(self, event: HandlerFailed) -> None:

@@ -32,12 +32,12 @@ _within: contextvars.ContextVar[tuple[Runtime, ...]] = contextvars.ContextVar("p
 
 
 def within(runtime: Runtime | None) -> bool:
-    """Whether the caller is the lifespan of a running bus, or a task that it started."""
+    """Check that the caller is the lifespan of a running bus, or a task that it started."""
     return runtime in _within.get()
 
 
 def raised_by_lifespan(error: BaseException) -> bool:
-    """Whether an error comes from a bus's lifespan, and not from the bus or from who uses it."""
+    """Check that an error comes from a bus's lifespan, and not from the bus or its user."""
     own = LifespanTask._run.__code__
     return any(frame.f_code is own for frame, _ in traceback.walk_tb(error.__traceback__))
 
@@ -47,9 +47,9 @@ class LifespanTask:
 
     Args:
         bus: Handed to the lifespan.
-        runtime: In which it runs.
-        function: What the application gave.
-        failed: Called when it ends, with an exception, although nobody has asked for its end: a task group in it has failed.
+        runtime: The one it runs in.
+        function: The application's lifespan.
+        failed: Called when it ends with an exception before its end was asked for: a task group in it has failed.
     """
 
     def __init__(self, bus: Bus, runtime: Runtime, function: Lifespan, failed: Callable[[], Awaitable[None]]) -> None:
@@ -59,16 +59,16 @@ class LifespanTask:
         self._failed = failed
         self._scope = anyio.CancelScope()
         self._changed = anyio.Event()
-        """It has yielded, or it is over."""
+        """Set once it has yielded, or is over."""
         self._stop = anyio.Event()
         self._over = anyio.Event()
         self._yielded = False
         self._state: Any = None
         self.error: BaseException | None = None
-        """What it raised."""
+        """The exception that it raised."""
 
     async def start(self) -> Any:
-        """Run it to its yield. What it yields.
+        """Run it to its yield, and give what it yields.
 
         Raises:
             LocalProtocolError: The bus was closed meanwhile.

@@ -1,11 +1,11 @@
-"""What the bus keeps for somebody, in bytes: one account for whoever can make it keep something, and one total over all.
+"""Memory budgets: bytes that the bus keeps for its peers, one account for each owner, and one total over all.
 
-Whatever waits (requests, items, publications, messages of strangers) is held here and released where it goes; nothing else
-counts bytes.
+All that waits (requests, items, publications, messages before authentication) is held here and released where it goes; nothing
+else counts bytes.
 
-The total is shared out: who floods the bus must not take all of it. How much may be kept for one network address, and within
-that for one of its links, falls with the square of what is left. So nothing has to be reserved, counted or taken back, even
-from those that never let go: n of them leave an n-th part free, and to the next one a part of that which falls with n squared.
+The total is shared out: a peer that floods the bus must not take all of it. The share of one network address, and within that
+of one of its links, falls with the square of what is left. So nothing has to be reserved, counted or taken back, even from
+those that never let go: n of them leave an n-th part free, and to the next one a part of that which falls with n squared.
 (Were it in proportion to what is left, each would leave half, and after twenty nothing would be left.)
 """
 
@@ -25,18 +25,18 @@ OVERHEAD = 200
 """Bytes that a waiting message costs besides its body and headers."""
 
 _LINKS: Final = 4
-"""How many times what one link may hold is held for an address: at most three fifths of the total, and a third for a link."""
+"""The share of an address, in shares of a link: at most three fifths of the total, and a third for a link."""
 
 
 def cost(message: Message) -> int:
-    """What a message that waits costs."""
+    """Count the bytes that a message costs while it waits."""
     headers = message.headers
     size = OVERHEAD + (len(message.raw) if message.raw is not None else 0)
     return size + sum(map(len, headers.values())) if headers else size
 
 
 def network_of(address: str) -> str:
-    """What the links of one address share: no port, and of IPv6 the network, in which a host has as many as it likes."""
+    """Reduce an address to its network: without the port, and of IPv6 the /64, in which a host has as many as it likes."""
     host = address.rpartition(":")[0] or address
     if not host.startswith("["):
         return host
@@ -48,7 +48,7 @@ def network_of(address: str) -> str:
 
 
 class Address:
-    """What is kept for all links of a network address."""
+    """The memory and places of all links of a network address."""
 
     __slots__ = ("held", "links", "network", "running")
 
@@ -61,7 +61,7 @@ class Address:
 
 
 class Share:
-    """What is kept for a link that others have opened."""
+    """The memory of an accepted link."""
 
     __slots__ = ("address", "held")
 
@@ -70,7 +70,7 @@ class Share:
         self.held: int = 0
 
     def join(self, known: dict[str, Address], address: str) -> None:
-        """It is known now where the link comes from. Called once, before anything is kept.
+        """Enter the address of the link. Called once, before anything is kept.
 
         Args:
             known: All addresses that have links, or had and something is kept for them still.
@@ -84,7 +84,7 @@ class Share:
         self.address = found
 
     def has_room(self, size: int, free: int, total: int) -> bool:
-        """Whether the link may hold so much more, when `free` of the total are left then."""
+        """Check that the link may hold so much more, when `free` of the total are left then."""
         if not free:
             return False
         # The square of the free part for a link, and four times that for its address: of which the free part again, squared.
@@ -93,7 +93,7 @@ class Share:
         return left > 0 and self.held + size <= left * left * total
 
     def leave(self, known: dict[str, Address]) -> None:
-        """The link is over. What is kept for it still, such as for handlers that have not stopped, counts for its address."""
+        """End: the link is over. Memory that is still kept, as for handlers that have not stopped, counts for its address."""
         address = self.address
         address.links -= 1
         if address.links:
@@ -110,9 +110,9 @@ class Account:
     account, within that one.
 
     Args:
-        runtime: Of the bus.
-        limit: Bytes.
-        share: Of the link that they are kept for; None of what this application itself is the cause of.
+        runtime: The bus's.
+        limit: In bytes.
+        share: The link's that they are kept for; None where this application itself is the cause.
         part_of: Another account, which has the share.
     """
 
@@ -128,7 +128,7 @@ class Account:
         self.held: int = 0
 
     def has_room(self, size: int) -> bool:
-        """Whether so much more fits. An owner that keeps nothing yet may always keep one thing, as far as the total allows."""
+        """Check that so much more fits. An owner that keeps nothing may always keep one thing, as far as the total allows."""
         if self.held and self.held + size > self.limit:
             return False
         if self._part_of is not None:
@@ -172,5 +172,5 @@ class Account:
             self._share.address.held += size
 
     def release(self, size: int) -> None:
-        """So much is kept no more."""
+        """Keep so much less."""
         self.charge(-size)

@@ -1,4 +1,4 @@
-"""What a bus has while it is entered: a task group, workers, one timer, one housekeeping task."""
+"""The runtime of an entered bus: a task group, workers, one timer, one housekeeping task."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ inside: contextvars.ContextVar[tuple[Runtime, ...]] = contextvars.ContextVar("po
 """The runtimes whose tasks run here, the outermost first: a task cannot wait for its own end."""
 
 _here: RunVar[int] = RunVar("polybus_here", 0)
-"""How many buses run in an event loop."""
+"""The number of buses that run in an event loop."""
 
 logger: logging.Logger = logging.getLogger("polybus")
 
 
 def runs_here() -> bool:
-    """Whether the calling thread runs an event loop with a bus in it."""
+    """Check that the calling thread runs an event loop with a bus in it."""
     try:
         return _here.get() > 0
     except RuntimeError:  # no event loop at all
@@ -77,30 +77,30 @@ class Runtime:
         self.time: Callable[[], float] = self.loop.time
         self.call_soon: Callable[..., Any] = self.loop.call_soon
         self.thread: int = get_ident()
-        """Where the loop runs: what the short ways ask, because asyncio asks the system for the process id as well."""
+        """The loop's thread: compared on hot paths, because asyncio asks the system for the process id as well."""
         self.notifier: Notifier = Notifier(self.loop)
-        """Rung when a request, a publication's handler, an outbox or a link has come to its end."""
+        """Signalled when a request, a publication's handler, an outbox or a link has come to its end."""
         self.links: dict[Link, None] = {}
         self.timed: dict[Timed, None] = {}
-        """Who has a request or a handler with a deadline."""
+        """Owners of requests, handlers or channels with a deadline."""
         self.backlogged: dict[InboundCalls, None] = {}
-        """Requests of the peers of which some wait for a place."""
+        """Peers of which requests wait for a place."""
         self.buffered: int = 0
         """Bytes in all outboxes and held-back queues."""
         self.ends: Ends = Ends()
-        """Which peers are one and the same bus."""
+        """The identities of the buses at the other ends."""
         self.addresses: dict[str, Address] = {}
-        """Where the links come from that others have opened, and what is kept for them."""
+        """Network addresses of the accepted links."""
         self.warnings: Warnings = Warnings()
-        """Those that peers can cause."""
+        """Warnings that peers can cause."""
         self.gone: BusError | None = None
-        """Why the last link that this bus opened is gone for good."""
+        """The reason why the last link that this bus opened is gone for good."""
         self.running: int = 0
         """Requests whose handlers run."""
         self.answering: int = 0
-        """Those that are over, but for an answer that waits until its peer reads."""
+        """Requests whose handlers are over, and whose answers wait until their peer reads."""
         self.stopping: int = 0
-        """Those among `running` that nobody waits for any more."""
+        """Requests among `running` that were cancelled, and whose handlers have not returned."""
         self._turn = 0
         self._turn_ends = False
         self._armed = math.inf
@@ -116,7 +116,7 @@ class Runtime:
         self._owner: asyncio.Task[None] | None = None
         self._detached: set[asyncio.Task[None]] = set()
         self.failure: BaseException | None = None
-        """What the lifespan raised at its end, until somebody is told."""
+        """The exception of the lifespan's end, until a caller is told."""
         self._stop = anyio.Event()
         self._finished = anyio.Event()
         self.closing: bool = False
@@ -190,8 +190,8 @@ class Runtime:
     def spawn(self, function: Callable[..., Awaitable[Any]], *args: Any) -> None:
         """Run a coroutine function as a task of the bus, in the context in which the bus was entered. Errors are logged.
 
-        While the bus is being left, the task begins all the same and is cancelled at its first wait: so whoever hands it
-        something to close may rely on that.
+        While the bus is being left, the task begins all the same and is cancelled at its first wait: so a caller that
+        hands it something to close may rely on that.
         """
         if not self._finished.is_set():
             _ = self._context.run(self._group.start_soon, self._guard, function, args)
@@ -211,8 +211,8 @@ class Runtime:
             logger.exception("polybus: a background task failed (%s); the bus goes on", name)
 
     def _was_cancelled_alone(self, error: BaseException) -> bool:
-        """Whether somebody has cancelled this task of asyncio's, and no other: a handler its own, or another task that of a
-        handler. A task group would end all its tasks for that.
+        """Check that this task of asyncio's was cancelled, and no other: by a handler in it, or by another task of the
+        application. A task group would end all its tasks for that.
 
         Where an event loop goes down, all are cancelled, with the one that owns them.
         """
@@ -284,7 +284,7 @@ class Runtime:
         self.arm(nearest)
 
     def turn(self) -> int:
-        """A number of the current turn of the event loop; ends with it, and costs one call back however often it is asked."""
+        """Number the current turn of the event loop, at the cost of one callback however often it is asked."""
         if not self._turn_ends:
             self._turn_ends = True
             self.call_soon(self._end_turn)

@@ -59,7 +59,7 @@ class Services:
         self.id: str = secrets.token_hex(4)
         self.limits: Limits = limits
         self.debug: bool = debug
-        """Whether the asker is sent the text of unexpected exceptions."""
+        """True where clients are sent the text of unexpected exceptions."""
         self.counters: Counters = Counters()
         self.events: EventHub[BusEvent] = EventHub(self.waiter, self.wake)
         self.emit: Callable[[BusEvent], None] = self.events.emit
@@ -88,7 +88,7 @@ class Services:
         return runtime
 
     def waiter(self) -> Any:
-        """Something to await until it is handed to `wake`.
+        """Make something to await until it is handed to `wake`.
 
         Raises:
             LocalProtocolError: The bus is not entered, or runs in another thread.
@@ -98,12 +98,12 @@ class Services:
         return runtime.loop.waiter()
 
     def wake(self, waiter: Any) -> None:
-        """Let who awaits it go on."""
+        """Let the task that awaits it go on."""
         if self.runtime is not None:
             self.runtime.loop.wake(waiter)
 
     def signal(self) -> None:
-        """Tell a drain that something has ended for which it may wait."""
+        """Tell a drain that something has ended which it may wait for."""
         if self.runtime is not None:
             self.runtime.notifier.signal()
 

@@ -1,4 +1,4 @@
-"""Handlers that block the event loop are named in the log."""
+"""Warnings in the log about handlers that block the event loop."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class StallWarnings:
     """Measures handlers afterwards, between two of their waits: until then nothing else could run anyway.
 
     Args:
-        clock: Seconds, by a clock that is not set.
+        clock: Gives seconds; a clock that is never set.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -32,7 +32,7 @@ class StallWarnings:
         self._told: dict[str, tuple[float, int]] = {}
 
     def ended(self, job: Job, began: float) -> None:
-        """A job has run longer than `LONG` without a wait."""
+        """Warn of a job that has run longer than `LONG` without a wait."""
         now = self.clock()
         function = job.function
         last, unsaid = self._told.get(function, (0.0, -1))

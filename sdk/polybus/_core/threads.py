@@ -27,8 +27,8 @@ class Threads:
     """Runs functions in worker threads. Made anew each time the bus is entered: limiters belong to one event loop.
 
     Args:
-        loop: Where the callers are.
-        abandoned: Functions of an earlier life of the bus, whose threads may run still.
+        loop: The callers' event loop.
+        abandoned: Calls of an earlier run of the bus, whose threads may run still.
     """
 
     def __init__(self, loop: Loop, abandoned: list[_ThreadCall]) -> None:
@@ -43,7 +43,7 @@ class Threads:
         """Call a function in a thread. When cancelled, it still waits for the thread.
 
         Raises:
-            Exception: Whatever the function raises.
+            Exception: As the function raises it.
         """
         work = _ThreadCall(self._loop, function)
         async with self._limiter:
@@ -64,7 +64,7 @@ class Threads:
             self.abandoned.append(work)
 
     def leave(self, deadline: float) -> None:
-        """The bus is being left: whoever waits for a thread does so until then at the most."""
+        """End: the bus is left, and callers wait for their threads until the deadline at the most."""
         self._deadline = deadline
         for scope in self._waits:
             scope.deadline = deadline
@@ -94,16 +94,16 @@ class _ThreadCall:
         finally:
             self.returned = True
             if self._waiter is not None:
-                with suppress(RuntimeError):  # the loop is over, nobody waits
+                with suppress(RuntimeError):  # the loop is over
                     self._loop.call_from_thread(self._wake)
 
     def give_up(self) -> bool:
-        """Nobody wants the result any more. Whether no thread is, or will be, at it."""
+        """Give the result up. True if no thread runs it, or will."""
         self._given_up = True
         return self.returned or not self._called
 
     async def wait(self) -> None:
-        """Until it has returned."""
+        """Wait until it has returned."""
         self._waiter = self._loop.waiter()
         if not self.returned:
             await self._waiter

@@ -57,7 +57,7 @@ class ViaHeader(NamedTuple):
     def start(cls, origin: str = "", number: int = 0) -> ViaHeader:
         """Begin the way of a publication, at a place in a stream or in none.
 
-        Nobody guesses its id, and takes the place of what is to come.
+        Its id is random, so that no peer can take the place of what is to come.
         """
         return cls(secrets.token_hex(8), 0, origin, number)
 
@@ -136,7 +136,7 @@ def _short(text: str) -> str:
 
 
 def _voice(peer: Peer) -> str | None:
-    """The mark of streams from an identity: of its key, or of itself where it is text or a number, or of this peer alone."""
+    """Mark the streams of an identity: by its key, by itself where it is text or a number, or as those of this peer alone."""
     identity, key = peer.identity, peer.identity_key
     if identity is None and key is None:
         return None
@@ -202,7 +202,7 @@ class Deduplicator:
         """Tell whether a publication comes for the first time; None for one that comes too late to be in order."""
         if self.is_own(via):
             return False
-        # Python's hash of text has a key of this process: nobody outside finds a subject with the hash of another.
+        # Python's hash of text has a key of this process: no peer finds a subject with the hash of another.
         name = hash(canonical(subject) if isinstance(subject, str) else subject)
         if not self._is_new((via.id, name)):
             return False

@@ -5,7 +5,7 @@ suspends, its worker waits with it and spares take the rest of the queue. Handle
 task groups and `current_task` work (started by hand from a callback they do not).
 
 A spare begins a turn of the event loop later, and while much arrives a turn is long. So there are the more spares the more jobs
-have suspended in a row: with one for each turn, whoever comes behind a hundred of them would wait for seconds.
+have suspended in a row: with one for each turn, a job behind a hundred of them would wait for seconds.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Job(Protocol):
     scope: anyio.CancelScope | None
     """While it waits: cancel this to stop it."""
     ended: bool
-    """Whether it was stopped."""
+    """True once it was stopped."""
 
     @property
     def function(self) -> str:
@@ -72,11 +72,11 @@ class Workers:
         self._ready: deque[Job] = deque()
         self._idle: list[Any] = []
         self._taken = False
-        """Whether a worker that is awake will look at the queue."""
+        """True while a worker that is awake will look at the queue."""
         self._coming = 0
         """Workers that have been woken and have not looked yet."""
         self._spares = 1
-        """How many take the queue from a worker whose job suspends."""
+        """The number of workers that take the queue from one whose job suspends."""
 
     def submit(self, job: Job) -> None:
         """Queue a job."""
@@ -112,14 +112,14 @@ class Workers:
                 except BaseException:
                     if waiter in self._idle:
                         self._idle.remove(waiter)
-                    else:  # woken and cancelled in one turn: somebody else must take the queue
+                    else:  # woken and cancelled in one turn: another worker must take the queue
                         self._coming -= 1
                         self._taken = False
                     raise
                 self._coming -= 1
 
     async def _drain(self, scope: anyio.CancelScope, baseline: contextvars.Context) -> bool:
-        """Take jobs until there are none or another worker has taken over. Whether this worker may go on."""
+        """Take jobs until there are none or another worker has taken over. True if this worker may go on."""
         ready, clock = self._ready, self.stalls.clock
         turn = began = clock()
         while ready:
@@ -167,7 +167,7 @@ class Workers:
         return True
 
     def _hand_over(self) -> None:
-        """The job of the awake worker waits: others take the queue."""
+        """Give the queue to other workers: the job of this one waits."""
         left = len(self._ready)
         self._taken = left > 0
         if left:
@@ -177,7 +177,7 @@ class Workers:
 
 
 def context_changed(baseline: contextvars.Context) -> bool:
-    """Whether context variables differ. Values that cannot be compared count as different."""
+    """Check for changed context variables. Values that cannot be compared count as different."""
     try:
         return contextvars.copy_context() != baseline
     except Exception:

@@ -29,11 +29,11 @@ class Misfit(BadRequest):
 
 
 class Handler:
-    """A function, where it belongs, and how its arguments are made.
+    """A function with its subject and the makers of its arguments.
 
     Attributes:
         subject: The subject it answers, or the pattern it listens to.
-        style: How it runs: awaited, called in place, called in a thread, iterated (stream), or given a channel.
+        style: Awaited, called in place, called in a thread, iterated (stream), or given a channel.
     """
 
     __slots__ = ("_makers", "answers", "body_name", "function", "only_body", "style", "subject")
@@ -50,11 +50,11 @@ class Handler:
 
     @property
     def name(self) -> str:
-        """For errors and logs."""
+        """The function's name, for errors and logs."""
         return name_of(self.function)
 
     def arguments(self, bus: Any, message: Message, deadline: float | None, channel: Any = None) -> dict[str, Any]:
-        """The keyword arguments for one message.
+        """Make the keyword arguments for one message.
 
         Raises:
             Misfit: The body or a captured name does not fit its annotation.
@@ -65,7 +65,7 @@ class Handler:
             raise Misfit.of(error) from error.__cause__
 
     def invoke(self, bus: Any, message: Message, deadline: float | None, channel: Any = None) -> Any:
-        """Call the function: the coroutine, the async iterator or, of a plain function, the result.
+        """Call the function: gives the coroutine, the async iterator or, of a plain function, the result.
 
         Raises:
             Misfit: An argument does not fit.

@@ -1,4 +1,4 @@
-"""Registering handlers: what `Bus` and `Router` share."""
+"""Registration of handlers, which `Bus` and `Router` share."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Router:
     def __init__(self) -> None:
         self._handlers: dict[str | int, Handler] = {}
         self._by_uri: dict[str, Handler] = {}
-        """Those of URIs, which have several spellings."""
+        """Handlers of URIs, which have several spellings."""
         self._subscribers: list[SubscriberSpec] = []
 
     def handle(self, subject: str | int | Subject[Any, Any], *, inline: bool = False) -> Callable[[F], F]:

@@ -1,4 +1,4 @@
-"""What a handler's signature says: its parameters, their types, and how the function runs. Read once, at registration."""
+"""Signatures of handlers: parameters, their types, and how the function runs. Read once, at registration."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _NONE = type(None)
 
 @frozen
 class Signature:
-    """A function as a plan needs it."""
+    """A function, its parameters and the way it runs."""
 
     name: str
     function: Callable[..., Any]
@@ -39,7 +39,7 @@ class Signature:
 
 
 def name_of(function: object) -> str:
-    """For errors and logs."""
+    """Name a function, for errors and logs."""
     while isinstance(function, functools.partial):
         function = function.func
     return getattr(function, "__qualname__", None) or repr(function)
@@ -67,7 +67,7 @@ def read(function: Any, *, inline: bool = False) -> Signature:
 
 
 def injected(hint: Any) -> Any:
-    """The hint, where it asks for a `Context`, a `Message` or a `Channel`, also as ``Context | None``; else None.
+    """Find the `Context`, `Message` or `Channel` that a hint asks for, also as ``Context | None``; else None.
 
     Raises:
         TypeError: One of several things is asked for.
@@ -126,7 +126,7 @@ def _hints(function: Callable[..., Any], parameters: list[inspect.Parameter], na
 
 
 def _hints_one_by_one(target: Any, parameters: list[inspect.Parameter], name: str, error: NameError) -> dict[str, Any]:
-    """What resolves, where all together do not: the type of what is returned may be for type checkers only."""
+    """Resolve each hint for itself, where all together do not: the type of the result may be for type checkers only."""
     texts = _annotation_texts(target)
     wanted = {parameter.name for parameter in parameters}
     hints = {}
@@ -163,7 +163,7 @@ def _annotation_texts(target: Any) -> dict[str, str]:
 
 
 def _annotated(function: Any) -> Any:
-    """The function whose annotations count."""
+    """Find the function whose annotations count."""
     while isinstance(function, functools.partial):
         function = function.func
     if inspect.isroutine(function) or inspect.isclass(function):
@@ -214,7 +214,7 @@ def _gives_many(hint: Any) -> bool:
 
 
 def _called(function: Any) -> Any:
-    """The function that is called in the end, behind partials and objects with ``__call__``."""
+    """Find the function that is called in the end, behind partials and objects with ``__call__``."""
     while isinstance(function, functools.partial):
         function = function.func
     if inspect.isroutine(function) or inspect.isclass(function):

@@ -1,4 +1,4 @@
-"""One connection: a session joined to a transport, with its peers and its ups and downs.
+"""One link: a session joined to a transport, its peers, and its connections one after the other.
 
 A transport reports to its link. On the way in it hands messages to its peers, on the way out it takes them from the peers
 to the session; there is no queue and no task in between, unless the connection is slow or down: then messages wait in a
@@ -63,7 +63,7 @@ logger: logging.Logger = logging.getLogger("polybus.link")
 
 _ANSWERS: Final = (Kind.RESPONSE, Kind.ERROR)
 _BROKEN: Final = frozenset({1002, 1003, 1007, 1008, 1009})
-"""How connections end on which an end has broken a rule of the transport."""
+"""Codes of connections that end because an end has broken a rule of the transport."""
 
 
 class Link:
@@ -136,29 +136,29 @@ class Link:
         self.adapter: ProtocolAdapter = adapter
         self.url: str = url
         self.opened: bool = opened
-        """Whether this bus has dialled (and not accepted) the connection."""
+        """True of a connection that this bus has dialled, not accepted."""
         self.when_full: str = when_full
         self.state: State = State.CONNECTING
         self.session: Session | None = None
         self.transport: Transport | None = None
         self.carries_headers: bool = True
-        """Whether its wire has headers: known since the first session, also while the link is down."""
+        """True where the wire has headers: known since the first session, also while the link is down."""
         self.shared: Codec | None = None
         """The codec, where a publication has the same frame on all its sessions."""
         self.framing: tuple[Codec, type[Transport], str] | None = None
         """The key of a publication's bytes, where they are the same on all links with that key: they are made once."""
         self.send_framed: Callable[[bytes, int], None] | None = None
-        """Writes such bytes."""
+        """Writes bytes that `framed` has made."""
         self.outbox: SendQueue | None = None
         self.paused: bool = False
         self.flowing: bool = False
         """Up, not paused, and nothing waits: messages go straight to the session."""
         self.share: Share | None = None if opened else Share()
-        """Of `Limits.total_bytes`. What this application itself has connected to is not held back for others."""
+        """Its part of `Limits.total_bytes`; None where this bus has dialled: then nothing is held back for others."""
         self.slow: int = 0
         """Publications dropped since the peer was last keeping up."""
         self.unwritten: Account = Account(runtime, share=self.share)
-        """What the connection held when it last asked for a pause."""
+        """Bytes that the connection held when it last asked for a pause."""
         self.bodies: Account = Account(runtime, share=self.share)
         """Large bodies of requests that run."""
         self.stalled: dict[StalledCalls, None] = {}
@@ -166,27 +166,27 @@ class Link:
         self.multiplexed: MultiplexedPeers | None = None
         """The peers of a connection that carries many."""
         self.initiates: bool = True
-        """Whether this side may begin requests and publications."""
+        """True where this side may begin requests and publications."""
         self._peer: Any = None
         self._ending: Ending | None = None
         codec = adapter.codec(runtime.limits)
         self.format: BodyFormat = codec.formats[0]
         self.urgency: Callable[[Message], int] | None = CodecFeatures.of(codec).urgency
-        """How urgent a message is, where the wire has priorities."""
+        """Tells the priority of a message, where the wire has priorities."""
         self.format_for: Callable[[Any, str | int], BodyFormat] = codec.format_for
         self.deferred: list[Callable[[], None]] = []
-        """What is to be done when all that came in at once has been looked at."""
+        """Functions to call when all that came in at once has been looked at."""
         self._offences = ViolationCounter()
         self.serves: tuple[str | int, ...] = serves
         self.identity: Identity | None = identity
         self.handshake: Handshake | None = handshake
         self.was_up: bool = False
         self.renews: bool = False
-        """Whether every attempt asks for credentials anew."""
+        """True where every attempt asks for credentials anew."""
         self.on_up: Callable[[], None] | None = None
         self.on_down: Callable[[Closed], None] | None = None
         self.recorder: Recorder | None = None
-        """Records this link, besides those that record the whole bus."""
+        """Records this link, besides the recorders of the whole bus."""
         self._arriving: Account | None = None
         self._receiver: ConnectionReceiver | None = None
         self._taps: Taps | None = None
@@ -210,40 +210,40 @@ class Link:
 
     @property
     def ends(self) -> Closed | None:
-        """Why it is over, or is about to be, and does not come back."""
+        """The reason why it is over, or is about to be, and does not come back."""
         ending = self._ending
         return ending.why if ending is not None and (self.state is State.CLOSED or not ending.returns) else None
 
     @property
     def stands(self) -> bool:
-        """Whether messages are exchanged, also while it is being closed."""
+        """True while messages are exchanged, also while it is being closed."""
         state = self.state
         return state is State.UP or state is State.CLOSING
 
     @property
     def upstream(self) -> bool:
-        """Whether there is one peer and this bus has dialled it: a server of ours, not clients behind a broker."""
+        """True where there is one peer, which this bus has dialled: a server, not clients behind a broker."""
         return self.opened and self.multiplexed is None
 
     @property
     def address(self) -> str:
-        """Of the other end."""
+        """The address of the other end."""
         return self.transport.address if self.transport is not None else self.url
 
     @property
     def takes_answers(self) -> bool:
-        """Whether requests of its peers may begin: there is no more than a little that they have not read."""
+        """True while requests of its peers may begin: they have read all answers but a few."""
         return self.outbox is None or self.outbox.takes_answers
 
     @property
     def unread(self) -> int:
-        """Bytes of answers and the like that have not been taken, as far as that is known."""
+        """Bytes of answers and the like that its peers have not taken, as far as that is known."""
         return self.unwritten.held + (0 if self.outbox is None else self.outbox.kept_bytes)
 
     # -- life ------------------------------------------------------------------------------------------------------------
 
     def attach(self, transport: Transport) -> None:
-        """A connection is there: begin the session."""
+        """Begin a session on a new connection."""
         role: Role = "client" if self.opened else "server"
         now = self.runtime.time()
         self.session = self.adapter.session(role, self.runtime.limits)
@@ -269,14 +269,14 @@ class Link:
         self.flush()
 
     def record(self, recorder: Recorder) -> None:
-        """Write down every frame of this connection from now on. Not to be called while a frame is being handled."""
+        """Record every frame of this connection from now on. Not to be called while a frame is being handled."""
         if self.session is not None and self.transport is not None:
             taps = self._taps = self._taps or Taps(self.session, self.transport)
             if taps.add(recorder, self.adapter, self.transport, opened=self.opened):
                 self._wrap(taps)
 
     def unrecord(self, recorder: Recorder) -> None:
-        """Write down nothing more. Not to be called while a frame is being handled."""
+        """Record no more. Not to be called while a frame is being handled."""
         if self.session is not None and self._taps is not None and self._taps.remove(recorder):
             self._wrap(self._taps)
 
@@ -342,7 +342,7 @@ class Link:
             self._ended(why)
 
     def tick(self, now: float) -> None:
-        """About once a second."""
+        """Look at what is due. Called about once a second."""
         transport, session = self.transport, self.session
         if self.expires is not None and self.expires <= now:
             self.expires = None
@@ -387,7 +387,7 @@ class Link:
 
     @property
     def ending(self) -> bool:
-        """Whether nothing more is looked at."""
+        """True once nothing more is looked at."""
         return self._ending is not None or self.session is None
 
     def _do_deferred(self) -> None:
@@ -396,7 +396,7 @@ class Link:
             act()
 
     def broken(self) -> None:
-        """A mistake of ours, or of a plugin: it costs this link, and neither the event loop nor the others."""
+        """Cut the link for a mistake of ours, or of a plugin, which must not cost the event loop or other links."""
         logger.exception("polybus: what came from %s could not be handled; its link is cut", self.address)
         self.abort(Closed(1011, "an internal error"), comes_back=True)
 
@@ -406,7 +406,7 @@ class Link:
         for event in session.events():
             if isinstance(event, Message):
                 peer = self._peer or self._peer_of(event.peer)
-                if peer is None:  # it was sent away, has never been opened, or waits to be let in
+                if peer is None:  # it was sent away, was never opened, or waits for `authenticate`
                     if self.multiplexed is not None:
                         self.multiplexed.hold(event)
                     continue
@@ -415,7 +415,7 @@ class Link:
             else:
                 self._session_event(event, now)
                 if self._ending is not None:
-                    return  # what came after the offence is not looked at
+                    return  # what came after the violation is not looked at
             if self.session is not session:
                 return
 
@@ -424,7 +424,7 @@ class Link:
         return peer
 
     def receive_all(self, messages: list[Message]) -> None:
-        """What one of many has said before it was let in."""
+        """Act on messages that one of many peers has sent before it was authenticated."""
         now = self.runtime.time()
         for message in messages:
             peer = self._peer_of(message.peer)
@@ -469,7 +469,7 @@ class Link:
             self.transport.close(why.code, why.reason)
 
     def _answer_refused(self, answer: Message, key: Any, now: float) -> None:
-        """Answer what was malformed, unless its id is in flight: who asked that would take this for the answer."""
+        """Answer what was malformed, unless its id is in flight: the peer would take this for the answer to that."""
         peer = self._peer_of(key)
         in_flight = peer is not None and peer.in_flight(answer.id)
         if self.session is not None and not in_flight:
@@ -517,7 +517,7 @@ class Link:
         """Send a publication or let it wait; False if there is no room (then nothing has happened)."""
         session = self.session
         if self.multiplexed is not None and peer.gone:
-            return True  # nobody will read it
+            return True  # no peer will read it
         if self.flowing and session is not None:
             self.services.counters.sent += 1
             codec = self.shared
@@ -555,12 +555,12 @@ class Link:
         self.transport.send(frame)  # type: ignore[union-attr]  # a flowing link has a transport
 
     def set_shared(self) -> None:
-        """A session has begun, or its peer is known to be one of ours: find out what of a publication it shares with others."""
+        """Find out what of a publication this link shares with others: for a new session, or once the peer is known."""
         session, transport = self.session, self.transport
         assert session is not None and transport is not None
         can = session.capabilities
         self.carries_headers = can.headers
-        # Where publications are an extension, what a stranger asked for has a form that strangers read: see the session.
+        # Where publications are an extension, an unknown peer gets them in the form that it reads: see the session.
         known = self.opened or not can.asks_before_publishing or (self._peer is not None and self._peer.speaks_extensions)
         self.shared = session.codec if can.shared_publish and known else None
         features = TransportFeatures.of(transport)
@@ -650,8 +650,9 @@ class Link:
             self.too_slow(peer, "its outbox is full of answers")
 
     async def written(self) -> None:
-        """Wait until all that was said so far has left, or the connection is gone. Only where writing takes a while (HTTP):
-        elsewhere what the connection takes has left.
+        """Wait until all that was written so far has left, or the connection is gone.
+
+        Only where writing takes a while (HTTP): on other transports what the connection takes has left.
         """
         written = TransportFeatures.of(self.transport).written
         if written is None:
@@ -662,7 +663,7 @@ class Link:
         await written()
 
     def disconnected(self, *, sent: bool) -> BusError:
-        """Why nothing can be sent any more."""
+        """Make the error that says why nothing can be sent any more."""
         why = None if self._ending is None else self._ending.why
         if why is not None and why.error is not None:
             return another(why.error)
@@ -689,14 +690,14 @@ class Link:
     def _wait(self, message: Message, peer: PeerPort, reply: Reply[Any] | None, deadline: float, *, droppable: bool) -> bool:
         ending = self._ending
         if self.state is State.CLOSED or (ending is not None and (reply is not None or not ending.returns)):
-            return True  # nobody will read it; the caller learns from the link's end
+            return True  # no peer will read it; the caller learns from the link's end
         if self.outbox is None:
             self.outbox = SendQueue(self)
         return self.outbox.wait(message, peer, reply, deadline, droppable=droppable)
 
     @property
     def takes_more(self) -> bool:
-        """Whether the connection is up and takes what waits."""
+        """True while the connection is up and takes what waits."""
         return not self.paused and self.stands
 
     def _update_flow(self) -> None:
@@ -714,7 +715,7 @@ class Link:
         self.let_begin()
 
     def let_begin(self) -> None:
-        """Somebody has read: requests that waited for that may begin."""
+        """Let requests begin that waited until their peers read."""
         if self.stalled:
             stalled, self.stalled = self.stalled, {}
             for calls in stalled:
@@ -753,16 +754,16 @@ class Link:
     # -- the end ---------------------------------------------------------------------------------------------------------
 
     def closing(self, why: Closed) -> None:
-        """No answer can come any more, though the connection is not gone: whoever waits for one is told now."""
+        """Fail what waits for answers: none can come any more, though the connection is not gone."""
         comes_back = self._comes_back(why)
         if not comes_back and self._ending is None:
-            self._ending = Ending(why)  # so that nobody begins to wait
+            self._ending = Ending(why)  # so that no request begins to wait
         self._move(Change.CUT)
         for peer in self.peers:
             peer.cut_off(why.reason, None if comes_back else why.error)
 
     def closed(self, why: Closed) -> None:
-        """The connection is gone."""
+        """End the connection: it is gone."""
         first = self._ending.why if self._ending is not None else why
         if why.code in _BROKEN and first is why:
             template = "polybus: the connection of %s has ended: %.200s"
@@ -772,7 +773,7 @@ class Link:
         self._ended(why)
 
     def _ended(self, why: Closed) -> None:
-        """The connection is gone. An opened link may come back (`on_down` decides), an accepted one is over."""
+        """End the connection. An opened link may come back (`on_down` decides), an accepted one is over."""
         if self.state is State.CLOSED:
             return
         before = self.state
@@ -827,7 +828,7 @@ class Link:
         self.bus._link_gone(self, why)
 
     def _charge_arrival(self, transport: Transport) -> None:
-        """A frame that comes slowly is kept for long: what is there of it counts in `Limits.total_bytes`."""
+        """Charge the part of a frame that comes slowly, since it is kept for long, in `Limits.total_bytes`."""
         slow_arrival = getattr(transport, "slow_arrival", None)  # alone: it is asked for once a second on every connection
         size: int = slow_arrival() if slow_arrival is not None else 0
         account = self._arriving

@@ -1,4 +1,4 @@
-"""The peers of a connection that carries many: clients behind a broker. They come and go, are let in, and are sent away."""
+"""The peers of a connection that carries many: clients behind a broker. They are authenticated, come, go and are sent away."""
 
 from __future__ import annotations
 
@@ -20,31 +20,31 @@ if TYPE_CHECKING:
 
 __all__ = ["MultiplexedPeers", "expiry"]
 
-_STRANGERS = 16
-"""A stranger may have that part kept of what may be kept for all of them."""
+_PARTS = 16
+"""The part of the memory for all pending peers that one of them may take."""
 
 _CODES: dict[type[BusError], int] = {Unauthorized: 4401, Forbidden: 4403}
 
 
 class PendingPeer:
-    """Who waits for `authenticate`, and what it has said meanwhile."""
+    """A peer that waits for `authenticate`, and the messages that it has sent meanwhile."""
 
-    __slots__ = ("account", "event", "said")
+    __slots__ = ("account", "event", "messages")
 
     def __init__(self, event: PeerOpened, account: Account) -> None:
         self.event: PeerOpened = event
         self.account: Account = account
-        self.said: list[Message] = []
+        self.messages: list[Message] = []
 
     def forget(self) -> list[Message]:
-        """Nothing is kept any more; what was."""
+        """Release the messages, and give them."""
         self.account.release(self.account.held)
-        said, self.said = self.said, []
-        return said
+        messages, self.messages = self.messages, []
+        return messages
 
 
 class MultiplexedPeers:
-    """Who is there, by the session's keys, and who still waits for `authenticate`."""
+    """The peers of one link by the session's keys, and those that still wait for `authenticate`."""
 
     __slots__ = ("_account", "_asking", "_due", "_expires", "_link", "_pending", "_unasked", "peers")
 
@@ -53,14 +53,14 @@ class MultiplexedPeers:
         self._account = Account(link.runtime, link.runtime.limits.queue_bytes, link.share)
         self._pending: dict[Any, PendingPeer] = {}
         self._unasked: dict[Any, PendingPeer] = {}
-        """Those whose turn with `authenticate` has not come."""
+        """Pending peers about which `authenticate` has not been asked yet."""
         self._asking = 0
         self._expires: dict[Any, float] = {}
         self._due = math.inf
         self.peers: dict[Any, Any] = {}
 
     def opened(self, event: PeerOpened, now: float) -> None:
-        """A stranger has come: let it in, or ask first. What it says meanwhile waits."""
+        """Take in a new peer, or ask `authenticate` first. Messages that it sends meanwhile wait."""
         link, key = self._link, event.key
         limits = link.runtime.limits
         self.closed(key, "its key was given to another")
@@ -69,40 +69,40 @@ class MultiplexedPeers:
         elif link.services.access.authenticate is None:
             self._let_in(event, Identity(key=str(key)))
         else:
-            share = Account(link.runtime, limits.queue_bytes // _STRANGERS, part_of=self._account)
+            share = Account(link.runtime, limits.queue_bytes // _PARTS, part_of=self._account)
             self._pending[key] = self._unasked[key] = PendingPeer(event, share)
             if self._asking < limits.handshakes:
                 self._asking += 1
                 link.runtime.spawn(self._ask_all)
 
     async def _ask_all(self) -> None:
-        """Ask for one stranger after the other. `Limits.handshakes` of these run."""
+        """Ask about one pending peer after the other. `Limits.handshakes` of these tasks run."""
         try:
             while self._unasked:
-                stranger = self._unasked.pop(next(iter(self._unasked)))
-                await self._ask(stranger)
+                pending = self._unasked.pop(next(iter(self._unasked)))
+                await self._ask(pending)
         finally:
             self._asking -= 1
 
-    async def _ask(self, stranger: PendingPeer) -> None:
-        link, event = self._link, stranger.event
+    async def _ask(self, pending: PendingPeer) -> None:
+        link, event = self._link, pending.event
         transport = link.transport.name if link.transport is not None else ""
         handshake = Handshake(
             protocol=link.adapter.name, transport=transport, url=link.url, address=event.address, params=event.params
         )
         try:
             outcome = await link.services.access.admit(handshake)
-        except KeyboardInterrupt:  # the program is to end, and the stranger need not wait for that
-            self._refuse(event.key, 1013, "it cannot be found out now who you are")
+        except KeyboardInterrupt:  # the program is to end, and the peer need not wait for that
+            self._refuse(event.key, 1013, "authentication is unavailable: try again later")
             self.closed(event.key, "not let in")
             raise
-        if self._pending.get(event.key) is not stranger or link.multiplexed is not self:
+        if self._pending.get(event.key) is not pending or link.multiplexed is not self:
             return  # it has gone meanwhile, and maybe another has come under its key
         del self._pending[event.key]
-        said = stranger.forget()
+        messages = pending.forget()
         if isinstance(outcome, Admission):
             self._let_in(event, outcome.identity)
-            link.receive_all(said)
+            link.receive_all(messages)
         else:
             code = _CODES.get(type(outcome), 1013)
             self._refuse(event.key, code, _text(outcome))
@@ -124,13 +124,13 @@ class MultiplexedPeers:
             link.flush()
 
     def hold(self, message: Message) -> None:
-        """A message of somebody who is not in: kept while `authenticate` thinks, otherwise dropped."""
-        link, stranger = self._link, self._pending.get(message.peer)
-        if stranger is None:
+        """Keep the message of a pending peer while `authenticate` is asked about it; drop that of an unknown one."""
+        link, pending = self._link, self._pending.get(message.peer)
+        if pending is None:
             link.services.counters.dropped += 1
-        elif len(stranger.said) < link.runtime.limits.running and stranger.account.hold(cost(message)):
+        elif len(pending.messages) < link.runtime.limits.running and pending.account.hold(cost(message)):
             message.forget_value()
-            stranger.said.append(message)
+            pending.messages.append(message)
         else:
             link.services.counters.dropped += 1
             if message.kind is Kind.REQUEST and link.session is not None and link.takes_more:
@@ -142,7 +142,7 @@ class MultiplexedPeers:
                     link.session.send(answer, link.runtime.time(), message.peer)
 
     def tick(self, now: float) -> None:
-        """Send those away whose identity has expired. Looks at all only when one has."""
+        """Send peers away whose identity has expired. Looks at all only when one has."""
         if now < self._due:
             return
         error = Unauthorized("the identity has expired")
@@ -157,12 +157,12 @@ class MultiplexedPeers:
             self.closed(peer.key, reason, code, error)
 
     def closed(self, key: Any, reason: str, code: int = 1000, error: BusError | None = None) -> None:
-        """Somebody has gone: what was in flight ends."""
+        """End a peer that has gone, and what was in flight with it."""
         self._unasked.pop(key, None)
         self._expires.pop(key, None)
-        stranger = self._pending.pop(key, None)
-        if stranger is not None:
-            stranger.forget()
+        pending = self._pending.pop(key, None)
+        if pending is not None:
+            pending.forget()
         peer = self.peers.pop(key, None)
         if peer is not None:
             peer.connection_lost(reason, going_on=False, error=error)
@@ -171,9 +171,9 @@ class MultiplexedPeers:
             self._link.services.emit(LinkDown(peer=peer, url=self._link.url, code=code, reason=reason))
 
     def lost(self, reason: str, error: BusError | None) -> None:
-        """The connection is gone, and everybody with it; those who come back are new."""
-        for stranger in self._pending.values():
-            stranger.forget()
+        """End all: the connection is gone. A peer that comes back is a new one."""
+        for pending in self._pending.values():
+            pending.forget()
         self._pending.clear()
         self._unasked.clear()
         self._expires.clear()
@@ -186,7 +186,7 @@ class MultiplexedPeers:
 
 
 def expiry(identity: Identity | None, runtime: Runtime) -> float | None:
-    """When an identity ends, on the loop's clock."""
+    """Tell when an identity ends, on the loop's clock."""
     if identity is None or identity.expires_at is None:
         return None
     left = identity.expires_at - datetime.datetime.now(datetime.UTC)

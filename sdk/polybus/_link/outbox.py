@@ -1,4 +1,4 @@
-"""What waits for a link that is slow or down: bounded in messages and bytes, in order; where a wire has priorities, by them."""
+"""Messages that wait for a link which is slow or down: bounded in number and bytes, in order, or by the wire's priorities."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ class WaitingMessage:
         self.droppable: bool = droppable
         self.size: int = cost(message)
         self.level: int = level
-        """How urgent it is: more goes first."""
+        """The priority: the highest goes first."""
         self.waits: bool = True
 
 
-class _Share:
-    """What waits for one of the peers of a link."""
+class _PeerEntries:
+    """The messages that wait for one of the peers of a link."""
 
     __slots__ = ("bytes", "count", "droppable")
 
@@ -48,13 +48,14 @@ class _Share:
         self.count = 0
         self.bytes = 0
         self.droppable: deque[WaitingMessage] = deque()
-        """In order; those that wait no more are taken off when they come to the front."""
+        """In order; entries that wait no more are taken off when they come to the front."""
 
 
 class Outbox:
     """A queue of `WaitingMessage`, with its own limits and a share in the bus's `total_bytes`.
 
-    Of a link with many peers all are in one queue, in order; when it is full, room is made at the cost of who has most in it.
+    Of a link with many peers all are in one queue, in order; when it is full, room is made at the cost of the peer with most in
+    it.
     """
 
     __slots__ = ("_account", "_count", "_earliest", "_entries", "_kept", "_kept_bytes", "_limits", "_shares", "last")
@@ -63,14 +64,14 @@ class Outbox:
         self._limits = limits
         self._account = Account(runtime, limits.outbox_bytes, share)
         self._entries: PriorityQueue[WaitingMessage] = PriorityQueue()
-        self._shares: dict[PeerPort, _Share] = {}
+        self._shares: dict[PeerPort, _PeerEntries] = {}
         self._earliest = math.inf
         self._count = 0
-        # What must not be dropped: requests, answers, items, control.
+        # Of messages that must not be dropped: requests, answers, items, control.
         self._kept = 0
         self._kept_bytes = 0
         self.last: WaitingMessage | None = None
-        """The last one that was added; perhaps it waits no more."""
+        """The entry that was added last; perhaps it waits no more."""
 
     def __len__(self) -> int:
         return self._count
@@ -81,27 +82,27 @@ class Outbox:
         return self._account.held
 
     def has_room(self, size: int) -> bool:
-        """Whether one more message of this size fits. An empty outbox takes any message."""
+        """Check that one more message of this size fits. An empty outbox takes any message."""
         return self._count == 0 or (self._count < self._limits.outbox and self._account.has_room(size))
 
     @property
     def kept_bytes(self) -> int:
-        """Bytes of those that must not be dropped."""
+        """Bytes of messages that must not be dropped."""
         return self._kept_bytes
 
     @property
     def takes_answers(self) -> bool:
-        """Whether an answer should be added now, or had better wait: half is left to what cannot wait."""
+        """True if an answer may be added now, and need not wait: half is left to what cannot wait."""
         if self._count == 0:
             return True
         limits = self._limits
         return 2 * self._kept < limits.outbox and 2 * self._kept_bytes < limits.outbox_bytes and self._account.has_room(0)
 
     def add(self, entry: WaitingMessage) -> None:
-        """Queue, without a look at the limits."""
+        """Add an entry, without a look at the limits."""
         share = self._shares.get(entry.peer)
         if share is None:
-            share = self._shares[entry.peer] = _Share()
+            share = self._shares[entry.peer] = _PeerEntries()
         self._entries.append(entry, entry.level)
         self.last = entry
         if entry.droppable:
@@ -110,7 +111,7 @@ class Outbox:
         self._count_in(entry, share, 1)
 
     def pop(self) -> WaitingMessage | None:
-        """The next message that is still wanted, or None: the oldest of the most urgent."""
+        """Take the next entry that still waits, or None: the oldest of the highest priority."""
         while self._entries:
             entry = self._entries.popleft()
             if entry.waits:
@@ -119,7 +120,7 @@ class Outbox:
         return None
 
     def drop(self, entry: WaitingMessage) -> None:
-        """Give one up; its place in the order goes when its turn comes."""
+        """Give an entry up; its place in the order goes when its turn comes."""
         if entry.waits:
             self._release(entry)
             entry.message = None
@@ -128,7 +129,7 @@ class Outbox:
                 self._entries.retain(lambda entry: entry.waits)
 
     def greediest(self) -> PeerPort:
-        """The peer with most in a box that is not empty: in messages or in bytes, by what is nearer to its limit."""
+        """Find the peer with most in a box that is not empty: in messages or in bytes, by what is nearer to its limit."""
         limits = self._limits
 
         def part(peer: PeerPort) -> float:
@@ -147,11 +148,11 @@ class Outbox:
 
     @property
     def next_expiry(self) -> float:
-        """The time of no publication passes before this one."""
+        """The earliest time at which a publication may expire."""
         return self._earliest
 
     def drop_expired(self, now: float) -> int:
-        """Give up publications whose time has passed. How many. Looks at all only when one may have expired."""
+        """Give up the expired publications, and count them. Looks at all only when one may have expired."""
         if now < self._earliest:
             return 0
         droppable = [entry for share in self._shares.values() for entry in share.droppable if entry.waits]
@@ -162,26 +163,26 @@ class Outbox:
         return len(expired)
 
     def drop_bound(self) -> None:
-        """The connection is gone: answers and control belonged to it. Requests and publications wait for the next one."""
+        """Give up what belonged to a lost connection: answers and control. Requests and publications wait for the next one."""
         for entry in list(self._entries):
             if entry.reply is None and not entry.droppable:
                 self.drop(entry)
 
     def drop_all(self, peer: PeerPort) -> None:
-        """A peer has gone: what waits for it must not reach another under its key."""
+        """Give up what waits for a peer that has gone: it must not reach another under its key."""
         if peer in self._shares:
             for entry in list(self._entries):
                 if entry.peer is peer:
                     self.drop(entry)
 
     def clear(self) -> list[WaitingMessage]:
-        """Empty it; what was still wanted."""
+        """Empty the outbox, and give the entries that still waited."""
         left = []
         while (entry := self.pop()) is not None:
             left.append(entry)
         return left
 
-    def _count_in(self, entry: WaitingMessage, share: _Share, step: int) -> None:
+    def _count_in(self, entry: WaitingMessage, share: _PeerEntries, step: int) -> None:
         size = step * entry.size
         self._count += step
         share.count += step
@@ -198,7 +199,7 @@ class Outbox:
         heads = share.droppable
         while heads and not heads[0].waits:
             heads.popleft()
-        if len(heads) > 2 * share.count + 64:  # urgent ones have left from behind one that still waits
+        if len(heads) > 2 * share.count + 64:  # urgent entries have left from behind one that still waits
             share.droppable = deque(e for e in heads if e.waits)
         if not share.count:
             del self._shares[entry.peer]

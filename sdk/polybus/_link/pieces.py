@@ -25,10 +25,10 @@ _STILL_COME: Final = 1024 * 1024
 
 
 class Pieces:
-    """What has come over one connection and is still to be handled, in order. Meanwhile nothing more is read there.
+    """The frames of one connection that are still to be handled, in order. Meanwhile nothing more is read there.
 
     Args:
-        pieces: Cuts a frame; what it cannot cut it gives as it is.
+        pieces: Cuts a frame; gives one that it cannot cut as it is.
     """
 
     __slots__ = ("_bytes", "_link", "_pieces", "_transport", "_waiting")
@@ -41,7 +41,7 @@ class Pieces:
         self._bytes = 0
 
     def frames_received(self, frames: Sequence[bytes]) -> None:
-        """Handle frames at once, unless one of them is long, or is waited for."""
+        """Handle frames at once, unless one of them is long or others wait already."""
         if self._waiting:
             self._waiting.extend(frames)
             self._bytes += sum(map(len, frames))
@@ -61,7 +61,7 @@ class Pieces:
             pass
 
     def drop(self) -> None:
-        """The connection is the link's no more."""
+        """Drop what is left: the connection is no longer the link's."""
         self._waiting.clear()
 
     def _turn(self) -> None:
@@ -72,7 +72,7 @@ class Pieces:
             TransportFeatures.of(self._transport).resume_reading()
 
     def _handle_one(self) -> bool:
-        """Handle the next piece. Whether there is another."""
+        """Handle the next piece. True if there is another."""
         waiting = self._waiting
         if waiting and self._link.ending:
             waiting.clear()  # as a transport that is being closed hands on nothing more

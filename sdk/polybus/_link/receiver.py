@@ -33,7 +33,7 @@ class ConnectionReceiver:
             self.frames_received = self._pieces.frames_received
 
     def over(self) -> None:
-        """The connection is no longer the link's."""
+        """Detach from the link: the connection is no longer its own."""
         self._link = None
         self.frames_received = _unheard
         if self._pieces is not None:
@@ -61,4 +61,4 @@ class ConnectionReceiver:
 
 
 def _unheard(frames: Sequence[bytes]) -> None:
-    """Frames of a connection that is over."""
+    """Drop the frames of a connection that is over."""

@@ -12,7 +12,7 @@ __all__ = ["Taps"]
 
 
 class Taps:
-    """Those who write down the frames of one connection."""
+    """The taps that record the frames of one connection."""
 
     __slots__ = ("_session", "_taps", "_transport")
 
@@ -29,7 +29,7 @@ class Taps:
         return True
 
     def remove(self, recorder: Recorder) -> bool:
-        """Record there no more. Whether it was recorded there."""
+        """Stop recording there. True if it was recorded there."""
         before = len(self._taps)
         self._taps = [tap for tap in self._taps if tap.recorder is not recorder]
         return len(self._taps) < before
@@ -43,6 +43,6 @@ class Taps:
         return session, transport
 
     def over(self, why: Closed) -> None:
-        """The connection is over."""
+        """End the taps: the connection is over."""
         for tap in self._taps:
             tap.over(why)

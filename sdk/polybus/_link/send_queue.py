@@ -1,4 +1,4 @@
-"""The queue of what waits for a connection that is slow or down: its policy, those who wait for room, and writing it."""
+"""The send queue of a connection that is slow or down: its policy, the publishers that wait for room, and writing it."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class SendQueue(Outbox):
     def entry(
         self, message: Message, peer: PeerPort, deadline: float, reply: Reply[Any] | None = None, droppable: bool = True
     ) -> WaitingMessage:
-        """What waits for a peer: encoded, so that its size is known.
+        """Make the entry of a message: encoded, so that its size is known.
 
         Raises:
             EncodeError: The body does not fit the wire.
@@ -70,7 +70,7 @@ class SendQueue(Outbox):
         return True
 
     def make_room(self, entry: WaitingMessage) -> bool:
-        """Whether one more message may be added, after what the policy has dropped for it."""
+        """Make room for one more message, by the policy. False where there is none."""
         link, size = self._link, entry.size
         if self.has_room(size):
             return True
@@ -78,7 +78,7 @@ class SendQueue(Outbox):
         if self.has_room(size):
             return True
         if link.upstream and (entry.droppable or entry.reply is not None):
-            return False  # the publisher waits, the asker is told
+            return False  # the publisher waits, the client is told
         while not self.has_room(size):
             greediest = entry.peer if link.multiplexed is None else self.greediest()
             if entry.droppable and greediest is entry.peer and link.when_full != "drop_oldest":
@@ -113,14 +113,14 @@ class SendQueue(Outbox):
         return not scope.cancelled_caught
 
     def wake(self) -> None:
-        """Let those go on who wait for room."""
+        """Let publishers go on that wait for room, and requests that wait for answers to leave."""
         waiting, self._room = self._room, []
         for waiter in waiting:
             self._link.runtime.loop.wake(waiter)
         self._link.let_begin()
 
     def _expire(self, now: float) -> float:
-        """Its part of `Runtime._sweep`: what has expired makes room."""
+        """Drop what has expired, which makes room. The time at which more expires."""
         if not self._room:
             return math.inf
         if expired := self.drop_expired(now):

@@ -61,7 +61,7 @@ class Ending:
     """The end that a link is coming to, or has come to.
 
     Attributes:
-        returns: Whether the end is not the wish of this application: a link that this bus has opened comes back.
+        returns: True where the application has not asked for the end: a link that this bus has opened comes back.
     """
 
     why: Closed

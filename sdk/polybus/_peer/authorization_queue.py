@@ -36,7 +36,7 @@ def receive(peer: Peer, message: Message, now: float) -> None:
     if services.authorize is None:
         _act(peer, message)
         return
-    # Asked about what is granted.
+    # `authorize` is asked about the very spelling that is granted.
     subscribes = message.kind is Kind.SUBSCRIBE
     message.subject = canonical_pattern(message.subject) if subscribes else canonical_subject(message.subject)
     if peer.undecided is not None:

@@ -1,4 +1,4 @@
-"""Limits of the requests that run at once: one starts, waits for a place, or is turned away. Nothing here waits."""
+"""Limits of the requests that run at once: a request starts, waits for a place, or is refused. Nothing here waits."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ __all__ = ["DRAINING", "admit", "next_call", "put_off"]
 DRAINING = "this bus takes no requests now, it is draining or has not started yet: ask another, or later"
 
 _FIRST = 1_000
-"""The level of those that had a place already: above all that a wire has, as is the one below it."""
+"""The level of calls that had a place already: above all that a wire has, as is the one below it."""
 
 _PASSED_BY: Final = 32
 """Peers that are looked at in vain when a place becomes free: each place that does so moves on among them."""

@@ -50,7 +50,7 @@ class InboundCalls:
     # -- arrivals --------------------------------------------------------------------------------------------------------
 
     def request(self, message: Message, now: float) -> None:
-        """A request has come: start its handler, let it wait, or refuse it."""
+        """Take a request: start its handler, let it wait, or refuse it."""
         link, peer, calls = self.link, self.peer, self.calls
         bus, services = link.bus, link.services
         if message.id in calls:
@@ -103,7 +103,7 @@ class InboundCalls:
         return None
 
     def notify(self, message: Message) -> None:
-        """A notification has come: as a request, but for the answer."""
+        """Take a notification: as a request, but for the answer."""
         link, peer = self.link, self.peer
         bus, services = link.bus, link.services
         handler = bus._handler_of(message)
@@ -117,7 +117,7 @@ class InboundCalls:
             if not published or bus._side(message.subject, "publish") is None:  # else it has crossed a bridge so
                 side = bus._side(message.subject, "request")
         if side is None and (handler is None or not bus.ready or handler.style in ("stream", "channel")):
-            # No answer was asked for, so none is refused; as for a publication without a subscriber, it is no offence.
+            # No answer was asked for, so none is refused; as with a publication without a subscriber, it is no violation.
             why = "no handler" if handler is None else f"a {handler.style} handler" if bus.ready else "draining"
             services.counters.refused += handler is not None
             code = Code.UNAVAILABLE if not bus.ready else Code.UNIMPLEMENTED
@@ -143,14 +143,14 @@ class InboundCalls:
             self.peer.watch(call.deadline)
 
     def cancel(self, message: Message) -> None:
-        """The peer waits no more for the answer to a request."""
+        """Stop the handler of a request: the peer waits no more for its answer."""
         call = self.calls.get(message.id)
         if call is None:
             return
         call.stop()
         session = self.link.session
         if session is not None and session.capabilities.scarce_ids and call.message.kind is Kind.REQUEST:
-            send_error(self.peer, call.message, Code.CANCELLED, "cancelled by whoever asked", delivered=True)
+            send_error(self.peer, call.message, Code.CANCELLED, "cancelled by the client", delivered=True)
 
     # -- outcomes --------------------------------------------------------------------------------------------------------
 
@@ -218,7 +218,7 @@ class InboundCalls:
         self.place_free(call)
 
     def lost(self) -> None:
-        """The connection is gone: end all, also those that wait."""
+        """End all calls, also those that wait: the connection is gone."""
         waiting, self.waiting = self.waiting, None
         for call in waiting or ():
             self.account.release(cost(call.message))
@@ -289,7 +289,7 @@ class InboundCalls:
             share.address.running += places
 
     def place_free(self, call: Call) -> None:
-        """A call does not run any more."""
+        """Give the place of a call back, and start the next."""
         link, runtime = self.link, self.link.runtime
         runtime.running -= 1
         if (share := link.share) is not None:

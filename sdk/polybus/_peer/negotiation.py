@@ -79,8 +79,7 @@ class Negotiation:
         return await self.extended()
 
     def ask(self, *, again: bool = False) -> ExtensionProbe:
-        """The hello that asks for the extensions, sent unless one is out already: each waits for a second, so that is one a
-        second.
+        """Send the hello that asks for the extensions, unless one is out: each waits for a second, so that is one a second.
 
         Args:
             again: On a new connection, whose other end knows nothing yet.
@@ -143,7 +142,7 @@ class Negotiation:
     # -- answers ---------------------------------------------------------------------------------------------------------
 
     def answered(self, answer: Any) -> None:
-        """The answer to a hello has come."""
+        """Take in the answer to a hello."""
         ends = self._peer.link.runtime.ends
         if is_answer(answer):
             self.answers_only = answer.get("answers_only") is True
@@ -154,11 +153,11 @@ class Negotiation:
             ends.answered(self._peer, None)
 
     def is_ours(self, subscribes: Any = None, passes: Any = None) -> None:
-        """The peer has shown to be a polybus peer.
+        """Note that the peer has shown to be a polybus peer.
 
         Args:
             subscribes: How many subscriptions it has still to tell.
-            passes: Whether it passes publications on to other buses.
+            passes: True where it passes publications on to other buses.
         """
         peer, pubsub = self._peer, self._pubsub
         if passes is True and not self.passes_on:
@@ -173,10 +172,10 @@ class Negotiation:
             pubsub.announcer.confirm_late(peer)
 
     def unsupported(self, without: str) -> Unsupported:
-        """The error of a verb that takes a polybus peer.
+        """Make the error of a verb that takes a polybus peer.
 
         Args:
-            without: What cannot be done.
+            without: The rest of the text: what cannot be done.
         """
         if self.speaks_extensions is None:
             return Unsupported(
@@ -196,18 +195,18 @@ class Negotiation:
             session.forget(oldest, self._peer.link.runtime.time())
 
     def late_answer(self, id: Any) -> ExtensionProbe | None:
-        """The hello for which an answer comes that no pending request waits for."""
+        """Find the hello for which an answer comes that no pending request waits for."""
         return self._late.pop(id, None) if self._late else None
 
     def lost(self) -> None:
-        """The connection is gone, and comes back: unanswered hellos are forgotten."""
+        """Forget unanswered hellos: the connection is gone, and comes back."""
         self.probe = self._late = None
         self.silent = False
 
     # -- hellos of the peer ----------------------------------------------------------------------------------------------
 
     def asked(self, message: Message) -> None:
-        """A hello has come: the peer is a polybus peer (or pretends to be, which harms only itself)."""
+        """Answer a hello: the peer is a polybus peer (or pretends to be, which harms only itself)."""
         peer = self._peer
         link = peer.link
         body = message.body if isinstance(message.body, dict) else {}

@@ -17,10 +17,10 @@ __all__ = ["refuse_duplicate", "response_to", "send_error"]
 
 
 def response_to(message: Message, value: Any, link: Link, call: Call | None = None) -> Message:
-    """The response to a request, its body encoded.
+    """Make the response to a request, its body encoded.
 
     Args:
-        call: The request while it was served, where a handler did.
+        call: The call that has served it, where a handler did.
     """
     response = Message(Kind.RESPONSE, message.subject, message.id, None, link.format)
     response.reply_to = message.reply_to

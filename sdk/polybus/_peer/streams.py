@@ -196,7 +196,7 @@ class Streams:
         return cost(message)
 
     def channel_room(self) -> Awaitable[None] | None:
-        """Something to wait for while too much waits to be written."""
+        """Give something to wait for while too much waits to be written."""
         return self.link.room_for_answer() if self.link.outbox is not None else None
 
     def channel_done(self, channel: Channel[Any, Any]) -> None:
@@ -211,6 +211,6 @@ class Streams:
         self.channels.pop(id, None)
 
     def lost(self, error: BusError) -> None:
-        """End all: nothing more will come from the peer."""
+        """End all channels: nothing more will come from the peer."""
         for channel in list(self.channels.values()):
             channel.lost(another(error))

@@ -17,12 +17,12 @@ logger: logging.Logger = logging.getLogger("polybus")
 
 
 def canonical_subject(subject: str | int) -> str | int:
-    """An address in its one spelling, everything else as it is."""
+    """Give a URI its one spelling; everything else stays as it is."""
     return canonical(subject) if isinstance(subject, str) and "/" in subject else subject
 
 
 def canonical_pattern(pattern: str | int) -> str | int:
-    """A pattern of a peer as `authorize` is asked about it, as it is kept and as it is taken back."""
+    """Give a peer's pattern the spelling in which `authorize` is asked, it is kept, and it is taken back."""
     return canonical_subject(wire_pattern(pattern))
 
 
@@ -66,7 +66,7 @@ class Subscriptions:
             self._peer.link.bus._pubsub.remote.remove(pattern, self._peer)
 
     def clear(self) -> None:
-        """End all: the peer has lost its connection."""
+        """End all subscriptions: the peer has lost its connection."""
         for pattern in list(self.patterns):
             self.remove(pattern)
 

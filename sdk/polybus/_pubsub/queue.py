@@ -88,7 +88,7 @@ class SubscriptionQueue(ABC):
         """Costs of the last messages of the queue, which are held back and not counted in `_bytes`."""
         self._held: Account | None = None
         self._tells_at: float = math.inf
-        """When something may be told again; infinite while nothing has been told of late."""
+        """The time at which something may be told again; infinite while nothing has been told of late."""
         self._told: int = 0
         """The number dropped when that was told last."""
         self._lines: ViolationCounter = ViolationCounter()

@@ -131,7 +131,7 @@ class Subscription(SubscriptionQueue, Generic[T_co]):
             return typed
 
     async def receive(self, timeout: float | None = None) -> Message[T_co]:
-        """The next publication.
+        """Wait for the next publication.
 
         Args:
             timeout: Seconds to wait for it; None waits as long as it takes.

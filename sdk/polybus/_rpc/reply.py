@@ -143,7 +143,7 @@ class Reply(Generic[T_co]):
         self._waiters = None
         self.cancel()
 
-    # -- the link's side: no public interface ------------------------------------------------------------------------------
+    # -- the link's side: no public interface ----------------------------------------------------------------------------
 
     def resolve(self, message: Message) -> None:
         if self._state != _PENDING:

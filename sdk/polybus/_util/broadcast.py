@@ -1,4 +1,4 @@
-"""The readers of the events of a bus, or a broker."""
+"""Events of a bus, or a broker, and their readers."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class EventHub(Generic[Event]):
 
     Args:
         waiter: Makes something to await until it is handed to `wake`.
-        wake: Lets who awaits it go on.
+        wake: Lets the task that awaits it go on.
     """
 
     def __init__(self, waiter: Callable[[], Any], wake: Callable[[Any], None]) -> None:
@@ -28,14 +28,14 @@ class EventHub(Generic[Event]):
         self._streams: weakref.WeakSet[EventStream[Event]] = weakref.WeakSet()
 
     def stream(self) -> EventStream[Event]:
-        """A new reader, from now on."""
+        """Add a reader, from now on."""
         stream: EventStream[Event] = EventStream(self._waiter, self._wake)
         self._streams.add(stream)
         return stream
 
     @property
     def read(self) -> bool:
-        """Whether anybody reads them."""
+        """True while there are readers."""
         return bool(self._streams)
 
     def emit(self, event: Event) -> None:
@@ -45,7 +45,7 @@ class EventHub(Generic[Event]):
                 stream.put(event)
 
     def close(self) -> None:
-        """It was left: readers end when they have read what is there."""
+        """End: readers stop when they have read what is there."""
         for stream in list(self._streams):
             stream.close()
 
@@ -61,12 +61,12 @@ class EventStream(AsyncIterator[Event]):
         self._closed = False
 
     def put(self, event: Event) -> None:
-        """An event has happened."""
+        """Add an event."""
         self._queue.append(event)
         self._wake_all()
 
     def close(self) -> None:
-        """No more will happen."""
+        """End, once what is there has been read."""
         self._closed = True
         self._wake_all()
 

@@ -1,4 +1,4 @@
-"""The deadlines of the cancel scopes around a caller: what they leave for a request, asked for each one."""
+"""The deadlines of the cancel scopes around a caller, asked for each request."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def effective_deadline(loop: Loop) -> Callable[[], float]:
 
 
 def _walk(loop: asyncio.AbstractEventLoop) -> Callable[[], float] | None:
-    """The same walk over the scopes as anyio's, without what it does to find the task. None where anyio is built otherwise."""
+    """Make the same walk over the scopes as anyio's, without its search for the task. None where anyio is built otherwise."""
     try:
         from anyio._backends._asyncio import _task_states
     except ImportError:
@@ -63,7 +63,7 @@ def _walk(loop: asyncio.AbstractEventLoop) -> Callable[[], float] | None:
 
 
 def _agree(deadline: Callable[[], float]) -> bool:
-    """Whether a function says what anyio says: its insides may change, and then its own function is taken."""
+    """Check a function against anyio's: its insides may change, and then its own function is taken."""
     official = anyio.current_effective_deadline
     soon, later = anyio.current_time() + 5000, anyio.current_time() + 7000
     try:
@@ -85,7 +85,7 @@ async def let_scope_fire() -> None:
     """Let the enclosing scope end the caller where its deadline has come, or all but come.
 
     The peer was told that deadline, and its word that the time is over may be here first: its clock runs a little faster, or
-    this event loop was busy. Whoever wrote the scope waits for that, not for an exception.
+    this event loop was busy. The application that wrote the scope waits for that, not for an exception.
     """
     deadline, now = anyio.current_effective_deadline(), anyio.current_time()
     if deadline <= now + _EARLY:

@@ -1,4 +1,4 @@
-"""The two event loops behind one small face: clocks, call-soon and one-shot wake-ups that cost less than an anyio Event."""
+"""The two event loops behind one interface: clocks, call-soon and one-shot wake-ups that cost less than an anyio Event."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ __all__ = ["Loop", "Notifier", "Waiter", "is_foreign_exception", "running_loop",
 
 
 class Waiter(Protocol):
-    """Something one task waits for once: `await waiter`; woken by `Loop.wake`."""
+    """A wake-up for one task: `await waiter`; woken by `Loop.wake`."""
 
     def __await__(self) -> Generator[Any, Any, Any]: ...
 
 
 class Loop(Protocol):
-    """What the core needs from an event loop."""
+    """An event loop, as the core sees it."""
 
     backend: Literal["asyncio", "trio"]
     time: Callable[[], float]
@@ -40,15 +40,15 @@ class Loop(Protocol):
     def wake(self, waiter: Any) -> None: ...
 
     def is_here(self) -> bool:
-        """Whether this is the loop that the caller runs in."""
+        """Check that the caller runs in this loop."""
         ...
 
     def is_over(self) -> bool:
-        """Whether it will never run again."""
+        """Check that the loop will never run again."""
         ...
 
     def interrupt(self, error: KeyboardInterrupt) -> bool:
-        """Pass on a request to end the program, that a task of ours got, to whoever runs the loop. False where nobody heeds it.
+        """Pass a request to end the program, which a task of ours got, on to the program. False where it takes none.
 
         Its tasks stay as they are, so that they may come to an orderly end, or go on where the loop is run again.
         """
@@ -160,7 +160,7 @@ class TrioLoop:
 
 
 def _as_a_signal() -> bool:
-    """Do what Ctrl-C does, where a loop or a program has its own way with it. Whether there is one."""
+    """Do what Ctrl-C does, where a loop or a program handles it in its own way. True if there is such a way."""
     import signal
 
     ways = (signal.default_int_handler, signal.SIG_DFL, signal.SIG_IGN, None)
@@ -170,7 +170,7 @@ def _as_a_signal() -> bool:
         signal.raise_signal(signal.SIGINT)
     except KeyboardInterrupt:
         # Its way is to raise it where the program happens to be, which is here: as if there were none. (trio has no call
-        # that takes it elsewhere, and ends as it does when a handler of somebody else's raises it in one of trio's own tasks.)
+        # that takes it elsewhere, and ends as it does when another program's handler raises it in one of trio's own tasks.)
         return False
     return True
 
@@ -185,7 +185,7 @@ def _trio_runs() -> bool:
 
 
 def _nothing() -> None:
-    """A call that tells whether calls are taken."""
+    """Do nothing: the call shows that calls are taken."""
 
 
 class _TrioWaiter:
@@ -219,7 +219,7 @@ class _TrioWaiter:
 
 
 class Notifier:
-    """Wakes whoever waits for something to come true: who makes it so rings. While nobody waits that costs nothing."""
+    """Wakes tasks that wait for a condition. Costs nothing while none waits."""
 
     __slots__ = ("_loop", "_waiting")
 
@@ -228,14 +228,14 @@ class Notifier:
         self._waiting: list[Any] = []
 
     def signal(self) -> None:
-        """Something has happened: let those who wait look."""
+        """Let the tasks that wait look at their conditions."""
         if self._waiting:
             waiting, self._waiting = self._waiting, []
             for waiter in waiting:
                 self._loop.wake(waiter)
 
     async def until(self, condition: Callable[[], bool]) -> None:
-        """Wait for a condition that can only come true together with a ring."""
+        """Wait for a condition that can only come true together with a signal."""
         while not condition():
             waiter = self._loop.waiter()
             self._waiting.append(waiter)
@@ -247,7 +247,7 @@ class Notifier:
 
 
 def wrong_event_loop() -> LocalProtocolError:
-    """What is said to whoever uses a bus from where it does not run."""
+    """Make the error of a call from another event loop or thread."""
     return LocalProtocolError(
         "this bus runs in the event loop of another thread, and its verbs may be called there only: use polybus.sync or "
         "anyio.from_thread.run in a thread, and a bus of its own in another event loop"
@@ -255,7 +255,7 @@ def wrong_event_loop() -> LocalProtocolError:
 
 
 def running_loop() -> Loop:
-    """The loop that the caller runs in.
+    """Find the loop that the caller runs in.
 
     Raises:
         RuntimeError: Neither asyncio nor trio is running here.
@@ -273,11 +273,11 @@ def running_loop() -> Loop:
 
 
 def is_foreign_exception(error: BaseException) -> bool:
-    """Whether an exception out of the application's code is its own affair: not a cancellation of the task it runs in, nor a
+    """Check that an exception out of the application's code is its own: not a cancellation of the task it runs in, nor a
     request to end the program.
 
-    A cancellation that nobody asked this task for comes of awaiting what somebody else has cancelled. Of coroutines that are
-    closed because their event loop is over, `GeneratorExit` is Python's; in an event loop that runs somebody has raised it.
+    A cancellation that this task was not asked for comes of awaiting what was cancelled elsewhere. Of coroutines that are
+    closed because their event loop is over, `GeneratorExit` is Python's; in an event loop that runs the application raised it.
     """
     if isinstance(error, KeyboardInterrupt):
         return False

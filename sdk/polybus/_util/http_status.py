@@ -21,7 +21,7 @@ Page: TypeAlias = "Callable[[], tuple[int, str]]"
 """Gives the status and the text of a page at the moment it is asked for."""
 
 _SECONDS: Final = 5.0
-"""For one question and its answer."""
+"""The time for one request and its response."""
 _LARGEST: Final = 4096
 """Bytes of a request's head."""
 _FIELDS: Final = (("content-type", "text/plain; version=0.0.4; charset=utf-8"), ("connection", "close"))
@@ -29,7 +29,7 @@ _FIELDS: Final = (("content-type", "text/plain; version=0.0.4; charset=utf-8"), 
 
 
 class HttpStatus:
-    """A server of pages that are made when they are asked for. Each connection carries one question.
+    """A server of pages that are made when they are asked for. Each connection carries one request.
 
     Args:
         option: The name of the argument that the URL comes from, for the texts of errors.
@@ -104,15 +104,15 @@ class HttpStatus:
             self._listener = None
 
     async def _answer(self, stream: Any) -> None:
-        # Whoever only knocks, or goes in the middle, is no reason to stop answering others.
+        # A client that says nothing, or goes in the middle, is no reason to stop answering others.
         with suppress(anyio.EndOfStream, anyio.BrokenResourceError, anyio.ClosedResourceError):
             async with stream:
                 with anyio.move_on_after(_SECONDS):
                     await stream.send(await self._exchange(stream.receive))
 
     async def _exchange(self, receive: Callable[[], Awaitable[bytes]]) -> bytes:
-        """The response, as soon as the head of a request has come."""
-        import h11  # where nobody listens, in browsers, it is not installed
+        """Read the head of a request, and make the response."""
+        import h11  # in browsers, where no server listens, it is not installed
 
         connection = h11.Connection(h11.SERVER, max_incomplete_event_size=_LARGEST)
         try:

@@ -1,4 +1,4 @@
-"""Iterates with a bound of time."""
+"""Iteration with a bound of time."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["receive"]
 
 
 async def receive(items: AsyncIterator[Any], timeout: float | None) -> Any:
-    """The next of some items.
+    """Wait for the next item.
 
     Args:
         timeout: Seconds to wait for it; None waits as long as it takes.

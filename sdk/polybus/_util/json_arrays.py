@@ -18,7 +18,7 @@ _elements: Final = msgspec.json.Decoder(list[Raw]).decode
 
 
 def cut(array: bytes, long: int = LONG) -> list[bytes]:
-    """An array as several with the same elements, in order; one that is short stays as it is.
+    """Cut an array into several with the same elements, in order; a short one stays as it is.
 
     Raises:
         ValueError: It is no JSON array.
@@ -29,7 +29,7 @@ def cut(array: bytes, long: int = LONG) -> list[bytes]:
 
 
 def joined(elements: Iterable[bytes], long: int = LONG) -> list[bytes]:
-    """Arrays of elements, none long that has more than one of them."""
+    """Join elements to arrays, none of which is long unless it has one element only."""
     arrays, inside, size = list[bytes](), list[bytes](), 0
     for element in elements:
         if inside and (size + len(element) > long or len(inside) == _MOST):

@@ -1,4 +1,4 @@
-"""From a subject to all who want it, without asking each: an index of patterns."""
+"""An index of patterns: finds all items for a subject without looking at each."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class _Node(Generic[T]):
     def __init__(self) -> None:
         self.children: dict[str, _Node[T]] = {}
         self.globs: int = 0
-        """How many of its children are segments with a ``*`` in them."""
+        """The number of children that are segments with a ``*`` in them."""
         self.here: dict[T, int] = {}
         self.rest: dict[T, int] = {}
 
@@ -35,7 +35,7 @@ class _Node(Generic[T]):
 
 
 class SubjectIndex(Generic[T]):
-    """From a subject to all items whose pattern matches, each once. A trie, with a bounded memory of recent answers.
+    """Maps a subject to all items whose pattern matches, each once. A trie, with a bounded memory of recent answers.
 
     Adding and removing cost the length of the pattern; a look-up of a subject seen since the last change is one dict access.
     """
@@ -48,7 +48,7 @@ class SubjectIndex(Generic[T]):
         self._uris: _Node[T] = _Node()
         self._cache: dict[str | int, tuple[T, ...]] = {}
         self.size: int = 0
-        """How many (pattern, item) pairs it holds."""
+        """The number of (pattern, item) pairs in it."""
         self.changed: Callable[[], None] = _nothing
         """Called after every change."""
 
@@ -61,7 +61,7 @@ class SubjectIndex(Generic[T]):
         self._change(pattern, item, -1)
 
     def match(self, subject: str | int) -> tuple[T, ...]:
-        """All items whose pattern matches."""
+        """Find all items whose pattern matches."""
         found = self._cache.get(subject)
         if found is None:
             found = self._cache_miss(subject)
@@ -111,7 +111,7 @@ def _is_glob(token: str) -> bool:
 
 
 def _nothing() -> None:
-    """Nobody listens to changes."""
+    """Do nothing on a change."""
 
 
 def _count(holders: dict[T, int], item: T, step: int) -> int:
@@ -140,7 +140,7 @@ def _collect(node: _Node[T], tokens: list[str], at: int, into: dict[T, int]) -> 
 
 
 def pattern_cost(pattern: str | int) -> int:
-    """Bytes that one more subscription to it costs a bus, roughly.
+    """Estimate the bytes that one more subscription to a pattern costs a bus.
 
     Every wildcard pattern has a node for each token, but those of peers that want the same are shared; only what is deeper than
     patterns usually are is charged as if it were not.

@@ -1,4 +1,4 @@
-"""A queue in which some go first: by level, in order within a level, and without anybody waiting for ever."""
+"""A priority queue with ageing: by level, in order within a level, and no item waits for ever."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ __all__ = ["PriorityQueue"]
 
 T = TypeVar("T")
 _AGEING: Final = 8
-"""Of so many that are taken while others wait, one is whoever has waited longest."""
+"""Of so many that are taken while others wait, one is that which has waited longest."""
 
 
 class PriorityQueue(Generic[T]):
     """A queue with levels: the highest goes first.
 
-    One in eight goes to whoever has waited longest, whatever its level: so the lowest level moves on under any load.
+    One in eight is the item that has waited longest, of any level: so the lowest level moves on under any load.
     An item is in it once, and costs the same to take out wherever it stands.
     """
 
@@ -32,7 +32,7 @@ class PriorityQueue(Generic[T]):
         return self._count
 
     def __iter__(self) -> Iterator[T]:
-        """All, by level and order."""
+        """Iterate by level and order."""
         for level in sorted(self._levels, reverse=True):
             yield from self._levels[level]
 

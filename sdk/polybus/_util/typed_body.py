@@ -1,4 +1,4 @@
-"""From a decoded body to an object of the type that is wanted."""
+"""Conversion of decoded bodies to the type that is wanted."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ __all__ = ["convert", "convert_text", "misfit", "typed_body", "unreadable"]
 
 
 def convert(value: Any, target: Any) -> Any:
-    """A decoded body as an object of the wanted type.
+    """Convert a decoded body to the wanted type.
 
     attrs, dataclasses, msgspec structs, TypedDict, NamedTuple and all they contain are made by msgspec; pydantic models, where
     pydantic is installed, by pydantic.
@@ -46,7 +46,7 @@ def convert(value: Any, target: Any) -> Any:
 
 
 def _without_members(value: Any) -> Any:
-    """The same with values in place of members of enums: a wire may know these as such (J.REP), and msgspec makes them anew."""
+    """Put values in place of members of enums: a wire may know these as such (J.REP), and msgspec makes them anew."""
     if isinstance(value, enum.Enum):
         return value.value
     if type(value) is dict:
@@ -61,7 +61,7 @@ def _without_members(value: Any) -> Any:
 
 
 def misfit(error: Exception) -> str:
-    """Why a body does not fit, for whoever sent it: what a check says, but nothing of an unexpected failure."""
+    """Explain to its sender why a body does not fit: in the words of a check, but without those of an unexpected failure."""
     return (
         str(error)
         if isinstance(error, (ValueError, TypeError, BadRequest))
@@ -70,7 +70,7 @@ def misfit(error: Exception) -> str:
 
 
 def convert_text(text: str, target: Any) -> Any:
-    """A token of a subject as an object of the wanted type: ``"7"`` is the number 7 where a number is wanted.
+    """Convert a token of a subject to the wanted type: ``"7"`` is the number 7 where a number is wanted.
 
     Raises:
         ValueError: It does not fit; the text says what was expected.
@@ -79,7 +79,7 @@ def convert_text(text: str, target: Any) -> Any:
 
 
 def unreadable(target: Any) -> str | None:
-    """Why no body can ever be read as a type, or None where it can (or where only the first body will show)."""
+    """Explain why no body can ever be read as a type; None where it can (or where only the first body will show)."""
     try:
         _cached_reader(target)
     except TypeError as error:
@@ -90,7 +90,7 @@ def unreadable(target: Any) -> str | None:
 
 
 def _pydantic(target: Any) -> Callable[[Any], Any] | None:
-    """What makes a pydantic model, or a type that contains one; None where msgspec does."""
+    """Find the function that makes a pydantic model, or a type that contains one; None where msgspec makes it."""
     validate: Callable[[Any], Any] | None = getattr(target, "model_validate", None)
     if validate is None and get_args(target) and _contains_model(target):
         validate = _adapter(target)
@@ -109,7 +109,7 @@ def _adapter(target: Any) -> Callable[[Any], Any]:
 
 
 def typed_body(message: Message, target: Any) -> Any:
-    """The body of a message as an object of the wanted type, straight from its bytes where they are JSON.
+    """Convert the body of a message to the wanted type, straight from its bytes where they are JSON.
 
     Raises:
         ValueError, BadRequest: It does not fit; the text names the path and what was expected.
@@ -140,7 +140,7 @@ _PLAIN_TYPES: tuple[tuple[Any, type], ...] = (
 
 
 def _reader(target: Any) -> tuple[type | None, Callable[[bytes], Any] | None]:
-    """How a type is read: it is that plain type, or msgspec's decoder makes it; neither where another library does."""
+    """Find the reader of a type: the plain type that it is, or msgspec's decoder; neither where another library reads it."""
     try:
         return _cached_reader(target)
     except TypeError:  # not hashable, or not a type that msgspec knows: `convert` says which

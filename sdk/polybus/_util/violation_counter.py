@@ -1,4 +1,4 @@
-"""How often somebody breaks a rule: one such message is dropped, too many in a minute end the connection."""
+"""Counts of broken rules: a message that breaks one is dropped, too many in a minute end the connection."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _LINES: Final = 10
 
 
 class ViolationCounter:
-    """Those of one connection."""
+    """Counts the violations of one connection, by the minute."""
 
     __slots__ = ("_count", "_since")
 
@@ -22,7 +22,7 @@ class ViolationCounter:
         self._since = 0.0
 
     def add(self, now: float) -> int:
-        """One more. How many there are in this minute, which begins with the first."""
+        """Count one more, and tell how many there are in this minute, which begins with the first."""
         if now - self._since > _MINUTE:
             self._count, self._since = 0, now
         self._count += 1
@@ -30,7 +30,7 @@ class ViolationCounter:
 
 
 class Warnings:
-    """Warnings that somebody on a connection can cause: who connects again and again must not fill the log with them."""
+    """Warnings that a peer can cause: one that connects again and again must not fill the log with them."""
 
     __slots__ = ("_said",)
 
@@ -41,11 +41,9 @@ class Warnings:
         """Write a line, unless there were many of the same kind in this minute.
 
         Args:
-            logger: Where to.
-            now: By any clock that is not set.
-            text: A template, which is what makes its kind.
-            args: For the template.
-            error: A mistake of the application that somebody on a connection can repeat: its traceback is written, as an error.
+            now: By any clock that is never set.
+            text: A template, by which lines are counted.
+            error: A mistake of the application that a peer can repeat: its traceback is written, as an error.
         """
         count = self._said.setdefault(text, ViolationCounter()).add(now)
         if count > _LINES:
@@ -56,5 +54,5 @@ class Warnings:
 
 
 def too_many(limit: int) -> str:
-    """Why a connection with more of them ends."""
+    """Explain why a connection with more of them ends."""
     return f"more than {limit} malformed messages in a minute"
