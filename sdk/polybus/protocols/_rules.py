@@ -1,19 +1,21 @@
-"""Rules for subjects, headers and deadlines that hold on every wire that carries them as text."""
+"""Rules for subjects, headers, counts and deadlines that hold on every wire that carries them as text."""
 
 from __future__ import annotations
 
 import re
-from typing import Any
+from typing import Any, Final
 
-from ..errors import LocalProtocolError, Unsupported
+from ..errors import BadRequest, EncodeError, LocalProtocolError, RemoteProtocolError, Unsupported
 
-__all__ = ["MAX_INT", "fault_in_headers", "fault_in_subject", "milliseconds", "unfit_subject"]
+__all__ = ["MAX_INT", "MODES", "WireRules", "fault_in_headers", "fault_in_subject", "milliseconds"]
 
-MAX_INT = 2**53
+MAX_INT: Final = 2**53
 """Beyond it an integer does not survive a JavaScript peer."""
+MODES: Final = ("stream", "channel", "tunnel")
+"""Of an open."""
 
-_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
-_LINE = re.compile(r"[\r\n\x00]")
+_CONTROL: Final = re.compile(r"[\x00-\x1f\x7f]")
+_LINE: Final = re.compile(r"[\r\n\x00]")
 
 
 def fault_in_subject(value: Any, limit: int) -> str | None:
@@ -27,13 +29,6 @@ def fault_in_subject(value: Any, limit: int) -> str | None:
     except UnicodeEncodeError:
         return "lone surrogate in the subject"
     return f"a subject of {size} bytes is longer than {limit} (limit: subject)" if size > limit else None
-
-
-def unfit_subject(value: Any, fault: str, protocol: str) -> LocalProtocolError | Unsupported:
-    """Error for an application whose subject this wire cannot carry: other wires number theirs."""
-    if isinstance(value, int):
-        return Unsupported(f"{protocol}: {value} is a number, and subjects are text here")
-    return LocalProtocolError(fault, protocol=protocol)
 
 
 def fault_in_headers(headers: Any, limit: int) -> str | None:
@@ -53,3 +48,75 @@ def fault_in_headers(headers: Any, limit: int) -> str | None:
 def milliseconds(ttl: float) -> int:
     """Seconds as whole milliseconds, never below 0 or above 2^53."""
     return int(min(max(0.0, ttl) * 1000 + 0.5, float(MAX_INT)))
+
+
+class WireRules:
+    """The rules with errors that name a protocol. What is read raises `RemoteProtocolError`, what is written another."""
+
+    def __init__(self, protocol: str) -> None:
+        self._protocol = protocol
+
+    def refuse(
+        self, text: str, reason: str = "malformed", answer_id: Any = None, close_code: int | None = None
+    ) -> RemoteProtocolError:
+        """The error for something that the peer should not have sent."""
+        return RemoteProtocolError(text, reason=reason, protocol=self._protocol, answer_id=answer_id, close_code=close_code)
+
+    def refuse_size(self, size: int, limit: int) -> RemoteProtocolError:
+        """The error for a frame over `Limits.message`."""
+        text = f"a frame of {size} bytes is larger than {limit} (limit: message)"
+        return self.refuse(text, "too_large", close_code=1009)
+
+    def refuse_json(self, error: Exception, answer_id: Any = None, kind: str = "a message") -> RemoteProtocolError:
+        """The error for bytes that failed to be JSON in a decoder or in `polybus.body.check_json`, or to be a value."""
+        if isinstance(error, (EncodeError, RecursionError)):  # check_json says EncodeError of what is too deep
+            return self.refuse("nested too deeply (limit: depth)", "too_deep", answer_id)
+        if isinstance(error, BadRequest):
+            return self.refuse(error.text, error.reason or "invalid_value", answer_id)
+        return self.refuse(f"not the JSON of {kind}: {error}", "malformed", answer_id)
+
+    def read_headers(self, headers: Any, limit: int, answer_id: Any = None) -> dict[str, str] | None:
+        """Headers that came in; null counts as none.
+
+        Raises:
+            RemoteProtocolError: ``invalid_headers``.
+        """
+        fault = None if headers is None else fault_in_headers(headers, limit)
+        if fault is not None:
+            raise self.refuse(fault, "invalid_headers", answer_id)
+        return headers  # type: ignore[no-any-return]
+
+    def read_count(
+        self, value: Any, name: str, answer_id: Any = None, reason: str = "malformed", most: int = MAX_INT, least: int = 0
+    ) -> int:
+        """A whole number that came in.
+
+        Raises:
+            RemoteProtocolError: With `reason`.
+        """
+        if type(value) is not int or not least <= value <= most:
+            raise self.refuse(f"{name} is a whole number, not below {least}", reason, answer_id)
+        return value
+
+    def check_local_subject(self, value: Any, limit: int) -> str:
+        """A subject that goes out; it may be empty.
+
+        Raises:
+            LocalProtocolError: It does not fit the wire.
+            Unsupported: It is a number: other wires number theirs.
+        """
+        fault = fault_in_subject(value, limit)
+        if fault is not None:
+            if isinstance(value, int):
+                raise Unsupported(f"{self._protocol}: {value} is a number, and subjects are text here")
+            raise LocalProtocolError(fault, protocol=self._protocol)
+        return str(value)
+
+    def check_local_headers(self, headers: Any, limit: int) -> None:
+        """
+        Raises:
+            LocalProtocolError: Headers that go out do not fit the wire.
+        """
+        fault = fault_in_headers(headers, limit)
+        if fault is not None:
+            raise LocalProtocolError(fault, protocol=self._protocol)

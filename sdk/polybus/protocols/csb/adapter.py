@@ -6,12 +6,13 @@ import random
 import secrets
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
-from typing import Any, ClassVar, Final, Literal, Self
+from typing import Any, Final, Literal, Self
 
 from attrs import evolve, field, frozen
 
 from ...limits import Limits
 from ...plugins import FrameField, Role
+from .._options import UrlOptions, one_of
 from .._rules import fault_in_subject
 from . import wire
 from .bodies import BY_NAME
@@ -23,7 +24,7 @@ from .session import CsbSession
 __all__ = ["Csb"]
 
 _LIMITS: Final = Limits()
-_SIDES: Final = ("direct", "broker-server")
+_SIDES: Final = {"side": ("direct", "broker-server")}
 _MOST: Final = 64
 """Sockets of a pool."""
 
@@ -63,7 +64,7 @@ def _pool(value: Any) -> int:
 
 
 @frozen(kw_only=True)
-class Csb:
+class Csb(UrlOptions):
     """The Client Server Broker protocol with its options.
 
     Args:
@@ -81,23 +82,17 @@ class Csb:
         ValueError: A value is not known, or an option means nothing on this side.
     """
 
-    option_names: ClassVar[tuple[str, ...]] = ("side", "pool", "server")
+    name = "csb"
+    option_names = ("side", "pool", "server")
 
     actions: tuple[tuple[str, int], ...] = field(default=(), converter=_actions)
     encodings: tuple[tuple[int | str, str], ...] = field(default=(), converter=_encodings)
-    side: Literal["direct", "broker-server"] = "direct"
+    side: Literal["direct", "broker-server"] = field(default="direct", validator=one_of(_SIDES))
     pool: int = field(default=1, converter=_pool)
     server: str = ""
     instance: str = field(default="", eq=False, repr=False)
 
-    @property
-    def name(self) -> str:
-        """The word in the URL."""
-        return "csb"
-
     def __attrs_post_init__(self) -> None:
-        if self.side not in _SIDES:
-            raise ValueError(f"csb: side={self.side!r} is not known; it is one of {', '.join(_SIDES)}")
         if self.side == "direct" and (self.pool != 1 or self.server):
             raise ValueError("csb: pool= and server= are for a server behind a broker: set side=broker-server")
         fault = fault_in_subject(self.server, _LIMITS.id)
@@ -105,28 +100,9 @@ class Csb:
             raise ValueError(f"csb: server={self.server[:40]!r}: {fault.replace('subject', 'server id')}")
 
     @property
-    def url_options(self) -> Mapping[str, str]:
-        """The options that differ from the defaults, as they stand in a URL's query; tables have no place there."""
-        chosen = {"side": self.side, "pool": str(self.pool), "server": self.server}
-        return {name: value for name, value in chosen.items() if value not in ("direct", "1", "")}
-
-    @property
     def dials(self) -> bool:
         """True if a server of this side connects, and does not listen: behind a broker."""
         return self.side == "broker-server"
-
-    @classmethod
-    def from_options(cls, options: Mapping[str, str]) -> Self:
-        """From a URL's query.
-
-        Raises:
-            ValueError: An option or its value is not known; the text lists those that are.
-        """
-        unknown = sorted(set(options) - set(cls.option_names))
-        if unknown:
-            raise ValueError(f"csb: unknown option {', '.join(unknown)}; known are {', '.join(cls.option_names)}")
-        given: dict[str, Any] = dict(options)
-        return cls(**given)
 
     def connections(self) -> tuple[Self, ...]:
         """The adapters of the connections that one `connect` opens: one, or the sockets of the pool."""

@@ -13,18 +13,18 @@ from ...body import JSON as JSON_FORMAT
 from ...body import OCTETS, TEXT, BodyFormat, check_json
 from ...errors import BadRequest, EncodeError, RemoteProtocolError
 from ...limits import Limits
+from .._rules import WireRules
 from . import wire
 from .results import ENCODING_ERROR
 
-__all__ = ["BASE64_FORMAT", "FORMATS", "FORM_FORMAT", "Payloads", "number_of", "refuse"]
+__all__ = ["BASE64_FORMAT", "FORMATS", "FORM_FORMAT", "WIRE_RULES", "Payloads", "number_of", "refuse"]
 
 MAX_FIELDS: Final = 1000
 """Of a form: each costs the reader far more memory than the sender."""
 
 
-def refuse(text: str, reason: str = "malformed", answer_id: Any = None, close_code: int | None = None) -> RemoteProtocolError:
-    """The error for something that the peer should not have sent."""
-    return RemoteProtocolError(text, reason=reason, protocol="csb", answer_id=answer_id, close_code=close_code)
+WIRE_RULES: Final = WireRules("csb")
+refuse: Final = WIRE_RULES.refuse
 
 
 class FormFormat:

@@ -13,9 +13,9 @@ from ...body import OCTETS
 from ...errors import RemoteProtocolError
 from ...limits import Limits
 from ...message import Kind, Message
-from .._rules import fault_in_headers, fault_in_subject
+from .._rules import MODES, fault_in_subject
 from . import wire
-from .bodies import Payloads, refuse
+from .bodies import WIRE_RULES, Payloads, refuse
 from .results import fill_error
 
 __all__ = ["DEADLINE_WORD", "NO_TTL", "NUMBERED", "CsbExtras", "CsbReader"]
@@ -34,7 +34,6 @@ _OF_CHANNEL: Final = wire.ITEM
 _OF_OURS: Final = wire.REQUEST_MORE
 _BINARY_REQUEST: Final = wire.REQUEST << 4 | wire.BINARY
 _BINARY_RESPONSE: Final = wire.RESPONSE << 4 | wire.BINARY
-_MODES: Final = ("stream", "channel", "tunnel")
 _CACHED: Final = 1024
 _WORDS: Final = {number: word for word, number in wire.ENCODINGS.items()}
 
@@ -211,7 +210,7 @@ class CsbReader:
             message = Message(_REQUEST, subject, id, frame[end + more :] or None, OCTETS, None, seconds)
             message.extras = {"encoding": "binary"}
         if more:
-            message.headers = self._headers(self._extras(frame, end, more, id), id)
+            message.headers = WIRE_RULES.read_headers(self._extras(frame, end, more, id).headers, self._limits.headers, id)
         return message
 
     def _publish_more(self, encoding: int, number: int, frame: bytes) -> Message:
@@ -221,9 +220,11 @@ class CsbReader:
     def _open(self, encoding: int, number: int, frame: bytes) -> Message:
         id = wire.OPEN << 16 | number
         message, extras = self._with_more(Message(Kind.OPEN, "", id), encoding, frame, id)
-        if extras.mode not in _MODES:
-            raise refuse(f"mode is one of {', '.join(_MODES)}", "malformed", id)
-        message.attributes.update(mode=extras.mode, credit=_count(extras.n, id), hops=_count(extras.hops, id))
+        if extras.mode not in MODES:
+            raise refuse(f"mode is one of {', '.join(MODES)}", "malformed", id)
+        credit = WIRE_RULES.read_count(extras.n, "n", id, most=0xFFFFFFFF)
+        hops = WIRE_RULES.read_count(extras.hops, "hops", id, most=0xFFFFFFFF)
+        message.attributes.update(mode=extras.mode, credit=credit, hops=hops)
         return message
 
     def _with_more(self, message: Message, encoding: int, frame: bytes, id: int | None) -> tuple[Message, CsbExtras]:
@@ -233,7 +234,7 @@ class CsbReader:
         message.subject = self._checked_subject(frame, 16, size, id)
         end = 16 + (size if size != NUMBERED else 4)
         extras = self._extras(frame, end, more, id)
-        message.headers = self._headers(extras, id)
+        message.headers = WIRE_RULES.read_headers(extras.headers, self._limits.headers, id)
         message.ttl = None if ttl == NO_TTL else ttl / 1000
         return self._filled(message, encoding, frame[end + more :], id), extras
 
@@ -314,20 +315,5 @@ class CsbReader:
         except (ValueError, RecursionError) as error:
             raise refuse(f"the extras are no JSON object: {error}", "malformed", id) from error
 
-    def _headers(self, extras: CsbExtras, id: int | None) -> dict[str, str] | None:
-        headers = extras.headers
-        if headers is None:
-            return None
-        fault = fault_in_headers(headers, self._limits.headers)
-        if fault is not None:
-            raise refuse(fault, "invalid_headers", id)
-        return headers  # type: ignore[no-any-return]
-
 
 _NOTHING: Final = CsbExtras()
-
-
-def _count(value: Any, id: int) -> int:
-    if type(value) is not int or not 0 <= value <= 0xFFFFFFFF:
-        raise refuse("n and hops are whole numbers, not below 0", "malformed", id)
-    return value

@@ -14,9 +14,9 @@ from ...body import OCTETS, BodyFormat
 from ...errors import LocalProtocolError, Unsupported
 from ...limits import Limits
 from ...message import Kind, Message
-from .._rules import fault_in_headers, fault_in_subject, milliseconds
+from .._rules import fault_in_subject, milliseconds
 from . import wire
-from .bodies import FORMATS, number_of
+from .bodies import FORMATS, WIRE_RULES, number_of
 from .reader import DEADLINE_WORD, NO_TTL, NUMBERED
 from .results import error_payload
 
@@ -233,9 +233,7 @@ class CsbWriter:
         return found
 
     def _headers(self, headers: dict[str, str]) -> bytes:
-        fault = fault_in_headers(headers, min(self._limits.headers, 0x8000))
-        if fault is not None:
-            raise LocalProtocolError(fault, protocol="csb")
+        WIRE_RULES.check_local_headers(headers, min(self._limits.headers, 0x8000))
         more = _encode({"headers": headers})
         if len(more) > 0xFFFF:
             raise LocalProtocolError(f"headers of {len(more)} bytes as JSON: CSB has place for 65535", protocol="csb")

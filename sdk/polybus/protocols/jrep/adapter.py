@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping
-from typing import ClassVar, Final, Self
+from typing import Final
 
 from attrs import field, frozen
 
 from ...limits import Limits
 from ...plugins import Role
+from .._options import UrlOptions, one_of
 from .codec import JrepCodec, make_codec
 from .handshake import Dialect
 from .session import JrepSession
@@ -26,19 +27,21 @@ _VALUES: Final[Mapping[str, tuple[str, ...]]] = {
 }
 
 
-def _known(adapter: Jrep, attribute: object, value: object) -> None:
-    name: str = attribute.name  # type: ignore[attr-defined]
-    if value not in _VALUES[name]:
-        raise ValueError(f"jrep: {name}={value!r} is not known; it is one of {', '.join(_VALUES[name])}")
+_known = one_of(_VALUES)
 
 
-def _interval(adapter: Jrep, attribute: object, value: float) -> None:
-    if not 0 <= value < 1e6:
+def _interval(value: object) -> float:
+    try:
+        seconds = float(value)  # type: ignore[arg-type]
+    except (TypeError, ValueError):
+        raise ValueError(f"jrep: heartbeat={value!r} is no number of seconds") from None
+    if not 0 <= seconds < 1e6:
         raise ValueError(f"jrep: heartbeat={value!r}: seconds between two signs of life, or 0 for none")
+    return seconds
 
 
 @frozen(kw_only=True)
-class Jrep:
+class Jrep(UrlOptions):
     """The J.REP protocol with its options.
 
     Args:
@@ -53,51 +56,14 @@ class Jrep:
         ValueError: A value is not known.
     """
 
-    option_names: ClassVar[tuple[str, ...]] = ("dialect", "values", "types", "heartbeat")
+    name = "jrep"
+    option_names = (*_VALUES, "heartbeat")
 
     dialect: Dialect = field(default="auto", validator=_known)
     values: str = field(default="errai", validator=_known)
     types: str = field(default="lenient", validator=_known)
-    heartbeat: float = field(default=0.0, validator=_interval)
+    heartbeat: float = field(default=0.0, converter=_interval)
     java: JavaTypes = field(default=_NO_TYPES)
-
-    @property
-    def name(self) -> str:
-        """The word in the URL."""
-        return "jrep"
-
-    @property
-    def url_options(self) -> Mapping[str, str]:
-        """The options that differ from the defaults, as they stand in a URL's query."""
-        chosen = {name: str(getattr(self, name)) for name in _VALUES if getattr(self, name) != _VALUES[name][0]}
-        return {**chosen, "heartbeat": f"{self.heartbeat:g}"} if self.heartbeat else chosen
-
-    @property
-    def inspect_options(self) -> Mapping[str, str]:
-        """Recorded payloads of all dialects are read alike."""
-        return {}
-
-    def dissect(self, frame: bytes) -> tuple[()]:
-        """JSON has no fields to be shown one by one."""
-        return ()
-
-    @classmethod
-    def from_options(cls, options: Mapping[str, str]) -> Self:
-        """From a URL's query.
-
-        Raises:
-            ValueError: An option or its value is not known; the text lists those that are.
-        """
-        unknown = sorted(set(options) - set(cls.option_names))
-        if unknown:
-            raise ValueError(f"jrep: unknown option {', '.join(unknown)}; known are {', '.join(cls.option_names)}")
-        chosen: dict[str, object] = dict(options)
-        if "heartbeat" in options:
-            try:
-                chosen["heartbeat"] = float(options["heartbeat"])
-            except ValueError:
-                raise ValueError(f"jrep: heartbeat={options['heartbeat']!r} is no number of seconds") from None
-        return cls(**chosen)  # type: ignore[arg-type]
 
     def codec(self, limits: Limits = _LIMITS) -> JrepCodec:
         """The codec; the same object for equal values, types and limits, whatever the dialect."""

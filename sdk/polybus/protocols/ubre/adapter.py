@@ -5,12 +5,14 @@ from __future__ import annotations
 import random
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
-from typing import ClassVar, Final, Literal, Self
+from typing import ClassVar, Final, Literal
 
-from attrs import field, fields, frozen
+from attrs import field, frozen
+from attrs.validators import optional
 
 from ...limits import Limits
 from ...plugins import FrameField, Role
+from .._options import UrlOptions, one_of
 from .codec import UbreCodec, any_codec, binary_codec, json_codec
 from .dissect import dissect
 from .session import UbreSession
@@ -26,14 +28,15 @@ _VALUES: Final[Mapping[str, tuple[str, ...]]] = {
 }
 
 
-def _known(adapter: Ubre, attribute: object, value: object) -> None:
-    name: str = attribute.name  # type: ignore[attr-defined]
-    if value is not None and str(value) not in _VALUES[name]:
-        raise ValueError(f"ubre: {name}={value!r} is not known; it is one of {', '.join(_VALUES[name])}")
+_known = one_of(_VALUES)
+
+
+def _length(value: object) -> object:
+    return -1 if value == "-1" else value
 
 
 @frozen(kw_only=True)
-class Ubre:
+class Ubre(UrlOptions):
     """The UBRE protocol with its options.
 
     Args:
@@ -46,44 +49,20 @@ class Ubre:
         ValueError: A value is not known, or an option means nothing in this format.
     """
 
+    name = "ubre"
+    option_names = tuple(_VALUES)
     inspect_options: ClassVar[Mapping[str, str]] = {"format": "any"}
 
     format: Literal["json", "binary", "any"] = field(default="json", validator=_known)
     dialect: Literal["named", "spec"] = field(default="named", validator=_known)
     body: Literal["json", "raw"] = field(default="json", validator=_known)
-    body_length: Literal[-1] | None = field(default=None, validator=_known)
-
-    @property
-    def name(self) -> str:
-        """The word in the URL."""
-        return "ubre"
+    body_length: Literal[-1] | None = field(default=None, converter=_length, validator=optional(_known))
 
     def __attrs_post_init__(self) -> None:
         if self.body == "raw" and self.format == "json":
             raise ValueError("ubre: body=raw is for binary frames: set format=binary or format=any")
         if self.body_length is not None and self.format != "binary":
             raise ValueError("ubre: body_length=-1 is for written binary frames: set format=binary")
-
-    @property
-    def url_options(self) -> Mapping[str, str]:
-        """The options that differ from the defaults, as they stand in a URL's query."""
-        chosen = {attribute.name: getattr(self, attribute.name) for attribute in fields(Ubre)}
-        return {a.name: str(chosen[a.name]) for a in fields(Ubre) if chosen[a.name] != a.default}
-
-    @classmethod
-    def from_options(cls, options: Mapping[str, str]) -> Self:
-        """From a URL's query.
-
-        Raises:
-            ValueError: An option or its value is not known; the text lists those that are.
-        """
-        unknown = sorted(set(options) - set(_VALUES))
-        if unknown:
-            raise ValueError(f"ubre: unknown option {', '.join(unknown)}; known are {', '.join(_VALUES)}")
-        chosen: dict[str, object] = dict(options)
-        if options.get("body_length") == "-1":
-            chosen["body_length"] = -1
-        return cls(**chosen)  # type: ignore[arg-type]
 
     def codec(self, limits: Limits = _LIMITS) -> UbreCodec:
         """The codec; the same object for equal adapter and limits."""

@@ -17,7 +17,7 @@ from ...body import OCTETS, check_json
 from ...errors import RemoteProtocolError
 from ...limits import Limits
 from ...message import Kind, Message
-from .checks import check_id, check_subject, foul_json, read_headers, read_ttl, refuse
+from .checks import WIRE_RULES, check_id, check_subject, read_ttl, refuse, refuse_json
 from .document import named_in_body
 from .members import NO_EXTRAS, ChannelMembers, credit, end, error, opening
 
@@ -92,8 +92,7 @@ class BinaryReader:
     def _refuse_length(self, size: int, start: int, body_length: int) -> None:
         limit = self._limits.message
         if body_length > limit or size > limit:
-            text = f"a frame of {max(size, start + body_length)} bytes is larger than {limit} (limit: message)"
-            raise refuse(text, "too_large", close_code=1009)
+            raise WIRE_RULES.refuse_size(max(size, start + body_length), limit)
         if size < start + body_length:
             raise refuse(f"{size} of the {start + body_length} bytes that the header announces", "truncated")
         raise refuse(f"{size - start - body_length} trailing bytes")
@@ -111,7 +110,7 @@ class BinaryReader:
         message = Message(_REQUEST, subject, id)
         if more:
             message.ttl = read_ttl(extras.ttl, id)
-            message.headers = read_headers(extras.headers, self._limits.headers, id)
+            message.headers = WIRE_RULES.read_headers(extras.headers, self._limits.headers, id)
         return self._with_body(message, body, self._raw, id)
 
     def _subject_in(self, body: bytes | None, answer_id: str) -> tuple[str, bytes | None]:
@@ -128,14 +127,14 @@ class BinaryReader:
             check_subject(subject, self._limits.subject)
         message = Message(_PUBLISH, subject)
         if more:
-            message.headers = read_headers(self._extras(text).headers, self._limits.headers)
+            message.headers = WIRE_RULES.read_headers(self._extras(text).headers, self._limits.headers)
         return self._with_body(message, body, self._raw)
 
     def _success(self, name: str, body: bytes | None) -> Message:
         id, more, text = name.partition("\0")
         message = Message(_RESPONSE, "", self._check_id(id))
         if more:
-            message.headers = read_headers(self._extras(text).headers, self._limits.headers)
+            message.headers = WIRE_RULES.read_headers(self._extras(text).headers, self._limits.headers)
         return self._with_body(message, body, self._raw)
 
     def _fail(self, name: str, body: bytes | None) -> Message:
@@ -195,7 +194,7 @@ class BinaryReader:
                 check_json(text.encode(), self._limits.depth + 1)
             return _decode_extras(text)
         except (ValueError, RecursionError) as error:
-            raise foul_json(error, answer_id) from error
+            raise refuse_json(error, answer_id) from error
 
     def _with_body(self, message: Message, body: bytes | None, octets: bool, answer_id: Any = None) -> Message:
         if octets:
@@ -213,4 +212,4 @@ class BinaryReader:
                 check_json(body, self._limits.depth + 1)  # one for what the document's dialect wraps around a body
             return _decode(body)
         except (ValueError, RecursionError) as error:
-            raise foul_json(error, answer_id) from error
+            raise refuse_json(error, answer_id) from error

@@ -12,7 +12,7 @@ from ...errors import EncodeError, LocalProtocolError, Unsupported
 from ...limits import Limits
 from ...message import Kind, Message
 from .binary_reader import HEADER, REST_OF_FRAME
-from .checks import check_local_subject, unencodable
+from .checks import WIRE_RULES, unencodable
 from .document import with_subject
 from .members import body_is_octets, error_body, extras_of
 
@@ -126,7 +126,7 @@ class BinaryWriter:
 
 
 def _encoded_subject(limit: int, subject: Any) -> bytes:
-    return check_local_subject(subject, limit).encode()
+    return WIRE_RULES.check_local_subject(subject, limit).encode()
 
 
 def _id_bytes(id: Any) -> bytes:

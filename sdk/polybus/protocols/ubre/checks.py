@@ -1,40 +1,20 @@
-"""Rules for subjects, ids, headers and deadlines on this wire, in both directions.
+"""Rules for subjects, ids and deadlines on this wire, in both directions.
 
 The readers test the usual case inline and come here for the rest: these functions say exactly what is wrong.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
-from ...errors import EncodeError, RemoteProtocolError
-from .._rules import MAX_INT, fault_in_headers, fault_in_subject, milliseconds, unfit_subject
+from ...errors import EncodeError
+from .._rules import MAX_INT, WireRules, fault_in_subject
 
-__all__ = [
-    "MAX_INT",
-    "check_id",
-    "check_local_subject",
-    "check_subject",
-    "fault_in_headers",
-    "foul_json",
-    "milliseconds",
-    "read_headers",
-    "read_ttl",
-    "refuse",
-    "unencodable",
-]
+__all__ = ["WIRE_RULES", "check_id", "check_subject", "read_ttl", "refuse", "refuse_json", "unencodable"]
 
-
-def refuse(text: str, reason: str = "malformed", answer_id: Any = None, close_code: int | None = None) -> RemoteProtocolError:
-    """The error for something that the peer should not have sent."""
-    return RemoteProtocolError(text, reason=reason, protocol="ubre", answer_id=answer_id, close_code=close_code)
-
-
-def foul_json(error: Exception, answer_id: Any = None) -> RemoteProtocolError:
-    """The error for bytes that failed to be JSON in a decoder or in `polybus.body.check_json`."""
-    if isinstance(error, (EncodeError, RecursionError)):  # check_json says EncodeError of what is too deep
-        return refuse("nested too deeply (limit: depth)", "too_deep", answer_id)
-    return refuse(f"not the JSON of a message: {error}", "malformed", answer_id)
+WIRE_RULES: Final = WireRules("ubre")
+refuse: Final = WIRE_RULES.refuse
+refuse_json: Final = WIRE_RULES.refuse_json
 
 
 def check_subject(value: Any, limit: int, answer_id: Any = None, empty: bool = False) -> None:
@@ -66,20 +46,6 @@ def check_id(value: Any, limit: int) -> None:
     raise refuse(f"an id is text or a whole number within 2^53, not {shown}", "invalid_id")
 
 
-def read_headers(headers: Any, limit: int, answer_id: Any = None) -> dict[str, str] | None:
-    """Headers that came in; null counts as none.
-
-    Raises:
-        RemoteProtocolError: ``invalid_headers``.
-    """
-    if headers is None:
-        return None
-    fault = fault_in_headers(headers, limit)
-    if fault is not None:
-        raise refuse(fault, "invalid_headers", answer_id)
-    return headers  # type: ignore[no-any-return]
-
-
 def read_ttl(ttl: Any, answer_id: Any = None) -> float | None:
     """Whole milliseconds that came in, as seconds; null counts as none.
 
@@ -91,19 +57,6 @@ def read_ttl(ttl: Any, answer_id: Any = None) -> float | None:
     if type(ttl) is not int or not 0 <= ttl <= MAX_INT:
         raise refuse("ttl is a whole number of milliseconds, not below 0", "invalid_ttl", answer_id)
     return ttl / 1000
-
-
-def check_local_subject(value: Any, limit: int) -> str:
-    """A subject that goes out; it may be empty.
-
-    Raises:
-        LocalProtocolError: It does not fit the wire.
-        Unsupported: It is a number.
-    """
-    fault = fault_in_subject(value, limit)
-    if fault is not None:
-        raise unfit_subject(value, fault, "ubre")
-    return str(value)
 
 
 def unencodable(error: UnicodeEncodeError) -> EncodeError:

@@ -18,7 +18,7 @@ from ...body import OCTETS, check_json
 from ...errors import RemoteProtocolError
 from ...limits import Limits
 from ...message import Kind, Message
-from .checks import check_id, check_subject, foul_json, read_headers, read_ttl, refuse
+from .checks import WIRE_RULES, check_id, check_subject, read_ttl, refuse, refuse_json
 from .document import named_in_body
 from .json_shapes import (
     CancelShape,
@@ -97,14 +97,13 @@ class JsonReader:
             error.frame = frame[:200]
             raise
         except (ValueError, RecursionError) as error:
-            refused = foul_json(error)
+            refused = refuse_json(error)
             refused.frame = frame[:200]
             raise refused from error
 
     def _check(self, frame: bytes) -> None:
         if len(frame) > self._limits.message:
-            text = f"a frame of {len(frame)} bytes is larger than {self._limits.message} (limit: message)"
-            raise refuse(text, "too_large", close_code=1009)
+            raise WIRE_RULES.refuse_size(len(frame), self._limits.message)
         # The limit is for bodies; around them are at most two levels, in the document's dialect.
         check_json(frame, self._limits.depth + 2)
 
@@ -130,13 +129,13 @@ class JsonReader:
         message = Message(_REQUEST, subject, id)
         if fields.ttl is not None or fields.headers is not None:
             message.ttl = read_ttl(fields.ttl, id)
-            message.headers = read_headers(fields.headers, self._limits.headers, id)
+            message.headers = WIRE_RULES.read_headers(fields.headers, self._limits.headers, id)
         raw = bytes(fields.body)
         if raw:
             try:
                 message.decoded = _decode(raw)
             except (ValueError, RecursionError) as error:
-                raise foul_json(error, id) from error
+                raise refuse_json(error, id) from error
             message.raw = raw
         return message
 
@@ -152,7 +151,7 @@ class JsonReader:
             check_subject(subject, self._limits.subject)
         message = Message(_PUBLISH, subject)
         if fields.headers is not None:
-            message.headers = read_headers(fields.headers, self._limits.headers)
+            message.headers = WIRE_RULES.read_headers(fields.headers, self._limits.headers)
         raw = bytes(fields.body)
         if raw:
             message.decoded = _decode(raw)
@@ -166,13 +165,13 @@ class JsonReader:
         message = Message(_RESPONSE, "", id)
         try:
             if fields.headers is not None:
-                message.headers = read_headers(fields.headers, self._limits.headers)
+                message.headers = WIRE_RULES.read_headers(fields.headers, self._limits.headers)
             raw = bytes(fields.body)
             if raw:
                 message.decoded = _decode(raw)
                 message.raw = raw
         except (ValueError, RecursionError, RemoteProtocolError) as error:
-            refused = error if isinstance(error, RemoteProtocolError) else foul_json(error)
+            refused = error if isinstance(error, RemoteProtocolError) else refuse_json(error)
             refused.reply_id = id
             raise refused from error
         return message
@@ -200,7 +199,7 @@ class JsonReader:
             try:
                 message.decoded = _decode(raw)
             except (ValueError, RecursionError) as error:
-                raise foul_json(error, answer_id) from error
+                raise refuse_json(error, answer_id) from error
             message.raw = raw
 
     def _fail(self, fields: FailShape) -> Message:

@@ -11,7 +11,7 @@ from ...body import JSON, OCTETS
 from ...errors import LocalProtocolError, Unsupported
 from ...limits import Limits
 from ...message import Kind, Message
-from .checks import check_local_subject, unencodable
+from .checks import WIRE_RULES, unencodable
 from .document import with_subject
 from .members import body_is_octets, error_body, extras_of
 
@@ -107,7 +107,7 @@ class JsonWriter:
 
 
 def _quoted_subject(limit: int, subject: Any) -> bytes:
-    return _encode(check_local_subject(subject, limit))
+    return _encode(WIRE_RULES.check_local_subject(subject, limit))
 
 
 def _quoted_id(id: Any) -> bytes:

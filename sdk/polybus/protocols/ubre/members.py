@@ -9,17 +9,17 @@ import msgspec
 from msgspec import UNSET, Raw, Struct
 
 from ...body import JSON, OCTETS
-from ...errors import Code, LocalProtocolError
+from ...errors import Code
 from ...limits import Limits
 from ...message import Kind, Message
-from .checks import MAX_INT, fault_in_headers, milliseconds, read_headers, read_ttl, refuse
+from .._rules import MODES, milliseconds
+from .checks import WIRE_RULES, read_ttl, refuse
 
 __all__ = ["NO_EXTRAS", "ChannelMembers", "body_is_octets", "credit", "end", "error", "error_body", "extras_of", "opening"]
 
 NOT_FOUND = "NotFound"
 """Text with which npm ubre answers a request without a handler."""
 
-_MODES = ("stream", "channel", "tunnel")
 _encode = msgspec.json.Encoder().encode
 
 
@@ -56,7 +56,7 @@ def error(id: Any, body: Any, extras: ChannelMembers, limits: Limits) -> Message
     Raises:
         RemoteProtocolError: ``invalid_headers``.
     """
-    headers = read_headers(extras.headers, limits.headers)
+    headers = WIRE_RULES.read_headers(extras.headers, limits.headers)
     if extras.code is UNSET:
         code, attributes = _bare_error(body)
     else:
@@ -105,7 +105,7 @@ def credit(id: Any, extras: ChannelMembers) -> Message:
     Raises:
         RemoteProtocolError: ``malformed``: not a whole number above 0.
     """
-    amount = _count(extras.n, "n")
+    amount = WIRE_RULES.read_count(extras.n, "n")
     if amount == 0:
         raise refuse("a credit of 0 says nothing")
     return Message(Kind.CREDIT, "", id, None, JSON, None, None, None, None, {"credit": amount})
@@ -117,22 +117,16 @@ def opening(id: Any, subject: str, extras: ChannelMembers, limits: Limits) -> Me
     Raises:
         RemoteProtocolError: ``malformed``, ``invalid_headers`` or ``invalid_ttl``, to be answered under `id`.
     """
-    if extras.mode not in _MODES:
-        raise refuse(f"mode is one of {', '.join(_MODES)}", "malformed", id)
-    headers = read_headers(extras.headers, limits.headers, id)
+    if extras.mode not in MODES:
+        raise refuse(f"mode is one of {', '.join(MODES)}", "malformed", id)
+    headers = WIRE_RULES.read_headers(extras.headers, limits.headers, id)
     ttl = read_ttl(extras.ttl, id)
     attributes = {
         "mode": extras.mode,
-        "credit": _count(extras.n, "n", id),
-        "hops": _count(extras.hops, "hops", id),
+        "credit": WIRE_RULES.read_count(extras.n, "n", id),
+        "hops": WIRE_RULES.read_count(extras.hops, "hops", id),
     }
     return Message(Kind.OPEN, subject, id, None, JSON, headers, ttl, None, None, attributes)
-
-
-def _count(value: Any, name: str, answer_id: Any = None) -> int:
-    if type(value) is not int or not 0 <= value <= MAX_INT:
-        raise refuse(f"{name} is a whole number, not below 0", "malformed", answer_id)
-    return value
 
 
 # -- writing -------------------------------------------------------------------------------------------------------------
@@ -159,9 +153,7 @@ def extras_of(message: Message, limits: Limits, spec: bool = False) -> bytes:
     """
     members: dict[str, Any] = {"spec": True} if spec else {}
     if message.headers:
-        fault = fault_in_headers(message.headers, limits.headers)
-        if fault is not None:
-            raise LocalProtocolError(fault, protocol="ubre")
+        WIRE_RULES.check_local_headers(message.headers, limits.headers)
         members["headers"] = message.headers
     add = _ADD.get(message.kind)
     if add is not None:

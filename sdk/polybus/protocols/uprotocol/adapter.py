@@ -5,14 +5,15 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Mapping
 from functools import lru_cache
-from typing import Any, ClassVar, Final, Literal, Self
+from typing import Any, ClassVar, Final, Literal
 
-from attrs import field, fields, frozen
+from attrs import field, frozen
 
 from ..._util.clock import wall_clock_ns
 from ..._util.pattern_index import SubjectIndex
 from ...limits import Limits
 from ...plugins import FrameField, Role
+from .._options import UrlOptions, one_of
 from .cloudevents.envelope import Envelope
 from .cloudevents.json_reader import JsonEventReader
 from .cloudevents.json_writer import JsonEventWriter
@@ -35,13 +36,9 @@ _VALUES: Final[Mapping[str, tuple[str, ...]]] = {
     "notification": ("pub.v1", "notif.v1"),
     "content": ("structured", "binary", "batch"),
 }
-_OPTIONS: Final = ("entity", "peer", *_VALUES)
 
 
-def _known(adapter: UProtocol, attribute: object, value: object) -> None:
-    name: str = attribute.name  # type: ignore[attr-defined]
-    if value not in _VALUES[name]:
-        raise ValueError(f"uprotocol: {name}={value!r} is not known; it is one of {', '.join(_VALUES[name])}")
+_known = one_of(_VALUES)
 
 
 def _entity(adapter: UProtocol, attribute: object, value: str | None) -> None:
@@ -91,7 +88,7 @@ def _pairs(priorities: Mapping[str, str] | tuple[tuple[str, str], ...]) -> tuple
 
 
 @frozen(kw_only=True)
-class UProtocol:
+class UProtocol(UrlOptions):
     """uProtocol with its options.
 
     Args:
@@ -119,7 +116,10 @@ class UProtocol:
         ValueError: A value is not known.
     """
 
-    option_names: ClassVar[tuple[str, ...]] = _OPTIONS
+    name = "uprotocol"
+    option_names = ("entity", "peer", *_VALUES)
+    inspect_options: ClassVar[Mapping[str, str]] = {"mode": "lenient"}
+    """Recorded events are read as far as they can be."""
 
     entity: str = field(default=DEFAULT_ENTITY, validator=_entity)
     peer: str | None = field(default=None, validator=_entity)
@@ -139,38 +139,9 @@ class UProtocol:
     allowance: float = field(default=0.0, validator=_seconds)
     clock: Callable[[], int] = wall_clock_ns
 
-    @property
-    def name(self) -> str:
-        """The word in the URL."""
-        return "uprotocol"
-
     def dissect(self, frame: bytes) -> list[FrameField]:
         """The fields of a protobuf event, for `polybus inspect`; of JSON none."""
         return dissect(frame) if self.format == "protobuf" else []
-
-    @property
-    def inspect_options(self) -> Mapping[str, str]:
-        """Recorded events are read as far as they can be."""
-        return {"mode": "lenient"}
-
-    @property
-    def url_options(self) -> Mapping[str, str]:
-        """The options that differ from the defaults, as they stand in a URL's query."""
-        chosen = {attribute.name: (getattr(self, attribute.name), attribute.default) for attribute in fields(UProtocol)}
-        return {name: str(chosen[name][0]) for name in _OPTIONS if chosen[name][0] != chosen[name][1]}
-
-    @classmethod
-    def from_options(cls, options: Mapping[str, str]) -> Self:
-        """From a URL's query.
-
-        Raises:
-            ValueError: An option or its value is not known; the text lists those that are.
-        """
-        unknown = sorted(set(options) - set(_OPTIONS))
-        if unknown:
-            raise ValueError(f"uprotocol: unknown option {', '.join(unknown)}; known are {', '.join(_OPTIONS)}")
-        chosen: dict[str, Any] = dict(options)
-        return cls(**chosen)
 
     def codec(self, limits: Limits = _LIMITS) -> UProtocolCodec:
         """The codec; the same object for equal adapters and limits."""

@@ -18,9 +18,10 @@ from ...limits import Limits
 from ...message import Message
 from .adapter import UProtocol
 from .cloudevents.cloudevent import attributes_of, message_of, typed
-from .cloudevents.envelope import normalise, refuse
+from .cloudevents.envelope import normalise
 from .cloudevents.forms import FORMATS, written_body
 from .codec import UProtocolCodec
+from .rules.checks import refuse
 from .rules.payloads import format_of
 
 __all__ = ["Form", "HttpContent", "form_of", "frames_of", "from_http", "http_of", "to_http"]

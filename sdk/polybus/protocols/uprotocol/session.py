@@ -10,12 +10,13 @@ from ...errors import Code, RemoteProtocolError
 from ...limits import Limits
 from ...message import Kind, Message
 from ...plugins import Capabilities, CloseWanted, Ready, Refused, SessionEvent, Undelivered
-from .cloudevents.envelope import ReturnAddress, refuse, return_address
+from .cloudevents.envelope import ReturnAddress, return_address
 from .codec import UProtocolCodec
 from .events import EventMessage
 from .ids import id_time_ms
 from .names import MESSAGE
 from .outgoing import Outgoing
+from .rules.checks import refuse
 from .uris import read_uri
 
 if TYPE_CHECKING:

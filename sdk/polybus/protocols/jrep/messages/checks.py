@@ -8,41 +8,30 @@ from typing import Any, Final
 
 import msgspec
 
-from ....errors import BadRequest, EncodeError, RemoteProtocolError, ReservedSubject
-from ..._rules import MAX_INT, fault_in_headers, fault_in_subject, unfit_subject
+from ....errors import LocalProtocolError, ReservedSubject
+from ..._rules import MAX_INT, WireRules, fault_in_subject
 from ..names import LOCAL_PREFIX, OWN, is_reserved, names_an_answer
 
 __all__ = [
+    "WIRE_RULES",
     "check_local_subject",
     "check_priority",
     "check_subject",
     "count_of",
-    "foul",
     "read_headers",
     "read_ttl",
     "refuse",
+    "refuse_json",
     "services_in",
     "subjects_of",
     "text_of",
 ]
 
-
+WIRE_RULES: Final = WireRules("jrep")
+refuse: Final = WIRE_RULES.refuse
+refuse_json: Final = WIRE_RULES.refuse_json
 _NAMING: Final = ("Subject", "SubjectsList", "RemoteServices")
 _whole_number: Final = re.compile(r"\s*[+-]?[0-9]{1,16}\s*").fullmatch
-
-
-def refuse(text: str, reason: str = "malformed", answer_id: Any = None, close_code: int | None = None) -> RemoteProtocolError:
-    """The error for something that the peer should not have sent."""
-    return RemoteProtocolError(text, reason=reason, protocol="jrep", answer_id=answer_id, close_code=close_code)
-
-
-def foul(error: Exception, answer_id: Any = None) -> RemoteProtocolError:
-    """The error for what failed to be JSON, or to be a marked value."""
-    if isinstance(error, (EncodeError, RecursionError)):  # check_json says EncodeError of what is too deep
-        return refuse("nested too deeply (limit: depth)", "too_deep", answer_id)
-    if isinstance(error, BadRequest):
-        return refuse(error.text, error.reason or "invalid_value", answer_id)
-    return refuse(f"not the JSON of a message: {error}", "malformed", answer_id)
 
 
 def check_subject(value: Any, limit: int, answer_id: Any = None) -> None:
@@ -68,9 +57,9 @@ def check_local_subject(value: Any, limit: int) -> str:
         Unsupported: It is a number.
         ReservedSubject: It belongs to the buses, or is the name of an answer.
     """
-    fault = fault_in_subject(value, limit) or (None if value else "the subject is empty")
-    if fault is not None:
-        raise unfit_subject(value, fault, "jrep")
+    WIRE_RULES.check_local_subject(value, limit)
+    if not value:
+        raise LocalProtocolError("the subject is empty", protocol="jrep")
     if is_reserved(value) or value.startswith(LOCAL_PREFIX):
         raise ReservedSubject(f"the subject {value!r} belongs to J.REP's buses: choose another name")
     if names_an_answer(value):
@@ -155,16 +144,11 @@ def read_headers(text: Any, limit: int, answer_id: Any = None) -> dict[str, str]
     Raises:
         RemoteProtocolError: ``invalid_headers``.
     """
-    if text is None:
-        return None
     try:
-        headers = msgspec.json.decode(text) if type(text) is str else text
+        headers = msgspec.json.decode(text, type=dict) if type(text) is str else text
     except (ValueError, RecursionError):
-        headers = None
-    fault = fault_in_headers(headers, limit)
-    if fault is not None:
-        raise refuse(fault, "invalid_headers", answer_id)
-    return headers  # type: ignore[no-any-return]
+        headers = text  # no object
+    return WIRE_RULES.read_headers(headers, limit, answer_id)
 
 
 def read_ttl(value: Any, answer_id: Any = None) -> float | None:
@@ -182,6 +166,4 @@ def count_of(value: Any, name: str, answer_id: Any = None, reason: str = "invali
     Raises:
         RemoteProtocolError: With `reason`.
     """
-    if type(value) is not int or not 0 <= value <= MAX_INT:
-        raise refuse(f"{name} is a whole number, not below 0", reason, answer_id)
-    return value
+    return WIRE_RULES.read_count(value, name, answer_id, reason)

@@ -14,11 +14,11 @@ from ....body import JSON, OCTETS, BodyFormat, check_json
 from ....errors import BadRequest, BusError, Code, RemoteProtocolError
 from ....limits import Limits
 from ....message import Kind, Message
-from ..._rules import fault_in_subject
+from ..._rules import MODES, fault_in_subject
 from ..errors import failure_of
 from ..formats import ErraiFormat
 from ..names import CONTROL_SUBJECTS, ERRORS_SUFFIX, MAX_PARTS, REPLY_SUFFIX, RPC_MARK
-from .checks import check_priority, check_subject, count_of, foul, read_headers, read_ttl, refuse, text_of
+from .checks import check_priority, check_subject, count_of, read_headers, read_ttl, refuse, refuse_json, text_of
 
 __all__ = ["PartReader", "answered_by", "too_large", "tunnelled"]
 
@@ -26,7 +26,6 @@ _REQUEST, _RESPONSE, _PUBLISH, _ITEM = Kind.REQUEST, Kind.RESPONSE, Kind.PUBLISH
 _decode: Final = msgspec.json.Decoder().decode
 _elements: Final = msgspec.json.Decoder(list[Raw]).decode
 _parts: Final = msgspec.json.Decoder(dict[str, Raw]).decode
-_MODES: Final = ("stream", "channel", "tunnel")
 _BROKEN: Final = 256 * 1024
 """Bytes of a message that is no JSON in which is looked for where its asker is told so: more takes too long."""
 _ANSWERED: Final = re.compile(rb'"ToSubject"\s*:\s*"([\x20\x21\x23-\x5b\x5d-\x7e]*):(?:RespondTo|Errors):RPC"')
@@ -73,7 +72,7 @@ class PartReader:
                 try:
                     check_json(raw, depth)
                 except ValueError as error:
-                    raise foul(error) from error
+                    raise refuse_json(error) from error
             return self._read_one(raw, index)
         except RemoteProtocolError as error:
             error.frame = raw[:200]
@@ -90,7 +89,7 @@ class PartReader:
         try:
             parts = _parts(raw)
         except (ValueError, RecursionError) as error:
-            raise foul(error, _asker_of(raw, self._longest)) from error
+            raise refuse_json(error, _asker_of(raw, self._longest)) from error
         if len(parts) > MAX_PARTS:
             raise refuse(f"a message of {len(parts)} parts: at most {MAX_PARTS}", "too_large")
         parts.pop("SessionID", None)  # a session is known by its connection alone (notes section 1.1)
@@ -135,7 +134,7 @@ class PartReader:
             try:
                 value = _decode(raw)
             except (ValueError, RecursionError) as error:
-                raise foul(error) from error
+                raise refuse_json(error) from error
             if name == "ToSubject" and value is not None and type(value) is not str:
                 raise refuse(f"ToSubject is text, not {type(value).__name__}", "invalid_subject")
             found[name] = text_of({name: value}, name, self._longest) or None
@@ -147,7 +146,7 @@ class PartReader:
         try:
             return {name: reading.read(_decode(raw), depth) for name, raw in parts.items()}
         except (ValueError, RecursionError, BadRequest) as error:
-            raise foul(error, id) from error
+            raise refuse_json(error, id) from error
 
     def _take_body(self, message: Message, part: str, parts: dict[str, Raw], values: dict[str, Any]) -> None:
         raw = bytes(parts[part])
@@ -202,8 +201,8 @@ class PartReader:
 
     def _open(self, subject: str, key: str, values: dict[str, Any]) -> Message:
         mode = values.get("PolybusMode")
-        if mode not in _MODES:
-            raise refuse(f"PolybusMode is one of {', '.join(_MODES)}", "invalid_part")
+        if mode not in MODES:
+            raise refuse(f"PolybusMode is one of {', '.join(MODES)}", "invalid_part")
         facts = {
             "mode": mode,
             "credit": count_of(values.get("PolybusN", 0), "PolybusN"),
@@ -229,7 +228,7 @@ class PartReader:
             else:
                 message.decoded, message.raw, message.format = node, raw, JSON
         except (ValueError, RecursionError, BadRequest) as error:
-            raise foul(error, message.id if message.kind is _REQUEST else None) from error
+            raise refuse_json(error, message.id if message.kind is _REQUEST else None) from error
 
 
 def answered_by(raw: bytes) -> str | None:
@@ -288,7 +287,7 @@ def _refuse_doubles(raw: bytes) -> None:
     except (ValueError, RecursionError) as error:
         if isinstance(error, BusError):
             raise
-        raise foul(error) from error
+        raise refuse_json(error) from error
 
 
 def tunnelled(raw: bytes) -> tuple[bytes, BodyFormat]:

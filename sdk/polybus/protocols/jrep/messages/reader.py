@@ -19,7 +19,7 @@ from ....limits import Limits
 from ....message import Kind, Message
 from ..formats import ErraiFormat
 from ..names import CONTROL_SUBJECTS, ERRORS_SUFFIX, LOCAL_PREFIX, REPLY_SUFFIX
-from .checks import foul, read_ttl, refuse
+from .checks import read_ttl, refuse, refuse_json
 from .part_reader import PartReader, answered_by, too_large, tunnelled
 from .payloads import told_apart
 
@@ -29,7 +29,6 @@ _REQUEST, _RESPONSE, _PUBLISH, _ITEM = Kind.REQUEST, Kind.RESPONSE, Kind.PUBLISH
 _decode: Final = msgspec.json.Decoder().decode
 _elements: Final = msgspec.json.Decoder(list[Raw]).decode
 _parts: Final = msgspec.json.Decoder(dict[str, Raw]).decode
-_MODES: Final = ("stream", "channel", "tunnel")
 _REPLY_LENGTH: Final = len(REPLY_SUFFIX)
 _ERRORS_LENGTH: Final = len(ERRORS_SUFFIX)
 
@@ -86,7 +85,7 @@ class MessageReader(PartReader):
             apart = told_apart(frame) if len(frame) <= self._long else None  # or `cut` has tried that
             if apart is not None:
                 return self.read_apart(apart, self._depth - 1)
-            refused = foul(error)
+            refused = refuse_json(error)
             refused.frame = frame[:200]
             refused.reply_id = answered_by(frame) if frame.lstrip()[:1] == b"{" else None
             raise refused from error

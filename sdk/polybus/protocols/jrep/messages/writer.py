@@ -11,7 +11,7 @@ from ....body import JSON, OCTETS, BodyFormat
 from ....errors import LocalProtocolError, Unsupported
 from ....limits import Limits
 from ....message import Kind, Message
-from ..._rules import fault_in_headers, milliseconds
+from ..._rules import milliseconds
 from ..addresses import SubjectParts, address_of, addressed
 from ..errors import failure_parts
 from ..formats import ErraiFormat, Parts, PartsFormat, ids_after
@@ -26,7 +26,7 @@ from ..names import (
     service_of,
 )
 from ..object_ids import Numbering
-from .checks import check_local_subject
+from .checks import WIRE_RULES, check_local_subject
 from .text import json_text, quoted
 
 __all__ = ["MessageWriter"]
@@ -160,9 +160,7 @@ class MessageWriter:
         return self._parts if type(value) is Parts else self._values
 
     def _headers(self, message: Message) -> bytes:
-        fault = fault_in_headers(message.headers, self._limits.headers)
-        if fault is not None:
-            raise LocalProtocolError(fault, protocol="jrep")
+        WIRE_RULES.check_local_headers(message.headers, self._limits.headers)
         return b',"PolybusHeaders":' + quoted(json_text(message.headers).decode())
 
     def _attributes(self, message: Message, body: bytes) -> bytes:

@@ -22,9 +22,9 @@ from ..bodies import ANY
 from ..codec import UProtocolCodec
 from ..ids import IdFactory, id_time_ms
 from ..names import Names
-from ..rules.checks import MAX_INTEGER
+from ..rules.checks import MAX_INTEGER, refuse
 from ..rules.payloads import OCTET_STREAM, PROTOBUF, format_of, from_text, hash_of
-from .envelope import Envelope, refuse
+from .envelope import Envelope
 
 if TYPE_CHECKING:
     from cloudevents.core.base import BaseCloudEvent

@@ -18,7 +18,7 @@ from ..bodies import ANY, check_any
 from ..events import EventMessage, UsualEvent, event_of
 from ..ids import id_version
 from ..rules import RULES, Violation, violations
-from ..rules.checks import PRIORITIES, TYPES, Facts, is_uri_reference
+from ..rules.checks import PRIORITIES, TYPES, Facts, is_uri_reference, refuse
 from ..rules.extensions import BY_NAME, Extension, read_extension
 from ..rules.headers import read_headers
 from ..status import code_of, read_status
@@ -33,7 +33,6 @@ __all__ = [
     "is_id",
     "known_schema",
     "read_each",
-    "refuse",
     "return_address",
     "shown",
 ]
@@ -75,11 +74,6 @@ def return_address(event: UsualEvent) -> ReturnAddress:
 def known_schema(text: str) -> bool:
     """True if a schema is spelled well; remembered, for there are few."""
     return is_uri_reference(text)
-
-
-def refuse(text: str, reason: str = "malformed", answer_id: Any = None, close_code: int | None = None) -> RemoteProtocolError:
-    """The error for something that the peer should not have sent."""
-    return RemoteProtocolError(text, reason=reason, protocol="uprotocol", answer_id=answer_id, close_code=close_code)
 
 
 def shown(frame: bytes) -> bytes:

@@ -17,10 +17,11 @@ from ....limits import Limits
 from ....message import Kind
 from ..bodies import ANY, check_any
 from ..events import EventMessage, UsualEvent
+from ..rules.checks import WIRE_RULES, refuse
 from ..rules.items import read_json_item
 from ..rules.payloads import OCTET_STREAM, format_of, from_base64, from_json, from_text, hash_of
 from ..status import STATUS_URLS
-from .envelope import BATCH, Envelope, is_id, known_schema, read_each, refuse, shown
+from .envelope import BATCH, Envelope, is_id, known_schema, read_each, shown
 
 __all__ = ["JsonEventReader"]
 
@@ -112,15 +113,14 @@ class JsonEventReader:
             self._check(frame)
             parts = _batch(frame)
         except (ValueError, RecursionError, EncodeError) as error:
-            raise _foul(error) from error
+            raise WIRE_RULES.refuse_json(error, kind="an event") from error
         if len(parts) > BATCH:
             raise refuse(f"a batch of {len(parts)} events: the limit is {BATCH}", "too_large")
         return [bytes(part) for part in parts]
 
     def _check(self, frame: bytes) -> None:
         if len(frame) > self._limits.message:
-            text = f"a frame of {len(frame)} bytes is larger than {self._limits.message} (limit: message)"
-            raise refuse(text, "too_large", close_code=1009)
+            raise WIRE_RULES.refuse_size(len(frame), self._limits.message)
         check_json(frame, self._limits.depth + 2)
 
     def _read_slowly(self, frame: bytes) -> EventMessage:
@@ -132,7 +132,7 @@ class JsonEventReader:
                 raise refuse("an event is a JSON object: an array is a batch")
             return self._envelope.examined(*self.parts(frame))
         except (RemoteProtocolError, ValueError, RecursionError, EncodeError) as error:
-            refused = error if isinstance(error, RemoteProtocolError) else _foul(error)
+            refused = error if isinstance(error, RemoteProtocolError) else WIRE_RULES.refuse_json(error, kind="an event")
             refused.frame = shown(frame)
             if refused is error:
                 raise
@@ -168,9 +168,3 @@ class JsonEventReader:
         if isinstance(hashed, str):
             value["hash"] = hash_of(hashed, self._envelope.lenient)
         return value, raw, format
-
-
-def _foul(error: Exception) -> RemoteProtocolError:
-    if isinstance(error, (EncodeError, RecursionError)):  # check_json says EncodeError of what is too deep
-        return refuse("nested too deeply (limit: depth)", "too_deep")
-    return refuse(f"not the JSON of an event: {error}")

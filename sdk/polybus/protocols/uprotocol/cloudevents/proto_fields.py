@@ -7,9 +7,9 @@ from typing import Any, Final
 from ....body import BodyFormat
 from ....limits import Limits
 from ..bodies import ANY
-from ..rules.checks import MAX_INTEGER
+from ..rules.checks import MAX_INTEGER, refuse
 from ..rules.payloads import format_of, from_text
-from .envelope import LEVELS, refuse
+from .envelope import LEVELS
 from .generated import cloud_event_classes
 from .wire import read_varint
 

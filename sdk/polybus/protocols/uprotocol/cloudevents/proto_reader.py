@@ -15,10 +15,11 @@ from ....limits import Limits
 from ....message import Kind
 from ..bodies import ANY, check_any
 from ..events import EventMessage, UsualEvent
+from ..rules.checks import WIRE_RULES, refuse
 from ..rules.items import ITEM, read_proto_item
 from ..rules.payloads import OCTET_STREAM, PROTOBUF
 from ..status import STATUS_URLS
-from .envelope import BATCH, Envelope, is_id, known_schema, read_each, refuse, shown
+from .envelope import BATCH, Envelope, is_id, known_schema, read_each, shown
 from .proto_fields import REQID, ProtoFields
 from .wire import length, read_fields, read_varint
 
@@ -53,8 +54,7 @@ class ProtoReader(ProtoFields):
             RemoteProtocolError: It is none, or a bad one.
         """
         if len(frame) > self._max_frame:
-            text = f"a frame of {len(frame)} bytes is larger than {self._max_frame} (limit: message)"
-            raise refuse(text, "too_large", close_code=1009)
+            raise WIRE_RULES.refuse_size(len(frame), self._max_frame)
         try:
             message = self._quick(frame)
         except (ValueError, IndexError):

@@ -9,15 +9,19 @@ from typing import Any, Final
 
 from attrs import define
 
+from ..._rules import WireRules
 from ..ids import id_version
 from ..uris import Uri, UriError, read_uri
 
 __all__ = [
-    "MAX_INTEGER", "MAX_TTL", "NOTIFICATION", "PRIORITIES", "PUBLISH", "REQUEST", "RESPONSE", "TYPES", "Facts", "alive",
-    "has_authority", "has_schema", "in_role", "is_a", "is_address", "is_uprotocol_uuid", "is_uri_reference", "is_uuid",
-    "known_priority", "known_type", "media_type", "named", "old_name", "only_responses", "required", "schema_uri",
+    "MAX_INTEGER", "MAX_TTL", "NOTIFICATION", "PRIORITIES", "PUBLISH", "REQUEST", "RESPONSE", "TYPES", "WIRE_RULES", "Facts",
+    "alive", "has_authority", "has_schema", "in_role", "is_a", "is_address", "is_uprotocol_uuid", "is_uri_reference", "is_uuid",
+    "known_priority", "known_type", "media_type", "named", "old_name", "only_responses", "refuse", "required", "schema_uri",
     "specversion", "timestamp", "urgent", "usual_authority", "valued", "versioned", "within",
 ]  # fmt: skip
+
+WIRE_RULES: Final = WireRules("uprotocol")
+refuse: Final = WIRE_RULES.refuse
 
 MAX_INTEGER: Final = 2**31 - 1
 """An Integer of CloudEvents 1.0.2 is signed and has 32 bits."""

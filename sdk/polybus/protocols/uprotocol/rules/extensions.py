@@ -6,21 +6,19 @@ channel, ``subject`` (an attribute of CloudEvents) the pattern of a subscription
 
 from __future__ import annotations
 
-import re
 from typing import Any, Final
 
 from attrs import frozen
 
 from ....body import BodyFormat
-from ....errors import Code, RemoteProtocolError
+from ....errors import Code
 from ....limits import Limits
 from ....message import Kind, Message
+from ..._rules import MODES, fault_in_subject
 from ..status import code_of, read_status, write_status
+from .checks import WIRE_RULES, refuse
 
 __all__ = ["BY_KIND", "BY_NAME", "Extension", "extension_attributes", "read_extension"]
-
-_CONTROL: Final = re.compile(r"[\x00-\x1f\x7f]")
-_MODES: Final = ("stream", "channel", "tunnel")
 
 
 @frozen
@@ -39,17 +37,6 @@ BY_NAME: Final = {extension.name: extension for extension in _ALL}
 BY_KIND: Final = {extension.kind: extension for extension in _ALL}
 
 
-def _refuse(text: str, reason: str = "malformed") -> RemoteProtocolError:
-    return RemoteProtocolError(text, reason=reason, protocol="uprotocol")
-
-
-def _count(attributes: dict[str, Any], name: str, low: int = 0) -> int:
-    value = attributes.get(name)
-    if type(value) is not int or value < low:
-        raise _refuse(f"{name} is a whole number, not below {low}")
-    return value
-
-
 def read_extension(
     extension: Extension, attributes: dict[str, Any], raw: bytes | None, format: BodyFormat, limits: Limits
 ) -> Message:
@@ -61,25 +48,27 @@ def read_extension(
     kind = extension.kind
     if kind is Kind.SUBSCRIBE or kind is Kind.UNSUBSCRIBE:
         subject = attributes.get("subject")
-        if not isinstance(subject, str) or not subject or _CONTROL.search(subject) or len(subject.encode()) > limits.subject:
-            raise _refuse("subject is a pattern of 1 byte to Limits.subject, without control characters", "invalid_subject")
+        if not subject or fault_in_subject(subject, limits.subject) is not None:
+            raise refuse("subject is a pattern of 1 byte to Limits.subject, without control characters", "invalid_subject")
         return Message(kind, subject)
     if kind is Kind.OPEN:
         return _read_open(attributes, raw, format)
     reqid = attributes.get("reqid")
     if reqid is None:
-        raise _refuse(f"reqid is missing in this {extension.name}", "missing_attribute")
+        raise refuse(f"reqid is missing in this {extension.name}", "missing_attribute")
     if kind is Kind.CREDIT:
-        return Message(kind, "", reqid, attributes={"credit": _count(attributes, "credit", 1)})
+        credit = WIRE_RULES.read_count(attributes.get("credit"), "credit", least=1)
+        return Message(kind, "", reqid, attributes={"credit": credit})
     if kind is Kind.END:
         return _read_end(reqid, raw)
     return Message(kind, "", reqid, raw, format)
 
 
 def _read_open(attributes: dict[str, Any], raw: bytes | None, format: BodyFormat) -> Message:
-    if attributes.get("mode") not in _MODES or "sink" not in attributes:
-        raise _refuse(f"an open has a sink, and its mode is one of {', '.join(_MODES)}")
-    facts = {"mode": attributes["mode"], "credit": _count(attributes, "credit"), "hops": _count(attributes, "hops")}
+    if attributes.get("mode") not in MODES or "sink" not in attributes:
+        raise refuse(f"an open has a sink, and its mode is one of {', '.join(MODES)}")
+    counts = {name: WIRE_RULES.read_count(attributes.get(name), name) for name in ("credit", "hops")}
+    facts = {"mode": attributes["mode"], **counts}
     return Message(Kind.OPEN, attributes["sink"], attributes["id"], raw, format, attributes=facts)
 
 
@@ -87,7 +76,7 @@ def _read_end(reqid: str, raw: bytes | None) -> Message:
     try:
         status = read_status(raw)
     except ValueError as error:
-        raise _refuse(f"the google.rpc.Status does not decode: {error}") from error
+        raise refuse(f"the google.rpc.Status does not decode: {error}") from error
     if status is None or status[0] == 0:
         return Message(Kind.END, "", reqid)
     code, _ = code_of(status[0])

@@ -11,7 +11,7 @@ import msgspec
 from ....body import JSON, OCTETS, TEXT, BodyFormat, check_json
 from ....errors import BusError, RemoteProtocolError
 from ..bodies import ANY
-from ..cloudevents.envelope import refuse
+from .checks import refuse
 
 __all__ = ["OCTET_STREAM", "PROTOBUF", "format_of", "from_base64", "from_json", "from_text", "hash_of"]
 
