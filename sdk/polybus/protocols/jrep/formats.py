@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import Any, Final
 
 import msgspec
 
-from ...body import check_depth
+from ...body import BodyFormat, check_depth
 from ...errors import BadRequest, BusError, EncodeError
 from .messages.text import quoted
 from .names import MAX_PARTS, PROTOCOL_PARTS
@@ -17,7 +18,7 @@ from .values.java import JavaTypes
 from .values.reader import READERS, ValueReading
 from .values.writer import ValueWriter
 
-__all__ = ["ErraiFormat", "Parts", "PartsFormat", "ids_after"]
+__all__ = ["ErraiFormat", "Parts", "PartsFormat", "encoder_of"]
 
 _decode: Final = msgspec.json.Decoder().decode
 _ID: Final = re.compile(rb'"\^ObjectID"\s*:\s*"(\d{1,9})"')
@@ -117,10 +118,8 @@ class PartsFormat:
     def encode(self, value: Any) -> bytes:
         if not isinstance(value, Parts):
             raise EncodeError(f"parts are written as Parts(...), not as {type(value).__name__}")
-        if not isinstance(self._values, ErraiFormat):
-            return b"{%b}" % b",".join([b"%b:%b" % (quoted(name), self._values.encode(item)) for name, item in value.items()])
-        ids, encode = Numbering(), self._values.encode
-        return b"{%b}" % b",".join([b"%b:%b" % (quoted(name), encode(item, ids)) for name, item in value.items()])
+        encode = encoder_of(self._values)
+        return b"{%b}" % b",".join([b"%b:%b" % (quoted(name), encode(item)) for name, item in value.items()])
 
     def decode(self, data: bytes) -> Any:
         node = _decode(data)
@@ -130,7 +129,9 @@ class PartsFormat:
         return Parts(node)
 
 
-def ids_after(*parts: bytes | None) -> Numbering:
-    """Ids that none of these parts uses."""
-    used = [int(found) for part in parts if part is not None for found in _ID.findall(part)]
-    return Numbering(max(used, default=0) + 1)
+def encoder_of(values: BodyFormat, written: bytes = b"") -> Callable[[Any], bytes]:
+    """A function that writes the parts of one message, of which some are written already; marked values share their ids."""
+    if not isinstance(values, ErraiFormat):
+        return values.encode
+    used = map(int, _ID.findall(written))
+    return partial(values.encode, ids=Numbering(max(used, default=0) + 1))

@@ -31,11 +31,7 @@ _U, _L, _C = BusState.UNINITIALIZED, BusState.LOCAL_ONLY, BusState.CONNECTING
 _I, _F = BusState.CONNECTION_INTERRUPTED, BusState.CONNECTED
 
 STATES: Final[Mapping[BusState, Mapping[str, BusState]]] = {
-    _U: {"up": _F, "lost": _I, "gone": _L, "trying": _C, "left": _U},
-    _L: {"up": _F, "lost": _I, "gone": _L, "trying": _C, "left": _U},
-    _C: {"up": _F, "lost": _I, "gone": _L, "trying": _C, "left": _U},
-    _I: {"up": _F, "lost": _I, "gone": _L, "trying": _C, "left": _U},
-    _F: {"up": _F, "lost": _I, "gone": _L, "trying": _F, "left": _U},
+    state: {"up": _F, "lost": _I, "gone": _L, "trying": _F if state is _F else _C, "left": _U} for state in BusState
 }
 """A link is up; the last one that was up is lost, or is gone for good; one is being tried; the bus has been left."""
 
@@ -55,18 +51,18 @@ class _States(AsyncIterator[BusState]):
     """Not a generator: it need not be closed."""
 
     def __init__(self, bus: Bus) -> None:
-        self._bus = bus
+        self._services = bus._services
         self._events = bus.events()
         self._up: set[Any] = set()
         self._state: BusState | None = None
 
     async def __anext__(self) -> BusState:
         if self._state is None:
-            self._state = _now(self._bus, self._up)
+            self._state = self._now()
             return self._state
         while True:
             try:
-                kind = _kind_of(await anext(self._events), self._bus, self._up)
+                kind = self._kind_of(await anext(self._events))
             except StopAsyncIteration:
                 if self._state is BusState.UNINITIALIZED:
                     raise
@@ -76,30 +72,27 @@ class _States(AsyncIterator[BusState]):
                 self._state = following
                 return following
 
+    def _now(self) -> BusState:
+        runtime = self._services.runtime
+        if runtime is None:
+            return _U
+        self._up.update(link.peer for link in runtime.links if link.stands)
+        if self._up:
+            return _F
+        if any(link.state.connects for link in runtime.links):
+            return _C
+        return _I if any(link.state.interrupted for link in runtime.links) else _L
 
-def _now(bus: Bus, up: set[Any]) -> BusState:
-    runtime = bus._services.runtime
-    if runtime is None:
-        return BusState.UNINITIALIZED
-    up.update(link.peer for link in runtime.links if link.stands)
-    if up:
-        return BusState.CONNECTED
-    states = {link.state.value for link in runtime.links}
-    if "connecting" in states:
-        return BusState.CONNECTING
-    return BusState.CONNECTION_INTERRUPTED if states & {"down", "failing"} else BusState.LOCAL_ONLY
-
-
-def _kind_of(event: BusEvent, bus: Bus, up: set[Any]) -> str | None:
-    if isinstance(event, LinkUp):
-        up.add(event.peer)
-        return "up"
-    if isinstance(event, LinkRetrying):
-        return "trying"
-    if isinstance(event, LinkDown):
-        up.discard(event.peer)
-        if up:
+    def _kind_of(self, event: BusEvent) -> str | None:
+        if isinstance(event, LinkUp):
+            self._up.add(event.peer)
+            return "up"
+        if isinstance(event, LinkRetrying):
+            return "trying"
+        if not isinstance(event, LinkDown):
             return None
-        links = bus._services.runtime.links if bus._services.runtime is not None else ()
-        return "lost" if any(link.opened for link in links) else "gone"
-    return None
+        self._up.discard(event.peer)
+        if self._up:
+            return None
+        runtime = self._services.runtime
+        return "lost" if runtime is not None and any(link.opened for link in runtime.links) else "gone"

@@ -18,7 +18,7 @@ from .cloudevents.forms import FORMATS, EventFormatReader, EventFormatWriter, er
 from .events import EventMessage, UsualEvent
 from .rules import violations
 from .rules.checks import PRIORITIES, TYPES, Facts
-from .rules.extensions import BY_KIND, extension_attributes
+from .rules.extensions import NAMES, extension_attributes
 from .rules.headers import write_headers
 from .rules.items import ITEM, item_id
 from .rules.payloads import OCTET_STREAM, PROTOBUF
@@ -100,8 +100,22 @@ class UProtocolCodec:
             return [self.read(frame)]
         except RemoteProtocolError:
             if frame.startswith(b"[") and self.writes == "text":
-                return self.reader.read_batch(frame)
+                return self.read_batch(frame)
             raise
+
+    def read_batch(self, frame: bytes) -> list[Message | RemoteProtocolError]:
+        """The messages of a batch; a refused one is an error among them.
+
+        Raises:
+            RemoteProtocolError: The frame is none.
+        """
+        found: list[Message | RemoteProtocolError] = []
+        for event in self.reader.split(frame):
+            try:
+                found.append(self.read(event))
+            except RemoteProtocolError as error:
+                found.append(error)
+        return found
 
     def encode(self, messages: Sequence[Message]) -> bytes:
         """The event of one message, or a batch of several. Ids, source and sink stand in `Message.attributes`.
@@ -201,7 +215,7 @@ class UProtocolCodec:
         kind, given = message.kind, message.attributes
         attributes: dict[str, Any] = {"specversion": "1.0"}
         data: bytes | None = None
-        if kind in BY_KIND:
+        if kind in NAMES:
             more, data = extension_attributes(message)
             attributes.update(more)
         elif kind in _TYPES:

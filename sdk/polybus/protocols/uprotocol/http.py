@@ -100,7 +100,7 @@ def from_http(headers: Mapping[str, str], body: bytes, *, mode: str = "strict") 
     if form.mode == "binary":
         return [message_of(*_from_binary(lower, body, lenient), lenient=lenient)]
     codec = UProtocol(format=form.format, mode="lenient" if lenient else "strict").codec()
-    return codec.reader.read_batch(body) if form.mode == "batch" else [codec.read(body)]
+    return codec.read_batch(body) if form.mode == "batch" else [codec.read(body)]
 
 
 # -- frames, for transports ----------------------------------------------------------------------------------------------

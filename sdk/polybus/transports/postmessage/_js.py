@@ -72,7 +72,7 @@ class JSPort:
         """The bytes of a buffer. Any other object stays what it is, which is no frame: it may have a member of that name."""
         try:
             found = data.to_bytes()
-        except Exception:
+        except Exception:  # a foreign object of JavaScript: its own `to_bytes` may raise anything
             return data
         return found if type(found) is bytes else data
 

@@ -217,9 +217,9 @@ def test_batches_hold_several_events_and_refuse_one_alone() -> None:
     assert isinstance(second, RemoteProtocolError)
     written = JSON.encode([first, third])
     assert [event["type"] for event in json.loads(written)] == ["req.v1", "pub.v1"]
-    assert len(PROTO.reader.read_batch(PROTO.encode([first, third]))) == 2
+    assert len(PROTO.read_batch(PROTO.encode([first, third]))) == 2
     with pytest.raises(RemoteProtocolError):
-        PROTO.reader.read_batch(b"\xff")
+        PROTO.read_batch(b"\xff")
 
 
 def test_what_is_written_keeps_the_rules() -> None:

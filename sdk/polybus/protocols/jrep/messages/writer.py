@@ -7,14 +7,15 @@ from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
 
+from attrs import frozen
+
 from ....body import JSON, OCTETS, BodyFormat
 from ....errors import LocalProtocolError, Unsupported
 from ....limits import Limits
 from ....message import Kind, Message
 from ..._rules import milliseconds
-from ..addresses import SubjectParts, address_of, addressed
 from ..errors import failure_parts
-from ..formats import ErraiFormat, Parts, PartsFormat, ids_after
+from ..formats import ErraiFormat, Parts, PartsFormat, encoder_of
 from ..names import (
     CLIENT_BUS_ERRORS,
     ERRORS_SUFFIX,
@@ -25,13 +26,29 @@ from ..names import (
     SERVER_BUS,
     service_of,
 )
-from ..object_ids import Numbering
 from .checks import WIRE_RULES, check_local_subject
 from .text import json_text, quoted
 
 __all__ = ["MessageWriter"]
 
 _REQUEST, _RESPONSE, _PUBLISH, _ITEM = Kind.REQUEST, Kind.RESPONSE, Kind.PUBLISH, Kind.ITEM
+
+
+@frozen
+class SubjectParts:
+    """Parts that a subject gives to the messages that go to it.
+
+    Attributes:
+        to: ``{"ToSubject":...``, of a remote procedure with its CommandType.
+        reply: From there to the id in ReplyTo.
+        errors: From the id in ReplyTo to that in ErrorTo.
+        body: The name of the part with the body, with what stands around it.
+    """
+
+    to: bytes
+    reply: bytes
+    errors: bytes
+    body: bytes
 
 
 class MessageWriter:
@@ -42,7 +59,7 @@ class MessageWriter:
         self._values = values
         self._parts = parts
         self._formats: tuple[BodyFormat, ...] = (values, parts)
-        self._names = lru_cache(1024)(lambda subject: address_of(subject, limits.subject))
+        self._names = lru_cache(1024)(lambda subject: _address_of(subject, limits.subject))
         self._rare: dict[Kind, Callable[[Message, Any, str], bytes]] = {
             Kind.NOTIFY: self._notify,
             Kind.ERROR: self._error,
@@ -111,10 +128,10 @@ class MessageWriter:
     def _answer_to(self, message: Message, id: Any, which: int) -> bytes:
         """Write where an answer goes: what the asker said, or the subject of an id that came in with an answer."""
         if type(id) is str:
-            return addressed(f"{message.subject}:{id}{(REPLY_SUFFIX, ERRORS_SUFFIX)[which]}")
+            return _addressed(f"{message.subject}:{id}{(REPLY_SUFFIX, ERRORS_SUFFIX)[which]}")
         if type(id) is not tuple:
             raise LocalProtocolError(f"an answer goes to (ReplyTo, ErrorTo), not to {type(id).__name__}", protocol="jrep")
-        return addressed(id[which] if id[which] is not None else CLIENT_BUS_ERRORS)
+        return _addressed(id[which] if id[which] is not None else CLIENT_BUS_ERRORS)
 
     def _response(self, message: Message, id: Any) -> bytes:
         subject = message.subject
@@ -166,26 +183,18 @@ class MessageWriter:
     def _attributes(self, message: Message, body: bytes) -> bytes:
         """Parts of the application's own, of a message that is passed on."""
         own = {name: value for name, value in message.attributes.items() if name not in PROTOCOL_PARTS and value is not None}
-        if isinstance(self._values, ErraiFormat):
-            ids, encode = ids_after(body), self._values.encode
-            written = [b",%b:%b" % (quoted(name), encode(value, ids)) for name, value in own.items()]
-        else:
-            written = [b",%b:%b" % (quoted(name), self._values.encode(value)) for name, value in own.items()]
-        return b"".join(written)
+        encode = encoder_of(self._values, body)
+        return b"".join([b",%b:%b" % (quoted(name), encode(value)) for name, value in own.items()])
 
     # -- management and errors -------------------------------------------------------------------------------------------
 
     def command(self, bus: str, parts: Any) -> bytes:
         """A command to the other bus; parts are text, or lists of text."""
-        written, ids, values = [b'{"ToSubject":' + quoted(bus)], Numbering(), self._values
+        written, encode = [b'{"ToSubject":' + quoted(bus)], encoder_of(self._values)
         for name, value in parts.items():
-            if name == "ToSubject":
-                continue
-            if not isinstance(value, (list, set, tuple)):
-                text = json_text(value)
-            else:  # parts of one message share their ids
-                text = values.encode(value, ids) if isinstance(values, ErraiFormat) else values.encode(value)
-            written.append(b"%b:%b" % (quoted(name), text))
+            if name != "ToSubject":
+                text = encode(value) if isinstance(value, (list, set, tuple)) else json_text(value)
+                written.append(b"%b:%b" % (quoted(name), text))
         return b",".join(written) + b"}"
 
     def _subscription(self, message: Message, id: Any, bus: str) -> bytes:
@@ -226,3 +235,25 @@ class MessageWriter:
     def _end(self, message: Message, id: Any, bus: str) -> bytes:
         failed = failure_parts(message, self._marked) if message.code else b""  # None and OK are a clean end
         return b"%b%b}" % (self._extension(message, "end", id), failed)
+
+
+def _address_of(subject: Any, limit: int) -> SubjectParts:
+    """Make the parts of all messages to a subject of at most `limit` bytes.
+
+    Raises:
+        LocalProtocolError, ReservedSubject: Nothing can be sent there.
+    """
+    name = quoted(check_local_subject(subject, limit))
+    service = service_of(subject)
+    if service == subject:
+        to = b'{"ToSubject":' + name
+    else:
+        method = subject[len(service) + 1 :]
+        to = b'{"ToSubject":%b,"CommandType":%b' % (quoted(service), quoted(method))
+    body = b',"MethodParms":' if service != subject else b',"Value":'
+    return SubjectParts(to, b'%b,"ReplyTo":%b:' % (to, name[:-1]), b':RespondTo:RPC","ErrorTo":%b:' % name[:-1], body)
+
+
+def _addressed(subject: str) -> bytes:
+    """The beginning of an answer."""
+    return b'{"ToSubject":' + quoted(subject)

@@ -6,7 +6,6 @@ The readers take what is beyond doubt and costs little; ``examined`` asks the ta
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any, Final
 
@@ -19,7 +18,7 @@ from ..events import EventMessage, UsualEvent, event_of
 from ..ids import id_version
 from ..rules import RULES, Violation, violations
 from ..rules.checks import PRIORITIES, TYPES, Facts, is_uri_reference, refuse
-from ..rules.extensions import BY_NAME, Extension, read_extension
+from ..rules.extensions import KINDS, read_extension
 from ..rules.headers import read_headers
 from ..status import code_of, read_status
 from ..uris import UriError, read_uri
@@ -32,7 +31,6 @@ __all__ = [
     "ReturnAddress",
     "is_id",
     "known_schema",
-    "read_each",
     "return_address",
     "shown",
 ]
@@ -79,17 +77,6 @@ def known_schema(text: str) -> bool:
 def shown(frame: bytes) -> bytes:
     """The beginning of a frame, for people; of one that may have a token nothing: a token is never shown."""
     return b"" if b"token" in frame or b"\\u00" in frame else frame[:200]
-
-
-def read_each(read: Callable[[bytes], EventMessage], frames: Sequence[bytes]) -> list[EventMessage | RemoteProtocolError]:
-    """The messages of a batch; a refused one is an error among them."""
-    found: list[EventMessage | RemoteProtocolError] = []
-    for frame in frames:
-        try:
-            found.append(read(frame))
-        except RemoteProtocolError as error:
-            found.append(error)
-    return found
 
 
 class Envelope:
@@ -144,7 +131,7 @@ class Envelope:
         """
         normalise(attributes, self.lenient)
         name = attributes.get("type")
-        extension = BY_NAME.get(name) if isinstance(name, str) else None
+        extension = KINDS.get(name) if isinstance(name, str) else None
         kind = "extension" if extension is not None else TYPES.get(name, "") if isinstance(name, str) else ""
         if kind == "publish" and "sink" in attributes:
             kind = "notification"
@@ -162,7 +149,7 @@ class Envelope:
         return self._message(attributes, kind, extension, raw, format)
 
     def _message(
-        self, attributes: dict[str, Any], kind: str, extension: Extension | None, raw: bytes | None, format: BodyFormat
+        self, attributes: dict[str, Any], kind: str, extension: Kind | None, raw: bytes | None, format: BodyFormat
     ) -> EventMessage:
         ttl = attributes.get("ttl")
         seconds = ttl / 1000 if ttl else None

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from typing import Any, Final, Protocol
 
 from ....body import OCTETS, BodyFormat
-from ....errors import RemoteProtocolError
 from ....message import Message
 from ..bodies import ANY
 from ..events import EventMessage, Extra, Head
@@ -36,8 +35,6 @@ class EventFormatReader(Protocol):
     """Reader of one format."""
 
     def read(self, frame: bytes) -> EventMessage: ...
-
-    def read_batch(self, frame: bytes) -> Sequence[EventMessage | RemoteProtocolError]: ...
 
     def split(self, frame: bytes) -> list[bytes]: ...
 

@@ -6,7 +6,6 @@ haste, and either was unusual or gets an error that says which rule it breaks.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any, Final
 
 import msgspec
@@ -21,7 +20,7 @@ from ..rules.checks import WIRE_RULES, refuse
 from ..rules.items import read_json_item
 from ..rules.payloads import OCTET_STREAM, format_of, from_base64, from_json, from_text, hash_of
 from ..status import STATUS_URLS
-from .envelope import BATCH, Envelope, is_id, known_schema, read_each, shown
+from .envelope import BATCH, Envelope, is_id, known_schema, shown
 
 __all__ = ["JsonEventReader"]
 
@@ -94,14 +93,6 @@ class JsonEventReader:
                 self._recent.clear()
             self._recent[sink] = source, type, kind
         return kind
-
-    def read_batch(self, frame: bytes) -> Sequence[EventMessage | RemoteProtocolError]:
-        """The messages of a JSON array; a refused one is an error among them (CloudEvents 1.0.2, JSON batch format).
-
-        Raises:
-            RemoteProtocolError: The frame is no array.
-        """
-        return read_each(self.read, self.split(frame))
 
     def split(self, frame: bytes) -> list[bytes]:
         """The events of a JSON array, unread.

@@ -6,7 +6,6 @@ the generated class and the table of rules.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any, Final
 
 from ....body import OCTETS, BodyFormat
@@ -15,12 +14,12 @@ from ....limits import Limits
 from ....message import Kind
 from ..bodies import ANY, check_any
 from ..events import EventMessage, UsualEvent
-from ..rules.checks import WIRE_RULES, refuse
+from ..rules.checks import MAX_INTEGER, WIRE_RULES, refuse
 from ..rules.items import ITEM, read_proto_item
-from ..rules.payloads import OCTET_STREAM, PROTOBUF
+from ..rules.payloads import OCTET_STREAM, PROTOBUF, format_of, from_text
 from ..status import STATUS_URLS
-from .envelope import BATCH, Envelope, is_id, known_schema, read_each, shown
-from .proto_fields import REQID, ProtoFields
+from .envelope import BATCH, LEVELS, Envelope, is_id, known_schema, shown
+from .generated import cloud_event_classes
 from .wire import length, read_fields, read_varint
 
 __all__ = ["ProtoReader"]
@@ -29,20 +28,27 @@ _REQUEST, _RESPONSE = Kind.REQUEST, Kind.RESPONSE
 _ID, _SOURCE, _VERSION, _TYPE, _ATTRIBUTE, _BINARY, _PROTO = 0x0A, 0x12, 0x1A, 0x22, 0x2A, 0x32, 0x42
 _REQUIRED: Final = frozenset({"id", "source", "type"})
 _PROTOBUFS: Final = frozenset({PROTOBUF, "application/x-protobuf"})
-_REQID_FIELD: Final = b"*/" + REQID
+_REQID: Final = b"\n\x05reqid\x12&\x1a$"
+"""The beginning of an entry with the id of a request."""
+_REQID_FIELD: Final = b"*/" + _REQID
+_NAMES: Final = frozenset({"sink", "priority", "ttl", "datacontenttype", "dataschema", "token", "plevel"})
+_KNOWN: Final = 2048
 _ID_HEAD: Final = b"\n$"  # an id of 36 characters
 _BLOCK: Final = len(_ID_HEAD) + 36
 _BLOCKS: Final = 256
 _SIZES: Final = 6
 
 
-class ProtoReader(ProtoFields):
-    """Makes messages of protobuf events."""
+class ProtoReader:
+    """Makes messages of protobuf events. Fields that come again and again are known by their bytes."""
 
     def __init__(self, envelope: Envelope, limits: Limits) -> None:
-        super().__init__(limits)
+        self._limits = limits
         self._envelope = envelope
         self._max_frame = limits.message
+        # Attributes, and the texts of source and type, by their bytes. Bounded.
+        self._known: dict[bytes, tuple[str, Any]] = {}
+        self._texts: dict[bytes, str] = {}
         # What stands between id and reqid or data, and the few sizes that it has. Bounded.
         self._blocks: dict[bytes, tuple[Kind, UsualEvent, BodyFormat]] = {}
         self._sizes: tuple[int, ...] = ()  # replaced, never changed: buses in other threads read with the same reader
@@ -70,14 +76,6 @@ class ProtoReader(ProtoFields):
                 raise
             raise refused from error
 
-    def read_batch(self, frame: bytes) -> Sequence[EventMessage | RemoteProtocolError]:
-        """The messages of a ``CloudEventBatch``; a refused one is an error among them.
-
-        Raises:
-            RemoteProtocolError: The frame is none.
-        """
-        return read_each(self.read, self.split(frame))
-
     def split(self, frame: bytes) -> list[bytes]:
         """The events of a ``CloudEventBatch``, unread.
 
@@ -96,6 +94,75 @@ class ProtoReader(ProtoFields):
         if len(events) < len(found):
             raise refuse("not a CloudEventBatch: an event is no number")
         return events
+
+    # -- fields ----------------------------------------------------------------------------------------------------------
+
+    def _text(self, part: bytes) -> str:
+        text = str(part, "utf-8")
+        if len(self._texts) >= _KNOWN:
+            self._texts.clear()
+        if len(part) <= self._limits.subject:
+            self._texts[part] = text
+        return text
+
+    def _attribute(self, part: bytes) -> tuple[str, Any]:
+        """Name and value of an entry; ids are not remembered, for they do not come again.
+
+        Raises:
+            ValueError: It is not a usual one.
+        """
+        if part.startswith(_REQID) and len(part) == len(_REQID) + 36:
+            return "reqid", str(part[len(_REQID) :], "ascii")
+        name_end = part[1] + 2
+        value = part[name_end + 2 :]
+        name = str(part[2:name_end], "ascii")
+        if part[0] != 10 or part[name_end] != 0x12 or part[name_end + 1] != len(value) or name not in _NAMES:
+            raise ValueError
+        found: Any
+        if value[0] in (0x1A, 0x32) and value[1] == len(value) - 2 < 128:  # ce_string, ce_uri_ref
+            found = str(value[2:], "utf-8")
+            if name in ("ttl", "plevel") or (name == "priority" and found not in LEVELS):
+                raise ValueError
+        elif value[0] == 0x10 and name in ("ttl", "plevel"):  # ce_integer
+            found, end = read_varint(value, 1)
+            if end != len(value) or found > MAX_INTEGER:
+                raise ValueError
+        else:
+            raise ValueError
+        if len(self._known) >= _KNOWN:
+            self._known.clear()
+        if name != "token":
+            self._known[part] = name, found
+        return name, found
+
+    def parts(self, frame: bytes) -> tuple[dict[str, Any], bytes | None, BodyFormat]:
+        """The attributes of an event and its data, not examined.
+
+        Raises:
+            RemoteProtocolError: It is no event.
+        """
+        from google.protobuf.message import DecodeError
+
+        try:
+            event = cloud_event_classes()[0].FromString(frame)
+        except DecodeError as error:
+            raise refuse(f"not an io.cloudevents.v1.CloudEvent: {error}") from error
+        attributes: dict[str, Any] = {name: _value(value) for name, value in event.attributes.items()}
+        for name, own in (("id", "id"), ("source", "source"), ("type", "type"), ("specversion", "spec_version")):
+            if name in attributes:
+                raise refuse(f"{name} stands among the attributes and has a field of its own", "ambiguous")
+            attributes[name] = getattr(event, own) or None
+        where = event.WhichOneof("data")
+        content = attributes.get("datacontenttype")
+        format = format_of(content if isinstance(content, str) else None)
+        if where is None:
+            return attributes, None, ANY
+        if where == "proto_data":
+            if format is not ANY:
+                raise refuse(f"proto_data, and the content type is {content!r}", "ambiguous")
+            return attributes, event.proto_data.SerializeToString(), ANY
+        data = event.binary_data if where == "binary_data" else event.text_data.encode()
+        return attributes, from_text(data, format, self._limits.depth), format
 
     # -- the usual case --------------------------------------------------------------------------------------------------
 
@@ -234,3 +301,11 @@ class ProtoReader(ProtoFields):
             return EventMessage(_RESPONSE, "", reqid, raw, format, None, event)
         seconds = ttl / 1000 if ttl else None
         return EventMessage(kind, event.source, None, raw, format, seconds, event)
+
+
+def _value(value: Any) -> Any:
+    kind = value.WhichOneof("attr")
+    if kind is None:
+        return None
+    found = getattr(value, kind)
+    return found.ToJsonString() if kind == "ce_timestamp" else found

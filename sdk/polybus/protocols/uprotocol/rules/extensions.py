@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from attrs import frozen
-
 from ....body import BodyFormat
 from ....errors import Code
 from ....limits import Limits
@@ -18,34 +16,23 @@ from ..._rules import MODES, fault_in_subject
 from ..status import code_of, read_status, write_status
 from .checks import WIRE_RULES, refuse
 
-__all__ = ["BY_KIND", "BY_NAME", "Extension", "extension_attributes", "read_extension"]
+__all__ = ["KINDS", "NAMES", "extension_attributes", "read_extension"]
 
 
-@frozen
-class Extension:
-    """One of them."""
-
-    name: str
-    kind: Kind
-
-
-_ALL: Final = tuple(
-    Extension(f"polybus.{kind.value}.v1", kind)
+NAMES: Final = {
+    kind: f"polybus.{kind.value}.v1"
     for kind in (Kind.SUBSCRIBE, Kind.UNSUBSCRIBE, Kind.CANCEL, Kind.OPEN, Kind.ITEM, Kind.CREDIT, Kind.END)
-)
-BY_NAME: Final = {extension.name: extension for extension in _ALL}
-BY_KIND: Final = {extension.kind: extension for extension in _ALL}
+}
+"""Types of their events."""
+KINDS: Final = {name: kind for kind, name in NAMES.items()}
 
 
-def read_extension(
-    extension: Extension, attributes: dict[str, Any], raw: bytes | None, format: BodyFormat, limits: Limits
-) -> Message:
+def read_extension(kind: Kind, attributes: dict[str, Any], raw: bytes | None, format: BodyFormat, limits: Limits) -> Message:
     """The message of one.
 
     Raises:
         RemoteProtocolError: A member is missing or wrong.
     """
-    kind = extension.kind
     if kind is Kind.SUBSCRIBE or kind is Kind.UNSUBSCRIBE:
         subject = attributes.get("subject")
         if not subject or fault_in_subject(subject, limits.subject) is not None:
@@ -55,7 +42,7 @@ def read_extension(
         return _read_open(attributes, raw, format)
     reqid = attributes.get("reqid")
     if reqid is None:
-        raise refuse(f"reqid is missing in this {extension.name}", "missing_attribute")
+        raise refuse(f"reqid is missing in this {NAMES[kind]}", "missing_attribute")
     if kind is Kind.CREDIT:
         credit = WIRE_RULES.read_count(attributes.get("credit"), "credit", least=1)
         return Message(kind, "", reqid, attributes={"credit": credit})
@@ -90,7 +77,7 @@ def extension_attributes(message: Message) -> tuple[dict[str, Any], bytes | None
         EncodeError: The detail of an error cannot be written.
     """
     kind, given = message.kind, message.attributes
-    attributes: dict[str, Any] = {"type": BY_KIND[kind].name}
+    attributes: dict[str, Any] = {"type": NAMES[kind]}
     if kind is Kind.SUBSCRIBE or kind is Kind.UNSUBSCRIBE:
         attributes["subject"] = message.subject
         return attributes, None
