@@ -6,7 +6,7 @@ import random
 import secrets
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
-from typing import Any, Final, Literal, Self
+from typing import Any, ClassVar, Final, Literal, Self
 
 from attrs import evolve, field, frozen
 
@@ -83,7 +83,7 @@ class Csb(UrlOptions):
     """
 
     name = "csb"
-    option_names = ("side", "pool", "server")
+    option_names: ClassVar[tuple[str, ...]] = ("side", "pool", "server")
 
     actions: tuple[tuple[str, int], ...] = field(default=(), converter=_actions)
     encodings: tuple[tuple[int | str, str], ...] = field(default=(), converter=_encodings)

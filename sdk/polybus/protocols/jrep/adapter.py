@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping
-from typing import Final
+from typing import ClassVar, Final
 
 from attrs import field, frozen
 
@@ -57,7 +57,7 @@ class Jrep(UrlOptions):
     """
 
     name = "jrep"
-    option_names = (*_VALUES, "heartbeat")
+    option_names: ClassVar[tuple[str, ...]] = (*_VALUES, "heartbeat")
 
     dialect: Dialect = field(default="auto", validator=_known)
     values: str = field(default="errai", validator=_known)

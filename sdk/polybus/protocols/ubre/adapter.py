@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
-from typing import ClassVar, Final, Literal
+from typing import Any, ClassVar, Final, Literal
 
 from attrs import field, frozen
 from attrs.validators import optional
@@ -31,7 +31,7 @@ _VALUES: Final[Mapping[str, tuple[str, ...]]] = {
 _known = one_of(_VALUES)
 
 
-def _length(value: object) -> object:
+def _length(value: Any) -> Any:
     return -1 if value == "-1" else value
 
 
@@ -50,7 +50,7 @@ class Ubre(UrlOptions):
     """
 
     name = "ubre"
-    option_names = tuple(_VALUES)
+    option_names: ClassVar[tuple[str, ...]] = tuple(_VALUES)
     inspect_options: ClassVar[Mapping[str, str]] = {"format": "any"}
 
     format: Literal["json", "binary", "any"] = field(default="json", validator=_known)

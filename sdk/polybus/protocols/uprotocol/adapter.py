@@ -117,7 +117,7 @@ class UProtocol(UrlOptions):
     """
 
     name = "uprotocol"
-    option_names = ("entity", "peer", *_VALUES)
+    option_names: ClassVar[tuple[str, ...]] = ("entity", "peer", *_VALUES)
     inspect_options: ClassVar[Mapping[str, str]] = {"mode": "lenient"}
     """Recorded events are read as far as they can be."""
 
