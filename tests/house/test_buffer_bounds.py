@@ -25,7 +25,7 @@ BOUNDS: dict[str, str] = {
     "_pubsub.peer_subscriptions._patterns": OURS,
     "_pubsub.peer_subscriptions.indices": OURS,
     "_core.access.grants": "1,024 answers for each peer, then it is emptied",
-    "broker._broker._doors": "two",
+    "broker._broker._gates": "two",
     "broker._broker._listening": OURS,
     "broker.connections._inside": "Limits.peers",
     "broker.connections.ends": "Limits.peers",

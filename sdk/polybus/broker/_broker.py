@@ -18,9 +18,10 @@ from ..limits import Limits
 from ..plugins import Closed, Listening, ListenOptions, Receiver, Transport
 from ..plugins.registry import make_recorder, resolve_url
 from ..transports._stream.sockets import is_loopback
-from .connections import ClientEnd, Door, ServerEnd
+from .connections import BrokerGate, client_side, server_side
 from .events import BrokerEvent
 from .exchange import Exchange
+from .registry import ClientRegistry
 from .stats import BrokerStats, prometheus_text
 
 if TYPE_CHECKING:
@@ -109,7 +110,7 @@ class Broker:
         self._runtime: Runtime | None = None
         self._loop: Loop | None = None
         self._exchange: Exchange | None = None
-        self._doors: list[Door] = []
+        self._gates: list[BrokerGate] = []
         self._listening: list[Listening] = []
         self._closed: anyio.Event | None = None
         self.client_urls: tuple[str, ...] = ()
@@ -132,31 +133,31 @@ class Broker:
         runtime = self._runtime = Runtime(self.limits)
         self._loop = runtime.loop
         limits = self.limits
-        exchange = self._exchange = Exchange(
+        registry = ClientRegistry(
             runtime.time,
             most=limits.outbox_bytes,
             most_for_all=limits.total_bytes,
-            most_for_server=limits.total_bytes,
             bad_messages=limits.bad_messages,
             tell=self._events.emit,
         )
+        exchange = self._exchange = Exchange(registry, limits.total_bytes)
         self._closed = anyio.Event()
         await runtime.open()
         try:
-            ends: tuple[type[ClientEnd | ServerEnd], ...] = (ClientEnd, ServerEnd)
-            self._doors = [
-                Door(runtime, limits, exchange, authority, end) for authority, end in zip(self._authorities, ends, strict=True)
+            sides = client_side(exchange), server_side(exchange)
+            self._gates = [
+                BrokerGate(runtime, limits, authority, side) for authority, side in zip(self._authorities, sides, strict=True)
             ]
             if self._recorder is not None:
                 await anyio.to_thread.run_sync(self._recorder.open)
-                self._doors[0].listens_in = self._listens_in
+                self._gates[0].listens_in = self._listens_in
             # Servers first: a client that comes at once finds one sooner.
             self.server_urls = await self._listen(1, "?side=broker-server", (), ())
             self.client_urls = await self._listen(0, "", self._origins, self._hosts)
             if self._metrics is not None:
                 await self._metrics.listen()
                 runtime.spawn(self._metrics.serve)
-            runtime.spawn(self._keep_house, runtime, exchange)
+            runtime.spawn(self._keep_house, runtime, registry)
         except BaseException:
             with anyio.CancelScope(shield=True):
                 await self._shut()
@@ -194,7 +195,7 @@ class Broker:
             codec = adapter.codec(self.limits)
             options = ListenOptions(
                 host=self._running,
-                gate=self._doors[side],
+                gate=self._gates[side],
                 protocol=adapter.name,
                 reads=codec.reads,
                 writes=codec.writes,
@@ -218,26 +219,27 @@ class Broker:
         exchange = self._exchange
         if exchange is None or self._runtime is None:
             return
-        for door in self._doors:
-            door.open = False
-        exchange.draining = True
-        counters = exchange.counters
+        for gate in self._gates:
+            gate.open = False
+        registry = exchange.registry
+        registry.draining = True
+        counters = registry.counters
         with anyio.move_on_after(timeout):
-            while exchange.stats().clients:
+            while registry.stats().clients:
                 before = counters.to_clients + counters.to_servers
                 await anyio.sleep(_QUIET)
-                if before == counters.to_clients + counters.to_servers and not exchange.busy():
+                if before == counters.to_clients + counters.to_servers and not registry.busy():
                     break
-        exchange.drain()
-        await self._gone(self._doors[0])
-        for end in list(self._doors[1].ends):
+        registry.drain()
+        await self._gone(self._gates[0])
+        for end in list(self._gates[1].ends):
             end.close(1001, "the broker is leaving")
-        await self._gone(self._doors[1])
+        await self._gone(self._gates[1])
 
-    async def _gone(self, door: Door) -> None:
+    async def _gone(self, gate: BrokerGate) -> None:
         pause = 0.0
         with anyio.move_on_after(self.limits.close_timeout + 1):
-            while door.ends:
+            while gate.ends:
                 await anyio.sleep(pause)
                 pause = min(pause + 0.001, 0.02)
 
@@ -255,11 +257,11 @@ class Broker:
             await listener.aclose()
         if self._metrics is not None:
             await self._metrics.aclose()
-        for door in self._doors:
-            for end in list(door.ends):
+        for gate in self._gates:
+            for end in list(gate.ends):
                 end.abort(Closed(1001, "the broker was closed"))
-        for door in self._doors:
-            await self._gone(door)
+        for gate in self._gates:
+            await self._gone(gate)
         await runtime.close()
         if self._recorder is not None:
             recorder, self._recorder = self._recorder, self._new_recorder()
@@ -285,22 +287,22 @@ class Broker:
             raise LocalProtocolError("this broker is not running: enter it first, with `async with broker:`")
         return self._runtime
 
-    async def _keep_house(self, runtime: Runtime, exchange: Exchange) -> None:
+    async def _keep_house(self, runtime: Runtime, registry: ClientRegistry) -> None:
         limits = self.limits
         shortest = min(limits.ping_interval, limits.ping_timeout, limits.write_timeout, limits.frame_timeout)
         pace = max(0.01, min(1.0, shortest / 4))
         while True:
             await anyio.sleep(pace)
             now = runtime.time()
-            exchange.tick(now)
-            for door in self._doors:
-                door.tick(now)
+            registry.tick(now)
+            for gate in self._gates:
+                gate.tick(now)
 
     # -- watching --------------------------------------------------------------------------------------------------------
 
     @property
     def metrics_url(self) -> str | None:
-        """Where Prometheus finds it, or None."""
+        """Its address for Prometheus, or None."""
         return None if self._metrics is None else f"{self._metrics.url}/metrics"
 
     def stats(self) -> BrokerStats:
@@ -311,10 +313,10 @@ class Broker:
         """
         if self._exchange is None:
             raise LocalProtocolError("this broker was never entered: there is nothing to count")
-        return self._exchange.stats()
+        return self._exchange.registry.stats()
 
     def events(self) -> AsyncIterator[BrokerEvent]:
-        """What happens from now on; the oldest of 1,000 unread events give way to new ones."""
+        """Events from now on; the oldest of 1,000 unread ones give way to new ones."""
         return self._events.stream()
 
     def _waiter(self) -> Any:

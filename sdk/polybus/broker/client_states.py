@@ -10,7 +10,7 @@ __all__ = ["TABLE", "Act", "Event", "Stage"]
 
 
 class Stage(enum.Enum):
-    """Where a client's number stands."""
+    """State of a client's number."""
 
     OPEN = "open"
     """Connected, and assigned to a server that knows of it."""
@@ -21,7 +21,7 @@ class Stage(enum.Enum):
 
 
 class Event(enum.Enum):
-    """What can happen to it."""
+    """Occurrences that the state depends on."""
 
     CLIENT_SPEAKS = "client speaks"
     SERVER_SPEAKS = "server speaks"
@@ -36,7 +36,7 @@ class Event(enum.Enum):
 
 
 class Act(enum.Enum):
-    """What the broker does."""
+    """Actions of the broker."""
 
     TO_SERVER = "to server"
     """Steps 4.1 and 5.3: hand the frame on, with the client's number in front."""

@@ -1,23 +1,24 @@
-"""Connections of a broker: who may come in, and how what they bring reaches the exchange."""
+"""Connections of a broker: their admission, and the way of their frames to the exchange."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from attrs import frozen
 
 from .._core.access import Authority
 from .._link.multiplexer import expiry
 from ..errors import BusError, TooManyRequests, Unavailable
 from ..plugins import Admission, Closed, Handshake, Receiver, Transport, TransportFeatures
 from .exchange import Exchange
-from .participants import Client, Server
 
 if TYPE_CHECKING:
     from .._core.runtime import Runtime
     from ..limits import Limits
 
-__all__ = ["WANTED", "ClientEnd", "Door", "ServerEnd"]
+__all__ = ["WANTED", "BrokerGate", "Side", "client_side", "server_side"]
 
 logger: logging.Logger = logging.getLogger("polybus.broker")
 
@@ -27,16 +28,66 @@ WANTED = "x-csb-server"
 """The header (where there is none: the member of the query) by which a client asks for a server."""
 
 
-class _End:
+@frozen
+class Side:
+    """The part of an exchange that serves the connections of one side: of clients, or of servers.
+
+    Attributes:
+        join: Makes the participant of a connection; None where it was turned away, and closed.
+        take: Frames of a participant.
+        left: Its connection is gone, and why.
+        send_away: Closes it, with code and reason; what it sends counts no more.
+        paused, resumed: It reads too slowly; it takes more.
+    """
+
+    join: Callable[[_Connection, Callable[[bytes], None], Handshake], Any]
+    take: Callable[[Any, Sequence[bytes]], None]
+    left: Callable[[Any, str], None]
+    send_away: Callable[[Any, int, str], None]
+    paused: Callable[[Any], None]
+    resumed: Callable[[Any], None]
+
+
+def client_side(exchange: Exchange) -> Side:
+    """For connections of clients."""
+    registry = exchange.registry
+
+    def join(connection: _Connection, send: Callable[[bytes], None], handshake: Handshake) -> Any:
+        wanted = handshake.headers.get(WANTED) or handshake.query.get(WANTED, "")
+        params = {name: value for name, value in handshake.query.items() if name != WANTED}
+        params["path"] = handshake.path
+        if "authorization" in handshake.headers:
+            params["authorization"] = handshake.headers["authorization"]
+        # What a stranger has sent need not be Unicode.
+        params = {_plain(name): _plain(value) for name, value in params.items()}
+        return registry.client_joined(connection, send, wanted, params)
+
+    readers = registry.readers
+    return Side(join, exchange.from_client, registry.client_left, registry.send_away, readers.paused, readers.resumed)
+
+
+def server_side(exchange: Exchange) -> Side:
+    """For sockets of servers."""
+    registry = exchange.registry
+
+    def join(connection: _Connection, send: Callable[[bytes], None], handshake: Handshake) -> Any:
+        return registry.server_joined(connection, send, handshake.query.get("server", ""))
+
+    left, paused, resumed = registry.server_left, registry.server_paused, registry.server_resumed
+    return Side(join, exchange.from_server, left, registry.expel, paused, resumed)
+
+
+class _Connection:
     """One connection; the receiver of its transport."""
 
-    __slots__ = ("_door", "_expires", "_transport", "exchange")
+    __slots__ = ("_expires", "_gate", "_participant", "_side", "_transport")
 
-    def __init__(self, door: Door, transport: Transport) -> None:
-        self._door = door
+    def __init__(self, gate: BrokerGate, transport: Transport) -> None:
+        self._gate = gate
+        self._side = gate.side
         self._transport = transport
         self._expires: float | None = None
-        self.exchange: Exchange = door.exchange
+        self._participant: Any = None
 
     @property
     def address(self) -> str:
@@ -65,126 +116,55 @@ class _End:
         self._transport.tick(now)
         if self._expires is not None and now >= self._expires:
             self._expires = None
-            self.send_away(4401, "the identity has expired: authenticate again")
+            if self._participant is not None:
+                self._side.send_away(self._participant, 4401, "the identity has expired: authenticate again")
 
     def abort(self, why: Closed) -> None:
         """Cut at once."""
         self._transport.abort(why)
 
+    def joined(self, admission: Admission, expires: float | None) -> None:
+        """It is let in, until its identity ends."""
+        self._expires = expires
+        self._participant = self._side.join(self, self._transport.send, admission.handshake)
+
     def frames_received(self, frames: Sequence[bytes]) -> None:
+        if self._participant is None:
+            return
         try:
-            self._take(frames)
+            self._side.take(self._participant, frames)
         except Exception:  # it costs this connection, and neither the event loop nor the others
             logger.exception("polybus: what came from %s could not be handled; its connection is cut", self.address)
             self.abort(Closed(1011, "an internal error"))
 
-    def _take(self, frames: Sequence[bytes]) -> None:
-        raise NotImplementedError
-
-    def joined(self, admission: Admission, expires: float | None) -> None:
-        """It is let in, until its identity ends."""
-        self._expires = expires
-        self._join(admission)
-
-    def _join(self, admission: Admission) -> None:
-        raise NotImplementedError
-
-    def send_away(self, code: int, reason: str) -> None:
-        """Close it; it has no say any more."""
-        raise NotImplementedError
-
-
-class ClientEnd(_End):
-    """A client's connection."""
-
-    __slots__ = ("_client",)
-
-    _client: Client | None
-
-    def _join(self, admission: Admission) -> None:
-        handshake = admission.handshake
-        wanted = handshake.headers.get(WANTED) or handshake.query.get(WANTED, "")
-        params = {name: value for name, value in handshake.query.items() if name != WANTED}
-        params["path"] = handshake.path
-        if "authorization" in handshake.headers:
-            params["authorization"] = handshake.headers["authorization"]
-        # What a stranger has sent need not be Unicode.
-        params = {_plain(name): _plain(value) for name, value in params.items()}
-        self._client = None
-        self._client = self.exchange.client_joined(self, self._transport.send, wanted, params)
-
-    def _take(self, frames: Sequence[bytes]) -> None:
-        if self._client is not None:
-            self.exchange.from_client(self._client, frames)
-
     def closed(self, why: Closed) -> None:
-        if self._client is not None:
-            self.exchange.client_left(self._client, why.reason)
-        self._door.left_for_good(self)
-
-    def send_away(self, code: int, reason: str) -> None:
-        if self._client is not None:
-            self.exchange.send_away(self._client, code, reason)
+        if self._participant is not None:
+            self._side.left(self._participant, why.reason)
+        self._gate.left_for_good(self)
 
     def pause_writing(self) -> None:
-        if self._client is not None:
-            self.exchange.client_paused(self._client)
+        if self._participant is not None:
+            self._side.paused(self._participant)
 
     def resume_writing(self) -> None:
-        if self._client is not None:
-            self.exchange.client_resumed(self._client)
+        if self._participant is not None:
+            self._side.resumed(self._participant)
 
 
-class ServerEnd(_End):
-    """A socket of a server."""
+class BrokerGate:
+    """Admission on one side: limits first, then `authenticate`. Implements `plugins.Gate`."""
 
-    __slots__ = ("_server",)
-
-    _server: Server | None
-
-    def _join(self, admission: Admission) -> None:
-        self._server = None
-        self._server = self.exchange.server_joined(self, self._transport.send, admission.handshake.query.get("server", ""))
-
-    def _take(self, frames: Sequence[bytes]) -> None:
-        if self._server is not None:
-            self.exchange.from_server(self._server, frames)
-
-    def closed(self, why: Closed) -> None:
-        if self._server is not None:
-            self.exchange.server_left(self._server, why.reason)
-        self._door.left_for_good(self)
-
-    def send_away(self, code: int, reason: str) -> None:
-        if self._server is not None:
-            self.exchange.expel(self._server, code, reason)
-
-    def pause_writing(self) -> None:
-        if self._server is not None:
-            self.exchange.server_paused(self._server)
-
-    def resume_writing(self) -> None:
-        if self._server is not None:
-            self.exchange.server_resumed(self._server)
-
-
-class Door:
-    """Who may come in on one side: limits first, then `authenticate`. Implements `plugins.Gate`."""
-
-    def __init__(
-        self, runtime: Runtime, limits: Limits, exchange: Exchange, authority: Authority, make: type[ClientEnd | ServerEnd]
-    ) -> None:
+    def __init__(self, runtime: Runtime, limits: Limits, authority: Authority, side: Side) -> None:
         self._runtime = runtime
         self._limits = limits
         self._authority = authority
-        self._make = make
         self._knocking = 0
         self._inside: dict[str, int] = {}
-        self.exchange: Exchange = exchange
-        self.ends: dict[_End, str] = {}
+        self.side: Side = side
+        self.ends: dict[_Connection, str] = {}
         self.open: bool = True
         self.listens_in: ListensIn | None = None
-        """Where connections are recorded: what is to be used in place of a transport, and of what it reports to."""
+        """Gives what is used in place of a transport and of its receiver, where connections are recorded."""
 
     def knock(self, address: str) -> BusError | None:
         """Count a newcomer, or say why it has to stay outside."""
@@ -219,12 +199,12 @@ class Door:
         receives: Callable[[Receiver], Receiver] | None = None
         if self.listens_in is not None:
             transport, receives = self.listens_in(transport)
-        end = self._make(self, transport)
+        end = _Connection(self, transport)
         self.ends[end] = _host(transport.address)
         end.joined(admission, expiry(admission.identity, self._runtime))
         transport.start(end if receives is None else receives(end))
 
-    def left_for_good(self, end: _End) -> None:
+    def left_for_good(self, end: _Connection) -> None:
         """A connection is gone."""
         host = self.ends.pop(end, None)
         if host is not None:

@@ -1,4 +1,4 @@
-"""What a broker tells of itself: `Broker.events`."""
+"""Events of a broker: `Broker.events`."""
 
 from __future__ import annotations
 

@@ -1,23 +1,22 @@
 """The way of every frame between clients and servers: the broker without its sockets.
 
 Nothing is decoded but the header. What a server sends reaches only the clients of its own socket, and what a client sends only
-its server, under its own number (see `roster`): so neither side can speak for, or to, anybody else.
+its server, under its own number (see `registry`): so neither side can speak for, or to, another one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Final
 
 from ..errors import TooLarge
 from ..protocols.csb import wire
 from . import frames
 from .client_states import Event, Stage
-from .events import BrokerEvent
 from .frames import BROKER, HEAD
 from .participants import Client, Server
-from .registry import REST, Roster
-from .slow_readers import SLOW, SlowReaders
+from .registry import ClientRegistry
+from .slow_readers import SLOW
 
 __all__ = ["Exchange"]
 
@@ -30,42 +29,29 @@ _RESERVED: Final = 0xFF
 _UNANSWERED: Final = frozenset(
     wire.NUMBER.pack(action) for action in range(wire.SUBSCRIBE, wire.DEADLINE + 1) if action not in wire.REQUESTS
 )
-"""Those of them that are no requests: nobody waits for an answer, or only for a moment, or as long as a channel is open."""
+"""Reserved actions that are no requests: no answer is waited for, or only for a moment, or as long as a channel is open."""
 _NOT_OWED: Final = _UNANSWERED | {wire.NUMBER.pack(wire.HELLO)}
-"""Besides, who is no polybus need not answer a hello."""
+"""Besides, a peer other than polybus need not answer a hello."""
 _OF_CHANNELS: Final = frozenset(wire.NUMBER.pack(action) for action in wire.CHANNEL_KINDS)
 _NOT_TURNED_DOWN: Final = _UNANSWERED - {wire.NUMBER.pack(wire.OPEN)}
 
 
-class Exchange(Roster):
-    """Servers, clients and what goes between them.
+class Exchange:
+    """Hands frames on between the servers and clients of a registry.
 
     Args:
-        most: Bytes that may wait for a client before it is closed.
-        most_for_all: Bytes that may wait for all slow clients together, before those go for which most waits.
         most_for_server: Bytes that may wait for a server.
     """
 
-    def __init__(
-        self,
-        clock: Callable[[], float],
-        *,
-        most: int = 4 * 1024 * 1024,
-        most_for_all: int = 64 * 1024 * 1024,
-        most_for_server: int = 64 * 1024 * 1024,
-        bad_messages: int = 200,
-        rest: float = REST,
-        tell: Callable[[BrokerEvent], None] = lambda event: None,
-    ) -> None:
-        super().__init__(clock, bad_messages=bad_messages, rest=rest, tell=tell)
+    def __init__(self, registry: ClientRegistry, most_for_server: int = 64 * 1024 * 1024) -> None:
+        self.registry: ClientRegistry = registry
         self._most_for_server = most_for_server
-        self._readers = SlowReaders(most, most_for_all, self._too_slow)
 
     # -- from servers ----------------------------------------------------------------------------------------------------
 
     def from_server(self, server: Server, given: Sequence[bytes]) -> None:
         """Steps 4.2, 5 and 7: what a server has sent."""
-        if server not in self.servers:  # told to close
+        if server not in self.registry.servers:  # told to close
             return
         clients = server.clients
         unpack = HEAD.unpack_from
@@ -83,42 +69,42 @@ class Exchange(Roster):
                     elif frame[8] < _RESERVED or frame[8:12] not in _NOT_OWED:
                         client.owes += 1
                     if client.paused:
-                        self._readers.check(client)
+                        self.registry.readers.check(client)
                     continue
             self._odd_from_server(server, frame)
             if server.gone:  # it was expelled for that
                 break
-        self.counters.to_clients += count
+        self.registry.counters.to_clients += count
 
     def _odd_from_server(self, server: Server, frame: bytes) -> None:
         if len(frame) < 12:
-            self._drop(server, "truncated", f"{len(frame)} of the 12 bytes of a header")
+            self.registry.drop(server, "truncated", f"{len(frame)} of the 12 bytes of a header")
             return
         number, first = HEAD.unpack_from(frame)
         kind = first >> 4
         if number == BROKER:
-            self._introduced(server, frame)
+            self.registry.introduced(server, frame)
         elif kind not in (wire.REQUEST, wire.RESPONSE, wire.CLOSE):
             reason = "forbidden_kind" if kind in wire.CONTROL_WORDS else "unknown_kind"
-            self._drop(server, reason, f"kind {kind:#x} from a server")
+            self.registry.drop(server, reason, f"kind {kind:#x} from a server")
             if reason == "forbidden_kind":
-                self.expel(server, 1008, f"a server says neither Connected nor Closed (kind {kind:#x})")
+                self.registry.expel(server, 1008, f"a server says neither Connected nor Closed (kind {kind:#x})")
         else:
             self._about_client(server, number, kind, frame)
 
     def _about_client(self, server: Server, number: int, kind: int, frame: bytes) -> None:
-        client = self.clients.get(number)
+        client = self.registry.clients.get(number)
         if client is None:
-            self._drop(server, "unknown_client", f"client {number} is not known")
+            self.registry.drop(server, "unknown_client", f"client {number} is not known")
             server.send(frames.control(number, wire.CLOSED))
         elif client.server is not server and not (server.id and server.id == client.server.id):
-            self._drop(server, "not_your_client", f"client {number} is another server's")
-            self.expel(server, 1008, f"client {number} is not yours")
+            self.registry.drop(server, "not_your_client", f"client {number} is another server's")
+            self.registry.expel(server, 1008, f"client {number} is not yours")
         elif kind == wire.CLOSE:
             code, reason = frames.closing(frame)
-            self._step(client, Event.SERVER_CLOSES, code, reason)
+            self.registry.step(client, Event.SERVER_CLOSES, code, reason)
         else:
-            self._step(client, Event.SERVER_SPEAKS, frame=frame)
+            self.registry.step(client, Event.SERVER_SPEAKS, frame=frame)
 
     # -- from clients ----------------------------------------------------------------------------------------------------
 
@@ -126,9 +112,9 @@ class Exchange(Roster):
         """Steps 4 and 5.2: what a client has sent."""
         if not client.is_open():
             for frame in given:
-                self._step(client, Event.CLIENT_SPEAKS, frame=frame)
+                self.registry.step(client, Event.CLIENT_SPEAKS, frame=frame)
             return
-        if self.draining:
+        if self.registry.draining:
             given = [frame for frame in given if not self._turned_down(client, frame)]
             if not client.is_open():  # it does not read its answers
                 return
@@ -153,21 +139,16 @@ class Exchange(Roster):
             if not client.is_open():  # it was sent away for that
                 break
         client.asked += asked
-        self.counters.to_servers += count
+        self.registry.counters.to_servers += count
         if server.paused:
             self._hold(server, client)
 
     def _turned_down(self, client: Client, frame: bytes) -> bool:
-        """Whether a frame is a request or an open, and comes too late for a broker that is leaving."""
+        """True for a request or an open that comes too late, for a broker that is leaving: it is answered so."""
         if len(frame) < 8 or frame[0] >> 4 != wire.REQUEST or frame[4:8] in _NOT_TURNED_DOWN:
             return False
-        self._answer(client, frames.leaving(frame))
+        self.registry.send(client, frames.leaving(frame))
         return True
-
-    def _answer(self, client: Client, frame: bytes) -> None:
-        client.send(frame)
-        if client.paused:
-            self._readers.check(client)
 
     def _hold(self, server: Server, client: Client) -> None:
         """The server is slow: this client waits, in its own socket."""
@@ -175,68 +156,32 @@ class Exchange(Roster):
             server.held[client] = None
             client.end.hold()
         if server.end.backlog() > self._most_for_server:
-            self.expel(server, 1013, SLOW)
+            self.registry.expel(server, 1013, SLOW)
 
     def _odd_from_client(self, client: Client, frame: bytes) -> None:
         if len(frame) < 8:
-            self._drop(client, "truncated", f"{len(frame)} of the 8 bytes of a header")
+            self.registry.drop(client, "truncated", f"{len(frame)} of the 8 bytes of a header")
             return
         kind = frame[0] >> 4
         if kind in wire.CONTROL_WORDS:
-            self._drop(client, "forbidden_kind", f"{wire.CONTROL_WORDS[kind]} from a client")
-            self.send_away(client, 1008, f"a client says neither Connected nor Closed nor Close (kind {kind:#x})")
+            self.registry.drop(client, "forbidden_kind", f"{wire.CONTROL_WORDS[kind]} from a client")
+            self.registry.send_away(client, 1008, f"a client says neither Connected nor Closed nor Close (kind {kind:#x})")
         else:
             self._refuse_client(client, frame, "unknown_kind", f"kind {kind:#x} is not defined in CSB")
 
     def _refuse_client(self, client: Client, frame: bytes, reason: str, text: str) -> None:
-        self._drop(client, reason, text)
-        self._answer(client, frames.refusal(frame, text, too_large=reason == "too_large"))
+        self.registry.drop(client, reason, text)
+        self.registry.send(client, frames.refusal(frame, text, too_large=reason == "too_large"))
 
     def _too_large_from_client(self, client: Client, frame: bytes) -> None:
         """There is no room for the client's number: whoever waits for the frame is told."""
         text = "too large to be handed on with the number of the client in front, 4 bytes (Limits.message)"
         if frame[4:8] in _OF_CHANNELS:  # a gap would not be noticed
-            self._drop(client, "too_large", text)
-            self.send_away(client, 1009, text)
+            self.registry.drop(client, "too_large", text)
+            self.registry.send_away(client, 1009, text)
         elif frame[0] >> 4 == wire.REQUEST:
             self._refuse_client(client, frame, "too_large", text)
         else:
-            self._drop(client, "too_large", text)
+            self.registry.drop(client, "too_large", text)
             client.owes -= 1
             client.server.send(client.prefix + frames.refusal(frame, text, too_large=True))
-
-    # -- acts of the table -----------------------------------------------------------------------------------------------
-
-    def _to_server(self, client: Client, code: int, reason: str, frame: bytes) -> None:
-        client.server.send(client.prefix + frame)
-        self.counters.to_servers += 1
-
-    def _to_client(self, client: Client, code: int, reason: str, frame: bytes) -> None:
-        client.send(frame[4:])
-        self.counters.to_clients += 1
-        if client.paused:
-            self._readers.check(client)
-
-    # -- who is slow, and who waits --------------------------------------------------------------------------------------
-
-    def client_paused(self, client: Client) -> None:
-        """It reads too slowly."""
-        self._readers.paused(client)
-
-    def client_resumed(self, client: Client) -> None:
-        """It takes more."""
-        self._readers.resumed(client)
-
-    def client_left(self, client: Client, reason: str) -> None:
-        """A client's connection is gone."""
-        self._readers.resumed(client)
-        super().client_left(client, reason)
-
-    def _too_slow(self, client: Client) -> None:
-        if client.stage is Stage.OPEN:
-            self.counters.slow_clients += 1
-            self._step(client, Event.CLIENT_SLOW, 1013, SLOW)
-
-    def busy(self) -> bool:
-        """Whether a client or a server waits for an answer."""
-        return any(client.asked > 0 or client.owes > 0 for server in self.servers for client in server.clients.values())

@@ -74,7 +74,7 @@ def leaving(frame: bytes) -> bytes:
 
 
 def closing(frame: bytes) -> tuple[int, str]:
-    """What a server of ours says in a Close: code and reason for the client's connection."""
+    """Code and reason for the client's connection, from the Close of a server of ours."""
     said = object_in(frame[12:]) if len(frame) > 12 else {}
     code, reason = said.get("code"), said.get("reason")
     shown = reason[:100] if isinstance(reason, str) else ""

@@ -47,28 +47,17 @@ class End(Protocol):
 
 
 class _Gone:
-    """In place of a connection that is no more."""
+    """In place of a connection that is no more: nothing comes, and nothing goes."""
 
     address = "a connection that is gone"
 
-    def send(self, frame: bytes) -> None:
-        """There is nobody."""
-
     def backlog(self) -> int:
-        """Nothing."""
         return 0
 
-    def close(self, code: int, reason: str) -> None:
-        """It is."""
+    def _nothing(self, *_: object) -> None:
+        pass
 
-    def cut(self, code: int, reason: str) -> None:
-        """It is."""
-
-    def hold(self) -> None:
-        """Nothing comes."""
-
-    def release(self) -> None:
-        """Nothing comes."""
+    send = close = cut = hold = release = _nothing
 
 
 GONE: Final = _Gone()
@@ -89,7 +78,7 @@ class Server:
     offences: ViolationCounter | None = None
     """Made with the first."""
     clients: dict[int, Client] = field(factory=dict)
-    """Those that are open: what is not in here it has no say in."""
+    """Clients that are open: the only ones that it may speak to."""
     held: dict[Client, None] = field(factory=dict)
     """Clients that are not read from until it takes more."""
 
@@ -104,7 +93,7 @@ class Client:
     server: Server
     prefix: bytes
     params: Mapping[str, str]
-    """What its handshake said."""
+    """Of its handshake."""
     stage: Stage = Stage.OPEN
     paused: bool = False
     rests_until: float = 0.0
@@ -118,5 +107,5 @@ class Client:
     """Made with the first."""
 
     def is_open(self) -> bool:
-        """Whether it has a say."""
+        """True while its frames are handed on."""
         return self.stage is Stage.OPEN

@@ -1,4 +1,4 @@
-"""Who belongs to whom: servers, the clients on them, and the numbers between them."""
+"""Registry of a broker: servers, the clients on them, and the numbers between them."""
 
 from __future__ import annotations
 
@@ -6,15 +6,18 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Final
 
+from attrs import asdict
+
 from .._util.violation_counter import ViolationCounter, too_many
 from ..protocols.csb import wire
 from . import frames
 from .client_states import TABLE, Act, Event, Stage
 from .events import BrokerEvent, ClientJoined, ClientLeft, FrameDropped, ServerJoined, ServerLeft
 from .participants import GONE, Client, End, Server
-from .stats import BrokerStats, Counters
+from .slow_readers import SLOW, SlowReaders
+from .stats import BrokerCounters, BrokerStats
 
-__all__ = ["REST", "Roster"]
+__all__ = ["REST", "ClientRegistry"]
 
 REST: Final = 60.0
 """Seconds for which the number of a client that has gone is not given again."""
@@ -23,27 +26,39 @@ MOST_RESTING: Final = 100_000
 _NUMBERS: Final = 0xFFFFFFFF
 
 
-class Roster:
-    """The part of an exchange that knows who is there.
+class ClientRegistry:
+    """Servers and clients that are there, and the state of each.
 
     A client's number comes from here alone, and is known only to the socket of the server that the client is assigned to.
+
+    Args:
+        most: Bytes that may wait for a client before it is closed.
+        most_for_all: Bytes that may wait for all slow clients together, before those go for which most waits.
     """
 
     def __init__(
-        self, clock: Callable[[], float], *, bad_messages: int, rest: float, tell: Callable[[BrokerEvent], None]
+        self,
+        clock: Callable[[], float],
+        *,
+        most: int = 4 * 1024 * 1024,
+        most_for_all: int = 64 * 1024 * 1024,
+        bad_messages: int = 200,
+        rest: float = REST,
+        tell: Callable[[BrokerEvent], None] = lambda event: None,
     ) -> None:
         self._clock = clock
         self._bad_messages = bad_messages
         self._rest = rest
         self._tell = tell
         self._last = 0
-        self.counters: Counters = Counters()
+        self.counters: BrokerCounters = BrokerCounters()
         self.servers: dict[Server, None] = {}
         self.clients: dict[int, Client] = {}
         """All numbers that are in use, also of those that are leaving or resting."""
         self._resting: deque[Client] = deque()
         self.draining: bool = False
         """Clients are not taken in any more, and new requests are turned down."""
+        self.readers: SlowReaders = SlowReaders(most, most_for_all, self._too_slow)
         self._acts: Mapping[Act, Callable[[Client, int, str, bytes], None]] = {
             Act.TO_SERVER: self._to_server,
             Act.TO_CLIENT: self._to_client,
@@ -51,16 +66,8 @@ class Roster:
             Act.TELL: self._tell_closed,
             Act.COUNT_LATE: self._count_late,
             Act.FREE: self._free,
-            Act.NOTHING: self._nothing,
+            Act.NOTHING: lambda client, code, reason, frame: None,
         }
-
-    # -- what the class above does ---------------------------------------------------------------------------------------
-
-    def _to_server(self, client: Client, code: int, reason: str, frame: bytes) -> None:
-        raise NotImplementedError
-
-    def _to_client(self, client: Client, code: int, reason: str, frame: bytes) -> None:
-        raise NotImplementedError
 
     # -- servers: steps 2 and 8 ------------------------------------------------------------------------------------------
 
@@ -90,7 +97,7 @@ class Roster:
         left = list(server.clients.values())
         self._release(server)
         for client in left:
-            self._step(client, Event.SERVER_GONE, 1001, "the server has gone")
+            self.step(client, Event.SERVER_GONE, 1001, "the server has gone")
         self._tell(ServerLeft(at=self._clock(), address=server.end.address, server=server.id, clients=len(left), reason=reason))
 
     def expel(self, server: Server, code: int, reason: str) -> None:
@@ -114,11 +121,11 @@ class Roster:
         for client in held:
             client.end.release()
 
-    def _introduced(self, server: Server, frame: bytes) -> None:
+    def introduced(self, server: Server, frame: bytes) -> None:
         """A server of ours says its id, under the number that is nobody's."""
         said = frames.introduction(frame)
         if said is None:
-            self._drop(server, "unknown_client", "client 0 is nobody")
+            self.drop(server, "unknown_client", "client 0 is nobody")
         elif server.id and server.clients and said[0] != server.id:
             server.send(frames.taken(frame, f"this is {server.id!r}: it has clients, and cannot be renamed {said[0]!r} now"))
             self.counters.drop("refused")
@@ -129,7 +136,7 @@ class Roster:
             self.expel(server, 1008, text)
         else:
             if server.registered:
-                self._drop(server, "refused", f"{server.id!r} has introduced itself before")
+                self.drop(server, "refused", f"{server.id!r} has introduced itself before")
                 if server.gone:
                     return
             else:  # it may have got clients already, as any server does: now it may know who they are
@@ -172,17 +179,24 @@ class Roster:
 
     def client_left(self, client: Client, reason: str) -> None:
         """A client's connection is gone."""
+        self.readers.resumed(client)
         address = client.end.address
-        self._step(client, Event.CLIENT_GONE)
+        self.step(client, Event.CLIENT_GONE)
         self._tell(ClientLeft(at=self._clock(), address=address, client=client.number, reason=reason))
 
     def send_away(self, client: Client, code: int, reason: str) -> None:
         """Close a client. Until its connection is gone, which may take long, it has no say any more."""
-        self._step(client, Event.SENT_AWAY, code, reason)
+        self.step(client, Event.SENT_AWAY, code, reason)
+
+    def _too_slow(self, client: Client) -> None:
+        if client.stage is Stage.OPEN:
+            self.counters.slow_clients += 1
+            self.step(client, Event.CLIENT_SLOW, 1013, SLOW)
 
     # -- the table -------------------------------------------------------------------------------------------------------
 
-    def _step(self, client: Client, event: Event, code: int = 1000, reason: str = "", frame: bytes = b"") -> None:
+    def step(self, client: Client, event: Event, code: int = 1000, reason: str = "", frame: bytes = b"") -> None:
+        """Do what the table says of an event."""
         act, following = TABLE[client.stage][event]
         if following is not Stage.OPEN:
             client.server.clients.pop(client.number, None)
@@ -190,6 +204,20 @@ class Roster:
         if following is not None:
             client.stage = following
         self._acts[act](client, code, reason, frame)
+
+    def _to_server(self, client: Client, code: int, reason: str, frame: bytes) -> None:
+        client.server.send(client.prefix + frame)
+        self.counters.to_servers += 1
+
+    def _to_client(self, client: Client, code: int, reason: str, frame: bytes) -> None:
+        self.send(client, frame[4:])
+        self.counters.to_clients += 1
+
+    def send(self, client: Client, frame: bytes) -> None:
+        """Send a frame to a client, which may be too slow for it."""
+        client.send(frame)
+        if client.paused:
+            self.readers.check(client)
 
     def _close(self, client: Client, code: int, reason: str, frame: bytes) -> None:
         client.end.close(code, reason)
@@ -201,31 +229,28 @@ class Roster:
         client.end, client.send, client.params = GONE, GONE.send, {}  # of a number that rests nothing is kept but the number
         self._resting.append(client)
         if len(self._resting) > MOST_RESTING:
-            self._step(self._resting.popleft(), Event.RESTED)
+            self.step(self._resting.popleft(), Event.RESTED)
 
     def _count_late(self, client: Client, code: int, reason: str, frame: bytes) -> None:
-        self._drop(client, "late", f"client {client.number} has gone")
+        self.drop(client, "late", f"client {client.number} has gone")
 
     def _free(self, client: Client, code: int, reason: str, frame: bytes) -> None:
         self.clients.pop(client.number, None)
 
-    def _nothing(self, client: Client, code: int, reason: str, frame: bytes) -> None:
-        """So it is."""
-
-    # -- time, the end, and what is told ---------------------------------------------------------------------------------
+    # -- time, the end, and events ---------------------------------------------------------------------------------
 
     def tick(self, now: float) -> None:
         """Free the numbers that have rested long enough."""
         while self._resting and self._resting[0].rests_until <= now:
-            self._step(self._resting.popleft(), Event.RESTED)
+            self.step(self._resting.popleft(), Event.RESTED)
 
     def drain(self) -> None:
         """Step 9: close every client."""
         self.draining = True
         for client in list(self.clients.values()):
-            self._step(client, Event.DRAIN, 1001, "the broker is leaving")
+            self.step(client, Event.DRAIN, 1001, "the broker is leaving")
 
-    def _drop(self, party: Client | Server, reason: str, text: str) -> None:
+    def drop(self, party: Client | Server, reason: str, text: str) -> None:
         """A frame that goes nowhere; too many in a minute end the connection that they came over."""
         self.counters.drop(reason)
         now = self._clock()
@@ -240,12 +265,16 @@ class Roster:
             else:
                 self.send_away(party, 1008, text)
 
+    def busy(self) -> bool:
+        """True while a client or a server waits for an answer."""
+        return any(client.asked > 0 or client.owes > 0 for server in self.servers for client in server.clients.values())
+
     def stats(self) -> BrokerStats:
         """A snapshot."""
         servers: dict[str, int] = {}
         for server in self.servers:
             servers[server.id] = servers.get(server.id, 0) + len(server.clients)
-        assigned, counters = sum(servers.values()), self.counters
+        assigned = sum(servers.values())
         return BrokerStats(
             sockets=len(self.servers),
             servers=servers,
@@ -253,13 +282,7 @@ class Roster:
             leaving=len(self.clients) - assigned - len(self._resting),
             resting=len(self._resting),
             held=sum(len(server.held) for server in self.servers),
-            to_servers=counters.to_servers,
-            to_clients=counters.to_clients,
-            clients_total=counters.clients_total,
-            servers_total=counters.servers_total,
-            turned_away=counters.turned_away,
-            slow_clients=counters.slow_clients,
-            dropped=dict(counters.dropped),
+            **asdict(self.counters),
         )
 
 

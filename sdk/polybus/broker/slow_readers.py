@@ -13,7 +13,7 @@ SLOW: Final = "too slow: it does not read what is sent to it"
 
 
 class SlowReaders:
-    """Those for whom something waits, and how much: bounded for each, and for all of them together.
+    """Clients for which something waits, and how much: bounded for each, and for all of them together.
 
     Args:
         most: Bytes that may wait for one before it has to go.

@@ -1,4 +1,4 @@
-"""What a broker counts, as a snapshot and as text for Prometheus."""
+"""Counters of a broker, their snapshot, and their text for Prometheus."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from collections.abc import Mapping
 
 from attrs import define, field, frozen
 
-__all__ = ["BrokerStats", "Counters", "prometheus_text"]
+__all__ = ["BrokerCounters", "BrokerStats", "prometheus_text"]
 
 
 @define(eq=False)
-class Counters:
-    """What a broker counts while it runs; never reset."""
+class BrokerCounters:
+    """Counters of a running broker; never reset."""
 
     to_servers: int = 0
     to_clients: int = 0

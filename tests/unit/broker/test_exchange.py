@@ -11,59 +11,59 @@ from polybus.broker.registry import REST
 from polybus.broker.stats import prometheus_text
 from polybus.errors import TooLarge
 
-from .test_table import Wire
+from .test_table import Wire, made_exchange
 
 REQUEST = bytes.fromhex("10 00 0001 00000007")
 
 
 def joined(exchange: Exchange, id: str = "") -> tuple[Wire, Server]:
     wire = Wire()
-    server = exchange.server_joined(wire, wire.send, id)
+    server = exchange.registry.server_joined(wire, wire.send, id)
     assert server is not None
     return wire, server
 
 
 def entered(exchange: Exchange, wanted: str = "") -> tuple[Wire, Client]:
     wire = Wire()
-    client = exchange.client_joined(wire, wire.send, wanted)
+    client = exchange.registry.client_joined(wire, wire.send, wanted)
     assert client is not None
     return wire, client
 
 
 def test_clients_are_spread_over_the_least_loaded() -> None:
-    exchange = Exchange(lambda: 0.0)
+    exchange = made_exchange(lambda: 0.0)
     servers = [joined(exchange)[1] for _ in range(3)]
     clients = [entered(exchange)[1] for _ in range(9)]
     assert [len(server.clients) for server in servers] == [3, 3, 3]
-    exchange.client_left(clients[0], "")
-    exchange.client_left(clients[3], "")
+    exchange.registry.client_left(clients[0], "")
+    exchange.registry.client_left(clients[3], "")
     assert {entered(exchange)[1].server for _ in range(2)} == {servers[0]}
 
 
 def test_a_client_may_ask_for_its_server() -> None:
-    exchange = Exchange(lambda: 0.0)
+    exchange = made_exchange(lambda: 0.0)
     joined(exchange, "a")
     _, other = joined(exchange, "b")
     assert all(entered(exchange, "b")[1].server is other for _ in range(3))
     wire = Wire()
-    assert exchange.client_joined(wire, wire.send, "c") is None
+    assert exchange.registry.client_joined(wire, wire.send, "c") is None
     assert wire.closed == (1013, "there is no server 'c' now")
-    assert exchange.stats().turned_away == 1
+    assert exchange.registry.stats().turned_away == 1
 
 
 def test_requests_that_wait_for_their_answer_are_counted_and_nothing_else_is() -> None:
-    exchange = Exchange(lambda: 0.0)
+    exchange = made_exchange(lambda: 0.0)
     _, server = joined(exchange)
     wire, client = entered(exchange)
     asked = ["10000001 00000007", "12000002 ffff0004 000161", "10000003 ffff0005 000000007fffffff", "10000004 ff000001"]
     other = ["10000000 ffff0003 000161", "10000005 ffff0007", "10000005 ffff0009 ff", "10000001 ffff0008 00000007"]
     exchange.from_client(client, [bytes.fromhex(frame) for frame in asked + other])
-    assert (client.asked, exchange.busy()) == (4, True)
+    assert (client.asked, exchange.registry.busy()) == (4, True)
     for frame in ["20000005 ffff0009 01", "20000005 ffff000b", "10000001 ffff0000", *[f"20{frame[2:17]}" for frame in asked]]:
-        assert exchange.busy()
+        assert exchange.registry.busy()
         exchange.from_server(server, [client.prefix + bytes.fromhex(frame)])
-    assert (client.asked, exchange.busy()) == (0, False)
-    exchange.draining = True
+    assert (client.asked, exchange.registry.busy()) == (0, False)
+    exchange.registry.draining = True
     wire.sent.clear()
     exchange.from_client(client, [bytes.fromhex("12000009 ffff0004 000161"), bytes.fromhex("20000001 00000007")])
     exchange.from_client(client, [bytes.fromhex(frame) for frame in ("12000008 ffff0007", "12000008 ffff0009 31")])
@@ -72,46 +72,46 @@ def test_requests_that_wait_for_their_answer_are_counted_and_nothing_else_is() -
 
 
 def test_what_a_server_has_asked_is_waited_for_too() -> None:
-    exchange = Exchange(lambda: 0.0)
+    exchange = made_exchange(lambda: 0.0)
     _, server = joined(exchange)
     _, client = entered(exchange)
     exchange.from_server(server, [client.prefix + REQUEST, client.prefix + REQUEST])
     for _ in range(2):
-        assert exchange.busy()
+        assert exchange.registry.busy()
         exchange.from_client(client, [bytes.fromhex("20 00 0001 00000007")])
-    assert not exchange.busy()
+    assert not exchange.registry.busy()
 
 
 def test_a_number_is_not_given_again_while_it_rests() -> None:
     now = [0.0]
-    exchange = Exchange(lambda: now[0])
+    exchange = made_exchange(lambda: now[0])
     server_wire, server = joined(exchange)
     _, client = entered(exchange)
-    exchange.client_left(client, "")
-    exchange._last = client.number - 1  # as after four thousand million clients
+    exchange.registry.client_left(client, "")
+    exchange.registry._last = client.number - 1  # as after four thousand million clients
     assert entered(exchange)[1].number == client.number + 1
     server_wire.sent.clear()
     exchange.from_server(server, [client.prefix + REQUEST])
-    assert exchange.stats().dropped == {"late": 1}
+    assert exchange.registry.stats().dropped == {"late": 1}
     assert server_wire.sent == []
     now[0] = REST
-    exchange.tick(now[0])
-    exchange._last = client.number - 1
+    exchange.registry.tick(now[0])
+    exchange.registry._last = client.number - 1
     assert entered(exchange)[1].number == client.number
 
 
 def test_a_number_that_is_nobodys_is_counted_and_said_to_be_closed() -> None:
-    exchange = Exchange(lambda: 0.0)
+    exchange = made_exchange(lambda: 0.0)
     wire, server = joined(exchange)
     exchange.from_server(server, [bytes.fromhex("ffffffff 1000000100000001")])
-    assert exchange.stats().dropped == {"unknown_client": 1}
+    assert exchange.registry.stats().dropped == {"unknown_client": 1}
     assert wire.sent == [bytes.fromhex("ffffffff e000000000000000")]
     assert wire.closed is None
 
 
 @pytest.mark.parametrize("frame", ["f000000000000000", "1000000100000007", "2000000100000007"])
 def test_a_server_has_no_say_in_the_clients_of_another(frame: str) -> None:
-    exchange = Exchange(lambda: 0.0)
+    exchange = made_exchange(lambda: 0.0)
     wire, server = joined(exchange)
     joined(exchange)
     entered(exchange)
@@ -120,11 +120,11 @@ def test_a_server_has_no_say_in_the_clients_of_another(frame: str) -> None:
     exchange.from_server(server, [foreign.prefix + bytes.fromhex(frame)])
     assert wire.closed == (1008, f"client {foreign.number} is not yours")
     assert (foreign_wire.sent, foreign_wire.closed) == ([], None)
-    assert exchange.stats().dropped == {"not_your_client": 1}
+    assert exchange.registry.stats().dropped == {"not_your_client": 1}
 
 
 def test_the_sockets_of_one_server_may_speak_to_its_clients() -> None:
-    exchange = Exchange(lambda: 0.0)
+    exchange = made_exchange(lambda: 0.0)
     _, one = joined(exchange)
     _, two = joined(exchange)
     hello = b"\0\0\0\0" + bytes.fromhex("12000000ffff0000") + b'{"v":1,"server":"A","instance":"i"}'
@@ -137,7 +137,7 @@ def test_the_sockets_of_one_server_may_speak_to_its_clients() -> None:
 
 
 def test_an_id_belongs_to_one_instance() -> None:
-    exchange = Exchange(lambda: 0.0)
+    exchange = made_exchange(lambda: 0.0)
     wire, server = joined(exchange)
     other_wire, other = joined(exchange)
     hello = b"\0\0\0\0" + bytes.fromhex("12000000ffff0000") + b'{"v":1,"server":"A","instance":"%s"}'
@@ -149,41 +149,41 @@ def test_an_id_belongs_to_one_instance() -> None:
     assert other_wire.closed[0] == 1008
     assert wire.closed is None
     third = Wire()
-    assert exchange.server_joined(third, third.send, "A") is None
+    assert exchange.registry.server_joined(third, third.send, "A") is None
     assert third.closed is not None
 
 
 @pytest.mark.parametrize("said", [b"", b"{", b"[]", b'{"server":""}', b'{"server":5,"instance":""}', b'{"server":"a"}'])
 def test_client_0_is_nobody(said: bytes) -> None:
-    exchange = Exchange(lambda: 0.0)
+    exchange = made_exchange(lambda: 0.0)
     wire, server = joined(exchange)
     exchange.from_server(server, [bytes.fromhex("00000000 12000000ffff0000") + said])
-    assert exchange.stats().dropped == {"unknown_client": 1}
+    assert exchange.registry.stats().dropped == {"unknown_client": 1}
     assert wire.sent == []
 
 
 def test_a_client_that_does_not_read_is_closed_and_nobody_else_suffers() -> None:
-    exchange = Exchange(lambda: 0.0, most=1000)
+    exchange = made_exchange(lambda: 0.0, most=1000)
     _, server = joined(exchange)
     slow_wire, slow = entered(exchange)
     quick_wire, quick = entered(exchange)
-    exchange.client_paused(slow)
+    exchange.registry.readers.paused(slow)
     slow_wire.waits = 1001
     exchange.from_server(server, [slow.prefix + REQUEST, slow.prefix + REQUEST, quick.prefix + REQUEST])
     assert slow_wire.closed is not None
     assert slow_wire.closed[0] == 1013
     assert quick_wire.sent == [REQUEST]
-    stats = exchange.stats()
+    stats = exchange.registry.stats()
     assert (stats.slow_clients, stats.dropped, stats.leaving) == (1, {"late": 1}, 1)
 
 
 def test_many_clients_that_do_not_read_cost_no_more_together_than_their_limit() -> None:
-    exchange = Exchange(lambda: 0.0, most=1000, most_for_all=2500)
+    exchange = made_exchange(lambda: 0.0, most=1000, most_for_all=2500)
     _, server = joined(exchange)
     slow = [entered(exchange) for _ in range(4)]
     for wire, client in slow:
         wire.waits = 600
-        exchange.client_paused(client)
+        exchange.registry.readers.paused(client)
     assert not any(wire.closed for wire, _ in slow)
     slow[2][0].waits = 900
     slow[0][0].waits = 100  # it has read meanwhile
@@ -192,22 +192,22 @@ def test_many_clients_that_do_not_read_cost_no_more_together_than_their_limit() 
     slow[0][0].waits = 800
     exchange.from_server(server, [slow[0][1].prefix + REQUEST])
     assert [wire.closed and wire.closed[0] for wire, _ in slow] == [None, None, 1013, None]
-    exchange.client_left(slow[2][1], "")
+    exchange.registry.client_left(slow[2][1], "")
     slow[3][0].waits = 1000
     exchange.from_server(server, [slow[3][1].prefix + REQUEST])
-    assert exchange.stats().slow_clients == 1
+    assert exchange.registry.stats().slow_clients == 1
     for _, client in slow:
-        exchange.client_resumed(client)
-    assert exchange._readers.waiting == 0
+        exchange.registry.readers.resumed(client)
+    assert exchange.registry.readers.waiting == 0
 
 
 @pytest.mark.parametrize(("draining", "frame"), [(True, REQUEST), (False, bytes.fromhex("70 00 0001 00000007"))])
 def test_a_client_that_does_not_read_what_the_broker_itself_answers_is_closed_too(draining: bool, frame: bytes) -> None:
-    exchange = Exchange(lambda: 0.0, most=1000)
+    exchange = made_exchange(lambda: 0.0, most=1000)
     joined(exchange)
     wire, client = entered(exchange)
-    exchange.draining = draining
-    exchange.client_paused(client)
+    exchange.registry.draining = draining
+    exchange.registry.readers.paused(client)
     wire.waits = 1001
     exchange.from_client(client, [frame] * 10)
     assert wire.closed is not None
@@ -216,24 +216,24 @@ def test_a_client_that_does_not_read_what_the_broker_itself_answers_is_closed_to
 
 
 def test_the_clients_of_a_slow_server_wait_and_those_of_others_do_not() -> None:
-    exchange = Exchange(lambda: 0.0)
+    exchange = made_exchange(lambda: 0.0)
     _, slow = joined(exchange)
     joined(exchange)
     wires = [entered(exchange) for _ in range(4)]
-    exchange.server_paused(slow)
+    exchange.registry.server_paused(slow)
     for _, client in wires:
         exchange.from_client(client, [REQUEST])
     assert [wire.held for wire, _ in wires] == [True, False, True, False]
-    assert exchange.stats().held == 2
-    exchange.server_resumed(slow)
+    assert exchange.registry.stats().held == 2
+    exchange.registry.server_resumed(slow)
     assert not any(wire.held for wire, _ in wires)
 
 
 def test_a_server_that_takes_nothing_for_long_is_given_up() -> None:
-    exchange = Exchange(lambda: 0.0, most_for_server=1000)
+    exchange = made_exchange(lambda: 0.0, most_for_server=1000)
     wire, server = joined(exchange)
     _, client = entered(exchange)
-    exchange.server_paused(server)
+    exchange.registry.server_paused(server)
     wire.waits = 1001
     exchange.from_client(client, [REQUEST])
     assert wire.closed is not None
@@ -241,7 +241,7 @@ def test_a_server_that_takes_nothing_for_long_is_given_up() -> None:
 
 
 def test_a_frame_that_is_too_large_with_its_header_is_refused() -> None:
-    exchange = Exchange(lambda: 0.0)
+    exchange = made_exchange(lambda: 0.0)
     _, server = joined(exchange)
     wire, client = entered(exchange)
 
@@ -251,11 +251,11 @@ def test_a_frame_that_is_too_large_with_its_header_is_refused() -> None:
     server.send = too_large
     exchange.from_client(client, [REQUEST])
     assert wire.sent[0][:8] == bytes.fromhex("22 d1 0001 00000007")
-    assert exchange.stats().dropped == {"too_large": 1}
+    assert exchange.registry.stats().dropped == {"too_large": 1}
 
 
 def test_an_answer_that_is_too_large_with_its_header_fails_the_request_of_the_server_and_is_nothing_to_the_client() -> None:
-    exchange = Exchange(lambda: 0.0)
+    exchange = made_exchange(lambda: 0.0)
     server_wire, server = joined(exchange)
     wire, client = entered(exchange)
     exchange.from_server(server, [client.prefix + REQUEST])
@@ -263,12 +263,12 @@ def test_an_answer_that_is_too_large_with_its_header_fails_the_request_of_the_se
     exchange.from_client(client, [bytes.fromhex("20 00 0001 00000007") + bytes(200)])
     assert server_wire.sent[-1][:12] == client.prefix + bytes.fromhex("22 d1 0001 00000007")
     assert wire.sent == [REQUEST]
-    assert not exchange.busy()
+    assert not exchange.registry.busy()
 
 
 @pytest.mark.parametrize("frame", ["10000001 ffff0009", "20000001 ffff0009", "10000001 ffff000b"])
 def test_what_is_too_large_of_a_channel_ends_the_client_for_a_gap_would_not_be_noticed(frame: str) -> None:
-    exchange = Exchange(lambda: 0.0)
+    exchange = made_exchange(lambda: 0.0)
     server_wire, server = joined(exchange)
     wire, client = entered(exchange)
     _takes_at_most(server, server_wire, 200)
@@ -289,7 +289,7 @@ def _takes_at_most(server: Server, wire: Wire, size: int) -> None:
 
 
 def test_a_client_that_breaks_the_rules_has_no_say_any_more() -> None:
-    exchange = Exchange(lambda: 0.0)
+    exchange = made_exchange(lambda: 0.0)
     server_wire, server = joined(exchange)
     wire, client = entered(exchange)
     exchange.from_client(client, [bytes.fromhex("d0 00 0000 00000000"), REQUEST])
@@ -299,12 +299,12 @@ def test_a_client_that_breaks_the_rules_has_no_say_any_more() -> None:
     assert wire.closed[0] == 1008
     assert wire.sent == []
     assert len(server_wire.sent) == 1  # Connected
-    exchange.client_left(client, "")
+    exchange.registry.client_left(client, "")
     assert server_wire.sent[1:] == [client.prefix + bytes.fromhex("e0 00 0000 00000000")]
 
 
 def test_a_server_that_introduces_itself_again_and_again_is_closed() -> None:
-    exchange = Exchange(lambda: 0.0)
+    exchange = made_exchange(lambda: 0.0)
     wire, server = joined(exchange)
     hello = bytes(4) + bytes.fromhex("12 00 0000 ffff0000") + b'{"v":1,"server":"a","instance":"b"}'
     exchange.from_server(server, [hello] * 300)
@@ -314,7 +314,7 @@ def test_a_server_that_introduces_itself_again_and_again_is_closed() -> None:
 
 def test_more_than_200_bad_frames_in_a_minute_end_a_connection() -> None:
     now = [0.0]
-    exchange = Exchange(lambda: now[0])
+    exchange = made_exchange(lambda: now[0])
     server_wire, server = joined(exchange)
     wire, client = entered(exchange)
     for _ in range(200):
@@ -332,21 +332,21 @@ def test_more_than_200_bad_frames_in_a_minute_end_a_connection() -> None:
 
 def test_of_a_client_that_has_gone_only_its_number_is_kept_and_of_these_not_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("polybus.broker.registry.MOST_RESTING", 3)
-    exchange = Exchange(lambda: 0.0)
+    exchange = made_exchange(lambda: 0.0)
     joined(exchange)
     clients = [entered(exchange)[1] for _ in range(5)]
     for client in clients:
-        exchange.client_left(client, "")
+        exchange.registry.client_left(client, "")
         assert not isinstance(client.end, Wire)
-    assert exchange.stats().resting == len(exchange.clients) == 3
+    assert exchange.registry.stats().resting == len(exchange.registry.clients) == 3
 
 
 def test_when_a_server_goes_only_its_clients_go() -> None:
-    exchange = Exchange(lambda: 0.0)
+    exchange = made_exchange(lambda: 0.0)
     _, first = joined(exchange)
     joined(exchange)
     wires = [entered(exchange) for _ in range(4)]
-    exchange.server_left(first, "")
+    exchange.registry.server_left(first, "")
     assert [wire.closed is not None for wire, _ in wires] == [True, False, True, False]
     assert wires[0][0].closed == (1001, "the server has gone")
 
@@ -355,7 +355,7 @@ HELLO = b"\0\0\0\0" + bytes.fromhex("12000000ffff0000") + b'{"v":1,"server":"%s"
 
 
 def test_a_server_that_was_told_to_close_has_no_clients_and_gets_none() -> None:
-    exchange = Exchange(lambda: 0.0)
+    exchange = made_exchange(lambda: 0.0)
     wire, server = joined(exchange)
     client_wire, client = entered(exchange)
     joined(exchange, "west")
@@ -367,16 +367,16 @@ def test_a_server_that_was_told_to_close_has_no_clients_and_gets_none() -> None:
     assert all(entered(exchange)[1].server is not server for _ in range(3))
     sent = len(wire.sent)
     exchange.from_server(server, [client.prefix + REQUEST])
-    exchange.client_left(client, "")
-    exchange.server_resumed(server)
-    exchange.server_left(server, "its socket is gone")
+    exchange.registry.client_left(client, "")
+    exchange.registry.server_resumed(server)
+    exchange.registry.server_left(server, "its socket is gone")
     assert len(wire.sent) == sent
-    assert exchange.stats().sockets == 1
+    assert exchange.registry.stats().sockets == 1
 
 
 @pytest.mark.parametrize("frame", ["00000001 e000000000000000", "00000002 f000000000000000"])
 def test_a_server_that_breaks_the_rules_loses_its_clients_at_once(frame: str) -> None:
-    exchange = Exchange(lambda: 0.0)
+    exchange = made_exchange(lambda: 0.0)
     wire, server = joined(exchange)
     client_wire, _ = entered(exchange)
     joined(exchange)
@@ -389,7 +389,7 @@ def test_a_server_that_breaks_the_rules_loses_its_clients_at_once(frame: str) ->
 
 
 def test_a_server_is_not_renamed_while_clients_are_on_it() -> None:
-    exchange = Exchange(lambda: 0.0)
+    exchange = made_exchange(lambda: 0.0)
     wire, server = joined(exchange)
     entered(exchange)
     exchange.from_server(server, [HELLO % (b"A", b"x")])  # a first name takes nothing from anybody
@@ -397,18 +397,18 @@ def test_a_server_is_not_renamed_while_clients_are_on_it() -> None:
     exchange.from_server(server, [HELLO % (b"B", b"x")])
     assert (server.id, wire.closed) == ("A", None)
     assert b"cannot be renamed" in wire.sent[-1]
-    exchange.client_left(next(iter(server.clients.values())), "")
+    exchange.registry.client_left(next(iter(server.clients.values())), "")
     exchange.from_server(server, [HELLO % (b"B", b"x")])
     assert server.id == "B"
 
 
 def test_numbers_for_prometheus() -> None:
-    exchange = Exchange(lambda: 0.0)
+    exchange = made_exchange(lambda: 0.0)
     _, server = joined(exchange, 'a"b\\')
     _, client = entered(exchange)
     exchange.from_client(client, [REQUEST, b""])
     exchange.from_server(server, [b"xx"])
-    text = prometheus_text(exchange.stats())
+    text = prometheus_text(exchange.registry.stats())
     lines = text.splitlines()
     assert "polybus_broker_clients 1" in lines
     assert "polybus_broker_to_servers_total 1" in lines
@@ -419,9 +419,9 @@ def test_numbers_for_prometheus() -> None:
 
 
 def test_a_server_that_introduces_itself_learns_who_its_earlier_clients_are() -> None:
-    exchange = Exchange(lambda: 0.0)
+    exchange = made_exchange(lambda: 0.0)
     wire, server = joined(exchange)
-    client = exchange.client_joined(Wire(), lambda frame: None, params={"path": "/game"})
+    client = exchange.registry.client_joined(Wire(), lambda frame: None, params={"path": "/game"})
     assert client is not None
     exchange.from_server(server, [bytes.fromhex("00000000 12000000 ffff0000") + b'{"server":"A","instance":"i"}'])
     without, with_facts, welcome = wire.sent

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from polybus.broker.client_states import TABLE, Act, Event, Stage
 from polybus.broker.exchange import Exchange
 from polybus.broker.participants import Client
-from polybus.broker.registry import REST
+from polybus.broker.registry import REST, ClientRegistry
 
 
 @pytest.mark.parametrize(("stage", "event"), list(itertools.product(Stage, Event)))
@@ -26,7 +26,7 @@ def test_every_stage_knows_every_event(stage: Stage, event: Event) -> None:
 
 def test_every_act_is_there_and_can_be_done() -> None:
     used = {act for row in TABLE.values() for act, _ in row.values()}
-    assert used == set(Act) == set(Exchange(lambda: 0.0)._acts)
+    assert used == set(Act) == set(ClientRegistry(lambda: 0.0)._acts)
 
 
 def test_every_stage_can_be_reached_and_left() -> None:
@@ -40,6 +40,10 @@ def test_nobody_comes_back_to_life() -> None:
     for stage, row in TABLE.items():
         for _, following in row.values():
             assert following is None or order.index(following) >= order.index(stage)
+
+
+def made_exchange(clock: Callable[[], float], *, most_for_server: int = 64 * 1024 * 1024, **options: Any) -> Exchange:
+    return Exchange(ClientRegistry(clock, **options), most_for_server)
 
 
 class Wire:
@@ -76,17 +80,17 @@ class Wire:
 @given(st.lists(st.tuples(st.integers(0, 11), st.integers(0, 5)), max_size=40))
 def test_whatever_happens_numbers_and_owners_stay_in_order(happenings: list[tuple[int, int]]) -> None:
     now = [0.0]
-    exchange = Exchange(lambda: now[0])
+    exchange = made_exchange(lambda: now[0])
     servers: list[Any] = []
     clients: list[Client] = []
 
     def server_joins(_: int) -> None:
         wire = Wire()
-        servers.append(exchange.server_joined(wire, wire.send))
+        servers.append(exchange.registry.server_joined(wire, wire.send))
 
     def client_joins(_: int) -> None:
         wire = Wire()
-        client = exchange.client_joined(wire, wire.send)
+        client = exchange.registry.client_joined(wire, wire.send)
         if client is not None:
             clients.append(client)
         else:
@@ -101,7 +105,7 @@ def test_whatever_happens_numbers_and_owners_stay_in_order(happenings: list[tupl
 
     def pass_time(_: int) -> None:
         now[0] += REST / 3
-        exchange.tick(now[0])
+        exchange.registry.tick(now[0])
 
     number = clients and clients[0].number
     assert not number
@@ -112,27 +116,27 @@ def test_whatever_happens_numbers_and_owners_stay_in_order(happenings: list[tupl
         with_client(lambda client: exchange.from_client(client, [bytes.fromhex("1000000100000007")])),
         with_server(lambda server: exchange.from_server(server, [b"\0\0\0\1" + bytes.fromhex("1000000100000007")])),
         with_server(lambda server: exchange.from_server(server, [b"\0\0\0\1" + bytes.fromhex("f000000000000000")])),
-        with_client(lambda client: exchange.client_left(client, "")),
-        with_server(lambda server: exchange.server_left(server, "")),
+        with_client(lambda client: exchange.registry.client_left(client, "")),
+        with_server(lambda server: exchange.registry.server_left(server, "")),
         pass_time,
-        with_client(exchange.client_paused),
-        with_client(exchange.client_resumed),
-        with_client(lambda client: exchange.send_away(client, 1008, "")),
+        with_client(exchange.registry.readers.paused),
+        with_client(exchange.registry.readers.resumed),
+        with_client(lambda client: exchange.registry.send_away(client, 1008, "")),
     ]
     for what, index in happenings:
         does[what](index)
-        known = [client for client in exchange.clients.values() if client.stage is Stage.OPEN]
-        assert sum(len(server.clients) for server in exchange.servers) == len(known)
+        known = [client for client in exchange.registry.clients.values() if client.stage is Stage.OPEN]
+        assert sum(len(server.clients) for server in exchange.registry.servers) == len(known)
         for client in known:
             assert client.server.clients[client.number] is client
-            assert client.server in exchange.servers
-        assert len({client.number for client in exchange.clients.values()}) == len(exchange.clients)
-        assert all(number not in server.clients for server in servers if server.gone for number in exchange.clients)
-        stats = exchange.stats()
-        assert stats.clients + stats.leaving + stats.resting == len(exchange.clients)
+            assert client.server in exchange.registry.servers
+        assert len({client.number for client in exchange.registry.clients.values()}) == len(exchange.registry.clients)
+        assert all(number not in server.clients for server in servers if server.gone for number in exchange.registry.clients)
+        stats = exchange.registry.stats()
+        assert stats.clients + stats.leaving + stats.resting == len(exchange.registry.clients)
     now[0] += 10 * REST
     for client in clients:
-        exchange.client_left(client, "")
+        exchange.registry.client_left(client, "")
     now[0] += 10 * REST
-    exchange.tick(now[0])
-    assert not exchange.clients
+    exchange.registry.tick(now[0])
+    assert not exchange.registry.clients
