@@ -1,4 +1,4 @@
-"""What the tests of the contract stand on."""
+"""Base of the tests of the contract."""
 
 from __future__ import annotations
 
@@ -16,11 +16,12 @@ import pytest
 from ..._bus.acceptor import Listener
 from ..._bus.bus import Bus
 from ..._bus.connect import connect
+from ..._pubsub.subscription import Subscription
 from ...backoff import Backoff
 from ...plugins import Capabilities, ProtocolAdapter
 from .._waiting import PATIENCE, eventually, let_expire
 
-__all__ = ["BOUND", "Contract", "Dial", "Ground", "eventually", "let_expire", "needs", "suite"]
+__all__ = ["BOUND", "Contract", "Dial", "Ground", "echo", "eventually", "let_expire", "needs", "suite", "take"]
 
 Test = TypeVar("Test", bound=Callable[..., Any])
 Dial: TypeAlias = Callable[..., AbstractAsyncContextManager[Bus]]
@@ -40,6 +41,16 @@ def needs(*capabilities: str) -> Callable[[Test], Test]:
         return test
 
     return mark
+
+
+async def echo(body: Any) -> Any:
+    """A handler that answers with what it was asked."""
+    return body
+
+
+async def take(subscription: Subscription, count: int) -> list[Any]:
+    """The bodies of the next publications."""
+    return [(await anext(subscription)).body for _ in range(count)]
 
 
 def _bounded(test: Callable[..., Awaitable[None]]) -> Callable[..., Awaitable[None]]:
@@ -94,6 +105,14 @@ class Contract:
         async with self.serving(bus) as (_, dial), dial(client) as joined:
             await eventually(lambda: bus.peers)  # where nothing is said at first, the client may be done before the server
             yield joined
+
+    @asynccontextmanager
+    async def handling(self, handler: Callable[..., Any], bus: Bus | None = None) -> AsyncIterator[tuple[Bus, Bus, Any]]:
+        """A server with one handler, a client of it, and the handler's subject."""
+        bus, subject = Bus() if bus is None else bus, self.subject(handler.__name__)
+        bus.handle(subject)(handler)
+        async with self.joined(bus) as client:
+            yield bus, client, subject
 
 
 @asynccontextmanager

@@ -10,17 +10,11 @@ import pytest
 from ..._bus.bus import Bus
 from ..._core.context import Context
 from ..._peer.peer import Peer
-from ..._pubsub.subscription import Subscription
 from ...errors import Disconnected, Forbidden
 from ...events import LinkUp
-from ._base import Contract, eventually, needs
+from ._base import Contract, eventually, needs, take
 
 __all__ = ["AskedContract"]
-
-
-async def _take(subscription: Subscription, count: int) -> list[Any]:
-    """The bodies of the next publications."""
-    return [(await anext(subscription)).body for _ in range(count)]
 
 
 def _callers(bus: Bus, subject: Any) -> list[Peer]:
@@ -57,8 +51,8 @@ class AskedContract(Contract):
                 messages = [await anext(hers) for _ in range(3)]
                 assert [message.body for message in messages] == [["ann", number] for number in range(3)]
                 assert all(message.peer is first and message.subject == news for message in messages)
-                assert await _take(his, 3) == [["bob", number] for number in range(3)]
-                assert len(await _take(everybodys, 7)) == 7
+                assert await take(his, 3) == [["bob", number] for number in range(3)]
+                assert len(await take(everybodys, 7)) == 7
                 assert len(hers) == len(his) == len(everybodys) == 0
 
     @needs("publish")
@@ -73,7 +67,7 @@ class AskedContract(Contract):
                 await client.publish(news, 1)
                 assert client.stats().sent == before + 1
                 await client.request(hello)
-                assert [await _take(each, 1) for each in (one, two, three)] == [[1], [1], [1]]
+                assert [await take(each, 1) for each in (one, two, three)] == [[1], [1], [1]]
                 assert len(one) == len(two) == len(three) == 0
 
     @needs("publish", "extensions")
@@ -87,7 +81,7 @@ class AskedContract(Contract):
                 await client.publish(self.subject("news.today"), 2)
                 await client.publish(self.subject("news.today.late"), 3)
                 await client.publish(self.subject("news.tomorrow"), 4)
-                assert await _take(news, 2) == [2, 4]
+                assert await take(news, 2) == [2, 4]
 
     @needs("publish")
     async def test_the_server_is_asked_too_and_told_when_nobody_wants_it_any_more(self) -> None:
@@ -100,7 +94,7 @@ class AskedContract(Contract):
                 await bus.publish(news, 1)
                 message = await anext(first)
                 assert (message.body, message.peer) == (1, server)
-                assert await _take(second, 1) == [1]
+                assert await take(second, 1) == [1]
             await client.request(hello)
             before = client.stats().received
             await bus.publish(news, 2)
@@ -116,16 +110,16 @@ class AskedContract(Contract):
             async with client.subscribe(news) as all_of_them:
                 async with server.subscribe(news) as one:
                     await bus.publish(news, 1)
-                    assert await _take(all_of_them, 1) == await _take(one, 1) == [1]
+                    assert await take(all_of_them, 1) == await take(one, 1) == [1]
                 await client.request(hello)
                 await bus.publish(news, 2)
-                assert await _take(all_of_them, 1) == [2]
+                assert await take(all_of_them, 1) == [2]
             async with server.subscribe(news) as one:
                 async with client.subscribe(news):
                     pass
                 await client.request(hello)
                 await bus.publish(news, 3)
-                assert await _take(one, 1) == [3]
+                assert await take(one, 1) == [3]
             await client.request(hello)
             before = client.stats().received
             await bus.publish(news, 4)
@@ -139,14 +133,14 @@ class AskedContract(Contract):
         async with self.joined(bus) as client, client.peers[0].subscribe(news) as today:
             events = client.events()
             await bus.publish(news, "before")
-            assert await _take(today, 1) == ["before"]
+            assert await take(today, 1) == ["before"]
             await bus.peers[0].aclose("a hiccup")
             async for event in events:
                 if isinstance(event, LinkUp):
                     break
             await client.request(hello)
             await bus.publish(news, "after")
-            assert await _take(today, 1) == ["after"]
+            assert await take(today, 1) == ["after"]
 
     @needs("publish")
     async def test_what_has_come_is_read_before_the_end_of_the_peer_is_told(self) -> None:
@@ -161,7 +155,7 @@ class AskedContract(Contract):
                 async with anyio.create_task_group() as group:
                     group.start_soon(client.aclose)
                     await eventually(lambda: callers[0].gone)
-                    assert await _take(last_words, 3) == [0, 1, 2]
+                    assert await take(last_words, 3) == [0, 1, 2]
                     for _ in range(2):
                         with pytest.raises(Disconnected):
                             await anext(last_words)
@@ -198,5 +192,5 @@ class AskedContract(Contract):
                     raise AssertionError("entered")
             async with callers[0].subscribe(news) as today:
                 await client.publish(news, 1)
-                assert await _take(today, 1) == [1]
+                assert await take(today, 1) == [1]
         assert [subject for verb, subject in asked if verb == "subscribe"] == [secret, news]

@@ -1,9 +1,9 @@
-"""Who may do what, over a link."""
+"""Identities and permissions over a link."""
 
 from __future__ import annotations
 
 import datetime
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 import anyio
@@ -21,6 +21,16 @@ from ._base import Contract, Dial, eventually, needs
 __all__ = ["AuthorityContract"]
 
 
+def _later(decide: Callable[[Peer, str, Any], bool]) -> Callable[[Peer, str, Any], Awaitable[bool]]:
+    """The same decision, made by a coroutine."""
+
+    async def later(peer: Peer, verb: str, subject: Any) -> bool:
+        await anyio.lowlevel.checkpoint()
+        return decide(peer, verb, subject)
+
+    return later
+
+
 class AuthorityContract(Contract):
     """`authenticate` and `authorize`."""
 
@@ -32,13 +42,10 @@ class AuthorityContract(Contract):
             shown.append(handshake)
             return {"name": "Ann"}
 
-        bus, subject = Bus(authenticate=authenticate), self.subject("who")
-
-        @bus.handle(subject)
         async def who(ctx: Context) -> Any:
             return ctx.identity
 
-        async with self.joined(bus) as client:
+        async with self.handling(who, Bus(authenticate=authenticate)) as (bus, client, subject):
             assert await client.request(subject) == {"name": "Ann"}
             assert bus.peers[0].identity == {"name": "Ann"}
         assert shown[0].protocol == self.adapter.name
@@ -123,11 +130,7 @@ class AuthorityContract(Contract):
             asked.append((verb, subject))
             return bool(subject == self.subject("open"))
 
-        async def decide_later(peer: Peer, verb: str, subject: Any) -> bool:
-            await anyio.lowlevel.checkpoint()
-            return decide(peer, verb, subject)
-
-        bus = Bus(authorize=decide_later if is_async else decide)
+        bus = Bus(authorize=_later(decide) if is_async else decide)
 
         @bus.handle(self.subject("open"))
         async def opened() -> str:
@@ -150,13 +153,10 @@ class AuthorityContract(Contract):
         def authorize(peer: Peer, verb: str, subject: Any) -> bool:
             raise LookupError("no rules")
 
-        bus, subject = Bus(authorize=authorize), self.subject("x")
-
-        @bus.handle(subject)
         async def handler() -> None:
             pass
 
-        async with self.joined(bus) as client:
+        async with self.handling(handler, Bus(authorize=authorize)) as (_, client, subject):
             with pytest.raises(Forbidden) as caught:
                 await client.request(subject)
         assert "no rules" not in str(caught.value)
@@ -166,14 +166,10 @@ class AuthorityContract(Contract):
     async def test_authorize_is_asked_for_publications_and_they_keep_their_order(self) -> None:
         for is_async in (False, True):
 
-            async def later(peer: Peer, verb: str, subject: Any) -> bool:
-                await anyio.lowlevel.checkpoint()
-                return bool(subject != self.subject("no"))
-
             def now(peer: Peer, verb: str, subject: Any) -> bool:
                 return bool(subject != self.subject("no"))
 
-            bus, subject = Bus(authorize=later if is_async else now), self.subject("yes")
+            bus, subject = Bus(authorize=_later(now) if is_async else now), self.subject("yes")
             async with (
                 self.joined(bus) as client,
                 bus.subscribe(subject) as allowed,
@@ -195,11 +191,7 @@ class AuthorityContract(Contract):
                 asked.append((verb, subject))
                 return bool(subject != self.subject("secret.>"))
 
-            async def later(peer: Peer, verb: str, subject: Any, asked: list[Any] = asked) -> bool:
-                await anyio.lowlevel.checkpoint()
-                return decide(peer, verb, subject, asked)
-
-            bus = Bus(authorize=later if is_async else decide)
+            bus = Bus(authorize=_later(decide) if is_async else decide)
             async with self.joined(bus) as client:
                 with pytest.raises(Forbidden):
                     async with client.subscribe(self.subject("secret.>")):
@@ -219,11 +211,7 @@ class AuthorityContract(Contract):
                 asked.append((verb, subject))
                 return verb == "subscribe" or subject == self.subject("news.open")
 
-            async def later(peer: Peer, verb: str, subject: Any, asked: list[Any] = asked) -> bool:
-                await anyio.lowlevel.checkpoint()
-                return decide(peer, verb, subject, asked)
-
-            bus = Bus(authorize=later if is_async else decide)
+            bus = Bus(authorize=_later(decide) if is_async else decide)
             async with self.joined(bus) as client, client.subscribe(self.subject(">")) as everything:
                 for number in range(3):
                     await bus.publish(self.subject("news.secret"), number)

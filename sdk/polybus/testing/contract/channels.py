@@ -40,14 +40,11 @@ class ChannelContract(Contract):
 
     @needs("extensions")
     async def test_a_stream_gives_every_item_in_order_and_then_ends(self) -> None:
-        bus, subject = Bus(), self.subject("lines")
-
-        @bus.handle(subject)
         async def lines(body: int) -> AsyncIterator[Any]:
             for number in range(body):
                 yield {"number": number}
 
-        async with self.joined(bus) as client:
+        async with self.handling(lines) as (bus, client, subject):
             for count in (0, 1, 500):
                 async with client.stream(subject, count, returns=Line) as items:
                     assert [line async for line in items] == [Line(n) for n in range(count)]
@@ -55,15 +52,13 @@ class ChannelContract(Contract):
 
     @needs("extensions")
     async def test_an_item_may_be_bytes_or_null(self) -> None:
-        bus, subject = Bus(), self.subject("items")
         sent: list[Any] = [b"\x00\xff", b"", None, "text", {"a": 1}]
 
-        @bus.handle(subject)
         async def items() -> AsyncIterator[Any]:
             for item in sent:
                 yield item
 
-        async with self.joined(bus) as client, client.stream(subject) as got:
+        async with self.handling(items) as (_, client, subject), client.stream(subject) as got:
             first = await anext(got)
             rest = [item async for item in got]
             # JSON has no bytes: an item that stays bytes or one in base64 are both what a wire may do.
@@ -72,28 +67,23 @@ class ChannelContract(Contract):
 
     @needs("extensions")
     async def test_an_item_that_does_not_fit_is_a_bad_reply(self) -> None:
-        bus, subject = Bus(), self.subject("lines")
-
-        @bus.handle(subject)
         async def lines() -> AsyncIterator[Any]:
             yield {"number": "one"}
 
-        async with self.joined(bus) as client, client.stream(subject, returns=Line) as items:
+        async with self.handling(lines) as (_, client, subject), client.stream(subject, returns=Line) as items:
             with pytest.raises(BadReply, match=r"\$\.number"):
                 await anext(items)
 
     @needs("extensions")
     async def test_a_slow_reader_holds_the_sender_back(self) -> None:
-        bus, subject = Bus(), self.subject("fast")
         made: list[int] = []
 
-        @bus.handle(subject)
         async def fast() -> AsyncIterator[int]:
             for number in range(1000):
                 made.append(number)
                 yield number
 
-        async with self.joined(bus) as client, client.stream(subject) as items:
+        async with self.handling(fast) as (_, client, subject), client.stream(subject) as items:
             assert await anext(items) == 0
             await anyio.wait_all_tasks_blocked()
             held_at = len(made)
@@ -103,10 +93,8 @@ class ChannelContract(Contract):
 
     @needs("extensions")
     async def test_leaving_a_stream_stops_the_handler_and_runs_its_clean_up(self) -> None:
-        bus, subject = Bus(), self.subject("endless")
         cleaned = anyio.Event()
 
-        @bus.handle(subject)
         async def endless() -> AsyncIterator[int]:
             try:
                 number = 0
@@ -117,7 +105,7 @@ class ChannelContract(Contract):
                 await anyio.lowlevel.checkpoint()
                 cleaned.set()
 
-        async with self.joined(bus) as client:
+        async with self.handling(endless) as (bus, client, subject):
             async with client.stream(subject) as items:
                 assert [await anext(items) for _ in range(3)] == [0, 1, 2]
             await cleaned.wait()
@@ -125,10 +113,8 @@ class ChannelContract(Contract):
 
     @needs("extensions")
     async def test_leaving_a_stream_stops_a_handler_that_waits_between_items(self) -> None:
-        bus, subject = Bus(), self.subject("endless")
         cleaned = anyio.Event()
 
-        @bus.handle(subject)
         async def endless() -> AsyncIterator[int]:
             try:
                 yield 1
@@ -136,22 +122,19 @@ class ChannelContract(Contract):
             finally:
                 cleaned.set()
 
-        async with self.joined(bus) as client:
+        async with self.handling(endless) as (_, client, subject):
             async with client.stream(subject) as items:
                 assert await anext(items) == 1
             await cleaned.wait()
 
     @needs("extensions")
     async def test_a_stream_that_fails_gives_its_items_first_and_then_the_error(self) -> None:
-        bus, subject = Bus(), self.subject("fails")
-
-        @bus.handle(subject)
         async def fails(body: bool) -> AsyncIterator[int]:
             yield 1
             yield 2
             raise NotFound("no more") if body else ValueError("secret")
 
-        async with self.joined(bus) as client:
+        async with self.handling(fails) as (_, client, subject):
             for chosen, kind in ((True, NotFound), (False, RemoteError)):
                 got: list[int] = []
                 with pytest.raises(kind) as caught:
@@ -199,9 +182,6 @@ class ChannelContract(Contract):
 
     @needs("extensions")
     async def test_a_channel_carries_both_halves_and_their_ends(self) -> None:
-        bus, subject = Bus(), self.subject("talk")
-
-        @bus.handle(subject)
         async def double(ch: Channel[int, int]) -> None:
             total = 0
             async for number in ch:
@@ -209,7 +189,7 @@ class ChannelContract(Contract):
                 await ch.send(number * 2)
             await ch.send(total)
 
-        async with self.joined(bus) as client, client.channel(subject, receives=int) as ch:
+        async with self.handling(double) as (_, client, subject), client.channel(subject, receives=int) as ch:
             for number in range(self.turns):
                 await ch.send(number)
                 assert await anext(ch) == number * 2
@@ -220,14 +200,11 @@ class ChannelContract(Contract):
 
     @needs("extensions")
     async def test_an_item_that_does_not_fit_ends_a_channel_with_bad_request(self) -> None:
-        bus, subject = Bus(), self.subject("talk")
-
-        @bus.handle(subject)
         async def take(ch: Channel[Line, int]) -> None:
             async for line in ch:
                 await ch.send(line.number)
 
-        async with self.joined(bus) as client, client.channel(subject) as ch:
+        async with self.handling(take) as (_, client, subject), client.channel(subject) as ch:
             await ch.send({"number": 1})
             assert await anext(ch) == 1
             await ch.send({"number": "two"})
@@ -236,15 +213,13 @@ class ChannelContract(Contract):
 
     @needs("extensions")
     async def test_a_slow_handler_holds_the_channel_s_opener_back(self) -> None:
-        bus, subject = Bus(), self.subject("talk")
         go = anyio.Event()
 
-        @bus.handle(subject)
         async def slow(ch: Channel[int, int]) -> None:
             await go.wait()
             await ch.send(sum([number async for number in ch]))
 
-        async with self.joined(bus) as client, client.channel(subject) as ch:
+        async with self.handling(slow) as (_, client, subject), client.channel(subject) as ch:
             sent: list[int] = []
 
             async def send() -> None:
@@ -263,10 +238,8 @@ class ChannelContract(Contract):
 
     @needs("extensions")
     async def test_aborting_a_channel_stops_the_handler_with_the_error(self) -> None:
-        bus, subject = Bus(), self.subject("talk")
         stopped = anyio.Event()
 
-        @bus.handle(subject)
         async def wait(ch: Channel[int, int]) -> None:
             await ch.send(1)
             try:
@@ -275,21 +248,18 @@ class ChannelContract(Contract):
             finally:
                 stopped.set()
 
-        async with self.joined(bus) as client, client.channel(subject) as ch:
+        async with self.handling(wait) as (_, client, subject), client.channel(subject) as ch:
             assert await anext(ch) == 1
             ch.abort(Code.ABORTED, "changed my mind")
             await stopped.wait()
 
     @needs("extensions")
     async def test_a_channel_handler_that_fails_ends_both_halves(self) -> None:
-        bus, subject = Bus(), self.subject("talk")
-
-        @bus.handle(subject)
         async def fail(ch: Channel[int, int]) -> None:
             await anext(ch)
             raise NotFound("nothing here")
 
-        async with self.joined(bus) as client, client.channel(subject) as ch:
+        async with self.handling(fail) as (_, client, subject), client.channel(subject) as ch:
             await ch.send(1)
             with pytest.raises(NotFound, match="nothing here"):
                 await anext(ch)
@@ -298,10 +268,8 @@ class ChannelContract(Contract):
 
     @needs("extensions")
     async def test_a_lost_link_ends_channels_on_both_sides(self) -> None:
-        bus, subject = Bus(), self.subject("talk")
         stopped = anyio.Event()
 
-        @bus.handle(subject)
         async def wait(ch: Channel[int, int], ctx: Context) -> None:
             await ch.send(1)
             try:
@@ -309,7 +277,7 @@ class ChannelContract(Contract):
             finally:
                 stopped.set()
 
-        async with self.joined(bus) as client, client.channel(subject) as ch:
+        async with self.handling(wait) as (bus, client, subject), client.channel(subject) as ch:
             assert await anext(ch) == 1
             await bus.peers[0].aclose("enough")
             with pytest.raises(Disconnected):

@@ -10,7 +10,7 @@ import pytest
 from ..._bus.bus import Bus
 from ..._core.context import Context
 from ...errors import Code, DeadlineExceeded, RequestCancelled, RequestError
-from ._base import Contract, eventually, let_expire, needs
+from ._base import Contract, echo, eventually, let_expire, needs
 
 __all__ = ["DeadlineContract"]
 
@@ -18,12 +18,11 @@ __all__ = ["DeadlineContract"]
 class _Endless:
     """A handler that only a cancellation ends."""
 
-    def __init__(self, bus: Bus, subject: Any) -> None:
+    def __init__(self) -> None:
         self.started = anyio.Event()
         self.stopped = anyio.Event()
-        bus.handle(subject)(self.run)
 
-    async def run(self) -> None:
+    async def endless(self) -> None:
         self.started.set()
         try:
             await anyio.sleep_forever()
@@ -35,9 +34,8 @@ class DeadlineContract(Contract):
     """`timeout=`, scopes, and `Reply.cancel`."""
 
     async def test_a_deadline_ends_the_request_and_the_handler(self) -> None:
-        bus, subject = Bus(), self.subject("endless")
-        handler = _Endless(bus, subject)
-        async with self.joined(bus) as client:
+        handler = _Endless()
+        async with self.handling(handler.endless) as (bus, client, subject):
             error = await let_expire(lambda seconds: client.request(subject, timeout=seconds), handler.started.is_set)
             assert isinstance(error, DeadlineExceeded)
             assert error.subject == subject
@@ -47,14 +45,11 @@ class DeadlineContract(Contract):
 
     @needs("deadlines")
     async def test_the_deadline_travels_with_the_request(self) -> None:
-        bus, subject = Bus(), self.subject("ttl")
-
-        @bus.handle(subject)
         async def ttl(ctx: Context) -> Any:
             assert ctx.deadline is not None
             return [ctx.message.ttl, ctx.deadline - anyio.current_time()]
 
-        async with self.joined(bus) as client:
+        async with self.handling(ttl) as (_, client, subject):
             ttl_, left = await client.request(subject, timeout=20)
             # A difference of two readings of a clock is exact to its last digits only.
             assert 0 < left <= ttl_ + 1e-6
@@ -62,20 +57,16 @@ class DeadlineContract(Contract):
 
     @needs("deadlines")
     async def test_an_enclosing_scope_sets_the_deadline_on_the_wire(self) -> None:
-        bus, subject = Bus(), self.subject("ttl")
-
-        @bus.handle(subject)
         async def ttl(ctx: Context) -> Any:
             return ctx.message.ttl
 
-        async with self.joined(bus) as client:
+        async with self.handling(ttl) as (_, client, subject):
             with anyio.move_on_after(20):
                 assert 0 < await client.request(subject, timeout=30) <= 20
 
     async def test_an_enclosing_scope_fires_itself_and_stops_the_handler(self) -> None:
-        bus, subject = Bus(), self.subject("endless")
-        handler = _Endless(bus, subject)
-        async with self.joined(bus) as client:
+        handler = _Endless()
+        async with self.handling(handler.endless) as (_, client, subject):
 
             async def ask(seconds: float) -> None:
                 with anyio.move_on_after(seconds) as scope:
@@ -88,9 +79,7 @@ class DeadlineContract(Contract):
             await eventually(lambda: client.stats().pending == 0)
 
     async def test_a_scope_that_is_over_fires_whatever_the_peer_says(self) -> None:
-        bus, subject = Bus(), self.subject("endless")
-        _Endless(bus, subject)
-        async with self.joined(bus) as client:
+        async with self.handling(_Endless().endless) as (_, client, subject):
             for left in (0.0004, 0.0, -1.0):
                 with anyio.move_on_after(left) as scope:
                     await client.request(subject)
@@ -98,15 +87,12 @@ class DeadlineContract(Contract):
 
     @needs("deadlines")
     async def test_a_peer_that_gives_up_a_moment_early_does_not_forestall_the_scope(self) -> None:
-        bus, subject = Bus(), self.subject("early")
-
-        @bus.handle(subject)
         async def early(ctx: Context) -> None:
             assert ctx.deadline is not None
             await anyio.sleep_until(ctx.deadline - 0.02)
             raise RequestError(Code.DEADLINE_EXCEEDED, "no time left")
 
-        async with self.joined(bus) as client:
+        async with self.handling(early) as (_, client, subject):
             with anyio.move_on_after(0.1) as scope:
                 await client.request(subject)
             assert scope.cancelled_caught
@@ -133,9 +119,8 @@ class DeadlineContract(Contract):
 
     @needs("extensions")
     async def test_cancelling_a_reply_stops_the_handler(self) -> None:
-        bus, subject = Bus(), self.subject("endless")
-        handler = _Endless(bus, subject)
-        async with self.joined(bus) as client:
+        handler = _Endless()
+        async with self.handling(handler.endless) as (_, client, subject):
             reply = client.request(subject)
             await handler.started.wait()
             assert reply.cancel()
@@ -148,13 +133,7 @@ class DeadlineContract(Contract):
             await eventually(lambda: client.stats().pending == 0)
 
     async def test_cancelling_an_answered_reply_changes_nothing(self) -> None:
-        bus, subject = Bus(), self.subject("echo")
-
-        @bus.handle(subject)
-        async def echo(body: Any) -> Any:
-            return body
-
-        async with self.joined(bus) as client:
+        async with self.handling(echo) as (_, client, subject):
             reply = client.request(subject, 7)
             assert await reply == 7
             assert not reply.cancel()
@@ -162,9 +141,8 @@ class DeadlineContract(Contract):
 
     @needs("extensions")
     async def test_the_last_waiter_that_is_cancelled_cancels_the_request(self) -> None:
-        bus, subject = Bus(), self.subject("endless")
-        handler = _Endless(bus, subject)
-        async with self.joined(bus) as client:
+        handler = _Endless()
+        async with self.handling(handler.endless) as (_, client, subject):
             reply = client.request(subject)
             async with anyio.create_task_group() as group:
                 for _ in range(2):
@@ -178,15 +156,13 @@ class DeadlineContract(Contract):
             await handler.stopped.wait()
 
     async def test_one_of_two_waiters_that_is_cancelled_leaves_the_request_alone(self) -> None:
-        bus, subject = Bus(), self.subject("slow")
         go = anyio.Event()
 
-        @bus.handle(subject)
         async def slow() -> int:
             await go.wait()
             return 7
 
-        async with self.joined(bus) as client:
+        async with self.handling(slow) as (_, client, subject):
             reply = client.request(subject)
             answers: list[int] = []
 
@@ -209,17 +185,15 @@ class DeadlineContract(Contract):
             assert answers == [7]
 
     async def test_an_answer_after_its_time_is_counted_and_harms_nobody(self) -> None:
-        bus, subject = Bus(), self.subject("stubborn")
         go = anyio.Event()
 
-        @bus.handle(subject)
         async def stubborn(body: str) -> str:
             if body == "late":
                 with anyio.CancelScope(shield=True):
                     await go.wait()
             return body
 
-        async with self.joined(bus) as client:
+        async with self.handling(stubborn) as (_, client, subject):
             reply = client.request(subject, "late")
             other = client.request(subject, "other")
             assert await other == "other"

@@ -1,4 +1,4 @@
-"""What the asker learns when it goes wrong."""
+"""Errors that reach the asker."""
 
 from __future__ import annotations
 
@@ -52,13 +52,10 @@ class FailureContract(Contract):
     """Errors over the wire."""
 
     async def test_an_unexpected_exception_is_internal_with_an_id_and_nothing_of_its_text(self) -> None:
-        bus, subject = Bus(), self.subject("fail")
-
-        @bus.handle(subject)
         async def fail() -> None:
             raise ValueError("the password is hunter2")
 
-        async with self.joined(bus) as client:
+        async with self.handling(fail) as (_, client, subject):
             with pytest.raises(RemoteError) as caught:
                 await client.request(subject, timeout=1000)
         error = caught.value
@@ -68,13 +65,10 @@ class FailureContract(Contract):
         assert "ValueError" not in str(error)
 
     async def test_the_id_that_the_asker_sees_is_in_the_log(self, caplog: pytest.LogCaptureFixture) -> None:
-        bus, subject = Bus(), self.subject("fail")
-
-        @bus.handle(subject)
         async def fail() -> None:
             raise ValueError("for the log only")
 
-        async with self.joined(bus) as client:
+        async with self.handling(fail) as (bus, client, subject):
             events = bus.events()
             with pytest.raises(RemoteError) as caught:
                 await client.request(subject)
@@ -88,25 +82,20 @@ class FailureContract(Contract):
         assert bus.stats().failed == 1
 
     async def test_with_debug_the_text_is_sent(self) -> None:
-        bus, subject = Bus(debug=True), self.subject("fail")
-
-        @bus.handle(subject)
         async def fail() -> None:
             raise ValueError("quite helpful")
 
-        async with self.joined(bus) as client:
+        async with self.handling(fail, Bus(debug=True)) as (_, client, subject):
             with pytest.raises(RemoteError, match="ValueError: quite helpful"):
                 await client.request(subject)
 
     async def test_a_chosen_error_keeps_class_code_text_reason_and_detail(self) -> None:
-        bus, subject = Bus(), self.subject("fail")
         detail = {"field": "name", "values": [1, None, "ü"]}
 
-        @bus.handle(subject)
         async def fail(body: Any) -> None:
             raise RequestError(Code(body[0]), "not this time", reason=body[1], detail=detail)
 
-        async with self.joined(bus) as client:
+        async with self.handling(fail) as (bus, client, subject):
             for (code, reason), kind in CLASSES.items():
                 with pytest.raises(RequestError) as caught:
                     await client.request(subject, [int(code), reason])
@@ -117,13 +106,10 @@ class FailureContract(Contract):
         assert bus.stats().failed == 0
 
     async def test_a_deadline_that_the_peer_reports_is_a_remote_one(self) -> None:
-        bus, subject = Bus(), self.subject("fail")
-
-        @bus.handle(subject)
         async def fail() -> None:
             raise RequestError(Code.DEADLINE_EXCEEDED, "the database did not answer", reason="late", detail={"seconds": 3})
 
-        async with self.joined(bus) as client:
+        async with self.handling(fail) as (_, client, subject):
             with pytest.raises(DeadlineExceeded) as caught:
                 await client.request(subject)
             error = caught.value
@@ -160,25 +146,19 @@ class FailureContract(Contract):
             assert relayed.value.reason == "no_user"
 
     async def test_an_answer_that_cannot_be_written_is_internal(self) -> None:
-        bus, subject = Bus(), self.subject("odd")
-
-        @bus.handle(subject)
         async def odd() -> Any:
             return {"value": object()}
 
-        async with self.joined(bus) as client:
+        async with self.handling(odd) as (_, client, subject):
             with pytest.raises(RemoteError) as caught:
                 await client.request(subject, timeout=1000)
             assert caught.value.code is Code.INTERNAL
 
     async def test_a_detail_that_cannot_be_written_is_left_out(self) -> None:
-        bus, subject = Bus(), self.subject("odd")
-
-        @bus.handle(subject)
         async def odd() -> None:
             raise Conflict("twice", detail=object())
 
-        async with self.joined(bus) as client:
+        async with self.handling(odd) as (_, client, subject):
             with pytest.raises(Conflict, match="twice") as caught:
                 await client.request(subject, timeout=1000)
             assert caught.value.detail is None

@@ -78,16 +78,14 @@ class LinkContract(Contract):
                 assert await client.request(subject) == "two"
 
     async def test_a_draining_server_finishes_what_runs_and_refuses_what_is_new(self) -> None:
-        bus, subject = Bus(), self.subject("slow")
         started, go = anyio.Event(), anyio.Event()
 
-        @bus.handle(subject)
         async def slow() -> str:
             started.set()
             await go.wait()
             return "finished"
 
-        async with self.joined(bus) as client, anyio.create_task_group() as group:
+        async with self.handling(slow) as (bus, client, subject), anyio.create_task_group() as group:
             running = client.request(subject)
             await started.wait()
             group.start_soon(bus.drain)
@@ -98,11 +96,9 @@ class LinkContract(Contract):
             assert await running == "finished"
 
     async def test_what_is_in_flight_when_the_peer_goes_away_fails_at_once(self) -> None:
-        bus, subject = Bus(), self.subject("endless")
         started: list[int] = []
         stopped: list[int] = []
 
-        @bus.handle(subject)
         async def endless(body: int) -> None:
             started.append(body)
             try:
@@ -110,7 +106,7 @@ class LinkContract(Contract):
             finally:
                 stopped.append(body)
 
-        async with self.joined(bus) as client:
+        async with self.handling(endless) as (bus, client, subject):
             replies = [client.request(subject, number, timeout=1000) for number in range(50)]
             await eventually(lambda: len(started) == 50)
             await bus.peers[0].aclose("go away")
@@ -172,13 +168,10 @@ class LinkContract(Contract):
 
     @needs("publish")
     async def test_what_waits_for_a_link_that_is_down_is_sent_when_it_is_back(self) -> None:
-        bus, subject = Bus(), self.subject("echo")
-
-        @bus.handle(subject)
         async def echo(body: Any, ctx: Context) -> Any:
             return body
 
-        async with self.joined(bus) as client, bus.subscribe(self.subject("news")) as news:
+        async with self.handling(echo) as (bus, client, subject), bus.subscribe(self.subject("news")) as news:
             events = client.events()
             await bus.peers[0].aclose("a hiccup")
             async for event in events:

@@ -10,14 +10,9 @@ from ..._bus.bus import Bus
 from ..._core.context import Context
 from ..._pubsub.subscription import Subscription
 from ...message import Message
-from ._base import Contract, needs
+from ._base import Contract, needs, take
 
 __all__ = ["PublicationContract"]
-
-
-async def _take(subscription: Subscription, count: int) -> list[Any]:
-    """The bodies of the next publications."""
-    return [(await anext(subscription)).body for _ in range(count)]
 
 
 def _barrier(bus: Bus, subject: Any) -> None:
@@ -37,7 +32,7 @@ class PublicationContract(Contract):
         async with self.joined(bus) as client, bus.subscribe(subject) as news:
             for number in range(100):
                 await client.publish(subject, number)
-            assert await _take(news, 100) == list(range(100))
+            assert await take(news, 100) == list(range(100))
 
     @needs("publish", "subscribe")
     async def test_what_a_server_publishes_reaches_the_subscribed_client_in_order(self) -> None:
@@ -46,7 +41,7 @@ class PublicationContract(Contract):
             for number in range(100):
                 await bus.publish(other, "not for us")
                 await bus.publish(subject, number)
-            assert await _take(news, 100) == list(range(100))
+            assert await take(news, 100) == list(range(100))
 
     @needs("publish", "subscribe")
     async def test_a_message_carries_subject_body_and_peer(self) -> None:
@@ -81,9 +76,9 @@ class PublicationContract(Contract):
                 async with client.subscribe(self.subject(pattern)) as news:
                     for name in names:
                         await bus.publish(self.subject(name), name)
-                    assert await _take(news, len(wanted)) == wanted
+                    assert await take(news, len(wanted)) == wanted
                     await bus.publish(self.subject(wanted[0]), "last")
-                    assert await _take(news, 1) == ["last"]
+                    assert await take(news, 1) == ["last"]
 
     @needs("publish", "subscribe", "extensions")
     async def test_overlapping_subscriptions_get_it_once_each(self) -> None:
@@ -98,7 +93,7 @@ class PublicationContract(Contract):
             for number in range(3):
                 await bus.publish(subject, number)
             for subscription in (one, two, three, four):
-                assert await _take(subscription, 3) == [0, 1, 2]
+                assert await take(subscription, 3) == [0, 1, 2]
                 assert len(subscription) == 0
 
     @needs("publish", "subscribe")
@@ -108,7 +103,7 @@ class PublicationContract(Contract):
         async with self.joined(bus) as client:
             async with client.subscribe(subject) as first, client.subscribe(subject) as second:
                 await bus.publish(subject, 1)
-                assert await _take(first, 1) == await _take(second, 1) == [1]
+                assert await take(first, 1) == await take(second, 1) == [1]
             await client.request(barrier)
             before = client.stats().received
             await bus.publish(subject, 2)
@@ -122,7 +117,7 @@ class PublicationContract(Contract):
             async with client.subscribe(subject):
                 pass
             await bus.publish(subject, 1)
-            assert await _take(stays, 1) == [1]
+            assert await take(stays, 1) == [1]
 
     @needs("publish", "subscribe")
     async def test_a_bus_s_own_subscription_and_its_link_both_get_a_publication_once(self) -> None:
@@ -130,7 +125,7 @@ class PublicationContract(Contract):
         async with self.joined(bus) as client, bus.subscribe(subject) as here, client.subscribe(subject) as there:
             await bus.publish(subject, 1)
             await bus.publish(subject, 2)
-            assert await _take(here, 2) == await _take(there, 2) == [1, 2]
+            assert await take(here, 2) == await take(there, 2) == [1, 2]
 
     @needs("publish")
     async def test_without_local_the_bus_s_own_publications_are_left_out(self) -> None:
@@ -138,7 +133,7 @@ class PublicationContract(Contract):
         async with self.joined(bus) as client, bus.subscribe(subject, local=False) as news:
             await bus.publish(subject, "own")
             await client.publish(subject, "theirs")
-            assert await _take(news, 1) == ["theirs"]
+            assert await take(news, 1) == ["theirs"]
 
     @needs("publish")
     async def test_an_on_handler_takes_publications_one_at_a_time_and_in_order(self) -> None:
@@ -167,7 +162,7 @@ class PublicationContract(Contract):
         async with self.serving(bus) as (_, dial), dial() as ann, dial() as bob:
             async with bob.subscribe(subject) as room, bus.subscribe(subject) as here:
                 await ann.publish(subject, "hello")
-                assert await _take(here, 1) == ["hello"]
+                assert await take(here, 1) == ["hello"]
                 await bob.request(barrier)
                 assert len(room) == 0
 
@@ -179,7 +174,7 @@ class PublicationContract(Contract):
         async with self.serving(bus) as (_, dial), dial() as ann, dial() as bob, bob.subscribe(subject) as room:
             async with ann.subscribe(subject, local=False) as own:
                 await ann.publish(subject, "hello")
-                assert await _take(room, 1) == ["hello"]
+                assert await take(room, 1) == ["hello"]
                 await ann.request(barrier)
                 await bob.request(barrier)
                 assert len(own) == len(room) == 0
@@ -203,5 +198,5 @@ class PublicationContract(Contract):
 
 
 def _ready(subscription: Subscription) -> list[Message]:
-    """What waits to be read."""
+    """The publications that wait to be read."""
     return [subscription.take() for _ in range(len(subscription))]

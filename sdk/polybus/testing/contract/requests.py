@@ -16,7 +16,7 @@ from ..._bus.bus import Bus
 from ..._core.context import Context
 from ..._rpc.reply import Reply
 from ...errors import BadReply, BadRequest, EncodeError, NoHandler, TooLarge
-from ._base import Contract, needs
+from ._base import Contract, echo, needs
 
 __all__ = ["RequestContract"]
 
@@ -101,70 +101,40 @@ class RequestContract(Contract):
     """`request` and `handle`."""
 
     async def test_a_body_comes_back_as_it_went(self) -> None:
-        bus, subject = Bus(), self.subject("echo")
-
-        @bus.handle(subject)
-        async def echo(body: Any) -> Any:
-            return body
-
-        async with self.joined(bus) as client:
+        async with self.handling(echo) as (_, client, subject):
             for body in BODIES:
                 assert await client.request(subject, body) == body
 
     async def test_a_handler_without_a_body_and_without_a_result_answers_null(self) -> None:
-        bus, subject = Bus(), self.subject("nothing")
-
-        @bus.handle(subject)
         async def nothing() -> None:
             pass
 
-        async with self.joined(bus) as client:
+        async with self.handling(nothing) as (_, client, subject):
             assert await client.request(subject) is None
 
     async def test_a_body_just_below_the_limit_arrives(self) -> None:
-        bus, subject = Bus(), self.subject("echo")
-
-        @bus.handle(subject)
-        async def echo(body: Any) -> Any:
-            return body
-
-        async with self.joined(bus) as client:
+        async with self.handling(echo) as (bus, client, subject):
             large = "x" * (bus.limits.message - ROOM)
             assert await client.request(subject, large) == large
 
     async def test_a_question_above_the_limit_is_too_large_and_the_link_lives(self) -> None:
-        bus, subject = Bus(), self.subject("echo")
-
-        @bus.handle(subject)
-        async def echo(body: Any) -> Any:
-            return body
-
-        async with self.joined(bus) as client:
+        async with self.handling(echo) as (bus, client, subject):
             with pytest.raises(TooLarge, match=str(bus.limits.message)):
                 await client.request(subject, "x" * bus.limits.message)
             assert await client.request(subject, "small") == "small"
             assert client.stats().pending == 0
 
     async def test_an_answer_above_the_limit_is_too_large_and_the_link_lives(self) -> None:
-        bus, subject = Bus(), self.subject("grow")
-
-        @bus.handle(subject)
         async def grow(body: int) -> str:
             return "x" * body
 
-        async with self.joined(bus) as client:
+        async with self.handling(grow) as (bus, client, subject):
             with pytest.raises(TooLarge):
                 await client.request(subject, bus.limits.message)
             assert await client.request(subject, 3) == "xxx"
 
     async def test_a_typed_reply_is_an_object_of_that_type(self) -> None:
-        bus, subject = Bus(), self.subject("user")
-
-        @bus.handle(subject)
-        async def user(body: Any) -> Any:
-            return body
-
-        async with self.joined(bus) as client:
+        async with self.handling(echo) as (_, client, subject):
             for kind, value in _users():
                 reply: Reply[Any] = client.request(subject, value, returns=kind)
                 answer = await reply
@@ -191,27 +161,22 @@ class RequestContract(Contract):
                 assert type(got[-1]) is type(value)
 
     async def test_a_reply_that_does_not_fit_is_a_bad_reply_with_the_path(self) -> None:
-        bus, subject = Bus(), self.subject("user")
-
-        @bus.handle(subject)
         async def user() -> Any:
             return [{"id": 7, "name": "Ann"}, {"id": "seven", "name": "Bob"}]
 
-        async with self.joined(bus) as client:
+        async with self.handling(user) as (_, client, subject):
             reply = client.request(subject, returns=list[AttrsUser])
             for _ in range(2):
                 with pytest.raises(BadReply, match=r"\$\[1\]\.id"):
                     await reply
 
     async def test_a_question_that_does_not_fit_is_a_bad_request_with_the_path(self) -> None:
-        bus, subject = Bus(), self.subject("user")
         called: list[Any] = []
 
-        @bus.handle(subject)
         async def user(body: AttrsUser) -> None:
             called.append(body)
 
-        async with self.joined(bus) as client:
+        async with self.handling(user) as (_, client, subject):
             with pytest.raises(BadRequest, match=r"\$\.id"):
                 await client.request(subject, {"id": "seven", "name": "Ann"})
         assert not called
@@ -225,13 +190,7 @@ class RequestContract(Contract):
             assert client.stats().pending == 0
 
     async def test_what_is_not_a_number_arrives_as_such_or_is_refused_and_never_becomes_null(self) -> None:
-        bus, subject = Bus(), self.subject("echo")
-
-        @bus.handle(subject)
-        async def echo(body: Any) -> Any:
-            return body
-
-        async with self.joined(bus) as client:
+        async with self.handling(echo) as (_, client, subject):
             try:
                 reply = client.request(subject, {"prices": [1.0, float("nan")]})
             except EncodeError as error:
@@ -249,15 +208,13 @@ class RequestContract(Contract):
                 await client.request(self.subject("nobody"), timeout=1000)
 
     async def test_a_reply_can_be_awaited_again_and_by_several_tasks(self) -> None:
-        bus, subject = Bus(), self.subject("slow")
         go = anyio.Event()
 
-        @bus.handle(subject)
         async def slow() -> list[int]:
             await go.wait()
             return [7]
 
-        async with self.joined(bus) as client:
+        async with self.handling(slow) as (_, client, subject):
             reply = client.request(subject)
             answers: list[Any] = []
 
@@ -276,15 +233,13 @@ class RequestContract(Contract):
             assert reply.message is not None
 
     async def test_replies_can_be_awaited_in_any_order_and_answers_come_in_any_order(self) -> None:
-        bus, subject = Bus(), self.subject("wait")
         gates = [anyio.Event() for _ in range(10)]
 
-        @bus.handle(subject)
         async def wait(body: int) -> int:
             await gates[body].wait()
             return body
 
-        async with self.joined(bus) as client:
+        async with self.handling(wait) as (_, client, subject):
             replies = [client.request(subject, number) for number in range(10)]
             for number in (7, 0, 9, 3):
                 gates[number].set()
@@ -295,15 +250,12 @@ class RequestContract(Contract):
             assert [await reply for reply in replies] == list(range(10))
 
     async def test_a_thousand_requests_in_flight_each_get_their_own_answer(self) -> None:
-        bus, subject = Bus(), self.subject("square")
-
-        @bus.handle(subject)
         async def square(body: int) -> int:
             if body % 3:
                 await anyio.lowlevel.checkpoint()
             return body * body
 
-        async with self.joined(bus) as client:
+        async with self.handling(square) as (bus, client, subject):
             replies = [client.request(subject, number) for number in range(1000)]
             assert [await reply for reply in reversed(replies)] == [n * n for n in reversed(range(1000))]
             assert client.stats().pending == 0
@@ -329,29 +281,24 @@ class RequestContract(Contract):
 
     @needs("headers")
     async def test_headers_arrive(self) -> None:
-        bus, subject = Bus(), self.subject("headers")
-
-        @bus.handle(subject)
         async def headers(ctx: Context) -> Any:
             return ctx.message.headers
 
-        async with self.joined(bus) as client:
+        async with self.handling(headers) as (_, client, subject):
             sent = {"x-trace": "äöü 1", "traceparent": "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"}
             assert await client.request(subject, headers=sent) == sent
 
     @needs("extensions")
     async def test_a_notification_reaches_the_handler_and_has_no_answer(self) -> None:
-        bus, subject = Bus(), self.subject("told")
         told: list[Any] = []
         heard = anyio.Event()
 
-        @bus.handle(subject)
         async def tell(body: Any) -> str:
             told.append(body)
             heard.set()
             return "nobody reads this"
 
-        async with self.joined(bus) as client:
+        async with self.handling(tell) as (_, client, subject):
             await client.notify(subject, {"n": 1})
             await heard.wait()
             assert told == [{"n": 1}]

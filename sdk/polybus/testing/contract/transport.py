@@ -32,7 +32,7 @@ _BOTH: Any = frozenset({"text", "binary"})
 
 
 @define(eq=False)
-class Recorder:
+class FrameReceiver:
     """A receiver that keeps what it is told."""
 
     transport: Transport
@@ -78,21 +78,21 @@ class Recorder:
         return self.frames
 
     async def ended(self) -> Closed:
-        """How it ended."""
+        """Its end."""
         await self.until(lambda: self.why is not None)
         assert self.why is not None
         return self.why
 
 
 @define(eq=False)
-class Door:
-    """A gate that lets everybody in, or nobody."""
+class StubGate:
+    """A gate that admits every peer, or none."""
 
     at_the_door: BusError | None = None
     refusal: BusError | None = None
     knocks: int = 0
     gone: int = 0
-    inside: list[Recorder] = field(factory=list)
+    inside: list[FrameReceiver] = field(factory=list)
     handshakes: list[Handshake] = field(factory=list)
     _news: anyio.Event = field(factory=anyio.Event)
 
@@ -109,11 +109,11 @@ class Door:
 
     def opened(self, transport: Transport, admission: Admission) -> None:
         assert admission.identity.value == "somebody"
-        self.inside.append(Recorder(transport))
+        self.inside.append(FrameReceiver(transport))
         transport.start(self.inside[-1])
         self._news.set()
 
-    async def came(self) -> Recorder:
+    async def came(self) -> FrameReceiver:
         """The first that came in."""
         await self._news.wait()
         return self.inside[0]
@@ -126,7 +126,7 @@ class TransportContract:
     ground: ClassVar[Any]
 
     @asynccontextmanager
-    async def listening(self, door: Door) -> AsyncIterator[tuple[Host, Listening]]:
+    async def listening(self, door: StubGate) -> AsyncIterator[tuple[Host, Listening]]:
         """A listener, and the host that runs it."""
         async with type(self).ground() as address, Bus() as bus:
             host: Host = bus._services.running
@@ -141,17 +141,17 @@ class TransportContract:
                         recorder.transport.abort(Closed(1006, "the test is over"))
                         await recorder.ended()
 
-    async def dial(self, host: Host, listening: Listening) -> Recorder:
+    async def dial(self, host: Host, listening: Listening) -> FrameReceiver:
         """A started connection."""
         options = DialOptions(host=host, reads=_BOTH, writes="binary", subprotocol="test")
-        recorder = Recorder(await type(self).make().connector(listening.url).connect(options))
+        recorder = FrameReceiver(await type(self).make().connector(listening.url).connect(options))
         recorder.transport.start(recorder)
         return recorder
 
     @asynccontextmanager
-    async def joined(self) -> AsyncIterator[tuple[Recorder, Recorder]]:
+    async def joined(self) -> AsyncIterator[tuple[FrameReceiver, FrameReceiver]]:
         """Both ends of a connection."""
-        door = Door()
+        door = StubGate()
         async with self.listening(door) as (host, listening):
             here = await self.dial(host, listening)
             try:
@@ -231,7 +231,7 @@ class TransportContract:
     async def test_refusals_are_of_the_same_class_on_every_transport(self) -> None:
         refusals: list[BusError] = [Unauthorized("who are you"), Forbidden("not you")]
         for error in refusals:
-            kind, door = type(error), Door(refusal=error)
+            kind, door = type(error), StubGate(refusal=error)
             async with self.listening(door) as (host, listening):
                 # A transport whose connections say nothing at first refuses by closing.
                 with pytest.raises(kind):
@@ -240,7 +240,7 @@ class TransportContract:
                 assert door.inside == []
 
     async def test_nobody_to_dial_is_connect_failed_with_the_address(self) -> None:
-        async with self.listening(Door()) as (host, listening):
+        async with self.listening(StubGate()) as (host, listening):
             url = listening.url
             await listening.aclose()
             with pytest.raises(ConnectFailed) as caught:
@@ -249,7 +249,7 @@ class TransportContract:
             assert caught.value.reason
 
     async def test_connections_outlive_their_listener(self) -> None:
-        door = Door()
+        door = StubGate()
         async with self.listening(door) as (host, listening):
             here = await self.dial(host, listening)
             there = await door.came()
@@ -260,8 +260,10 @@ class TransportContract:
             await here.ended()
 
     async def test_an_address_in_use_is_an_os_error(self) -> None:
-        async with self.listening(Door()) as (host, listening):
-            options = ListenOptions(host=host, gate=Door(), protocol="test", reads=_BOTH, writes="binary", subprotocol="test")
+        async with self.listening(StubGate()) as (host, listening):
+            options = ListenOptions(
+                host=host, gate=StubGate(), protocol="test", reads=_BOTH, writes="binary", subprotocol="test"
+            )
             with pytest.raises(OSError, match=r"."):
                 await type(self).make().listen(listening.url, options)
 
