@@ -51,13 +51,23 @@ class _Gone:
 
     address = "a connection that is gone"
 
+    def send(self, frame: bytes) -> None:
+        pass
+
     def backlog(self) -> int:
         return 0
 
-    def _nothing(self, *_: object) -> None:
+    def close(self, code: int, reason: str) -> None:
         pass
 
-    send = close = cut = hold = release = _nothing
+    def cut(self, code: int, reason: str) -> None:
+        pass
+
+    def hold(self) -> None:
+        pass
+
+    def release(self) -> None:
+        pass
 
 
 GONE: Final = _Gone()

@@ -14,8 +14,8 @@ from rich.table import Table
 from rich.text import Text
 
 from ..demo.backend import SABOTAGE
-from ..demo.parts import all_rows, chosen_rows
 from ..demo.play import Outcome, RowRun, play
+from ..demo.rows import all_rows, chosen_rows
 from .demo_report import DemoReport
 from .options import json_line
 from .problems import UsageError

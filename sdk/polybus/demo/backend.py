@@ -9,11 +9,13 @@ import secrets
 import signal
 import ssl
 from collections.abc import AsyncIterator
+from urllib.parse import urlsplit
 
 import anyio
 
 from .. import Bus, Channel, Context, Limits, NotFound, Peer, Unavailable, connect, run
 from ..events import HandlerFailed
+from ..plugins.registry import resolve_url
 from .children import leave_with_parent
 from .play import REFUSALS, STEP_SECONDS, TIMEOUT
 from .vocabulary import (
@@ -212,6 +214,19 @@ async def _behind(bus: Bus, url: str) -> None:
             await bus.drain(TIMEOUT)
 
 
+def _serve_application(bus: Bus, url: str) -> None:
+    """In a FastAPI application, with uvicorn, until SIGTERM: ``ubre+ws://127.0.0.1:0/bus``."""
+    from fastapi import FastAPI
+
+    from .. import fastapi
+
+    adapter, _, address = resolve_url(url)
+    place = urlsplit(address)
+    app = FastAPI()
+    fastapi.attach(app, bus, place.path, adapter)
+    fastapi.run(app, host=place.hostname or "127.0.0.1", port=place.port or 0, drain=TIMEOUT, log_level="warning")
+
+
 def main() -> None:
     """The process."""
     parser = argparse.ArgumentParser()
@@ -230,9 +245,7 @@ def main() -> None:
         anyio.run(_behind, Backend(arguments.sabotage).bus, arguments.url)
         return
     if arguments.fastapi:
-        from .web import serve
-
-        serve(Backend(arguments.sabotage).bus, arguments.url)
+        _serve_application(Backend(arguments.sabotage).bus, arguments.url)
         return
     run(Backend(arguments.sabotage).bus, arguments.url, drain=TIMEOUT, tls=tls)
 

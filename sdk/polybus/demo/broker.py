@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import argparse
+import sys
 
 import anyio
 
 from .. import Broker
 from .children import leave_with_parent
-
-__all__ = ["main"]
 
 
 async def _run(clients: str, servers: str) -> None:
@@ -18,15 +16,6 @@ async def _run(clients: str, servers: str) -> None:
         await broker.wait_closed()
 
 
-def main() -> None:
-    """The process."""
-    parser = argparse.ArgumentParser()
-    parser.add_argument("clients")
-    parser.add_argument("servers")
-    arguments = parser.parse_args()
-    leave_with_parent()
-    anyio.run(_run, arguments.clients, arguments.servers)
-
-
 if __name__ == "__main__":
-    main()
+    leave_with_parent()
+    anyio.run(_run, sys.argv[1], sys.argv[2])

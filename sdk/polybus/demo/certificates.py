@@ -21,7 +21,7 @@ class Certificate:
     certificate: Path
     key: Path
     ca: Path
-    """Whom a client has to trust."""
+    """The authority for clients to trust."""
 
 
 def make_certificate(folder: Path) -> Certificate | str:

@@ -1,12 +1,13 @@
 """The operator's console: a client that goes through the steps over one wire and checks what comes of each.
 
-Nothing here depends on the protocol: a part whose protocol carries less passes the names of the steps that it can play.
+Nothing here depends on the protocol: a row whose protocol carries less has the names of the steps that it can play.
 """
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, TypeVar
+from functools import partial
+from typing import Any, TypeAlias, TypeVar
 
 import anyio
 from attrs import define
@@ -30,8 +31,8 @@ from .. import (
     connect,
 )
 from .backend import OUTBOX
-from .plants import Plant, make_plant
-from .play import REFUSALS, TIMEOUT, NotHere, RowRun, Workshop, check
+from .plants import Plant
+from .play import REFUSALS, TIMEOUT, CheckFailed, NotHere, RowRun, Workshop, check
 from .vocabulary import (
     FLOOD,
     LEVEL,
@@ -46,9 +47,11 @@ from .vocabulary import (
     Tail,
 )
 
-__all__ = ["STEPS", "Console", "play_row"]
+__all__ = ["STEPS", "Console", "Make", "play_row"]
 
 T = TypeVar("T")
+Make: TypeAlias = Callable[[str, str, str, Workshop], Plant]
+"""Makes a plant: transport, template of its URL, name of the row, things in common."""
 
 BACKOFF = Backoff(initial=0.05, maximum=0.4)
 REQUESTS = 64
@@ -80,8 +83,7 @@ class Console:
                 if holds(counters):
                     return counters
                 await anyio.sleep(0.005)
-        check(False, text)
-        raise AssertionError
+        raise CheckFailed(text)
 
     # -- requests --------------------------------------------------------------------------------------------------------
 
@@ -222,8 +224,7 @@ class Console:
             check(error.elapsed < seconds + TIMEOUT, f"it took {error.elapsed:.2f} s in place of {seconds:g} s")
             if (await self.counters()).started > before.started:
                 return seconds
-        check(False, f"the handler did not even start within {DEADLINES[-1]:g} s")
-        raise AssertionError
+        raise CheckFailed(f"the handler did not even start within {DEADLINES[-1]:g} s")
 
     async def forbidden(self) -> str:
         """`authorize` decides about each request, and about each publication even of a wildcard."""
@@ -314,9 +315,7 @@ STEPS: Mapping[str, Callable[[Console], Awaitable[str]]] = {
 """In the order in which they are played; the last two end the back end."""
 
 
-def play_row(
-    transport: str, template: str, make: Callable[[str, str, str, Workshop], Plant] = make_plant
-) -> Callable[[RowRun, Workshop], Awaitable[None]]:
+def play_row(transport: str, template: str, make: Make) -> Callable[[RowRun, Workshop], Awaitable[None]]:
     """Plays a row: `template` makes the URL of an address, ``ubre+{address}?format=binary``; `make` the plant."""
 
     async def run(row: RowRun, workshop: Workshop) -> None:
@@ -324,14 +323,10 @@ def play_row(
             async with connect(plant.url, tls=plant.tls, backoff=BACKOFF, record=workshop.record) as bus:
                 console = Console(bus, plant)
                 for name in row.row.steps:
-                    await row.step(name, _bound(STEPS[name], console))
+                    await row.step(name, partial(STEPS[name], console))
                 row.sent, row.received = bus.stats().sent, bus.stats().received
 
     return run
-
-
-def _bound(step: Callable[[Console], Awaitable[str]], console: Console) -> Callable[[], Awaitable[str]]:
-    return lambda: step(console)
 
 
 async def _raised(kind: type[T], reply: Awaitable[Any]) -> T:
@@ -341,10 +336,8 @@ async def _raised(kind: type[T], reply: Awaitable[Any]) -> T:
     except kind as error:  # type: ignore[misc]  # always called with exceptions
         return error  # type: ignore[no-any-return]
     except (BusError, RequestError) as error:
-        check(False, f"expected {kind.__name__}, got {type(error).__name__}: {error}")
-    else:
-        check(False, f"expected {kind.__name__}, got the answer {answer!r:.80}")
-    raise AssertionError
+        raise CheckFailed(f"expected {kind.__name__}, got {type(error).__name__}: {error}") from error
+    raise CheckFailed(f"expected {kind.__name__}, got the answer {answer!r:.80}")
 
 
 async def _take(subscription: Subscription, count: int) -> list[Message]:
@@ -355,5 +348,4 @@ async def _take(subscription: Subscription, count: int) -> list[Message]:
             taken.append(message)
             if len(taken) == count:
                 return taken
-    check(False, f"{len(taken)} of {count} publications of {subscription.pattern!r} came in {TIMEOUT:g} s")
-    raise AssertionError
+    raise CheckFailed(f"{len(taken)} of {count} publications of {subscription.pattern!r} came in {TIMEOUT:g} s")

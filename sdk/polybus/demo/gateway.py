@@ -5,14 +5,12 @@ It knows nothing of doors or diagnostics but their names.
 
 from __future__ import annotations
 
-import argparse
+import sys
 
 import anyio
 
 from .. import Backoff, Bus, Route, bridge, connect
 from .children import leave_with_parent
-
-__all__ = ["main"]
 
 _ROUTES = (
     Route("vehicle.>", "{rest}"),
@@ -33,15 +31,6 @@ async def _run(pages: str, vehicle: str) -> None:
         await left.wait_closed()
 
 
-def main() -> None:
-    """The process."""
-    parser = argparse.ArgumentParser()
-    parser.add_argument("pages")
-    parser.add_argument("vehicle")
-    arguments = parser.parse_args()
-    leave_with_parent()
-    anyio.run(_run, arguments.pages, arguments.vehicle)
-
-
 if __name__ == "__main__":
-    main()
+    leave_with_parent()
+    anyio.run(_run, sys.argv[1], sys.argv[2])

@@ -7,7 +7,6 @@ import socket
 import ssl
 from contextlib import AsyncExitStack
 from importlib.util import find_spec
-from types import TracebackType
 from typing import Any, Protocol, Self
 
 import anyio
@@ -29,9 +28,7 @@ class Plant(Protocol):
     tls: ssl.SSLContext | None
 
     async def __aenter__(self) -> Self: ...
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None: ...
+    async def __aexit__(self, *error: object) -> None: ...
 
     async def kill(self) -> str:
         """End the back end without a word. Says what was done."""
@@ -107,9 +104,7 @@ class ProcessPlant:
             raise
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *error: object) -> None:
         await self._stack.aclose()
 
     def _address(self) -> str:
@@ -230,9 +225,7 @@ class MemoryPlant:
             await ready.wait()
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *error: object) -> None:
         assert self._group is not None
         self._group.cancel_scope.cancel()
         await self._group.__aexit__(None, None, None)

@@ -1,4 +1,4 @@
-"""Rows, steps and their outcomes: what a part gives, how it is run, what is known afterwards."""
+"""Rows and steps of the demo, and their outcomes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Generator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from time import perf_counter
-from typing import Literal, Protocol, TypeAlias
+from typing import Literal, TypeAlias
 
 import anyio
 from attrs import define, field, frozen
@@ -22,7 +22,6 @@ __all__ = [
     "CheckFailed",
     "NotHere",
     "Outcome",
-    "DemoPart",
     "DemoRow",
     "RowRun",
     "StepRun",
@@ -74,14 +73,6 @@ class DemoRow:
     def name(self) -> str:
         """For people."""
         return " ".join(word for word in (self.protocol, self.variant, self.transport) if word)
-
-
-class DemoPart(Protocol):
-    """The rows of a protocol in the demo; `polybus.demo.parts` lists them."""
-
-    def rows(self) -> Sequence[DemoRow]:
-        """Its wires."""
-        ...
 
 
 @define

@@ -5,7 +5,7 @@ Its doors are served under names; its diagnostics speak CSB, inside the tunnel `
 
 from __future__ import annotations
 
-import argparse
+import sys
 
 import anyio
 from attrs import evolve, frozen
@@ -13,7 +13,7 @@ from attrs import evolve, frozen
 from .. import Bus, NotFound
 from .children import leave_with_parent
 
-__all__ = ["VOLTAGE", "VehicleDoor", "Move", "Vehicle", "main"]
+__all__ = ["VOLTAGE", "VehicleDoor", "Move", "Vehicle"]
 
 VOLTAGE = 0x00010001
 """The action of the diagnostics that tells the voltage of a battery."""
@@ -70,14 +70,6 @@ async def _run(url: str) -> None:
         await vehicle.bus.wait_closed()
 
 
-def main() -> None:
-    """The process."""
-    parser = argparse.ArgumentParser()
-    parser.add_argument("url")
-    arguments = parser.parse_args()
-    leave_with_parent()
-    anyio.run(_run, arguments.url)
-
-
 if __name__ == "__main__":
-    main()
+    leave_with_parent()
+    anyio.run(_run, sys.argv[1])

@@ -26,7 +26,7 @@ _running: RunVar[dict[Attachment, None]] = RunVar("polybus attachments")
 
 
 def attached_here() -> list[Attachment]:
-    """What runs in this event loop, in whatever application."""
+    """The attachments that run in this event loop, of all applications."""
     return list(_running.get({}))
 
 
@@ -119,7 +119,7 @@ class Attachment:
 
 
 class AttachedRoute:
-    """What the application's router calls. An object, not a function, so that routers take it for an ASGI application."""
+    """Endpoint of a route of the application. An object, not a function, so that routers take it for an ASGI application."""
 
     def __init__(self, attachment: Attachment, app: AsgiApp) -> None:
         self.attachment: Attachment = attachment

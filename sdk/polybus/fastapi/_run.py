@@ -40,7 +40,7 @@ def run(app: Any, *, drain: float = 20.0, host: str = "127.0.0.1", port: int = 8
         )
     try:
         from ..bindings.http.uvicorn_pings import PatientWebSockets
-        from ._server import Server
+        from ._server import DrainingServer
     except ImportError as error:
         raise ImportError(f"run() needs uvicorn ({error}): pip install 'polybus[fastapi]'") from None
 
@@ -49,4 +49,4 @@ def run(app: Any, *, drain: float = 20.0, host: str = "127.0.0.1", port: int = 8
         "ws_per_message_deflate": False,
         "timeout_graceful_shutdown": max(1, math.ceil(drain)),
     }
-    Server(drain, {**usual, **options, "app": app, "host": host, "port": port}).run()
+    DrainingServer(drain, {**usual, **options, "app": app, "host": host, "port": port}).run()

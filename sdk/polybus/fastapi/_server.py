@@ -19,7 +19,7 @@ from .._bus.bus import Bus
 from ..transports._stream.sockets import address_of
 from ._attachment import attached_here
 
-__all__ = ["Server"]
+__all__ = ["DrainingServer"]
 
 logger: logging.Logger = logging.getLogger("polybus")
 
@@ -27,7 +27,7 @@ _FRAME: Final = 1024 * 1024
 """Bytes, the largest WebSocket message that uvicorn collects: as `Limits.message`."""
 
 
-class Server(uvicorn.Server):
+class DrainingServer(uvicorn.Server):
     """A server that lets the buses finish before it closes connections."""
 
     def __init__(self, drain: float, options: Mapping[str, Any]) -> None:

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-from importlib import import_module
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from .._util.lazy_names import lazy_names
+
 if TYPE_CHECKING:
-    from .session import SparkUnavailable as SparkUnavailable
-    from .session import check_java as check_java
-    from .session import start_session as start_session
-    from .source.data_source import BusDataSource as BusDataSource
-    from .source.options import nanoseconds as nanoseconds
-    from .stages.correlation import Correlated as Correlated
-    from .stages.correlation import correlate as correlate
-    from .stages.pipeline import Done as Done
-    from .stages.pipeline import Pipeline as Pipeline
-    from .stages.pipeline import check as check
-    from .stages.results import load as load
+    from .session import SparkUnavailable, check_java, start_session
+    from .source.data_source import BusDataSource
+    from .source.options import nanoseconds
+    from .stages.correlation import Correlated, correlate
+    from .stages.pipeline import Done, Pipeline, check
+    from .stages.results import load
 
 __all__ = [
     "BusDataSource",
@@ -32,34 +29,16 @@ __all__ = [
     "start_session",
 ]
 
-_HOMES = {
-    "BusDataSource": "source.data_source",
-    "Correlated": "stages.correlation",
-    "Done": "stages.pipeline",
-    "Pipeline": "stages.pipeline",
-    "SparkUnavailable": "session",
-    "check": "stages.pipeline",
-    "check_java": "session",
-    "correlate": "stages.correlation",
-    "load": "stages.results",
-    "nanoseconds": "source.options",
-    "start_session": "session",
-}
-_NEEDED = ("pyspark", "pyarrow", "pandas", "matplotlib", "numpy")
-
-
-def __getattr__(name: str) -> Any:
-    """Loads what is asked for.
-
-    Raises:
-        ImportError: PySpark, or what belongs to it, is not installed.
-    """
-    home = _HOMES.get(name)
-    if home is None:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    try:
-        return getattr(import_module(f"{__name__}.{home}"), name)
-    except ModuleNotFoundError as error:
-        if (error.name or "").partition(".")[0] not in _NEEDED:
-            raise
-        raise ImportError(f"the pipeline needs {error.name}: pip install 'polybus[spark]'", name=error.name) from error
+__getattr__: Callable[[str], Any] = lazy_names(
+    __name__,
+    {
+        ".session": ("SparkUnavailable", "check_java", "start_session"),
+        ".source.data_source": ("BusDataSource",),
+        ".source.options": ("nanoseconds",),
+        ".stages.correlation": ("Correlated", "correlate"),
+        ".stages.pipeline": ("Done", "Pipeline", "check"),
+        ".stages.results": ("load",),
+    },
+    ("pyspark", "pyarrow", "pandas", "matplotlib", "numpy"),
+    "the pipeline needs {}: pip install 'polybus[spark]'",
+)

@@ -67,13 +67,13 @@ class BlockingContext(AsyncContext):
 
     @property
     def peer(self) -> BlockingPeer | None:  # type: ignore[override]  # its verbs block too
-        """Who sent the message; None when it came from this bus itself."""
+        """The sender of the message; None when it came from this bus itself."""
         peer = super().peer
         return None if peer is None else BlockingPeer(peer, self._run)
 
 
 Context = BlockingContext
-"""What a `def` handler may annotate to have the types of its blocking bus."""
+"""The annotation by which a `def` handler has the types of its blocking bus."""
 
 
 class Bus(BlockingBus):

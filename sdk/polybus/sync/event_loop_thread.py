@@ -100,7 +100,7 @@ class EventLoopThread:
 
     @property
     def forked(self) -> bool:
-        """Whether this is a child of the process that the thread lives in."""
+        """True in a child of the process that the thread lives in."""
         return os.getpid() != self._process
 
     def check_process(self) -> None:
@@ -120,7 +120,7 @@ class EventLoopThread:
             LocalProtocolError: It was stopped, belongs to another process, or would have to wait for itself.
             Exception: Whatever the function raises.
         """
-        work = _Work(function)
+        work = _InterruptibleWork(function)
         try:
             return self.start(work, *args).result()
         except BusError as error:
@@ -167,7 +167,7 @@ class EventLoopThread:
         return self._portal.wrap_async_context_manager(manager)
 
 
-class _Work:
+class _InterruptibleWork:
     """A function for the loop that can be cancelled from the first moment on: Ctrl-C may come while the loop takes it over,
     when there is no future of it yet."""
 

@@ -159,7 +159,7 @@ class BlockingChannel(BlockingItems[Receives], Generic[Receives, Sends]):
 
 @frozen
 class BlockingTunnel:
-    """What `tunnel` gives to threads: a place for `polybus.sync.connect`, on the event loop of the outer bus."""
+    """The result of `tunnel` for threads: a place for `polybus.sync.connect`, on the event loop of the outer bus."""
 
     connector: Connector
     run: Run

@@ -15,7 +15,7 @@ from fastapi import FastAPI
 import polybus.sync
 from polybus import Bus, Limits
 from polybus.fastapi import attach, run
-from polybus.fastapi._server import Server
+from polybus.fastapi._server import DrainingServer
 
 PROGRAM = """
 from fastapi import FastAPI
@@ -84,7 +84,7 @@ def test_a_drain_without_end_is_refused() -> None:
 def test_options_of_uvicorn_are_its_own_and_win() -> None:
     app = FastAPI()
     attach(app, Bus())
-    server = Server(1.0, {"app": app, "ws_ping_interval": 7.0, "ws_max_size": 5})
+    server = DrainingServer(1.0, {"app": app, "ws_ping_interval": 7.0, "ws_max_size": 5})
     assert (server.config.ws_ping_interval, server.config.ws_max_size) == (7.0, 5)
     with pytest.raises(TypeError, match="no_such_option"):
         run(app, no_such_option=1)

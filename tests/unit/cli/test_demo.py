@@ -17,8 +17,8 @@ from polybus.demo import backend, console
 from polybus.demo.backend import SABOTAGE
 from polybus.demo.certificates import Certificate, with_openssl, with_trustme
 from polybus.demo.console import STEPS
-from polybus.demo.parts import all_rows, chosen_rows
 from polybus.demo.play import CheckFailed, DemoRow, NotHere, RowRun, Workshop, check, play
+from polybus.demo.rows import all_rows, chosen_rows
 from tests.unit.cli.support import COMMAND
 
 BROKEN_STEPS = {

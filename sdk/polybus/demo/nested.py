@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
+from functools import partial
 
 import anyio
 from attrs import define
 
-from ... import Bus, Disconnected, NotFound, RequestError, Unavailable, connect
-from ...events import LinkDown
-from ..children import Child
-from ..console import BACKOFF
-from ..play import TIMEOUT, DemoRow, RowRun, Workshop, check
-from ..vehicle import VOLTAGE, Move, VehicleDoor
+from .. import Bus, Disconnected, NotFound, RequestError, Unavailable, connect
+from ..events import LinkDown
+from .children import Child
+from .console import BACKOFF
+from .play import TIMEOUT, CheckFailed, DemoRow, RowRun, Workshop, check
+from .vehicle import VOLTAGE, Move, VehicleDoor
 
-__all__ = ["PART", "NestedPart"]
+__all__ = ["nested_rows"]
 
 PAIRS = (("ubre", "uprotocol"), ("jrep", "csb"), ("csb", "ubre"))
 """Protocols of the page and of the vehicle."""
@@ -47,8 +48,7 @@ class Page:
         except NotFound as error:
             check(error.text == "this vehicle has no roof door", f"the text is {error.text!r}")
             return f"{error.code.name}: {error.text}"
-        check(False, "a door that is not there was opened")
-        raise AssertionError
+        raise CheckFailed("a door that is not there was opened")
 
     async def tunnel(self) -> str:
         """A third protocol, from the page through the bridge into the vehicle."""
@@ -120,22 +120,12 @@ def _play(page: str, vehicle: str) -> Callable[[RowRun, Workshop], Awaitable[Non
             said = await gate.start()
             async with connect(said.split()[1], backoff=BACKOFF) as bus:
                 for name, step in STEPS.items():
-                    await row.step(name, _bound(step, Page(bus, car)))
+                    await row.step(name, partial(step, Page(bus, car)))
                 row.sent, row.received = bus.stats().sent, bus.stats().received
 
     return run
 
 
-def _bound(step: Callable[[Page], Awaitable[str]], page: Page) -> Callable[[], Awaitable[str]]:
-    return lambda: step(page)
-
-
-class NestedPart:
+def nested_rows() -> list[DemoRow]:
     """Bridges and tunnels, for some pairs of protocols."""
-
-    def rows(self) -> Sequence[DemoRow]:
-        """One for each pair."""
-        return [DemoRow("bridge", f"{page}-{vehicle}", "ws", tuple(STEPS), _play(page, vehicle)) for page, vehicle in PAIRS]
-
-
-PART = NestedPart()
+    return [DemoRow("bridge", f"{page}-{vehicle}", "ws", tuple(STEPS), _play(page, vehicle)) for page, vehicle in PAIRS]
