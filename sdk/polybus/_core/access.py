@@ -60,9 +60,7 @@ class Authority:
         except RequestError as error:
             return error if isinstance(error, (Unauthorized, Forbidden)) else Unauthorized("not authenticated")
         except BaseException as error:  # a new connection does not end the server
-            if not is_foreign_exception(error):
-                raise
-            self._failed("polybus: authenticate failed, which refuses the connection", error=error)
+            self._failed(error, "polybus: authenticate failed, which refuses the connection")
             return Unauthorized("not authenticated")
         if identity is None or identity is False:
             return Unauthorized("not authenticated")
@@ -86,9 +84,7 @@ class Authority:
                 return self.authorize(peer, verb, subject, message=message)
             return self.authorize(peer, verb, subject)
         except BaseException as error:
-            if not is_foreign_exception(error):
-                raise
-            self._failed("polybus: authorize(%r, %r, %r) failed, which refuses", peer, verb, subject, error=error)
+            self._failed(error, "polybus: authorize(%r, %r, %r) failed, which refuses", peer, verb, subject)
             return False
 
     async def answer(self, allowed: bool | Awaitable[bool]) -> bool:
@@ -98,9 +94,7 @@ class Authority:
         try:
             return bool(await allowed)
         except BaseException as error:
-            if not is_foreign_exception(error):
-                raise
-            self._failed("polybus: authorize failed, which refuses", error=error)
+            self._failed(error, "polybus: authorize failed, which refuses")
             return False
 
     async def may(self, peer: Peer, verb: str, subject: str | int, message: Message) -> bool:
@@ -119,22 +113,24 @@ class Authority:
             answer = self.asks(peer, "deliver", subject)
             if inspect.isawaitable(answer):
                 return self._remember_later(known, subject, answer)
-            allowed = self.remember(known, subject, bool(answer))
+            allowed = _remember(known, subject, bool(answer))
         return allowed
 
     async def _remember_later(self, known: dict[str | int, bool], subject: str | int, answer: Awaitable[bool]) -> bool:
-        return self.remember(known, subject, await self.answer(answer))
+        return _remember(known, subject, await self.answer(answer))
 
-    def _failed(self, text: str, *args: object, error: BaseException) -> None:
+    def _failed(self, error: BaseException, text: str, *args: object) -> None:
+        """Log what a hook has raised; a cancellation of the task goes on."""
+        if not is_foreign_exception(error):
+            raise error
         self._warnings.warn(logger, time.monotonic(), text, *args, error=error)
 
-    @staticmethod
-    def remember(known: dict[str | int, bool], subject: str | int, allowed: bool) -> bool:
-        """Keep an answer, in bounded memory."""
-        if len(known) >= _REMEMBERED:
-            known.clear()
-        known[subject] = allowed
-        return allowed
+
+def _remember(known: dict[str | int, bool], subject: str | int, allowed: bool) -> bool:
+    if len(known) >= _REMEMBERED:
+        known.clear()
+    known[subject] = allowed
+    return allowed
 
 
 def _has_parameter(function: Callable[..., Any], name: str) -> bool:

@@ -20,8 +20,7 @@ from .._util.event_loop import Loop, Notifier, is_foreign_exception, running_loo
 from .._util.violation_counter import Warnings
 from .bus_identity import Ends
 from .context import current_call
-from .eager import EagerWorkers
-from .workers import Workers
+from .workers import EagerWorkers, Workers
 
 if TYPE_CHECKING:
     from .._link.link import Link

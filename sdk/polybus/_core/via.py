@@ -193,20 +193,16 @@ class Deduplicator:
 
     def is_news(self, via: ViaHeader, subject: str | int) -> bool:
         """Tell whether a publication comes for the first time, and in order; one that is late is counted as dropped."""
-        news = self.arrived(via, subject)
-        if news is None:
-            self._counters.dropped += 1
-        return bool(news)
-
-    def arrived(self, via: ViaHeader, subject: str | int) -> bool | None:
-        """Tell whether a publication comes for the first time; None for one that comes too late to be in order."""
         if self.is_own(via):
             return False
         # Python's hash of text has a key of this process: no peer finds a subject with the hash of another.
         name = hash(canonical(subject) if isinstance(subject, str) else subject)
         if not self._is_new((via.id, name)):
             return False
-        return self._is_next((via.origin, name), via.number) if via.origin else True
+        if via.origin and not self._is_next((via.origin, name), via.number):
+            self._counters.dropped += 1
+            return False
+        return True
 
     def is_own(self, via: ViaHeader) -> bool:
         """Tell whether a publication has left this very bus before."""
@@ -220,7 +216,7 @@ class Deduplicator:
         self._recent.add(known)
         return True
 
-    def _is_next(self, stream: tuple[str, int], number: int) -> bool | None:
+    def _is_next(self, stream: tuple[str, int], number: int) -> bool:
         lately = self._lately
         last = lately.get(stream)
         if last is None:
@@ -228,7 +224,6 @@ class Deduplicator:
                 self._last, self._lately = lately, {}
                 lately = self._lately
             last = lately[stream] = self._last.pop(stream, 0)
-        if number <= last:
-            return None
-        lately[stream] = number
-        return True
+        if number > last:
+            lately[stream] = number
+        return number > last

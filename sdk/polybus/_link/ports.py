@@ -42,11 +42,9 @@ class PeerPort(Protocol):
 
     def mark_bare(self) -> None:
         """Remember that it is no polybus peer, as its handshake has shown."""
-        ...
 
     def receive(self, message: Message, now: float) -> None:
         """Act on a message that has come from it."""
-        ...
 
     def in_flight(self, id: Any) -> bool:
         """Tell whether a request or channel of the peer has this id."""
@@ -54,31 +52,24 @@ class PeerPort(Protocol):
 
     def answered_badly(self, error: RemoteProtocolError) -> None:
         """The answer to a request was malformed."""
-        ...
 
     def answered_in_vain(self, key: Any, text: str) -> None:
         """An answer to a request came and is not taken."""
-        ...
 
     def request_waits(self, reply: Reply[Any]) -> None:
         """A request has been put into the outbox."""
-        ...
 
     def request_leaves(self, reply: Reply[Any]) -> None:
         """A request is taken out of the outbox, to be sent."""
-        ...
 
     def abandoned(self, reply: Reply[Any]) -> None:
         """No task waits for this answer any more."""
-        ...
 
     def cut_off(self, reason: str, error: BusError | None) -> None:
         """Fail what waits for it: nothing more will come from it."""
-        ...
 
     def connection_lost(self, reason: str, *, going_on: bool, error: BusError | None = None) -> None:
         """End what was in flight: the connection is gone."""
-        ...
 
 
 class PeerFactory(Protocol):
@@ -94,4 +85,3 @@ class StalledCalls(Protocol):
 
     def resume(self) -> None:
         """Let them begin, where it is their turn."""
-        ...

@@ -1,18 +1,28 @@
-"""The receiver of one connection of a link."""
+"""The receiver of one connection of a link. Long frames, and many that come together, are handled in pieces, one in each turn
+of the event loop."""
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
-from ..plugins import Closed, SessionFeatures
-from .pieces import Pieces
+from .._util.json_arrays import LONG
+from ..plugins import Closed, SessionFeatures, TransportFeatures
 
 if TYPE_CHECKING:
     from ..plugins import Session, Transport
     from .link import Link
 
 __all__ = ["ConnectionReceiver"]
+
+_AT_ONCE: Final = 16 * 1024
+"""Bytes of frames that came together and are handled in one turn: a command of 4 KiB may end and enter a thousand
+subscriptions, and 256 KiB of these took a second."""
+_EACH: Final = 32
+"""Bytes as which a frame counts besides: an empty one costs something, too."""
+_STILL_COME: Final = 1024 * 1024
+"""Bytes that may come behind a frame over a transport that cannot be asked to wait; with more all is handled at once."""
 
 
 class ConnectionReceiver:
@@ -26,10 +36,10 @@ class ConnectionReceiver:
 
     def __init__(self, link: Link, transport: Transport, session: Session) -> None:
         self._link: Link | None = link
-        self._pieces: Pieces | None = None
+        self._pieces: _FramePieces | None = None
         self.frames_received: Callable[[Sequence[bytes]], None] = link.frames_received  # no call in between, for speed
         if (cut := SessionFeatures.of(session).pieces) is not None:
-            self._pieces = Pieces(link, transport, cut)
+            self._pieces = _FramePieces(link, transport, cut)
             self.frames_received = self._pieces.frames_received
 
     def over(self) -> None:
@@ -58,6 +68,71 @@ class ConnectionReceiver:
     def resume_writing(self) -> None:
         if self._link is not None:
             self._link.resume_writing()
+
+
+class _FramePieces:
+    """The frames of one connection that are still to be handled, in order. Meanwhile nothing more is read there.
+
+    Args:
+        pieces: Cuts a frame; gives one that it cannot cut as it is.
+    """
+
+    __slots__ = ("_bytes", "_link", "_pieces", "_transport", "_waiting")
+
+    def __init__(self, link: Link, transport: Transport, pieces: Callable[[bytes], Sequence[bytes]]) -> None:
+        self._link = link
+        self._transport = transport
+        self._pieces = pieces
+        self._waiting: deque[bytes] = deque()
+        self._bytes = 0
+
+    def frames_received(self, frames: Sequence[bytes]) -> None:
+        """Handle frames at once, unless one of them is long or others wait already."""
+        if self._waiting:
+            self._waiting.extend(frames)
+            self._bytes += sum(map(len, frames))
+            if self._bytes > _STILL_COME:
+                self.finish()
+        elif sum(map(len, frames)) + _EACH * len(frames) <= _AT_ONCE or (len(frames) == 1 and len(frames[0]) <= LONG):
+            self._link.frames_received(frames)
+        else:
+            self._waiting.extend(frames)
+            if self._handle_one():
+                TransportFeatures.of(self._transport).pause_reading()
+                self._link.runtime.call_soon(self._turn)
+
+    def finish(self) -> None:
+        """Handle what is left: nothing comes behind it."""
+        while self._handle_one():
+            pass
+
+    def drop(self) -> None:
+        """Drop what is left: the connection is no longer the link's."""
+        self._waiting.clear()
+
+    def _turn(self) -> None:
+        if self._handle_one():
+            self._link.runtime.call_soon(self._turn)
+        else:
+            self._bytes = 0
+            TransportFeatures.of(self._transport).resume_reading()
+
+    def _handle_one(self) -> bool:
+        """Handle the next piece. True if there is another."""
+        waiting = self._waiting
+        if waiting and self._link.ending:
+            waiting.clear()  # as a transport that is being closed hands on nothing more
+        if not waiting:
+            return False
+        frame = waiting.popleft()
+        if len(frame) > LONG:
+            frame, *others = self._pieces(frame)
+            waiting.extendleft(reversed(others))
+        frames, size = [frame], len(frame) + _EACH
+        while waiting and (size := size + len(waiting[0]) + _EACH) <= _AT_ONCE:
+            frames.append(waiting.popleft())
+        self._link.frames_received(frames)
+        return bool(waiting)
 
 
 def _unheard(frames: Sequence[bytes]) -> None:

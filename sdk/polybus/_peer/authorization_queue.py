@@ -12,6 +12,7 @@ import anyio
 
 from .._core.memory import Account
 from .._link.send_queue import SendQueue
+from .._util.event_loop import Notifier
 from .._util.hello import HELLO
 from ..errors import BusError, Code
 from ..message import Kind, Message
@@ -19,7 +20,7 @@ from .responses import send_error
 from .subscriptions import canonical_pattern, canonical_subject
 
 if TYPE_CHECKING:
-    from .._link.outbox import WaitingMessage
+    from .._link.send_queue import WaitingMessage
     from .peer import Peer
 
 __all__ = ["InboundAuthorization", "OutboundAuthorization", "hello", "receive"]
@@ -165,7 +166,7 @@ class OutboundAuthorization:
     There is one for a peer as long as an answer is out, and one task with it.
     """
 
-    __slots__ = ("_box", "_deciding", "_peer", "_publishers")
+    __slots__ = ("_box", "_changed", "_deciding", "_peer")
 
     def __init__(self, peer: Peer) -> None:
         link = peer.link
@@ -173,7 +174,8 @@ class OutboundAuthorization:
         self._box = SendQueue(link)
         self._deciding = Account(link.runtime, share=link.share)
         """The publication that is being decided about."""
-        self._publishers: list[Any] = []
+        self._changed = Notifier(link.runtime.loop)
+        """Signalled when a publication has been sent or refused, or none will be."""
 
     def begin(self, message: Message, deadline: float, allowed: Awaitable[bool]) -> WaitingMessage:
         """Let the first publication wait, about which `authorize` has been asked."""
@@ -194,16 +196,8 @@ class OutboundAuthorization:
 
     async def settled(self, entry: WaitingMessage, deadline: float) -> None:
         """Wait until one has been sent or refused, or the deadline has passed."""
-        loop = self._peer.link.runtime.loop
         with anyio.move_on_at(deadline):
-            while entry.waits and self._peer.undelivered is self:
-                waiter = loop.waiter()
-                self._publishers.append(waiter)
-                try:
-                    await waiter
-                finally:
-                    if waiter in self._publishers:
-                        self._publishers.remove(waiter)
+            await self._changed.until(lambda: not entry.waits or self._peer.undelivered is not self)
 
     async def _run(self, entry: WaitingMessage | None, allowed: bool | Awaitable[bool]) -> None:
         peer = self._peer
@@ -238,15 +232,10 @@ class OutboundAuthorization:
                 link.publish(message, self._peer, entry.deadline)
             except BusError as error:
                 link.bus._pubsub.publisher.unsent(message, self._peer, "published", error)
-        self._wake_publishers()
+        self._changed.signal()
 
     def lost(self) -> None:
         """End: the peer has gone, or no answer comes any more."""
         self._peer.link.services.counters.dropped += len(self._box.clear())
         self._peer.undelivered = None
-        self._wake_publishers()
-
-    def _wake_publishers(self) -> None:
-        waiting, self._publishers = self._publishers, []
-        for waiter in waiting:
-            self._peer.link.runtime.loop.wake(waiter)
+        self._changed.signal()

@@ -19,7 +19,7 @@ HELLO_TIMEOUT: Final = 1.0
 
 
 class ExtensionProbe(Reply[Any]):
-    """A hello that was sent. It belongs to the peer: it goes on when a task that waits for it is cancelled."""
+    """A hello that was sent. It belongs to the peer: it goes on when the tasks that wait for it are cancelled."""
 
     __slots__ = ("_peer",)
 
@@ -27,12 +27,8 @@ class ExtensionProbe(Reply[Any]):
         super().__init__(peer.link.runtime.loop, HELLO, Any, now, now + HELLO_TIMEOUT)
         self._peer = peer
 
-    def _left(self, waiter: Any) -> None:
-        held = self._waiters
-        if isinstance(held, list):
-            held.remove(waiter)
-        elif held is waiter:
-            self._waiters = None
+    def cancel(self) -> bool:
+        return False
 
     def resolve(self, message: Message) -> None:
         try:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from .._core.services import Services
     from .._core.via import Deduplicator
     from .._link.link import Link
-    from .._link.outbox import WaitingMessage
+    from .._link.send_queue import WaitingMessage
     from .._peer.peer import Peer
     from ..body import BodyFormat
     from .ports import BusPort, PublicationQueue

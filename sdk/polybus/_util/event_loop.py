@@ -234,16 +234,25 @@ class Notifier:
             for waiter in waiting:
                 self._loop.wake(waiter)
 
+    @property
+    def awaited(self) -> bool:
+        """True while tasks wait."""
+        return len(self._waiting) > 0
+
+    async def wait(self) -> None:
+        """Wait for the next signal."""
+        waiter = self._loop.waiter()
+        self._waiting.append(waiter)
+        try:
+            await waiter
+        finally:
+            if waiter in self._waiting:
+                self._waiting.remove(waiter)
+
     async def until(self, condition: Callable[[], bool]) -> None:
         """Wait for a condition that can only come true together with a signal."""
         while not condition():
-            waiter = self._loop.waiter()
-            self._waiting.append(waiter)
-            try:
-                await waiter
-            finally:
-                if waiter in self._waiting:
-                    self._waiting.remove(waiter)
+            await self.wait()
 
 
 def wrong_event_loop() -> LocalProtocolError:

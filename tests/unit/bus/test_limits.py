@@ -18,7 +18,8 @@ from polybus import (
     TooManyRequests,
     connect,
 )
-from polybus._link.outbox import Outbox, WaitingMessage
+from polybus._core.memory import cost
+from polybus._link.send_queue import SendQueue, WaitingMessage
 from polybus.events import LinkDown, PeerSlow
 from polybus.message import Kind, Message
 from polybus.testing import Faults, pair
@@ -305,12 +306,18 @@ def test_urgent_messages_that_overtake_leave_nothing_behind_in_an_outbox() -> No
     class Clerk:
         buffered = 0
         limits = Limits()
+        loop = None
 
-    box: Any = Outbox(Limits(), Clerk())  # type: ignore[arg-type]  # all that an account asks of a runtime
+    class Line:
+        runtime = Clerk()
+        share = None
+
+    box: Any = SendQueue(Line())  # type: ignore[arg-type]  # all that adding and taking ask of a link
     peer: Any = "somebody"
 
     def add(level: int) -> None:
-        box.add(WaitingMessage(Message(Kind.PUBLISH, "x", raw=b"x"), peer, None, 60.0, True, level))
+        message = Message(Kind.PUBLISH, "x", raw=b"x")
+        box.add(WaitingMessage(message, peer, None, 60.0, True, cost(message), level))
 
     for _ in range(1_000):
         add(0)

@@ -914,15 +914,18 @@ async def test_who_may_publish_something_else_cannot_take_the_place_of_a_relayed
 
 
 def test_what_a_bus_remembers_of_relayed_publications_is_bounded() -> None:
-    known = Deduplicator("me", Counters())
+    counters = Counters()
+    known = Deduplicator("me", counters)
     for number in range(1, 50_000):
-        assert known.arrived(ViaHeader.read(f"{number}.1.you-{number}.{number},you"), "x")
+        assert known.is_news(ViaHeader.read(f"{number}.1.you-{number}.{number},you"), "x")
     assert len(known._recent) + len(known._before) <= 16_384
     assert len(known._lately) + len(known._last) <= 16_384
-    assert known.arrived(ViaHeader.read("new,you"), "x") is True
-    assert known.arrived(ViaHeader.read("new,you"), "x") is False
-    assert known.arrived(ViaHeader.read("newer,you,me"), "x") is False
-    assert known.arrived(ViaHeader.read("other.1.you-49999.49999,you"), "x") is None  # as late as can be
+    assert known.is_news(ViaHeader.read("new,you"), "x") is True
+    assert known.is_news(ViaHeader.read("new,you"), "x") is False
+    assert known.is_news(ViaHeader.read("newer,you,me"), "x") is False
+    assert counters.dropped == 0
+    assert known.is_news(ViaHeader.read("other.1.you-49999.49999,you"), "x") is False  # as late as can be
+    assert counters.dropped == 1
 
 
 STRANGE = ["", ",", ".", "...", ".,", "a.b.c.d", "a.-1.b.9", "a.1.b.-2", "a.9.b.²", "x" * 5000, "a" + ".9" * 99]
