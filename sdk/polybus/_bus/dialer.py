@@ -16,6 +16,7 @@ from attrs import evolve
 from .._core.lifespan import within
 from .._link.link import Link, State
 from .._util.event_loop import is_foreign_exception
+from .._util.sources import sources
 from .._validation import check_type, seconds
 from ..backoff import Backoff
 from ..errors import ConnectFailed, Disconnected, Forbidden, RequestError, Unauthorized
@@ -188,7 +189,8 @@ class Connecting:
                 left = until - time()
                 if left <= 0 or EndpointFeatures.of(self._connector).spent:  # no other port will come
                     raise
-                delay = min(self._backoff.delay(attempt), left)  # the last attempt is made when the time is up
+                # The last attempt is made when the time is up.
+                delay = min(self._backoff.delay(attempt, sources.get().rng.random), left)
                 attempt += 1
                 self._bus._services.emit(LinkRetrying(url=link.url, attempt=attempt, delay=delay, reason=error.reason))
                 await anyio.sleep(delay)
@@ -301,7 +303,7 @@ class Connecting:
         if link.runtime.time() - self._up_since > self._backoff.bound(self._failures):
             self._failures = 0  # a link that ends as soon as it is up counts as a failure, or the pauses would never grow
         while (attempts is None or self._failures < attempts) and self._connector.reconnects:
-            delay = self._backoff.delay(self._failures)
+            delay = self._backoff.delay(self._failures, sources.get().rng.random)
             self._failures += 1
             bus._services.emit(LinkRetrying(peer=link.peer, url=link.url, attempt=self._failures, delay=delay, reason=reason))
             await anyio.sleep(delay)

@@ -16,11 +16,12 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-import secrets
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, Final
 
 import anyio
+
+from .._util.sources import sources
 
 if TYPE_CHECKING:
     from .._peer.peer import Peer
@@ -37,7 +38,7 @@ class Ends:
     __slots__ = ("_answered", "_asked", "_names", "_proofs", "_secret", "_told", "changed", "held_out", "pending")
 
     def __init__(self) -> None:
-        self._secret = secrets.token_hex(16)
+        self._secret = sources.get().urandom(16).hex()
         self.changed: Callable[[], None] = _nothing
         """Called when another answer of `same` may be right, or somebody is held out."""
         self._names: dict[Peer, str] = {}
@@ -60,7 +61,7 @@ class Ends:
         """What a hello says to a peer that this bus has dialled."""
         nonce = self._asked.get(peer)
         if nonce is None:
-            nonce = self._asked[peer] = secrets.token_hex(8)
+            nonce = self._asked[peer] = sources.get().urandom(8).hex()
         self._told.add(peer)
         return {"secret": self._secret, "nonce": nonce}
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
-import secrets
 import sys
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import anyio
 
+from .._util.sources import sources
 from ..events import HandlerFailed
 from ..message import Message
 from .context import Context
@@ -132,7 +132,8 @@ class HandlerExecutor:
 
     def publication_failed(self, message: Message, error: BaseException) -> None:
         """Log and count the failure of an `on` handler: no client waits for it."""
-        self.failed(HandlerFailed(peer=message.peer, subject=message.subject, error_id=secrets.token_hex(4), error=error))
+        error_id = sources.get().urandom(4).hex()
+        self.failed(HandlerFailed(peer=message.peer, subject=message.subject, error_id=error_id, error=error))
 
     def failed(self, event: HandlerFailed) -> None:
         """Log, count and report a handler's failure."""

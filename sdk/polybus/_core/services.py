@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 from .._util.broadcast import EventHub
+from .._util.sources import sources
 from ..errors import Code, LocalProtocolError
 from ..events import BusEvent, DeadLettered
 from ..limits import Limits
@@ -56,7 +56,7 @@ class Services:
     ) -> None:
         self.bus: Any = bus
         """The public object, for `Context.bus` and the lifespan alone: no part calls it."""
-        self.id: str = secrets.token_hex(4)
+        self.id: str = sources.get().urandom(4).hex()
         self.limits: Limits = limits
         self.debug: bool = debug
         """True where clients are sent the text of unexpected exceptions."""

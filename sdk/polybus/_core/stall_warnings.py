@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
@@ -27,7 +26,7 @@ class StallWarnings:
         clock: Gives seconds; a clock that is never set.
     """
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, clock: Callable[[], float]) -> None:
         self.clock: Callable[[], float] = clock
         self._told: dict[str, tuple[float, int]] = {}
 

@@ -18,10 +18,10 @@ Numbers count, moreover, among peers of one identity alone: see `vouched`.
 from __future__ import annotations
 
 import hashlib
-import secrets
 from typing import TYPE_CHECKING, Final, NamedTuple
 from zlib import crc32
 
+from .._util.sources import sources
 from ..headers import VIA
 from ..message import Message
 from ..stats import Counters
@@ -59,7 +59,7 @@ class ViaHeader(NamedTuple):
 
         Its id is random, so that no peer can take the place of what is to come.
         """
-        return cls(secrets.token_hex(8), 0, origin, number)
+        return cls(sources.get().urandom(8).hex(), 0, origin, number)
 
     @classmethod
     def read(cls, text: str) -> ViaHeader:

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import anyio
 
+from .._util.sources import sources
 from .stall_warnings import LONG, StallWarnings
 
 if TYPE_CHECKING:
@@ -68,7 +69,7 @@ class Workers:
     def __init__(self, loop: Loop, spawn: Callable[..., None]) -> None:
         self._loop = loop
         self._spawn = spawn
-        self.stalls: StallWarnings = StallWarnings()
+        self.stalls: StallWarnings = StallWarnings(sources.get().monotonic)
         self._ready: deque[Job] = deque()
         self._idle: list[Any] = []
         self._taken = False

@@ -14,6 +14,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from .._core.memory import Account, Share
+from .._util.sources import sources
 from .._util.violation_counter import ViolationCounter, too_many
 from ..errors import (
     BusError,
@@ -246,7 +247,7 @@ class Link:
         """Begin a session on a new connection."""
         role: Role = "client" if self.opened else "server"
         now = self.runtime.time()
-        self.session = self.adapter.session(role, self.runtime.limits)
+        self.session = self.adapter.session(role, self.runtime.limits, sources.get().rng)
         self.transport = transport
         if self.share is not None:
             self.share.join(self.runtime.addresses, transport.address)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime
 import math
-import secrets
 from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final, TypeVar, overload
 
@@ -14,6 +13,7 @@ from .._core.memory import Account, cost
 from .._rpc.channel import Opening
 from .._rpc.reply import Reply
 from .._util.hello import HELLO
+from .._util.sources import sources
 from .._validation import seconds
 from ..errors import BadReply, BusError, Disconnected, RemoteProtocolError, another
 from ..message import Kind, Message
@@ -110,7 +110,7 @@ class Peer:
     def id(self) -> str:
         """Random text that tells peers apart."""
         if self._id is None:
-            self._id = secrets.token_hex(6)
+            self._id = sources.get().urandom(6).hex()
         return self._id
 
     @property

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 import math
-import secrets
 from collections.abc import Awaitable, Coroutine
 from typing import TYPE_CHECKING, Any, Final
 
@@ -13,6 +12,7 @@ from attrs import frozen
 
 from .._core.context import current_call
 from .._core.executor import described
+from .._util.sources import sources
 from ..errors import Code, Forbidden, RequestError
 from ..events import HandlerFailed
 from ..message import Kind, Message
@@ -245,7 +245,7 @@ def failure(error: BaseException, services: Services, message: Message) -> tuple
     """Turn an exception into an answer: the words of a `RequestError`, else a fixed text and an id for the log."""
     if isinstance(error, RequestError) and not error.received and message.kind is not Kind.NOTIFY:
         return error.code, error.text, error.reason, error.detail
-    error_id = secrets.token_hex(4)
+    error_id = sources.get().urandom(4).hex()
     services.executor.failed(HandlerFailed(peer=message.peer, subject=message.subject, error_id=error_id, error=error))
     text = f"internal error {error_id}"
     if services.debug:

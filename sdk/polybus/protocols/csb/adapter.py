@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import random
-import secrets
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any, ClassVar, Final, Literal, Self
 
 from attrs import evolve, field, frozen
 
+from ..._util.sources import sources
 from ...limits import Limits
 from ...plugins import FrameField, Role
 from .._options import UrlOptions, one_of
@@ -108,7 +108,7 @@ class Csb(UrlOptions):
         """The adapters of the connections that one `connect` opens: one, or the sockets of the pool."""
         if self.pool == 1:
             return (self,)
-        one = evolve(self, pool=1, instance=self.instance or secrets.token_hex(8))
+        one = evolve(self, pool=1, instance=self.instance or sources.get().urandom(8).hex())
         return (one,) * self.pool
 
     def codec(self, limits: Limits = _LIMITS) -> CsbCodec:

@@ -9,8 +9,8 @@ from typing import Any, ClassVar, Final, Literal
 
 from attrs import field, frozen
 
-from ..._util.clock import wall_clock_ns
 from ..._util.pattern_index import SubjectIndex
+from ..._util.sources import sources
 from ...limits import Limits
 from ...plugins import FrameField, Role
 from .._options import UrlOptions, one_of
@@ -137,7 +137,7 @@ class UProtocol(UrlOptions):
     verify: Callable[[bytes, bytes], bool] | None = None
     max_clock_skew: float = field(default=30.0, validator=_seconds)
     allowance: float = field(default=0.0, validator=_seconds)
-    clock: Callable[[], int] = wall_clock_ns
+    clock: Callable[[], int] = field(factory=lambda: sources.get().wall_clock_ns)
 
     def dissect(self, frame: bytes) -> list[FrameField]:
         """The fields of a protobuf event, for `polybus inspect`; of JSON none."""

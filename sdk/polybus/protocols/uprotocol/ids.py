@@ -13,7 +13,7 @@ import re
 from collections.abc import Callable
 from typing import Final
 
-from ..._util.clock import wall_clock_ns
+from ..._util.sources import sources
 
 __all__ = ["IdFactory", "id_time_ms", "id_version"]
 
@@ -42,9 +42,9 @@ class IdFactory:
 
     __slots__ = ("_clock", "_count", "_head", "_ms", "suffix")
 
-    def __init__(self, clock: Callable[[], int] = wall_clock_ns, rng: random.Random | None = None) -> None:
-        self._clock = clock
-        random_bits = (rng if rng is not None else random.SystemRandom()).getrandbits(62)
+    def __init__(self, clock: Callable[[], int] | None = None, rng: random.Random | None = None) -> None:
+        self._clock = clock if clock is not None else sources.get().wall_clock_ns
+        random_bits = (rng if rng is not None else sources.get().rng).getrandbits(62)
         self.suffix: Final = (
             f"-{8 + (random_bits >> 60):x}{random_bits >> 48 & 0xFFF:03x}-{random_bits & 0xFFFF_FFFF_FFFF:012x}"
         )
