@@ -10,12 +10,23 @@ from typing import TYPE_CHECKING, Any
 
 from .faults import Faults
 from .pairing import pair
+from .simulation import FaultRates, Process, SimulatedConnection, World, simulated
 
 if TYPE_CHECKING:
     from .contract import protocol_suite as protocol_suite
     from .contract import transport_suite as transport_suite
 
-__all__ = ["Faults", "pair", "protocol_suite", "transport_suite"]
+__all__ = [
+    "FaultRates",
+    "Faults",
+    "Process",
+    "SimulatedConnection",
+    "World",
+    "pair",
+    "protocol_suite",
+    "simulated",
+    "transport_suite",
+]
 
 
 def __getattr__(name: str) -> Any:
