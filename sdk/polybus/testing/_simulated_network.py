@@ -2,24 +2,85 @@
 
 from __future__ import annotations
 
+import asyncio
+import random
 from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
+from hashlib import blake2b
 from typing import TYPE_CHECKING, Final
 
 from ..plugins import Closed, DialOptions, Receiver, Transport, TransportFeatures
 from ..transports.memory import Memory
 
 if TYPE_CHECKING:
-    import asyncio
-
     from ..plugins import Connector
-    from .simulation import World
 
-__all__ = ["SimulatedConnection", "SimulatedConnector"]
+__all__ = ["Network", "SimulatedConnection", "SimulatedConnector"]
 
 _HIGH: Final = 64 * 1024
 """Bytes on their way in one direction, from which on its sender is asked to pause."""
+
+
+_KEPT: Final = 30
+"""Last events of a run that are shown when it fails."""
+
+
+class Network:
+    """All connections of a simulation, and the log of what has happened on them.
+
+    Args:
+        seed: Chooses how long each frame takes.
+        delay: Seconds that a frame takes at most.
+        loop: Keeps the time.
+    """
+
+    def __init__(self, seed: int, delay: float, loop: asyncio.AbstractEventLoop) -> None:
+        self.loop: asyncio.AbstractEventLoop = loop
+        self.connections: list[SimulatedConnection] = []
+        self.recent: deque[str] = deque(maxlen=_KEPT)
+        """The last faults and notes."""
+        self._delay = delay
+        self._random = random.Random(f"{seed}/latency").random
+        self._later: dict[Callable[[], None], asyncio.TimerHandle] = {}
+        self._hash = blake2b(digest_size=16)
+
+    @property
+    def trace(self) -> str:
+        """A hash of all that has happened."""
+        return self._hash.hexdigest()
+
+    def latency(self) -> float:
+        """Seconds that the next frame takes."""
+        return self._random() * self._delay
+
+    def note(self, *what: object) -> None:
+        """Write something into the log."""
+        text = f"{self.loop.time():10.4f} {' '.join(map(str, what))}"
+        self.recent.append(text)
+        self._hash.update(text.encode())
+
+    def carried(self, label: str, frame: bytes) -> None:
+        """A frame has arrived."""
+        self._hash.update(f"{self.loop.time()} {label} ".encode() + frame)
+
+    def later(self, seconds: float, act: Callable[[], None]) -> None:
+        """Do something so many seconds later, or when the faults end."""
+
+        def due() -> None:
+            if self._later.pop(act, None) is not None:
+                act()
+
+        self._later[act] = self.loop.call_later(seconds, due)
+
+    def calm(self) -> None:
+        """End all pauses, and tell of each cut."""
+        for connection in self.connections:
+            connection.pause(0.0)
+        for act, timer in list(self._later.items()):
+            timer.cancel()
+            del self._later[act]
+            act()
 
 
 class SimulatedConnector:
@@ -27,8 +88,8 @@ class SimulatedConnector:
 
     reconnects = True
 
-    def __init__(self, world: World, url: str, label: str) -> None:
-        self._world = world
+    def __init__(self, network: Network, url: str, label: str) -> None:
+        self._network = network
         self._inner: Connector = Memory().connector(url)
         self._label = label
         self.url: str = url
@@ -41,7 +102,7 @@ class SimulatedConnector:
             Unauthorized: The server refuses who we are.
             Forbidden: The server does not let us in.
         """
-        return SimulatedConnection(self._world, await self._inner.connect(options), self._label)
+        return SimulatedConnection(self._network, await self._inner.connect(options), self._label)
 
 
 class SimulatedConnection:
@@ -49,10 +110,10 @@ class SimulatedConnection:
 
     # A `Transport` to the link that has dialled, and a `Receiver` to the transport in memory.
 
-    def __init__(self, world: World, inner: Transport, label: str) -> None:
+    def __init__(self, network: Network, inner: Transport, label: str) -> None:
         self.label: str = label
         """What `World.to` was given."""
-        self._world = world
+        self._network = network
         self._inner = inner
         self._receiver: Receiver | None = None
         self._told = False
@@ -63,8 +124,8 @@ class SimulatedConnection:
         self._peer_full = False
         features = TransportFeatures.of(inner)
         self._hold_peer, self._release_peer = features.pause_reading, features.resume_reading
-        self._out = _Direction(world, f"{label} >", self._leave)
-        self._in = _Direction(world, f"{label} <", self._arrive)
+        self._out = _Direction(network, f"{label} >", self._leave)
+        self._in = _Direction(network, f"{label} <", self._arrive)
 
     # -- faults ----------------------------------------------------------------------------------------------------------
 
@@ -76,19 +137,19 @@ class SimulatedConnection:
             theirs: Seconds after which the side that serves learns of it. Until then what was on its way to it arrives still,
                 and it has two connections of that peer when that has dialled anew. With it, `ours` is 0.
         """
-        self._world.note(self.label, f"cut, which its client learns after {ours:g} s, its server after {theirs:g} s")
+        self._network.note(self.label, f"cut, which its client learns after {ours:g} s, its server after {theirs:g} s")
         why = Closed(1006, "cut by the simulation")
         if theirs > 0:
             self._in.forget()
             self._end(why)
-            self._world.later(theirs, partial(self._inner.abort, why))
+            self._network.later(theirs, partial(self._inner.abort, why))
         else:
             self._ours = ours
             self.abort(why)
 
     def pause(self, seconds: float) -> None:
         """Hold back what is on its way, in both directions, for so long; 0 ends a pause."""
-        self._world.note(self.label, f"paused for {seconds:g} s")
+        self._network.note(self.label, f"paused for {seconds:g} s")
         self._out.hold(seconds)
         self._in.hold(seconds)
 
@@ -117,7 +178,7 @@ class SimulatedConnection:
     def start(self, receiver: Receiver) -> None:
         """Deliver from now on."""
         self._receiver = receiver
-        self._world.connections.append(self)
+        self._network.connections.append(self)
         self._inner.start(self)
 
     def send(self, frame: bytes) -> None:
@@ -165,7 +226,7 @@ class SimulatedConnection:
         """The server's end is over."""
         self._out.forget()
         if self._ours > 0:
-            self._world.later(self._ours, partial(self._end, why))
+            self._network.later(self._ours, partial(self._end, why))
         else:
             self._in.then(partial(self._end, why))
 
@@ -205,7 +266,7 @@ class SimulatedConnection:
     def _end(self, why: Closed) -> None:
         if not self._told:
             self._told = True
-            self._world.connections.remove(self)
+            self._network.connections.remove(self)
             assert self._receiver is not None
             self._receiver.closed(why)
 
@@ -213,8 +274,8 @@ class SimulatedConnection:
 class _Direction:
     """Frames on their way, in order."""
 
-    def __init__(self, world: World, label: str, deliver: Callable[[list[bytes]], None]) -> None:
-        self._world = world
+    def __init__(self, network: Network, label: str, deliver: Callable[[list[bytes]], None]) -> None:
+        self._network = network
         self._label = label
         self._deliver = deliver
         self._waiting: deque[tuple[float, bytes | Callable[[], None]]] = deque()
@@ -226,7 +287,7 @@ class _Direction:
     def carry(self, frame: bytes) -> None:
         """Deliver a frame, a while later."""
         self.bytes += len(frame)
-        self._add(frame, self._world.latency())
+        self._add(frame, self._network.latency())
 
     def then(self, act: Callable[[], None]) -> None:
         """Do something after all frames."""
@@ -234,18 +295,18 @@ class _Direction:
 
     def hold(self, seconds: float) -> None:
         """Deliver nothing for so long."""
-        self._held_until = self._world.loop.time() + seconds
+        self._held_until = self._network.loop.time() + seconds
         self._arm()
 
     def forget(self) -> None:
-        """Lose what is on its way; what follows is not held back."""
-        self._waiting.clear()
+        """Lose the frames on their way; what is to be done after them follows at once, and is not held back."""
+        self._waiting = deque((0.0, what) for _, what in self._waiting if callable(what))
         self.bytes = 0
         self._held_until = 0.0
         self._arm()
 
     def _add(self, what: bytes | Callable[[], None], delay: float) -> None:
-        self._last = max(self._world.loop.time() + delay, self._last)
+        self._last = max(self._network.loop.time() + delay, self._last)
         self._waiting.append((self._last, what))
         if self._timer is None:
             self._arm()
@@ -255,11 +316,11 @@ class _Direction:
             self._timer.cancel()
             self._timer = None
         if self._waiting:
-            self._timer = self._world.loop.call_at(max(self._waiting[0][0], self._held_until), self._deliver_due)
+            self._timer = self._network.loop.call_at(max(self._waiting[0][0], self._held_until), self._deliver_due)
 
     def _deliver_due(self) -> None:
         self._timer = None
-        now, waiting = self._world.loop.time(), self._waiting
+        now, waiting = self._network.loop.time(), self._waiting
         frames: list[bytes] = []
         while waiting and waiting[0][0] <= now:
             what = waiting[0][1]
@@ -271,7 +332,7 @@ class _Direction:
             else:
                 waiting.popleft()
                 self.bytes -= len(what)
-                self._world.carried(self._label, what)
+                self._network.carried(self._label, what)
                 frames.append(what)
         if frames:
             self._deliver(frames)

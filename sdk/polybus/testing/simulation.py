@@ -14,7 +14,6 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Iterable
 from contextlib import AbstractAsyncContextManager, suppress
 from functools import wraps
-from hashlib import blake2b
 from inspect import signature
 from types import TracebackType
 from typing import Any, Concatenate, Final, ParamSpec, Self, TypeVar
@@ -25,7 +24,7 @@ from attrs.validators import ge
 
 from .._util.sources import Sources, sources
 from ..plugins import Connector
-from ._simulated_network import SimulatedConnection, SimulatedConnector
+from ._simulated_network import Network, SimulatedConnection, SimulatedConnector
 from .virtual_time import VirtualLoop
 
 __all__ = ["FaultRates", "Process", "SimulatedConnection", "World", "simulated"]
@@ -35,8 +34,6 @@ T = TypeVar("T")
 
 _EPOCH: Final = 1_700_000_000
 """Seconds since 1970 at which every simulation begins."""
-_KEPT: Final = 30
-"""Last events of a run that are shown when it fails."""
 _SEED: Final = "POLYBUS_SEED"
 
 _not_negative = ge(0.0)
@@ -68,42 +65,48 @@ class FaultRates:
 
 
 class World:
-    """What a scenario gets from `simulated`: virtual time, a network in memory, and its faults."""
+    """What a scenario gets from `simulated`: virtual time, a network in memory, and its faults.
+
+    Attributes:
+        seed: Of this run.
+        random: For what the scenario itself decides by chance.
+    """
 
     def __init__(self, seed: int, faults: FaultRates, loop: VirtualLoop) -> None:
         self.seed: int = seed
         self.random: random.Random = random.Random(f"{seed}/scenario")
-        """For what the scenario itself decides by chance."""
-        self.connections: list[SimulatedConnection] = []
-        """Those that are up, as the sides see it that have dialled."""
-        self.loop: VirtualLoop = loop
+        self._loop = loop
         self._faults = faults
-        self._chance = random.Random(f"{seed}/network")
-        self._latency = random.Random(f"{seed}/latency").random
+        self._network = Network(seed, faults.delay, loop)
+        self._chance = random.Random(f"{seed}/faults")
         self._processes: list[Process] = []
-        self._later: dict[Callable[[], None], asyncio.TimerHandle] = {}
-        self._hash = blake2b(digest_size=16)
-        self._recent: deque[str] = deque(maxlen=_KEPT)
         self._calm = anyio.Event()
         self._breaking: asyncio.Task[None] | None = None
+        if faults.cut or faults.pause or faults.restart:
+            self._breaking = loop.create_task(self._break(), name="faults of the simulation")
 
     @property
     def time(self) -> float:
         """Virtual seconds since the beginning."""
-        return self.loop.time()
+        return self._loop.time()
+
+    @property
+    def connections(self) -> list[SimulatedConnection]:
+        """Connections that are up, as the sides see it that have dialled."""
+        return list(self._network.connections)
 
     @property
     def trace(self) -> str:
         """A hash of all frames, faults and notes until now, with their times: the same for the same seed."""
-        return self._hash.hexdigest()
+        return self._network.trace
 
     @property
     def recent(self) -> list[str]:
         """The last faults and notes."""
-        return list(self._recent)
+        return list(self._network.recent)
 
     def to(self, url: str, label: str = "") -> Connector:
-        """An address in memory for ``connect`` and ``bus.connect``, dialled through the network of this simulation:
+        """Address in memory for ``connect`` and ``bus.connect``, dialled through the network of this simulation:
         ``connect(world.to("memory://orders"), protocol="ubre")``. A server or a broker serves that address as usual.
 
         Args:
@@ -113,17 +116,11 @@ class World:
         Raises:
             ValueError: The URL names nothing.
         """
-        return SimulatedConnector(self, url, label or url)
+        return SimulatedConnector(self._network, url, label or url)
 
     def note(self, *what: object) -> None:
         """Write something into the log; it becomes part of the trace."""
-        text = f"{self.time:10.4f} {' '.join(map(str, what))}"
-        self._recent.append(text)
-        self._hash.update(text.encode())
-
-    def carried(self, label: str, frame: bytes) -> None:
-        """A frame has arrived; part of the trace."""
-        self._hash.update(f"{self.time} {label} ".encode() + frame)
+        self._network.note(*what)
 
     def process(self, name: str, start: Callable[[], AbstractAsyncContextManager[Any]]) -> Process:
         """A part of the world that can be killed and restarted, as an async context manager.
@@ -136,52 +133,18 @@ class World:
 
     def pause(self, label: str, seconds: float) -> None:
         """Let a peer stand still: all connections with this label are paused."""
-        for connection in self.connections:
+        for connection in self._network.connections:
             if connection.label == label:
                 connection.pause(seconds)
 
     async def calm(self) -> None:
-        """End the faults: no more happen, pauses are over, and what was killed has been restarted. Frames go on to take time."""
+        """End the faults: no more happen, pauses are over, what was killed has been restarted. Frames go on to take time."""
         self._calm.set()
         if self._breaking is not None:
             await self._breaking
-        for connection in self.connections:
-            connection.pause(0.0)
-        for act, timer in list(self._later.items()):
-            timer.cancel()
-            del self._later[act]
-            act()
-
-    # -- for its parts ---------------------------------------------------------------------------------------------------
-
-    def latency(self) -> float:
-        """Seconds that the next frame takes."""
-        return self._latency() * self._faults.delay
-
-    def later(self, seconds: float, act: Callable[[], None]) -> None:
-        """Do something so many seconds later, or when the faults end."""
-
-        def due() -> None:
-            if self._later.pop(act, None) is not None:
-                act()
-
-        self._later[act] = self.loop.call_later(seconds, due)
-
-    def enrol(self, process: Process) -> None:
-        """Let faults come to a process."""
-        self._processes.append(process)
-
-    def strike_off(self, process: Process) -> None:
-        """Let no more come."""
-        self._processes.remove(process)
+        self._network.calm()
 
     # -- faults ----------------------------------------------------------------------------------------------------------
-
-    def begin(self) -> None:
-        """Let faults happen, from now on."""
-        rates = self._faults
-        if rates.cut or rates.pause or rates.restart:
-            self._breaking = self.loop.create_task(self._break(), name="faults of the simulation")
 
     async def _break(self) -> None:
         rates, chance = self._faults, self._chance
@@ -194,14 +157,14 @@ class World:
             await chance.choices(acts, weights)[0]()
 
     async def _cut_one(self) -> None:
-        if self.connections:
+        if self._network.connections:
             late = self._chance.uniform(0.0, self._faults.longest)
             ours, theirs = self._chance.choice(((0.0, 0.0), (late, 0.0), (0.0, late)))
-            self._chance.choice(self.connections).cut(ours=ours, theirs=theirs)
+            self._chance.choice(self._network.connections).cut(ours=ours, theirs=theirs)
 
     async def _pause_one(self) -> None:
-        if self.connections:
-            seconds, one = self._chance.uniform(0.0, self._faults.longest), self._chance.choice(self.connections)
+        if self._network.connections:
+            seconds, one = self._chance.uniform(0.0, self._faults.longest), self._chance.choice(self._network.connections)
             if self._chance.random() < 0.5:
                 one.pause(seconds)
             else:
@@ -232,13 +195,13 @@ class Process:
 
     async def __aenter__(self) -> Self:
         await self.start()
-        self._world.enrol(self)
+        self._world._processes.append(self)
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._world.strike_off(self)
+        self._world._processes.remove(self)
         self._left = True
         running, self._running = self._running, None
         if running is not None:
@@ -261,7 +224,10 @@ class Process:
 
 
 def simulated(
-    *, seeds: int | Iterable[int] = 1, faults: FaultRates = FaultRates(), limit: float = 3600.0  # noqa: B008  # immutable
+    *,
+    seeds: int | Iterable[int] = 1,
+    faults: FaultRates = FaultRates(),
+    limit: float = 3600.0,  # immutable
 ) -> Callable[[Callable[Concatenate[World, P], Awaitable[T]]], Callable[P, T]]:
     """Make a plain function of an async one: it runs in virtual time, once for each seed, and gets a `World`.
 
@@ -278,24 +244,30 @@ def simulated(
         faults: What goes wrong, from the beginning until `World.calm`; nothing by default.
         limit: Virtual seconds that a run may take.
 
+    Returns:
+        What the scenario returns for the last seed.
+
     Raises:
+        ValueError: There is no seed.
         AssertionError: (when it is called) A task or a timer is left at the end.
         RuntimeError: (when it is called) Every task waits, and nothing will ever happen again; or an event loop runs here.
         TimeoutError: (when it is called) A run takes longer than `limit`.
     """
+    all_seeds = tuple(range(seeds) if isinstance(seeds, int) else seeds)
+    if not all_seeds:
+        raise ValueError("simulated(seeds=...) without a seed would run nothing")
 
     def decorate(scenario: Callable[Concatenate[World, P], Awaitable[T]]) -> Callable[P, T]:
         @wraps(scenario)
         def run(*args: P.args, **kwargs: P.kwargs) -> T:
             replayed = os.environ.get(_SEED)
-            chosen = [int(replayed)] if replayed else range(seeds) if isinstance(seeds, int) else seeds
-            outcome: T
-            for seed in chosen:
-                outcome = _run(seed, faults, limit, lambda world: scenario(world, *args, **kwargs), scenario)
+            chosen = (int(replayed),) if replayed else all_seeds
+            runs = (_run(seed, faults, limit, lambda world: scenario(world, *args, **kwargs), scenario) for seed in chosen)
+            (outcome,) = deque(runs, maxlen=1)
             return outcome
 
         # A test runner sees neither a coroutine function nor a parameter that it would have to fill.
-        del run.__wrapped__  # type: ignore[attr-defined]
+        del run.__wrapped__
         given = signature(scenario)
         run.__signature__ = given.replace(parameters=list(given.parameters.values())[1:])  # type: ignore[attr-defined]
         return run
@@ -320,12 +292,16 @@ def _run(seed: int, faults: FaultRates, limit: float, scenario: Callable[[World]
         )
         world = World(seed, faults, loop)
         worlds.append(world)
-        with anyio.fail_after(limit):
-            world.begin()
-            outcome = await scenario(world)
+        outcomes: list[T] = []
+        with anyio.move_on_after(limit) as scope:
+            outcomes.append(await scenario(world))
             await world.calm()
+            await anyio.sleep(2 * faults.delay)  # a goodbye may be on its way, and what follows it
+        if scope.cancelled_caught:
+            text = "the simulation has not ended after {:g} s of virtual time: simulated(limit=...) gives it more"
+            raise TimeoutError(text.format(limit))
         await _check_nothing_left(loop)
-        return outcome
+        return outcomes[0]
 
     try:
         return anyio.run(main, backend="asyncio", backend_options={"loop_factory": VirtualLoop})
@@ -344,7 +320,9 @@ async def _check_nothing_left(loop: VirtualLoop) -> None:
 
 def _how_to_replay(world: World, origin: Any) -> str:
     test = os.environ.get("PYTEST_CURRENT_TEST", "").rpartition(" ")[0]
-    command = f"python -m pytest '{test}'" if test else f"python ...  # whatever calls {origin.__module__}.{origin.__qualname__}"
+    command = (
+        f"python -m pytest '{test}'" if test else f"python ...  # whatever calls {origin.__module__}.{origin.__qualname__}"
+    )
     lines = (f"    {line}" for line in world.recent)
     return "\n".join(
         (

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import itertools
 import selectors
-from collections.abc import Coroutine
 from typing import Any
 
 __all__ = ["VirtualLoop"]
@@ -39,7 +38,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         self._quiet = self.create_future()
         return await self._quiet
 
-    def _task(self, loop: asyncio.AbstractEventLoop, coro: Coroutine[Any, Any, Any], **options: Any) -> asyncio.Task[Any]:
+    def _task(self, loop: asyncio.AbstractEventLoop, coro: Any, **options: Any) -> asyncio.Task[Any]:
         return _Task(coro, loop=loop, number=next(self._numbers), **options)
 
     def advance(self, seconds: float | None) -> None:
@@ -79,7 +78,7 @@ class _Task(asyncio.Task[Any]):
     their addresses in memory.
     """
 
-    def __init__(self, coro: Coroutine[Any, Any, Any], *, number: int, **options: Any) -> None:
+    def __init__(self, coro: Any, *, number: int, **options: Any) -> None:
         self._number = number
         super().__init__(coro, **options)
 
