@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from ..message import Message
     from .runtime import Runtime
 
-__all__ = ["OVERHEAD", "Account", "Address", "Share", "cost", "network_of"]
+__all__ = ["OVERHEAD", "Account", "Address", "AddressAccount", "Share", "cost", "network_of"]
 
 OVERHEAD = 200
 """Bytes that a waiting message costs besides its body and headers."""
@@ -174,3 +174,29 @@ class Account:
     def release(self, size: int) -> None:
         """Keep so much less."""
         self.charge(-size)
+
+
+class AddressAccount:
+    """Bytes that are kept for a client without a link, as if it had one. Implements `plugins.Reservation`.
+
+    Args:
+        runtime: Of the bus.
+        address: Of the client, with its port.
+    """
+
+    __slots__ = ("_account", "_addresses", "_share")
+
+    def __init__(self, runtime: Runtime, address: str) -> None:
+        self._addresses = runtime.addresses
+        self._share = Share()
+        self._share.join(self._addresses, address)
+        self._account = Account(runtime, share=self._share)
+
+    def hold(self, size: int) -> bool:
+        """Keep so much more. False, and nothing more is kept, if it does not fit."""
+        return self._account.hold(size)
+
+    def release(self) -> None:
+        """Keep nothing any more. To be called once, at the end."""
+        self._account.release(self._account.held)
+        self._share.leave(self._addresses)

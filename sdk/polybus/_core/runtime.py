@@ -20,6 +20,7 @@ from .._util.event_loop import Loop, Notifier, is_foreign_exception, running_loo
 from .._util.violation_counter import Warnings
 from .bus_identity import Ends
 from .context import current_call
+from .memory import AddressAccount
 from .workers import EagerWorkers, Workers
 
 if TYPE_CHECKING:
@@ -174,6 +175,10 @@ class Runtime:
             if self._owner is not None:
                 await asyncio.wait([self._owner])
         self._owner = None
+
+    def reserve(self, address: str) -> AddressAccount:
+        """Bytes for a client that has no link, such as one that has not been let in."""
+        return AddressAccount(self, address)
 
     def detach(self, function: Callable[..., Awaitable[Any]], *args: Any) -> None:
         """Run what drains or closes this runtime, outside of its own tasks. Errors are logged."""

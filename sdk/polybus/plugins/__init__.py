@@ -50,6 +50,7 @@ from .transports import (
     Closed,
     Host,
     Receiver,
+    Reservation,
     Transport,
 )
 from .web import (
@@ -86,6 +87,7 @@ __all__ = [
     "Ready",
     "Receiver",
     "ReceiverFeatures",
+    "Reservation",
     "Refused",
     "Role",
     "Session",

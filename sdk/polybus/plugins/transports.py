@@ -14,6 +14,7 @@ __all__ = [
     "Closed",
     "Host",
     "Receiver",
+    "Reservation",
     "Transport",
 ]
 
@@ -106,6 +107,18 @@ class Transport(Protocol):
         ...
 
 
+class Reservation(Protocol):
+    """Bytes that are kept for a client before it has a connection: within `Limits.total_bytes` and the share of its address."""
+
+    def hold(self, size: int) -> bool:
+        """Keep so much more. False, and nothing more is kept, if there is no room."""
+        ...
+
+    def release(self) -> None:
+        """Keep nothing any more. To be called once, at the end."""
+        ...
+
+
 class Host(Protocol):
     """What the bus lends a transport."""
 
@@ -117,6 +130,14 @@ class Host(Protocol):
 
     def time(self) -> float:
         """Monotonic seconds: the clock of all `now` arguments."""
+        ...
+
+    def reserve(self, address: str) -> Reservation:
+        """Bytes for a client whom the bus has not let in.
+
+        Args:
+            address: Where it comes from, with its port.
+        """
         ...
 
     def call_soon(self, function: Callable[[], None]) -> None:

@@ -352,33 +352,29 @@ async def posting(client: Any, size: int) -> AsyncIterator[Any]:
         yield stream
 
 
-async def test_what_is_being_posted_to_sessions_stays_within_total_bytes() -> None:
+async def test_what_is_being_posted_to_sessions_stays_within_total_bytes_and_a_refused_post_ends_none() -> None:
     bus = make_bus(limits=Limits(total_bytes=700_000, frame_timeout=1000.0))
     async with serving(bus) as client, another(client, "7-7") as other, AsyncExitStack() as stack:
-        streams = []
-        for one in (client, other):
-            await one.associate()
+        answers: list[bytes] = []
+
+        async def post(one: Client) -> None:
             cookie = f"polybus-errai={one.http.cookies['polybus-errai']}"
             head = f"POST /in.{one.id}.erraiBus?clientId={one.id} HTTP/1.1\r\nHost: 127.0.0.1\r\nCookie: {cookie}\r\n"
             stream = await stack.enter_async_context(await anyio.connect_tcp("127.0.0.1", one.http.base_url.port or 0))
             await stream.send(f"{head}Content-Type: application/json\r\nContent-Length: 8000000\r\n\r\n".encode())
             await stream.send(b" " * 200_000)
-            streams.append(stream)
-        await eventually(lambda: len(bus.peers) == 1)
-        answers: list[bytes] = []
-
-        async def go_on(stream: Any) -> None:
-            with suppress(anyio.BrokenResourceError, anyio.EndOfStream):
-                await stream.send(b" ")
-                answers.append(await stream.receive())
+            answers.append(await stream.receive())
 
         async with anyio.create_task_group() as group:
-            for stream in streams:
-                group.start_soon(go_on, stream)
+            for one in (client, other):
+                await one.associate()
+                group.start_soon(post, one)
             await eventually(lambda: answers)
+            assert bus._services.running.buffered <= 3 * 700_000 // 5
+            assert len(bus.peers) == 2
             group.cancel_scope.cancel()
         assert answers[0].startswith(b"HTTP/1.1 503 ")
-        assert b"the session has ended" in answers[0]
+        assert b"Limits.total_bytes" in answers[0]
 
 
 async def test_a_body_that_comes_slowly_but_steadily_is_waited_for() -> None:

@@ -23,6 +23,7 @@ from polybus.plugins import (
     Handshake,
     Identity,
     ListenOptions,
+    Reservation,
     Transport,
     TransportAdapter,
 )
@@ -68,6 +69,9 @@ class Host:
 
     def time(self) -> float:
         return anyio.current_time() + self.offset
+
+    def reserve(self, address: str) -> Reservation:
+        raise NotImplementedError("no transport of these tests is asked before it lets somebody in")
 
     def call_soon(self, function: Callable[[], None]) -> None:
         if self.backend == "asyncio":

@@ -147,8 +147,11 @@ class EventsConnection:
             seen.add(id)
         return None
 
-    async def take(self, posted: Posted, frames: Sequence[bytes], request: HttpRequest) -> None:
-        """Hand over events, and wait for all answers, for the end, or until the client has gone."""
+    async def take(self, posted: Posted, frames: list[bytes], request: HttpRequest) -> None:
+        """Hand over events, and wait for all answers, for the end, or until the client has gone.
+
+        The list is empty then: who waits keeps nothing of what was posted.
+        """
         if self._state is not TransportState.OPEN or self._receiver is None:
             posted.end()
             return
@@ -156,7 +159,9 @@ class EventsConnection:
             self._posted[id] = posted
         self._busy += 1
         try:
-            self._receiver.frames_received(list(frames))
+            self._receiver.frames_received(frames[:])
+            frames.clear()
+            request.release()
             if not posted.complete and posted.requests:
                 await self._wait(posted, request)
         finally:

@@ -38,7 +38,7 @@ class _Content:
     """Content of a post: the events, who sends them, and which of them want an answer."""
 
     form: Form
-    frames: Sequence[bytes]
+    frames: list[bytes]
     entity: str
     requests: Sequence[str]
     refusal: RemoteProtocolError | None
@@ -90,6 +90,7 @@ class EventsEndpoint(HttpEndpoint):
         if body is None:
             return
         content = self._content(request, body)
+        del body
         connection = self._connection_of(request, content.entity, admission.identity)
         if connection is None:
             connection = self._enter(request, content.entity, admission)

@@ -6,12 +6,12 @@ import logging
 import math
 from collections.abc import Callable, Sequence
 from http import HTTPStatus
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import anyio
 from attrs import evolve
 
-from ...plugins import Admission, Handshake, Listening, ListenOptions, Transport, WebRoute
+from ...plugins import Admission, Handshake, Listening, ListenOptions, Reservation, Transport, WebRoute
 from ...transports._stream.pace import SLOWEST, Pace
 from ...transports._stream.sockets import is_loopback, tune
 from ...transports._ws.asgi import Receive, Scope, Send, socket_of
@@ -25,17 +25,17 @@ __all__ = ["HttpEndpoint", "HttpRequest", "respond", "turn_away"]
 
 logger: logging.Logger = logging.getLogger("polybus.transports")
 
+_SMALL: Final = 16 * 1024
+"""Bytes of a body that comes in one piece and is not charged, as with requests that run."""
+
 
 class HttpRequest:
     """One request whose Host and Origin are in order."""
 
     def __init__(self, options: ListenOptions, scope: Scope, receive: Receive, slow: set[HttpRequest]) -> None:
         self.options: ListenOptions = options
-        self.arrived: int = 0
-        """Bytes of its body that are there."""
-        self.too_late: Callable[[], bool] | None = None
-        """Says if the rest of its body is not wanted any more."""
         self._slow = slow
+        self._kept: Reservation | None = None
         self.scope: Scope = scope
         self.receive: Receive = receive
         self.head: UpgradeRequest = upgrade_of(scope)
@@ -66,14 +66,14 @@ class HttpRequest:
         return int(given) if given.isascii() and given.isdigit() and len(given) < 20 else 0
 
     async def body(self, limit: int | None = None) -> bytes | None:
-        """Read all of it; None where the client is gone.
+        """Read all of it; None where the client is gone. What is there of it is charged to the client's address.
 
         Args:
             limit: Bytes; `Limits.message`, if not given.
 
         Raises:
             HandshakeRejected: 413; 408, it stalls for `Limits.frame_timeout`, as for a frame over TCP; 503, it takes longer
-                than that, and `Limits.handshakes` others do so too.
+                than that, and `Limits.handshakes` others do so too, or `Limits.total_bytes` leaves no room for it.
         """
         try:
             return await self._body(self.options.host.limits, limit)
@@ -82,36 +82,50 @@ class HttpRequest:
 
     async def _body(self, limits: Limits, limit: int | None) -> bytes | None:
         most, name = (limits.message, "message") if limit is None else (limit, "payload")
-        parts, size = list[bytes](), 0
+        # One buffer, not a list: of parts of two bytes each that would be twenty times as much.
+        body = bytearray()
         seconds, pace = limits.frame_timeout, Pace(anyio.current_time(), 0)
         with anyio.move_on_after(seconds) as scope:
             while True:
                 message = await self.receive()
                 if message["type"] != "http.request":
                     return None
-                parts.append(message.get("body", b""))
-                size += len(parts[-1])
-                self.arrived = size
-                if size > most:
+                part, more = message.get("body", b""), message.get("more_body", False)
+                body += part
+                if len(body) > most:
                     text = f"a payload of more than {most} bytes (Limits.{name})"
                     raise HandshakeRejected(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, text)
-                if self.too_late is not None and self.too_late():
-                    raise HandshakeRejected(
-                        HTTPStatus.SERVICE_UNAVAILABLE, f"the session has ended after {size} bytes of this body"
-                    )
-                if not message.get("more_body"):
-                    return b"".join(parts)
+                if more or len(body) > _SMALL:
+                    self._keep(len(part), len(body))
+                if not more:
+                    return bytes(body)
                 now = anyio.current_time()
-                scope.deadline = pace.deadline(now, size, seconds)
+                scope.deadline = pace.deadline(now, len(body), seconds)
                 if now - pace.began >= seconds and self not in self._slow:
-                    # No client has been let in yet to which this could be charged.
                     if len(self._slow) >= limits.handshakes:
                         text = f"the body comes slowly, and so do {len(self._slow)} others (Limits.handshakes)"
                         raise HandshakeRejected(HTTPStatus.SERVICE_UNAVAILABLE, text)
                     self._slow.add(self)
-        text = f"the body stalled after {size} bytes: less than {math.ceil(SLOWEST * seconds)} came within {seconds:g} s"
+        text = f"the body stalled after {len(body)} bytes: less than {math.ceil(SLOWEST * seconds)} came within {seconds:g} s"
         text = f"{text} (Limits.frame_timeout)"
         raise HandshakeRejected(HTTPStatus.REQUEST_TIMEOUT, text)
+
+    def _keep(self, more: int, size: int) -> None:
+        """
+        Raises:
+            HandshakeRejected: 503, there is no room for so much more.
+        """
+        if self._kept is None:
+            self._kept = self.options.host.reserve(self.address)
+        if not self._kept.hold(more):
+            text = f"the share of Limits.total_bytes leaves no room for {size} bytes of this body: try again later"
+            raise HandshakeRejected(HTTPStatus.SERVICE_UNAVAILABLE, text)
+
+    def release(self) -> None:
+        """Charge its body no longer: it has been handed over, or dropped."""
+        if self._kept is not None:
+            self._kept.release()
+            self._kept = None
 
     async def rest(self) -> None:
         """Read on and keep nothing, for `Limits.frame_timeout`: who is answered while it sends may not see the answer."""
@@ -244,7 +258,11 @@ class HttpEndpoint:
     async def exchange(self, scope: Scope, receive: Receive, send: Send) -> None:
         """The ASGI application of a route that takes requests."""
         try:
-            await self.take(self.knock(scope, receive), send)
+            request = self.knock(scope, receive)
+            try:
+                await self.take(request, send)
+            finally:
+                request.release()
         except HandshakeRejected as turned:
             await turn_away(send, turned)
 

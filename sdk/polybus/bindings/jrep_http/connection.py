@@ -24,7 +24,6 @@ from .tokens import Tokens
 
 if TYPE_CHECKING:
     from ...plugins import Host, Receiver
-    from ..http.server import HttpRequest
     from .websocket import SessionSocket
 
 __all__ = ["ErraiConnection"]
@@ -71,7 +70,6 @@ class ErraiConnection:
         self._turn = 0
         self._changed = anyio.Event()
         self._intake = Intake(host, self._give)
-        self._posting: dict[HttpRequest, None] = {}
         self._why: Closed | None = None
         self._cancel_timer: Callable[[], None] | None = None
 
@@ -139,25 +137,9 @@ class ErraiConnection:
         """True if nothing will come any more."""
         return self._state is TransportState.LOST or (self._state is TransportState.CLOSING and not self._queue)
 
-    async def body_of(self, request: HttpRequest, limit: int | None = None) -> bytes:
-        """The body of a request, which is charged to this session while it comes.
-
-        Args:
-            limit: As of `HttpRequest.body`.
-
-        Raises:
-            Turned: As there; 503 where the session ends meanwhile.
-        """
-        self._posting[request] = None
-        request.too_late = lambda: self.over
-        try:
-            return await request.body(limit) or b""
-        finally:
-            del self._posting[request]
-
     def slow_arrival(self) -> int:
-        """Bytes that are there of what is being posted, or waits to be read."""
-        return self._intake.size + sum(request.arrived for request in self._posting)
+        """Bytes that wait to be read."""
+        return self._intake.size
 
     def receive(self, payload: bytes) -> None:
         """The body of a request, or a frame of the WebSocket."""

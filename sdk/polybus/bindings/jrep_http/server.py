@@ -98,9 +98,11 @@ class ErraiEndpoint(HttpEndpoint):
         if body:
             if begins:
                 connection.ours = connection.ours or b'"Polybus"' in body
-            connection.receive(connection.offer(body, _channel_url(request)) if begins else body)
-            await connection.read()
             verify = command_in(body, "WebsocketChannelVerify")
+            connection.receive(connection.offer(body, _channel_url(request)) if begins else body)
+            del body
+            request.release()
+            await connection.read()
             if verify is not None:
                 confirm(connection, verify)
         if query.get("sse") == "1":
@@ -159,12 +161,12 @@ async def _body_of(request: HttpRequest, session: ErraiConnection | None) -> byt
     if session is None:
         return await request.body() or b""
     if request.length <= limits.message:
-        body = await session.body_of(request)
+        body = await request.body() or b""
         there = await session.room(len(body))
     else:
         async with session.large:
             there = await session.room(min(request.length, limits.payload))
-            body = await session.body_of(request, limits.payload) if there else b""
+            body = await request.body(limits.payload) or b"" if there else b""
     if not there:
         text = f"{limits.payload} bytes of this session wait to be read (Limits.payload): fetch what waits, and try again"
         raise HandshakeRejected(HTTPStatus.SERVICE_UNAVAILABLE, text)

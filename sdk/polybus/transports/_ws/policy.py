@@ -244,6 +244,8 @@ def answer(turned: HandshakeRejected) -> tuple[list[tuple[str, str]], bytes]:
         headers.append(("WWW-Authenticate", "Bearer"))
     elif turned.status is HTTPStatus.UPGRADE_REQUIRED:
         headers.append(("Upgrade", "websocket"))
+    elif turned.status is HTTPStatus.SERVICE_UNAVAILABLE:
+        headers.append(("Retry-After", "1"))
     elif turned.status is HTTPStatus.METHOD_NOT_ALLOWED:
         headers.append(("Allow", "GET"))
     return headers, body
