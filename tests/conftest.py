@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from typing import Any
 
 import pytest
@@ -27,6 +28,15 @@ def anyio_backend(request: pytest.FixtureRequest) -> tuple[str, dict[str, Any]]:
     """Runs a test that is marked `anyio` on asyncio and on trio; on uvloop too where the loop matters (`every_loop`)."""
     backend: tuple[str, dict[str, Any]] = request.param
     return backend
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Programs begin as forks of a process that has loaded what they need, but for `own_interpreter` and `make test-all`."""
+    if sys.platform == "linux":
+        from tests.fork_server import may_fork
+
+        may_fork(not FULL and item.get_closest_marker("own_interpreter") is None)
 
 
 @pytest.hookimpl(trylast=True)

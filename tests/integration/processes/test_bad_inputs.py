@@ -20,7 +20,7 @@ from .processes import BOUND, MIB, Process, control, eventually, loop_of, port_o
 from .raw import CLOSING, frame
 from .raw_websocket import raw_websocket, websocket_frame
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.own_interpreter]
 
 CASES = {
     case["id"]: case for case in json.loads((Path(__file__).parents[2] / "vectors" / "bad_inputs.json").read_text())["cases"]

@@ -20,7 +20,7 @@ from tests.support import free_port
 
 from .processes import BOUND, MIB, Process, eventually, running
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.own_interpreter]
 
 ROUNDS = int(os.environ.get("POLYBUS_KILL_ROUNDS", "2"))
 """Of each victim. POLYBUS_KILL_ROUNDS=20 is for those who have the time."""

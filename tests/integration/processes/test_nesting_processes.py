@@ -15,7 +15,7 @@ from tests.support import free_port
 
 from .processes import BOUND, MIB, eventually, running
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.own_interpreter]
 
 ROUNDS = int(os.environ.get("POLYBUS_KILL_ROUNDS", "2"))
 BACKOFF = Backoff(initial=0.02, maximum=0.2)
