@@ -18,8 +18,8 @@ from ..plugins import Admission, Handshake, Identity
 from ..subjects import canonical
 
 if TYPE_CHECKING:
-    from .._peer.peer import Peer
     from ..message import Message
+    from .ports import RemotePeer
 
 __all__ = ["Authenticate", "Authorize", "Authority"]
 
@@ -74,7 +74,7 @@ class Authority:
             identity = Identity(identity, key=identity if isinstance(identity, str) else None)
         return Admission(identity, handshake)
 
-    def asks(self, peer: Peer, verb: str, subject: str | int, message: Message | None = None) -> bool | Awaitable[bool]:
+    def asks(self, peer: RemotePeer, verb: str, subject: str | int, message: Message | None = None) -> bool | Awaitable[bool]:
         """Ask `authorize`: its answer, or something to await for it."""
         assert self.authorize is not None
         if isinstance(subject, str) and "/" in subject and verb not in _ABOUT_HANDLERS:
@@ -97,11 +97,11 @@ class Authority:
             self._failed(error, "polybus: authorize failed, which refuses")
             return False
 
-    async def may(self, peer: Peer, verb: str, subject: str | int, message: Message) -> bool:
+    async def may(self, peer: RemotePeer, verb: str, subject: str | int, message: Message) -> bool:
         """Ask `authorize`, where there is one, and wait for its answer."""
         return self.authorize is None or await self.answer(self.asks(peer, verb, subject, message))
 
-    def may_receive(self, peer: Peer, subject: str | int) -> bool | Awaitable[bool]:
+    def may_receive(self, peer: RemotePeer, subject: str | int) -> bool | Awaitable[bool]:
         """Ask whether a concrete subject may be sent to a peer; answers are remembered by peer and subject."""
         if isinstance(subject, str) and "/" in subject:
             subject = canonical(subject)

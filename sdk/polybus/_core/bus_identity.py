@@ -16,20 +16,19 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Callable, Hashable, Iterable
+from typing import Any, Final, TypeVar
 
 import anyio
 
 from .._util.sources import sources
 
-if TYPE_CHECKING:
-    from .._peer.peer import Peer
-
 __all__ = ["Ends"]
 
 _SHORTEST: Final = 16
 _LONGEST: Final = 64
+P = TypeVar("P", bound=Hashable)
+"""A peer, by which facts are kept here: no more is asked of it."""
 
 
 class Ends:
@@ -41,23 +40,23 @@ class Ends:
         self._secret = sources.get().urandom(16).hex()
         self.changed: Callable[[], None] = _nothing
         """Called when another answer of `same` may be right, or somebody is held out."""
-        self._names: dict[Peer, str] = {}
+        self._names: dict[Hashable, str] = {}
         """The secrets of peers: of those who dialled what they said, of those who were dialled what their answer shows."""
-        self._asked: dict[Peer, str] = {}
+        self._asked: dict[Hashable, str] = {}
         """The questions to those who were dialled."""
-        self._proofs: dict[Peer, str] = {}
+        self._proofs: dict[Hashable, str] = {}
         """Their answers."""
-        self._told: set[Peer] = set()
+        self._told: set[Hashable] = set()
         """Those who have been asked on the connection that they have now."""
-        self.pending: dict[Peer, None] = {}
+        self.pending: dict[Hashable, None] = {}
         """Those who were dialled and have not answered yet, for the first time."""
-        self.held_out: dict[Peer, None] = {}
+        self.held_out: dict[Hashable, None] = {}
         """Peers that are sent no publications until nothing is pending: they may be sent them on another link already."""
         self._answered: anyio.Event | None = None
 
     # -- what is said ----------------------------------------------------------------------------------------------------
 
-    def introduction(self, peer: Peer) -> dict[str, str]:
+    def introduction(self, peer: Hashable) -> dict[str, str]:
         """What a hello says to a peer that this bus has dialled."""
         nonce = self._asked.get(peer)
         if nonce is None:
@@ -65,7 +64,7 @@ class Ends:
         self._told.add(peer)
         return {"secret": self._secret, "nonce": nonce}
 
-    def introduces(self, peer: Peer) -> None:
+    def introduces(self, peer: Hashable) -> None:
         """A hello is about to go to a peer whose link has come up."""
         if peer not in self._asked:
             self.pending[peer] = None
@@ -73,7 +72,7 @@ class Ends:
                 self.held_out[peer] = None
                 self.changed()
 
-    def knows_us(self, peer: Peer) -> bool:
+    def knows_us(self, peer: Hashable) -> bool:
         """Whether a peer has been told who this bus is."""
         return peer in self._told
 
@@ -83,7 +82,7 @@ class Ends:
 
     # -- what is heard ---------------------------------------------------------------------------------------------------
 
-    def said(self, peer: Peer, name: Any) -> bool:
+    def said(self, peer: Hashable, name: Any) -> bool:
         """A peer that dialled this bus says who it is. Whether that can be compared with all others already."""
         if not _is_token(name):
             self.release(peer)
@@ -99,7 +98,7 @@ class Ends:
             self.changed()
         return peer not in self.held_out
 
-    def answered(self, peer: Peer, proof: Any) -> None:
+    def answered(self, peer: Hashable, proof: Any) -> None:
         """A peer that this bus dialled has answered a hello; None where it did not, or is none of ours."""
         nonce = self._asked.get(peer)
         if _is_token(proof) and nonce is not None and self._proofs.get(peer) != proof:
@@ -115,7 +114,7 @@ class Ends:
             if not self.pending:
                 self.settle()
 
-    def wait_for(self, peer: Peer) -> bool:
+    def wait_for(self, peer: Hashable) -> bool:
         """Hold out a peer that has dialled this bus and that would be sent everything at once, until it has said who it is.
 
         Returns:
@@ -126,7 +125,7 @@ class Ends:
             self.changed()
         return bool(self._proofs)
 
-    def release(self, peer: Peer) -> None:
+    def release(self, peer: Hashable) -> None:
         """Hold a peer out no longer."""
         if peer in self.held_out:
             del self.held_out[peer]
@@ -150,11 +149,11 @@ class Ends:
                 await self._answered.wait()
         self.settle()
 
-    def lost(self, peer: Peer) -> None:
+    def lost(self, peer: Hashable) -> None:
         """The connection of a peer has ended; its link may come back, and with it the same bus."""
         self._told.discard(peer)
 
-    def forget(self, peer: Peer) -> None:
+    def forget(self, peer: Hashable) -> None:
         """A peer has gone for good."""
         self._told.discard(peer)
         self._names.pop(peer, None)
@@ -165,10 +164,10 @@ class Ends:
 
     # -- who is the same -------------------------------------------------------------------------------------------------
 
-    def same(self, peers: Iterable[Peer]) -> tuple[tuple[Peer, ...], ...]:
+    def same(self, peers: Iterable[P]) -> tuple[tuple[P, ...], ...]:
         """Those of the peers who are one bus, for each such bus."""
         names = self._names
-        by_name: dict[str, list[Peer]] = {}
+        by_name: dict[str, list[P]] = {}
         for peer in peers if len(names) > 1 else ():
             if (name := names.get(peer)) is not None:
                 by_name.setdefault(name, []).append(peer)

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from .._peer.peer import Peer
-    from .._rpc.call import Call
     from ..message import Message
+    from .ports import RunningCall
 
 __all__ = ["Context"]
 
@@ -60,6 +60,6 @@ class Context:
         return logging.LoggerAdapter(logger, extra)
 
 
-current_call: contextvars.ContextVar[Call | None] = contextvars.ContextVar("polybus_call", default=None)
+current_call: contextvars.ContextVar[RunningCall | None] = contextvars.ContextVar("polybus_call", default=None)
 """The request whose handler runs here: a nested request passes its deadline on. Tasks that a handler leaves behind inherit it;
 for them it counts no more once it has ended."""

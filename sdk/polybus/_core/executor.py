@@ -18,7 +18,7 @@ from .context import Context
 from .threads import Threads
 
 if TYPE_CHECKING:
-    from .._handlers.handler import Handler
+    from .ports import RequestHandler
     from .runtime import Runtime
     from .services import Services
 
@@ -66,7 +66,7 @@ class HandlerExecutor:
         """True while threads of an earlier run of the bus have not returned."""
         return self._threads is not None and any(not work.returned for work in self._threads.abandoned)
 
-    async def run(self, handler: Handler, message: Message, deadline: float | None) -> Any:
+    async def run(self, handler: RequestHandler, message: Message, deadline: float | None) -> Any:
         """Run a handler through all middleware, and give its result.
 
         Raises:
@@ -91,7 +91,7 @@ class HandlerExecutor:
 
         return await step(0, message)
 
-    async def _call(self, handler: Handler, message: Message, deadline: float | None) -> Any:
+    async def _call(self, handler: RequestHandler, message: Message, deadline: float | None) -> Any:
         if handler.style == "async":
             return await handler.invoke(self._services.bus, message, deadline)
         if handler.style == "inline" or _NO_THREADS:
@@ -102,7 +102,8 @@ class HandlerExecutor:
             result = await result
         return result
 
-    async def _call_in_thread(self, handler: Handler, message: Message, deadline: float | None) -> Any:
+    async def _call_in_thread(self, handler: Any, message: Message, deadline: float | None) -> Any:
+        """Call a `Handler`: no other part runs in threads."""
         arguments = handler.arguments(self._services.bus, message, deadline)
         for name, value in arguments.items():
             if isinstance(value, Context):

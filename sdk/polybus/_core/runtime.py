@@ -24,8 +24,6 @@ from .memory import AddressAccount
 from .workers import EagerWorkers, Workers
 
 if TYPE_CHECKING:
-    from .._link.link import Link
-    from .._peer.inbound_calls import InboundCalls
     from ..errors import BusError
     from ..limits import Limits
     from .memory import Address
@@ -80,11 +78,12 @@ class Runtime:
         """The loop's thread: compared on hot paths, because asyncio asks the system for the process id as well."""
         self.notifier: Notifier = Notifier(self.loop)
         """Signalled when a request, a publication's handler, an outbox or a link has come to its end."""
-        self.links: dict[Link, None] = {}
+        self.links: dict[Any, None] = {}
+        """Each a `Link`, which only the rooms above know."""
         self.timed: dict[Timed, None] = {}
         """Owners of requests, handlers or channels with a deadline."""
-        self.backlogged: dict[InboundCalls, None] = {}
-        """Peers of which requests wait for a place."""
+        self.backlogged: dict[Any, None] = {}
+        """The `InboundCalls` of peers of which requests wait for a place."""
         self.buffered: int = 0
         """Bytes in all outboxes and held-back queues."""
         self.ends: Ends = Ends()

@@ -28,7 +28,7 @@ from ..stats import Counters
 from ..subjects import canonical
 
 if TYPE_CHECKING:
-    from .._peer.peer import Peer
+    from .ports import RemotePeer
 
 __all__ = ["Deduplicator", "ViaHeader", "depth_of", "too_far", "vouched"]
 
@@ -104,7 +104,7 @@ def _count(text: str) -> int:
     return int(text) if len(text) <= _NUMBER and text.isascii() and text.isdigit() else 0
 
 
-def depth_of(peer: Peer | None) -> int:
+def depth_of(peer: RemotePeer | None) -> int:
     """Count the tunnels that the link of a peer leads through."""
     transport = None if peer is None else peer.link.transport
     return 0 if transport is None else transport.hops
@@ -115,7 +115,7 @@ def too_far(subject: str | int, hops: int, limit: int) -> str:
     return f"{subject!r} has come through {hops} bridges and tunnels: the limit is {limit} (Limits.hops)"
 
 
-def vouched(origin: str, peer: Peer | None) -> str:
+def vouched(origin: str, peer: RemotePeer | None) -> str:
     """Name a stream that a peer speaks for.
 
     What one peer says of the streams of others shall not count against those. So a stream has another name from each identity
@@ -135,7 +135,7 @@ def _short(text: str) -> str:
     return hashlib.blake2s(text.encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
 
 
-def _voice(peer: Peer) -> str | None:
+def _voice(peer: RemotePeer) -> str | None:
     """Mark the streams of an identity: by its key, by itself where it is text or a number, or as those of this peer alone."""
     identity, key = peer.identity, peer.identity_key
     if identity is None and key is None:

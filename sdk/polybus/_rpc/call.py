@@ -19,10 +19,9 @@ from ..message import Kind, Message
 
 if TYPE_CHECKING:
     from .._core.answer_sizes import AnswerSizes
+    from .._core.ports import RequestHandler
     from .._core.services import Services
-    from .._handlers.handler import Handler
-    from .._peer.peer import Peer
-    from .ports import ResponseSink
+    from .ports import Client, ResponseSink
 
 __all__ = ["Call", "RefusedCall", "failure"]
 
@@ -53,12 +52,18 @@ class Call:
     """True where the handler, or the part in its place, knows how large its answers are."""
 
     def __init__(
-        self, services: Services, origin: ResponseSink, peer: Peer | None, handler: Handler, message: Message, deadline: float
+        self,
+        services: Services,
+        origin: ResponseSink,
+        peer: Client | None,
+        handler: RequestHandler,
+        message: Message,
+        deadline: float,
     ) -> None:
         self.services: Services = services
         self.origin: ResponseSink = origin
-        self.peer: Peer | None = peer
-        self.handler: Handler = handler
+        self.peer: Client | None = peer
+        self.handler: RequestHandler = handler
         self.message: Message = message
         self.deadline: float = deadline
         self.scope: anyio.CancelScope | None = None
@@ -131,7 +136,7 @@ class Call:
         try:
             result = self.handler.invoke(self.services.bus, self.message, self.deadline if timed else None)
             if inspect.isawaitable(result):
-                self.handler = AwaitableResult(result, self.handler.name, self.handler.answers)  # type: ignore[assignment]  # `run` asks no more of it
+                self.handler = AwaitableResult(result, self.handler.name, self.handler.answers)
                 self.started = self.delivered = False
                 return False
             if not self.ended:
@@ -217,7 +222,7 @@ class RefusedCall(Call):
     weighed = False
 
     def __init__(
-        self, services: Services, origin: ResponseSink, peer: Peer, message: Message, deadline: float, code: Code, text: str
+        self, services: Services, origin: ResponseSink, peer: Client, message: Message, deadline: float, code: Code, text: str
     ) -> None:
         super().__init__(services, origin, peer, None, message, deadline)  # type: ignore[arg-type]  # there is no handler
         self._outcome = RequestError(code, text)

@@ -16,9 +16,8 @@ from .stream_call import ChannelCall
 
 if TYPE_CHECKING:
     from .._core.services import Services
-    from .._handlers.handler import Handler
     from .._util.event_loop import Loop
-    from .ports import ResponseSink
+    from .ports import LocalHandler, ResponseSink
 
 __all__ = ["Loopback", "encode_local"]
 
@@ -31,7 +30,7 @@ class Loopback:
         self.calls: dict[ResponseSink, Call] = {}
 
     def request(
-        self, handler: Handler, subject: str | int, body: Any, timeout: float, returns: Any, headers: dict[str, str] | None
+        self, handler: LocalHandler, subject: str | int, body: Any, timeout: float, returns: Any, headers: dict[str, str] | None
     ) -> Reply[Any]:
         """Ask one of the bus's own handlers.
 
@@ -56,7 +55,7 @@ class Loopback:
         self._start(call)
         return reply
 
-    def notify(self, handler: Handler, body: Any, headers: dict[str, str] | None) -> None:
+    def notify(self, handler: LocalHandler, body: Any, headers: dict[str, str] | None) -> None:
         """Tell one of the bus's own handlers; the result is dropped.
 
         Raises:
@@ -72,7 +71,7 @@ class Loopback:
         message = Message(Kind.NOTIFY, subject, reply, raw, body_format, headers)
         self._start(Call(self.services, LocalSink(self, reply), None, handler, message, math.inf))
 
-    def _refusal(self, handler: Handler, subject: str | int) -> RequestError | QueueFull | None:
+    def _refusal(self, handler: LocalHandler, subject: str | int) -> RequestError | QueueFull | None:
         """Find the reason why a handler cannot be asked, or not now."""
         if handler.style in ("stream", "channel"):
             return RequestError(Code.INVALID_ARGUMENT, f"{subject!r} is a {handler.style}: use bus.{handler.style}()")
@@ -107,12 +106,14 @@ class Loopback:
                 due = min(due, call.deadline)
         return due
 
-    def open(self, handler: Handler, body: Any, mode: str, timeout: float | None, receives: Any) -> Channel[Any, Any]:
+    def open(self, handler: LocalHandler, body: Any, mode: str, timeout: float | None, receives: Any) -> Channel[Any, Any]:
         if handler.style != mode:
             raise RequestError(Code.INVALID_ARGUMENT, f"{handler.subject!r} does not answer {mode}")
         return self.converse(handler, handler.subject, body, timeout, 0).typed(receives, Any)
 
-    def converse(self, handler: Handler, subject: str | int, body: Any, timeout: float | None, hops: int) -> Channel[Any, Any]:
+    def converse(
+        self, handler: LocalHandler, subject: str | int, body: Any, timeout: float | None, hops: int
+    ) -> Channel[Any, Any]:
         """A stream or channel with a handler: the opener's end.
 
         Args:

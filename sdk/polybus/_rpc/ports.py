@@ -4,11 +4,51 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Protocol
 
+from .._core.ports import RemotePeer, RequestHandler
+
 if TYPE_CHECKING:
     from ..errors import Code
+    from ..plugins import Transport
     from .call import Call
 
-__all__ = ["ResponseSink"]
+__all__ = ["Client", "LocalHandler", "ResponseSink"]
+
+
+class LocalHandler(RequestHandler, Protocol):
+    """A handler of this bus."""
+
+    @property
+    def subject(self) -> str | int:
+        """The subject that it answers, as it is registered."""
+        ...
+
+
+class UnsentAnswers(Protocol):
+    """The send queue of a client's link."""
+
+    @property
+    def takes_answers(self) -> bool:
+        """True if an answer may be added now, and need not wait."""
+        ...
+
+
+class ClientLink(UnsentAnswers, Protocol):
+    """The link of a client."""
+
+    @property
+    def transport(self) -> Transport | None: ...
+
+    @property
+    def outbox(self) -> UnsentAnswers | None:
+        """Present while the client reads too slowly."""
+        ...
+
+
+class Client(RemotePeer, Protocol):
+    """The peer that has sent a request, as its call sees it."""
+
+    @property
+    def link(self) -> ClientLink: ...
 
 
 class ResponseSink(Protocol):

@@ -16,10 +16,9 @@ from .call import Call, failure
 from .channel import Channel
 
 if TYPE_CHECKING:
+    from .._core.ports import RequestHandler
     from .._core.services import Services
-    from .._handlers.handler import Handler
-    from .._peer.peer import Peer
-    from .ports import ResponseSink
+    from .ports import Client, ResponseSink
 
 __all__ = ["ChannelCall"]
 
@@ -34,8 +33,8 @@ class ChannelCall(Call):
         self,
         services: Services,
         origin: ResponseSink,
-        peer: Peer | None,
-        handler: Handler,
+        peer: Client | None,
+        handler: RequestHandler,
         message: Message,
         deadline: float,
         channel: Any,

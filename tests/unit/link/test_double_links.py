@@ -444,8 +444,8 @@ def test_a_claim_may_be_anything(claim: Any) -> None:
     asked = here.introduction(opened)
     here.answered(opened, claim)
     for peer in peers[1:]:
-        assert here.said(peer, claim)  # type: ignore[arg-type]  # it is only kept
-    assert len(here.same(peers)) <= 1  # type: ignore[arg-type]
+        assert here.said(peer, claim)
+    assert len(here.same(peers)) <= 1
     assert set(here.answer(claim)) <= {"proof"}
     assert asked["secret"] not in here.answer(claim).values()
 
@@ -453,15 +453,15 @@ def test_a_claim_may_be_anything(claim: Any) -> None:
 def test_who_has_said_something_else_before_is_not_compared_again() -> None:
     here, there = Ends(), Ends()
     opened, accepted = object(), object()
-    question = here.introduction(opened)  # type: ignore[arg-type]
-    here.answered(opened, there.answer(question["nonce"])["proof"])  # type: ignore[arg-type]
-    said = there.introduction(object())["secret"]  # type: ignore[arg-type]
-    assert here.said(accepted, "something else, long enough")  # type: ignore[arg-type]
-    assert here.said(accepted, said)  # type: ignore[arg-type]
-    assert here.same((opened, accepted)) == ()  # type: ignore[arg-type]
+    question = here.introduction(opened)
+    here.answered(opened, there.answer(question["nonce"])["proof"])
+    said = there.introduction(object())["secret"]
+    assert here.said(accepted, "something else, long enough")
+    assert here.said(accepted, said)
+    assert here.same((opened, accepted)) == ()
     another = object()
-    assert here.said(another, said)  # type: ignore[arg-type]
-    assert here.same((opened, accepted, another)) == ((opened, another),)  # type: ignore[arg-type]
+    assert here.said(another, said)
+    assert here.same((opened, accepted, another)) == ((opened, another),)
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
