@@ -1,0 +1,37 @@
+"""Live in the world of five buses with many seeds: ``python -m tests.simulation --seeds 10000``."""
+
+import argparse
+import gc
+import logging
+import sys
+import time
+
+from .world import disturbed
+
+
+def main() -> int:
+    """Run the seeds; the status is 1 where one fails."""
+    parser = argparse.ArgumentParser(prog="python -m tests.simulation", description=__doc__)
+    parser.add_argument("--seeds", type=int, default=10_000, help="how many")
+    parser.add_argument("--first", type=int, default=0, help="the first of them")
+    options = parser.parse_args()
+    logging.disable()  # a world in which everything breaks has much to tell
+    gc.freeze()
+    failed: list[int] = []
+    began, busy = time.monotonic(), time.process_time()
+    for seed in range(options.first, options.first + options.seeds):
+        try:
+            disturbed([seed])()
+        except Exception as error:
+            failed.append(seed)
+            print(f"seed {seed}: {error!r}", *getattr(error, "__notes__", ()), sep="\n", flush=True)
+        if (seed + 1) % 1000 == 0:
+            print(f"{seed + 1 - options.first} seeds, {time.monotonic() - began:.0f} s", flush=True)
+    spent, seconds = time.process_time() - busy, time.monotonic() - began
+    each = spent / options.seeds * 1000
+    print(f"{options.seeds} seeds in {seconds:.0f} s, {spent:.0f} s of CPU, {each:.1f} ms each; {len(failed)} failed: {failed}")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
