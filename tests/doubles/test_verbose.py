@@ -165,7 +165,7 @@ async def test_a_refusal_after_a_loss_is_final_too() -> None:
     with anyio.fail_after(BOUND):
         async with server.serve("verbose+memory://later", protocol=Verbose()):
             async with connect("verbose+memory://later", protocol=Verbose(), backoff=Backoff(initial=0.001)) as bus:
-                server._listeners.copy().popitem()[0]._gate.adapter = Verbose(password="new")
+                next(iter(server._links.gates)).adapter = Verbose(password="new")
                 async with bus.subscribe("a") as news:
                     await until(lambda: bool(server.peers))
                     await server.peers[0].aclose("the password has changed")

@@ -100,9 +100,9 @@ async def test_a_handler_of_an_address_is_found_in_any_spelling() -> None:
     async def update() -> str:
         return "done"
 
-    handler = bus._handler("//vcu.vin/body.access/1/rpc.UpdateDoor")
+    handler = bus._lookup.find("//vcu.vin/body.access/1/rpc.UpdateDoor")
     assert handler is not None and handler.function is update
-    assert bus._handler("//vcu.vin/body.access/1/rpc.updatedoor") is None
+    assert bus._lookup.find("//vcu.vin/body.access/1/rpc.updatedoor") is None
     async with bus:
         with anyio.fail_after(BOUND):
             assert await bus.request("up://VCU.VIN/body.access/1/rpc.UpdateDoor") == "done"

@@ -9,18 +9,16 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 import anyio
 
-from .._bus.bus import Bus
-from .._bus.drain import STREAMS_SHARE
-from .._bus.ends import bridge_end
-from .._bus.lifecycle import DRAIN
+from .._bus.bus import Bus, parts_of
+from .._bus.drain import DRAIN, STREAMS_SHARE
 from .._validation import shown
 from ..errors import LocalProtocolError, Unsupported
 from .route import Route
 from .route_side import RouteSide
 
 if TYPE_CHECKING:
+    from .._bus.parts import Parts
     from .._core.runtime import Runtime
-    from .ports import BridgedBus
 
 __all__ = ["Bridge", "bridge"]
 
@@ -48,9 +46,9 @@ class Bridge:
                 raise TypeError(f"routes: {route!r} is no Route")
         if not self.routes:
             raise ValueError("routes: none at all, so that nothing would cross the bridge")
-        self._ends: tuple[BridgedBus, BridgedBus] = (bridge_end(left), bridge_end(right))
+        self._ends: tuple[Parts, Parts] = (parts_of(left), parts_of(right))
         self._sides = [RouteSide(route, *(self._ends[::-1] if route.reverse else self._ends)) for route in self.routes]
-        self._entered: list[tuple[BridgedBus, Runtime]] = []
+        self._entered: list[tuple[Parts, Runtime]] = []
         self._patience: anyio.CancelScope | None = None
         """Of leaving."""
 
@@ -59,7 +57,7 @@ class Bridge:
             raise LocalProtocolError("this bridge is entered already: bridge() makes another one")
         try:
             for end in self._ends:
-                self._entered.append((end, await end.enter()))
+                self._entered.append((end, await end.life.enter()))
             for side in self._sides:
                 _check(side)
             for side in self._sides:
@@ -84,7 +82,7 @@ class Bridge:
                 side.stop()
             while self._entered:
                 end, runtime = self._entered.pop()
-                await end.leave(runtime, error)
+                await end.life.leave(runtime, error)
 
     async def _drain(self) -> None:
         """Wait for what is under way, as a bus does that is left."""
@@ -117,7 +115,7 @@ def _check(side: RouteSide) -> None:
     """
     route = side.route
     for end, subject, which in ((side.here, route.source, "source"), (side.there, route.target, "target")):
-        adapters = [*end.adapters()]
+        adapters = [*end.links.adapters()]
         faults = [fault for adapter in adapters if (fault := _fault(adapter, subject, route))]
         if faults and len(faults) == len(adapters):
             raise Unsupported(f"route {route.source!r} to {route.target!r}: its {which} side cannot carry that: {faults[0]}")

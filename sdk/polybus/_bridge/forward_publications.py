@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from .._handlers.handler import plan
-from .._handlers.router import SubscriberSpec
+from .._handlers.subscriber import SubscriberSpec
 from .._pubsub.handler_subscription import HandlerSubscription
 from ..errors import BusError
 from ..headers import VIA

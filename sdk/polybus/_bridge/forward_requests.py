@@ -68,16 +68,16 @@ class RequestForwarder:
         try:
             on = await self._onward(Kind.NOTIFY, message)
             there = self._side.there
-            if (own := there.handler(on.subject)) is not None:
+            if (own := there.lookup.find(on.subject)) is not None:
                 ViaHeader.strip(on)
                 there.loopback.notify(own, on.body, on.headers)
-            elif (further := there.side(on.subject, "request")) is not None:
+            elif (further := there.lookup.side(on.subject, "request")) is not None:
                 await further.requests.tell(on)
             else:
-                peer = there.choose_peer(on.subject)
+                peer = there.links.choose(on.subject)
                 await self._fit(on, peer)
                 peer.fit_body(on)
-                await there.notify(peer, on)
+                await peer.send_notification(on)
         except BusError as error:
             self._side.lost(message, error)
 
@@ -106,14 +106,14 @@ class RequestForwarder:
         runtime = there.services.running
         began = runtime.time()
         timeout = USUAL if deadline == math.inf else max(0.0, deadline - began)
-        if (own := there.handler(on.subject)) is not None:
+        if (own := there.lookup.find(on.subject)) is not None:
             ViaHeader.strip(on)
             reply = there.loopback.request(own, on.subject, on.body, timeout, Any, on.headers)
-        elif (further := there.side(on.subject, "request")) is not None:
+        elif (further := there.lookup.side(on.subject, "request")) is not None:
             answer: Message = await further.requests.ask(on, began + timeout)
             return answer
         else:
-            peer = there.choose_peer(on.subject)
+            peer = there.links.choose(on.subject)
             await self._fit(on, peer)
             reply = peer.pass_on(on, max(0.0, timeout - (runtime.time() - began)))
         await reply

@@ -46,11 +46,15 @@ class StreamForwarder:
         side = self._side
         there, target = side.there, side.target(message.subject)
         hops = side.hop(message.subject, hops_of(message.peer, message))
-        further = None if there.handler(target) is not None else there.side(target, mode)
-        if further is not None:
-            handler = further.streams.handler(target, mode)
-            return Opening(lambda: _local(there.loopback.converse(handler, target, body, None, hops)), mode == "stream")
-        return Opening(lambda: there.open(target, body, mode, None, Any, None, hops), mode == "stream")
+
+        async def opened() -> Channel[Any, Any]:
+            if (own := there.lookup.find(target)) is not None:
+                return there.loopback.open(own, body, mode, None, Any)
+            if (further := there.lookup.side(target, mode)) is not None:
+                return there.loopback.converse(further.streams.handler(target, mode), target, body, None, hops)
+            return await there.links.choose(target).streams.open(target, body, mode, None, hops)
+
+        return Opening(opened, mode == "stream")
 
     async def _streamed(self, message: Message) -> AsyncIterator[Any]:
         route = self._side.route
@@ -79,10 +83,6 @@ class StreamForwarder:
         async for item in near:
             await far.send(await applied(self._side.route.request, item, message))
         await far.send_eof()
-
-
-async def _local(channel: Channel[Any, Any]) -> Channel[Any, Any]:
-    return channel
 
 
 class BridgedStreamCall(ChannelCall):

@@ -50,7 +50,7 @@ class TunnelForwarder:
         try:
             bridges, name, hops = self._way(message.subject, hops_of(peer, message))
             there = bridges[-1].side.there
-            beyond = there.choose_peer(name)
+            beyond = there.links.choose(name)
             far = FrameChannel(beyond, name, 0, limits_of(beyond, True, str(name)))
             with anyio.fail_after(there.services.limits.connect_timeout):
                 await beyond.streams.open_channel(far, message.body, "tunnel", None, WINDOW, hops)
@@ -83,7 +83,7 @@ class TunnelForwarder:
         while True:
             side = bridges[-1].side
             name, hops = side.target(name), side.hop(name, hops)
-            onward = side.there.tunnel_end(name)
+            onward = side.there.lookup.tunnel_end(name)
             if not isinstance(onward, TunnelForwarder):
                 break
             bridges.append(onward)

@@ -12,7 +12,7 @@ from .._util.violation_counter import ViolationCounter
 from ..errors import BusError, Code, RequestError
 from ..headers import VIA
 from ..message import MISSING, Kind, Message
-from ..subjects import matches
+from ..subjects import is_pattern, matches
 from .forward_publications import PublicationForwarder
 from .forward_requests import BridgedCall, RequestForwarder
 from .forward_streams import BridgedStreamCall, StreamForwarder
@@ -21,7 +21,7 @@ from .route import Route
 from .translation import LEAVING, TRACE, applied, translated
 
 if TYPE_CHECKING:
-    from .ports import BridgedBus
+    from .._bus.parts import Parts
 
 __all__ = ["RouteSide"]
 
@@ -33,10 +33,10 @@ logger: logging.Logger = logging.getLogger("polybus")
 class RouteSide:
     """One route, with the bus that it begins at and the one that it leads to."""
 
-    def __init__(self, route: Route, here: BridgedBus, there: BridgedBus) -> None:
+    def __init__(self, route: Route, here: Parts, there: Parts) -> None:
         self.route: Route = route
-        self.here: BridgedBus = here
-        self.there: BridgedBus = there
+        self.here: Parts = here
+        self.there: Parts = there
         self._known: dict[str | int, str | int] = {}
         self.is_open: bool = False
         self.calls: dict[BridgedCall | BridgedStreamCall, None] = {}
@@ -52,14 +52,17 @@ class RouteSide:
     async def open(self) -> None:
         """Take what comes from now on."""
         self.is_open, self._losses = True, ViolationCounter()
-        self.here.add_side(self)
+        self.here.lookup.sides.append(self)
+        if "request" in self.route.kinds and not is_pattern(self.route.source):
+            self.here.pubsub.announcer.add_handler(self.route.source)
         if "publish" in self.route.kinds:
             await self.publications.open()
 
     def close(self) -> None:
         """Take nothing more."""
         self.is_open = False
-        self.here.remove_side(self)
+        if self in self.here.lookup.sides:
+            self.here.lookup.sides.remove(self)
         self.publications.close()
 
     def busy(self, *, lasting: bool) -> bool:
@@ -95,7 +98,7 @@ class RouteSide:
         found = self._known.get(subject)
         if found is None:
             found = self.route.rewritten(subject)
-            self.there.check_subject(found)
+            self.there.services.subjects.check(found)
             if len(self._known) >= _REMEMBERED:
                 self._known.clear()
             self._known[subject] = found

@@ -19,8 +19,10 @@ if TYPE_CHECKING:
     import ssl
 
     from .._core.runtime import Runtime
+    from .._core.services import Services
+    from .._link.ports import LinkOwner
     from .._peer.peer import Peer
-    from .bus import Bus
+    from .parts import Parts
 
 __all__ = ["BusGate", "Listener", "Serving"]
 
@@ -34,8 +36,9 @@ _UNKNOWN: Final = Unavailable("this server cannot find out now who you are: try 
 class BusGate:
     """Who may come in: limits first, then `authenticate`. Implements `plugins.Gate`."""
 
-    def __init__(self, bus: Bus, adapter: ProtocolAdapter, url: str, when_full: str) -> None:
-        self._bus = bus
+    def __init__(self, services: Services, owner: LinkOwner, adapter: ProtocolAdapter, url: str, when_full: str) -> None:
+        self._services = services
+        self._owner = owner
         self.adapter: ProtocolAdapter = adapter
         self.url: str = url
         self._when_full = when_full
@@ -46,12 +49,12 @@ class BusGate:
 
     def knock(self, address: str) -> BusError | None:
         """Count a newcomer, or say why it has to stay outside."""
-        limits = self._bus.limits
-        if not (self.open and self._bus.ready):
+        limits = self._services.limits
+        if not (self.open and self._services.ready):
             return Unavailable("this server takes nobody now: it is shutting down or has not started yet")
         if self._knocking >= limits.handshakes:
             return TooManyRequests(f"{self._knocking} handshakes are under way (Limits.handshakes)", reason="handshakes")
-        if len(self._bus._services.running.links) >= limits.peers:
+        if len(self._services.running.links) >= limits.peers:
             return TooManyRequests(f"{limits.peers} connections are open (Limits.peers)")
         if self._inside.get(_host(address), 0) >= limits.peers_per_address:
             return TooManyRequests(f"{limits.peers_per_address} connections from {_host(address)} (Limits.peers_per_address)")
@@ -66,17 +69,17 @@ class BusGate:
 
     def admit(self, handshake: Handshake, decided: Callable[[Admission | BusError], None]) -> None:
         """Ask `authenticate`; at once where there is none."""
-        authority = self._bus._services.access
+        authority = self._services.access
         if authority.authenticate is None:
             from ..plugins import Identity
 
             decided(Admission(Identity(), handshake))
         else:
-            self._bus._services.running.spawn(self._ask, handshake, decided)
+            self._services.running.spawn(self._ask, handshake, decided)
 
     async def _ask(self, handshake: Handshake, decided: Callable[[Admission | BusError], None]) -> None:
         try:
-            outcome = await self._bus._services.access.admit(handshake)
+            outcome = await self._services.access.admit(handshake)
         except KeyboardInterrupt:  # the program is to end, and the stranger need not wait for that
             decided(_UNKNOWN)
             raise
@@ -86,12 +89,11 @@ class BusGate:
         """A newcomer is in."""
         self._knocking -= 1
         link = Link(
-            self._bus,
-            self._bus._services,
-            self._bus._services.running,
+            self._owner,
+            self._services,
+            self._services.running,
             self.adapter,
             self.url,
-            opened=False,
             when_full=self._when_full,
             identity=admission.identity,
             handshake=admission.handshake,
@@ -117,10 +119,9 @@ class BusGate:
 class Listener:
     """A bound address of a bus."""
 
-    def __init__(self, gate: BusGate, listening: Listening, url: str) -> None:
+    def __init__(self, gate: BusGate) -> None:
         self._gate = gate
-        self._listening = listening
-        self.url: str = url
+        self.url: str = gate.url
         """The real, connectable URL, with its options."""
 
     @property
@@ -137,7 +138,7 @@ class Serving:
 
     def __init__(
         self,
-        bus: Bus,
+        parts: Parts,
         target: Any,
         *,
         protocol: str | ProtocolAdapter | None,
@@ -149,14 +150,14 @@ class Serving:
     ) -> None:
         if when_full not in WHEN_FULL:
             raise ValueError(f"when_full={when_full!r}: one of {', '.join(WHEN_FULL)}")
-        self._bus = bus
+        self._parts = parts
         self._origins = texts(origins, "origins", "https://example.org")
         self._hosts = texts(hosts, "hosts", "example.org")
         check_tls(tls)
         self._tls = tls
         self._when_full = when_full
         check_type(insecure, bool, "insecure", "insecure=True")
-        self._private = not (insecure or bus._services.access.authenticate)
+        self._private = not (insecure or parts.services.access.authenticate)
         self._transport: Any
         if isinstance(target, str):
             self._address: str | None
@@ -171,17 +172,18 @@ class Serving:
             self._address = None  # a transport object knows where it listens
         if ProtocolFeatures.of(self._adapter).dials:
             raise LocalProtocolError(f"{target}: such a server connects: use connect(url, bus=bus), or polybus.run(bus, url)")
-        self._listener: Listener | None = None
+        self._gate: BusGate
         self._runtime: Runtime | None = None
 
     async def __aenter__(self) -> Listener:
-        bus = self._bus
-        self._runtime = await bus._enter()
+        parts = self._parts
+        services, links = parts.services, parts.links
+        self._runtime = await parts.life.enter()
         try:
-            gate = BusGate(bus, self._adapter, "", self._when_full)
-            codec = self._adapter.codec(bus.limits)
+            gate = self._gate = links.open_gate(self._adapter, "", self._when_full)
+            codec = self._adapter.codec(services.limits)
             options = ListenOptions(
-                host=bus._services.running,
+                host=services.running,
                 gate=gate,
                 protocol=self._adapter.name,
                 reads=codec.reads,
@@ -195,35 +197,34 @@ class Serving:
             )
             listening = await self._listen(options)
             gate.url = join_url(self._adapter, listening.url)
-            self._listener = Listener(gate, listening, gate.url)
-            bus._listeners[self._listener] = None
+            links.gates[gate] = listening
         except BaseException as error:
-            await bus._leave(self._runtime, error)
+            await parts.life.leave(self._runtime, error)
             raise
-        return self._listener
+        return Listener(gate)
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        bus, listener = self._bus, self._listener
-        assert listener is not None
-        if bus._services.runtime is self._runtime and not bus._is_last():  # the last one out closes everything
+        life = self._parts.life
+        if self._parts.services.runtime is self._runtime and not life.is_last():  # the last one out closes everything
             with anyio.CancelScope(shield=True):
-                await self._stop(listener, drain=error is None)
-        await bus._leave(self._runtime, error)
+                await self._stop(drain=error is None)
+        await life.leave(self._runtime, error)
 
     async def _listen(self, options: ListenOptions) -> Listening:
         where = () if self._address is None else (self._address,)
         listening: Listening = await self._transport.listen(*where, options)
         return listening
 
-    async def _stop(self, listener: Listener, *, drain: bool) -> None:
-        bus = self._bus
-        listener._gate.open = False
-        bus._listeners.pop(listener, None)
-        await listener._listening.aclose()
-        for link in list(listener._gate.links):
-            await bus._close_link(link, drain=drain, code=1001)
+    async def _stop(self, *, drain: bool) -> None:
+        gate, links = self._gate, self._parts.links
+        gate.open = False
+        listening = links.gates.pop(gate, None)
+        if listening is not None:
+            await listening.aclose()
+        for link in list(gate.links):
+            await links.close(link, drain=drain, code=1001)
 
 
 def _host(address: str) -> str:

@@ -3,31 +3,59 @@
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager
 from datetime import timedelta
-from typing import Any, Literal
+from threading import get_ident
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar, overload
 
 from .._core.access import Authenticate, Authorize
 from .._core.executor import Middleware
-from .._core.services import Services
+from .._core.lifespan import Lifespan
+from .._handlers.router import Router
+from .._handlers.subscriber import WhenFull
 from .._peer.peer import Peer
-from .._pubsub.pubsub import PubSub
+from .._pubsub.publisher import YIELD_AFTER, Targets, make_publication
+from .._pubsub.subscription import Subscription
+from .._rpc.channel import Channel, Opening
+from .._rpc.reply import Reply
+from .._tunnel import TunnelConnector
 from .._tunnel.endpoint import Entrance
-from .._validation import check_callable, check_type, shown
+from .._util.event_loop import wrong_event_loop
+from .._validation import check_callable, check_type, seconds, shown
+from ..backoff import Backoff
+from ..errors import Disconnected, Forbidden, NoHandler, Unauthorized
 from ..events import BusEvent
+from ..headers import check_headers
 from ..limits import Limits
-from ..plugins.registry import make_recorder
+from ..message import Kind, Message
+from ..plugins.registry import find_protocol, make_recorder
 from ..stats import Stats
-from .ends import BridgeEnd, PubSubEnd
-from .lifecycle import Lifespan
-from .publishing import Publishing
+from ..subjects import AnySubject, Subject, check_pattern, check_subject, resolve
+from .acceptor import WHEN_FULL, Listener, Serving
+from .dialer import Connecting, Headers
+from .drain import DRAIN
+from .links import has_gone
+from .parts import Parts
 from .recording import Recording
 
-__all__ = ["Bus", "Middleware"]
+if TYPE_CHECKING:
+    import ssl
+
+    from ..plugins import Connector, ProtocolAdapter
+
+__all__ = ["Bus", "Middleware", "parts_of"]
+
+In = TypeVar("In")
+Out = TypeVar("Out")
+T = TypeVar("T")
+
+TIMEOUT = 30.0
+"""Seconds, where nobody says how many: no need to check them for each message."""
 
 
-class Bus(Publishing):
+class Bus(Router):
     """Handlers, subscriptions and any number of links. A client is a bus with one link, a server a bus with many.
 
     A bus runs while it is entered: ``async with bus:``; `connect`, `serve` and `testing.pair` enter it too. Entering is
@@ -63,40 +91,570 @@ class Bus(Publishing):
         check_callable(authenticate, "authenticate", "authenticate(handshake)")
         check_callable(authorize, "authorize", "authorize(peer, verb, subject)")
         check_callable(lifespan, "lifespan", "lifespan(bus), that gives an async context manager")
-        services = Services(
+        super().__init__()
+        parts = self._parts = Parts(
             self,
+            self._lookup,
             limits if limits is not None else Limits(),
             authenticate=authenticate,
             authorize=authorize,
+            lifespan=lifespan,
             debug=debug,
-            open_peer=Peer,
         )
-        end = PubSubEnd(self._check_subject, self._check_gone, self._answered, lambda: self.leaving)
-        super().__init__(self, services, lifespan, PubSub(services, end))
-        self._deliver = self._pubsub.receiver.deliver
-        self._checked: set[str | int] = set()
-        self._entrances: list[Entrance] = []
-        self._route_sides: list[Any] = []
-        """Routes of bridges that begin here: `_bridge.route_side.RouteSide`."""
+        # The hot path finds the parts here.
+        self._services = parts.services
+        self._known_subjects = parts.services.subjects.known
+        self._pubsub = parts.pubsub
+        self._publisher = parts.pubsub.publisher
+        self._loopback = parts.loopback
+        self._links = parts.links
+        self._life = parts.life
 
-    def _bridge_end(self) -> BridgeEnd:
-        return BridgeEnd(
-            self._services,
-            self._pubsub,
-            self._loopback,
-            self._enter,
-            self._leave,
-            self._adapters,
-            self._add_side,
-            self._remove_side,
-            self._side,
-            self._check_subject,
-            self._handler,
-            self._entrance,
-            self._route,
-            self._tell,
-            self._open,
+    @property
+    def limits(self) -> Limits:
+        """Sizes and times."""
+        return self._services.limits
+
+    # -- requests --------------------------------------------------------------------------------------------------------
+
+    @overload
+    def request(
+        self,
+        subject: Subject[In, Out],
+        body: In = ...,
+        *,
+        timeout: float = ...,
+        to: Peer | None = ...,
+        headers: Mapping[str, str] | None = ...,
+    ) -> Reply[Out]: ...
+    @overload
+    def request(
+        self,
+        subject: str | int,
+        body: Any = ...,
+        *,
+        timeout: float = ...,
+        returns: type[T],
+        to: Peer | None = ...,
+        headers: Mapping[str, str] | None = ...,
+    ) -> Reply[T]: ...
+    @overload
+    def request(
+        self,
+        subject: str | int,
+        body: Any = ...,
+        *,
+        timeout: float = ...,
+        returns: Any = ...,
+        to: Peer | None = ...,
+        headers: Mapping[str, str] | None = ...,
+    ) -> Reply[Any]: ...
+    def request(
+        self,
+        subject: AnySubject,
+        body: Any = None,
+        *,
+        timeout: float = 30.0,
+        returns: Any = Any,
+        to: Peer | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> Reply[Any]:
+        """Ask for something. Queues the request at once, never waits; await the `Reply`.
+
+        It goes to this bus's own handler if it has one for the subject, else to the only link that this bus opened, else to the
+        opened link whose ``serves=`` matches.
+
+        Args:
+            subject: What is asked.
+            body: Anything that the wire can carry.
+            timeout: Seconds until `DeadlineExceeded`, finite; travels with the request where the wire can say it.
+            returns: The type that the answer is converted to.
+            to: The peer to ask.
+            headers: Text to text.
+
+        Raises:
+            EncodeError: The body cannot be written; the error names the path.
+            AmbiguousRoute: Several links could be asked.
+            Unsupported: The wire cannot carry this.
+            ReservedSubject, LocalProtocolError: The subject or a header is not the application's to use.
+            TypeError, ValueError: `timeout`, `to` or `headers` are of a wrong type, or cannot be.
+            NoHandler: (by awaiting) There is no link to ask, and no handler here.
+            Disconnected, Unauthorized, Forbidden: (by awaiting) The only link is gone for good.
+            BusError: (by awaiting) As `Reply` says.
+        """
+        name: str | int
+        if isinstance(subject, Subject):
+            name, returns = resolve(subject, returns)
+            body = subject.given(body)
+        else:
+            name = subject
+        try:
+            if name not in self._known_subjects:
+                self._services.subjects.check(name)
+        except TypeError:  # not hashable, so certainly no subject
+            check_subject(name)
+        if timeout != TIMEOUT:
+            timeout = seconds(timeout)
+        checked = None if headers is None else check_headers(headers, self._services.limits.headers)
+        if to is not None:
+            self._links.check_peer(to)
+        else:
+            lookup = self._lookup
+            own = lookup.handlers.get(name) or (lookup.find(name) if lookup.by_uri else None)
+            if own is not None:
+                return self._loopback.request(own, name, body, timeout, returns, checked)
+            try:
+                to = self._links.choose(name)
+            except (NoHandler, Disconnected, Unauthorized, Forbidden) as error:
+                runtime = self._services.running
+                now = runtime.time()
+                failed: Reply[Any] = Reply(runtime.loop, name, returns, now, now + timeout)
+                failed.fail(error)
+                return failed
+        return to.send_request(Kind.REQUEST, name, body, timeout, returns, checked)
+
+    async def notify(
+        self, subject: AnySubject, body: Any = None, *, headers: Mapping[str, str] | None = None, to: Peer | None = None
+    ) -> None:
+        """Tell one handler, without an answer; routed like a request.
+
+        Raises:
+            EncodeError: The body cannot be written.
+            QueueFull: The outbox is full.
+            Disconnected: The peer has gone.
+            BadRequest: This bus's own handler answers a stream or channel.
+            NoHandler, AmbiguousRoute, Unsupported, ReservedSubject, LocalProtocolError, TypeError, ValueError: As `request`.
+        """
+        name, _ = resolve(subject, Any)
+        if isinstance(subject, Subject):
+            body = subject.given(body)
+        self._services.subjects.check(name)
+        self._services.running.check_here()
+        checked = None if headers is None else check_headers(headers, self._services.limits.headers)
+        if to is None and (own := self._lookup.find(name)) is not None:
+            self._loopback.notify(own, body, checked)
+            return
+        if to is not None:
+            self._links.check_peer(to)
+        peer = to if to is not None else self._links.choose(name)
+        if peer.gone:
+            raise has_gone(peer)
+        link = peer.link
+        message = Message(Kind.NOTIFY, name, None, None, link.format, checked)
+        if body is not None:
+            message.format = chosen = link.format_for(body, name)
+            message.raw = chosen.encode(body)
+        await peer.send_notification(message)
+
+    # -- streams and channels --------------------------------------------------------------------------------------------
+
+    @overload
+    def stream(
+        self, subject: Subject[In, Out], body: In = ..., *, timeout: float | None = ..., to: Peer | None = ...
+    ) -> Opening[Out, Any]: ...
+    @overload
+    def stream(
+        self, subject: str | int, body: Any = ..., *, returns: type[T], timeout: float | None = ..., to: Peer | None = ...
+    ) -> Opening[T, Any]: ...
+    @overload
+    def stream(
+        self, subject: str | int, body: Any = ..., *, returns: Any = ..., timeout: float | None = ..., to: Peer | None = ...
+    ) -> Opening[Any, Any]: ...
+    def stream(
+        self,
+        subject: AnySubject,
+        body: Any = None,
+        *,
+        returns: Any = Any,
+        timeout: float | None = None,
+        to: Peer | None = None,
+    ) -> Opening[Any, Any]:
+        """Ask for many answers: ``async with bus.stream("log.tail", {"n": 10}) as lines: async for line in lines: ...``
+
+        Flow controlled by credits. Leaving the block stops the remote handler.
+
+        Args:
+            timeout: Seconds until `DeadlineExceeded`; None for as long as the block lasts.
+
+        Raises:
+            ReservedSubject, LocalProtocolError, TypeError, ValueError: As `request`.
+            NoHandler, AmbiguousRoute: (on entering) As `request`.
+            Unsupported: (on entering) The peer is not one of ours.
+            RequestError: (by iterating) The handler failed, or answers requests only (`BadRequest`).
+            Disconnected: (by iterating) The link broke.
+        """
+        name, returns = resolve(subject, returns)
+        self._check_opening(name, timeout, to)
+        return Opening(lambda: self._open(name, body, "stream", timeout, returns, to), half_closed=True)
+
+    @overload
+    def channel(self, subject: Subject[In, Out], *, timeout: float | None = ..., to: Peer | None = ...) -> Opening[Out, In]: ...
+    @overload
+    def channel(
+        self, subject: str | int, *, sends: Any = ..., receives: type[T], timeout: float | None = ..., to: Peer | None = ...
+    ) -> Opening[T, Any]: ...
+    @overload
+    def channel(
+        self, subject: str | int, *, sends: Any = ..., receives: Any = ..., timeout: float | None = ..., to: Peer | None = ...
+    ) -> Opening[Any, Any]: ...
+    def channel(
+        self,
+        subject: AnySubject,
+        *,
+        sends: Any = Any,
+        receives: Any = Any,
+        timeout: float | None = None,
+        to: Peer | None = None,
+    ) -> Opening[Any, Any]:
+        """Open a conversation: ``async with bus.channel("chat") as ch: await ch.send(...); async for item in ch: ...``
+
+        Raises:
+            BusError: As `stream`.
+        """
+        name, receives = resolve(subject, receives)
+        self._check_opening(name, timeout, to)
+        return Opening(lambda: self._open(name, None, "channel", timeout, receives, to), half_closed=False)
+
+    def _check_opening(self, subject: str | int, timeout: float | None, to: Peer | None) -> None:
+        self._services.subjects.check(subject)
+        if timeout is not None:
+            seconds(timeout)
+        if to is not None:
+            self._links.check_peer(to)
+
+    async def _open(
+        self, subject: str | int, body: Any, mode: str, timeout: float | None, receives: Any, to: Peer | None
+    ) -> Channel[Any, Any]:
+        self._services.running.check_here()
+        if to is None and (own := self._lookup.find(subject)) is not None:
+            return self._loopback.open(own, body, mode, timeout, receives)
+        peer = to if to is not None else self._links.choose(subject)
+        return (await peer.streams.open(subject, body, mode, timeout)).typed(receives, Any)
+
+    # -- publications ----------------------------------------------------------------------------------------------------
+
+    async def publish(
+        self,
+        subject: AnySubject,
+        body: Any = None,
+        *,
+        headers: Mapping[str, str] | None = None,
+        to: Peer | Iterable[Peer] | None = None,
+        timeout: float = 30.0,
+    ) -> None:
+        """Publish: every matching subscription gets it once, the bus's own and those of every linked peer.
+
+        On links that this bus opened it is always sent. When this returns, it has been handed to the transports or waits in an
+        outbox: that is no receipt.
+
+        Args:
+            to: One peer or several: only they get it; an empty list is nobody.
+            timeout: Seconds to wait for room, and to live in the outbox of a link that is down.
+
+        Raises:
+            EncodeError: The body cannot be written.
+            QueueFull: No room in time, in some queue or outbox; the others got it.
+            Disconnected: A peer of `to` has gone; the others got it.
+            ReservedSubject, LocalProtocolError: The subject or a header is not the application's to use.
+            TypeError, ValueError: `timeout`, `to` or `headers` are of a wrong type, or cannot be.
+        """
+        name = subject.name if isinstance(subject, Subject) else subject
+        if timeout != TIMEOUT:
+            timeout = seconds(timeout)
+        publisher = self._publisher
+        publisher.since_yield += 1
+        if publisher.since_yield >= YIELD_AFTER:
+            await publisher.yield_to_loop()
+        try:
+            route = publisher.routes.get(name) or publisher.route(name)
+        except TypeError:  # not hashable: `route` says what it should be
+            route = publisher.route(name)
+        peer = route.only_peer
+        if to is None and headers is None and body is not None and peer is not None and (link := peer.link).flowing:
+            if get_ident() != link.runtime.thread:
+                raise wrong_event_loop()
+            publisher.publish_to_only_peer(route, link, body)
+            return
+        self._services.running.check_thread()
+        peers, gone = (route.peers, None) if to is None else self._links.recipients(to)
+        deadline = self._services.running.time() + timeout
+        checked = None if headers is None else check_headers(headers, self._services.limits.headers)
+        message = make_publication(route, name, body, checked, None if to is None else peers)
+        await publisher.publish(message, route if to is None else Targets(peers), deadline)
+        if gone is not None:
+            raise has_gone(gone)
+
+    def publish_nowait(
+        self,
+        subject: AnySubject,
+        body: Any = None,
+        *,
+        headers: Mapping[str, str] | None = None,
+        to: Peer | Iterable[Peer] | None = None,
+        timeout: float = 30.0,
+    ) -> None:
+        """`publish` without waiting.
+
+        Raises:
+            QueueFull: No room in some queue or outbox; the others got it.
+            Disconnected, EncodeError, ReservedSubject, LocalProtocolError, TypeError, ValueError: As `publish`.
+        """
+        name = subject.name if isinstance(subject, Subject) else subject
+        self._services.running.check_here()
+        route = self._publisher.route_of(name)
+        peers, gone = (route.peers, None) if to is None else self._links.recipients(to)
+        deadline = self._services.running.time() + seconds(timeout)
+        checked = None if headers is None else check_headers(headers, self._services.limits.headers)
+        message = make_publication(route, name, body, checked, None if to is None else peers)
+        self._publisher.publish_nowait(message, route if to is None else Targets(peers), deadline)
+        if gone is not None:
+            raise has_gone(gone)
+
+    # -- subscriptions ---------------------------------------------------------------------------------------------------
+
+    @overload
+    def subscribe(
+        self, pattern: Subject[In, Any], *, queue: int = ..., when_full: WhenFull = ..., local: bool = ...
+    ) -> Subscription[In]: ...
+    @overload
+    def subscribe(
+        self, pattern: str | int, *, returns: type[T], queue: int = ..., when_full: WhenFull = ..., local: bool = ...
+    ) -> Subscription[T]: ...
+    @overload
+    def subscribe(
+        self, pattern: AnySubject, *, returns: Any = ..., queue: int = ..., when_full: WhenFull = ..., local: bool = ...
+    ) -> Subscription[Any]: ...
+    def subscribe(
+        self,
+        pattern: AnySubject,
+        *,
+        returns: Any = Any,
+        queue: int = 1000,
+        when_full: WhenFull = "drop_oldest",
+        local: bool = True,
+    ) -> Subscription[Any]:
+        """Receive publications: ``async with bus.subscribe("news.*") as news: async for message in news: ...``
+
+        Entering returns when the links that are up know of it.
+
+        Args:
+            pattern: ``*`` one token, ``>`` the rest.
+            returns: The type that bodies are converted to; those that do not fit are skipped and counted.
+            queue: Publications that wait to be read.
+            when_full: What happens to one more; see `WhenFull`.
+            local: Take the bus's own publications too.
+
+        Raises:
+            LocalProtocolError: The pattern is not valid; (on entering) the bus runs in another event loop.
+            ReservedSubject: It begins with ``_polybus.``.
+            ValueError: The queue or the policy is not possible.
+            TypeError: `returns` is no type, or none that a body can be read as.
+            Unsupported: (on entering) A bare peer matches exact subjects only, or no link carries such a subject (a number).
+            Forbidden: (on entering) The peer refused.
+        """
+        return self._pubsub.subscription(pattern, returns, queue, when_full, local=local)
+
+    def relay(self, pattern: str | int) -> None:
+        """Pass matching publications of peers on to the other peers that subscribed. Off by default: sessions are isolated.
+
+        Raises:
+            LocalProtocolError, ReservedSubject: The pattern is not valid.
+        """
+        check_pattern(pattern, self.limits.subject)
+        self._pubsub.add_relay(pattern)
+
+    # -- links -----------------------------------------------------------------------------------------------------------
+
+    def connect(
+        self,
+        target: str | Connector,
+        *,
+        protocol: str | ProtocolAdapter | None = None,
+        serves: Iterable[str | int] = (),
+        headers: Headers = None,
+        tls: ssl.SSLContext | None = None,
+        backoff: Backoff | None = None,
+        wait: float = 0.0,
+        record: str | os.PathLike[str] | None = None,
+    ) -> AbstractAsyncContextManager[Peer]:
+        """Add a link to this bus; the async context manager yields the `Peer` at the other end.
+
+        Args: as `polybus.connect`.
+
+        Raises:
+            ValueError: The URL or an option is wrong.
+            ConnectFailed: (on entering) With the address and the reason.
+            Unauthorized, Forbidden: (on entering) The server refuses us.
+        """
+        return Connecting(
+            self._parts,
+            target,
+            protocol=protocol,
+            serves=serves,
+            headers=headers,
+            tls=tls,
+            backoff=backoff,
+            wait=wait,
+            record=record,
         )
+
+    def serve(
+        self,
+        target: str | Any,
+        *,
+        protocol: str | ProtocolAdapter | None = None,
+        origins: Iterable[str] = (),
+        hosts: Iterable[str] = (),
+        tls: ssl.SSLContext | None = None,
+        when_full: str = "drop_oldest",
+        insecure: bool = False,
+    ) -> AbstractAsyncContextManager[Listener]:
+        """Accept links at an address; the async context manager yields the `Listener`.
+
+        Args:
+            target: A URL such as ``ubre+ws://127.0.0.1:8000/bus``, or a transport object. Port 0 takes a free port.
+            protocol: For a transport object: name or adapter.
+            origins: Web origins whose pages may connect, besides those of the same host and port.
+            hosts: Further ``Host`` values of a loopback server, behind a proxy.
+            tls: For ``tls`` and ``wss``: a server-side context.
+            when_full: What happens to publications for a peer whose outbox is full: ``drop_oldest``, ``drop_newest``,
+                ``disconnect``.
+            insecure: Allow an address that other machines can reach although everybody is let in.
+
+        Raises:
+            ValueError: The URL or an option is wrong.
+            LocalProtocolError: An open address without `authenticate`.
+            OSError: (on entering) The address cannot be bound.
+        """
+        return Serving(
+            self._parts,
+            target,
+            protocol=protocol,
+            origins=origins,
+            hosts=hosts,
+            tls=tls,
+            when_full=when_full,
+            insecure=insecure,
+        )
+
+    @property
+    def peers(self) -> list[Peer]:
+        """The peers of all links."""
+        return self._links.peers
+
+    def peers_of(self, key: str) -> list[Peer]:
+        """The peers of one identity (its `Identity.key`), without those on their way out: for ``publish(..., to=...)``."""
+        return [peer for peer in self.peers if peer.identity_key == key and not peer.gone]
+
+    def tunnel(self, name: str, *, params: Mapping[str, str] | None = None) -> TunnelConnector:
+        """A connection that runs inside a link of this bus: ``connect(bus.tunnel("plant.7"), protocol="csb")``.
+
+        It goes to the peer that a request to `name` would go to. It comes back after a loss as any connection does, once the
+        outer link is back.
+
+        Args:
+            name: What the other side serves by `handle_tunnels`.
+            params: Shown there in `Handshake.params`.
+
+        Raises:
+            ReservedSubject, LocalProtocolError: The name cannot be.
+            TypeError: `params` are not text to text.
+        """
+        return self._links.tunnel(name, params)
+
+    def handle_tunnels(
+        self, pattern: str, inner: Bus, *, protocol: str | ProtocolAdapter, when_full: str = "drop_oldest"
+    ) -> None:
+        """Lead tunnels of these names to another bus, as if their openers had connected to it.
+
+        A bus that does not run yet is entered with the first tunnel, and left together with this one. ``authorize(peer,
+        "tunnel", name)`` of this bus is asked first; then `inner` asks its own ``authenticate`` with the outer peer in
+        `Handshake.outer`; without one, whoever comes is who it is here.
+
+        Args:
+            pattern: ``plant.{id}``: what the names give is in `Handshake.params`.
+            inner: Where they lead; may be this bus.
+            protocol: What is spoken inside: name or adapter.
+            when_full: As in `serve`.
+
+        Raises:
+            LocalProtocolError, ReservedSubject: The pattern is not valid.
+            ValueError: The protocol or the policy is not known, or the pattern is served already.
+            TypeError: `inner` is no bus.
+        """
+        check_pattern(pattern, self.limits.subject)
+        check_type(inner, Bus, "inner", "Bus()")
+        if when_full not in WHEN_FULL:
+            raise ValueError(f"when_full={when_full!r}: one of {', '.join(WHEN_FULL)}")
+        if any(entrance.pattern == pattern for entrance in self._lookup.entrances):
+            raise ValueError(f"tunnels of {pattern!r} are served already")
+        adapter = find_protocol(protocol, {})
+        self._lookup.entrances.append(Entrance(self._parts, pattern, inner._parts, adapter, when_full))
+
+    # -- entering and leaving --------------------------------------------------------------------------------------------
+
+    async def __aenter__(self) -> Self:
+        await self._life.enter_block()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._life.leave_block(error)
+
+    @property
+    def ready(self) -> bool:
+        """True while new requests are taken: from the lifespan's yield to the beginning of a drain."""
+        return self._services.ready
+
+    @property
+    def leaving(self) -> bool:
+        """True from the beginning of a drain to the end of the bus."""
+        return self._services.leaving
+
+    @property
+    def state(self) -> Any:
+        """The value that the lifespan has yielded."""
+        return self._life.state
+
+    async def drain(self, timeout: float = DRAIN) -> None:
+        """Stop taking requests, let running handlers finish, tell the peers, write what waits, close the links.
+
+        Streams and channels get a quarter of the time to come to their end by themselves; then they are ended as `Unavailable`.
+
+        In a handler, a middleware or the lifespan of this very bus it returns at once, while the bus drains: they are among
+        those that the drain waits for.
+
+        Who cancels it gives it no more time: what still runs then is cut, the peers are told, and the bus is drained.
+
+        Args:
+            timeout: Seconds for all of it; what still runs then is cut. The end of the lifespan then gets as many.
+
+        Raises:
+            TypeError, ValueError: `timeout` is no number of seconds.
+            LocalProtocolError: The bus runs in another event loop.
+        """
+        await self._life.drain(timeout)
+
+    async def aclose(self) -> None:
+        """Leave at once, whoever has entered: links are closed, handlers cancelled. May be called at any time, repeatedly.
+
+        In a handler, a middleware or the lifespan of this very bus it returns at once; the caller is cancelled at its next
+        wait.
+
+        Raises:
+            LocalProtocolError: The bus runs in another event loop.
+            BaseException: What the lifespan raises at its end.
+        """
+        await self._life.aclose()
+
+    async def wait_closed(self) -> None:
+        """Wait until the bus has been left.
+
+        Raises:
+            LocalProtocolError: It is not entered, or runs in another event loop.
+        """
+        await self._life.wait_closed()
 
     # -- recording ------------------------------------------------------------------------------------------------------
 
@@ -188,3 +746,8 @@ class Bus(Publishing):
         if self._services.runtime is not None:
             self._services.runtime.check_here()
         return self._services.events.stream()
+
+
+def parts_of(bus: Bus) -> Parts:
+    """Give the parts of a bus, for the rooms above it."""
+    return bus._parts

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from .._validation import check_type
 from ..backoff import Backoff
 from ..limits import Limits
-from .bus import Bus
+from .bus import Bus, parts_of
 from .dialer import Connecting, Headers
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ def connect(
     elif limits is not None:
         raise ValueError("limits belong to the bus: pass Bus(limits=...) or connect(limits=...), not both")
     return Connecting(
-        bus,
+        parts_of(bus),
         target,
         protocol=protocol,
         serves=serves,

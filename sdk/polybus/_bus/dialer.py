@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from .._core.runtime import Runtime
     from ..plugins.recording import Recorder
-    from .bus import Bus
+    from .parts import Parts
 
 __all__ = ["Connecting", "Headers"]
 
@@ -46,11 +46,11 @@ Headers: TypeAlias = "Mapping[str, str] | Callable[[], Any] | None"
 
 
 class Connecting:
-    """The async context manager behind `connect` and `Bus.connect`."""
+    """The async context manager behind `connect` and `Bus.connect`. Implements `_link.ports.LinkDialer`."""
 
     def __init__(
         self,
-        bus: Bus,
+        parts: Parts,
         target: str | Connector,
         *,
         protocol: str | ProtocolAdapter | None,
@@ -60,16 +60,17 @@ class Connecting:
         backoff: Backoff | None,
         wait: float,
         record: str | os.PathLike[str] | None = None,
-        gives_bus: bool,
+        gives_bus: bool = False,
     ) -> None:
-        self._bus = bus
+        self._parts = parts
+        self._services = parts.services
         self._adapter, self._connector = resolve_target(target, protocol)
         others: list[ProtocolAdapter] = []
         if (connections := ProtocolFeatures.of(self._adapter).connections) is not None:
             self._adapter, *others = connections()
         self._siblings: list[Connecting] = [
             Connecting(
-                bus,
+                parts,
                 self._connector,
                 protocol=adapter,
                 serves=serves,
@@ -77,7 +78,6 @@ class Connecting:
                 tls=tls,
                 backoff=backoff,
                 wait=wait,
-                gives_bus=gives_bus,
             )
             for adapter in others
         ]
@@ -97,9 +97,15 @@ class Connecting:
             for sibling in self._siblings:
                 sibling._recorder = self._recorder
         self._records = record is not None
-        self._gives_bus = gives_bus
         self._link: Link | None = None
         self._runtime: Runtime | None = None
+        self._gives_bus = gives_bus
+        self._decided: anyio.Event | None = None
+        """Set when the link of the attempt under way is up, or lost."""
+        self._lost: Closed | None = None
+        """The end of that attempt's connection."""
+        self._stands = False
+        """True from the time that an attempt has succeeded until the next one."""
         self._failures = 0
         """Attempts in a row that did not give a link that lasted."""
         self._up_since = 0.0
@@ -116,25 +122,25 @@ class Connecting:
             raise
 
     async def _connected(self) -> Any:
-        bus = self._bus
-        runtime = self._runtime = await bus._enter()
+        parts, links = self._parts, self._parts.links
+        runtime = self._runtime = await parts.life.enter()
         try:
             link = self._link = Link(
-                bus,
-                bus._services,
+                links,
+                self._services,
                 runtime,
                 self._adapter,
                 f"{self._adapter.name}+{self._connector.url}",
-                opened=True,
+                dialer=self,
                 serves=self._serves,
             )
             link.renews = callable(self._headers)
             link.recorder = self._recorder
             if within(runtime):
-                bus._own_links.add(link)
-            await bus._pubsub.announcer.prepare_link()
+                links.of_lifespan.add(link)
+            await parts.pubsub.announcer.prepare_link()
             await self._first(link)
-            await bus._announced(link)
+            await links.announced(link)
             if (why := link.ends) is not None:  # refused while it was asked who it is
                 raise self._failure(link, why)
             for sibling in self._siblings:
@@ -144,9 +150,9 @@ class Connecting:
                 self._link.abort(Closed(1000, "the connect was given up"))
             with anyio.CancelScope(shield=True):
                 await self._others.__aexit__(type(error), error, None)
-                await bus._leave(runtime, error)
+                await parts.life.leave(runtime, error)
             raise
-        return bus if self._gives_bus else link.peer
+        return self._services.bus if self._gives_bus else link.peer
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -163,27 +169,27 @@ class Connecting:
                 await anyio.to_thread.run_sync(self._recorder.close)
 
     async def _left(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        link, bus = self._link, self._bus
+        link, life = self._link, self._parts.life
         assert link is not None
         if self._siblings:
-            if error is None and bus._is_last(1 + len(self._siblings)):
-                await bus.drain()  # the last ones out: handlers finish before any of the connections goes
+            if error is None and life.is_last(1 + len(self._siblings)):
+                await life.drain()  # the last ones out: handlers finish before any of the connections goes
             await self._others.__aexit__(kind, error, trace)
-        if not bus._is_last():  # the last one out closes everything
+        if not life.is_last():  # the last one out closes everything
             with anyio.CancelScope(shield=True):
-                await bus._close_link(link, drain=error is None)
-        await bus._leave(self._runtime, error)
+                await self._parts.links.close(link, drain=error is None)
+        await life.leave(self._runtime, error)
 
     # -- attempts --------------------------------------------------------------------------------------------------------
 
     async def _first(self, link: Link) -> None:
         """The first connect fails fast; `wait` retries it that long."""
-        time = self._bus._services.running.time
+        time = self._services.running.time
         until = time() + self._wait
         attempt = 0
         while True:
             try:
-                await self._attempt(link, first=True)
+                await self._try(link, first=True)
                 break
             except ConnectFailed as error:
                 left = until - time()
@@ -192,14 +198,14 @@ class Connecting:
                 # The last attempt is made when the time is up.
                 delay = min(self._backoff.delay(attempt, sources.get().rng.random), left)
                 attempt += 1
-                self._bus._services.emit(LinkRetrying(url=link.url, attempt=attempt, delay=delay, reason=error.reason))
+                self._services.emit(LinkRetrying(url=link.url, attempt=attempt, delay=delay, reason=error.reason))
                 await anyio.sleep(delay)
         if link.state is State.DOWN or link.state is State.CLOSED:
             raise ConnectFailed(link.url, "the connection ended at once")
         self._established(link)
 
-    async def _attempt(self, link: Link, first: bool = False) -> None:
-        runtime = self._bus._services.running
+    async def _try(self, link: Link, first: bool = False) -> None:
+        runtime = self._services.running
         codec = self._adapter.codec(runtime.limits)
         options = DialOptions(
             host=runtime,
@@ -218,32 +224,24 @@ class Connecting:
             transport.abort(Closed(1000, "the link was left"))
             raise ConnectFailed(link.url, "the link was left")
         # From here the link owns the connection. Ready may come at once, or after the protocol's own handshake.
-        ready, ended = anyio.Event(), anyio.Event()
-        outcome: list[Closed] = []
-
-        def down(why: Closed) -> None:
-            outcome.append(why)
-            ended.set()
-            ready.set()
-
-        link.on_up, link.on_down = ready.set, down
+        self._stands, self._lost = False, None
+        decided = self._decided = anyio.Event()
         try:
             link.attach(transport)
             # A handshake of the protocol is an answer.
-            welcomed = TransportFeatures.of(transport).admitted or not ready.is_set()
+            welcomed = TransportFeatures.of(transport).admitted or not decided.is_set()
             with anyio.move_on_after(runtime.limits.handshake_timeout):
-                await ready.wait()
+                await decided.wait()
             if first and not welcomed:
                 with anyio.move_on_after(min(_LONGEST_GRACE, max(_GRACE, 2 * took))):
-                    await ended.wait()
+                    await runtime.notifier.until(lambda: self._lost is not None)
         finally:
-            # Not None: a link that was up before stays, however this attempt ends.
-            link.on_up, link.on_down = None, _nothing
-            if not ready.is_set():
+            self._decided = None
+            if not decided.is_set():
                 transport.abort(Closed(1006, "the handshake did not complete"))
-        if outcome:
-            raise self._failure(link, outcome[0])
-        if not ready.is_set():
+        if self._lost is not None:
+            raise self._failure(link, self._lost)
+        if not decided.is_set():
             seconds = runtime.limits.handshake_timeout
             raise ConnectFailed(
                 link.url,
@@ -267,7 +265,7 @@ class Connecting:
         headers: Any = self._headers
         if not callable(headers):
             return self._checked_headers
-        patience = self._bus.limits.connect_timeout
+        patience = self._services.limits.connect_timeout
         try:
             headers = headers()
             if inspect.isawaitable(headers):
@@ -288,8 +286,21 @@ class Connecting:
 
     # -- coming back -----------------------------------------------------------------------------------------------------
 
+    def link_up(self) -> None:
+        """Take note that the link can be used."""
+        if self._decided is not None:
+            self._decided.set()
+
+    def link_down(self, why: Closed) -> None:
+        """Take note of a lost connection: the attempt under way has failed, or the link has to be dialled again."""
+        if self._decided is not None:
+            self._lost = self._lost or why
+            self._decided.set()
+        elif self._stands and self._link is not None:
+            self._down(self._link, why)
+
     def _down(self, link: Link, why: Closed) -> None:
-        """The link's connection is gone."""
+        """Dial a link again that has lost its connection, where that can be."""
         if link.state is State.DOWN:
             if self._connector.reconnects:
                 link.runtime.spawn(self._come_back, link, why)
@@ -297,7 +308,6 @@ class Connecting:
                 link.abort(evolve(why, code=1006) if why.code == 1000 else why)
 
     async def _come_back(self, link: Link, why: Closed) -> None:
-        bus = self._bus
         reason = why.reason
         attempts = self._backoff.attempts
         if link.runtime.time() - self._up_since > self._backoff.bound(self._failures):
@@ -305,12 +315,12 @@ class Connecting:
         while (attempts is None or self._failures < attempts) and self._connector.reconnects:
             delay = self._backoff.delay(self._failures, sources.get().rng.random)
             self._failures += 1
-            bus._services.emit(LinkRetrying(peer=link.peer, url=link.url, attempt=self._failures, delay=delay, reason=reason))
+            self._services.emit(LinkRetrying(peer=link.peer, url=link.url, attempt=self._failures, delay=delay, reason=reason))
             await anyio.sleep(delay)
             if link.state is State.CLOSED:
                 return
             try:
-                await self._attempt(link)
+                await self._try(link)
             except (Unauthorized, Forbidden) as error:
                 link.abort(Closed(4401, str(error), error))
                 return
@@ -321,17 +331,13 @@ class Connecting:
                 logger.exception("polybus: an attempt to connect to %s failed on this side; it will be tried again", link.url)
                 reason = repr(error)
                 continue
-            bus._services.counters.reconnects += 1
+            self._services.counters.reconnects += 1
             self._established(link)
             return
         link.abort(Closed(1006, f"given up after {self._failures} attempts: {reason}"))
 
     def _established(self, link: Link) -> None:
         self._up_since = link.runtime.time()
-        link.on_down = lambda why: self._down(link, why)
+        self._stands = True
         if link.state is State.DOWN:  # lost again before we could look
             self._down(link, Closed(1006, "lost again"))
-
-
-def _nothing(why: Closed) -> None:
-    """The attempt itself says what becomes of it."""

@@ -1,190 +1,242 @@
-"""The links of a bus: opening and accepting them, who is at their other ends, and what becomes of them."""
+"""The links of a bus: those that it has opened and accepted, and the peers at their other ends."""
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Iterable
-from contextlib import AbstractAsyncContextManager
+from collections.abc import Iterable, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import anyio
 
 from .._link.link import Link, State
+from .._link.ports import PeerFactory
 from .._peer.peer import Peer
-from ..backoff import Backoff
-from ..errors import BusError, another
-from ..plugins import Closed
-from .acceptor import Listener, Serving
-from .dialer import Connecting, Headers
-from .lifecycle import Life
+from .._tunnel import TunnelConnector
+from .._validation import shown
+from ..errors import AmbiguousRoute, BusError, Disconnected, NoHandler, another
+from ..plugins import Closed, Listening
+from ..subjects import matches
+from .acceptor import BusGate
 
 if TYPE_CHECKING:
-    import os
-    import ssl
+    from .._core.runtime import Runtime
+    from .._core.services import Services
+    from .._handlers.lookup import HandlerLookup
+    from .._pubsub.pubsub import PubSub
+    from ..plugins import ProtocolAdapter
 
-    from ..plugins import Connector, ProtocolAdapter
-
-__all__ = ["Links"]
-
-logger: logging.Logger = logging.getLogger("polybus")
+__all__ = ["LinkRegistry", "has_gone"]
 
 
-class Links(Life):
-    """The part of a `Bus` that has to do with its links."""
+class LinkRegistry:
+    """The links of a bus. Implements `_link.ports.LinkOwner` and `_peer.ports.PeerHost`.
 
-    def connect(
-        self,
-        target: str | Connector,
-        *,
-        protocol: str | ProtocolAdapter | None = None,
-        serves: Iterable[str | int] = (),
-        headers: Headers = None,
-        tls: ssl.SSLContext | None = None,
-        backoff: Backoff | None = None,
-        wait: float = 0.0,
-        record: str | os.PathLike[str] | None = None,
-    ) -> AbstractAsyncContextManager[Peer]:
-        """Add a link to this bus; the async context manager yields the `Peer` at the other end.
+    Attributes:
+        opened: Links that this bus has opened and that have been up, until they are given up.
+        gates: Where others come in, and what listens there.
+        of_lifespan: Links that the lifespan has opened: they end after it.
+    """
 
-        Args: as `polybus.connect`.
+    def __init__(self, services: Services, lookup: HandlerLookup, pubsub: PubSub) -> None:
+        self._services = services
+        self.lookup: HandlerLookup = lookup
+        self.pubsub: PubSub = pubsub
+        self.deliver = pubsub.receiver.deliver
+        self.open_peer: PeerFactory = partial(Peer, self)
+        self.opened: list[Link] = []
+        self.gates: dict[BusGate, Listening] = {}
+        self.of_lifespan: set[Link] = set()
 
-        Raises:
-            ValueError: The URL or an option is wrong.
-            ConnectFailed: (on entering) With the address and the reason.
-            Unauthorized, Forbidden: (on entering) The server refuses us.
-        """
-        return Connecting(
-            self._bus,
-            target,
-            protocol=protocol,
-            serves=serves,
-            headers=headers,
-            tls=tls,
-            backoff=backoff,
-            wait=wait,
-            record=record,
-            gives_bus=False,
-        )
-
-    def serve(
-        self,
-        target: str | Any,
-        *,
-        protocol: str | ProtocolAdapter | None = None,
-        origins: Iterable[str] = (),
-        hosts: Iterable[str] = (),
-        tls: ssl.SSLContext | None = None,
-        when_full: str = "drop_oldest",
-        insecure: bool = False,
-    ) -> AbstractAsyncContextManager[Listener]:
-        """Accept links at an address; the async context manager yields the `Listener`.
-
-        Args:
-            target: A URL such as ``ubre+ws://127.0.0.1:8000/bus``, or a transport object. Port 0 takes a free port.
-            protocol: For a transport object: name or adapter.
-            origins: Web origins whose pages may connect, besides those of the same host and port.
-            hosts: Further ``Host`` values of a loopback server, behind a proxy.
-            tls: For ``tls`` and ``wss``: a server-side context.
-            when_full: What happens to publications for a peer whose outbox is full: ``drop_oldest``, ``drop_newest``,
-                ``disconnect``.
-            insecure: Allow an address that other machines can reach although everybody is let in.
-
-        Raises:
-            ValueError: The URL or an option is wrong.
-            LocalProtocolError: An open address without `authenticate`.
-            OSError: (on entering) The address cannot be bound.
-        """
-        return Serving(
-            self._bus,
-            target,
-            protocol=protocol,
-            origins=origins,
-            hosts=hosts,
-            tls=tls,
-            when_full=when_full,
-            insecure=insecure,
-        )
+    # -- peers -----------------------------------------------------------------------------------------------------------
 
     @property
     def peers(self) -> list[Peer]:
-        """Everybody linked to this bus."""
-        return (
-            [peer for link in self._services.runtime.links for peer in link.peers] if self._services.runtime is not None else []
+        """List the peers on all links."""
+        runtime = self._services.runtime
+        return [] if runtime is None else [peer for link in runtime.links for peer in link.peers]
+
+    def choose(self, subject: str | int) -> Peer:
+        """Choose the peer that is asked about a subject.
+
+        Raises:
+            NoHandler, AmbiguousRoute: No link that this bus has opened leads there, or several.
+            BusError: The only link is gone for good: why.
+        """
+        opened = self.opened
+        only: Peer | None = opened[0].peer if len(opened) == 1 else None
+        if only is not None:
+            return only
+        self.check_gone()  # the better errors: of this, and where the bus is not entered
+        opened = [link for link in opened if link.multiplexed is None]  # at the end of the others are clients, behind a broker
+        if not opened:
+            if self._services.leaving:
+                raise Disconnected("this bus is being left")
+            raise NoHandler(f"nobody to ask for {subject!r}: no handler here, and no link opened by this bus (to= asks a peer)")
+        chosen: Peer | None = next(
+            (link.peer for link in opened if any(matches(pattern, subject) for pattern in link.serves)), None
         )
+        if chosen is None:
+            urls = ", ".join(link.url for link in opened)
+            raise AmbiguousRoute(f"several links could take {subject!r} ({urls}): say to=, or connect with serves=")
+        return chosen
 
-    def peers_of(self, key: str) -> list[Peer]:
-        """The peers of one identity (its `Identity.key`), without those on their way out: for ``publish(..., to=...)``."""
-        return [peer for peer in self.peers if peer.identity_key == key and not peer.gone]
-
-    def _link_up(self, link: Link) -> None:
-        recipients = self._pubsub.recipients
-        if link.opened:
-            if link not in self._opened:
-                self._opened.append(link)
-            if link.peer is not None:
-                recipients.upstream = tuple(dict.fromkeys((*recipients.upstream, link.peer)))
-        self._pubsub.announcer.restore(link, alone=not self._listeners and len(link.runtime.links) < 2)
-
-    def _peer_up(self, peer: Peer) -> None:
-        """One of many peers on a link is there."""
-        self._pubsub.announcer.restore_peer(peer)
-
-    def _link_gone(self, link: Link, why: Closed) -> None:
-        recipients = self._pubsub.recipients
-        if link in self._opened:
-            self._opened.remove(link)
-            recipients.upstream = tuple(peer for peer in recipients.upstream if peer.link is not link)
-            if not self._opened and not self._listeners and why.code != 1000:
-                gone = link.runtime.gone = link.disconnected(sent=False)
-                self._pubsub.fail_subscriptions(gone)
-            if link.peer is not None:
-                recipients.ends.forget(link.peer)
-        for listener in self._listeners:
-            listener._gate.gone(link)
-        self._own_links.discard(link)
-
-    def _check_gone(self) -> None:
+    def check_peer(self, to: Any) -> None:
         """
         Raises:
-            BusError: The last link that this bus opened is gone for good, and it serves nobody: why.
+            TypeError: Not a peer.
+            ValueError: A peer of another bus.
+        """
+        if not isinstance(to, Peer):
+            raise TypeError(f"to={shown(to)}: a Peer (of bus.peers, bus.peers_of(key) or ctx.peer), not {type(to).__name__}")
+        if to.host is not self:
+            raise ValueError(f"to={to!r}: a peer of another bus; ask that bus, or the peer itself")
+
+    def recipients(self, to: Any) -> tuple[tuple[Peer, ...], Peer | None]:
+        """Give the peers that are there, each once, and one that is not.
+
+        Raises:
+            TypeError, ValueError: As `check_peer`.
+        """
+        given: list[Any] = [*to] if isinstance(to, Iterable) and not isinstance(to, (str, bytes)) else [to]
+        for peer in given:
+            self.check_peer(peer)
+        peers = list(dict.fromkeys(given))
+        there = tuple(peer for peer in peers if not peer.gone)
+        return there, next((peer for peer in peers if peer.gone), None) if len(there) < len(peers) else None
+
+    def check_gone(self) -> None:
+        """
+        Raises:
+            BusError: The last link that this bus opened is gone for good, and it serves none: why.
+            LocalProtocolError: The bus is not entered.
         """
         gone = self._services.running.gone
-        if gone is not None and not self._opened and not self._listeners:
+        if gone is not None and not self.opened and not self.gates:
             raise another(gone)
 
-    async def _announced(self, link: Link) -> None:
+    def tunnel(self, name: str, params: Mapping[str, str] | None, peer: Peer | None = None) -> TunnelConnector:
+        """Make a connector through a peer, or through the one that is asked about the name.
+
+        Raises:
+            ReservedSubject, LocalProtocolError: The name cannot be.
+            TypeError: `name` is no text, or `params` are not text to text.
+        """
+        if not isinstance(name, str):
+            raise TypeError(f"tunnel({shown(name)}): a name, for example 'plant.7', not {type(name).__name__}")
+        services = self._services
+        services.subjects.check(name)
+        given = dict(params or {})
+        if not all(isinstance(text, str) for pair in given.items() for text in pair):
+            raise TypeError(f"params={shown(params)}: text to text")
+
+        def route() -> Peer:
+            services.running.check_here()
+            return peer if peer is not None else self.choose(name)
+
+        def lasting() -> bool:
+            runtime = services.runtime
+            return runtime is not None and not runtime.closing and (bool(self.opened) if peer is None else not peer.gone)
+
+        return TunnelConnector(route, lasting, name, given)
+
+    # -- adding links ----------------------------------------------------------------------------------------------------
+
+    def open_gate(self, adapter: ProtocolAdapter, url: str, when_full: str) -> BusGate:
+        """Make a gate, where others come in as soon as it is among the `gates`."""
+        return BusGate(self._services, self, adapter, url, when_full)
+
+    def adapters(self) -> set[ProtocolAdapter]:
+        """List the protocols of the links and gates."""
+        return {link.adapter for link in self._services.running.links} | {gate.adapter for gate in self.gates}
+
+    async def announced(self, link: Link) -> None:
         """Wait until a new link knows who this bus is and what it has subscribed to, as far as it is told."""
         peer = link.peer
-        if peer is not None and peer in self._pubsub.recipients.ends.held_out:  # it may be who has dialled this bus
-            try:
+        if peer is None:
+            return
+        try:
+            if peer in self.pubsub.recipients.ends.held_out:  # it may be who has dialled this bus
                 await peer.extended()
-            except BusError:
-                return
-        if self._pubsub.announcer.has_patterns and peer is not None:
-            await self._pubsub.announcer.restored(peer)
-            if peer.speaks_extensions is False or peer.silent:
-                return
-            try:
-                await peer.negotiation.confirm()
-            except BusError:
-                return
+            if self.pubsub.announcer.has_patterns:
+                await self.pubsub.announcer.restored(peer)
+                if peer.speaks_extensions is not False and not peer.silent:
+                    await peer.negotiation.confirm()
+        except BusError:
+            return
 
-    async def _close_link(self, link: Link, *, drain: bool, code: int = 1000) -> None:
-        until = link.runtime.notifier.until
-        if drain:
-            with anyio.move_on_after(self.limits.close_timeout):
-                await until(lambda: not link.outbox or not link.stands)
-        link.close(code, "leaving")
-        with anyio.move_on_after(self.limits.close_timeout + 1):
-            await until(lambda: link.state is State.CLOSED)
-        link.abort(Closed(code, "leaving"))
+    # -- what links and peers tell ---------------------------------------------------------------------------------------
+
+    def link_up(self, link: Link) -> None:
+        """Take note that a link can be used, for the first time or again."""
+        recipients = self.pubsub.recipients
+        if link.opened:
+            if link not in self.opened:
+                self.opened.append(link)
+            if link.peer is not None:
+                recipients.upstream = tuple(dict.fromkeys((*recipients.upstream, link.peer)))
+        self.pubsub.announcer.restore(link, alone=not self.gates and len(link.runtime.links) < 2)
+
+    def peer_up(self, peer: Peer) -> None:
+        """Take note of one of the many peers of a link."""
+        self.pubsub.announcer.restore_peer(peer)
+
+    def link_closed(self, link: Link, why: Closed) -> None:
+        """Take note that a link has come to its end for good."""
+        recipients = self.pubsub.recipients
+        if link in self.opened:
+            self.opened.remove(link)
+            recipients.upstream = tuple(peer for peer in recipients.upstream if peer.link is not link)
+            if not self.opened and not self.gates and why.code != 1000:
+                gone = link.runtime.gone = link.disconnected(sent=False)
+                self.pubsub.fail_subscriptions(gone)
+            if link.peer is not None:
+                recipients.ends.forget(link.peer)
+        for gate in self.gates:
+            gate.gone(link)
+        self.of_lifespan.discard(link)
 
     def lost(self, peer: Peer, gone: BusError | None) -> None:
-        """The connection to a peer is gone: what is known of its interest is forgotten.
+        """Forget the interest of a peer whose connection is gone.
 
         Args:
             gone: Why it does not come back, where it does not.
         """
-        self._pubsub.recipients.remove(peer)
+        self.pubsub.recipients.remove(peer)
         if gone is not None:
-            self._pubsub.peer_gone(peer, gone)
+            self.pubsub.peer_gone(peer, gone)
+
+    # -- ends ------------------------------------------------------------------------------------------------------------
+
+    async def close(self, link: Link, *, drain: bool, code: int = 1000) -> None:
+        """Close one link: what it has to write is written first, where it is drained."""
+        until, limits = link.runtime.notifier.until, link.runtime.limits
+        if drain:
+            with anyio.move_on_after(limits.close_timeout):
+                await until(lambda: not link.outbox or not link.stands)
+        link.close(code, "leaving")
+        with anyio.move_on_after(limits.close_timeout + 1):
+            await until(lambda: link.state is State.CLOSED)
+        link.abort(Closed(code, "leaving"))
+
+    async def close_all(self, runtime: Runtime, reason: str, *, of_lifespan: bool = False) -> None:
+        """Say goodbye on the links and wait for their end, for a bounded time.
+
+        Args:
+            of_lifespan: Those of the lifespan too.
+        """
+        links = [link for link in runtime.links if of_lifespan or link not in self.of_lifespan]
+        for link in links:
+            link.close(1000 if link.opened else 1001, reason)
+        with anyio.move_on_after(runtime.limits.close_timeout + 1):
+            await runtime.notifier.until(lambda: not any(link in runtime.links for link in links))
+
+    def clear(self) -> None:
+        """Forget all: the bus has been left."""
+        self.gates.clear()
+        self.opened.clear()
+        self.of_lifespan.clear()
+
+
+def has_gone(peer: Peer) -> Disconnected:
+    """Make the error about a peer that has left."""
+    return Disconnected("the peer has gone", peer.address, False)

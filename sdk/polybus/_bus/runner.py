@@ -8,7 +8,7 @@ import signal
 import threading
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import anyio
 
@@ -17,10 +17,7 @@ from .._validation import seconds, shown
 from ..errors import LocalProtocolError
 from ..plugins import ProtocolFeatures
 from ..plugins.registry import resolve_url
-from .lifecycle import Life
-
-if TYPE_CHECKING:
-    from .bus import Bus
+from .bus import Bus, parts_of
 
 __all__ = ["run"]
 
@@ -66,7 +63,7 @@ def run(
         OSError: An address cannot be bound.
         Exception: What the bus's lifespan raises.
     """
-    if not isinstance(bus, Life):
+    if not isinstance(bus, Bus):
         raise TypeError(
             f"run({shown(bus)}): a Bus, not {type(bus).__name__}; for example run(Bus(), 'ubre+tcp://127.0.0.1:9000')"
         )
@@ -153,5 +150,5 @@ class _Run:
 
     def over(self) -> None:
         """All has ended; but threads that do not return keep the interpreter from ending, and are left to the timer."""
-        if self._force is not None and not self._bus._services.executor.threads_left:
+        if self._force is not None and not parts_of(self._bus).services.executor.threads_left:
             self._force.cancel()

@@ -12,6 +12,7 @@ from ..events import BusEvent, DeadLettered
 from ..limits import Limits
 from ..stats import Counters
 from .access import Authenticate, Authority, Authorize
+from .checked_subjects import CheckedSubjects
 from .executor import HandlerExecutor
 
 if TYPE_CHECKING:
@@ -40,8 +41,10 @@ class Services:
         "id",
         "limits",
         "recorders",
-        "open_peer",
+        "leaving",
+        "ready",
         "runtime",
+        "subjects",
     )
 
     def __init__(
@@ -52,10 +55,9 @@ class Services:
         authenticate: Authenticate | None,
         authorize: Authorize | None,
         debug: bool,
-        open_peer: Callable[..., Any],
     ) -> None:
         self.bus: Any = bus
-        """The public object, for `Context.bus` and the lifespan alone: no part calls it."""
+        """The public object: for `Context.bus`, the lifespan, and the verbs of a `Peer` that are those of the bus."""
         self.id: str = sources.get().urandom(4).hex()
         self.limits: Limits = limits
         self.debug: bool = debug
@@ -68,8 +70,11 @@ class Services:
         self.executor: HandlerExecutor = HandlerExecutor(self)
         self.recorders: list[Recorder] = []
         """Recorders of every link."""
-        self.open_peer: Callable[..., Any] = open_peer
-        """Makes the peer of a connection: a `PeerFactory`, see the ports of a link."""
+        self.subjects: CheckedSubjects = CheckedSubjects(limits.subject)
+        self.ready: bool = False
+        """True while new requests are taken: from the lifespan's yield to the beginning of a drain."""
+        self.leaving: bool = False
+        """True from the beginning of a drain to the end of the bus."""
         self.runtime: Runtime | None = None
         """Present while the bus is entered."""
 

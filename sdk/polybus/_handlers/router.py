@@ -3,46 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Literal, TypeAlias, TypeVar
-
-from attrs import frozen
+from typing import Any, TypeVar
 
 from .._validation import check_count, check_type
-from ..subjects import Subject, canonical, check_pattern, check_subject
+from ..subjects import Subject, check_pattern, check_subject
 from .handler import Handler, plan
+from .lookup import HandlerLookup
+from .subscriber import SubscriberSpec, WhenFull, check_queue
 
-__all__ = ["Router", "SubscriberSpec", "WhenFull"]
+__all__ = ["Router"]
 
 F = TypeVar("F", bound=Callable[..., Any])
-WhenFull: TypeAlias = Literal["block", "drop_oldest", "drop_newest", "latest"]
-"""Policies for one more publication for a full queue.
-
-``drop_oldest`` and ``drop_newest`` drop one; ``latest`` drops an older one of the same subject, where there is one. ``block``
-holds publishers in this process back; of what comes over links as much as `Limits.queue_bytes` waits beyond the queue, then a
-subscription ends with `SlowConsumer`, and an `on` handler loses its oldest. Neither costs a link, or anybody else.
-"""
-
-POLICIES = ("block", "drop_oldest", "drop_newest", "latest")
-
-
-@frozen
-class SubscriberSpec:
-    """A registered `on` handler."""
-
-    handler: Handler
-    queue: int
-    when_full: WhenFull
-    concurrency: int
 
 
 class Router:
     """A group of handlers that a bus includes, perhaps under a prefix: `bus.include(router, prefix="user.")`."""
 
     def __init__(self) -> None:
-        self._handlers: dict[str | int, Handler] = {}
-        self._by_uri: dict[str, Handler] = {}
-        """Handlers of URIs, which have several spellings."""
-        self._subscribers: list[SubscriberSpec] = []
+        self._lookup: HandlerLookup = HandlerLookup()
 
     def handle(self, subject: str | int | Subject[Any, Any], *, inline: bool = False) -> Callable[[F], F]:
         """Register a function that answers requests to a subject.
@@ -64,7 +42,7 @@ class Router:
             check_subject(name)
 
         def register(function: F) -> F:
-            self._add_handler(plan(name, function, inline=inline))
+            self._lookup.add(plan(name, function, inline=inline))
             return function
 
         return register
@@ -98,7 +76,7 @@ class Router:
         check_count(concurrency, "concurrency")
 
         def register(function: F) -> F:
-            self._add_subscriber(
+            self._lookup.add_subscriber(
                 SubscriberSpec(plan(name, function, inline=inline, publication=True), queue, when_full, concurrency)
             )
             return function
@@ -114,33 +92,11 @@ class Router:
         """
         check_type(router, Router, "router", "bus.include(router, prefix='user.')")
         check_type(prefix, str, "prefix", "prefix='user.'")
-        for handler in router._handlers.values():
-            self._add_handler(_moved(handler, prefix))
-        for spec in router._subscribers:
+        for handler in list(router._lookup.handlers.values()):
+            self._lookup.add(_moved(handler, prefix))
+        for spec in list(router._lookup.subscribers):
             moved = _moved(spec.handler, prefix, publication=True)
-            self._add_subscriber(SubscriberSpec(moved, spec.queue, spec.when_full, spec.concurrency))
-
-    def _add_handler(self, handler: Handler) -> None:
-        uri = canonical(handler.subject) if isinstance(handler.subject, str) and "/" in handler.subject else None
-        old = self._handlers.get(handler.subject) or (self._by_uri.get(uri) if uri else None)
-        if old is not None:
-            raise TypeError(
-                f"{handler.name}: {handler.subject!r} is already handled by {old.name}"
-                + (f" as {old.subject!r}" if old.subject != handler.subject else "")
-            )
-        self._handlers[handler.subject] = handler
-        if uri is not None:
-            self._by_uri[uri] = handler
-
-    def _add_subscriber(self, spec: SubscriberSpec) -> None:
-        self._subscribers.append(spec)
-
-
-def check_queue(queue: int, when_full: str) -> None:
-    """Raise TypeError or ValueError for a queue that cannot be."""
-    check_count(queue, "queue")
-    if when_full not in POLICIES:
-        raise ValueError(f"when_full={when_full!r}: one of {', '.join(POLICIES)}")
+            self._lookup.add_subscriber(SubscriberSpec(moved, spec.queue, spec.when_full, spec.concurrency))
 
 
 def _name(subject: Any, verb: str) -> Any:

@@ -49,14 +49,13 @@ from .send_queue import SendQueue
 from .state import TRANSITIONS, Change, Ending, State
 
 if TYPE_CHECKING:
-    from .._bus.bus import Bus
     from .._core.runtime import Runtime
     from .._core.services import Services
     from .._rpc.reply import Reply
     from ..body import BodyFormat
     from ..plugins import Codec, ProtocolAdapter, Receiver, Role, Session, Transport
     from ..plugins.recording import Recorder
-    from .ports import PeerPort, StalledCalls
+    from .ports import LinkDialer, LinkOwner, PeerPort, StalledCalls
 
 __all__ = ["Link", "State"]
 
@@ -72,16 +71,15 @@ class Link:
 
     __slots__ = (
         "_arriving",
+        "_dialer",
         "_ending",
         "_offences",
-        "_peer",
         "_receiver",
         "_since",
         "_taps",
         "adapter",
         "framing",
         "bodies",
-        "bus",
         "carries_headers",
         "multiplexed",
         "deferred",
@@ -92,11 +90,11 @@ class Link:
         "handshake",
         "identity",
         "initiates",
-        "on_down",
-        "on_up",
         "opened",
         "outbox",
+        "owner",
         "paused",
+        "peer",
         "recorder",
         "renews",
         "runtime",
@@ -119,24 +117,24 @@ class Link:
 
     def __init__(
         self,
-        bus: Bus,
+        owner: LinkOwner,
         services: Services,
         runtime: Runtime,
         adapter: ProtocolAdapter,
         url: str,
         *,
-        opened: bool,
+        dialer: LinkDialer | None = None,
         serves: tuple[str | int, ...] = (),
         when_full: str = "drop_oldest",
         identity: Identity | None = None,
         handshake: Handshake | None = None,
     ) -> None:
-        self.bus: Bus = bus
+        self.owner: LinkOwner = owner
         self.services: Services = services
         self.runtime: Runtime = runtime
         self.adapter: ProtocolAdapter = adapter
         self.url: str = url
-        self.opened: bool = opened
+        self.opened: bool = dialer is not None
         """True of a connection that this bus has dialled, not accepted."""
         self.when_full: str = when_full
         self.state: State = State.CONNECTING
@@ -154,7 +152,7 @@ class Link:
         self.paused: bool = False
         self.flowing: bool = False
         """Up, not paused, and nothing waits: messages go straight to the session."""
-        self.share: Share | None = None if opened else Share()
+        self.share: Share | None = Share() if dialer is None else None
         """Its part of `Limits.total_bytes`; None where this bus has dialled: then nothing is held back for others."""
         self.slow: int = 0
         """Publications dropped since the peer was last keeping up."""
@@ -168,7 +166,8 @@ class Link:
         """The peers of a connection that carries many."""
         self.initiates: bool = True
         """True where this side may begin requests and publications."""
-        self._peer: Any = None
+        self.peer: Any = None
+        """The one peer of a point-to-point link, or None: a `PeerPort`, which the rooms above know as a `Peer`."""
         self._ending: Ending | None = None
         codec = adapter.codec(runtime.limits)
         self.format: BodyFormat = codec.formats[0]
@@ -184,8 +183,7 @@ class Link:
         self.was_up: bool = False
         self.renews: bool = False
         """True where every attempt asks for credentials anew."""
-        self.on_up: Callable[[], None] | None = None
-        self.on_down: Callable[[Closed], None] | None = None
+        self._dialer = dialer
         self.recorder: Recorder | None = None
         """Records this link, besides the recorders of the whole bus."""
         self._arriving: Account | None = None
@@ -198,16 +196,11 @@ class Link:
     # -- who is there ----------------------------------------------------------------------------------------------------
 
     @property
-    def peer(self) -> Any:
-        """The one peer of a point-to-point link, or None: a `PeerPort`, which the rooms above know as a `Peer`."""
-        return self._peer
-
-    @property
     def peers(self) -> list[Any]:
         """All peers, each as `peer`."""
         if self.multiplexed is not None:
             return list(self.multiplexed.peers.values())
-        return [self._peer] if self._peer is not None else []
+        return [self.peer] if self.peer is not None else []
 
     @property
     def ends(self) -> Closed | None:
@@ -298,18 +291,18 @@ class Link:
         capabilities = self.session.capabilities
         if capabilities.many_peers:
             self.multiplexed = self.multiplexed or MultiplexedPeers(self)
-        elif self._peer is None:
-            self._peer = self.services.open_peer(self, None, self.identity or Identity(), "")
-        if bare and self._peer is not None:
-            self._peer.mark_bare()
+        elif self.peer is None:
+            self.peer = self.owner.open_peer(self, None, self.identity or Identity(), "")
+        if bare and self.peer is not None:
+            self.peer.mark_bare()
         self.set_shared()
         again, self.was_up = self.was_up, True
-        self.bus._link_up(self)
+        self.owner.link_up(self)
         self._update_flow()
         self._drain_outbox()
-        if self.on_up is not None:
-            self.on_up()
-        self.services.emit(LinkUp(peer=self._peer, url=self.url, again=again))
+        if self._dialer is not None:
+            self._dialer.link_up()
+        self.services.emit(LinkUp(peer=self.peer, url=self.url, again=again))
 
     def close(self, code: int = 1000, reason: str = "") -> None:
         """Say goodbye and close; what waits in the outbox is written first where the connection takes it."""
@@ -406,8 +399,8 @@ class Link:
         assert session is not None
         for event in session.events():
             if isinstance(event, Message):
-                peer = self._peer or self._peer_of(event.peer)
-                if peer is None:  # it was sent away, was never opened, or waits for `authenticate`
+                peer = self.peer or self._peer_of(event.peer)
+                if peer is None:  # it was sent away, has never been opened, or waits to be let in
                     if self.multiplexed is not None:
                         self.multiplexed.hold(event)
                     continue
@@ -421,7 +414,7 @@ class Link:
                 return
 
     def _peer_of(self, key: Any) -> PeerPort | None:
-        peer: PeerPort | None = self._peer if self.multiplexed is None else self.multiplexed.peers.get(key)
+        peer: PeerPort | None = self.peer if self.multiplexed is None else self.multiplexed.peers.get(key)
         return peer
 
     def receive_all(self, messages: list[Message]) -> None:
@@ -484,7 +477,7 @@ class Link:
         if count == 1:
             template = "polybus: malformed message from %s dropped: %.200r"
             self.runtime.warnings.warn(logger, now, template, self.address, text)
-        self.services.emit(FrameRefused(peer=self._peer, reason=reason, text=text))
+        self.services.emit(FrameRefused(peer=self.peer, reason=reason, text=text))
         if count > limit and self._ending is None:
             self._break_off(Closed(1008, too_many(limit)))
 
@@ -561,8 +554,8 @@ class Link:
         assert session is not None and transport is not None
         can = session.capabilities
         self.carries_headers = can.headers
-        # Where publications are an extension, an unknown peer gets them in the form that it reads: see the session.
-        known = self.opened or not can.asks_before_publishing or (self._peer is not None and self._peer.speaks_extensions)
+        # Where publications are an extension, what a stranger asked for has a form that strangers read: see the session.
+        known = self.opened or not can.asks_before_publishing or (self.peer is not None and self.peer.speaks_extensions)
         self.shared = session.codec if can.shared_publish and known else None
         features = TransportFeatures.of(transport)
         self.initiates = can.initiates and features.initiates
@@ -774,7 +767,7 @@ class Link:
         self._ended(why)
 
     def _ended(self, why: Closed) -> None:
-        """End the connection. An opened link may come back (`on_down` decides), an accepted one is over."""
+        """The connection is gone. An opened link may come back (its dialer decides), an accepted one is over."""
         if self.state is State.CLOSED:
             return
         before = self.state
@@ -795,16 +788,16 @@ class Link:
             session.connection_lost(why.reason)
         if self.multiplexed is not None:
             self.multiplexed.lost(why.reason, why.error)
-        if self._peer is not None:
-            self._peer.connection_lost(why.reason, going_on=returns, error=None if returns else why.error)
+        if self.peer is not None:
+            self.peer.connection_lost(why.reason, going_on=returns, error=None if returns else why.error)
         if not returns:
             self._finish(why)
         elif self.outbox is not None:
             self.outbox.drop_bound()
         if before is not State.DOWN:
-            self.services.emit(LinkDown(peer=self._peer, url=self.url, code=why.code, reason=why.reason))
-        if self.on_down is not None:
-            self.on_down(why)
+            self.services.emit(LinkDown(peer=self.peer, url=self.url, code=why.code, reason=why.reason))
+        if self._dialer is not None:
+            self._dialer.link_down(why)
         self.runtime.notifier.signal()
 
     def _comes_back(self, why: Closed) -> bool:
@@ -812,7 +805,7 @@ class Link:
         renewed = self.renews and self.was_up and isinstance(why.error, Unauthorized)
         refused = isinstance(why.error, (Unauthorized, Forbidden)) and not renewed
         final = refused or (self._ending is not None and not self._ending.returns)
-        return self.opened and self.on_down is not None and not final
+        return self.opened and not final
 
     def _finish(self, why: Closed) -> None:
         outbox, self.outbox = self.outbox, None
@@ -826,7 +819,7 @@ class Link:
         self.runtime.links.pop(self, None)
         if self.share is not None:
             self.share.leave(self.runtime.addresses)
-        self.bus._link_gone(self, why)
+        self.owner.link_closed(self, why)
 
     def _charge_arrival(self, transport: Transport) -> None:
         """Charge the part of a frame that comes slowly, since it is kept for long, in `Limits.total_bytes`."""

@@ -109,12 +109,12 @@ class MultiplexedPeers:
 
     def _let_in(self, event: PeerOpened, identity: Identity) -> None:
         link = self._link
-        peer = self.peers[event.key] = link.services.open_peer(link, event.key, identity, event.address)
+        peer = self.peers[event.key] = link.owner.open_peer(link, event.key, identity, event.address)
         expires = expiry(identity, link.runtime)
         if expires is not None:
             self._expires[event.key] = expires
             self._due = min(self._due, expires)
-        link.bus._peer_up(peer)
+        link.owner.peer_up(peer)
         link.services.emit(LinkUp(peer=peer, url=link.url))
 
     def _refuse(self, key: Any, code: int, reason: str) -> None:

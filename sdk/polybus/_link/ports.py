@@ -11,10 +11,36 @@ if TYPE_CHECKING:
     from .._rpc.reply import Reply
     from ..errors import BusError, RemoteProtocolError
     from ..message import Message
-    from ..plugins import Identity
+    from ..plugins import Closed, Identity
     from .link import Link
 
-__all__ = ["PeerFactory", "PeerPort", "StalledCalls"]
+__all__ = ["LinkDialer", "LinkOwner", "PeerFactory", "PeerPort", "StalledCalls"]
+
+
+class LinkOwner(Protocol):
+    """The registry of a bus's links."""
+
+    open_peer: PeerFactory
+    """Makes the peers of a link."""
+
+    def link_up(self, link: Link) -> None:
+        """Take note that a link can be used, for the first time or again."""
+
+    def peer_up(self, peer: Any) -> None:
+        """Take note of one of the many peers of a link."""
+
+    def link_closed(self, link: Link, why: Closed) -> None:
+        """Take note that a link has come to its end for good."""
+
+
+class LinkDialer(Protocol):
+    """The part that has dialled a link, and dials it again."""
+
+    def link_up(self) -> None:
+        """Take note that the link can be used."""
+
+    def link_down(self, why: Closed) -> None:
+        """Take note of a lost connection."""
 
 
 class PeerPort(Protocol):
@@ -73,7 +99,7 @@ class PeerPort(Protocol):
 
 
 class PeerFactory(Protocol):
-    """Makes the peers of a link; `Services.open_peer`."""
+    """Makes the peers of a link; `LinkOwner.open_peer`."""
 
     def __call__(self, link: Link, key: Any, identity: Identity, address: str = "") -> Any:
         """Make the peer of a connection, or one of many: a `PeerPort`."""

@@ -75,12 +75,12 @@ def _verb(message: Message) -> str:
 
 
 def _act(peer: Peer, message: Message) -> None:
-    bus = peer.link.bus
+    host = peer.host
     if message.kind is Kind.PUBLISH:
-        bus._deliver(message, peer)
+        host.deliver(message, peer)
     elif message.kind is Kind.SUBSCRIBE:
         peer.subscriptions.add(canonical_pattern(message.subject))
-        bus._pubsub.recipients.count_subscription(peer)
+        host.pubsub.recipients.count_subscription(peer)
     else:
         peer.subscriptions.remove(canonical_pattern(message.subject))
 
@@ -88,7 +88,7 @@ def _act(peer: Peer, message: Message) -> None:
 def _refuse(peer: Peer, message: Message) -> None:
     peer.link.services.counters.refused += 1
     if message.kind is Kind.SUBSCRIBE:
-        peer.link.bus._pubsub.recipients.count_subscription(peer)
+        peer.host.pubsub.recipients.count_subscription(peer)
 
 
 class InboundAuthorization:
@@ -231,7 +231,7 @@ class OutboundAuthorization:
             try:
                 link.publish(message, self._peer, entry.deadline)
             except BusError as error:
-                link.bus._pubsub.publisher.unsent(message, self._peer, "published", error)
+                self._peer.host.pubsub.publisher.unsent(message, self._peer, "published", error)
         self._changed.signal()
 
     def lost(self) -> None:

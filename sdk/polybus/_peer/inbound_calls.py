@@ -52,7 +52,7 @@ class InboundCalls:
     def request(self, message: Message, now: float) -> None:
         """Take a request: start its handler, let it wait, or refuse it."""
         link, peer, calls = self.link, self.peer, self.calls
-        bus, services = link.bus, link.services
+        lookup, services = peer.host.lookup, link.services
         if message.id in calls:
             refuse_duplicate(peer, message, now)
             return
@@ -61,10 +61,10 @@ class InboundCalls:
             services.counters.refused += 1
             send_error(peer, message, Code.DEADLINE_EXCEEDED, "the deadline had passed on arrival")
             return
-        handler = bus._handlers.get(message.subject) or bus._handler_of(message)
+        handler = lookup.handlers.get(message.subject) or lookup.find_for(message)
         deadline = math.inf if ttl is None else now + ttl
         call: Call
-        if handler is None or not bus.ready or handler.style in ("stream", "channel"):
+        if handler is None or not services.ready or handler.style in ("stream", "channel"):
             unhandled = self._unhandled(message, handler, deadline)
             if unhandled is None:
                 return
@@ -81,15 +81,15 @@ class InboundCalls:
     def _unhandled(self, message: Message, handler: Handler | None, deadline: float) -> Call | None:
         """Answer a request that no handler gets; a call where `authorize` is asked before the answer."""
         peer, subject = self.peer, message.subject
-        bus, services = self.link.bus, self.link.services
+        lookup, services = peer.host.lookup, self.link.services
         if isinstance(subject, str) and subject.startswith(RESERVED_PREFIX):
             authorization_queue.hello(peer, message)
             return None
-        if not bus.ready:
+        if not services.ready:
             services.counters.refused += 1
             send_error(peer, message, Code.UNAVAILABLE, DRAINING)
             return None
-        if handler is None and (side := bus._side(subject, "request")) is not None:
+        if handler is None and (side := lookup.side(subject, "request")) is not None:
             passing: Call = side.requests.call(self, peer, message, deadline)
             return passing
         if handler is None:
@@ -105,22 +105,22 @@ class InboundCalls:
     def notify(self, message: Message) -> None:
         """Take a notification: as a request, but for the answer."""
         link, peer = self.link, self.peer
-        bus, services = link.bus, link.services
-        handler = bus._handler_of(message)
+        lookup, services = peer.host.lookup, link.services
+        handler = lookup.find_for(message)
         side = None
-        if handler is None and bus.ready:
+        if handler is None and services.ready:
             session = link.session
             # To that peer a publication and a notification are one thing, which has come as the former just before.
             published = session is not None and session.capabilities.handlers
-            if published and bus._pubsub.receiver.takes(message.subject):
+            if published and peer.host.pubsub.receiver.takes(message.subject):
                 return
-            if not published or bus._side(message.subject, "publish") is None:  # else it has crossed a bridge so
-                side = bus._side(message.subject, "request")
-        if side is None and (handler is None or not bus.ready or handler.style in ("stream", "channel")):
-            # No answer was asked for, so none is refused; as with a publication without a subscriber, it is no violation.
-            why = "no handler" if handler is None else f"a {handler.style} handler" if bus.ready else "draining"
+            if not published or lookup.side(message.subject, "publish") is None:  # else it has crossed a bridge so
+                side = lookup.side(message.subject, "request")
+        if side is None and (handler is None or not services.ready or handler.style in ("stream", "channel")):
+            # No answer was asked for, so none is refused; as for a publication without a subscriber, it is no offence.
+            why = "no handler" if handler is None else f"a {handler.style} handler" if services.ready else "draining"
             services.counters.refused += handler is not None
-            code = Code.UNAVAILABLE if not bus.ready else Code.UNIMPLEMENTED
+            code = Code.UNAVAILABLE if not services.ready else Code.UNIMPLEMENTED
             services.dead_letter(peer, message, code, why)
             return
         deadline = math.inf if message.expires is None else message.expires

@@ -43,7 +43,7 @@ class Negotiation:
 
     @property
     def _pubsub(self) -> PubSub:
-        return self._peer.link.bus._pubsub
+        return self._peer.host.pubsub
 
     # -- asking ----------------------------------------------------------------------------------------------------------
 

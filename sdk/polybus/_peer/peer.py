@@ -15,7 +15,8 @@ from .._rpc.reply import Reply
 from .._util.hello import HELLO
 from .._util.sources import sources
 from .._validation import seconds
-from ..errors import BadReply, BusError, Disconnected, RemoteProtocolError, another
+from ..errors import BadReply, BusError, Disconnected, QueueFull, RemoteProtocolError, another
+from ..headers import check_headers
 from ..message import Kind, Message
 from ..subjects import AnySubject, Subject, resolve
 from . import authorization_queue
@@ -26,7 +27,7 @@ from .streams import Streams
 from .subscriptions import Subscriptions
 
 if TYPE_CHECKING:
-    from .._handlers.router import WhenFull
+    from .._handlers.subscriber import WhenFull
     from .._link.link import Link
     from .._pubsub.subscription import Subscription
     from .._rpc.call import Call
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from .._tunnel import TunnelConnector
     from ..plugins import Identity
     from .authorization_queue import InboundAuthorization, OutboundAuthorization
+    from .ports import PeerHost
 
 __all__ = ["Peer"]
 
@@ -68,6 +70,7 @@ class Peer:
         "connected_at",
         "due",
         "grants",
+        "host",
         "key",
         "link",
         "pending",
@@ -75,7 +78,9 @@ class Peer:
         "undelivered",
     )
 
-    def __init__(self, link: Link, key: Any, identity: Identity, address: str = "") -> None:
+    def __init__(self, host: PeerHost, link: Link, key: Any, identity: Identity, address: str = "") -> None:
+        self.host: PeerHost = host
+        """The bus, as its peers see it."""
         self.link: Link = link
         """The connection. For the rooms of this package, as all that follows without being documented: no public interface."""
         self.key: Any = key
@@ -241,9 +246,10 @@ class Peer:
         if isinstance(subject, Subject):
             body = subject.given(body)
         timeout = seconds(timeout)
-        bus = self.link.bus
-        bus._check_subject(name)
-        return self.send_request(Kind.REQUEST, name, body, timeout, returns, bus._headers(headers))
+        services = self.link.services
+        services.subjects.check(name)
+        checked = None if headers is None else check_headers(headers, services.limits.headers)
+        return self.send_request(Kind.REQUEST, name, body, timeout, returns, checked)
 
     async def publish(
         self,
@@ -260,7 +266,7 @@ class Peer:
             QueueFull: There was no room in the outbox for `timeout` seconds.
             Disconnected: The peer has gone.
         """
-        await self.link.bus.publish(subject, body, headers=headers, to=self, timeout=timeout)
+        await self.link.services.bus.publish(subject, body, headers=headers, to=self, timeout=timeout)
 
     @overload
     def subscribe(self, pattern: Subject[In, Any], *, queue: int = ..., when_full: WhenFull = ...) -> Subscription[In]: ...
@@ -295,7 +301,7 @@ class Peer:
             Forbidden: (on entering) The peer refused.
             Disconnected: (on entering, by iterating) The peer has gone.
         """
-        return self.link.bus._subscription(pattern, returns, queue, when_full, peer=self)
+        return self.host.pubsub.subscription(pattern, returns, queue, when_full, peer=self)
 
     async def notify(
         self, subject: str | int | Subject[Any, Any], body: Any = None, *, headers: Mapping[str, str] | None = None
@@ -307,13 +313,13 @@ class Peer:
             QueueFull: The outbox is full.
             Disconnected: The peer has gone.
         """
-        await self.link.bus.notify(subject, body, headers=headers, to=self)
+        await self.link.services.bus.notify(subject, body, headers=headers, to=self)
 
     def stream(
         self, subject: str | int | Subject[Any, Any], body: Any = None, *, returns: Any = Any, timeout: float | None = None
     ) -> Opening[Any, Any]:
         """Ask this peer for a stream. See `Bus.stream`."""
-        stream: Any = self.link.bus.stream
+        stream: Any = self.link.services.bus.stream
         opening: Opening[Any, Any] = stream(subject, body, returns=returns, timeout=timeout, to=self)
         return opening
 
@@ -321,7 +327,7 @@ class Peer:
         self, subject: str | int | Subject[Any, Any], *, sends: Any = Any, receives: Any = Any, timeout: float | None = None
     ) -> Opening[Any, Any]:
         """Open a channel to this peer. See `Bus.channel`."""
-        channel: Any = self.link.bus.channel
+        channel: Any = self.link.services.bus.channel
         opening: Opening[Any, Any] = channel(subject, sends=sends, receives=receives, timeout=timeout, to=self)
         return opening
 
@@ -331,7 +337,8 @@ class Peer:
         Raises:
             ReservedSubject, LocalProtocolError, TypeError: As `Bus.tunnel`.
         """
-        return self.link.bus._tunnel(name, params, self)
+        connector: TunnelConnector = self.host.tunnel(name, params, self)
+        return connector
 
     # -- parts -----------------------------------------------------------------------------------------------------------
 
@@ -374,7 +381,7 @@ class Peer:
 
     def greet(self) -> None:
         """Ask for the extensions on a new connection, where that is to be done before anything else."""
-        if self._negotiation is not None or self.link.bus._pubsub.passes_on:
+        if self._negotiation is not None or self.host.pubsub.passes_on:
             self.negotiation.greet()
 
     def mark_bare(self) -> None:
@@ -456,6 +463,24 @@ class Peer:
         if deadline < self.due:
             self.watch(deadline)
         return reply
+
+    async def send_notification(self, message: Message) -> None:
+        """Send a notification as soon as there is room.
+
+        Raises:
+            QueueFull: There was none in time.
+            EncodeError, Unsupported, TooLarge: The wire cannot carry it.
+        """
+        link = self.link
+        deadline = link.runtime.time() + 30.0
+        while True:
+            if link.flowing:
+                link.write(message, self)  # not `publish`: a notification has an id of its own, its frame is not shared
+                return
+            if link.publish(message, self, deadline):
+                return
+            if not await link.room(deadline):
+                raise QueueFull(f"no room in the outbox to {self.address}")
 
     def pass_on(self, message: Message, timeout: float) -> Reply[Any]:
         """Send a request that came over a bridge, its body as it is where the wire can carry that.
@@ -545,7 +570,7 @@ class Peer:
             else:
                 self._first_request(message, now)
         elif kind is PUBLISH and services.authorize is None:
-            self.link.bus._deliver(message, self)
+            self.host.deliver(message, self)
         elif kind in _AUTHORIZED:
             authorization_queue.receive(self, message, now)
         else:
@@ -699,7 +724,7 @@ class Peer:
             scope.cancel()
         if self._subscriptions is not None:
             self._subscriptions.clear()
-        link.bus.lost(self, None if going_on else error or Disconnected(reason, self.address, False))
+        self.host.lost(self, None if going_on else error or Disconnected(reason, self.address, False))
         if link.upstream:
             runtime.ends.lost(self)
         else:

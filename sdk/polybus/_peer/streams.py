@@ -100,21 +100,21 @@ class Streams:
     def opened(self, message: Message, now: float) -> None:
         """Begin what the peer opens, or refuse it."""
         link, peer, channels = self.link, self._peer, self.channels
-        bus, services, limits = link.bus, link.services, link.runtime.limits
+        lookup, services, limits = peer.host.lookup, link.services, link.runtime.limits
         inbound = peer.inbound
         mode = message.attributes.get("mode", "stream")
-        handler = bus._handler_of(message) if mode != "tunnel" else bus._entrance(message.subject)
+        handler = lookup.find_for(message) if mode != "tunnel" else lookup.tunnel_end(message.subject)
         if mode == "tunnel":
             message.subject = canonical_subject(message.subject)
         side = None
-        if bus._route_sides and mode != "tunnel" and (handler is None or handler.style != mode):
-            side = bus._side(message.subject, mode)
+        if lookup.sides and mode != "tunnel" and (handler is None or handler.style != mode):
+            side = lookup.side(message.subject, mode)
         if message.id in channels or message.id in inbound.calls:
             refuse_duplicate(peer, message, now)  # an end under this id would be the first one's
             return
         problem: tuple[Code, str] | None = None
         unanswerable: tuple[Code, str] | None = None
-        if not bus.ready:
+        if not services.ready:
             problem = Code.UNAVAILABLE, DRAINING
         elif mode not in MODES:
             problem = Code.INVALID_ARGUMENT, f"a mode of {mode!r}: one of {', '.join(MODES)}"

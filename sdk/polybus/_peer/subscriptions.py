@@ -56,14 +56,14 @@ class Subscriptions:
                 self._warn(pattern)
             return
         patterns[pattern] = size
-        link.bus._pubsub.remote.add(pattern, peer)
+        peer.host.pubsub.remote.add(pattern, peer)
 
     def remove(self, pattern: str | int) -> None:
         """End the subscription to a pattern."""
         size = self.patterns.pop(pattern, None)
         if size is not None:
             self._peer.account.release(size)
-            self._peer.link.bus._pubsub.remote.remove(pattern, self._peer)
+            self._peer.host.pubsub.remote.remove(pattern, self._peer)
 
     def clear(self) -> None:
         """End all subscriptions: the peer has lost its connection."""

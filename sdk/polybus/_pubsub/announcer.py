@@ -18,10 +18,10 @@ from .recipients import bare_peer, has_numbers
 
 if TYPE_CHECKING:
     from .._core.services import Services
+    from .._handlers.lookup import HandlerLookup
     from .._link.link import Link
     from .._peer.peer import Peer
     from .peer_subscriptions import PeerSubscriptions
-    from .ports import BusPort
     from .recipients import Recipients
     from .subscription import Subscription
 
@@ -33,11 +33,11 @@ logger: logging.Logger = logging.getLogger("polybus")
 class SubscriptionAnnouncer:
     """Tells peers what this bus has subscribed to, counted by pattern, and what it answers."""
 
-    __slots__ = ("_bus", "_patterns", "_recipients", "_restoring", "_services", "_to_peers")
+    __slots__ = ("_lookup", "_patterns", "_recipients", "_restoring", "_services", "_to_peers")
 
-    def __init__(self, services: Services, bus: BusPort, recipients: Recipients, to_peers: PeerSubscriptions) -> None:
+    def __init__(self, services: Services, lookup: HandlerLookup, recipients: Recipients, to_peers: PeerSubscriptions) -> None:
         self._services = services
-        self._bus = bus
+        self._lookup = lookup
         self._recipients = recipients
         self._to_peers = to_peers
         self._patterns: dict[str | int, int] = {}
@@ -73,7 +73,7 @@ class SubscriptionAnnouncer:
             not wanted
             and link.initiates
             and self._understands(peer, pattern)
-            and not (_tells_handlers(link) and pattern in self._bus.answered())
+            and not (_tells_handlers(link) and pattern in self._lookup.answered())
         ):
             _say(Message(Kind.UNSUBSCRIBE, pattern), peer)
 
@@ -248,7 +248,7 @@ class SubscriptionAnnouncer:
         """List the verbs and names that a peer is to be told of."""
         names = [("publish", pattern) for pattern in dict.fromkeys((*self._patterns, *self._to_peers.patterns(peer)))]
         if _tells_handlers(link):
-            names += [("request", subject) for subject in self._bus.answered()]
+            names += [("request", subject) for subject in self._lookup.answered()]
         return names
 
     def _allowed(self, peer: Peer, names: list[tuple[str, str | int]]) -> Iterable[str | int]:

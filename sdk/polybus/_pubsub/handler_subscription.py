@@ -17,7 +17,7 @@ from .queue import SubscriptionQueue
 if TYPE_CHECKING:
     from .._core.runtime import Runtime
     from .._core.services import Services
-    from .._handlers.router import SubscriberSpec
+    from .._handlers.subscriber import SubscriberSpec
     from ..message import Message
 
 __all__ = ["HandlerSubscription"]

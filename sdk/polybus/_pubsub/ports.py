@@ -2,32 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     from ..message import Message
     from .subscription import Subscription
 
-__all__ = ["BusPort", "HandlerQueue", "PublicationQueue", "SubscriptionPort"]
-
-
-class BusPort(Protocol):
-    """The bus, as its publications and subscriptions see it."""
-
-    def check_subject(self, subject: str | int, /) -> None:
-        """Raise `LocalProtocolError` or `ReservedSubject` where an application must not use a subject."""
-
-    def check_gone(self) -> None:
-        """Raise a `BusError` where the last link that the bus opened is gone for good, and it serves none."""
-
-    def answered(self) -> Collection[str | int]:
-        """List the subjects of requests that are answered here, by handlers or over bridges."""
-        ...
-
-    def is_leaving(self) -> bool:
-        """Tell whether the bus is at its end, from the beginning of a drain."""
-        ...
+__all__ = ["HandlerQueue", "PublicationQueue", "SubscriptionPort"]
 
 
 class SubscriptionPort(Protocol):

@@ -14,8 +14,10 @@ import anyio.lowlevel
 
 from .._core.via import ViaHeader
 from .._peer.authorization_queue import OutboundAuthorization
+from .._rpc.loopback import encode_local
 from .._util.pattern_index import SubjectIndex
 from .._util.violation_counter import ViolationCounter
+from ..body import JSON
 from ..errors import BusError, QueueFull
 from ..headers import VIA
 from ..message import Kind, Message
@@ -28,10 +30,10 @@ if TYPE_CHECKING:
     from .._link.send_queue import WaitingMessage
     from .._peer.peer import Peer
     from ..body import BodyFormat
-    from .ports import BusPort, PublicationQueue
+    from .ports import PublicationQueue
     from .recipients import Recipients
 
-__all__ = ["ROUTES", "YIELD_AFTER", "PublicationRoute", "Publisher", "Targets", "own_format"]
+__all__ = ["ROUTES", "YIELD_AFTER", "PublicationRoute", "Publisher", "Targets", "make_publication"]
 
 logger: logging.Logger = logging.getLogger("polybus")
 
@@ -81,20 +83,47 @@ class PublicationRoute(Targets):
         self.choose: Choose | None = own_format(peers)
 
 
+def make_publication(
+    route: PublicationRoute,
+    subject: str | int,
+    body: Any,
+    headers: dict[str, str] | None,
+    peers: tuple[Peer, ...] | None,
+) -> Message:
+    """Encode a publication, once for all its targets.
+
+    Args:
+        headers: Checked.
+        peers: The peers that alone get it.
+
+    Raises:
+        EncodeError: The body cannot be written.
+    """
+    if body is None:
+        return Message(Kind.PUBLISH, subject, headers=headers)
+    choose = route.choose if peers is None else own_format(peers)
+    body_format = JSON if choose is None else choose(body, subject)
+    if body_format is JSON and route.only_peer is None:
+        raw, body_format = encode_local(body)
+    else:
+        raw = body_format.encode(body)
+    return Message(Kind.PUBLISH, subject, None, raw, body_format, headers)
+
+
 class Publisher:
     """Sends the publications of this bus to its own queues and to peers."""
 
     def __init__(
         self,
         services: Services,
-        bus: BusPort,
+        check_gone: Callable[[], None],
         local: SubjectIndex[PublicationQueue],
         relays: SubjectIndex[str | int],
         recipients: Recipients,
         deduplicator: Deduplicator,
     ) -> None:
         self._services = services
-        self._bus = bus
+        self._check_gone = check_gone
         self._local = local
         self._relays = relays
         self._recipients = recipients
@@ -118,7 +147,7 @@ class Publisher:
             Disconnected, Unauthorized, Forbidden: The bus's only link is gone for good.
         """
         self._services.running  # noqa: B018  # raises when the bus is not entered
-        self._bus.check_subject(subject)
+        self._services.subjects.check(subject)
         if len(self.routes) >= ROUTES:
             self.routes.clear()
         recipients = self._recipients
@@ -133,9 +162,21 @@ class Publisher:
             route.twice = recipients.ends.same(peers)
             route.two_ways = len(route.twice) > 0
         if not route.queues and not route.peers:
-            self._bus.check_gone()
+            self._check_gone()
         self.routes[subject] = route
         return route
+
+    def route_of(self, subject: str | int) -> PublicationRoute:
+        """Find the targets of publications of a subject, as they are remembered.
+
+        Raises:
+            BusError: As `route`.
+        """
+        try:
+            route = self.routes.get(subject)
+        except TypeError:  # not hashable: `route` says what it should be
+            route = None
+        return route if route is not None else self.route(subject)
 
     # -- publishing ------------------------------------------------------------------------------------------------------
 

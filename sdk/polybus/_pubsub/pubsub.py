@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 from .._core.via import Deduplicator
+from .._handlers.subscriber import SubscriberSpec, WhenFull, check_queue
 from .._util.pattern_index import SubjectIndex
+from .._util.typed_body import unreadable
+from .._validation import shown
 from ..errors import BusError, another
+from ..subjects import AnySubject, Subject, check_pattern
 from .announcer import SubscriptionAnnouncer
 from .handler_subscription import HandlerSubscription
 from .peer_subscriptions import PeerSubscriptions
@@ -14,24 +19,28 @@ from .publisher import Publisher
 from .receiver import PublicationReceiver
 from .recipients import Recipients
 from .relay import Relay
+from .subscription import Subscription
 
 if TYPE_CHECKING:
     from .._core.bus_identity import Ends
     from .._core.services import Services
-    from .._handlers.router import SubscriberSpec
+    from .._handlers.lookup import HandlerLookup
     from .._peer.peer import Peer
-    from .ports import BusPort, HandlerQueue, PublicationQueue
-    from .subscription import Subscription
+    from .ports import HandlerQueue, PublicationQueue
 
 __all__ = ["PubSub"]
 
 
 class PubSub:
-    """The indexes of patterns, the parts that work with them, and the subscriptions of this bus."""
+    """The indexes of patterns, the parts that work with them, and the subscriptions of this bus.
 
-    def __init__(self, services: Services, bus: BusPort) -> None:
+    Args:
+        check_gone: Raises a `BusError` where the last link that the bus opened is gone for good, and it serves none.
+    """
+
+    def __init__(self, services: Services, lookup: HandlerLookup, check_gone: Callable[[], None]) -> None:
         self._services = services
-        self._bus = bus
+        self._check_gone = check_gone
         self._handler_queues: list[HandlerQueue] = []
         self._subscriptions: dict[Subscription, None] = {}
         self.local: SubjectIndex[PublicationQueue] = SubjectIndex()
@@ -40,8 +49,8 @@ class PubSub:
         self.deduplicator: Deduplicator = Deduplicator(services.id, services.counters)
         self.recipients: Recipients = Recipients(self.remote, services.limits.subscriptions, self._forget_routes)
         self.to_peers: PeerSubscriptions = PeerSubscriptions(self._forget_routes)
-        self.announcer: SubscriptionAnnouncer = SubscriptionAnnouncer(services, bus, self.recipients, self.to_peers)
-        self.publisher: Publisher = Publisher(services, bus, self.local, relays, self.recipients, self.deduplicator)
+        self.announcer: SubscriptionAnnouncer = SubscriptionAnnouncer(services, lookup, self.recipients, self.to_peers)
+        self.publisher: Publisher = Publisher(services, check_gone, self.local, relays, self.recipients, self.deduplicator)
         self.relay: Relay = Relay(services, relays, self.recipients, self.publisher, self.deduplicator)
         self.receiver: PublicationReceiver = PublicationReceiver(
             self.local, self.remote, self.to_peers, self.relay, self.deduplicator
@@ -84,6 +93,30 @@ class PubSub:
 
     # -- subscriptions ---------------------------------------------------------------------------------------------------
 
+    def subscription(
+        self,
+        pattern: AnySubject,
+        returns: Any,
+        queue: int,
+        when_full: WhenFull,
+        *,
+        local: bool = False,
+        peer: Peer | None = None,
+    ) -> Subscription[Any]:
+        """Make a subscription, to one peer or to all; it takes part while it is entered.
+
+        Raises:
+            LocalProtocolError, ReservedSubject, TypeError, ValueError: As `Bus.subscribe`.
+        """
+        name = pattern.name if isinstance(pattern, Subject) else pattern
+        if isinstance(pattern, Subject) and returns is Any:
+            returns = pattern.takes
+        check_pattern(name, self._services.limits.subject)
+        check_queue(queue, when_full)
+        if (why := unreadable(returns)) is not None:
+            raise TypeError(f"returns={shown(returns)}: a type, for example returns=dict; {why}")
+        return Subscription(self, self._services, name, returns, queue, when_full, local, peer)
+
     async def subscribe(self, subscription: Subscription) -> None:
         """Take a subscription in; returns when the peers that are connected know of it.
 
@@ -92,7 +125,7 @@ class PubSub:
             Unsupported, Forbidden, Disconnected: As `SubscriptionAnnouncer.announce` and `ask`.
         """
         self._services.running.check_here()
-        self._bus.check_gone()
+        self._check_gone()
         self._subscriptions[subscription] = None
         if subscription.peer is not None:
             await self.announcer.ask(subscription.peer, subscription)
@@ -159,4 +192,4 @@ class PubSub:
             error: Raised there.
         """
         for subscription in self.to_peers.forget(peer):
-            subscription.end(None if self._bus.is_leaving() else another(error))
+            subscription.end(None if self._services.leaving else another(error))

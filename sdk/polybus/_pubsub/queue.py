@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from .._core.runtime import Runtime
     from .._core.services import Services
-    from .._handlers.router import WhenFull
+    from .._handlers.subscriber import WhenFull
     from ..message import Message
 
 __all__ = ["SubscriptionQueue"]

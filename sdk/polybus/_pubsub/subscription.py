@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from typing_extensions import TypeVar
 
     from .._core.services import Services
-    from .._handlers.router import WhenFull
+    from .._handlers.subscriber import WhenFull
     from .._peer.peer import Peer
     from ..message import Message
     from .ports import SubscriptionPort

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 import anyio
 from attrs import frozen
 
-from .._bus.acceptor import BusGate, Listener
 from .._core.via import depth_of
 from .._rpc.call import Call, failure
 from ..errors import BadRequest, BusError, Code, RequestError
@@ -19,11 +18,11 @@ from ..subjects import captures, matches
 from . import FrameChannel, TunnelTransport, limits_of, too_deep
 
 if TYPE_CHECKING:
-    from .._bus.bus import Bus
     from .._core.runtime import Runtime
     from .._peer.peer import Peer
     from ..message import Message
     from ..plugins import ProtocolAdapter
+    from .ports import JoinedBus, TunnelGate
 
 __all__ = ["Entrance", "TunnelCall", "hops_of"]
 
@@ -64,14 +63,14 @@ class Entrance:
 
     style = "tunnel"
 
-    def __init__(self, outer: Bus, pattern: str, inner: Bus, adapter: ProtocolAdapter, when_full: str) -> None:
+    def __init__(self, outer: JoinedBus, pattern: str, inner: JoinedBus, adapter: ProtocolAdapter, when_full: str) -> None:
         self.pattern: str = pattern
         self.url: str = f"tunnel://{pattern}"
         self._outer = outer
         self._inner = inner
         self._adapter = adapter
         self._when_full = when_full
-        self._listener: Listener | None = None
+        self._gate: TunnelGate | None = None
         self._runtime: Runtime | None = None
         self._opening: anyio.Event | None = None
 
@@ -81,32 +80,31 @@ class Entrance:
 
     async def aclose(self) -> None:
         """The inner bus is left."""
-        self._listener = None
+        self._gate = None
 
-    async def listener(self) -> Listener:
-        """The inner bus's side. One that does not run yet is entered, and left together with the outer one.
+    async def gate(self) -> TunnelGate:
+        """Open the way into the inner bus. One that does not run yet is entered, and left together with the outer one.
 
         Raises:
             LocalProtocolError: The inner bus runs in another event loop.
         """
         while self._opening is not None:
             await self._opening.wait()
-        inner = self._inner
-        if self._listener is None or inner._services.runtime is not self._runtime:
+        inner, gate = self._inner, self._gate
+        if gate is None or inner.services.runtime is not self._runtime:
             opening = self._opening = anyio.Event()
             try:
-                if inner._services.runtime is None:
-                    await self._outer._take_in(inner)
-                runtime = inner._services.running
+                if inner.services.runtime is None:
+                    await self._outer.life.take_in(inner.life)
+                runtime = inner.services.running
                 runtime.check_here()
-                url = f"{self._adapter.name}+{self.url}"
-                listener = Listener(BusGate(inner, self._adapter, url, self._when_full), self, url)
-                inner._listeners[listener] = None
-                self._listener, self._runtime = listener, runtime
+                gate = inner.links.open_gate(self._adapter, f"{self._adapter.name}+{self.url}", self._when_full)
+                inner.links.gates[gate] = self
+                self._gate, self._runtime = gate, runtime
             finally:
                 self._opening = None
                 opening.set()
-        return self._listener
+        return gate
 
     async def drain(self, reason: str, outer: Collection[Peer] | None = None) -> None:
         """Let what runs inside be answered, then say goodbye. The inner bus goes on: others may run it.
@@ -115,18 +113,14 @@ class Entrance:
             reason: What those inside are told.
             outer: Only who has come in over these peers.
         """
-        listener, runtime = self._listener, self._runtime
-        if listener is None or runtime is None or self._inner._services.runtime is not runtime:
+        gate, runtime = self._gate, self._runtime
+        if gate is None or runtime is None or self._inner.services.runtime is not runtime:
             return
-        links = [
-            link
-            for link in listener._gate.links
-            if outer is None or (link.handshake is not None and link.handshake.outer in outer)
-        ]
+        links = [link for link in gate.links if outer is None or (link.handshake is not None and link.handshake.outer in outer)]
         if not links:
             return  # also what ends the way through buses that lead to themselves
         peers = [peer for link in links for peer in link.peers]
-        for further in self._inner._entrances:
+        for further in self._inner.lookup.entrances:
             await further.drain(reason, peers)
         calls = [call for peer in peers for call in peer.calls.values()]
         await runtime.notifier.until(lambda: all(call.ended for call in calls))
@@ -136,7 +130,7 @@ class Entrance:
 
     def call(self, peer: Peer, message: Message, deadline: float) -> TunnelCall:
         """What admits one tunnel."""
-        text = self._adapter.codec(self._inner.limits).writes == "text"
+        text = self._adapter.codec(self._inner.services.limits).writes == "text"
         return TunnelCall(self, peer, message, deadline, self.channel_for(peer, message, text=text))
 
     @staticmethod
@@ -161,10 +155,10 @@ class Entrance:
             text = f"{self._adapter.name} is spoken in the tunnel {name!r}, not {given.protocol[:64]!r}"
             raise RequestError(Code.FAILED_PRECONDITION, text)
         depth = hops_of(peer, message) + 1
-        limit = min(self._outer.limits.hops, inner.limits.hops)
+        limit = min(self._outer.services.limits.hops, inner.services.limits.hops)
         if depth > limit:
             raise RequestError(Code.FAILED_PRECONDITION, too_deep(depth, limit))
-        gate = (await self.listener())._gate
+        gate = await self.gate()
         refused = gate.knock(peer.address)
         if refused is not None:
             raise refused
@@ -177,7 +171,7 @@ class Entrance:
             gate.left(peer.address)
             return
         channel.accept()
-        gate.opened(TunnelTransport(inner._services.running, channel, peer.address, depth), admission)
+        gate.opened(TunnelTransport(inner.services.running, channel, peer.address, depth), admission)
 
     async def _asked(self, handshake: Handshake) -> Admission:
         """Who the stranger is: whom `authenticate` of the inner bus says, or without it who the outer peer is.
@@ -185,7 +179,7 @@ class Entrance:
         Raises:
             BusError: It is not let in.
         """
-        authority = self._inner._services.access
+        authority = self._inner.services.access
         if authority.authenticate is None:
             return Admission(handshake.outer.admitted, handshake)
         outcome = await authority.admit(handshake)

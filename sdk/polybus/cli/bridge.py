@@ -15,6 +15,7 @@ import typer
 from .. import Bus, Disconnected, LocalProtocolError, Peer, Route
 from .. import bridge as join
 from .._bridge import Bridge
+from .._bus.bus import parts_of
 from .._validation import without_password
 from .options import Ca, Header, Wait, headers_of, trust_of
 from .problems import UsageError, unwrapped
@@ -104,6 +105,6 @@ async def _while_there(bus: Bus, peer: Peer) -> None:
     Raises:
         BusError: Why it has ended.
     """
-    await bus._services.running.notifier.until(lambda: peer.gone)
-    bus._check_gone()
+    await parts_of(bus).services.running.notifier.until(lambda: peer.gone)
+    parts_of(bus).links.check_gone()
     raise Disconnected("the link has ended", peer.address, False)

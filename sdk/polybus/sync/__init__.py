@@ -17,9 +17,9 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 from .._bus.bus import Bus as AsyncBus
+from .._bus.bus import parts_of
 from .._bus.connect import connect as connect_async
 from .._core.context import Context as AsyncContext
-from .._core.runtime import inside
 from .._validation import check_type
 from ..errors import LocalProtocolError
 from .bus import BlockingBus
@@ -128,7 +128,7 @@ class Bus(BlockingBus):
 
         In a `def` handler of this very bus it returns at once, while the bus ends: it is among those that the drain waits for.
         """
-        if self._bus._services.runtime is not None and self._bus._services.runtime in inside.get():
+        if parts_of(self._bus).life.is_inside():
             threading.Thread(target=contextvars.Context().run, args=(self.close,), name="polybus closing").start()
         else:
             self.__exit__(None, None, None)

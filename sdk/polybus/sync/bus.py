@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
+from .._bus.drain import DRAIN
 from .items import BlockingBlock, BlockingChannel, BlockingItems, BlockingSubscription, BlockingTunnel, Run, awaited, called
 from .peer import AnyPeer, BlockingListener, BlockingPeer, asynchronous
 
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from .._bus.bus import Bus
     from .._bus.dialer import Headers
     from .._bus.recording import Recording
-    from .._handlers.router import WhenFull
+    from .._handlers.subscriber import WhenFull
     from ..backoff import Backoff
     from ..events import BusEvent
     from ..plugins import Connector, ProtocolAdapter
@@ -416,7 +417,7 @@ class BlockingBus:
 
     @property
     def peers(self) -> list[BlockingPeer]:
-        """Everybody linked to this bus."""
+        """The peers of all links."""
         return [BlockingPeer(made, self._run) for made in self._run(called, lambda: self._bus.peers)]
 
     def peers_of(self, key: str) -> list[BlockingPeer]:
@@ -436,7 +437,7 @@ class BlockingBus:
         """
         return BlockingItems(self._run(called, lambda: self._bus.events()), self._run)
 
-    def drain(self, timeout: float = 20.0) -> None:
+    def drain(self, timeout: float = DRAIN) -> None:
         """Stop taking requests, let running handlers finish, tell the peers, write what waits, close the links.
 
         Streams and channels get a quarter of the time to come to their end by themselves; then they are ended as `Unavailable`.

@@ -15,6 +15,7 @@ import anyio.from_thread
 import anyio.lowlevel
 from anyio.from_thread import BlockingPortal
 
+from .._bus.bus import parts_of
 from .._core.runtime import runs_here
 from ..errors import BusError, LocalProtocolError, RequestCancelled
 
@@ -229,7 +230,7 @@ class OwnedBus:
                 return
             try:
                 self._held.__exit__(kind, error, trace)
-                if self._bus._services.runtime is not None:  # somebody is inside of a block of it still, and the loop ends now
+                if parts_of(self._bus).services.runtime is not None:  # a block of it has not ended, and the loop ends now
                     self.loop(self._leave)
             except KeyboardInterrupt:  # not even that long
                 self.loop.start(self._bus.aclose)

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from .._bus.acceptor import Listener
-    from .._handlers.router import WhenFull
+    from .._handlers.subscriber import WhenFull
     from .._peer.peer import Peer
     from ..subjects import AnySubject, Subject
 

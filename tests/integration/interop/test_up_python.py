@@ -136,7 +136,7 @@ async def test_up_python_asks_a_bus_over_tcp_and_reads_its_answers(theirs: UpPyt
 
                 answer = await ask()
                 assert (answer["failed"], ANY.decode(bytes.fromhex(answer["data"]))) == (False, "WARM")
-                del bus._handlers["SetHeat"]
+                del bus._lookup.handlers["SetHeat"]
                 refused = await ask()
                 assert refused["failed"]
                 assert refused["attributes"]["commstatus"] == Code.UNIMPLEMENTED

@@ -90,5 +90,5 @@ async def test_a_bus_is_left_however_those_who_use_it_come_and_go(seed: int) -> 
     await eventually(lambda: bus._services.runtime is None)  # a handler may have entered too
     assert states == {"state"}
     assert not bus.ready
-    assert bus._entered == 0
+    assert bus._life._entered == 0
     assert bus.stats().running == 0

@@ -164,7 +164,7 @@ def serving(**limits: int) -> Bus:
     async def echo(body: Any) -> Any:
         return body
 
-    bus._handlers["never"].answers.weight = 0  # it is known already that there are none
+    bus._lookup.handlers["never"].answers.weight = 0  # it is known already that there are none
     return bus
 
 

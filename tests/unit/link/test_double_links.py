@@ -230,7 +230,7 @@ async def test_nothing_is_lost_or_comes_twice_while_one_of_two_links_breaks_and_
 ) -> None:
     async with each_other(place(protocols[0]), place(protocols[1])) as (at_a, at_b):
         a, b = at_a.bus, at_b.bus
-        link = (a, b)[broken]._opened[0]
+        link = (a, b)[broken]._links.opened[0]
         sent = 0
 
         async def publish(count: int) -> None:
@@ -319,7 +319,7 @@ async def test_publications_to_different_buses_carry_nothing_of_it() -> None:
                 seen.append(message.headers)
                 c._pubsub.receiver.deliver(message, peer)
 
-            c._deliver = deliver
+            setattr(c._links, "deliver", deliver)  # noqa: B010
             await a.publish("news.x", 1)
             assert (await anext(news)).body == 1
             await eventually(lambda: heard)
@@ -330,8 +330,8 @@ async def test_publications_to_different_buses_carry_nothing_of_it() -> None:
 async def test_a_stranger_is_told_nothing_with_which_it_could_pass_for_another_bus() -> None:
     async with each_other(place("ubre"), place("ubre")) as (at_a, at_b):
         a, b = at_a.bus, at_b.bus
-        (to_a,) = a._listeners
-        (to_b,) = b._listeners
+        (to_a,) = a._links.gates
+        (to_b,) = b._links.gates
         secrets = {a._services.running.ends._secret, b._services.running.ends._secret}
         async with stranger(to_b.url) as (_, said_by_b):
             link_to_b = _.peers[0]
@@ -353,7 +353,7 @@ async def test_a_stranger_is_told_nothing_with_which_it_could_pass_for_another_b
 async def test_who_dials_twice_learns_only_its_own_ids_and_nobody_misses_anything_for_what_it_says() -> None:
     async with each_other(place("ubre"), place("ubre")) as (at_a, at_b):
         a, b = at_a.bus, at_b.bus
-        (to_a,), (to_b,) = a._listeners, b._listeners
+        (to_a,), (to_b,) = a._links.gates, b._links.gates
         async with (
             stranger(to_a.url, claim="x" * 32) as (one, first),
             stranger(to_a.url, claim="x" * 32) as (two, second),

@@ -101,7 +101,7 @@ async def test_a_transport_that_reports_its_end_twice_and_late_does_not_end_the_
 async def test_an_attempt_that_was_given_up_may_report_its_end_after_the_next_one_is_up() -> None:
     server, connector = answering(), Talkative("given-up")
     async with server.serve("ubre+memory://given-up"), connect(connector, protocol="ubre", backoff=SOON) as bus:
-        (link,) = bus._opened
+        (link,) = bus._links.opened
         connector.silent = True
         # As when the protocol's handshake takes too long: the attempt cuts its connection, and another one is made.
         transport = await connector.connect(_options(bus))
@@ -148,7 +148,7 @@ async def test_each_who_waits_when_a_link_dies_gets_an_error_of_its_own() -> Non
 @bounded
 async def test_all_who_are_told_that_the_only_link_is_gone_for_good_get_errors_of_their_own() -> None:
     server = answering()
-    async with server.serve("ubre+memory://final") as listener:
+    async with server.serve("ubre+memory://final"):
         async with connect("ubre+memory://final", backoff=Backoff(attempts=1, initial=0.001)) as bus:
             errors: list[BaseException] = []
 
@@ -162,7 +162,8 @@ async def test_all_who_are_told_that_the_only_link_is_gone_for_good_get_errors_o
                 for _ in range(3):
                     group.start_soon(read)
                 await eventually(lambda: len(bus._pubsub._subscriptions) == 3)
-                await listener._listening.aclose()
+                (listening,) = server._links.gates.values()
+                await listening.aclose()
                 await server.peers[0].aclose("gone")
             for _ in range(3):
                 with pytest.raises(Disconnected) as caught:

@@ -327,7 +327,7 @@ async def test_a_bus_that_is_left_ends_its_subscriptions_without_an_error() -> N
     async with pair(bus) as client:
         for peer in (client.peers[0], bus.peers[0]):
             async with peer.subscribe("news") as news, anyio.create_task_group() as group:
-                group.start_soon(peer.link.bus.aclose)
+                group.start_soon(peer.link.services.bus.aclose)
                 assert [message async for message in news] == []
             break
     async with Bus() as server:

@@ -146,10 +146,10 @@ async def test_answers_that_have_not_been_large_for_a_minute_are_no_longer_expec
         link = bus.peers[0].link
         assert link.transport is not None
         await client.request("page", ANSWER)
-        bus._handlers["page"].answers.weight = 5 * MIB  # as if it had been that
+        bus._lookup.handlers["page"].answers.weight = 5 * MIB  # as if it had been that
         replies = [client.request("page", 0) for _ in range(3)]
         await eventually(lambda: inside == 2 and bus.stats().waiting == 2)
-        bus._handlers["page"].answers._until = bus._services.running.time()
+        bus._lookup.handlers["page"].answers._until = bus._services.running.time()
         bus._services.running.watch(bus.peers[0], bus._services.running.time())
         await eventually(lambda: inside == 4)
         go.set()

@@ -18,7 +18,7 @@ from typing import Any, Final, Self
 import anyio
 from attrs import define, field
 
-from ..._bus.bus import Bus
+from ..._bus.bus import Bus, parts_of
 from ..._bus.connect import connect
 from ..._link.link import Link
 from ..._pubsub.subscription import Subscription
@@ -139,7 +139,7 @@ class _Client:
     def __init__(self, url: str, recorder: Any, options: dict[str, Any]) -> None:
         self.bus = Bus()
         if recorder is not None:
-            self.bus._services.recorders.append(recorder)
+            parts_of(self.bus).services.recorders.append(recorder)
         self._connecting: Any = connect(url, bus=self.bus, **options)
         self.asked: dict[Any, Reply[Any]] = {}
         self.subscriptions: dict[str | int, Subscription] = {}
@@ -174,7 +174,7 @@ class _Client:
         Raises:
             Disconnected: The server has ended it, for good.
         """
-        for link in self.bus._opened:
+        for link in parts_of(self.bus).links.opened:
             return link
         raise Disconnected("the server has ended the connection", "", False)
 

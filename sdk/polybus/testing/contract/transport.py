@@ -10,7 +10,7 @@ import anyio
 import pytest
 from attrs import define, field
 
-from ..._bus.bus import Bus
+from ..._bus.bus import Bus, parts_of
 from ...errors import BusError, ConnectFailed, Forbidden, TooLarge, Unauthorized
 from ...plugins import (
     Admission,
@@ -129,7 +129,7 @@ class TransportContract:
     async def listening(self, door: StubGate) -> AsyncIterator[tuple[Host, Listening]]:
         """A listener, and the host that runs it."""
         async with type(self).ground() as address, Bus() as bus:
-            host: Host = bus._services.running
+            host: Host = parts_of(bus).services.running
             options = ListenOptions(host=host, gate=door, protocol="test", reads=_BOTH, writes="binary", subprotocol="test")
             listening = await type(self).make().listen(address, options)
             try:

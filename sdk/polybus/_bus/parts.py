@@ -1,0 +1,53 @@
+"""The parts of a bus, put together."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from .._core.services import Services
+from .._pubsub.pubsub import PubSub
+from .._rpc.loopback import Loopback
+from .lifecycle import Lifecycle
+from .links import LinkRegistry
+
+if TYPE_CHECKING:
+    from .._core.access import Authenticate, Authorize
+    from .._core.lifespan import Lifespan
+    from .._handlers.lookup import HandlerLookup
+    from ..limits import Limits
+
+__all__ = ["Parts"]
+
+
+class Parts:
+    """The parts of a bus, each handed those that it needs.
+
+    Attributes:
+        services: Limits, counters, events, access, and the runtime while the bus is entered.
+        lookup: Handlers, routes of bridges and ends of tunnels, by subject.
+        pubsub: Publications and subscriptions.
+        loopback: Requests and channels of the bus to itself.
+        links: Links and their peers.
+        life: Entering, draining, leaving.
+    """
+
+    __slots__ = ("life", "links", "lookup", "loopback", "pubsub", "services")
+
+    def __init__(
+        self,
+        bus: Any,
+        lookup: HandlerLookup,
+        limits: Limits,
+        *,
+        authenticate: Authenticate | None,
+        authorize: Authorize | None,
+        lifespan: Lifespan | None,
+        debug: bool,
+    ) -> None:
+        services = Services(bus, limits, authenticate=authenticate, authorize=authorize, debug=debug)
+        self.services: Services = services
+        self.lookup: HandlerLookup = lookup
+        self.loopback: Loopback = Loopback(services)
+        self.pubsub: PubSub = PubSub(services, lookup, lambda: self.links.check_gone())
+        self.links: LinkRegistry = LinkRegistry(services, lookup, self.pubsub)
+        self.life: Lifecycle = Lifecycle(services, lifespan, lookup, self.pubsub, self.loopback, self.links)

@@ -1,0 +1,103 @@
+"""What takes the requests, streams and tunnels of a subject: a handler, a route of a bridge, or an end of tunnels."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from ..subjects import canonical, is_pattern
+
+if TYPE_CHECKING:
+    from ..message import Message
+    from .handler import Handler
+    from .subscriber import SubscriberSpec
+
+__all__ = ["HandlerLookup"]
+
+
+class HandlerLookup:
+    """Handlers by subject, and behind them the routes of bridges and the ends of tunnels.
+
+    Attributes:
+        handlers: Handlers by their subject, as it was registered.
+        by_uri: Handlers of URIs by their canonical spelling: a URI has several.
+        subscribers: Functions registered by `on`.
+        sides: Routes of bridges that begin here, `_bridge.route_side.RouteSide`: the first that fits takes a message.
+        entrances: Ends of tunnels, `_tunnel.endpoint.Entrance`.
+        handler_added: Called with each further handler.
+        subscriber_added: Called with each further `on` function.
+    """
+
+    __slots__ = ("by_uri", "entrances", "handler_added", "handlers", "sides", "subscriber_added", "subscribers")
+
+    def __init__(self) -> None:
+        self.handlers: dict[str | int, Handler] = {}
+        self.by_uri: dict[str, Handler] = {}
+        self.subscribers: list[SubscriberSpec] = []
+        self.sides: list[Any] = []
+        self.entrances: list[Any] = []
+        self.handler_added: Callable[[Handler], None] | None = None
+        self.subscriber_added: Callable[[SubscriberSpec], None] | None = None
+
+    # -- registering -----------------------------------------------------------------------------------------------------
+
+    def add(self, handler: Handler) -> None:
+        """Register a handler.
+
+        Raises:
+            TypeError: Its subject has a handler already.
+        """
+        uri = canonical(handler.subject) if isinstance(handler.subject, str) and "/" in handler.subject else None
+        old = self.handlers.get(handler.subject) or (self.by_uri.get(uri) if uri else None)
+        if old is not None:
+            raise TypeError(
+                f"{handler.name}: {handler.subject!r} is already handled by {old.name}"
+                + (f" as {old.subject!r}" if old.subject != handler.subject else "")
+            )
+        self.handlers[handler.subject] = handler
+        if uri is not None:
+            self.by_uri[uri] = handler
+        if self.handler_added is not None:
+            self.handler_added(handler)
+
+    def add_subscriber(self, spec: SubscriberSpec) -> None:
+        """Register an `on` function."""
+        self.subscribers.append(spec)
+        if self.subscriber_added is not None:
+            self.subscriber_added(spec)
+
+    # -- finding ---------------------------------------------------------------------------------------------------------
+
+    def find(self, subject: str | int) -> Handler | None:
+        """Find the handler of a subject."""
+        found = self.handlers.get(subject)
+        if found is None and self.by_uri and isinstance(subject, str):
+            found = self.by_uri.get(canonical(subject))
+        return found
+
+    def find_for(self, message: Message) -> Handler | None:
+        """Find the handler of a message; a URI in it gets the spelling of the registration, or else the canonical one.
+
+        What `authorize` is asked about is then what the application has written, whatever the peer wrote.
+        """
+        subject = message.subject
+        found = self.find(subject)
+        if isinstance(subject, str) and "/" in subject:
+            message.subject = canonical(subject) if found is None else found.subject
+        return found
+
+    def side(self, subject: str | int, kind: str) -> Any:
+        """Find the route of a bridge that takes such messages."""
+        return next((side for side in self.sides if side.fits(subject, kind)), None)
+
+    def tunnel_end(self, name: str | int) -> Any:
+        """Find the end of tunnels of a name: an `Entrance`, or a bridge that leads them on."""
+        found = next((entrance for entrance in self.entrances if entrance.fits(name)), None)
+        if found is None and (side := self.side(name, "tunnel")) is not None:
+            return side.tunnels
+        return found
+
+    def answered(self) -> list[str | int]:
+        """List the subjects of requests that are answered here, by handlers or over bridges."""
+        crossing = [side.route.source for side in self.sides if "request" in side.route.kinds]
+        return [*self.handlers, *(source for source in crossing if not is_pattern(source))]

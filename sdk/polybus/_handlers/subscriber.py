@@ -1,0 +1,39 @@
+"""Functions registered by `on`: their queue, and what it does with one publication too many."""
+
+from __future__ import annotations
+
+from typing import Literal, TypeAlias
+
+from attrs import frozen
+
+from .._validation import check_count
+from .handler import Handler
+
+__all__ = ["SubscriberSpec", "WhenFull", "check_queue"]
+
+WhenFull: TypeAlias = Literal["block", "drop_oldest", "drop_newest", "latest"]
+"""Policies for one more publication for a full queue.
+
+``drop_oldest`` and ``drop_newest`` drop one; ``latest`` drops an older one of the same subject, where there is one. ``block``
+holds publishers in this process back; of what comes over links as much as `Limits.queue_bytes` waits beyond the queue, then a
+subscription ends with `SlowConsumer`, and an `on` handler loses its oldest. Neither costs a link, or anybody else.
+"""
+
+POLICIES = ("block", "drop_oldest", "drop_newest", "latest")
+
+
+@frozen
+class SubscriberSpec:
+    """A registered `on` handler."""
+
+    handler: Handler
+    queue: int
+    when_full: WhenFull
+    concurrency: int
+
+
+def check_queue(queue: int, when_full: str) -> None:
+    """Raise TypeError or ValueError for a queue that cannot be."""
+    check_count(queue, "queue")
+    if when_full not in POLICIES:
+        raise ValueError(f"when_full={when_full!r}: one of {', '.join(POLICIES)}")

@@ -1,0 +1,56 @@
+"""Ports of the ends of tunnels: what they need of the buses that they join."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Protocol
+
+from ..plugins import Gate
+
+if TYPE_CHECKING:
+    from .._core.services import Services
+    from .._handlers.lookup import HandlerLookup
+    from .._link.link import Link
+    from ..plugins import Listening, ProtocolAdapter
+
+__all__ = ["JoinedBus", "TunnelGate"]
+
+
+class TunnelGate(Gate, Protocol):
+    """The way into the inner bus: a gate that knows who has come in through it."""
+
+    @property
+    def links(self) -> dict[Link, str]: ...
+
+
+class GateRegistry(Protocol):
+    """The gates of a bus."""
+
+    @property
+    def gates(self) -> dict[Any, Listening]: ...
+
+    def open_gate(self, adapter: ProtocolAdapter, url: str, when_full: str) -> Any:
+        """Make a gate: a `TunnelGate`, which is to be put among the others."""
+        ...
+
+
+class Hosting(Protocol):
+    """The life of a bus."""
+
+    async def take_in(self, guest: Any) -> None:
+        """Enter another bus, until this one ends."""
+
+
+class JoinedBus(Protocol):
+    """The outer or the inner bus of a tunnel."""
+
+    @property
+    def services(self) -> Services: ...
+
+    @property
+    def lookup(self) -> HandlerLookup: ...
+
+    @property
+    def links(self) -> GateRegistry: ...
+
+    @property
+    def life(self) -> Hosting: ...
