@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from math import inf
 from time import perf_counter
 from typing import Any
 
@@ -17,6 +16,8 @@ __all__ = ["Rates", "measure"]
 
 _WARM_UP = 50
 _TURN = 64
+_STANDSTILL = 0.5
+"""Seconds in which nothing more is counted, and what is missing is taken for lost."""
 
 
 @frozen(kw_only=True)
@@ -103,9 +104,11 @@ async def _at_once(ask: Callable[[], Awaitable[None]], in_flight: int, seconds: 
 
     async def go_on() -> None:
         nonlocal answered
-        while perf_counter() < end:
+        while True:  # once at least, however slow the machine is
             await ask()
             answered += 1
+            if perf_counter() >= end:
+                return
 
     async with anyio.create_task_group() as group:
         for _ in range(in_flight):
@@ -116,18 +119,19 @@ async def _at_once(ask: Callable[[], Awaitable[None]], in_flight: int, seconds: 
 async def _one_way(
     bus: Bus, subject: str, count: str, body: Any, seconds: float, timeout: float
 ) -> tuple[float | None, int | None]:
-    """The count is asked for behind the publications, on the same link: when it comes, all of them have been read."""
+    """Publish, and ask for the count behind that on the same link, until all are counted or it stands still."""
     before = await bus.request(count, timeout=timeout, returns=int)
     sent = 0
     began = perf_counter()
     end = began + seconds
-    while perf_counter() < end:
+    while sent == 0 or perf_counter() < end:
         for _ in range(_TURN):
             await bus.publish(subject, body)
         sent += _TURN
         await anyio.lowlevel.checkpoint()
-    seen, now = before, -inf
-    while seen != now:  # read is not yet counted: until it stands still
-        now = seen
-        seen = await bus.request(count, timeout=timeout + seconds * 10, returns=int)
-    return (seen - before) / (perf_counter() - began), sent - (seen - before)
+    seen, counted = 0, perf_counter()
+    while seen < sent and perf_counter() - counted < _STANDSTILL:  # read is not yet counted
+        now = await bus.request(count, timeout=timeout + seconds * 10, returns=int) - before
+        if now != seen:
+            seen, counted = now, perf_counter()
+    return seen / (counted - began), sent - seen
