@@ -34,7 +34,7 @@ _UNKNOWN: Final = Unavailable("this server cannot find out now who you are: try 
 
 
 class BusGate:
-    """Who may come in: limits first, then `authenticate`. Implements `plugins.Gate`."""
+    """Admits connections: limits first, then `authenticate`. Implements `plugins.Gate`."""
 
     def __init__(self, services: Services, owner: LinkOwner, adapter: ProtocolAdapter, url: str, when_full: str) -> None:
         self._services = services
@@ -48,7 +48,7 @@ class BusGate:
         self.open: bool = True
 
     def knock(self, address: str) -> BusError | None:
-        """Count a newcomer, or say why it has to stay outside."""
+        """Count a new connection, or give the reason of its refusal."""
         limits = self._services.limits
         if not (self.open and self._services.ready):
             return Unavailable("this server takes nobody now: it is shutting down or has not started yet")
@@ -63,7 +63,7 @@ class BusGate:
         return None
 
     def left(self, address: str) -> None:
-        """A newcomer gave up before it was let in."""
+        """Take note of a connection that ended before it was accepted."""
         self._knocking -= 1
         self._count(address, -1)
 
@@ -80,13 +80,13 @@ class BusGate:
     async def _ask(self, handshake: Handshake, decided: Callable[[Admission | BusError], None]) -> None:
         try:
             outcome = await self._services.access.admit(handshake)
-        except KeyboardInterrupt:  # the program is to end, and the stranger need not wait for that
+        except KeyboardInterrupt:  # the program is to end, and the client need not wait for that
             decided(_UNKNOWN)
             raise
         decided(outcome)
 
     def opened(self, transport: Transport, admission: Admission) -> None:
-        """A newcomer is in."""
+        """Make the link of an accepted connection."""
         self._knocking -= 1
         link = Link(
             self._owner,
@@ -102,7 +102,7 @@ class BusGate:
         link.attach(transport)
 
     def gone(self, link: Link) -> None:
-        """A link has ended."""
+        """Take note of a link that has ended."""
         host = self.links.pop(link, None)
         if host is not None:
             self._count(host, -1)
@@ -126,7 +126,7 @@ class Listener:
 
     @property
     def peers(self) -> list[Peer]:
-        """Who is connected through this listener."""
+        """The peers that are connected through this listener."""
         return [peer for link in self._gate.links for peer in link.peers]
 
     def __repr__(self) -> str:

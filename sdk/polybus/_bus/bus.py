@@ -52,7 +52,7 @@ Out = TypeVar("Out")
 T = TypeVar("T")
 
 TIMEOUT = 30.0
-"""Seconds, where nobody says how many: no need to check them for each message."""
+"""Seconds by default: they need no check for each message."""
 
 
 class Bus(Router):
@@ -63,16 +63,16 @@ class Bus(Router):
 
     Args:
         limits: Sizes and times; see `Limits`.
-        authenticate: ``authenticate(handshake)`` decides who a stranger is; None refuses. Without it everybody may come in.
+        authenticate: ``authenticate(handshake)`` gives the identity of a new connection; None refuses. Without it every connection is accepted.
         authorize: ``authorize(peer, verb, subject)`` decides what a peer may do. Without it everything. With a parameter
-            ``message`` it is given that too, with what the wire says of who asks (a token of uProtocol, for example).
+            ``message`` it is given that too, with what the wire says of its sender (a token of uProtocol, for example).
         lifespan: ``lifespan(bus)`` is an async context manager run inside the entered bus; what it yields is ``ctx.state``. It
             has a task of its own, so it may hold a task group. Until it has yielded the bus is not `ready`, and others who
             enter wait; what it raises before is what entering raises. It ends after the handlers. As with an application
             server its end is always the orderly one, whatever was raised in the block, and may take as long as the drain did
             at most (20 s, unless `drain` was told otherwise): then it is cancelled; what it raises then comes out of the
             block (unless something else does: then it is logged). A failure in between, of its task group, closes the bus.
-        debug: Send the text of unexpected exceptions to the asker. Never in production.
+        debug: Send the text of unexpected exceptions to clients. Never in production.
 
     Raises:
         TypeError: `limits` is no `Limits`, or a hook cannot be called.
@@ -348,7 +348,7 @@ class Bus(Router):
         outbox: that is no receipt.
 
         Args:
-            to: One peer or several: only they get it; an empty list is nobody.
+            to: One peer or several: only they get it; an empty list is none.
             timeout: Seconds to wait for room, and to live in the outbox of a link that is down.
 
         Raises:
@@ -519,7 +519,7 @@ class Bus(Router):
             tls: For ``tls`` and ``wss``: a server-side context.
             when_full: What happens to publications for a peer whose outbox is full: ``drop_oldest``, ``drop_newest``,
                 ``disconnect``.
-            insecure: Allow an address that other machines can reach although everybody is let in.
+            insecure: Allow an address that other machines can reach although every connection is accepted.
 
         Raises:
             ValueError: The URL or an option is wrong.
@@ -569,7 +569,7 @@ class Bus(Router):
 
         A bus that does not run yet is entered with the first tunnel, and left together with this one. ``authorize(peer,
         "tunnel", name)`` of this bus is asked first; then `inner` asks its own ``authenticate`` with the outer peer in
-        `Handshake.outer`; without one, whoever comes is who it is here.
+        `Handshake.outer`; without one, the opener keeps the identity that it has here.
 
         Args:
             pattern: ``plant.{id}``: what the names give is in `Handshake.params`.
@@ -637,7 +637,7 @@ class Bus(Router):
         await self._life.drain(timeout)
 
     async def aclose(self) -> None:
-        """Leave at once, whoever has entered: links are closed, handlers cancelled. May be called at any time, repeatedly.
+        """Leave at once, whatever blocks are entered: links are closed, handlers cancelled. May be called at any time, repeatedly.
 
         In a handler, a middleware or the lifespan of this very bus it returns at once; the caller is cancelled at its next
         wait.
@@ -705,7 +705,7 @@ class Bus(Router):
 
     @property
     def debug(self) -> bool:
-        """Whether the asker is sent the text of unexpected exceptions."""
+        """True where clients are sent the text of unexpected exceptions."""
         return self._services.debug
 
     @debug.setter
@@ -738,7 +738,7 @@ class Bus(Router):
         )
 
     def events(self) -> AsyncIterator[BusEvent]:
-        """What happens from now on, as it happens; the oldest of 1,000 unread events give way to new ones.
+        """Iterate over events from now on, as they happen; the oldest of 1,000 unread events give way to new ones.
 
         Raises:
             LocalProtocolError: (here or by iterating) The bus runs in another event loop.

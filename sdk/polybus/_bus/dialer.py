@@ -163,7 +163,7 @@ class Connecting:
             await self._recorded()
 
     async def _recorded(self) -> None:
-        """What was recorded is written."""
+        """Write what was recorded."""
         if self._recorder is not None and self._records:
             with anyio.CancelScope(shield=True):
                 await anyio.to_thread.run_sync(self._recorder.close)
@@ -259,7 +259,7 @@ class Connecting:
         """
         Raises:
             ConnectFailed: The application's function raises, or does not come back.
-            Unauthorized, Forbidden: Out of that function: whoever gives tokens refuses us.
+            Unauthorized, Forbidden: Out of that function: the server of tokens refuses us.
             LocalProtocolError, TypeError: What it gives are no headers.
         """
         headers: Any = self._headers
@@ -279,7 +279,7 @@ class Connecting:
             if not is_foreign_exception(error):
                 raise
             reason = f"headers() raised {type(error).__name__}: {error}".removesuffix(": ")
-            if link.was_up:  # nobody is there to catch it
+            if link.was_up:  # no caller is there to catch it
                 logger.warning("polybus: %s; an attempt to connect to %s follows", reason, link.url, exc_info=error)
             raise ConnectFailed(link.url, reason) from error
         return check_handshake_headers(headers)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 __all__ = ["DRAIN", "LEAVING", "STREAMS_SHARE", "Drain"]
 
 DRAIN = 20.0
-"""Seconds for a drain where nobody says how long."""
+"""Seconds for a drain by default."""
 
 STREAMS_SHARE = 0.25
 """The part of a drain's time that streams and channels get: most have no end of their own to wait for."""
@@ -64,7 +64,7 @@ class Drain:
         await self._links.close_all(runtime, LEAVING)
 
     def _runs(self, runtime: Runtime) -> bool:
-        """Tell whether a handler runs that somebody waits for."""
+        """Tell whether a handler runs whose answer a client waits for."""
         if runtime.running + runtime.answering > runtime.stopping or self._loopback.calls:
             return True
         return any(peer.waiting for link in runtime.links for peer in link.peers)

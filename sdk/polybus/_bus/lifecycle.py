@@ -32,7 +32,7 @@ logger: logging.Logger = logging.getLogger("polybus")
 
 
 class Phase(enum.Enum):
-    """Where a bus stands in its life."""
+    """The phases of a bus."""
 
     LEFT = "left"
     STARTING = "starting"
@@ -71,9 +71,9 @@ class Lifecycle:
         self._changing: anyio.Event | None = None
         """Set when the start, drain or end that is under way is over."""
         self._entered = 0
-        """How many have entered. The lifespan does not count: what it enters does not keep its own bus."""
+        """The number of blocks, links and bridges that have entered it. Those of the lifespan do not count: they do not keep its own bus."""
         self._holders: deque[Runtime] = deque()
-        """What those have entered who wrote ``async with bus``."""
+        """Runtimes that blocks of ``async with bus`` have entered, the oldest first."""
         self._lifespan_task: LifespanTask | None = None
         self._cut: anyio.CancelScope | None = None
         """The drain under way, which `close` cuts short."""
@@ -176,12 +176,12 @@ class Lifecycle:
             if self._entered == 0:
                 await self._finish(runtime, drain=drain)
         elif runtime is self._services.runtime and not self.is_inside():
-            await self._close(runtime)  # somebody else is at it
+            await self._close(runtime)  # another task is at it
         if runtime is not self._services.runtime:
             _raise_failure(runtime)
 
     def is_last(self, holders: int = 1) -> bool:
-        """Tell whether nobody else has entered than the caller, which did so that often."""
+        """Tell whether only the caller has entered, which did so that often."""
         return self._entered == holders and not within(self._services.runtime)
 
     async def _finish(self, runtime: Runtime, *, drain: bool) -> None:

@@ -59,7 +59,7 @@ def run(
     Raises:
         TypeError: `bus` is no bus, or an argument is of a wrong type.
         ValueError: A URL or an option is wrong.
-        LocalProtocolError: This is not the main thread, or an address that strangers can reach lets everybody in.
+        LocalProtocolError: This is not the main thread, or an address that other machines can reach accepts every connection.
         OSError: An address cannot be bound.
         Exception: What the bus's lifespan raises.
     """
@@ -144,7 +144,7 @@ class _Run:
                 self._force.start()
 
     def _ready(self) -> tuple[int, str]:
-        """Whether others should send requests here."""
+        """Answer the question of a load balancer: may requests be sent here?"""
         takes = self._serving and not self._signalled.is_set() and self._bus.ready
         return (200, "OK\n") if takes else (503, "it does not take requests\n")
 

@@ -71,7 +71,7 @@ class TunnelTransport:
 
 
 def tunnel_facts(protocol: str, headers: Mapping[str, str], params: Mapping[str, str]) -> dict[str, Any]:
-    """What an opener says: the protocol inside, and what the inner handshake shall see."""
+    """Make the body of an open: the protocol inside, and what the inner handshake shall see."""
     facts: dict[str, Any] = {"protocol": protocol}
     if headers:
         facts["headers"] = dict(headers)
@@ -92,7 +92,7 @@ class TunnelConnector:
 
     @property
     def reconnects(self) -> bool:
-        """Whether the outer link may come back."""
+        """True while the outer link may come back."""
         return self._lasting()
 
     def __repr__(self) -> str:

@@ -1,4 +1,4 @@
-"""The far end of tunnels: who serves which names, and how a new one becomes a link of the inner bus."""
+"""The far end of tunnels: the names that it serves, and a new tunnel on its way to a link of the inner bus."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ __all__ = ["Entrance", "TunnelCall", "hops_of"]
 
 @frozen
 class _Open:
-    """What an opener has said."""
+    """The body of an open."""
 
     protocol: str | None
     headers: dict[str, str]
@@ -59,7 +59,7 @@ def _texts(body: dict[str, Any], member: str) -> dict[str, str]:
 
 
 class Entrance:
-    """The names of a pattern, and the bus behind them. What `incoming` finds in place of a handler; implements `Listening`."""
+    """The names of a pattern, and the bus behind them. Found in place of a handler; implements `Listening`."""
 
     style = "tunnel"
 
@@ -75,7 +75,7 @@ class Entrance:
         self._opening: anyio.Event | None = None
 
     def fits(self, name: str | int) -> bool:
-        """Whether a name belongs here."""
+        """Tell whether a name belongs here."""
         return matches(self.pattern, name)
 
     async def aclose(self) -> None:
@@ -129,7 +129,7 @@ class Entrance:
         await runtime.notifier.until(lambda: not any(link in runtime.links for link in links))
 
     def call(self, peer: Peer, message: Message, deadline: float) -> TunnelCall:
-        """What admits one tunnel."""
+        """Make the call that admits one tunnel."""
         text = self._adapter.codec(self._inner.services.limits).writes == "text"
         return TunnelCall(self, peer, message, deadline, self.channel_for(peer, message, text=text))
 
@@ -144,7 +144,7 @@ class Entrance:
         return channel
 
     async def admit(self, peer: Peer, message: Message, channel: FrameChannel) -> None:
-        """Let the stranger in: from then on it is a link of the inner bus.
+        """Let a tunnel in: from then on it is a link of the inner bus.
 
         Raises:
             RequestError: It is not let in.
@@ -174,7 +174,7 @@ class Entrance:
         gate.opened(TunnelTransport(inner.services.running, channel, peer.address, depth), admission)
 
     async def _asked(self, handshake: Handshake) -> Admission:
-        """Who the stranger is: whom `authenticate` of the inner bus says, or without it who the outer peer is.
+        """Find the identity of the opener: by `authenticate` of the inner bus, or without it that of the outer peer.
 
         Raises:
             BusError: It is not let in.
@@ -207,7 +207,7 @@ class Entrance:
 
 
 def hops_of(peer: Peer | None, message: Message) -> int:
-    """How many tunnels and bridges an open has come through: what it says, and those of the link that brought it."""
+    """Count the tunnels and bridges that an open has come through: what it says, and those of the link that brought it."""
     said = message.attributes.get("hops")
     return (said if isinstance(said, int) else 0) + depth_of(peer)
 
@@ -220,7 +220,7 @@ def _cookies(text: str) -> dict[str, str]:
 
 
 class TunnelCall(Call):
-    """An open on its way to the inner bus. The tunnel itself is no call: it takes nobody's place while it lasts."""
+    """An open on its way to the inner bus. The tunnel itself is no call: it takes no place of a request while it lasts."""
 
     __slots__ = ("_entrance", "channel")
     weighed = False

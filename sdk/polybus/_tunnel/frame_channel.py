@@ -55,7 +55,7 @@ class FrameChannel(Channel[bytes, bytes]):
         self._paused = False
         self._stalled = False
         self._since = 0.0
-        """When a frame was written last, or began to wait."""
+        """Time at which a frame was written last, or began to wait."""
         self._goodbye: Closed | None = None
         self._why: Closed | None = None
         self._told = False
@@ -163,7 +163,7 @@ class FrameChannel(Channel[bytes, bytes]):
     # -- in --------------------------------------------------------------------------------------------------------------
 
     def attach(self, receiver: Receiver) -> None:
-        """Hand frames to somebody from the next turn on."""
+        """Hand frames to a receiver from the next turn on."""
         self._receiver = receiver
         self._deaf = False
         self._loop.call_soon(self._deliver)
@@ -193,7 +193,7 @@ class FrameChannel(Channel[bytes, bytes]):
         self._consumed_bytes += cost(message)
 
     def _hand_over(self) -> None:
-        """What came in at once goes to the receiver at once."""
+        """Hand over at once what came in at once."""
         frames, self._arrived = self._arrived, []
         if frames and self._receiver is not None:
             self._receiver.frames_received(frames)
@@ -206,7 +206,7 @@ class FrameChannel(Channel[bytes, bytes]):
             self.cut(Closed(1008, f"more frames than the credit of {WINDOW} allows"))
 
     def _deliver(self) -> None:
-        """What came while nobody took it, and then how it ended."""
+        """Hand over what came before there was a receiver, and then the end."""
         receiver = self._receiver
         if receiver is None or (self._deaf and self._why is None):
             return
@@ -223,7 +223,7 @@ class FrameChannel(Channel[bytes, bytes]):
             self._grant(size)
         if self._why is not None and not self._told and (not self._items or self._error is not None):
             self._told = True
-            self.discard()  # what came while nobody read
+            self.discard()  # what came while there was no reader
             receiver.closed(self._why)
 
     # -- the end ---------------------------------------------------------------------------------------------------------
@@ -301,12 +301,12 @@ class FrameChannel(Channel[bytes, bytes]):
 
 
 def too_large(error: BusError) -> Closed:
-    """How a tunnel ends whose frame the outer connection does not take, when it is too late to tell whoever wrote it."""
+    """Make the end of a tunnel whose frame the outer connection does not take, when it is too late to tell its sender."""
     return Closed(1009, getattr(error, "text", "") or str(error))
 
 
 def _closed_by(error: BusError) -> Closed:
-    """How the inner connection ends where the outer side says why."""
+    """Make the end of the inner connection where the outer side says why."""
     if isinstance(error, RequestError) and error.received:
         given = error.detail.get("close") if isinstance(error.detail, dict) else None
         if type(given) is int and 1000 <= given < 5000:

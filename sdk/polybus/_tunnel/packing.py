@@ -1,4 +1,4 @@
-"""How frames travel on an outer wire: as bytes or as documents, and how large they may be."""
+"""Form and size of frames on an outer wire: bytes or documents."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _skim: Final = msgspec.json.Decoder(msgspec.Raw).decode
 
 
 def _is_document(frame: bytes, depth: int) -> bool:
-    """Whether a frame is a JSON object or array that may stand in another one as it is."""
+    """Tell whether a frame is a JSON object or array that may stand in another one as it is."""
     if frame[:1] not in (b"{", b"["):
         return False
     try:
@@ -40,19 +40,19 @@ def _is_document(frame: bytes, depth: int) -> bool:
 
 @frozen
 class Packing:
-    """How frames travel on an outer wire, and how large they may be."""
+    """Form and size of frames on an outer wire."""
 
     text: bool
-    """Whether a frame that is a JSON document goes as such."""
+    """True where a frame that is a JSON document goes as such."""
     octets: bool
-    """Whether the wire has a place for bytes in an item; else they are a value."""
+    """True where the wire has a place for bytes in an item; else they are a value."""
     depth: int
     plain: int
     """The largest frame that goes as it is."""
     encoded: int
     """The largest one that a text wire must write as base64."""
     outer: int
-    """What the outer connection takes."""
+    """The largest frame of the outer connection."""
 
     def choose(self, frame: bytes) -> BodyFormat | None:
         """JSON, bytes, or None for a value of the wire's own.
@@ -110,7 +110,7 @@ def frame_of(message: Message) -> bytes | None:
 
 
 def limits_of(peer: Peer, text: bool, name: str) -> Packing:
-    """How frames travel to a peer.
+    """Find the form and size of frames to a peer.
 
     Raises:
         Disconnected: The link is down.

@@ -149,7 +149,7 @@ class BlockingBus:
         outbox: that is no receipt.
 
         Args:
-            to: One peer or several: only they get it; an empty list is nobody.
+            to: One peer or several: only they get it; an empty list is none.
             timeout: Seconds to wait for room, and to live in the outbox of a link that is down.
 
         Raises:
@@ -351,7 +351,7 @@ class BlockingBus:
             tls: For ``tls`` and ``wss``: a server-side context.
             when_full: What happens to publications for a peer whose outbox is full: ``drop_oldest``, ``drop_newest``,
                 ``disconnect``.
-            insecure: Allow an address that other machines can reach although everybody is let in.
+            insecure: Allow an address that other machines can reach although every connection is accepted.
 
         Raises:
             ValueError: The URL or an option is wrong.
@@ -430,7 +430,7 @@ class BlockingBus:
         return given
 
     def events(self) -> BlockingItems[BusEvent]:
-        """What happens from now on, as it happens; the oldest of 1,000 unread events give way to new ones.
+        """Iterate over events from now on, as they happen; the oldest of 1,000 unread events give way to new ones.
 
         Raises:
             LocalProtocolError: (here or by iterating) The bus does not run, or this thread runs its event loop.

@@ -242,5 +242,5 @@ class BlockingListener:
 
     @property
     def peers(self) -> list[BlockingPeer]:
-        """Who is connected through this listener."""
+        """The peers that are connected through this listener."""
         return [BlockingPeer(made, self._run) for made in self._run(called, lambda: self._listener.peers)]
