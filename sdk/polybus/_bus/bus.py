@@ -63,7 +63,8 @@ class Bus(Router):
 
     Args:
         limits: Sizes and times; see `Limits`.
-        authenticate: ``authenticate(handshake)`` gives the identity of a new connection; None refuses. Without it every connection is accepted.
+        authenticate: ``authenticate(handshake)`` gives the identity of a new connection; None refuses. Without it every
+            connection is accepted.
         authorize: ``authorize(peer, verb, subject)`` decides what a peer may do. Without it everything. With a parameter
             ``message`` it is given that too, with what the wire says of its sender (a token of uProtocol, for example).
         lifespan: ``lifespan(bus)`` is an async context manager run inside the entered bus; what it yields is ``ctx.state``. It
@@ -637,7 +638,7 @@ class Bus(Router):
         await self._life.drain(timeout)
 
     async def aclose(self) -> None:
-        """Leave at once, whatever blocks are entered: links are closed, handlers cancelled. May be called at any time, repeatedly.
+        """Leave at once, whatever blocks are entered: links are closed, handlers cancelled. May be called at any time.
 
         In a handler, a middleware or the lifespan of this very bus it returns at once; the caller is cancelled at its next
         wait.

@@ -71,7 +71,7 @@ class Lifecycle:
         self._changing: anyio.Event | None = None
         """Set when the start, drain or end that is under way is over."""
         self._entered = 0
-        """The number of blocks, links and bridges that have entered it. Those of the lifespan do not count: they do not keep its own bus."""
+        """The number of blocks, links and bridges inside. The lifespan does not count: it does not keep its own bus."""
         self._holders: deque[Runtime] = deque()
         """Runtimes that blocks of ``async with bus`` have entered, the oldest first."""
         self._lifespan_task: LifespanTask | None = None
