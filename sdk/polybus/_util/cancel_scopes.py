@@ -37,13 +37,13 @@ def _walk(loop: asyncio.AbstractEventLoop) -> Callable[[], float] | None:
         from anyio._backends._asyncio import _task_states
     except ImportError:
         return None
-    current_task, running, state_of = asyncio.current_task, asyncio._get_running_loop, _task_states.get
+    current_task, running, state_of = asyncio.current_task, asyncio.get_running_loop, _task_states.get
 
     def deadline() -> float:
         # Told the loop, it does not ask the system which process this is.
         task = current_task(loop)
         if task is None:
-            if running() is not loop:
+            if running() is not loop:  # raises where none runs
                 raise RuntimeError("the event loop does not run here")
             return math.inf
         state = state_of(task)
@@ -52,8 +52,8 @@ def _walk(loop: asyncio.AbstractEventLoop) -> Callable[[], float] | None:
         while scope is not None:
             if scope._cancel_called:
                 return -math.inf
-            if scope._deadline < nearest:
-                nearest = scope._deadline
+            if (end := scope._deadline) < nearest:
+                nearest = end
             if scope._shield:
                 break
             scope = scope._parent_scope
