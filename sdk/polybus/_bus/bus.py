@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar, overload
 
 from .._core.access import Authenticate, Authorize
 from .._core.executor import Middleware
-from .._core.lifespan import Lifespan
 from .._handlers.router import Router
 from .._handlers.subscriber import WhenFull
 from .._peer.peer import Peer
@@ -36,6 +35,7 @@ from ..subjects import AnySubject, Subject, check_pattern, check_subject, resolv
 from .acceptor import WHEN_FULL, Listener, Serving
 from .dialer import Connecting, Headers
 from .drain import DRAIN
+from .lifecycle import Lifespan
 from .links import has_gone
 from .parts import Parts
 from .recording import Recording

@@ -5,13 +5,13 @@ from __future__ import annotations
 import enum
 import logging
 from collections import deque
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator
+from contextlib import AbstractAsyncContextManager, contextmanager
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import anyio
 
-from .._core.lifespan import Lifespan, LifespanTask, within
+from .._core.lifespan import LifespanTask, within
 from .._core.runtime import Runtime, inside
 from .._validation import seconds
 from ..plugins import Closed
@@ -24,9 +24,13 @@ if TYPE_CHECKING:
     from .._handlers.subscriber import SubscriberSpec
     from .._pubsub.pubsub import PubSub
     from .._rpc.loopback import Loopback
+    from .bus import Bus
     from .links import LinkRegistry
 
 __all__ = ["Lifecycle", "Lifespan", "Phase"]
+
+Lifespan: TypeAlias = "Callable[[Bus], AbstractAsyncContextManager[Any]]"
+"""``lifespan(bus)`` gives an async context manager; what it yields is `Bus.state`."""
 
 logger: logging.Logger = logging.getLogger("polybus")
 

@@ -7,12 +7,11 @@ from typing import TYPE_CHECKING, Any
 from .._core.services import Services
 from .._pubsub.pubsub import PubSub
 from .._rpc.loopback import Loopback
-from .lifecycle import Lifecycle
+from .lifecycle import Lifecycle, Lifespan
 from .links import LinkRegistry
 
 if TYPE_CHECKING:
     from .._core.access import Authenticate, Authorize
-    from .._core.lifespan import Lifespan
     from .._handlers.lookup import HandlerLookup
     from ..limits import Limits
 

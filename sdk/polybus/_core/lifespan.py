@@ -11,22 +11,18 @@ import logging
 import traceback
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 import anyio
 
 from ..errors import LocalProtocolError
 
 if TYPE_CHECKING:
-    from .._bus.bus import Bus
     from .runtime import Runtime
 
-__all__ = ["Lifespan", "LifespanTask", "raised_by_lifespan", "within"]
+__all__ = ["LifespanTask", "raised_by_lifespan", "within"]
 
 logger: logging.Logger = logging.getLogger("polybus")
-
-Lifespan: TypeAlias = "Callable[[Bus], AbstractAsyncContextManager[Any]]"
-"""``lifespan(bus)`` gives an async context manager; what it yields is `Bus.state`."""
 
 _within: contextvars.ContextVar[tuple[Runtime, ...]] = contextvars.ContextVar("polybus_within", default=())
 
@@ -52,7 +48,13 @@ class LifespanTask:
         failed: Called when it ends with an exception before its end was asked for: a task group in it has failed.
     """
 
-    def __init__(self, bus: Bus, runtime: Runtime, function: Lifespan, failed: Callable[[], Awaitable[None]]) -> None:
+    def __init__(
+        self,
+        bus: Any,
+        runtime: Runtime,
+        function: Callable[[Any], AbstractAsyncContextManager[Any]],
+        failed: Callable[[], Awaitable[None]],
+    ) -> None:
         self._bus = bus
         self._runtime = runtime
         self._function = function

@@ -29,24 +29,6 @@ _KEPT: Final = 4096
 class Services:
     """Limits, counters, events, access, execution of handlers, and the runtime: handed to each part in place of the bus."""
 
-    __slots__ = (
-        "access",
-        "authorize",
-        "bus",
-        "counters",
-        "debug",
-        "emit",
-        "events",
-        "executor",
-        "id",
-        "limits",
-        "recorders",
-        "leaving",
-        "ready",
-        "runtime",
-        "subjects",
-    )
-
     def __init__(
         self,
         bus: Any,

@@ -617,12 +617,8 @@ class Link:
             peer.pending.pop(reply.key, None)
             reply.fail(error)
 
-    def request_ahead(self, message: Message, reply: Reply[Any], peer: PeerPort) -> None:
-        """Send a request before anything that waits. For a few small ones."""
-        self.send_request(message, reply, peer, reply.started)
-        self.flush()
-
     def send_request(self, message: Message, reply: Reply[Any], peer: PeerPort, now: float) -> None:
+        """Give a request to the session, before anything that waits."""
         if len(peer.pending) >= self.runtime.limits.pending:
             reply.fail(QueueFull(f"{len(peer.pending)} requests to {self.address} already wait for their answer"))
             return

@@ -77,25 +77,29 @@ class PeerPort(Protocol):
         ...
 
     def answered_badly(self, error: RemoteProtocolError) -> None:
-        """The answer to a request was malformed."""
+        """Fail a request whose answer was malformed."""
 
     def answered_in_vain(self, key: Any, text: str) -> None:
-        """An answer to a request came and is not taken."""
+        """Note an answer that is not taken: where no other comes, the end of the request says so."""
 
     def request_waits(self, reply: Reply[Any]) -> None:
-        """A request has been put into the outbox."""
+        """Note that a request has been put into the outbox."""
 
     def request_leaves(self, reply: Reply[Any]) -> None:
-        """A request is taken out of the outbox, to be sent."""
+        """Note that a request is taken out of the outbox, to be sent."""
 
     def abandoned(self, reply: Reply[Any]) -> None:
-        """No task waits for this answer any more."""
+        """Forget a request: no task waits for its answer any more."""
 
     def cut_off(self, reason: str, error: BusError | None) -> None:
         """Fail what waits for it: nothing more will come from it."""
 
     def connection_lost(self, reason: str, *, going_on: bool, error: BusError | None = None) -> None:
-        """End what was in flight: the connection is gone."""
+        """End what was in flight: the connection is gone.
+
+        Args:
+            going_on: The link will come back.
+        """
 
 
 class PeerFactory(Protocol):

@@ -12,8 +12,8 @@ from .responses import response_to, send_error
 from .subscriptions import canonical_pattern
 
 if TYPE_CHECKING:
-    from .._pubsub.pubsub import PubSub
     from .peer import Peer
+    from .ports import PeerPubSub
 
 __all__ = ["Negotiation"]
 
@@ -42,7 +42,7 @@ class Negotiation:
         """Unanswered hellos, by their id."""
 
     @property
-    def _pubsub(self) -> PubSub:
+    def _pubsub(self) -> PeerPubSub:
         return self._peer.host.pubsub
 
     # -- asking ----------------------------------------------------------------------------------------------------------
@@ -132,7 +132,11 @@ class Negotiation:
         try:
             message.format = chosen = link.format_for(body, HELLO)
             message.raw = chosen.encode(body)
-            (link.request_ahead if ahead else link.request)(message, probe, peer)
+            if ahead:  # of all that waits
+                link.send_request(message, probe, peer, now)
+                link.flush()
+            else:
+                link.request(message, probe, peer)
         except BusError as error:  # this wire cannot carry it, or not now
             probe.fail(error)
         if probe.deadline < peer.due:

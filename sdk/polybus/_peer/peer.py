@@ -301,7 +301,8 @@ class Peer:
             Forbidden: (on entering) The peer refused.
             Disconnected: (on entering, by iterating) The peer has gone.
         """
-        return self.host.pubsub.subscription(pattern, returns, queue, when_full, peer=self)
+        made: Subscription[Any] = self.host.pubsub.subscription(pattern, returns, queue, when_full, peer=self)
+        return made
 
     async def notify(
         self, subject: str | int | Subject[Any, Any], body: Any = None, *, headers: Mapping[str, str] | None = None
@@ -385,7 +386,6 @@ class Peer:
             self.negotiation.greet()
 
     def mark_bare(self) -> None:
-        """Remember that the peer is no polybus peer, as its handshake has shown."""
         self.negotiation.speaks_extensions = False
 
     # What follows asks the parts that are there, and makes none.
@@ -511,18 +511,15 @@ class Peer:
             message.raw = chosen.encode(message.body)
 
     def request_waits(self, reply: Reply[Any]) -> None:
-        """A request has been put into the outbox."""
         self._unsent = self._unsent if self._unsent is not None else {}
         self._unsent[reply] = None
 
     def request_leaves(self, reply: Reply[Any]) -> None:
-        """A request is taken out of the outbox, to be sent."""
         if self._unsent is not None:
             self._unsent.pop(reply, None)
         reply.on_cancel = self.abandoned
 
     def abandoned(self, reply: Reply[Any]) -> None:
-        """No task waits for this answer any more."""
         if self._unsent is not None:
             self._unsent.pop(reply, None)
         if reply.key is None or self.pending.pop(reply.key, None) is None:
@@ -617,17 +614,14 @@ class Peer:
         return None if self._negotiation is None else self._negotiation.late_answer(message.id)
 
     def in_flight(self, id: Any) -> bool:
-        """Tell whether a request or channel of the peer has this id."""
         return id in self.calls or id in self.channels
 
     def answered_badly(self, error: RemoteProtocolError) -> None:
-        """The answer to a request was malformed."""
         reply = self.pending.pop(error.reply_id, None)
         if reply is not None:
             reply.fail(BadReply(f"the answer to {reply.subject!r} is malformed: {error.text}"))
 
     def answered_in_vain(self, key: Any, text: str) -> None:
-        """An answer to a request came and is not taken: where no other comes, the end of the request says so."""
         reply = self.pending.get(key)
         if reply is not None:
             reply.pass_over(f"an answer came and was not taken, {text}")
@@ -694,7 +688,6 @@ class Peer:
                 self.link.broken()
 
     def cut_off(self, reason: str, error: BusError | None) -> None:
-        """Fail what waits for the peer: nothing more will come from it."""
         failed = error if error is not None else Disconnected(reason, self.address, True)
         pending, self.pending = self.pending, {}
         for reply in pending.values():
@@ -703,11 +696,6 @@ class Peer:
             self._streams.lost(failed)
 
     def connection_lost(self, reason: str, *, going_on: bool, error: BusError | None = None) -> None:
-        """End what was in flight: the connection is gone.
-
-        Args:
-            going_on: The link will come back.
-        """
         link = self.link
         runtime = link.runtime
         if self._inbound is not None:
