@@ -6,16 +6,15 @@ import anyio
 import pytest
 
 from tests.integration.browser.site import Site, play
-from tests.integration.web.browser import BOUND, Browser
+from tests.integration.web.browser import BOUND, Tab
 from tests.unit.transports.postmessage.table import ROWS, Row
 
 pytestmark = [pytest.mark.anyio, pytest.mark.browser]
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
-async def test_chromium_does_what_ours_do(chromium: Browser, server: Site, row: Row) -> None:
+async def test_chromium_does_what_ours_do(tab: Tab, server: Site, row: Row) -> None:
     for origin in (server.here, server.elsewhere) if row.framed else (server.here,):
-        tab = await chromium.tab(f"{server.here}/page")
+        await tab.visit(f"{server.here}/page")
         with anyio.fail_after(BOUND):
             assert await play(tab, row.script, origin=origin) == row.expected, origin
-        await tab.aclose()

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import atexit
 import json
 import os
 import shutil
 import signal
 import subprocess
 import tempfile
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
@@ -32,6 +35,7 @@ _FLAGS: Final = (
     "--disable-component-update",
     "--disable-sync",
     "--site-per-process",  # a headless shell would run frames of other sites in the process of the page
+    "--disable-features=BackForwardCache",  # a page that was left is gone, with its connections
     "--remote-debugging-port=0",
 )
 
@@ -46,13 +50,14 @@ def find_chromium() -> str | None:
 
 
 class Browser:
-    """One process; each tab has cookies of its own."""
+    """A connection to it; each tab has cookies of its own."""
 
     def __init__(self, socket: Any) -> None:
         self._socket = socket
         self._number = 0
         self._answers: dict[int, dict[str, Any]] = {}
         self._reading = anyio.Lock()
+        self._contexts: set[str] = set()
         self.problems: list[str] = []
         """What pages have thrown."""
 
@@ -76,6 +81,16 @@ class Browser:
             raise BrowserError(f"{method}: {answer['error']}")
         return answer["result"]
 
+    async def close_tabs(self) -> None:
+        """Close all tabs that are open."""
+        for context in [*self._contexts]:
+            await self.close(context)
+
+    async def close(self, context: str) -> None:
+        """Close the tab that has this context."""
+        await self.tell("Target.disposeBrowserContext", browserContextId=context)
+        self._contexts.discard(context)
+
     def _take(self, message: dict[str, Any]) -> None:
         if "id" in message:
             self._answers[message["id"]] = message
@@ -85,13 +100,13 @@ class Browser:
     async def tab(self, url: str) -> Tab:
         """A page, as another person would see it."""
         context = (await self.tell("Target.createBrowserContext"))["browserContextId"]
+        self._contexts.add(context)
         target = (await self.tell("Target.createTarget", url="about:blank", browserContextId=context))["targetId"]
         session = (await self.tell("Target.attachToTarget", targetId=target, flatten=True))["sessionId"]
         tab = Tab(self, session, context)
         await self.tell("Runtime.enable", session)
         await self.tell("Page.enable", session)
-        await self.tell("Page.navigate", session, url=url)
-        await tab.until("document.readyState === 'complete' && location.href !== 'about:blank'")
+        await tab.visit(url)
         return tab
 
 
@@ -105,7 +120,17 @@ class Tab:
 
     async def aclose(self) -> None:
         """Close it, with its cookies."""
-        await self._browser.tell("Target.disposeBrowserContext", browserContextId=self._context)
+        await self._browser.close(self._context)
+
+    async def forget(self) -> None:
+        """Drop the cookies."""
+        await self._browser.tell("Storage.clearCookies", browserContextId=self._context)
+
+    async def visit(self, url: str) -> None:
+        """Leave the page for this one, until it is loaded."""
+        await self.run("globalThis.left = true")
+        await self._browser.tell("Page.navigate", self._session, url=url)
+        await self.until("document.readyState === 'complete' && !globalThis.left")
 
     async def run(self, script: str) -> Any:
         """The value of an expression, awaited where it is a promise.
@@ -150,38 +175,47 @@ class Tab:
 
 @asynccontextmanager
 async def chromium(program: str) -> AsyncIterator[Browser]:
-    """A browser, until the block is left; on asyncio.
+    """A connection to the browser of this process, until the block is left; on asyncio. Its tabs are closed then.
 
     Raises:
         BrowserError: It ended at once.
     """
     import websockets
 
-    with tempfile.TemporaryDirectory(prefix="chromium", ignore_cleanup_errors=True) as folder:
-        process = await anyio.to_thread.run_sync(
-            lambda: subprocess.Popen(
-                [program, *_FLAGS, f"--user-data-dir={folder}", "about:blank"],
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
-                start_new_session=True,
-            )
-        )
+    address = await anyio.to_thread.run_sync(_started, program)
+    async with websockets.connect(address, max_size=None, proxy=None) as socket:
+        browser = Browser(socket)
         try:
-            async with websockets.connect(await _address(Path(folder), process), max_size=None, proxy=None) as socket:
-                yield Browser(socket)
+            yield browser
         finally:
             with anyio.CancelScope(shield=True):
-                os.killpg(process.pid, signal.SIGKILL)  # it has children, in the session that it was given
-                await anyio.to_thread.run_sync(process.wait)
+                await browser.close_tabs()
 
 
-async def _address(folder: Path, process: subprocess.Popen[bytes]) -> str:
-    """It writes down where it listens."""
-    place = anyio.Path(folder / "DevToolsActivePort")
-    with anyio.fail_after(BOUND):
-        while not await place.exists() or "\n" not in await place.read_text():
-            if process.poll() is not None:
-                raise BrowserError(f"Chromium ended at once, with status {process.returncode}")
-            await anyio.sleep(0.02)
-    port, path = (await place.read_text()).split("\n")
+@cache
+def _started(program: str) -> str:
+    """Start it once, for all tests of this process, with a profile of its own; where it listens."""
+    folder = Path(tempfile.mkdtemp(prefix="chromium"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    process = subprocess.Popen(
+        [program, *_FLAGS, f"--user-data-dir={folder}", "about:blank"],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+    atexit.register(_end, process)
+    # It writes down where it listens.
+    place, end = folder / "DevToolsActivePort", time.monotonic() + BOUND
+    while not place.exists() or "\n" not in place.read_text():
+        if process.poll() is not None:
+            raise BrowserError(f"Chromium ended at once, with status {process.returncode}")
+        if time.monotonic() > end:
+            raise BrowserError(f"Chromium does not listen after {BOUND:g} s")
+        time.sleep(0.02)
+    port, path = place.read_text().split("\n")
     return f"ws://127.0.0.1:{port}{path}"
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    os.killpg(process.pid, signal.SIGKILL)  # it has children, in the session that it was given
+    process.wait()
